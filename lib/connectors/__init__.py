@@ -1,0 +1,77 @@
+"""Connectors for Spark: sources, sinks, asynchronous I/O and quality checks, exactly-once where a target allows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["foreach_batch", "guarantees", "register"]
+
+
+def register(spark: SparkSession, *more: type) -> None:
+    """Makes every ``connectors.<system>`` format known to ``spark``, and ``more`` sources and sinks of your own.
+
+    Raises ``ImportError``, naming the minimum, where PySpark is too old.
+    """
+    from .spark.session import require_spark
+
+    require_spark()
+    from .core.sink import Sink
+    from .core.source import Source
+    from .spark.formats import register_formats
+    from .systems import all_systems
+
+    systems: dict[str, Any] = dict(all_systems())
+    for kind in more:
+        source, sink = systems.get(kind.name, (None, None))  # type: ignore[attr-defined]
+        if issubclass(kind, Source):
+            systems[kind.name] = (kind, sink)
+        elif issubclass(kind, Sink):
+            systems[kind.name] = (source, kind)
+        else:
+            raise TypeError(f"{kind.__name__} is neither a Source nor a Sink")
+    register_formats(spark, systems)
+
+
+def guarantees() -> pd.DataFrame:
+    """What each system promises: a frame of ``system``, ``source``, ``sink`` (the strongest guarantee) and ``conditions``.
+
+    For a source, exactly-once means that each record has its effect on state and targets once; Spark may read it twice.
+    """
+    import pandas as pd
+
+    from .systems import all_systems
+
+    rows = []
+    for name, (source, sink) in sorted(all_systems().items()):
+        terms = [("source", source.conditions) if source else None, ("sink", sink.conditions) if sink else None]
+        both = [f"{side}: {text}" for side, text in filter(None, terms) if text]
+        rows.append((name, "exactly-once" if source else "", sink.promise.value if sink else "", "; ".join(both)))
+    return pd.DataFrame(rows, columns=["system", "source", "sink", "conditions"])
+
+
+def foreach_batch(
+    sink: str | Sequence[tuple[str, Mapping[str, Any]]], options: Mapping[str, Any] | None = None, **more: Any
+) -> Callable[[DataFrame, int], None]:
+    """A function for ``writeStream.foreachBatch`` that commits each micro-batch to a sink, or to several.
+
+    ``sink`` is a system's name (``"files"`` or ``"connectors.files"``) with its ``options``, or a list of such pairs.
+    Options may also be keywords: ``file_format="json"`` is ``fileFormat``. Everything is checked here, without
+    contacting the target; :class:`~connectors.core.errors.Misconfigured` lists all that is wrong.
+    """
+    from .spark.foreach_batch import ForeachBatch, Several
+    from .systems import sink_class
+
+    if not isinstance(sink, str):
+        return Several([foreach_batch(name, given) for name, given in sink])
+    typed = {**(options or {}), **{_camel(key): value for key, value in more.items()}}
+    return ForeachBatch(sink_class(sink).of(typed))
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(part.capitalize() for part in rest)

@@ -1,0 +1,118 @@
+"""The commit protocol, on the driver: stage, decide, publish, and carry through what an earlier run decided.
+
+The carriers (``foreach_batch``, ``df.writeStream``, ``df.write``) differ in when they learn of a batch; this is the part
+they share. It holds no state between batches that a restart would miss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from .errors import ConnectorError
+from .ledger import Entry, Ledger, Policy, Verdict, compare_replay, decide, is_stream
+from .sink import Batch, Committable, Committer, GlobalCommitter, Sink
+
+
+class Commit:
+    """Commits the batches of one sink. ``begin`` comes before the rows are written, where the carrier can."""
+
+    def __init__(self, sink: Sink) -> None:
+        self.sink = sink
+        self.policy = Policy.of(sink.values)
+        self.ledger: Ledger | None = sink.ledger()
+        self.committer: Committer | GlobalCommitter | None = sink.committer()
+        self._recovered = False
+
+    def begin(self, batch: Batch) -> Verdict:
+        """What to do with ``batch``. Carries through, first, what an earlier run had decided and not finished."""
+        if self.committer is None:
+            return Verdict.WRITE
+        if not self._recovered:
+            self.recover(batch)
+        last = self._last(batch.query)
+        queries = self._queries() if last is None else frozenset[str]()
+        try:
+            verdict = decide(batch.sink_id, batch.query, batch.number, last, queries, self.policy)
+        except ConnectorError as error:
+            raise error.located(f"connectors.{self.sink.name}", str(batch)) from None
+        if verdict is Verdict.SKIP:  # a replay may follow a publication that failed half-way in this very run
+            self.recover(batch)
+        return verdict
+
+    def finish(
+        self,
+        batch: Batch,
+        committables: Sequence[Committable],
+        rows: int | None = None,
+        checksum: str | None = None,
+    ) -> None:
+        """Decides and publishes ``batch``; a batch that is already committed is compared, and its stage removed."""
+        if self.committer is None:
+            return
+        counted = rows if rows is not None else sum(committable.rows for committable in committables)
+        verdict = self.begin(batch)
+        if verdict is Verdict.SKIP:
+            self.replayed(batch, counted, checksum)
+            self.discard(committables)
+            return
+        if verdict is Verdict.RECORD_ONLY:
+            self.discard(committables)
+            committables = ()
+        staged = tuple(asdict(committable) for committable in committables)
+        entry = Entry(batch.query, batch.number, counted, checksum, staged, replace=batch.replace)
+        if isinstance(self.committer, GlobalCommitter):
+            self.committer.commit(entry, committables)
+        elif self._ledger().record(entry):
+            self._publish(entry, batch)
+        else:  # another attempt at the same batch, of a driver that still lives, was faster
+            self.replayed(batch, counted, checksum)
+            self.discard(committables)
+
+    def replayed(self, batch: Batch, rows: int | None, checksum: str | None) -> None:
+        """``batch`` is committed already: checks that its replay holds the same rows."""
+        last = self._last(batch.query)
+        if last is not None and is_stream(batch.query):
+            compare_replay(last, rows, checksum, self.policy)
+
+    def abort(self, batch: Batch, committables: Sequence[Committable | None]) -> None:
+        """The batch failed. Its stage goes, unless the ledger has the batch: what was decided is carried through."""
+        last = self._last(batch.query)
+        if last is None or last.batch < batch.number:
+            self.discard(committables)
+
+    def recover(self, batch: Batch) -> None:
+        """Publishes what was recorded and not finished, and sweeps old staging."""
+        if self.committer is None:
+            return
+        if isinstance(self.committer, Committer):
+            for entry in self._ledger().unpublished():
+                self._publish(entry, Batch(batch.sink_id, entry.query, entry.batch, entry.replace))
+        self.committer.sweep(frozenset({batch.prefix()}))
+        self._recovered = True
+
+    def _publish(self, entry: Entry, batch: Batch) -> None:
+        if isinstance(self.committer, Committer):
+            self.committer.publish(batch, [Committable(**staged) for staged in entry.committables])
+            self._ledger().mark_published(entry)
+
+    def discard(self, committables: Sequence[Committable | None]) -> None:
+        """Removes what was staged for a batch that is not recorded."""
+        for committable in committables:
+            if committable is not None and self.committer is not None:
+                self.committer.discard(committable)
+
+    def _ledger(self) -> Ledger:
+        if self.ledger is None:
+            raise TypeError(f"{type(self.sink).__name__} has a Committer and therefore needs a ledger()")
+        return self.ledger
+
+    def _last(self, query: str) -> Entry | None:
+        if isinstance(self.committer, GlobalCommitter):
+            return self.committer.last(query)
+        return self.ledger.last(query) if self.ledger else None
+
+    def _queries(self) -> frozenset[str]:
+        if isinstance(self.committer, GlobalCommitter):
+            return self.committer.queries()
+        return self.ledger.queries() if self.ledger else frozenset()

@@ -1,0 +1,111 @@
+"""What can go wrong, grouped by what to do next.
+
+::
+
+    ConnectorError           every error that this library raises on purpose
+    ├── Misconfigured        options that cannot work, all of them listed: correct the options
+    ├── Transient            an outage or throttling: the same call may work later
+    ├── Poison               one record that can never succeed: skip it or set it aside
+    └── Fatal                going on would lose or double data: a person must decide
+        ├── DataLoss         data that was promised is no longer there
+        ├── StateError       a checkpoint or ledger that cannot be read, or of a newer version
+        └── CommitRefused    the ledger contradicts this batch (replay, unknown query, lost ledger)
+
+Every error survives pickling with all its attributes, because most are raised in a worker process and read in another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+class ConnectorError(Exception):
+    """The root. ``connector``, ``where`` (a split, batch or file) and ``way_out`` are added to the message when given."""
+
+    def __init__(self, message: str, *, connector: str = "", where: str = "", way_out: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.connector = connector
+        self.where = where
+        self.way_out = way_out
+
+    def located(self, connector: str, where: str = "") -> ConnectorError:
+        """This error, told where it happened; what an inner layer already said is kept."""
+        self.connector = self.connector or connector
+        self.where = self.where or where
+        return self
+
+    def __str__(self) -> str:
+        place = ", ".join(part for part in (self.connector, self.where) if part)
+        text = f"{place}: {self.message}" if place else self.message
+        return f"{text}\n  Way out: {self.way_out}" if self.way_out else text
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+def _rebuild(kind: type[ConnectorError], args: tuple[Any, ...], state: dict[str, Any]) -> ConnectorError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+@dataclass(frozen=True, order=True)
+class Problem:
+    """One thing that is wrong with a configuration: the ``option`` as the user knows it, and what to do about it."""
+
+    option: str
+    text: str
+
+
+class Misconfigured(ConnectorError):
+    """Options that are wrong, missing, unknown or contradictory; ``problems`` holds every one of them."""
+
+    def __init__(self, connector: str, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__(_listed(connector, self.problems), connector=connector)
+
+    def __str__(self) -> str:
+        return self.message
+
+
+def _listed(connector: str, problems: Sequence[Problem]) -> str:
+    width = max((len(problem.option) for problem in problems), default=0)
+    count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+    lines = [f"  {problem.option:<{width}}   {problem.text}" for problem in problems]
+    return "\n".join([f"{connector} cannot start; {count}:", *lines])
+
+
+class Transient(ConnectorError):
+    """An outage, a timeout or throttling; ``retry_after`` is in seconds, when the system said how long to wait."""
+
+    def __init__(self, message: str, *, retry_after: float | None = None, **context: str) -> None:
+        super().__init__(message, **context)
+        self.retry_after = retry_after
+
+
+class Poison(ConnectorError):
+    """A record that can never succeed; ``record`` is the record itself, as bytes or text, for the dead letters."""
+
+    def __init__(self, message: str, *, record: bytes | str = b"", **context: str) -> None:
+        super().__init__(message, **context)
+        self.record = record
+
+
+class Fatal(ConnectorError):
+    """Going on would lose or double data, so the run stops with everything as it was."""
+
+
+class DataLoss(Fatal):
+    """Positions that were promised no longer exist: a truncated file, expired records, a recreated topic."""
+
+
+class StateError(Fatal):
+    """An offset or ledger entry that cannot be read: damaged, or written by a newer version of this library."""
+
+
+class CommitRefused(Fatal):
+    """The ledger of a target contradicts the batch that is to be written; the message names the option that decides."""

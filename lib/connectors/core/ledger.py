@@ -1,0 +1,231 @@
+"""The ledger: which batches a target already holds, and what follows from that.
+
+:func:`decide` is the whole set of rules; it knows no storage. :class:`FileLedger` keeps entries as small files beside
+the data. Databases and Kafka keep theirs inside the same transaction as the rows.
+
+Three kinds of writers use a ledger, told apart by the name of their ``query``: a streaming query (its id), a batch write
+that the user made repeatable by ``txnAppId`` and ``txnVersion`` (:func:`app_query`), and a batch write of its own
+(:func:`once_query`), which is recorded only until it is published.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any, Final
+from urllib.parse import quote, unquote
+
+from .errors import CommitRefused, StateError
+from .options import Values
+from .state import checked, dumps, loads, versioned
+from .store import Store
+
+KEPT: Final = 100
+"""How many of the newest entries of a query a file ledger keeps."""
+
+_APP, _ONCE = "app-", "once-"
+
+
+def app_query(txn_app_id: str) -> str:
+    """The query name of batch writes with ``txnAppId``; their batch number is ``txnVersion``."""
+    return f"{_APP}{txn_app_id}"
+
+
+def once_query() -> str:
+    """The query name of a batch write that is repeated when it is run again."""
+    return f"{_ONCE}{uuid.uuid4().hex}"
+
+
+def is_stream(query: str) -> bool:
+    """True for the id of a streaming query."""
+    return not query.startswith((_APP, _ONCE))
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A committed batch: ``rows`` and ``checksum`` (where it was cheap to have) let a replay be compared with it.
+
+    ``committables`` says what was decided to be published, ``replace`` that it takes the place of what was there;
+    ``at`` is when, in seconds since 1970.
+    """
+
+    query: str
+    batch: int
+    rows: int | None = None
+    checksum: str | None = None
+    committables: tuple[dict[str, Any], ...] = ()
+    at: float = 0.0
+    replace: bool = False
+
+    def state(self) -> dict[str, Any]:
+        """The entry as versioned JSON."""
+        fields = dict(vars(self))
+        return versioned(**{**fields, "committables": list(self.committables), "at": self.at or time.time()})
+
+    @classmethod
+    def of(cls, state: dict[str, Any]) -> Entry:
+        """The entry that :meth:`state` gave."""
+        fields = {key: value for key, value in checked(state, "a ledger entry").items() if key in cls.__annotations__}
+        if missing := {"query", "batch"} - fields.keys():
+            raise StateError(f"a ledger entry lacks {', '.join(sorted(missing))}", way_out="restore it from a copy")
+        return replace(cls(**fields), committables=tuple(fields.get("committables", ())))
+
+
+class Verdict(Enum):
+    """What to do with a batch."""
+
+    WRITE = "write"
+    SKIP = "skip"
+    RECORD_ONLY = "record"
+
+
+@dataclass(frozen=True)
+class Policy:
+    """The user's ways out of a contradiction, as in the options of the same names."""
+
+    on_new_query: str = "stop"
+    on_replay_mismatch: str = "stop"
+    on_lost_ledger: str = "stop"
+
+    @classmethod
+    def of(cls, values: Values) -> Policy:
+        return cls(values["onNewQuery"], values["onReplayMismatch"], values["onLostLedger"])
+
+
+def decide(sink_id: str, query: str, batch: int, last: Entry | None, queries: frozenset[str], policy: Policy) -> Verdict:
+    """What to do with ``batch`` of ``query`` when ``last`` is the highest batch the target has of it.
+
+    Raises :class:`CommitRefused`, with the option that decides, where both answers could lose or double rows.
+    """
+    if not is_stream(query):
+        return Verdict.SKIP if last is not None and batch <= last.batch else Verdict.WRITE
+    if last is not None:
+        return _against(last, sink_id, batch)
+    if others := queries - {query}:
+        if policy.on_new_query == "continue":
+            return Verdict.WRITE
+        raise CommitRefused(
+            f"the sink {sink_id!r} already belongs to query {', '.join(sorted(others))}; this is query {query}, "
+            "so its checkpoint is new and its first batches may hold rows that are already written",
+            way_out="go on with the old checkpoint; or give this query a sinkId of its own; or, if its rows are new, "
+            "set onNewQuery=continue",
+        )
+    if batch == 0:
+        return Verdict.WRITE
+    if policy.on_lost_ledger == "stop":
+        raise CommitRefused(
+            f"the ledger of the sink {sink_id!r} holds nothing, but this is batch {batch}: it cannot tell whether "
+            "the batch is already written (the ledger is lost, or the sink is new to a query that has run before)",
+            way_out="set onLostLedger=written if the target has this batch, else onLostLedger=notWritten",
+        )
+    return Verdict.RECORD_ONLY if policy.on_lost_ledger == "written" else Verdict.WRITE
+
+
+def _against(last: Entry, sink_id: str, batch: int) -> Verdict:
+    if batch > last.batch:
+        return Verdict.WRITE
+    if batch == last.batch:
+        return Verdict.SKIP
+    raise CommitRefused(
+        f"batch {batch} is older than batch {last.batch}, which the sink {sink_id!r} has already committed: "
+        "an older checkpoint was restored, and its batches need not hold the same rows as the committed ones",
+        way_out="restore the newest checkpoint; or, to write all of it again, give the query a sinkId of its own",
+    )
+
+
+def compare_replay(last: Entry, rows: int | None, checksum: str | None, policy: Policy) -> None:
+    """Checks that a replayed batch holds the rows that were committed. Raises :class:`CommitRefused` if not."""
+    same_rows = last.rows is None or rows is None or rows == last.rows
+    same_sum = last.checksum is None or checksum is None or checksum == last.checksum
+    if (same_rows and same_sum) or policy.on_replay_mismatch == "skip":
+        return
+    seen = f"{last.rows} rows" if not same_rows else "the same number of rows with other contents"
+    raise CommitRefused(
+        f"batch {last.batch} is committed with {seen}, its replay has {rows} rows: the query is not deterministic, "
+        "or another checkpoint was restored",
+        way_out="make the query deterministic; onReplayMismatch=skip keeps what is committed; "
+        "a sinkId of its own writes the batch again",
+    )
+
+
+class Ledger(ABC):
+    """The recorded batches of one sink id."""
+
+    @abstractmethod
+    def last(self, query: str) -> Entry | None:
+        """The highest recorded batch of ``query``."""
+
+    @abstractmethod
+    def queries(self) -> frozenset[str]:
+        """The streaming queries that have recorded batches."""
+
+    @abstractmethod
+    def record(self, entry: Entry) -> bool:
+        """Records ``entry`` durably, unless its batch is there already. True if this call did it."""
+
+    @abstractmethod
+    def unpublished(self) -> list[Entry]:
+        """Recorded batches whose publication is not known to be complete, oldest first."""
+
+    @abstractmethod
+    def mark_published(self, entry: Entry) -> None:
+        """Everything of ``entry`` is visible."""
+
+
+class FileLedger(Ledger):
+    """Entries as files ``<query>/<batch>.json`` in a :class:`Store`, and a ``.done`` mark beside those published.
+
+    Only the newest :data:`KEPT` batches of a query are kept, so that a look-up costs the same after a million batches.
+    """
+
+    _file = re.compile(r"(?P<batch>\d{20})\.(?P<kind>json|done)")
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def last(self, query: str) -> Entry | None:
+        recorded = self._batches(query)[0]
+        return self._entry(query, max(recorded)) if recorded else None
+
+    def queries(self) -> frozenset[str]:
+        return frozenset(query for query in self._all_queries() if is_stream(query))
+
+    def record(self, entry: Entry) -> bool:
+        return self.store.put_if_absent(_name(entry.query, entry.batch, "json"), dumps(entry.state()).encode())
+
+    def unpublished(self) -> list[Entry]:
+        pending = []
+        for query in self._all_queries():
+            recorded, done = self._batches(query)
+            pending += [self._entry(query, batch) for batch in recorded - done]
+        return sorted(pending, key=lambda entry: (entry.at, entry.batch))
+
+    def mark_published(self, entry: Entry) -> None:
+        self.store.put_if_absent(_name(entry.query, entry.batch, "done"), b"")
+        recorded, done = self._batches(entry.query)
+        kept = 0 if entry.query.startswith(_ONCE) else KEPT
+        for batch in sorted(recorded & done, reverse=True)[kept:]:
+            self.store.delete(_name(entry.query, batch, "json"))
+            self.store.delete(_name(entry.query, batch, "done"))
+
+    def _all_queries(self) -> list[str]:
+        return [unquote(folder) for folder in self.store.folders()]
+
+    def _batches(self, query: str) -> tuple[set[int], set[int]]:
+        found: dict[str, set[int]] = {"json": set(), "done": set()}
+        for name in self.store.names(quote(query, safe="")):
+            if match := self._file.fullmatch(name):
+                found[match["kind"]].add(int(match["batch"]))
+        return found["json"], found["done"]
+
+    def _entry(self, query: str, batch: int) -> Entry:
+        name = _name(query, batch, "json")
+        return Entry.of(loads(self.store.get(name), f"the ledger entry {name}"))
+
+
+def _name(query: str, batch: int, kind: str) -> str:
+    return f"{quote(query, safe='')}/{batch:020d}.{kind}"

@@ -1,0 +1,302 @@
+"""Options of a connector: declared once, read from what a user typed, with every problem reported in one error.
+
+A connector declares ``Options(start=Int(1), end=Int(None), numPartitions=Int(2, at_least=1))`` and reads
+``Options.parse("connectors.sequence", typed)``: a :class:`Values` whose keys are case-insensitive. A default of
+``None`` means "not given"; :data:`REQUIRED` means that the user must give it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Final
+
+from .errors import Misconfigured, Problem
+
+REQUIRED: Final = object()
+"""The default of an option that has none."""
+
+_SECRET: Final = re.compile(
+    r"password|secret|token|^apikey$|^connectionstring$|jaas\.config$|^(storage)?options$", re.IGNORECASE
+)
+_USER_INFO: Final = re.compile(r"(\b[a-z][a-z0-9+.:-]*://)[^\s,]+@", re.IGNORECASE)
+_SECRET_PART: Final = re.compile(r"(\b\w*(?:password|pwd|secret|token|key)=)[^&;,\s]+", re.IGNORECASE)
+
+
+def is_secret(option: str) -> bool:
+    """True for options whose value must never be shown: ``password``, ``apiKey``, any key with token in it …"""
+    return _SECRET.search(option) is not None
+
+
+def redacted(option: str, value: object) -> str:
+    """``value`` as it may appear in a message: secrets hidden, user info and passwords cut out of URLs."""
+    if is_secret(option):
+        return "'***'"
+    return repr(_SECRET_PART.sub(r"\1***", _USER_INFO.sub(r"\1***@", str(value))))
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option: how its text becomes a value. ``parse`` raises ``ValueError`` with a phrase after "must be"."""
+
+    default: Any = None
+
+    def parse(self, text: str) -> Any:
+        return text
+
+
+class Text(Option):
+    """Text as it is."""
+
+
+@dataclass(frozen=True)
+class Int(Option):
+    """A whole number between ``at_least`` and ``at_most``, both included."""
+
+    at_least: int | None = None
+    at_most: int | None = None
+
+    def parse(self, text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise ValueError("a whole number") from None
+        if self.at_least is not None and value < self.at_least:
+            raise ValueError(f"{self.at_least} or more")
+        if self.at_most is not None and value > self.at_most:
+            raise ValueError(f"{self.at_most} or less")
+        return value
+
+
+class Flag(Option):
+    """``true`` or ``false``."""
+
+    def parse(self, text: str) -> bool:
+        try:
+            return {"true": True, "false": False}[text.strip().lower()]
+        except KeyError:
+            raise ValueError("true or false") from None
+
+
+@dataclass(frozen=True)
+class Choice(Option):
+    """One of ``among``, in any case; the value is spelled as declared."""
+
+    among: tuple[str, ...] = ()
+
+    def parse(self, text: str) -> str:
+        for choice in self.among:
+            if choice.lower() == text.strip().lower():
+                return choice
+        raise ValueError("one of " + ", ".join(self.among))
+
+
+class Names(Option):
+    """A list of names: comma-separated, or JSON when a name holds a comma. The value is a tuple."""
+
+    def parse(self, text: str) -> tuple[str, ...]:
+        if text.lstrip().startswith("["):
+            names = _json(text, list)
+            if not all(isinstance(name, str) for name in names):
+                raise ValueError("a JSON list of names")
+        else:
+            names = [name.strip() for name in text.split(",")]
+        return tuple(name for name in names if name)
+
+
+@dataclass(frozen=True)
+class Json(Option):
+    """JSON of one ``kind``: an object (``dict``) or a list."""
+
+    kind: type = dict
+
+    def parse(self, text: str) -> Any:
+        return _json(text, self.kind)
+
+
+def _json(text: str, kind: type) -> Any:
+    expected = "a JSON object" if kind is dict else "a JSON list"
+    try:
+        value = json.loads(text)
+    except ValueError:
+        raise ValueError(expected) from None
+    if not isinstance(value, kind):
+        raise ValueError(expected)
+    return value
+
+
+_DURATIONS: Final = {
+    **dict.fromkeys(("ms", "millisecond", "milliseconds"), 0.001),
+    **dict.fromkeys(("s", "sec", "second", "seconds"), 1.0),
+    **dict.fromkeys(("m", "min", "minute", "minutes"), 60.0),
+    **dict.fromkeys(("h", "hour", "hours"), 3600.0),
+    **dict.fromkeys(("d", "day", "days"), 86400.0),
+}
+_SIZES: Final = {
+    **dict.fromkeys(("b", ""), 1),
+    **dict.fromkeys(("k", "kb", "kib"), 1 << 10),
+    **dict.fromkeys(("m", "mb", "mib"), 1 << 20),
+    **dict.fromkeys(("g", "gb", "gib"), 1 << 30),
+    **dict.fromkeys(("t", "tb", "tib"), 1 << 40),
+}
+_QUANTITY: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.IGNORECASE)
+
+
+def duration(value: str | float, unit: str = "s") -> float:
+    """Seconds of ``30s``, ``200ms``, ``15 minutes``; a bare number is in ``unit``. Raises ``ValueError`` otherwise."""
+    return float(_quantity(str(value), _DURATIONS, unit, "a duration such as 30s, 200ms or 15 minutes"))
+
+
+def size(value: str | int) -> int:
+    """Bytes of ``256MB`` or ``64k`` (powers of 1024); a bare number is bytes. Raises ``ValueError`` otherwise."""
+    return int(_quantity(str(value), _SIZES, "b", "a size such as 256MB"))
+
+
+def _quantity(text: str, units: Mapping[str, float], bare: str, expected: str) -> Fraction:
+    match = _QUANTITY.fullmatch(text)
+    unit = (match[2].lower() or bare) if match else ""
+    if not match or unit not in units:
+        raise ValueError(expected)
+    value = Fraction(match[1]) * Fraction(units[unit])  # a float would round large sizes
+    if value >= 1 << 63:
+        raise ValueError(expected)
+    return value
+
+
+@dataclass(frozen=True)
+class Duration(Option):
+    """Seconds, as :func:`duration` reads them; a bare number is in ``unit``."""
+
+    unit: str = "s"
+
+    def parse(self, text: str) -> float:
+        return duration(text, self.unit)
+
+
+@dataclass(frozen=True)
+class Size(Option):
+    """Bytes, as :func:`size` reads them, and not below ``at_least``."""
+
+    at_least: int = 0
+
+    def parse(self, text: str) -> int:
+        value = size(text)
+        if value < self.at_least:
+            raise ValueError(f"{self.at_least} bytes or more")
+        return value
+
+
+class Values(Mapping[str, Any]):
+    """The options of one connector, parsed; keys in any case. ``given`` tells what the user typed from a default."""
+
+    def __init__(self, values: Mapping[str, Any], given: frozenset[str], extra: Mapping[str, str]) -> None:
+        self._values = {name.lower(): value for name, value in values.items()}
+        self._given = given
+        self.extra = dict(extra)
+        """Options passed through to the system as they are, by lower-case key (``kafka.*``)."""
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name.lower()]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def given(self, name: str) -> bool:
+        return name.lower() in self._given
+
+
+Check = Callable[[Values], Iterator[Problem] | Sequence[Problem]]
+
+
+class Options:
+    """The options that a connector knows.
+
+    ``through`` are prefixes of options passed to the system unread. ``check`` yields the problems that only several
+    options together show; it runs when every single option is right. ``refused`` maps an option that users may bring
+    from Spark to the reason why it is not supported. ``alias`` maps another name of an option to its own.
+    """
+
+    def __init__(
+        self,
+        declared: Mapping[str, Option] | None = None,
+        /,
+        *,
+        through: Sequence[str] = (),
+        refused: Mapping[str, str] | None = None,
+        alias: Mapping[str, str] | None = None,
+        **more: Option,
+    ) -> None:
+        self.declared: dict[str, Option] = {**(declared or {}), **more}
+        self.through = tuple(prefix.lower() for prefix in through)
+        self.refused = {name.lower(): (name, why) for name, why in (refused or {}).items()}
+        self.alias = {name.lower(): target for name, target in (alias or {}).items()}
+
+    def __or__(self, other: Options) -> Options:
+        """Both, where ``other`` wins: how a connector extends the common options."""
+        joined = Options({**self.declared, **other.declared}, through=(*self.through, *other.through))
+        joined.refused = {**self.refused, **other.refused}
+        joined.alias = {**self.alias, **other.alias}
+        return joined
+
+    def parse(
+        self, connector: str, typed: Mapping[str, Any], check: Check | None = None, kind: str = "connector"
+    ) -> Values:
+        """The values of what a user typed. Raises :class:`Misconfigured` with every problem found."""
+        by_key = {name.lower(): name for name in self.declared}
+        values = {name: option.default for name, option in self.declared.items()}
+        given: set[str] = set()
+        extra: dict[str, str] = {}
+        problems: list[Problem] = []
+        for name, raw in typed.items():
+            key = self.alias.get(name.lower(), name).lower()
+            if key in by_key:
+                problems += self._read(by_key[key], name, raw, values, given)
+            elif key in self.refused:
+                problems.append(Problem(self.refused[key][0], self.refused[key][1]))
+            elif key.startswith(self.through) and self.through:
+                extra[key] = str(raw)
+            else:
+                problems.append(Problem(name, self._unknown(key, kind)))
+        problems += self._missing(values, problems)
+        parsed = Values(values, frozenset(given), extra)
+        if check is not None and not problems:
+            problems += check(parsed)
+        if problems:
+            raise Misconfigured(connector, problems)
+        return parsed
+
+    def _read(self, name: str, typed_as: str, raw: Any, values: dict[str, Any], given: set[str]) -> list[Problem]:
+        if raw is None:
+            return []
+        if name.lower() in given:
+            return [Problem(typed_as, f'is given twice, also as "{name}" or an alias of it. Give it once.')]
+        try:
+            values[name] = self.declared[name].parse(_as_text(raw))
+        except ValueError as wrong:
+            return [Problem(name, f"must be {wrong}; got {redacted(name, raw)}")]
+        given.add(name.lower())
+        return []
+
+    def _missing(self, values: Mapping[str, Any], known: Sequence[Problem]) -> list[Problem]:
+        told = {problem.option.lower() for problem in known}
+        missing = [name for name, value in values.items() if value is REQUIRED and name.lower() not in told]
+        return [Problem(name, f"missing; give it by .option({json.dumps(name)}, …).") for name in missing]
+
+    def _unknown(self, key: str, kind: str) -> str:
+        spelled = {**self.alias, **{name.lower(): name for name in self.declared}}
+        close = difflib.get_close_matches(key, list(spelled), n=1, cutoff=0.7)
+        hint = f'; did you mean "{spelled[close[0]]}"?' if close else "."
+        return f"is no option of this {kind}{hint}"
+
+
+def _as_text(raw: Any) -> str:
+    if isinstance(raw, bool):
+        return str(raw).lower()
+    return json.dumps(raw) if isinstance(raw, (list, tuple, dict)) else str(raw)

@@ -1,0 +1,96 @@
+"""From positions to the offsets of a streaming engine: what a query asks on the driver, without the engine.
+
+An offset is ``{"v": 1, "source": name, "at": position, "parts": number of tasks}``. The very first one is a constant,
+since Spark asks for it again at any time, also when it replays the first batch. The real start is found once, with the
+first end offset, and kept inside it (``from``), so that a start such as "latest" cannot move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from .errors import StateError
+from .source import UNLIMITED, Position, ReadLimit, Slice, Source, SplitEnumerator
+from .state import canonical, checked, dumps, versioned
+
+Offset = dict[str, Any]
+
+INITIAL: Offset = versioned(phase="initial")
+
+
+class Planner:
+    """Plans the batches of one query over one source."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self._enumerator: SplitEnumerator[Any] | None = None
+        self._frozen: Any = None
+
+    @property
+    def enumerator(self) -> SplitEnumerator[Any]:
+        """The source's enumerator, made when it is first needed."""
+        if self._enumerator is None:
+            self._enumerator = self.source.enumerator()
+        return self._enumerator
+
+    def freeze(self) -> None:
+        """From now on the data ends where it ends now: the query stops when it has read that."""
+        self._frozen = (self.enumerator.freeze(),)
+
+    def latest(self, offset: Offset, limit: ReadLimit = UNLIMITED) -> Offset:
+        """The end of the next batch after ``offset``; the same offset when there is nothing new."""
+        at = self._position(offset)
+        start = at if at is not None else self.enumerator.start()
+        head = self._frozen[0] if self._frozen else self.enumerator.head()
+        end = self.enumerator.advance(start, head, limit)
+        if at is not None and canonical(dict(end)) == canonical(dict(at)):
+            return offset
+        origin = dict(start) if at is None else None
+        return versioned(
+            source=self.source.name, at=dict(end), parts=self.source.parallelism(), **{"from": origin}
+        )
+
+    def slices(self, start: Offset, end: Offset) -> Sequence[Slice]:
+        """The tasks between two offsets. They depend on the two offsets alone."""
+        after = checked(end, "the end offset")
+        first = self._position(start)
+        begin: Position = first if first is not None else after["from"]
+        if canonical(dict(begin)) == canonical(after["at"]):
+            return []
+        return self.enumerator.slices(begin, after["at"], after["parts"])
+
+    def whole(self) -> Sequence[Slice]:
+        """The tasks of a batch read: all there is now, from the start."""
+        start = self.enumerator.start()
+        end = self.enumerator.advance(start, self.enumerator.head(), UNLIMITED)
+        if canonical(dict(start)) == canonical(dict(end)):
+            return []
+        return self.enumerator.slices(start, end, self.source.parallelism())
+
+    def committed(self, offset: Offset) -> None:
+        """Everything up to ``offset`` has reached the sink."""
+        at = self._position(offset)
+        if at is not None:
+            self.enumerator.committed(at)
+
+    def close(self) -> None:
+        if self._enumerator is not None:
+            self._enumerator.close()
+            self._enumerator = None
+
+    def _position(self, offset: Offset) -> Position | None:
+        """The position of an offset; ``None`` for the initial one. An offset of version 1 always has one of the two."""
+        state = checked(offset, "the offset in the checkpoint")
+        if state.get("phase") == "initial":
+            return None
+        if state.get("source", self.source.name) != self.source.name:
+            raise StateError(
+                f"the checkpoint belongs to a query over connectors.{state['source']}, not connectors.{self.source.name}",
+                way_out="give this query a checkpointLocation of its own",
+            )
+        if not isinstance(state.get("at"), dict):
+            raise StateError(
+                f"the offset in the checkpoint has no position: {dumps(offset)[:200]}", way_out="restore it from a copy"
+            )
+        return dict(state["at"])

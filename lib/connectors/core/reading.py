@@ -1,0 +1,152 @@
+"""What happens in a task: its splits are made one by one and read, with outages bridged and errors told where they came from.
+
+Reading goes split by split in one thread, or with ``SplitReader.fetchers`` threads that each take the next split; a
+bounded queue between them and the task is the back-pressure.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from .errors import ConnectorError, Transient
+from .retry import Backoff
+from .source import RecordEmitter, Slice, Source, Split, SplitReader
+
+_POLL_SECONDS = 0.1  # how soon a waiting fetcher notices that nobody reads any more
+
+
+def read_slice(source: Source, part: Slice, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows of one task's share, as record batches of ``schema``."""
+    with contextlib.closing(source.enumerator()) as enumerator:
+        splits = enumerator.splits_of(part)
+        fetchers = source.reader(schema).fetchers
+        if fetchers > 1:
+            yield from _read_side_by_side(source, splits, schema, fetchers)
+            return
+        with _Fetcher(source, schema) as fetcher:
+            for split in splits:
+                yield from fetcher.fetch(split)
+
+
+class _Fetcher:
+    """Reads splits with one reader."""
+
+    def __init__(self, source: Source, schema: pa.Schema) -> None:
+        self.source = source
+        self.reader: SplitReader[Any] = source.reader(schema)
+        self.emitter: RecordEmitter | None = source.emitter(schema)
+
+    def __enter__(self) -> _Fetcher:
+        backoff = Backoff()
+        try:
+            while True:
+                try:
+                    self.reader.open()
+                    return self
+                except Transient as outage:
+                    backoff.wait(outage, self.reader.awake)
+        except BaseException:
+            self.reader.close()
+            raise
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.reader.close()
+
+    def fetch(self, split: Split) -> Iterator[pa.RecordBatch]:
+        """The rows of ``split``; an outage is waited for and the read goes on after the last record handed on."""
+        try:
+            records = self._whole(split) if self.reader.atomic else self._resumed(split)
+            if self.emitter is None:
+                yield from records
+            else:
+                for batch in records:
+                    yield self.emitter.emit(batch, split)
+                self.emitter.finish(split)
+        except ConnectorError as error:
+            raise error.located(f"connectors.{self.source.name}", str(split)) from None
+
+    def _resumed(self, split: Split) -> Iterator[pa.RecordBatch]:
+        backoff, done = Backoff(), 0
+        while True:
+            try:
+                for batch in self.reader.resume(split, done) if done else self.reader.read(split):
+                    if batch.num_rows:
+                        yield batch
+                        done += batch.num_rows
+                        backoff.reset()
+                return
+            except Transient as outage:
+                backoff.wait(outage, self.reader.awake)
+
+    def _whole(self, split: Split) -> Iterator[pa.RecordBatch]:
+        backoff = Backoff()
+        while True:
+            try:
+                batches = list(self.reader.read(split))
+                break
+            except Transient as outage:
+                backoff.wait(outage, self.reader.awake)
+        yield from batches
+
+
+class _Failed:
+    """A fetcher's last word."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+def _read_side_by_side(
+    source: Source, splits: Iterator[Split], schema: pa.Schema, fetchers: int
+) -> Iterator[pa.RecordBatch]:
+    batches: queue.Queue[pa.RecordBatch | _Failed | None] = queue.Queue(maxsize=2 * fetchers)
+    take, stop = threading.Lock(), threading.Event()
+    running = [_Fetcher(source, schema) for _ in range(fetchers)]
+
+    def next_split() -> Split | None:
+        with take:
+            return next(splits, None)
+
+    def hand_over(item: pa.RecordBatch | _Failed | None) -> None:
+        while not stop.is_set():
+            with contextlib.suppress(queue.Full):
+                batches.put(item, timeout=_POLL_SECONDS)
+                return
+
+    def work(fetcher: _Fetcher) -> None:
+        try:
+            with fetcher:
+                while not stop.is_set() and (split := next_split()) is not None:
+                    for batch in fetcher.fetch(split):
+                        hand_over(batch)
+                        if stop.is_set():
+                            return
+            hand_over(None)
+        except BaseException as error:
+            hand_over(_Failed(error))
+
+    threads = [threading.Thread(target=work, args=(fetcher,), daemon=True) for fetcher in running]
+    try:
+        for thread in threads:
+            thread.start()
+        ended = 0
+        while ended < fetchers:
+            item = batches.get()
+            if isinstance(item, _Failed):
+                raise item.error
+            if item is None:
+                ended += 1
+            else:
+                yield item
+    finally:
+        stop.set()
+        for fetcher in running:
+            fetcher.reader.wake_up()
+        for thread in threads:
+            thread.join()

@@ -1,0 +1,227 @@
+"""The parts of a sink, in the terms of Flink's FLIP-143 and FLIP-191, without Spark.
+
+=========================  ==========  =========================================================================
+part                       lives on    what it does
+=========================  ==========  =========================================================================
+:class:`Sink`              everywhere  the description: options and guarantee; makes the rest
+:class:`SinkWriter`        executor    stages the rows of one task attempt, invisible to readers
+:class:`Committable`       travels     what a writer staged: ids, paths, counts; never rows
+:class:`Committer`         driver      publishes what was decided, one committable at a time
+:class:`GlobalCommitter`   driver      commits a whole batch at once, together with its ledger entry, in the target
+=========================  ==========  =========================================================================
+
+A micro-batch is the checkpoint. A batch is first *staged*, then *decided* (one durable record in the ledger), then
+*published*. What is decided is carried through, also by the next run.
+"""
+
+from __future__ import annotations
+
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from .errors import Problem
+from .ledger import Entry, Ledger
+from .options import Choice, Int, Options, Text, Values
+from .state import digest
+
+
+class Guarantee(str, Enum):
+    """What a reader of the target may rely on, strongest first."""
+
+    EXACTLY_ONCE = "exactly-once"
+    IDEMPOTENT = "idempotent"
+    AT_LEAST_ONCE = "at-least-once"
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One micro-batch: ``number`` of ``query`` (its id in the checkpoint), written by the sink called ``sink_id``.
+
+    ``replace`` asks that the batch takes the place of all that the target holds.
+    """
+
+    sink_id: str
+    query: str
+    number: int
+    replace: bool = False
+
+    def prefix(self) -> str:
+        """The part of a staging name that all attempts at this batch share."""
+        return digest(self.sink_id, self.query, self.number)
+
+    def attempt(self) -> str:
+        """A new staging name, at most 63 bytes. Random: attempt numbers start at 0 again after a restart."""
+        return f"{self.prefix()}-{uuid.uuid4().hex}"
+
+    def file_id(self) -> str:
+        """The part of a file name that is the batch's own; the order of names is the order of batches."""
+        return f"{self.number:010d}-{self.prefix()}"
+
+    def __str__(self) -> str:
+        return f"batch {self.number} of query {self.query}"
+
+
+@dataclass(frozen=True)
+class Committable:
+    """What one task attempt staged: how many ``rows``, and in ``data`` where it is (small JSON)."""
+
+    rows: int
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+class SinkWriter(ABC):
+    """Writes the rows of one task attempt where no reader sees them. Lives in a task."""
+
+    @abstractmethod
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Takes more rows. May buffer; must not keep the whole partition in memory."""
+
+    @abstractmethod
+    def prepare(self) -> Committable:
+        """Called once, after the last row: makes everything durable and says what was staged."""
+
+    def abort(self) -> None:  # noqa: B027 - a hook, not a duty
+        """This attempt failed: remove what it staged, as far as it can be reached."""
+
+    def close(self) -> None:  # noqa: B027
+        """Frees clients and buffers. Called once, after :meth:`prepare` or :meth:`abort`."""
+
+
+class Committer(ABC):
+    """Publishes staged work after the ledger has recorded the batch."""
+
+    @abstractmethod
+    def publish(self, batch: Batch, committables: Sequence[Committable]) -> None:
+        """Makes ``batch`` visible, each part of it whole. After a crash it is called again and goes on where it was.
+
+        What was published before must not be published again, even if somebody has moved or deleted it since.
+        """
+
+    @abstractmethod
+    def discard(self, committable: Committable) -> None:
+        """Removes what was staged. Never called for a committable of a recorded batch."""
+
+    def sweep(self, live: frozenset[str]) -> None:  # noqa: B027
+        """Removes staging that is old and whose prefix is not in ``live``. Called when a run starts."""
+
+
+class GlobalCommitter(ABC):
+    """Commits a batch and its ledger entry in one step of the target: a database or Kafka transaction."""
+
+    @abstractmethod
+    def last(self, query: str) -> Entry | None:
+        """The highest batch of ``query`` that the target has recorded."""
+
+    @abstractmethod
+    def queries(self) -> frozenset[str]:
+        """The queries that have written through this sink id."""
+
+    @abstractmethod
+    def commit(self, entry: Entry, committables: Sequence[Committable]) -> None:
+        """Makes the whole batch visible and records ``entry``, both or neither. Raises what happened otherwise.
+
+        Without committables it records only: a batch that the user knows to be written (``onLostLedger=written``).
+        """
+
+    @abstractmethod
+    def discard(self, committable: Committable) -> None:
+        """Removes what was staged."""
+
+    def sweep(self, live: frozenset[str]) -> None:  # noqa: B027
+        """Removes staging that is old and whose prefix is not in ``live``."""
+
+
+SINK_OPTIONS = Options(
+    guarantee=Choice(None, among=tuple(g.value for g in Guarantee)),
+    sinkId=Text(None),
+    queryName=Text(None),
+    txnAppId=Text(None),
+    txnVersion=Int(None, at_least=0),
+    onNewQuery=Choice("stop", among=("stop", "continue")),
+    onReplayMismatch=Choice("stop", among=("stop", "skip")),
+    onLostLedger=Choice("stop", among=("stop", "written", "notWritten")),
+)
+
+
+class Sink(ABC):
+    """The description of a sink. A connector sets ``name`` and ``options`` and makes a writer and a committer.
+
+    A sink without a ledger (``committer()`` gives ``None``) has no more to do after ``prepare()``: its rows are out,
+    and a replay sends them again.
+    """
+
+    name: ClassVar[str]
+    options: ClassVar[Options] = Options()
+    promise: ClassVar[Guarantee] = Guarantee.EXACTLY_ONCE
+    """The strongest guarantee that any configuration has."""
+    conditions: ClassVar[str] = ""
+    """What that takes, in one line for the table of guarantees."""
+    replaces: ClassVar[bool] = False
+    """True if a batch can take the place of everything in the target, in one step (``mode("overwrite")``)."""
+
+    def __init__(self, values: Values) -> None:
+        self.values = values
+
+    @classmethod
+    def of(cls, typed: Mapping[str, Any]) -> Sink:
+        """The sink of what a user typed. Raises :class:`~connectors.core.errors.Misconfigured` with every problem."""
+        known = SINK_OPTIONS | cls.options
+        return cls(known.parse(f"connectors.{cls.name}", typed, cls._all_checks, "sink"))
+
+    @classmethod
+    def _all_checks(cls, values: Values) -> Iterator[Problem]:
+        yield from cls.check(values)
+        yield from check_guarantee(cls, values)
+        if (values["txnAppId"] is None) != (values["txnVersion"] is None):
+            missing = "txnAppId" if values["txnAppId"] is None else "txnVersion"
+            yield Problem(missing, "missing; txnAppId and txnVersion make a batch write repeatable only together.")
+
+    @classmethod
+    def check(cls, values: Values) -> Iterator[Problem]:
+        """What is wrong with options that are each right by themselves. No contact with the target."""
+        return iter(())
+
+    @classmethod
+    def strongest(cls, values: Values) -> tuple[Guarantee, str]:
+        """The strongest guarantee of this configuration, and what is missing for a stronger one."""
+        return cls.promise, cls.conditions
+
+    def guarantee(self) -> Guarantee:
+        """What this configuration promises: what the user asked for, else the strongest it allows."""
+        asked = self.values["guarantee"]
+        return Guarantee(asked) if asked else self.strongest(self.values)[0]
+
+    @abstractmethod
+    def target(self) -> str:
+        """What is written to, as text without secrets: the sink id is derived from it."""
+
+    def sink_id(self) -> str:
+        """The name of this sink's ledger and staging: ``sinkId``, else derived from the target."""
+        return self.values["sinkId"] or f"{self.name}-{digest(self.target())}"
+
+    @abstractmethod
+    def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> SinkWriter:
+        """A new writer for one task attempt. Called in the task; ``subtask`` is its index in the batch."""
+
+    def ledger(self) -> Ledger | None:
+        """Where committed batches are recorded, for sinks with a :class:`Committer`."""
+        return None
+
+    def committer(self) -> Committer | GlobalCommitter | None:
+        """A new committer. Called on the driver."""
+        return None
+
+
+def check_guarantee(kind: type[Sink], values: Values) -> Iterator[Problem]:
+    """The problem of a guarantee that was asked for and cannot be had."""
+    strongest, missing = kind.strongest(values)
+    order = list(Guarantee)
+    asked = values["guarantee"]
+    if asked and order.index(Guarantee(asked)) < order.index(strongest):
+        yield Problem("guarantee", f'"{asked}" is not possible, only "{strongest.value}": {missing}')

@@ -1,0 +1,259 @@
+"""The parts of a source, in the terms of Flink's FLIP-27, without Spark.
+
+==========================  ======================  ============================================================
+part                        where it lives          what it does
+==========================  ======================  ============================================================
+:class:`Source`             everywhere              the description: options, schema, boundedness; makes the rest
+:class:`SplitEnumerator`    driver                  where data begins and ends, and how a range is cut into splits
+:class:`Split`              travels                 an immutable, self-contained range of one partition
+:class:`SplitReader`        executor                reads a split as Arrow record batches
+:class:`RecordEmitter`      executor                raw records to rows
+==========================  ======================  ============================================================
+
+A *position* is small canonical JSON that says how far a source has been read. Everything that must survive a restart is
+in positions; enumerators and readers may be thrown away and made again at any time.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, ClassVar, Generic, TypeVar
+
+import pyarrow as pa
+
+from .errors import Problem
+from .options import Int, Options, Size, Values
+
+Position = Mapping[str, Any]
+"""How far a source has been read: an object of strings, whole numbers, booleans, lists and objects."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """A range of one partition of the external system: immutable, and complete in itself (start *and* end).
+
+    Subclass it as a frozen dataclass. Its text, which the fields give, names it in errors and dead letters.
+    """
+
+
+SplitT = TypeVar("SplitT", bound=Split)
+
+
+@dataclass(frozen=True)
+class ReadLimit:
+    """At most this much in one micro-batch; ``None`` is no limit. A source declares the units that it knows."""
+
+    rows: int | None = None
+    bytes: int | None = None
+    files: int | None = None
+
+
+UNLIMITED = ReadLimit()
+
+
+@dataclass(frozen=True)
+class Slice:
+    """One task's share of the range ``start`` to ``end``: every ``of``-th split, beginning with number ``index``.
+
+    A slice is a piece of enumerator state, not a list of splits: the task makes its splits from it one by one, so a
+    range of a million splits costs no more memory than one of ten. ``parallelism`` is what the source asked for when
+    the range was planned; ``detail`` is for enumerators that override :meth:`SplitEnumerator.slices`.
+    """
+
+    start: Position
+    end: Position
+    index: int = 0
+    of: int = 1
+    parallelism: int = 1
+    detail: Any = None
+
+
+class SplitEnumerator(ABC, Generic[SplitT]):
+    """Finds out what there is to read and cuts it into splits. Lives on the driver, except for :meth:`splits`.
+
+    Keep no state that matters in it: a restarted query gets a new one and only the positions that it returned before.
+    """
+
+    @abstractmethod
+    def start(self) -> Position:
+        """The position where a new query begins.
+
+        Called once for a query: the result goes into the checkpoint with the first batch, so it may depend on what
+        the system holds right now (its latest position, a group's committed offsets).
+        """
+
+    @abstractmethod
+    def head(self) -> Any:
+        """What there is to read now. Any value; only :meth:`advance` looks at it. Called before each micro-batch."""
+
+    def freeze(self) -> Any:
+        """What there is to read now, for a query that ends when it has read that. Raise where that would be never."""
+        return self.head()
+
+    @abstractmethod
+    def advance(self, at: Position, head: Any, limit: ReadLimit) -> Position:
+        """How far the next batch goes: from ``at`` towards ``head``, within ``limit``.
+
+        Returns ``at`` itself when there is nothing to read, and moves on by at least one record when there is.
+        """
+
+    @abstractmethod
+    def splits(self, start: Position, end: Position, parallelism: int) -> Iterator[SplitT]:
+        """The splits between two positions, lazily, the same ones in the same order at each call.
+
+        Runs in tasks. It must depend on its arguments and the options alone, never on the state of the system, the
+        number of cores or the time; a replay after a failure would otherwise read something else. ``parallelism`` is
+        what the source asked for when the range was planned, and a hint only: more splits are shared among the tasks.
+        """
+
+    def slices(self, start: Position, end: Position, parallelism: int) -> Sequence[Slice]:
+        """The shares of the tasks. Override it only if the driver has to look something up to cut the range."""
+        tasks = sum(1 for _ in islice(self.splits(start, end, parallelism), parallelism))
+        return [Slice(start, end, index, tasks, parallelism) for index in range(tasks)]
+
+    def splits_of(self, part: Slice) -> Iterator[SplitT]:
+        """The splits of one task. Belongs to :meth:`slices`; override both or none."""
+        return islice(self.splits(part.start, part.end, part.parallelism), part.index, None, part.of)
+
+    def committed(self, at: Position) -> None:
+        """All data up to ``at`` is in the sink. Called late, at times twice, and never for the last batch of a run."""
+
+    def close(self) -> None:
+        """Frees what the enumerator holds. Not called when the driver is killed."""
+
+
+class SplitReader(ABC, Generic[SplitT]):
+    """Reads splits as Arrow record batches. Lives in a task; one reader reads one split at a time.
+
+    ``atomic`` marks a system whose splits cannot be resumed: such a split is read whole into memory before any of it is
+    handed on. ``fetchers`` is the number of splits that a task reads at the same time, each by a reader of its own.
+    """
+
+    atomic: ClassVar[bool] = False
+    fetchers: ClassVar[int] = 1
+
+    def __init__(self) -> None:
+        self.awake = threading.Event()
+
+    def open(self) -> None:
+        """Makes clients and connections. Called once, in the task, before the first split."""
+
+    @abstractmethod
+    def read(self, split: SplitT) -> Iterator[pa.RecordBatch]:
+        """The records of ``split``, in an order that is the same at each call. An empty split yields nothing.
+
+        Raise :class:`~connectors.core.errors.Transient` for an outage: the read goes on, by :meth:`resume`, after a
+        pause. Anything else ends the task.
+        """
+
+    def resume(self, split: SplitT, records: int) -> Iterator[pa.RecordBatch]:
+        """``split`` without its first ``records`` records, which were handed on before an outage.
+
+        By default it reads from the beginning and drops them; override it where the system can seek.
+        """
+        for batch in self.read(split):
+            if records < batch.num_rows:
+                yield batch.slice(records)
+            records = max(0, records - batch.num_rows)
+
+    def wake_up(self) -> None:
+        """Makes a blocked :meth:`read` return soon. Comes from another thread. A read that waits must watch ``awake``."""
+        self.awake.set()
+
+    def close(self) -> None:
+        """Frees what :meth:`open` made. Called once, also after a failure, and also where :meth:`open` itself failed."""
+
+
+class RecordEmitter(ABC):
+    """Makes rows of raw records. Idempotent: after a failure it may see the same records again."""
+
+    @abstractmethod
+    def emit(self, records: pa.RecordBatch, split: Split) -> pa.RecordBatch:
+        """The rows of ``records``, in the schema that the source declares."""
+
+    def finish(self, split: Split) -> None:  # noqa: B027
+        """The last record of ``split`` was emitted. Not called for a split that failed."""
+
+
+LIMIT_OPTIONS: Mapping[str, Options] = {
+    "rows": Options(maxRowsPerTrigger=Int(None, at_least=1), alias={"maxOffsetsPerTrigger": "maxRowsPerTrigger"}),
+    "bytes": Options(maxBytesPerTrigger=Size(None, at_least=1)),
+    "files": Options(maxFilesPerTrigger=Int(None, at_least=1)),
+}
+"""The option of each unit of :class:`ReadLimit`."""
+
+
+class Source(ABC):
+    """The description of a source: what a user may set, and the glue between the parts.
+
+    A connector sets the class attributes and makes its two parts::
+
+        class Ticks(Source):
+            name, schema = "ticks", "value long"
+            options = Options(end=Int(REQUIRED))
+
+            def enumerator(self): return TickEnumerator(self.values["end"])
+            def reader(self, schema): return TickReader()
+
+    ``max_parallelism`` declares how many connections the system allows; ``numPartitions`` above it is an error.
+    """
+
+    name: ClassVar[str]
+    """The format is ``connectors.<name>``."""
+    schema: str = ""
+    """The columns, as SQL text; a property or attribute set in ``__init__`` where it depends on the options."""
+    options: ClassVar[Options] = Options()
+    limits: ClassVar[tuple[str, ...]] = ("rows",)
+    """The units of :class:`ReadLimit` that :meth:`SplitEnumerator.advance` respects."""
+    max_parallelism: ClassVar[int | None] = None
+    conditions: ClassVar[str] = ""
+    """What exactly-once takes of the system, in one line for the table of guarantees."""
+    bounded: bool = True
+    """True when the source ends: it can then be read as a batch."""
+
+    def __init__(self, values: Values, *, streaming: bool = False) -> None:
+        self.values = values
+        self.streaming = streaming
+
+    @classmethod
+    def of(cls, typed: Mapping[str, Any], *, streaming: bool = False) -> Source:
+        """The source of what a user typed. Raises :class:`~connectors.core.errors.Misconfigured` with every problem."""
+        known = Options(numPartitions=Int(None, at_least=1))
+        for unit in cls.limits:
+            known |= LIMIT_OPTIONS[unit]
+        values = (known | cls.options).parse(f"connectors.{cls.name}", typed, cls.check, "source")
+        return cls(values, streaming=streaming)
+
+    @classmethod
+    def check(cls, values: Values) -> Iterator[Problem]:
+        """What is wrong with options that are each right by themselves. No contact with the system."""
+        return iter(())
+
+    def limit(self) -> ReadLimit:
+        """The read limit that the user set."""
+        option = {"rows": "maxRowsPerTrigger", "bytes": "maxBytesPerTrigger", "files": "maxFilesPerTrigger"}
+        return ReadLimit(**{unit: self.values[option[unit]] for unit in self.limits})
+
+    @abstractmethod
+    def enumerator(self) -> SplitEnumerator[Any]:
+        """A new enumerator. Made on the driver, and in each task for its :meth:`SplitEnumerator.splits`."""
+
+    @abstractmethod
+    def reader(self, schema: pa.Schema) -> SplitReader[Any]:
+        """A new reader of rows of ``schema`` (the raw ones where the source has an emitter)."""
+
+    def emitter(self, schema: pa.Schema) -> RecordEmitter | None:
+        """The emitter that turns raw records into rows of ``schema``; ``None`` when the reader yields rows."""
+        return None
+
+    def parallelism(self) -> int:
+        """How many tasks read a batch: ``numPartitions``, else 2, within ``max_parallelism``.
+
+        It is written into the offset, so that a replay cuts as the first try did, whatever it is by then.
+        """
+        wanted = int(self.values.get("numPartitions") or 2)
+        return min(wanted, self.max_parallelism or wanted)
