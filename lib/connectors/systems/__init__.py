@@ -1,0 +1,44 @@
+"""The systems that come with the library. A system is a module, or a package, of its own; this is the list of them."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+
+from ..core.errors import Misconfigured, Problem
+from ..core.simple import DECLARED
+from ..core.sink import Sink
+from ..core.source import Source
+from .buffered import BufferedSink
+from .delta import DeltaSink
+from .file_stream import FileStreamSink, FileStreamSource
+from .files import FilesSink
+from .print_rows import PrintSink
+from .sequence import SequenceSource
+
+System = tuple["type[Source] | None", "type[Sink] | None"]
+
+SYSTEMS: dict[str, System] = {
+    "sequence": (SequenceSource, None),
+    "print": (None, PrintSink),
+    "buffered": (None, BufferedSink),
+    "delta": (None, DeltaSink),
+    "file_stream": (FileStreamSource, FileStreamSink),
+    "files": (None, FilesSink),
+}
+
+
+def all_systems() -> Mapping[str, System]:
+    """Every system, those that were declared with ``@source`` included."""
+    return {**SYSTEMS, **{name: (declared, None) for name, declared in DECLARED.items()}}
+
+
+def sink_class(name: str) -> type[Sink]:
+    """The sink of a system, by ``"files"`` or ``"connectors.files"``. Raises ``Misconfigured`` for another name."""
+    sinks = {system: sink for system, (_, sink) in all_systems().items() if sink is not None}
+    short = name.removeprefix("connectors.")
+    if short not in sinks:
+        close = difflib.get_close_matches(short, sinks, n=1)
+        hint = f'; did you mean "{close[0]}"?' if close else f". There are: {', '.join(sorted(sinks))}."
+        raise Misconfigured("connectors.foreach_batch", [Problem("sink", f'"{name}" is no sink{hint}')])
+    return sinks[short]

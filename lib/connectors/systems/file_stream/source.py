@@ -1,0 +1,274 @@
+"""The source of ``connectors.file_stream``."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import BinaryIO
+
+import pyarrow as pa
+
+from ...core import (
+    REQUIRED,
+    DataLoss,
+    Flag,
+    Options,
+    Position,
+    Problem,
+    ReadLimit,
+    RecordEmitter,
+    Source,
+    Split,
+    SplitEnumerator,
+    SplitReader,
+    Text,
+)
+from ...core.emitting import FormatEmitter
+from ...core.formats import check_format, format_options, value_type
+from ...core.options import Values
+from ...core.sharing import fair_shares
+from .lines import first_line_end, last_line_end, read_lines
+from .tail import Followed, Head, Seen, holds, is_rotated, listing, locate, look, mark_of, opened
+
+_log = logging.getLogger("connectors.file_stream")
+_LARGEST_SPLIT, _SMALLEST_SPLIT = 32 << 20, 1 << 20
+_SPLITS_PER_TASK = 4  # so that tasks get even shares of files of any size
+_QUIET_SECONDS = 60.0  # a renamed file that was read to its end is let go when nobody wrote to it for so long
+_WAY_OUT = "set failOnDataLoss=false to go on without what is lost; a file that is there is read from its first byte"
+
+
+@dataclass(frozen=True)
+class Lines(Split):
+    """The lines of a file that begin in ``first..last``, out of a range of whole lines, ``begin..end``."""
+
+    path: str
+    node: str
+    mark: str
+    begin: int
+    end: int
+    first: int
+    last: int
+
+
+class FileStreamSource(Source):
+    """The lines of files that grow, as Kafka Connect's file source gives them.
+
+    Columns: ``filename`` (full path), ``position`` (the byte after the line and its terminator), ``value``.
+    Options: ``path`` (required, alias ``file``; a file or a glob; may appear later), ``maxBytesPerTrigger``,
+    ``numPartitions`` (4), ``value.format`` (string), ``schema``, ``errors`` (fail), ``deadLetterPath``,
+    ``failOnDataLoss`` (true).
+    Guarantee: exactly-once; a file can be read again from any byte. An unfinished last line waits. A file renamed within
+    its folder is read to its end first, and so are files that were rotated away between two batches. A truncated or
+    replaced file is an error, and so is one that vanishes while lines of it wait.
+    """
+
+    name = "file_stream"
+    limits = ("bytes",)
+    conditions = "files are appended to or renamed, not truncated or rewritten"
+    options = Options(path=Text(REQUIRED), failOnDataLoss=Flag(True), alias={"file": "path"}) | format_options("string")
+
+    def __init__(self, values: Values, *, streaming: bool = False) -> None:
+        super().__init__(values, streaming=streaming)
+        self.schema = f"filename string, position long, value {value_type(values)}"
+
+    @classmethod
+    def check(cls, values: Values) -> Iterator[Problem]:
+        if "://" in values["path"] and not values["path"].startswith("file://"):
+            yield Problem("path", f'must be a local or mounted path or glob; got "{values["path"]}".')
+        yield from check_format(values)
+
+    def parallelism(self) -> int:
+        return int(self.values["numPartitions"] or 4)
+
+    def enumerator(self) -> FileStreamEnumerator:
+        return FileStreamEnumerator(self)
+
+    def reader(self, schema: pa.Schema) -> LineReader:
+        return LineReader(self.values["failOnDataLoss"])
+
+    def emitter(self, schema: pa.Schema) -> RecordEmitter:
+        return FormatEmitter("connectors.file_stream", self.values, schema, ("filename", "position"))
+
+
+class FileStreamEnumerator(SplitEnumerator[Lines]):
+    """The position is ``{"files": {number: file}, "next": number}``; a file keeps its number when it is renamed."""
+
+    def __init__(self, source: FileStreamSource) -> None:
+        path = source.values["path"].removeprefix("file://").removeprefix("file:")
+        self.pattern = os.path.abspath(path)
+        self.fail = source.values["failOnDataLoss"]
+        self._checked: dict[str, Seen] = {}
+
+    def start(self) -> Position:
+        return {"files": {}, "next": 1}
+
+    def head(self) -> Head:
+        return listing(self.pattern)
+
+    def advance(self, at: Position, head: Head, limit: ReadLimit) -> Position:
+        files, looks, number = self._follow(at, head)
+        backlog = {key: _unread(file, looks[key]) for key, file in files.items()}
+        ready = {key: size for key, size in backlog.items() if size and not _waits(key, files, backlog)}
+        shares = fair_shares(limit.bytes, ready)
+        for key, size in backlog.items():
+            files[key] = _advanced(files[key], looks[key], shares.get(key, 0), size)
+        over = {key for key, file in files.items() if not shares.get(key) and _is_over(file, looks[key], head)}
+        return {"files": {key: file.state() for key, file in files.items() if key not in over}, "next": number}
+
+    def splits(self, start: Position, end: Position, parallelism: int) -> Iterator[Lines]:
+        ranges = []
+        for key, state in sorted(end["files"].items(), key=lambda item: int(item[0])):
+            begin = start["files"].get(key, {"at": 0})["at"]
+            if state["at"] > begin:
+                ranges.append((Followed(**state), begin))
+        total = sum(file.at - begin for file, begin in ranges)
+        step = min(max(_SMALLEST_SPLIT, total // (parallelism * _SPLITS_PER_TASK)), _LARGEST_SPLIT)
+        for file, begin in ranges:
+            for first in range(begin, file.at, step):
+                yield Lines(file.path, file.node, file.mark, begin, file.at, first, min(first + step, file.at))
+
+    def _follow(self, at: Position, head: Head) -> tuple[dict[str, Followed], dict[str, Seen], int]:
+        """The files to read now by number, how each looks, and the next number to give."""
+        files: dict[str, Followed] = {}
+        looks: dict[str, Seen] = {}
+        for key, state in at["files"].items():
+            file = Followed(**state)
+            if (found := self._find(key, file, head)) is not None:
+                files[key], looks[key] = file.moved(found), found
+            else:
+                self._lose(file)
+        number = at["next"]
+        listed = (Followed(seen.path, seen.node) for seen in head.files.values())
+        for file in (*_rotated_away(files, looks, head), *listed):
+            followed = {one.path for one in files.values()} | {one.node for one in files.values()}
+            if file.path in followed or file.node in followed:  # by inode: another name of a file is not another file
+                continue
+            if (found := self._find(str(number), file, head)) is not None:
+                files[str(number)], looks[str(number)] = file.moved(found), found
+                number += 1
+        return files, looks, number
+
+    def _find(self, key: str, file: Followed, head: Head) -> Seen | None:
+        """The file where it is now, and no longer than ``head`` shows it: a query that ends reads what was there."""
+        found = look(file.path)
+        if found is None or found.node != file.node or self._checked.get(key) != found:
+            listed = head.nodes.get(file.node)
+            found = locate(file, [listed] if listed else [])
+            if found is None:
+                return None
+            self._checked[key] = found
+        listed = head.nodes.get(found.node)
+        return replace(found, size=min(found.size, listed.size)) if listed else found
+
+    def _lose(self, file: Followed) -> None:
+        """Raises if unread lines of ``file`` are lost, or may be, and that is to be an error; says so otherwise."""
+        there = look(file.path)
+        if there is None or (file.home and there.node != file.node):  # rotation gave its name away and deleted it
+            what = f"is gone; it was read up to byte {file.at}"
+            lost = file.more
+        else:
+            how = "was truncated or rewritten" if there.node == file.node else "was replaced by another file"
+            what, lost = f"{how}: it was read up to byte {file.at} and now has {there.size} bytes", True
+        if lost and self.fail:
+            rest = ", and lines after it waited" if file.more else ""
+            raise DataLoss(f"{file.path} {what}{rest}", connector="connectors.file_stream", way_out=_WAY_OUT)
+        _log.warning("%s %s", file.path, what)
+
+
+def _rotated_away(files: Mapping[str, Followed], looks: Mapping[str, Seen], head: Head) -> Iterator[Followed]:
+    """Files that took the place of a followed one and were renamed like it before any listing showed them, oldest first."""
+    newest = {file.born: key for key, file in files.items()}
+    for home, key in newest.items():
+        if files[key].path == home:
+            continue
+        between = [
+            seen for seen in head.nodes.values() if is_rotated(seen.path, home) and seen.changed > looks[key].changed
+        ]
+        for seen in sorted(between, key=lambda one: one.changed):
+            yield Followed(seen.path, seen.node, home=home)
+        if home in head.files:
+            yield Followed(home, head.files[home].node)
+
+
+def _waits(key: str, files: Mapping[str, Followed], backlog: Mapping[str, int]) -> bool:
+    """True while a file that had the same path before is not read to its end."""
+    return any(
+        backlog[other] and int(other) < int(key) and file.born == files[key].born for other, file in files.items()
+    )
+
+
+def _unread(file: Followed, seen: Seen) -> int:
+    """Bytes of complete lines that wait in a file."""
+    if seen.size <= file.at or (content := opened(file)) is None:
+        return 0
+    with content:
+        return last_line_end(content, file.at, seen.size, seen.size) - file.at
+
+
+def _advanced(file: Followed, seen: Seen, share: int, unread: int) -> Followed:
+    """``file`` read further by at most ``share`` bytes of whole lines, but by one line at least if it has a share."""
+    if not share or (content := opened(file)) is None:
+        return replace(file, more=unread > 0)
+    with content:
+        end = file.at + unread
+        if share < unread:
+            end = last_line_end(content, file.at, file.at + share, seen.size)
+        if end == file.at:
+            end = first_line_end(content, file.at, seen.size) or file.at
+        return replace(file, at=end, mark=mark_of(content, end), more=end < file.at + unread)
+
+
+def _is_over(file: Followed, seen: Seen, head: Head) -> bool:
+    """True for a file that was renamed out of the pattern, has no line to read, and rests.
+
+    Not for one that this batch reads: it is only found by its place in the batch's end.
+    """
+    if file.more or any(listed.node == file.node for listed in head.files.values()):
+        return False
+    over = time.time() - seen.changed / 1e9 > _QUIET_SECONDS
+    if over and file.at < seen.size:
+        _log.warning("%s is let go: its last line, at byte %d, has no end", file.path, file.at)
+    return over
+
+
+class LineReader(SplitReader[Lines]):
+    """Reads lines in blocks. Raw records: ``filename``, ``position``, and ``value`` as bytes."""
+
+    def __init__(self, fail: bool) -> None:
+        super().__init__()
+        self.fail = fail
+
+    def read(self, split: Lines) -> Iterator[pa.RecordBatch]:
+        followed = Followed(split.path, split.node, split.end, split.mark)
+        found = locate(followed)
+        file = opened(followed.moved(found)) if found else None
+        if file is None:
+            self._lose(split)
+            return
+        with file:
+            try:
+                yield from self._lines(file, split)
+            except EOFError:
+                self._lose(split)
+                return
+            if not holds(file, followed):  # it was rewritten under our hands
+                self._lose(split)
+
+    def _lines(self, file: BinaryIO, split: Lines) -> Iterator[pa.RecordBatch]:
+        first: int | None = split.first
+        if split.first > split.begin:  # the line that began before this split belongs to the one before
+            first = first_line_end(file, split.first - 1, split.last)
+        if first is None:
+            return
+        for positions, values in read_lines(file, first, split.last, split.end):
+            names = pa.repeat(split.path, len(values))
+            yield pa.RecordBatch.from_arrays([names, positions, values], ["filename", "position", "value"])
+
+    def _lose(self, split: Lines) -> None:
+        what = f"{split.path} was truncated, replaced or deleted before bytes {split.begin} to {split.end} were read"
+        if self.fail:
+            raise DataLoss(what, way_out=_WAY_OUT)
+        _log.warning("%s", what)

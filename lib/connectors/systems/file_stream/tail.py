@@ -1,0 +1,172 @@
+"""Which file is which: files that grow, appear later, are renamed, truncated or replaced while they are followed.
+
+A file is told by its inode and by a *mark*, a digest of what was read of it at its beginning and before its end, because
+a path may be given to another file and an inode may be used again. The position of the source keeps both, under a number
+that stays with the file when it is renamed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, BinaryIO
+
+_MARK_BYTES = 256
+# What rotation adds to a name: app.log.1, app.log-20250131, app.2025-01-31.log, app-7.log. Letters are no part of it, so
+# that app.log.1.gz is not taken for lines.
+_ROTATION = re.compile(r"[.\-_]\d[\d.\-_T:]*(?=$|\.[A-Za-z]\w*$)")
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A file as a listing shows it; ``changed`` is in nanoseconds since 1970."""
+
+    path: str
+    node: str
+    size: int
+    changed: int
+
+
+@dataclass(frozen=True)
+class Head:
+    """What there is now: the ``files`` that the pattern names, and the rotated ones ``beside`` them, by path."""
+
+    files: Mapping[str, Seen]
+    beside: Mapping[str, Seen]
+    nodes: Mapping[str, Seen] = field(init=False)
+    """All of them by inode."""
+
+    def __post_init__(self) -> None:
+        both = (*self.beside.values(), *self.files.values())
+        object.__setattr__(self, "nodes", {seen.node: seen for seen in both})
+
+
+@dataclass(frozen=True)
+class Followed:
+    """A file that is being read: ``at`` is the position after the last line read; ``mark`` tells what was read."""
+
+    path: str
+    node: str
+    at: int = 0
+    mark: str = ""
+    home: str = ""
+    """The path that it had at first, if it has been renamed since."""
+    more: bool = False
+    """True if lines were there that no batch has read yet: should the file vanish now, they are lost."""
+
+    @property
+    def born(self) -> str:
+        """The path that it had at first."""
+        return self.home or self.path
+
+    def state(self) -> dict[str, Any]:
+        return {key: value for key, value in vars(self).items() if value not in ("", False) or key == "at"}
+
+    def moved(self, seen: Seen) -> Followed:
+        """The file under the path and inode at which it was found."""
+        return replace(self, path=seen.path, node=seen.node, home="" if seen.path == self.born else self.born)
+
+
+def listing(pattern: str) -> Head:
+    """The files that ``pattern`` (a path or a glob) names now, and those that were rotated away from it."""
+    paths = sorted(glob.glob(pattern)) if glob.has_magic(pattern) else [pattern]
+    files = {seen.path: seen for seen in map(look, paths) if seen is not None}
+    homes: dict[str, set[str]] = {}
+    for path in {pattern, *files}:
+        homes.setdefault(os.path.dirname(path), set()).add(os.path.basename(path))
+    beside = {}
+    for folder, names in homes.items():
+        for path in _paths(folder):
+            if path not in files and _unrotated(os.path.basename(path)) & names and (seen := look(path)):
+                beside[path] = seen
+    return Head(files, beside)
+
+
+def look(path: str) -> Seen | None:
+    """The file at ``path``; ``None`` if there is none."""
+    try:
+        found = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    if not stat.S_ISREG(found.st_mode):
+        return None
+    return Seen(os.path.abspath(path), _node(found), found.st_size, found.st_mtime_ns)
+
+
+def is_rotated(path: str, home: str) -> bool:
+    """True if ``path`` is a name that rotation gives to a file at ``home``."""
+    same_folder = os.path.dirname(path) == os.path.dirname(home)
+    return same_folder and os.path.basename(home) in _unrotated(os.path.basename(path))
+
+
+def mark_of(file: BinaryIO, at: int) -> str:
+    """The mark of a file that was read up to ``at``: a digest of the first bytes and of those before ``at``."""
+    if not at:
+        return ""
+    length = min(at, _MARK_BYTES)
+    file.seek(0)
+    found = hashlib.sha256(file.read(length))
+    file.seek(at - length)
+    found.update(file.read(length))
+    return found.hexdigest()[:16]
+
+
+def opened(file: Followed) -> BinaryIO | None:
+    """``file`` open for reading; ``None`` if by now its path belongs to none or to another file."""
+    with contextlib.suppress(FileNotFoundError):
+        found = open(file.path, "rb")  # noqa: SIM115 - handed on open
+        if _node(os.fstat(found.fileno())) == file.node:
+            return found
+        found.close()
+    return None
+
+
+def holds(file: BinaryIO, followed: Followed) -> bool:
+    """True if the open file still has, byte for byte as far as its mark tells, what was read of it."""
+    return os.fstat(file.fileno()).st_size >= followed.at and mark_of(file, followed.at) == followed.mark
+
+
+def locate(followed: Followed, elsewhere: Iterable[Seen] = ()) -> Seen | None:
+    """The file as it is now: at its path, renamed in its folder or to one of ``elsewhere``.
+
+    ``None`` if it is gone, truncated or replaced.
+    """
+    here = look(followed.path)
+    if here is not None and here.node == followed.node:
+        return here if _is(followed, here) else None
+    for path in (*_paths(os.path.dirname(followed.path)), *(seen.path for seen in elsewhere)):
+        seen = look(path)
+        if seen is not None and seen.node == followed.node and _is(followed, seen):
+            return seen
+    if here is not None and followed.mark and _is(followed, here):
+        return here  # a copy put in its place, or a file system whose inodes do not last
+    return None
+
+
+def _is(followed: Followed, seen: Seen) -> bool:
+    file = opened(followed.moved(seen))
+    if file is None:
+        return False
+    with file:
+        return holds(file, followed)
+
+
+def _node(found: os.stat_result) -> str:
+    return f"{found.st_dev}:{found.st_ino}"
+
+
+def _unrotated(name: str) -> set[str]:
+    """The names that a rotated file called ``name`` may have had before."""
+    return {name[: match.start()] + name[match.end() :] for match in _ROTATION.finditer(name)}
+
+
+def _paths(folder: str) -> Iterator[str]:
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
+        for entry in entries:
+            yield entry.path

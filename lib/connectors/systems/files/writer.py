@@ -1,0 +1,158 @@
+"""Staging of rows that arrive as Arrow record batches, for the carriers that have no DataFrame."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+import pyarrow as pa
+
+from ...core import Batch, Committable, Misconfigured, Problem, SinkWriter
+from ...core.serde import to_json_lines
+from .staging import new_stage
+
+if TYPE_CHECKING:
+    from . import FilesSink
+
+
+class Open(Protocol):
+    """A file that is being written."""
+
+    def write(self, batch: pa.RecordBatch) -> Any: ...
+
+    def close(self) -> None: ...
+
+
+class FilesWriter(SinkWriter):
+    """Writes one file per task attempt, made with the first row."""
+
+    def __init__(self, sink: FilesSink, batch: Batch, schema: pa.Schema) -> None:
+        if sink.values["bucket"] or sink.values["partitionBy"]:
+            option = "bucket" if sink.values["bucket"] else "partitionBy"
+            raise Misconfigured(
+                f"connectors.{sink.name}", [Problem(option, "needs the carrier foreach_batch; write with that one.")]
+            )
+        check_columns(sink, schema)
+        self.connector = f"connectors.{sink.name}"
+        self.folder = sink.folder()
+        self.format = sink.values["fileFormat"]
+        self.compression = sink.values["compression"]
+        self.batch = batch
+        self.attempt = batch.attempt()
+        self.schema = schema
+        self.rows = 0
+        self._file: Path | None = None
+        self._open: Open | None = None
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        if self._open is None:
+            stage = new_stage(self.connector, self.folder, self.batch, self.attempt)
+            self._file = stage / f"rows{extension_of(self.format, self.compression)}"
+            self._open = _opened(self.format, self._file, self.schema, self.compression)
+        self._open.write(batch)
+        self.rows += batch.num_rows
+
+    def prepare(self) -> Committable:
+        self.close()
+        files = [[self.folder.relative(self._file), ""]] if self._file else []
+        return Committable(self.rows, {"attempt": self.attempt, "files": files})
+
+    def abort(self) -> None:
+        self.close()
+        self.folder.remove(self.attempt)
+
+    def close(self) -> None:
+        if self._open is not None:
+            self._open.close()
+            self._open = None
+
+
+def check_columns(sink: FilesSink, schema: pa.Schema) -> None:
+    """Raises :class:`Misconfigured` for columns that the file format cannot hold."""
+    kinds = [field.type for field in schema]
+    shown = ", ".join(f"{field.name} {field.type}" for field in schema)
+    if sink.values["fileFormat"] == "text" and not (len(kinds) == 1 and pa.types.is_string(kinds[0])):
+        problem = Problem("fileFormat", f"text takes one column of strings; got {shown}.")
+    elif sink.values["fileFormat"] == "csv" and any(map(pa.types.is_nested, kinds)):
+        problem = Problem("fileFormat", f"csv has no nested columns; got {shown}. Take json or parquet.")
+    else:
+        return
+    raise Misconfigured(f"connectors.{sink.name}", [problem])
+
+
+CODECS = {
+    "parquet": ("none", "snappy", "gzip", "zstd", "lz4"),
+    "orc": ("none", "snappy", "zlib", "zstd", "lz4"),
+    **dict.fromkeys(("json", "csv", "text"), ("none", "gzip", "bzip2")),
+}
+"""The values of ``compression`` by file format: those that Arrow and Spark both write."""
+
+_ENDINGS = {"text": ".txt"}
+_STREAMS = {"gzip": ".gz", "bzip2": ".bz2"}
+
+
+def extension_of(kind: str, compression: str | None) -> str:
+    """``.json.gz``: readers tell the codec of a text file by its name."""
+    return _ENDINGS.get(kind, f".{kind}") + (_STREAMS.get(compression or "", "") if "gzip" in CODECS[kind][:2] else "")
+
+
+def _opened(kind: str, file: Path, schema: pa.Schema, compression: str | None) -> Open:
+    if kind == "parquet":
+        import pyarrow.parquet as pq
+
+        return cast(Open, pq.ParquetWriter(file, schema, compression=compression or "snappy"))
+    if kind == "orc":
+        import pyarrow.orc as orc
+
+        codec = "uncompressed" if compression == "none" else compression or "zstd"
+        return _Orc(orc.ORCWriter(str(file), compression=codec))
+    stream = pa.output_stream(str(file), compression="detect")  # by the name, as a reader does
+    if kind == "csv":
+        return _Csv(stream, schema)
+    return _Lines(stream, to_json_lines if kind == "json" else _text_lines)
+
+
+class _Orc:
+    def __init__(self, writer: Any) -> None:
+        self._writer = writer
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._writer.write(pa.Table.from_batches([batch]))
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class _Csv:
+    """Comma-separated values as RFC 4180 has them, without a header."""
+
+    def __init__(self, stream: Any, schema: pa.Schema) -> None:
+        import pyarrow.csv as csv
+
+        self._stream = stream
+        self._writer = csv.CSVWriter(stream, schema, write_options=csv.WriteOptions(include_header=False))
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._writer.write(batch)
+
+    def close(self) -> None:
+        self._writer.close()
+        self._stream.close()
+
+
+class _Lines:
+    """A text file whose lines are made of record batches."""
+
+    def __init__(self, stream: Any, encode: Any) -> None:
+        self._stream = stream
+        self._encode = encode
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._stream.write(self._encode(batch))
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+def _text_lines(batch: pa.RecordBatch) -> bytes:
+    return "".join(f"{line or ''}\n" for line in batch.column(0).to_pylist()).encode()
