@@ -1,0 +1,125 @@
+"""The carrier of first choice: ``df.writeStream.foreachBatch(connectors.foreach_batch("files", {…}))``.
+
+It is the cheapest per batch, may use Spark's own writers (a sink with ``stage_frame``), and can feed several sinks from
+one batch that is computed once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import pyarrow as pa
+
+from ..core.commit import Commit
+from ..core.ledger import Verdict
+from ..core.sink import Batch, Committable, Sink
+from ..core.writing import stage
+from .measure import Measured, measured
+from .session import arrow_schema, running_query
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_log = logging.getLogger("connectors")
+
+OnBatch = Callable[["DataFrame", int], None]
+
+
+@runtime_checkable
+class FrameSink(Protocol):
+    """A sink that stages a whole DataFrame with Spark's own writers, faster than rows that come through Python."""
+
+    def stage_frame(self, frame: DataFrame, batch: Batch) -> list[Committable] | None:
+        """Stages the rows and says what was staged; ``None`` if this frame must go through :meth:`Sink.writer`."""
+
+
+@runtime_checkable
+class FrameCommitter(Protocol):
+    """A committer whose target takes a whole DataFrame in one transaction, ledger entry included: nothing is staged."""
+
+    def commit_frame(self, frame: DataFrame, batch: Batch) -> None:
+        """Writes and records ``batch``; both or neither."""
+
+
+class ForeachBatch:
+    """Commits each micro-batch to one sink; called by Spark with the batch and its number."""
+
+    def __init__(self, sink: Sink) -> None:
+        self.sink = sink
+        self._commit: Commit | None = None
+
+    def __call__(self, frame: DataFrame, number: int) -> None:
+        query = running_query(frame, self.sink.values["queryName"])
+        self.write(frame, Batch(self.sink.sink_id(), query, number))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"sink": self.sink}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["sink"])  # type: ignore[misc]
+
+    def write(self, frame: DataFrame, batch: Batch) -> None:
+        """Stages, decides and publishes ``frame`` as ``batch``; one that is committed already is only compared."""
+        if self._commit is None:
+            self._commit = Commit(self.sink)
+            _log.info("connectors.%s: %s, as %s", self.sink.name, self.sink.guarantee().value, batch.sink_id)
+        commit, verdict = self._commit, self._commit.begin(batch)
+        if verdict is Verdict.WRITE and isinstance(commit.committer, FrameCommitter):
+            commit.committer.commit_frame(frame, batch)
+        elif verdict is Verdict.WRITE:
+            self._stage_and_commit(commit, frame, batch)
+        else:
+            seen = Measured.of(frame)
+            commit.finish(batch, [], seen.rows, seen.checksum)
+
+    def _stage_and_commit(self, commit: Commit, frame: DataFrame, batch: Batch) -> None:
+        watched, seen = measured(frame) if commit.committer is not None else (frame, Measured())
+        staged = _staged(self.sink, watched, batch)
+        if seen.rows == 0:  # Spark's writers make an empty file of an empty frame
+            commit.discard(staged)
+            staged = []
+        try:
+            commit.finish(batch, staged, seen.rows, seen.checksum)
+        except BaseException:
+            with contextlib.suppress(Exception):  # the first error is the one that counts
+                commit.abort(batch, staged)
+            raise
+
+
+class Several:
+    """Feeds several sinks from one batch, which is computed once and kept until the last of them has it."""
+
+    def __init__(self, sinks: Sequence[OnBatch]) -> None:
+        self.sinks = tuple(sinks)
+
+    def __call__(self, frame: DataFrame, number: int) -> None:
+        kept = frame.persist()
+        try:
+            for sink in self.sinks:
+                sink(kept, number)
+        finally:
+            kept.unpersist()
+
+
+def _staged(sink: Sink, frame: DataFrame, batch: Batch) -> list[Committable]:
+    staged = sink.stage_frame(frame, batch) if isinstance(sink, FrameSink) else None
+    return staged if staged is not None else _stage_in_tasks(sink, frame, batch)
+
+
+def _stage_in_tasks(sink: Sink, frame: DataFrame, batch: Batch) -> list[Committable]:
+    schema = arrow_schema(frame.schema)
+
+    def task(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context: Any = TaskContext.get()
+        staged = stage(sink, batch, schema, context.partitionId(), rows)
+        yield pa.RecordBatch.from_pydict({"committable": [json.dumps(asdict(staged))]})
+
+    reports = frame.mapInArrow(task, "committable string").collect()
+    return [Committable(**json.loads(report.committable)) for report in reports]

@@ -1,0 +1,249 @@
+"""``spark.read``, ``spark.readStream``, ``df.write`` and ``df.writeStream``: the only subclasses of Spark's data source API.
+
+Thin on purpose: each method finds the part of the core that answers it. Objects of these classes are pickled between
+Spark's planning processes and its tasks, so they hold options and nothing else; parts are made where they are used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.streaming import datasource as limits
+from pyspark.sql.types import StructType
+
+from ..core.commit import Commit
+from ..core.errors import ConnectorError, Misconfigured, Problem
+from ..core.ledger import app_query, once_query
+from ..core.planning import INITIAL, Offset, Planner
+from ..core.reading import read_slice
+from ..core.sink import Batch, Committable, Sink
+from ..core.source import UNLIMITED, Slice, Source
+from ..core.writing import stage
+from .session import arrow_schema, task_ids
+
+
+@contextlib.contextmanager
+def plainly() -> Iterator[None]:
+    """Lets an error of ours reach the user as its message alone; Spark would put a worker's traceback in front of it."""
+    try:
+        yield
+    except ConnectorError:
+        os.environ["SPARK_HIDE_TRACEBACK"] = "1"  # read by Spark's worker when it reports the exception, then it ends
+        raise
+
+
+_SPARKS_OWN = ("checkpointlocation",)
+"""Options that Spark reads itself and hands on all the same."""
+
+
+class ConnectorFormat(DataSource):
+    """One system as a Spark format. :func:`format_of` makes a subclass per system."""
+
+    system: ClassVar[str] = ""
+    source_class: ClassVar[type[Source] | None] = None
+    sink_class: ClassVar[type[Sink] | None] = None
+
+    @classmethod
+    def name(cls) -> str:
+        return f"connectors.{cls.system}"
+
+    def _source(self, *, streaming: bool) -> Source:
+        if self.source_class is None:
+            raise Misconfigured(self.name(), [Problem("format", f"{self.name()} is a sink; it cannot be read.")])
+        return self.source_class.of(self.options, streaming=streaming)
+
+    def _sink(self) -> Sink:
+        if self.sink_class is None:
+            raise Misconfigured(self.name(), [Problem("format", f"{self.name()} is a source; it cannot be written.")])
+        typed = {key: value for key, value in self.options.items() if key.lower() not in _SPARKS_OWN}
+        return self.sink_class.of(typed)
+
+    def schema(self) -> str:
+        with plainly():
+            return self._source(streaming=False).schema
+
+    def reader(self, schema: StructType) -> BatchReader:
+        with plainly():
+            return BatchReader(self._source(streaming=False), schema)
+
+    def streamReader(self, schema: StructType) -> StreamReader:
+        with plainly():
+            return StreamReader(self._source(streaming=True), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        with plainly():
+            sink = self._sink()
+            if overwrite and not sink.replaces:
+                text = 'must be append; "overwrite" cannot replace everything in this target in one step.'
+                raise Misconfigured(self.name(), [Problem("mode", text)])
+            return BatchWriter(sink, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        with plainly():
+            return StreamWriter(self._sink(), schema)
+
+
+def format_of(system: str, source: type[Source] | None, sink: type[Sink] | None) -> type[ConnectorFormat]:
+    """The Spark data source class of one system."""
+    return type(
+        f"Connectors_{system}", (ConnectorFormat,), {"system": system, "source_class": source, "sink_class": sink}
+    )
+
+
+class BatchReader(DataSourceReader):
+    """A bounded read: everything from the source's start to where it ends now."""
+
+    def __init__(self, source: Source, schema: StructType) -> None:
+        if not source.bounded:
+            raise Misconfigured(
+                f"connectors.{source.name}",
+                [Problem("format", "has no end with these options; read it with readStream, or give it an end.")],
+            )
+        self.source = source
+        self.columns = schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        with plainly():
+            planner = Planner(self.source)
+            slices = [InputPartition(part) for part in planner.whole()]
+            planner.close()
+            return slices or [InputPartition(None)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _rows(self.source, partition.value, self.columns)
+
+
+class StreamReader(DataSourceStreamReader, limits.SupportsTriggerAvailableNow):
+    """A stream, micro-batch by micro-batch. See :mod:`connectors.core.planning` for what an offset holds."""
+
+    def __init__(self, source: Source, schema: StructType) -> None:
+        self.source = source
+        self.columns = schema
+        self.planner = Planner(source)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"source": self.source, "columns": self.columns}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["source"], state["columns"])  # type: ignore[misc]
+
+    def initialOffset(self) -> Offset:
+        return INITIAL
+
+    def getDefaultReadLimit(self) -> limits.ReadLimit:
+        limit = self.source.limit()
+        if limit.rows is not None:
+            return limits.ReadMaxRows(limit.rows)
+        if limit.bytes is not None:
+            return limits.ReadMaxBytes(limit.bytes)
+        return limits.ReadMaxFiles(limit.files) if limit.files is not None else limits.ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        with plainly():
+            self.planner.freeze()
+
+    def latestOffset(self, start: Offset, limit: limits.ReadLimit) -> Offset:
+        with plainly():
+            everything = isinstance(limit, limits.ReadAllAvailable)
+            return self.planner.latest(start, UNLIMITED if everything else self.source.limit())
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        with plainly():
+            return [InputPartition(part) for part in self.planner.slices(start, end)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _rows(self.source, partition.value, self.columns)
+
+    def commit(self, end: Offset) -> None:
+        with plainly():
+            self.planner.committed(end)
+
+    def stop(self) -> None:
+        self.planner.close()
+
+
+def _rows(source: Source, part: Slice | None, schema: StructType) -> Iterator[pa.RecordBatch]:
+    if part is not None:
+        yield from read_slice(source, part, arrow_schema(schema))
+
+
+@dataclass
+class Staged(WriterCommitMessage):
+    """What a task reports to the driver: its committable, and which batch of which query it belongs to."""
+
+    query: str | None
+    committable: dict[str, Any]
+
+
+def _committables(messages: Sequence[WriterCommitMessage | None]) -> list[Committable]:
+    return [Committable(**message.committable) for message in messages if isinstance(message, Staged)]
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """``df.write``: one batch, all or nothing. ``txnAppId`` and ``txnVersion`` make running it again harmless."""
+
+    def __init__(self, sink: Sink, schema: StructType, overwrite: bool) -> None:
+        self.sink = sink
+        self.columns = schema
+        app, version = sink.values["txnAppId"], sink.values["txnVersion"]
+        query, number = (app_query(app), version) if app is not None else (once_query(), 0)
+        self.batch = Batch(sink.sink_id(), query, number, replace=overwrite)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        _, _, subtask = task_ids()
+        staged = stage(self.sink, self.batch, arrow_schema(self.columns), subtask, iterator)
+        return Staged(self.batch.query, asdict(staged))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        with plainly():
+            Commit(self.sink).finish(self.batch, _committables(messages))
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        Commit(self.sink).abort(self.batch, _committables(messages))
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """``df.writeStream.format``: each micro-batch is committed once, also when Spark replays it."""
+
+    def __init__(self, sink: Sink, schema: StructType) -> None:
+        self.sink = sink
+        self.columns = schema
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        query, number, subtask = task_ids()
+        batch = Batch(self.sink.sink_id(), str(query), number)
+        return Staged(query, asdict(stage(self.sink, batch, arrow_schema(self.columns), subtask, iterator)))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        with plainly():
+            if batch := self._batch(messages, batchId):
+                Commit(self.sink).finish(batch, _committables(messages))
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        if batch := self._batch(messages, batchId):
+            Commit(self.sink).abort(batch, _committables(messages))
+
+    def _batch(self, messages: Sequence[WriterCommitMessage | None], number: int) -> Batch | None:
+        """The batch that the tasks wrote; ``None`` when no task ran, so that there is nothing to commit."""
+        queries = [message.query for message in messages if isinstance(message, Staged)]
+        return Batch(self.sink.sink_id(), str(queries[0]), number) if queries else None
+
+
+def register_formats(spark: Any, systems: Mapping[str, tuple[type[Source] | None, type[Sink] | None]]) -> None:
+    """Makes ``connectors.<name>`` known to ``spark`` for each of ``systems``."""
+    for name, (source, sink) in systems.items():
+        spark.dataSource.register(format_of(name, source, sink))
