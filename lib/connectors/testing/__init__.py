@@ -1,0 +1,28 @@
+"""The test kit: suites that a connector inherits, failures to inject, and an engine to run it on without Spark."""
+
+from .compare import same_records
+from .contexts import SinkContext, SourceContext
+from .engine import Checkpoint, Engine, in_a_child
+from .faults import Action, FailureInjector, Injected, Point
+from .faulty import faulty_sink, faulty_source
+from .run import run_suite
+from .sink_suite import SinkSuite
+from .source_suite import SourceSuite
+
+__all__ = [
+    "Action",
+    "Checkpoint",
+    "Engine",
+    "FailureInjector",
+    "Injected",
+    "Point",
+    "SinkContext",
+    "SinkSuite",
+    "SourceContext",
+    "SourceSuite",
+    "faulty_sink",
+    "faulty_source",
+    "in_a_child",
+    "run_suite",
+    "same_records",
+]

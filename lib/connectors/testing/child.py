@@ -1,0 +1,91 @@
+"""A driver to be killed: ``python -m connectors.testing.child SPEC.json`` runs the queries of a file in a session of its own.
+
+The file holds ``{"master": …, "conf": {…}, "queries": [SparkQuery …], "ready": path}``. When all queries run, ``ready`` is
+made. A kill that one of them reaches ends Python and the JVM; Spark's Python workers live on for a moment, as zombies.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import connectors
+
+from .faults import FailureInjector
+from .spark_query import SparkQuery
+
+
+def session(master: str, conf: dict[str, str]) -> Any:
+    """A small, quiet session on this machine."""
+    from pyspark.sql import SparkSession
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.streaming.stopTimeout": "60s",
+        "spark.python.daemon.module": "connectors.workbench.daemon",
+        # Sessions of seconds: what the second compiler costs never comes back.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        **conf,
+    }
+    builder = SparkSession.builder.master(master).appName("connectors-child")
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("FATAL")
+    connectors.register(spark)
+    return spark
+
+
+def main(spec: str) -> None:
+    """Runs the queries of ``spec`` to their ends."""
+    plan = json.loads(Path(spec).read_text())
+    spark = session(plan["master"], plan["conf"])
+    queries = [SparkQuery(**query) for query in plan["queries"]]
+    for query in queries:
+        FailureInjector(query.faults).spare_nobody(os.getpid(), spark.sparkContext._gateway.proc.pid)
+    running = [_started(query, spark) for query in queries]
+    Path(plan["ready"]).touch()
+    for started in running:
+        started.awaitTermination()
+    spark.stop()
+
+
+def _started(query: SparkQuery, spark: Any) -> Any:
+    """Starts one query after another: Spark gives a Python worker ten seconds to come up, however busy the machine is."""
+    running = query.start(spark)
+    while running.isActive and running.status["message"].startswith("Initializing"):
+        time.sleep(0.05)
+    return running
+
+
+def start_child(folder: Path, master: str, queries: list[SparkQuery], **conf: str) -> subprocess.Popen[bytes]:
+    """Starts a child that runs ``queries``, leading a process group of its own; its output goes to ``folder/log``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "ready").unlink(missing_ok=True)
+    plan = {"master": master, "conf": conf, "queries": [asdict(query) for query in queries], "ready": str(folder / "ready")}
+    (folder / "spec.json").write_text(json.dumps(plan))
+    library = str(Path(connectors.__file__).parents[1])
+    paths = [library, *(entry for entry in sys.path if entry), os.environ.get("PYTHONPATH", "")]
+    with (folder / "log").open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "connectors.testing.child", str(folder / "spec.json")],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+            start_new_session=True,
+        )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

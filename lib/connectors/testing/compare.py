@@ -1,0 +1,39 @@
+"""Comparing what was written with what should be there, record by record."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ..core.state import dumps
+
+_SHOWN = 5
+
+
+def same_records(expected: Iterable[Any], actual: Iterable[Any], *, repeats: bool = False) -> None:
+    """Raises ``AssertionError`` naming the missing, duplicated and unexpected records; their order does not count.
+
+    ``repeats`` allows records to come more than once (at-least-once); nothing may be missing or unexpected even so.
+    """
+    want, have = Counter(map(_key, expected)), Counter(map(_key, actual))
+    missing = want - have
+    extra = have - want
+    duplicated = {record: extra[record] for record in extra if record in want}
+    unexpected = {record: extra[record] for record in extra if record not in want}
+    wrong = {"missing": missing, "unexpected": unexpected, **({} if repeats else {"duplicated": duplicated})}
+    found = [_line(what, records) for what, records in wrong.items() if records]
+    if found:
+        raise AssertionError(f"{sum(want.values())} records expected, {sum(have.values())} found\n" + "\n".join(found))
+
+
+def _key(record: Any) -> str:
+    if isinstance(record, Mapping):
+        return dumps(dict(record))
+    return dumps(record.asDict(recursive=True)) if hasattr(record, "asDict") else dumps(record)
+
+
+def _line(what: str, records: Mapping[str, int]) -> str:
+    shown = ", ".join(f"{record} (x{count})" if count > 1 else record for record, count in sorted(records.items())[:_SHOWN])
+    more = f" and {len(records) - _SHOWN} more" if len(records) > _SHOWN else ""
+    return f"  {sum(records.values())} {what}: {shown}{more}"

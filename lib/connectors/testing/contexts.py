@@ -1,0 +1,71 @@
+"""What a connector's author tells the suites about the system that it connects to."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from ..core.sink import Guarantee, Sink
+from ..core.source import Source
+
+
+class SourceContext(ABC):
+    """One external system with data in it, for one test; made anew for each.
+
+    ``schema`` is that of the rows that :meth:`write` returns. ``moving_start`` options begin at the newest record.
+    """
+
+    source: ClassVar[type[Source]]
+    schema: ClassVar[pa.Schema]
+    limit: ClassVar[Mapping[str, str]] = {"maxRowsPerTrigger": "7"}
+    """Options that cut the data of one :meth:`write` into several batches."""
+    latest: ClassVar[Mapping[str, str] | None] = None
+    """Options that start at the end of what is there, for sources that can."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @abstractmethod
+    def options(self) -> dict[str, str]:
+        """The options that read everything."""
+
+    @abstractmethod
+    def write(self, count: int) -> list[dict[str, Any]]:
+        """Adds ``count`` new records to the system and returns them as rows."""
+
+    def close(self) -> None:  # noqa: B027 - a hook, not a duty
+        """Ends what the context started."""
+
+
+class SinkContext(ABC):
+    """One target, empty at first, for one test; made anew for each."""
+
+    sink: ClassVar[type[Sink]]
+    schema: ClassVar[pa.Schema] = pa.schema([("id", pa.int64()), ("name", pa.string())])
+    carriers: ClassVar[Sequence[str]] = ("foreach_batch", "format")
+    select: ClassVar[Sequence[str]] = ("value AS id", "concat('row ', value) AS name")
+    """What :meth:`row` gives, as SQL over a column ``value`` of numbers."""
+    guarantee: ClassVar[Guarantee] = Guarantee.EXACTLY_ONCE
+    """What the suite must find kept."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @abstractmethod
+    def options(self) -> dict[str, str]:
+        """The options that write to the target."""
+
+    @abstractmethod
+    def rows(self) -> list[dict[str, Any]]:
+        """What a reader of the target sees now."""
+
+    def row(self, number: int) -> dict[str, Any]:
+        """The ``number``-th row that the suite writes; the same one at each call."""
+        return {"id": number, "name": f"row {number}"}
+
+    def close(self) -> None:  # noqa: B027
+        """Ends what the context started."""

@@ -1,0 +1,128 @@
+"""Breaking things on purpose, at a chosen point, in whichever process reaches it.
+
+A plan is a folder: each armed fault is a file, claimed by an atomic rename when a process reaches its point, so that it
+strikes exactly as often as it was armed, whether that happens in the driver, in a planning process or in a task.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+import uuid
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import Transient
+
+
+class Point(str, Enum):
+    """Where a run can break, in the order in which a batch passes them."""
+
+    READ_ROW = "a reader hands on a row"
+    TASK_ROW = "a task writes a row"
+    TASK_STAGED = "a task has staged its rows and not yet reported"
+    COMMIT_BEFORE = "the batch is staged and not yet decided"
+    RECORDED = "the batch is decided and not yet published"
+    PUBLISHED = "the batch is published, and the ledger does not say so yet"
+    COMMIT_AFTER = "the batch is published, and the commit has not yet returned"
+    BATCH_DONE = "the sink has committed the batch, and the engine has not yet written so"
+
+
+class Action(str, Enum):
+    """What happens there."""
+
+    RAISE = "an error"
+    OUTAGE = "a transient error, as of a system that is away"
+    KILL = "kill -9"
+    HOLD = "the process stands still until release() is called: a zombie"
+
+
+class Injected(Exception):
+    """The error of :attr:`Action.RAISE`."""
+
+
+class FailureInjector:
+    """Arms faults and lets them strike. ``folder`` must be reachable by every process of the run.
+
+    ``victims`` of a kill are the processes named by :meth:`spare_nobody`, else the one that reached the point.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def arm(self, point: Point, action: Action = Action.RAISE, *, times: int = 1, row: int = 0) -> None:
+        """Lets ``action`` strike the next ``times`` times that ``point`` is reached; a row point from ``row`` on."""
+        for _ in range(times):
+            fault = {"action": action.name, "row": row}
+            (self.folder / f"{uuid.uuid4().hex}.{point.name}").write_text(json.dumps(fault))
+
+    def arm_one_of(self, seed: int, points: tuple[Point, ...], rows: int, action: Action = Action.KILL) -> Point:
+        """Arms one fault at a point, and below a row, that follow from ``seed`` alone."""
+        chance = random.Random(seed)
+        point = chance.choice(points)
+        self.arm(point, action, row=chance.randrange(rows) if point in (Point.READ_ROW, Point.TASK_ROW) else 0)
+        return point
+
+    def disarm(self) -> None:
+        """Takes back whatever has not struck."""
+        for fault in self.folder.glob("*.*"):
+            if fault.suffix[1:] in Point.__members__:
+                fault.unlink(missing_ok=True)
+
+    def armed(self, point: Point) -> bool:
+        """True while a fault waits at ``point``."""
+        return next(self.folder.glob(f"*.{point.name}"), None) is not None
+
+    def struck(self) -> int:
+        """How many faults have struck so far."""
+        return len(list(self.folder.glob("*.struck")))
+
+    def spare_nobody(self, *pids: int) -> None:
+        """Kills strike these processes, in this order, instead of the one that reaches the point."""
+        (self.folder / "victims").write_text(json.dumps(pids))
+
+    def release(self) -> None:
+        """Lets the processes go on that :attr:`Action.HOLD` has stopped."""
+        (self.folder / "released").touch()
+
+    def reach(self, point: Point, row: int = 0) -> None:
+        """Called by the wrapped parts of a connector when they come by ``point``."""
+        for fault in self.folder.glob(f"*.{point.name}"):
+            plan = self._claim(fault, row)
+            if plan is not None:
+                self._strike(point, Action[plan["action"]])
+                return
+
+    def _claim(self, fault: Path, row: int) -> dict[str, Any] | None:
+        try:
+            plan: dict[str, Any] = json.loads(fault.read_text())
+            if row < plan["row"]:
+                return None
+            fault.rename(fault.with_suffix(".struck"))
+            return plan
+        except FileNotFoundError:  # another process was faster
+            return None
+
+    def _strike(self, point: Point, action: Action) -> None:
+        if action is Action.RAISE:
+            raise Injected(f"injected where {point.value}")
+        if action is Action.OUTAGE:
+            raise Transient(f"injected outage where {point.value}", retry_after=0.01)
+        if action is Action.KILL:
+            self._kill()
+        while action is Action.HOLD and not (self.folder / "released").exists():
+            time.sleep(0.02)
+
+    def _kill(self) -> None:
+        victims = self.folder / "victims"
+        pids = json.loads(victims.read_text()) if victims.exists() else []
+        for pid in [*pids, os.getpid()]:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue

@@ -1,0 +1,122 @@
+"""Killing drivers on Spark: many queries in one session that is killed again and again, and then every row compared.
+
+A round starts a driver, with a parallelism of its own, lets it write to all targets at once, and kills it: at a point
+that one of the queries reaches, or at any moment. Each round there is more to write. What survives is told by the last
+run, which nobody disturbs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..core.sink import Guarantee
+from .child import start_child
+from .compare import same_records
+from .contexts import SinkContext
+from .faults import FailureInjector, Point
+from .spark_query import SparkQuery
+from .spark_suites import spark_query
+
+_START_SECONDS = 180.0
+_ROWS = 40
+
+
+@dataclass
+class Kills:
+    """``kills`` drivers, killed as ``seed`` says, while they write to ``targets`` (by name: a context and a carrier)."""
+
+    folder: Path
+    targets: Mapping[str, tuple[SinkContext, str]]
+    seed: int = 0
+    master: str = "local[2,4]"
+    told: list[str] = field(default_factory=list)
+    """How each round went."""
+
+    def run(self, kills: int) -> None:
+        """Kills, finishes undisturbed, and raises ``AssertionError`` naming every record that is wrong anywhere."""
+        chance = random.Random(self.seed)
+        queries = {name: spark_query(target, self.folder / name, carrier) for name, (target, carrier) in self.targets.items()}
+        rows = 0
+        for number in range(kills):
+            rows += _ROWS
+            self._round(number, queries, rows, chance)
+        for query in queries.values():
+            FailureInjector(query.faults).disarm()
+            (Path(query.faults) / "victims").unlink(missing_ok=True)
+        self._start(list(queries.values()), rows, 2, "the last run").finish()
+        for name, (target, _) in self.targets.items():
+            self._compare(name, target, rows)
+
+    def _round(self, number: int, queries: Mapping[str, SparkQuery], rows: int, chance: random.Random) -> None:
+        name, query = chance.choice(sorted(queries.items()))
+        at_a_point = chance.random() < 0.7
+        injector = FailureInjector(query.faults)
+        point = injector.arm_one_of(chance.randrange(1 << 30), _points(*self.targets[name]), rows=2) if at_a_point else None
+        run = self._start(list(queries.values()), rows, chance.randint(1, 4), f"round {number}")
+        how = f"where {point.value} in {name}" if point else "at any moment"
+        code = run.finish(None if at_a_point else chance.uniform(0.0, 6.0))
+        injector.disarm()
+        self.told.append(f"round {number}: {'killed' if code else 'not reached'} {how}")
+
+    def _start(self, queries: Sequence[SparkQuery], rows: int, parallelism: int, what: str) -> _Run:
+        for query in queries:
+            query.source_options.update(end=str(rows), numPartitions=str(parallelism))
+        return _Run(self.folder / "child", self.master, list(queries), what)
+
+    def _compare(self, name: str, target: SinkContext, rows: int) -> None:
+        repeats = target.guarantee is Guarantee.AT_LEAST_ONCE
+        try:
+            same_records([target.row(number) for number in range(1, rows + 1)], target.rows(), repeats=repeats)
+        except AssertionError as wrong:
+            raise AssertionError(f"{name}, seed {self.seed}: {wrong}\n" + "\n".join(self.told)) from None
+
+
+class _Run:
+    """One driver."""
+
+    def __init__(self, folder: Path, master: str, queries: list[SparkQuery], what: str) -> None:
+        self.log, self.ready, self.what = folder / "log", folder / "ready", what
+        self.process = start_child(folder, master, queries)
+
+    def finish(self, kill_after: float | None = None) -> int:
+        """Waits for the end, or kills the driver so many seconds after its queries have started. Returns the exit code."""
+        until = time.monotonic() + _START_SECONDS
+        if kill_after is not None:
+            while not self.ready.exists() and self.process.poll() is None and time.monotonic() < until:
+                time.sleep(0.02)
+            time.sleep(kill_after)
+            self._kill()
+        code = self.process.wait(_START_SECONDS)
+        if code not in (0, -signal.SIGKILL):
+            raise AssertionError(f"{self.what} ended with {code}:\n{self.log.read_text()[-4000:]}")
+        return code
+
+    def _kill(self) -> None:
+        """Kills Python and the JVM; Spark's workers lead groups of their own and live on for a moment."""
+        for pid in {*_victims(self.log.parent / "spec.json"), self.process.pid}:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+
+
+def _victims(spec: Path) -> list[int]:
+    plan = json.loads(spec.read_text())
+    found = Path(plan["queries"][0]["faults"]) / "victims"
+    return list(json.loads(found.read_text())) if found.exists() else []
+
+
+def _points(target: SinkContext, carrier: str) -> tuple[Point, ...]:
+    """The points at which a driver can be killed while it writes to ``target``."""
+    sink = target.sink.of(target.options())
+    commit = (Point.COMMIT_BEFORE, Point.COMMIT_AFTER) if sink.committer() is not None else ()
+    recorded = (Point.RECORDED,) if sink.ledger() is not None else ()
+    done = (Point.BATCH_DONE,) if carrier == "foreach_batch" else ()
+    return (Point.TASK_ROW, Point.TASK_STAGED, *commit, *recorded, *done)

@@ -1,0 +1,272 @@
+"""Every case that a source must pass. Inherit it, say what the system is, and all of it runs::
+
+    class TestSequence(SourceSuite):
+        context = SequenceContext
+
+The cases here need no Spark: they drive the source as the engine does, with offsets that go through JSON each time, and
+a restart is a new object. :class:`~connectors.testing.spark_suites.SparkSourceSuite` runs the same system on Spark.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from ..core.planning import INITIAL, Offset, Planner
+from ..core.reading import read_slice
+from ..core.source import UNLIMITED, ReadLimit, Slice, Source
+from ..core.state import dumps
+from .compare import same_records
+from .contexts import SourceContext
+from .faults import Action, FailureInjector, Injected, Point
+from .faulty import faulty_source
+
+COUNT = 50
+Rows = list[dict[str, Any]]
+
+
+class Reading:
+    """A query over a source, batch by batch; ``log`` is what its checkpoint holds."""
+
+    def __init__(self, context: SourceContext, **options: str) -> None:
+        self.context = context
+        self.source: Source = context.source.of({**context.options(), **options}, streaming=True)
+        self.planner = Planner(self.source)
+
+    def next(self, log: list[Offset], limit: ReadLimit | None = None) -> Rows | None:
+        """The rows of the next batch, whose end goes into ``log``; ``None`` when there is nothing new."""
+        assert len(log) < 10 * COUNT, f"the query has not come to its end after {len(log)} batches"
+        start = log[-1] if log else INITIAL
+        end = self.planner.latest(start, self.source.limit() if limit is None else limit)
+        if end == start:
+            return None
+        log.append(json.loads(json.dumps(end)))
+        return self.batch(log, len(log) - 1)
+
+    def batch(self, log: list[Offset], number: int) -> Rows:
+        """The rows of batch ``number`` of ``log``, as a replay reads them."""
+        start = log[number - 1] if number else INITIAL
+        return [row for part in self.planner.slices(start, log[number]) for row in self.rows(part)]
+
+    def rest(self, log: list[Offset], limit: ReadLimit | None = None) -> Rows:
+        """The rows of all batches until there is nothing new."""
+        found: Rows = []
+        while (rows := self.next(log, limit)) is not None:
+            found += rows
+        return found
+
+    def rows(self, part: Slice) -> Rows:
+        return [row for batch in read_slice(self.source, part, self.context.schema) for row in batch.to_pylist()]
+
+
+class SourceSuite:
+    """The cases. A subclass sets ``context``."""
+
+    context: ClassVar[type[SourceContext]]
+
+    @pytest.fixture
+    def system(self, tmp_path: Path) -> Iterator[SourceContext]:
+        made = self.context(tmp_path / "system")
+        made.folder.mkdir()
+        with contextlib.closing(made):
+            yield made
+
+    @pytest.mark.parametrize("parallelism", ["1", "4"])
+    def test_everything_is_read_once(self, system: SourceContext, parallelism: str) -> None:
+        written = system.write(COUNT)
+        same_records(written, Reading(system, numPartitions=parallelism).rest([]))
+
+    def test_a_batch_read_gives_everything_once(self, system: SourceContext) -> None:
+        written = system.write(COUNT)
+        reading = Reading(system)
+        if not reading.source.bounded:
+            pytest.skip("the source has no end")
+        reading.source.streaming = False
+        same_records(written, [row for part in Planner(reading.source).whole() for row in reading.rows(part)])
+
+    def test_limited_batches_are_several_and_lose_nothing(self, system: SourceContext) -> None:
+        written = system.write(COUNT)
+        log: list[Offset] = []
+        same_records(written, Reading(system, **system.limit).rest(log))
+        assert len(log) > 2, f"{dict(system.limit)} must cut {COUNT} records into several batches; there was {len(log)}"
+
+    def test_a_limit_of_rows_is_kept(self, system: SourceContext) -> None:
+        system.write(COUNT)
+        reading = Reading(system, **system.limit)
+        most = reading.source.limit().rows
+        if most is None:
+            pytest.skip("the source does not limit rows")
+        log: list[Offset] = []
+        while (rows := reading.next(log)) is not None:
+            assert 1 <= len(rows) <= most
+
+    @pytest.mark.parametrize("parallelism", ["1", "3", "5"])
+    def test_a_restart_after_each_batch_loses_and_doubles_nothing(
+        self, system: SourceContext, parallelism: str
+    ) -> None:
+        written = system.write(COUNT)
+        log: list[Offset] = []
+        found: Rows = []
+        while (rows := Reading(system, numPartitions=parallelism, **system.limit).next(log)) is not None:
+            found += rows
+        same_records(written, found)
+
+    def test_records_that_come_later_are_read_by_a_restarted_query(self, system: SourceContext) -> None:
+        log: list[Offset] = []
+        first = system.write(COUNT)
+        same_records(first, Reading(system).rest(log))
+        second = system.write(COUNT)
+        same_records(second, Reading(system).rest(log))
+
+    @pytest.mark.parametrize("parallelism", ["1", "2", "5"])
+    def test_a_replay_reads_the_same_rows_with_another_parallelism_and_more_data(
+        self, system: SourceContext, parallelism: str
+    ) -> None:
+        system.write(COUNT)
+        log: list[Offset] = []
+        reading = Reading(system, numPartitions="3", **system.limit)
+        batches = []
+        while (rows := reading.next(log)) is not None:
+            batches.append(rows)
+        system.write(COUNT)
+        again = Reading(system, numPartitions=parallelism)
+        for number, rows in enumerate(batches):
+            same_records(rows, again.batch(log, number))
+
+    def test_a_replay_cuts_the_same_splits_with_another_parallelism(self, system: SourceContext) -> None:
+        system.write(COUNT)
+        log: list[Offset] = []
+        Reading(system, numPartitions="3").next(log)
+        splits = [_splits(Reading(system, numPartitions=parallelism), log) for parallelism in ("1", "3", "5")]
+        assert splits[0] == splits[1] == splits[2]
+
+    def test_the_start_does_not_move(self, system: SourceContext) -> None:
+        system.write(COUNT)
+        options = dict(system.latest or {})
+        log: list[Offset] = []
+        before = Reading(system, **options).next(log)
+        written = system.write(COUNT)
+        again = Reading(system, **options)
+        same_records(before or [], again.batch(log, 0) if log else [])
+        if system.latest is not None:
+            same_records(written, again.rest(log))
+
+    def test_a_source_without_new_data_stands_still(self, system: SourceContext) -> None:
+        system.write(COUNT)
+        log: list[Offset] = []
+        reading = Reading(system)
+        reading.rest(log)
+        assert reading.planner.latest(log[-1]) == log[-1]
+        assert Reading(system).planner.latest(log[-1]) == log[-1]
+
+    def test_an_empty_range_has_no_tasks(self, system: SourceContext) -> None:
+        system.write(COUNT)
+        log: list[Offset] = []
+        reading = Reading(system)
+        reading.rest(log)
+        assert list(reading.planner.slices(log[-1], log[-1])) == []
+
+    def test_a_frozen_query_ends_with_what_was_there(self, system: SourceContext) -> None:
+        written = system.write(COUNT)
+        reading = Reading(system, **system.limit)
+        reading.planner.freeze()
+        log: list[Offset] = []
+        first = reading.next(log) or []
+        system.write(COUNT)
+        same_records(written, first + reading.rest(log))
+
+    def test_an_offset_is_small_canonical_json(self, system: SourceContext) -> None:
+        system.write(COUNT)
+        log: list[Offset] = []
+        Reading(system, **system.limit).rest(log)
+        for offset in log:
+            assert json.dumps(offset, separators=(",", ":"), ensure_ascii=False) == dumps(offset)
+            assert offset["v"] == 1
+            assert len(dumps(offset)) < 4096
+
+    def test_the_range_is_cut_lazily_and_alike_each_time(self, system: SourceContext) -> None:
+        system.write(COUNT)
+        log: list[Offset] = []
+        reading = Reading(system)
+        reading.next(log)
+        for part in reading.planner.slices(INITIAL, log[0]):
+            splits = reading.planner.enumerator.splits_of(part)
+            assert iter(splits) is splits, "splits_of must give an iterator, not a list"
+            assert list(splits) == list(reading.planner.enumerator.splits_of(part))
+
+    def test_a_split_is_resumed_after_any_record(self, system: SourceContext) -> None:
+        system.write(COUNT)
+        log: list[Offset] = []
+        reading = Reading(system, numPartitions="2")
+        reading.next(log)
+        for split in _splits(reading, log):
+            reader = reading.source.reader(system.schema)
+            reader.open()
+            with contextlib.closing(reader):
+                whole = [row for batch in reader.read(split) for row in batch.to_pylist()]
+                for done in {1, len(whole) // 2, len(whole) - 1, len(whole)} - {0, -1}:
+                    rest = [row for batch in reader.resume(split, done) for row in batch.to_pylist()]
+                    assert rest == whole[done:], f"resumed after {done} of {len(whole)} records of {split}"
+
+    def test_an_outage_while_reading_is_bridged(self, system: SourceContext, tmp_path: Path) -> None:
+        written = system.write(COUNT)
+        injector = FailureInjector(tmp_path / "faults")
+        injector.arm(Point.READ_ROW, Action.OUTAGE, times=2, row=2)
+        same_records(written, _broken(system, injector, numPartitions="1").rest([]))
+        assert injector.struck() == 2
+
+    def test_an_error_while_reading_surfaces(self, system: SourceContext, tmp_path: Path) -> None:
+        system.write(COUNT)
+        injector = FailureInjector(tmp_path / "faults")
+        injector.arm(Point.READ_ROW)
+        with pytest.raises(Injected):
+            _broken(system, injector).rest([])
+
+    def test_a_reader_that_is_left_stops(self, system: SourceContext) -> None:
+        system.write(COUNT)
+        log: list[Offset] = []
+        reading = Reading(system, numPartitions="1")
+        reading.next(log)
+        before = threading.active_count()
+        for part in reading.planner.slices(INITIAL, log[0]):
+            batches = read_slice(reading.source, part, system.schema)
+            next(batches, None)
+            batches.close()  # type: ignore[attr-defined]
+        assert threading.active_count() <= before
+
+    def test_readers_of_different_tasks_do_not_disturb_each_other(self, system: SourceContext) -> None:
+        written = system.write(COUNT)
+        log: list[Offset] = []
+        reading = Reading(system, numPartitions="4")
+        reading.next(log, UNLIMITED)
+        parts = reading.planner.slices(INITIAL, log[0])
+        iterators = [read_slice(reading.source, part, system.schema) for part in parts]
+        found: Rows = []
+        while iterators:
+            for rows in list(iterators):
+                batch = next(rows, None)
+                if batch is None:
+                    iterators.remove(rows)
+                else:
+                    found += batch.to_pylist()
+        same_records(written, found)
+
+
+def _broken(system: SourceContext, injector: FailureInjector, **options: str) -> Reading:
+    reading = Reading(system, **options)
+    kind = faulty_source(system.source, injector)
+    reading.source = kind.of({**system.options(), **options}, streaming=True)
+    reading.planner = Planner(reading.source)
+    return reading
+
+
+def _splits(reading: Reading, log: list[Offset]) -> list[Any]:
+    parts = reading.planner.slices(INITIAL, log[0])
+    return [split for part in parts for split in islice(reading.planner.enumerator.splits_of(part), 1000)]

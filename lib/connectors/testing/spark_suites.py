@@ -1,0 +1,148 @@
+"""The suites on Spark: the same contexts, fewer cases, since each of them starts real queries.
+
+They need a fixture ``spark``: a session in which ``connectors.register`` was called. The cases of
+:class:`~connectors.testing.source_suite.SourceSuite` and :class:`~connectors.testing.sink_suite.SinkSuite` go through
+every fault without Spark; these show that Spark keeps the same contract.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from ..core.sink import Guarantee
+from .compare import same_records
+from .contexts import SinkContext, SourceContext
+from .faults import FailureInjector, Point
+from .spark_query import SparkQuery
+
+ROWS, BATCH, COUNT = 30, 10, 50
+
+
+class SparkSourceSuite:
+    """The cases of a source on Spark. A subclass sets ``context``."""
+
+    context: ClassVar[type[SourceContext]]
+
+    @pytest.fixture
+    def system(self, tmp_path: Path) -> Iterator[SourceContext]:
+        made = self.context(tmp_path / "system")
+        made.folder.mkdir()
+        with contextlib.closing(made):
+            yield made
+
+    def test_a_batch_read_gives_everything_once(self, spark: Any, system: SourceContext) -> None:
+        written = system.write(COUNT)
+        rows = spark.read.format(f"connectors.{system.source.name}").options(**system.options()).load()
+        same_records(written, rows.collect())
+
+    def test_a_stream_that_is_started_again_reads_everything_once(
+        self, spark: Any, system: SourceContext, tmp_path: Path
+    ) -> None:
+        written = system.write(COUNT)
+        self._stream(spark, system, tmp_path)
+        written += system.write(COUNT)
+        self._stream(spark, system, tmp_path, numPartitions="3")
+        same_records(written, spark.read.json(str(tmp_path / "out")).collect())
+
+    def _stream(self, spark: Any, system: SourceContext, folder: Path, **options: str) -> None:
+        given = {**system.options(), **system.limit, **options}
+        rows = spark.readStream.format(f"connectors.{system.source.name}").options(**given).load()
+        writer = rows.writeStream.format("json").trigger(availableNow=True)
+        writer.option("checkpointLocation", str(folder / "checkpoint")).start(str(folder / "out")).awaitTermination()
+
+
+class SparkSinkSuite:
+    """The cases of a sink on Spark. A subclass sets ``context``. Kills of a driver are in :mod:`connectors.testing.kills`."""
+
+    context: ClassVar[type[SinkContext]]
+
+    @pytest.fixture
+    def target(self, tmp_path: Path) -> Iterator[SinkContext]:
+        made = self.context(tmp_path / "target")
+        made.folder.mkdir()
+        with contextlib.closing(made):
+            yield made
+
+    @pytest.fixture(params=["foreach_batch", "format"])
+    def query(self, target: SinkContext, tmp_path: Path, request: pytest.FixtureRequest) -> SparkQuery:
+        if request.param not in target.carriers:
+            pytest.skip(f"not a carrier of {target.sink.name}")
+        return spark_query(target, tmp_path, request.param)
+
+    def test_a_stream_writes_every_row_through_faults_of_tasks(
+        self, spark: Any, target: SinkContext, query: SparkQuery
+    ) -> None:
+        injector = FailureInjector(query.faults)
+        injector.arm(Point.TASK_ROW, row=1)
+        query.run(spark)
+        assert injector.struck() == 1
+        self._expect(target)
+
+    @pytest.mark.parametrize("point", [Point.COMMIT_BEFORE, Point.COMMIT_AFTER])
+    def test_a_commit_that_raises_is_made_good_by_the_next_start(
+        self, spark: Any, target: SinkContext, query: SparkQuery, point: Point
+    ) -> None:
+        if target.sink.of(target.options()).committer() is None:
+            pytest.skip("the sink has no commit")
+        FailureInjector(query.faults).arm(point)
+        with pytest.raises(Exception, match="injected"):
+            query.run(spark)
+        query.run(spark)
+        self._expect(target)
+
+    def test_a_batch_that_spark_replays_is_not_written_again(
+        self, spark: Any, target: SinkContext, query: SparkQuery
+    ) -> None:
+        query.run(spark)
+        query.forget_commit()
+        query.source_options["numPartitions"] = "3"
+        query.run(spark)
+        self._expect(target)
+
+    def test_a_new_checkpoint_is_refused_with_the_way_out(
+        self, spark: Any, target: SinkContext, query: SparkQuery
+    ) -> None:
+        if target.guarantee is not Guarantee.EXACTLY_ONCE:
+            pytest.skip("the sink keeps no ledger")
+        query.run(spark)
+        shutil.rmtree(query.checkpoint)
+        with pytest.raises(Exception, match="onNewQuery=continue"):
+            query.run(spark)
+        self._expect(target)
+
+    def test_a_batch_write_is_written_once_under_its_transaction_name(self, spark: Any, target: SinkContext) -> None:
+        if target.guarantee is not Guarantee.EXACTLY_ONCE:
+            pytest.skip("the sink keeps no ledger")
+        frame = spark.range(1, ROWS + 1).withColumnRenamed("id", "value").selectExpr(*target.select)
+        writer = frame.write.format(f"connectors.{target.sink.name}").mode("append").options(**target.options())
+        for _ in range(2):
+            writer.option("txnAppId", "nightly").option("txnVersion", "1").save()
+        self._expect(target)
+
+    def _expect(self, target: SinkContext) -> None:
+        repeats = target.guarantee is Guarantee.AT_LEAST_ONCE
+        same_records([target.row(number) for number in range(1, ROWS + 1)], target.rows(), repeats=repeats)
+
+
+def spark_query(target: SinkContext, folder: Path, carrier: str, rows: int = ROWS) -> SparkQuery:
+    """A query that writes the first ``rows`` rows of a context, a few at a time."""
+    kind = target.sink
+    return SparkQuery(
+        name=f"{kind.name}_{carrier}_{os.getpid()}_{time.monotonic_ns()}",
+        source="sequence",
+        source_options={"end": str(rows), "maxRowsPerTrigger": str(BATCH), "numPartitions": "2"},
+        sink=f"{kind.__module__}:{kind.__name__}",
+        sink_options=target.options(),
+        carrier=carrier,
+        checkpoint=str(folder / "checkpoint"),
+        faults=str(folder / "faults"),
+        select=list(target.select),
+    )

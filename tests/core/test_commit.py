@@ -1,0 +1,273 @@
+"""Stage, decide, publish; and carry through what an earlier run decided."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from connectors.core import Batch, CommitRefused, Committable, Committer, Fatal, Options, Sink, SinkWriter
+from connectors.core.commit import Commit
+from connectors.core.ledger import Entry, FileLedger, Verdict, once_query
+from connectors.core.store import LocalStore
+from connectors.core.writing import stage
+
+
+class Crash(Exception):
+    pass
+
+
+class Recorder(Committer):
+    """Writes down what it is asked to do; fails when told to."""
+
+    def __init__(self) -> None:
+        self.done: list[tuple[str, object]] = []
+        self.fails = False
+
+    def publish(self, batch: Batch, committables: Sequence[Committable]) -> None:
+        self.done.append(("publish", batch.number))
+        if self.fails:
+            raise Crash
+
+    def discard(self, committable: Committable) -> None:
+        self.done.append(("discard", committable.data["name"]))
+
+    def sweep(self, live: frozenset[str]) -> None:
+        self.done.append(("sweep", len(live)))
+
+
+class Toy(Sink):
+    name, options = "toy", Options()
+    root: Path
+    recorder: Recorder
+
+    def target(self) -> str:
+        return "nowhere"
+
+    def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> SinkWriter:
+        raise NotImplementedError
+
+    def ledger(self) -> FileLedger:
+        return FileLedger(LocalStore(self.root))
+
+    def committer(self) -> Recorder:
+        return self.recorder
+
+
+@pytest.fixture
+def sink(tmp_path: Path) -> Toy:
+    made = Toy.of({})
+    assert isinstance(made, Toy)
+    made.root, made.recorder = tmp_path, Recorder()
+    return made
+
+
+def batch(number: int, query: str = "q") -> Batch:
+    return Batch("toy", query, number)
+
+
+def staged(name: str, rows: int = 5) -> list[Committable]:
+    return [Committable(rows, {"name": name})]
+
+
+def work(sink: Toy) -> list[tuple[str, object]]:
+    """What the committer did since the last look, without sweeping."""
+    done, sink.recorder.done = [one for one in sink.recorder.done if one[0] != "sweep"], []
+    return done
+
+
+def test_a_batch_is_recorded_and_then_published(sink: Toy) -> None:
+    Commit(sink).finish(batch(0), staged("a"))
+    assert work(sink) == [("publish", 0)]
+    last = sink.ledger().last("q")
+    assert last is not None
+    assert (last.batch, last.rows, last.committables) == (0, 5, ({"rows": 5, "data": {"name": "a"}},))
+    assert sink.ledger().unpublished() == []
+
+
+def test_what_was_recorded_is_published_by_the_next_run_before_anything_else(sink: Toy) -> None:
+    sink.recorder.fails = True
+    with pytest.raises(Crash):
+        Commit(sink).finish(batch(0), staged("a"))
+    sink.recorder.fails = False
+    work(sink)
+    assert Commit(sink).begin(batch(0)) is Verdict.SKIP
+    assert work(sink) == [("publish", 0)]
+    assert sink.ledger().unpublished() == []
+
+
+def test_a_publication_that_fails_again_stays_to_be_done(sink: Toy) -> None:
+    sink.recorder.fails = True
+    for _ in range(3):
+        with pytest.raises(Crash):
+            Commit(sink).finish(batch(0), staged("a"))
+    assert [entry.batch for entry in sink.ledger().unpublished()] == [0]
+
+
+def test_recovery_and_sweeping_come_once_in_a_run_and_spare_the_live_batch(sink: Toy) -> None:
+    commit = Commit(sink)
+    for number in range(3):
+        commit.begin(batch(number))
+        commit.finish(batch(number), staged("a"))
+    assert [one for one in sink.recorder.done if one[0] == "sweep"] == [("sweep", 1)]
+
+
+def test_a_replay_is_compared_and_its_stage_removed(sink: Toy) -> None:
+    Commit(sink).finish(batch(0), staged("a"))
+    work(sink)
+    Commit(sink).finish(batch(0), staged("b"))
+    assert work(sink) == [("discard", "b")]
+    with pytest.raises(CommitRefused, match="5 rows, its replay has 6 rows"):
+        Commit(sink).finish(batch(0), staged("c", rows=6))
+
+
+def test_a_replay_with_another_checksum_is_refused(sink: Toy) -> None:
+    Commit(sink).finish(batch(0), staged("a"), checksum="x")
+    with pytest.raises(CommitRefused, match="other contents"):
+        Commit(sink).finish(batch(0), staged("b"), checksum="y")
+
+
+def test_the_loser_of_a_race_gives_way(sink: Toy) -> None:
+    slow = Commit(sink)
+    assert slow.begin(batch(0)) is Verdict.WRITE
+
+    class Faster(FileLedger):
+        def record(self, entry: Entry) -> bool:
+            Commit(sink).finish(batch(0), staged("fast"))
+            return super().record(entry)
+
+    slow.ledger = Faster(LocalStore(sink.root))
+    slow.finish(batch(0), staged("slow"))
+    assert work(sink) == [("publish", 0), ("discard", "slow")]
+
+
+def test_an_abort_removes_the_stage_of_a_batch_that_is_not_decided(sink: Toy) -> None:
+    Commit(sink).abort(batch(0), [*staged("a"), None, *staged("b")])
+    assert work(sink) == [("discard", "a"), ("discard", "b")]
+
+
+def test_an_abort_touches_nothing_of_a_batch_that_is_decided(sink: Toy) -> None:
+    sink.recorder.fails = True
+    commit = Commit(sink)
+    with pytest.raises(Crash):
+        commit.finish(batch(0), staged("a"))
+    work(sink)
+    commit.abort(batch(0), staged("a"))
+    assert work(sink) == []
+    commit.abort(batch(1), staged("b"))
+    assert work(sink) == [("discard", "b")]
+
+
+def test_a_batch_known_to_be_written_is_recorded_and_not_published(tmp_path: Path) -> None:
+    made = Toy.of({"onLostLedger": "written"})
+    assert isinstance(made, Toy)
+    made.root, made.recorder = tmp_path, Recorder()
+    Commit(made).finish(batch(4), staged("a"))
+    assert work(made)[0] == ("discard", "a")
+    last = made.ledger().last("q")
+    assert last is not None
+    assert (last.batch, last.committables) == (4, ())
+    assert made.ledger().unpublished() == []
+
+
+def test_a_refusal_tells_the_sink_and_the_batch(sink: Toy) -> None:
+    Commit(sink).finish(batch(5 - 5, "one"), staged("a"))
+    with pytest.raises(CommitRefused, match=r"connectors\.toy, batch 0 of query two: "):
+        Commit(sink).begin(batch(0, "two"))
+
+
+def test_a_write_of_its_own_is_forgotten_when_it_is_published(sink: Toy) -> None:
+    query = once_query()
+    Commit(sink).finish(batch(0, query), staged("a"))
+    assert sink.ledger().last(query) is None
+    assert sink.ledger().queries() == frozenset()
+
+
+def test_a_write_of_its_own_that_was_decided_is_carried_through(sink: Toy) -> None:
+    sink.recorder.fails = True
+    with pytest.raises(Crash):
+        Commit(sink).finish(batch(0, once_query()), staged("a"))
+    sink.recorder.fails = False
+    work(sink)
+    Commit(sink).finish(batch(0, "q"), staged("b"))
+    assert work(sink) == [("publish", 0), ("publish", 0)]
+
+
+def test_a_committer_without_a_ledger_is_an_error_of_the_author(sink: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Toy, "ledger", lambda self: None)
+    with pytest.raises(TypeError, match="needs a ledger"):
+        Commit(sink).finish(batch(0), staged("a"))
+
+
+def test_names_of_a_batch_are_its_own_and_short() -> None:
+    names = {Batch(sink, query, number).prefix() for sink in "ab" for query in "ab" for number in range(3)}
+    assert len(names) == 12
+    attempts = {batch(7).attempt() for _ in range(50)}
+    assert len(attempts) == 50
+    assert all(len(name.encode()) <= 63 and name.startswith(batch(7).prefix()) for name in attempts)
+    assert sorted(batch(number).file_id() for number in (10, 9, 100)) == [
+        batch(number).file_id() for number in (9, 10, 100)
+    ]
+
+
+class Writer(SinkWriter):
+    def __init__(self, fails: str = "") -> None:
+        self.fails, self.done = fails, list[str]()
+
+    def _do(self, what: str) -> None:
+        self.done.append(what)
+        if what in self.fails.split():
+            raise Fatal(f"{what} failed")
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._do("write")
+
+    def prepare(self) -> Committable:
+        self._do("prepare")
+        return Committable(1)
+
+    def abort(self) -> None:
+        self._do("abort")
+
+    def close(self) -> None:
+        self.done.append("close")
+
+
+ROWS = pa.RecordBatch.from_pydict({"a": [1]})
+
+
+@pytest.mark.parametrize(
+    ("fails", "done"),
+    [
+        ("", ["write", "prepare", "close"]),
+        ("write", ["write", "abort", "close"]),
+        ("prepare", ["write", "prepare", "abort", "close"]),
+        ("write abort", ["write", "abort", "close"]),
+    ],
+)
+def test_a_writer_is_always_closed_and_aborted_when_it_failed(
+    sink: Toy, monkeypatch: pytest.MonkeyPatch, fails: str, done: list[str]
+) -> None:
+    writer = Writer(fails)
+    monkeypatch.setattr(Toy, "writer", lambda *_: writer)
+    if fails:
+        with pytest.raises(Fatal, match=rf"connectors\.toy, batch 3 of query q, task 2: {fails.split()[0]} failed"):
+            stage(sink, batch(3), ROWS.schema, 2, iter([ROWS]))
+    else:
+        assert stage(sink, batch(3), ROWS.schema, 2, iter([ROWS, ROWS.slice(1)])).rows == 1
+    assert writer.done == done
+
+
+def test_an_error_of_the_rows_aborts_the_writer(sink: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = Writer()
+    monkeypatch.setattr(Toy, "writer", lambda *_: writer)
+
+    def rows() -> object:
+        yield ROWS
+        raise Crash
+
+    with pytest.raises(Crash):
+        stage(sink, batch(0), ROWS.schema, 0, rows())  # type: ignore[arg-type]
+    assert writer.done == ["write", "abort", "close"]

@@ -1,0 +1,185 @@
+"""The layers of the library: an arrow only ever points down, and what a package offers is written at its top."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pkgutil
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import connectors
+
+ROOT = Path(connectors.__file__).parent
+MODULES = {
+    ".".join(("connectors", *file.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__"): file
+    for file in ROOT.rglob("*.py")
+}
+PACKAGES = sorted(name for name, file in MODULES.items() if file.name == "__init__.py")
+EVERYTHING = {name.split(".")[1] for name in MODULES if "." in name}
+
+BELOW = {
+    "core": set(),
+    "systems": {"core"},
+    "spark": {"core"},
+    "async_io": {"core"},
+    "quality": {"core"},
+    "workbench": EVERYTHING,
+    "testing": EVERYTHING,
+}
+"""What each layer may import of the library, beside itself. ``workbench`` and ``testing`` are on top."""
+
+PATTERNS_MAY_USE = {"core", "spark", "systems", "async_io", "quality", "connect", "batching", "hybrid"}
+"""What layers that are not in :data:`BELOW` may use: nothing that is on top of them."""
+
+CORE_NEEDS = {"pyarrow", "tenacity"}
+"""The libraries that the core stands on."""
+
+
+def imports(name: str, *, when_run: bool = True) -> Iterator[str]:
+    """The absolute names that a module imports; without those that only a type checker sees."""
+    file = MODULES[name]
+    package = name if file.name == "__init__.py" else name.rpartition(".")[0]
+    tree = ast.parse(file.read_text())
+    unseen = (
+        {inner for node in ast.walk(tree) if _is_for_types(node) for inner in ast.walk(node)} if when_run else set()
+    )
+    for node in ast.walk(tree):
+        if node in unseen:
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            start = ".".join(package.split(".")[: len(package.split(".")) - node.level + 1]) if node.level else ""
+            base = ".".join(filter(None, (start, node.module)))
+            yield base
+            yield from (f"{base}.{alias.name}" for alias in node.names if f"{base}.{alias.name}" in MODULES)
+
+
+def _is_for_types(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+
+
+def layer(name: str) -> str:
+    return name.split(".")[1] if "." in name else ""
+
+
+def used_layers(name: str) -> set[str]:
+    ours = (used for used in imports(name) if used.split(".")[0] == "connectors")
+    return {layer(used) for used in ours if layer(used) in EVERYTHING} - {layer(name)}
+
+
+@pytest.mark.parametrize("name", sorted(name for name in MODULES if layer(name) in BELOW))
+def test_arrows_between_layers_point_down(name: str) -> None:
+    assert used_layers(name) <= BELOW[layer(name)]
+
+
+def test_a_pattern_uses_nothing_that_is_above_it() -> None:
+    patterns = {name for name in MODULES if layer(name) not in {*BELOW, "", "cli", "__main__", "bundle"}}
+    assert {
+        name: used_layers(name) - PATTERNS_MAY_USE for name in patterns if used_layers(name) - PATTERNS_MAY_USE
+    } == {}
+
+
+@pytest.mark.parametrize("name", sorted(name for name in MODULES if layer(name) == "core"))
+def test_the_core_uses_neither_spark_nor_a_client(name: str) -> None:
+    used = {imported.split(".")[0] for imported in imports(name, when_run=False)}
+    assert used - set(sys.stdlib_module_names) - {"connectors"} <= CORE_NEEDS
+
+
+def test_the_core_is_imported_without_spark_and_without_clients() -> None:
+    code = (
+        "import sys, pkgutil, importlib, connectors.core as core\n"
+        "for found in pkgutil.walk_packages(core.__path__, 'connectors.core.'): importlib.import_module(found.name)\n"
+        "print(*sorted({name.split('.')[0] for name in sys.modules}))"
+    )
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "pyarrow" in loaded
+    assert not {
+        "pyspark",
+        "pandas",
+        "py4j",
+        "confluent_kafka",
+        "boto3",
+        "sqlalchemy",
+        "requests",
+        "httpx",
+        "fsspec",
+    } & set(loaded)
+
+
+def test_importing_the_library_imports_no_spark() -> None:
+    code = "import sys, connectors, connectors.systems; print('pyspark' in sys.modules)"
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+        == "False"
+    )
+
+
+def test_only_the_spark_layer_subclasses_data_sources() -> None:
+    sources = re.compile(r"^\s*(from|import) pyspark\.sql\.datasource", re.MULTILINE)
+    assert {layer(name) for name, file in MODULES.items() if sources.search(file.read_text())} <= {"spark"}
+
+
+def _order(name: str) -> tuple[int, str]:
+    """Constants, then classes, then functions, as the linter sorts them."""
+    return (0 if name.isupper() else 1 if name[0].isupper() else 2, name)
+
+
+LISTED = [name for name in MODULES if re.search(r"^__all__\b", MODULES[name].read_text(), re.MULTILINE)]
+
+
+@pytest.mark.parametrize("name", sorted(LISTED))
+def test_what_a_module_offers_is_sorted_and_there(name: str) -> None:
+    module = importlib.import_module(name)
+    offered = list(module.__all__)
+    assert offered == sorted(set(offered), key=_order)
+    assert [one for one in offered if not hasattr(module, one)] == []
+
+
+def _public(name: str) -> set[str]:
+    """The names that a package's ``__init__`` defines or imports from inside the library."""
+    found: set[str] = set()
+    for node in ast.parse(MODULES[name].read_text()).body:
+        if isinstance(node, ast.ImportFrom) and node.level:
+            found |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            found.add(node.name)
+    return {one for one in found if not one.startswith("_")}
+
+
+@pytest.mark.parametrize("name", [name for name in PACKAGES if name in LISTED and layer(name) != "systems"])
+def test_what_a_package_offers_is_complete(name: str) -> None:
+    assert _public(name) - set(importlib.import_module(name).__all__) == set()
+
+
+@pytest.mark.parametrize(
+    "name", ["connectors", "connectors.core", "connectors.testing", "connectors.async_io", "connectors.quality"]
+)
+def test_a_public_package_lists_what_it_offers(name: str) -> None:
+    assert name in LISTED
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    assert [
+        name
+        for name, file in MODULES.items()
+        if file.stat().st_size and not ast.get_docstring(ast.parse(file.read_text()))
+    ] == []
+
+
+def test_no_module_imports_everything() -> None:
+    stars = [
+        name for name, file in MODULES.items() if re.search(r"^\s*from .* import \*", file.read_text(), re.MULTILINE)
+    ]
+    assert stars == []
+
+
+def test_every_module_is_found_by_a_walk() -> None:
+    walked = {found.name for found in pkgutil.walk_packages(connectors.__path__, "connectors.")}
+    assert set(MODULES) - {"connectors"} == walked

@@ -1,0 +1,305 @@
+"""What a user typed becomes values, or one error that lists everything that is wrong with it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from connectors.core import (
+    REQUIRED,
+    Choice,
+    Duration,
+    Flag,
+    Int,
+    Json,
+    Misconfigured,
+    Names,
+    Options,
+    Problem,
+    Size,
+    Text,
+)
+from connectors.core.options import Values, duration, is_secret, redacted, size
+
+OPTIONS = Options(
+    {"retry.maxRetries": Int(5, at_least=0)},
+    path=Text(REQUIRED),
+    topic=Text(None),
+    start=Int(1, at_least=-5, at_most=9),
+    mode=Choice("append", among=("append", "upsertAll")),
+    strict=Flag(True),
+    columns=Names(()),
+    config=Json(None),
+    wait=Duration(30.0),
+    largest=Size(1 << 20, at_least=1024),
+    alias={"file": "path"},
+    through=("kafka.",),
+    refused={"checkpointLocation": "belongs to the query, not to the source."},
+)
+
+
+def parse(**typed: object) -> Values:
+    return OPTIONS.parse("connectors.toy", {"path": "/data", **typed})
+
+
+def problems(**typed: object) -> dict[str, str]:
+    with pytest.raises(Misconfigured) as caught:
+        OPTIONS.parse("connectors.toy", typed)
+    return {problem.option: problem.text for problem in caught.value.problems}
+
+
+def test_all_problems_are_in_one_error() -> None:
+    found = problems(start="ten", mode="merge", wait="soon", topics="a")
+    assert found == {
+        "path": 'missing; give it by .option("path", …).',
+        "start": "must be a whole number; got 'ten'",
+        "mode": "must be one of append, upsertAll; got 'merge'",
+        "wait": "must be a duration such as 30s, 200ms or 15 minutes; got 'soon'",
+        "topics": 'is no option of this connector; did you mean "topic"?',
+    }
+
+
+def test_an_unknown_option_without_a_likeness_gets_no_hint() -> None:
+    assert problems(path="x", zebra="1") == {"zebra": "is no option of this connector."}
+
+
+def test_a_hint_is_spelled_as_the_option_is_declared() -> None:
+    assert problems(path="x", colums="a")["colums"].endswith('did you mean "columns"?')
+    assert problems(path="x", upsertal="a")["upsertal"] == "is no option of this connector."
+    aliased = Options(maxRowsPerTrigger=Int(None), alias={"maxOffsetsPerTrigger": "maxRowsPerTrigger"})
+    with pytest.raises(Misconfigured, match=r'did you mean "maxRowsPerTrigger"\?'):
+        aliased.parse("connectors.toy", {"maxOfsetsPerTriger": "1"})
+
+
+def test_keys_are_found_in_any_case() -> None:
+    values = parse(START="7", **{"Retry.MaxRetries": "2"})
+    assert values["start"] == values["Start"] == 7
+    assert values["RETRY.maxretries"] == 2
+    assert values.given("sTART")
+
+
+def test_a_default_is_not_given() -> None:
+    values = parse()
+    assert values["start"] == 1
+    assert not values.given("start")
+
+
+def test_none_counts_as_not_given() -> None:
+    assert parse(start=None)["start"] == 1
+    assert problems(path=None) == {"path": 'missing; give it by .option("path", …).'}
+
+
+def test_an_option_in_two_spellings_is_an_error() -> None:
+    assert "given twice" in problems(path="a", PATH="b")["PATH"]
+    assert "given twice" in problems(path="a", file="b")["file"]
+
+
+def test_an_alias_gives_the_option_itself() -> None:
+    assert OPTIONS.parse("connectors.toy", {"File": "/x"})["path"] == "/x"
+
+
+def test_options_are_passed_through_by_prefix_with_keys_in_lower_case() -> None:
+    assert parse(**{"kafka.Client.Id": 7}).extra == {"kafka.client.id": "7"}
+
+
+def test_a_refused_option_is_named_with_the_reason() -> None:
+    assert problems(path="x", checkpointlocation="y") == {
+        "checkpointLocation": "belongs to the query, not to the source."
+    }
+
+
+def test_joined_options_know_both_and_the_second_wins() -> None:
+    joined = Options(a=Int(1), b=Int(1), alias={"x": "a"}) | Options(b=Int(2), refused={"c": "why"}, through=("z.",))
+    values = joined.parse("connectors.toy", {"x": "5", "z.q": "1"})
+    assert (values["a"], values["b"], values.extra) == (5, 2, {"z.q": "1"})
+    with pytest.raises(Misconfigured, match="why"):
+        joined.parse("connectors.toy", {"c": "1"})
+
+
+def test_a_check_of_several_options_runs_when_each_is_right() -> None:
+    def check(values: Values) -> list[Problem]:
+        return [Problem("start", "is above largest.")]
+
+    with pytest.raises(Misconfigured, match="is above largest"):
+        OPTIONS.parse("connectors.toy", {"path": "x"}, check)
+    with pytest.raises(Misconfigured) as caught:
+        OPTIONS.parse("connectors.toy", {"path": "x", "start": "ten"}, check)
+    assert "is above largest" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("typed", "value"), [("-5", -5), ("9", 9), (3, 3), (" 4 ", 4)])
+def test_a_whole_number_is_read(typed: object, value: int) -> None:
+    assert parse(start=typed)["start"] == value
+
+
+@pytest.mark.parametrize(
+    ("typed", "phrase"), [("10", "9 or less"), ("-6", "-5 or more"), ("1.5", "a whole number"), ("", "a whole number")]
+)
+def test_a_number_out_of_bounds_is_refused(typed: str, phrase: str) -> None:
+    assert problems(path="x", start=typed) == {"start": f"must be {phrase}; got {typed!r}"}
+
+
+@pytest.mark.parametrize(("typed", "value"), [(True, True), ("FALSE", False), (" true ", True)])
+def test_a_flag_is_read(typed: object, value: bool) -> None:
+    assert parse(strict=typed)["strict"] is value
+
+
+@pytest.mark.parametrize("typed", ["yes", "1", ""])
+def test_what_is_neither_true_nor_false_is_refused(typed: str) -> None:
+    assert problems(path="x", strict=typed) == {"strict": f"must be true or false; got {typed!r}"}
+
+
+def test_a_choice_is_spelled_as_declared() -> None:
+    assert parse(mode=" UPSERTALL")["mode"] == "upsertAll"
+
+
+@pytest.mark.parametrize(
+    ("typed", "value"),
+    [
+        ("a, b ,c", ("a", "b", "c")),
+        ('["a,b", "c"]', ("a,b", "c")),
+        (["a,b"], ("a,b",)),
+        (("x",), ("x",)),
+        ("", ()),
+        ("a,,b", ("a", "b")),
+    ],
+)
+def test_names_come_as_text_json_or_a_list(typed: object, value: tuple[str, ...]) -> None:
+    assert parse(columns=typed)["columns"] == value
+
+
+@pytest.mark.parametrize("typed", ["[1, 2]", "[", '["a"'])
+def test_a_list_that_holds_no_names_is_refused(typed: str) -> None:
+    assert problems(path="x", columns=typed)["columns"].startswith("must be a JSON list")
+
+
+def test_json_comes_as_text_or_as_the_thing_itself() -> None:
+    assert parse(config='{"a": [1]}')["config"] == parse(config={"a": [1]})["config"] == {"a": [1]}
+
+
+@pytest.mark.parametrize("typed", ["[1]", "{", "", "null"])
+def test_json_of_another_kind_is_refused(typed: str) -> None:
+    assert problems(path="x", config=typed)["config"].startswith("must be a JSON object")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("30s", 30.0),
+        ("200ms", 0.2),
+        ("15 minutes", 900.0),
+        ("1.5 h", 5400.0),
+        ("7 days", 604800.0),
+        ("5", 5.0),
+        (" 2 MIN ", 120.0),
+    ],
+)
+def test_a_duration_is_read_in_seconds(text: str, seconds: float) -> None:
+    assert duration(text) == pytest.approx(seconds)
+
+
+def test_a_bare_duration_is_in_the_unit_of_its_option() -> None:
+    assert duration("200", "ms") == pytest.approx(0.2)
+    assert Duration(None, unit="ms").parse("1500") == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize("text", ["", "s", "-1s", "1 fortnight", "1s2", "1e3s", "nan", "inf", "1 m s"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="a duration such as"):
+        duration(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("256MB", 256 << 20), ("64k", 65536), ("1.5 GiB", 3 << 29), ("10", 10), ("2T", 2 << 40), ("0b", 0)],
+)
+def test_a_size_is_read_in_bytes(text: str, number: int) -> None:
+    assert size(text) == number
+
+
+@pytest.mark.parametrize("text", ["256 XB", "", "MB", "-1MB", "1,5MB"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="a size such as"):
+        size(text)
+
+
+def test_a_size_below_the_smallest_is_refused() -> None:
+    assert problems(path="x", largest="1b") == {"largest": "must be 1024 bytes or more; got '1b'"}
+
+
+@given(st.integers(0, 2**63 - 1))
+def test_a_size_in_bytes_is_exact_to_the_largest_long(number: int) -> None:
+    assert size(str(number)) == number
+
+
+@pytest.mark.parametrize("option", ["wait", "largest"])
+def test_a_number_beyond_all_bounds_is_an_error_of_its_option(option: str) -> None:
+    assert option in problems(path="x", **{option: "9" * 400})
+
+
+SECRETS = (
+    "password",
+    "apiKey",
+    "connectionString",
+    "kafka.sasl.jaas.config",
+    "ssl.keystore.Password",
+    "authToken",
+    "clientSecret",
+    "storageOptions",
+)
+
+
+@pytest.mark.parametrize("option", SECRETS)
+def test_a_secret_is_never_shown(option: str) -> None:
+    assert is_secret(option)
+    with pytest.raises(Misconfigured) as caught:
+        Options({option: Int(None)}).parse("connectors.toy", {option: "hunter2"})
+    assert "hunter2" not in str(caught.value)
+    assert "***" in str(caught.value)
+
+
+@pytest.mark.parametrize("option", ["topic", "key", "keyColumns", "partitionKeyColumn"])
+def test_what_is_no_secret_is_shown(option: str) -> None:
+    assert not is_secret(option)
+    assert redacted(option, "value") == "'value'"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://joe:hunter2@host/x",
+        "jdbc:postgresql://joe:hunter2@host/db",
+        "a,https://joe:hunter2@h",
+        "amqp+ssl://joe:hunter2@h",
+    ],
+)
+def test_user_info_in_a_url_is_never_shown(url: str) -> None:
+    assert "hunter2" not in redacted("url", url)
+    assert "@" in redacted("url", url)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "jdbc:sqlserver://host;user=joe;password=hunter2",
+        "jdbc:postgresql://host/db?user=joe&password=hunter2",
+        "https://joe:hunter2/3@host/x",
+    ],
+)
+def test_a_password_inside_a_url_is_never_shown(value: str) -> None:
+    assert "hunter2" not in redacted("url", value)
+
+
+def test_values_do_not_show_what_they_hold() -> None:
+    values = Options(password=Text(None)).parse("connectors.toy", {"password": "hunter2"})
+    assert "hunter2" not in repr(values)
+    assert "hunter2" not in str(values)
+
+
+@given(st.dictionaries(st.text(max_size=12), st.text(max_size=12), max_size=6))
+def test_whatever_is_typed_gives_values_or_one_clear_error(typed: dict[str, str]) -> None:
+    try:
+        OPTIONS.parse("connectors.toy", typed)
+    except Misconfigured as error:
+        assert error.problems  # noqa: PT017

@@ -1,0 +1,101 @@
+"""An outage is waited for, a little longer each time, and not for ever."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from connectors.core import Fatal, Misconfigured, Transient
+from connectors.core.retry import RETRY_OPTIONS, Backoff, Retry
+
+QUICK = Retry(max_retries=3, initial_backoff=0.001, max_backoff=0.004)
+
+
+def test_pauses_grow_to_the_maximum_and_jitter_only_shortens_them() -> None:
+    retry = Retry(initial_backoff=1.0, max_backoff=60.0, multiplier=2.0)
+    for failures, full in enumerate([1, 2, 4, 8, 16, 32, 60, 60], start=1):
+        assert all(full / 2 <= retry.pause(failures) <= full for _ in range(50))
+
+
+def test_pauses_stay_at_the_maximum_after_thousands_of_failures() -> None:
+    assert Retry(max_retries=10**6, max_backoff=60.0).pause(5000) <= 60.0
+
+
+def test_the_system_says_how_long_to_wait() -> None:
+    assert Retry().pause(1, Transient("away", retry_after=7.0)) == 7.0
+    assert Retry(max_backoff=5.0).pause(1, Transient("away", retry_after=7.0)) == 5.0
+    assert Retry().pause(9, Transient("away", retry_after=0.0)) == 0.0
+
+
+def test_a_time_to_wait_for_that_has_passed_is_no_wait() -> None:
+    assert Retry().pause(1, Transient("away", retry_after=-3.0)) == 0.0
+
+
+def test_a_call_is_tried_again_while_the_system_is_away() -> None:
+    answers = iter([Transient("away"), Transient("away"), "here"])
+
+    def work() -> str:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    assert QUICK.call(work) == "here"
+
+
+def test_a_call_gives_up_with_the_last_outage() -> None:
+    tries = []
+
+    def work() -> None:
+        tries.append(1)
+        raise Transient(f"away {len(tries)}")
+
+    with pytest.raises(Transient, match="away 4"):
+        QUICK.call(work)
+    assert len(tries) == 4
+
+
+def test_what_is_no_outage_is_not_tried_again() -> None:
+    tries = []
+
+    def work() -> None:
+        tries.append(1)
+        raise Fatal("over")
+
+    with pytest.raises(Fatal):
+        QUICK.call(work)
+    assert len(tries) == 1
+
+
+def test_a_loop_gives_up_when_the_tries_are_used_up_and_begins_anew_on_progress() -> None:
+    backoff, outage = Backoff(QUICK), Transient("away")
+    for _ in range(3):
+        backoff.wait(outage, threading.Event())
+    with pytest.raises(Transient):
+        backoff.wait(outage, threading.Event())
+    backoff.reset()
+    backoff.wait(outage, threading.Event())
+
+
+def test_a_wait_ends_at_once_when_nobody_waits_any_more() -> None:
+    awake = threading.Event()
+    threading.Timer(0.05, awake.set).start()
+    begun = time.monotonic()
+    with pytest.raises(Transient):
+        Backoff(Retry(initial_backoff=60.0)).wait(Transient("away"), awake)
+    assert time.monotonic() - begun < 20
+
+
+def test_retries_are_options() -> None:
+    typed = {
+        "retry.maxRetries": "7",
+        "retry.initialBackoff": "200ms",
+        "retry.maxBackoff": "1 min",
+        "retry.multiplier": "3",
+    }
+    assert Retry.of(RETRY_OPTIONS.parse("connectors.toy", typed)) == Retry(7, 0.2, 60.0, 3)
+    assert Retry.of(RETRY_OPTIONS.parse("connectors.toy", {})) == Retry()
+    with pytest.raises(Misconfigured, match="0 or more"):
+        RETRY_OPTIONS.parse("connectors.toy", {"retry.maxRetries": "-1"})

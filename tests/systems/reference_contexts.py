@@ -1,0 +1,129 @@
+"""The reference connectors, as the suites see them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from connectors.core import Guarantee
+from connectors.systems.buffered import BufferedSink
+from connectors.systems.file_stream import FileStreamSink, FileStreamSource
+from connectors.systems.files import FilesSink
+from connectors.systems.print_rows import PrintSink
+from connectors.systems.sequence import SequenceSource
+from connectors.testing import SinkContext, SourceContext
+
+
+class SequenceContext(SourceContext):
+    """The system is a number in a file: how far the sequence goes now."""
+
+    source = SequenceSource
+    schema = pa.schema([("value", pa.int64())])
+
+    def options(self) -> dict[str, str]:
+        return {"end": str(self._end())}
+
+    def write(self, count: int) -> list[dict[str, Any]]:
+        first = self._end() + 1
+        (self.folder / "end").write_text(str(first + count - 1))
+        return [{"value": value} for value in range(first, first + count)]
+
+    def _end(self) -> int:
+        file = self.folder / "end"
+        return int(file.read_text()) if file.exists() else 0
+
+
+class FileStreamContext(SourceContext):
+    """Two files that grow, with every kind of line end."""
+
+    source = FileStreamSource
+    schema = pa.schema([("filename", pa.string()), ("position", pa.int64()), ("value", pa.string())])
+    limit: ClassVar[Mapping[str, str]] = {"maxBytesPerTrigger": "60"}
+
+    def options(self) -> dict[str, str]:
+        return {"path": str(self.folder / "*.log")}
+
+    def write(self, count: int) -> list[dict[str, Any]]:
+        rows = []
+        for number in range(count):
+            file = self.folder / f"{number % 2}.log"
+            with file.open("ab") as log:
+                log.write(f"line {number}".encode() + (b"\n", b"\r\n", b"\r")[number // 2 % 3])
+                rows.append({"filename": str(file), "position": log.tell(), "value": f"line {number}"})
+        for name in ("0.log", "1.log"):  # ends of a kind that does not wait for what follows
+            with (self.folder / name).open("ab") as log:
+                log.write(b"last\n")
+                rows.append({"filename": str(self.folder / name), "position": log.tell(), "value": "last"})
+        return rows
+
+
+class FolderContext(SinkContext):
+    """A folder, listed as any reader lists it: without hidden names."""
+
+    def options(self) -> dict[str, str]:
+        return {"path": str(self.folder)}
+
+    def files(self) -> list[Path]:
+        found = (file for file in self.folder.rglob("*") if file.is_file())
+        return sorted(file for file in found if not any(part[0] in "._" for part in file.relative_to(self.folder).parts))
+
+
+class BufferedContext(FolderContext):
+    sink = BufferedSink
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for file in self.files() for line in file.read_text().splitlines()]
+
+
+class FilesContext(FolderContext):
+    sink = FilesSink
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [row for file in self.files() for row in pq.read_table(file).to_pylist()]
+
+
+class LinesContext(FolderContext):
+    sink = FileStreamSink
+    schema = pa.schema([("value", pa.string())])
+    select = ("concat('line ', value) AS value",)
+
+    def row(self, number: int) -> dict[str, Any]:
+        return {"value": f"line {number}"}
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [{"value": line} for file in self.files() for line in file.read_text().splitlines()]
+
+
+class PrintContext(SinkContext):
+    """Standard output cannot be read back by a suite, so the printed lines also go to a file."""
+
+    guarantee = Guarantee.AT_LEAST_ONCE
+    schema = pa.schema([("value", pa.string())])
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        output = folder / "output"
+
+        class Teed(PrintSink):
+            def lines(self, rows: pa.RecordBatch, subtask: int) -> list[str]:
+                printed = super().lines(rows, subtask)
+                with output.open("a") as copy:
+                    copy.writelines(line + "\n" for line in printed)
+                return printed
+
+        self.sink = Teed  # type: ignore[misc]
+
+    def options(self) -> dict[str, str]:
+        return {}
+
+    def row(self, number: int) -> dict[str, Any]:
+        return {"value": f"line {number}"}
+
+    def rows(self) -> list[dict[str, Any]]:
+        lines = (self.folder / "output").read_text().splitlines() if (self.folder / "output").exists() else []
+        return [{"value": line.partition("> ")[2]} for line in lines]

@@ -1,0 +1,328 @@
+"""Files in a folder: names, formats, what is refused, and what a recovery does. No Spark; see test_files_native.py."""
+
+from __future__ import annotations
+
+import bz2
+import datetime
+import gzip
+import json
+import os
+import re
+import time
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv as csv
+import pyarrow.orc as orc
+import pyarrow.parquet as pq
+import pytest
+
+from connectors.core import Batch, Fatal, Misconfigured, Sink
+from connectors.core.commit import Commit
+from connectors.core.ledger import once_query
+from connectors.core.writing import stage
+from connectors.systems.buffered import BufferedSink
+from connectors.systems.file_stream import FileStreamSink
+from connectors.systems.files import FilesSink
+
+from .reference_contexts import FilesContext
+
+IDS = pa.record_batch({"id": pa.array([1, 2], pa.int64())})
+LINES = pa.record_batch({"value": ["one", None, "drei"]})
+FOLDERS = {"files": FilesSink, "buffered": BufferedSink, "file_stream": FileStreamSink}
+
+
+def write(sink: Sink, *tasks: pa.RecordBatch, number: int = 0, query: str = "q", replace: bool = False) -> Batch:
+    """Stages each of ``tasks`` and commits them as one batch."""
+    batch = Batch(sink.sink_id(), query, number, replace)
+    staged = [stage(sink, batch, rows.schema, index, iter([rows])) for index, rows in enumerate(tasks)]
+    Commit(sink).finish(batch, staged)
+    return batch
+
+
+def visible(folder: Path) -> list[Path]:
+    return FilesContext(folder).files()
+
+
+def sink(folder: Path, **options: str) -> Sink:
+    return FilesSink.of({"path": str(folder), **options})
+
+
+class TestNames:
+    def test_files_are_called_by_batch_and_number(self, tmp_path: Path) -> None:
+        made = sink(tmp_path, onLostLedger="notWritten")
+        batch = write(made, IDS, IDS, number=7)
+        assert [file.name for file in visible(tmp_path)] == [f"part-{batch.file_id()}-{n}.parquet" for n in (0, 1)]
+        assert batch.file_id().startswith("0000000007-")
+
+    def test_a_prefix_of_ones_own(self, tmp_path: Path) -> None:
+        write(sink(tmp_path, partPrefix="events"), IDS)
+        assert visible(tmp_path)[0].name.startswith("events-")
+
+    @pytest.mark.parametrize("prefix", [".part", "_part", "a/b", ""])
+    def test_a_prefix_that_hides_or_moves_the_files_is_refused(self, tmp_path: Path, prefix: str) -> None:
+        with pytest.raises(Misconfigured, match="partPrefix"):
+            sink(tmp_path, partPrefix=prefix)
+
+    @pytest.mark.parametrize("kind", FOLDERS)
+    def test_nothing_is_visible_before_the_commit_and_no_stage_is_left_after_it(self, tmp_path: Path, kind: str) -> None:
+        made = FOLDERS[kind].of({"path": str(tmp_path)})
+        batch = Batch(made.sink_id(), "q", 0)
+        staged = stage(made, batch, LINES.schema.remove_metadata(), 0, iter([LINES]))
+        assert visible(tmp_path) == []
+        assert any(file.is_file() for file in tmp_path.rglob("*"))
+        Commit(made).finish(batch, [staged])
+        assert len(visible(tmp_path)) == 1
+        assert list((tmp_path / ".connectors").glob("*/stage/*")) == []
+
+    @pytest.mark.parametrize("kind", FOLDERS)
+    def test_an_empty_batch_makes_no_file(self, tmp_path: Path, kind: str) -> None:
+        made = FOLDERS[kind].of({"path": str(tmp_path)})
+        write(made, LINES.slice(0, 0))
+        write(made, number=1)
+        assert visible(tmp_path) == []
+        write(made, LINES, number=2)
+        assert len(visible(tmp_path)) == 1
+
+    @pytest.mark.parametrize("kind", FOLDERS)
+    def test_a_path_that_is_an_url_of_a_file_is_that_folder(self, tmp_path: Path, kind: str) -> None:
+        write(FOLDERS[kind].of({"path": f"file://{tmp_path}"}), LINES)
+        assert len(visible(tmp_path)) == 1
+
+
+def rows_with_every_type() -> pa.RecordBatch:
+    fields = {
+        "text": (pa.string(), ['a "quoted", ü', None, ""]),
+        "number": (pa.int64(), [1, None, -(2**62)]),
+        "real": (pa.float64(), [0.5, None, -1e300]),
+        "flag": (pa.bool_(), [True, None, False]),
+        "exact": (pa.decimal128(20, 3), [Decimal("1.500"), None, Decimal("-12345678901234567.890")]),
+        "time": (pa.timestamp("us", "UTC"), [datetime.datetime(2025, 3, 30, 1, 30, tzinfo=datetime.timezone.utc), None, None]),
+        "naive": (pa.timestamp("us"), [datetime.datetime(1969, 12, 31, 23, 59, 59, 999999), None, None]),
+        "day": (pa.date32(), [datetime.date(2025, 2, 28), None, datetime.date(1582, 1, 1)]),
+        "bytes": (pa.binary(), [b"\x00\xff", None, b""]),
+        "items": (pa.list_(pa.int32()), [[1, None], None, []]),
+        "nested": (
+            pa.struct([("a", pa.int32()), ("b", pa.list_(pa.string()))]),
+            [{"a": 1, "b": ["x", None]}, None, {"a": None, "b": None}],
+        ),
+    }
+    arrays = [pa.array(values, kind) for kind, values in fields.values()]
+    return pa.RecordBatch.from_arrays(arrays, names=list(fields))
+
+
+class TestFormats:
+    @pytest.mark.parametrize(("kind", "read"), [("parquet", pq.read_table), ("orc", orc.read_table)])
+    def test_every_type_comes_back_as_it_was(self, tmp_path: Path, kind: str, read: Any) -> None:
+        rows = rows_with_every_type()
+        write(sink(tmp_path, fileFormat=kind), rows)
+        assert read(visible(tmp_path)[0]).to_pylist() == rows.to_pylist()
+
+    def test_json_lines_hold_every_type(self, tmp_path: Path) -> None:
+        write(sink(tmp_path, fileFormat="json"), rows_with_every_type())
+        full, null, _ = [json.loads(line) for line in visible(tmp_path)[0].read_text().splitlines()]
+        assert full["text"] == 'a "quoted", ü'
+        assert (full["day"], full["bytes"], full["items"]) == ("2025-02-28", "AP8=", [1, None])
+        assert datetime.datetime.fromisoformat(full["time"]).timestamp() == 1743298200
+        assert null == {}
+
+    def test_csv_is_quoted_as_rfc_4180_has_it(self, tmp_path: Path) -> None:
+        rows = pa.record_batch({"a": ['x "y", z', None, "line\nend"], "n": pa.array([1, None, 3], pa.int64())})
+        write(sink(tmp_path, fileFormat="csv"), rows)
+        options = csv.ReadOptions(column_names=["a", "n"])
+        parsing = csv.ParseOptions(newlines_in_values=True)
+        convert = csv.ConvertOptions(strings_can_be_null=True, quoted_strings_can_be_null=False)
+        found = csv.read_csv(visible(tmp_path)[0], read_options=options, parse_options=parsing, convert_options=convert)
+        assert found.to_pylist() == rows.to_pylist()
+
+    def test_text_is_one_line_a_row(self, tmp_path: Path) -> None:
+        write(sink(tmp_path, fileFormat="text"), LINES)
+        (file,) = visible(tmp_path)
+        assert (file.suffix, file.read_bytes()) == (".txt", b"one\n\ndrei\n")
+
+    @pytest.mark.parametrize(
+        ("kind", "rows"), [("text", IDS), ("text", rows_with_every_type()), ("csv", rows_with_every_type())], ids=str.__class__
+    )
+    def test_columns_that_a_format_cannot_hold_are_named(self, tmp_path: Path, kind: str, rows: Any) -> None:
+        with pytest.raises(Misconfigured, match=f"fileFormat.*{rows.schema.names[0]}"):
+            write(sink(tmp_path, fileFormat=kind), rows)
+        assert visible(tmp_path) == []
+
+    @pytest.mark.parametrize(
+        ("codec", "ending", "unpack"), [("gzip", ".gz", gzip.decompress), ("bzip2", ".bz2", bz2.decompress)]
+    )
+    @pytest.mark.parametrize("kind", ["json", "csv", "text"])
+    def test_lines_are_compressed_as_their_name_says(
+        self, tmp_path: Path, kind: str, codec: str, ending: str, unpack: Any
+    ) -> None:
+        write(sink(tmp_path, fileFormat=kind, compression=codec), LINES)
+        (file,) = visible(tmp_path)
+        assert file.name.endswith({"text": ".txt"}.get(kind, f".{kind}") + ending)
+        assert b"drei" in unpack(file.read_bytes())
+
+    @pytest.mark.parametrize("codec", ["none", "snappy", "gzip", "zstd", "lz4"])
+    def test_parquet_is_compressed_as_asked(self, tmp_path: Path, codec: str) -> None:
+        write(sink(tmp_path, compression=codec), IDS)
+        found = pq.ParquetFile(visible(tmp_path)[0]).metadata.row_group(0).column(0).compression
+        assert found == {"none": "UNCOMPRESSED"}.get(codec, codec.upper())
+
+    @pytest.mark.parametrize("codec", ["none", "snappy", "zlib", "zstd", "lz4"])
+    def test_orc_is_compressed_as_asked(self, tmp_path: Path, codec: str) -> None:
+        write(sink(tmp_path, fileFormat="orc", compression=codec), IDS)
+        found = orc.ORCFile(visible(tmp_path)[0]).compression
+        assert found == {"none": "UNCOMPRESSED"}.get(codec, codec.upper())
+
+    @pytest.mark.parametrize(("kind", "codec"), [("parquet", "gzp"), ("json", "snappy"), ("orc", "bzip2")])
+    def test_a_wrong_compression_is_told_with_the_right_ones(self, tmp_path: Path, kind: str, codec: str) -> None:
+        with pytest.raises(Misconfigured, match=f'compression.*none.*for {kind}; got "{codec}"'):
+            sink(tmp_path, fileFormat=kind, compression=codec)
+
+
+class TestRefusals:
+    @pytest.mark.parametrize("kind", FOLDERS)
+    def test_overwrite_is_refused_by_name_and_changes_nothing(self, tmp_path: Path, kind: str) -> None:
+        made = FOLDERS[kind].of({"path": str(tmp_path)})
+        write(made, LINES)
+        before = [file.read_bytes() for file in visible(tmp_path)]
+        with pytest.raises(Misconfigured, match=f"connectors.{kind} cannot start(.|\n)*overwrite"):
+            write(made, LINES, query=once_query(), replace=True)
+        assert [file.read_bytes() for file in visible(tmp_path)] == before
+
+    @pytest.mark.parametrize("kind", FOLDERS)
+    def test_a_folder_that_cannot_be_written_is_one_clear_error(self, tmp_path: Path, kind: str) -> None:
+        (tmp_path / "file").touch()
+        path = tmp_path / "file" / "folder"
+        with pytest.raises(Misconfigured, match=f'1 problem(.|\n)*path .*"{path}" cannot be written: Not a directory'):
+            write(FOLDERS[kind].of({"path": str(path)}), LINES)
+
+    @pytest.mark.parametrize("kind", FOLDERS)
+    def test_another_file_system_is_refused(self, kind: str) -> None:
+        with pytest.raises(Misconfigured, match="local or mounted"):
+            FOLDERS[kind].of({"path": "s3://bucket/folder"})
+
+    @pytest.mark.parametrize(
+        ("options", "option"),
+        [
+            ({"bucket": "yyyy"}, "bucket.timeColumn"),
+            ({"bucket": "'year='yyyy/'month", "bucket.timeColumn": "t"}, "bucket"),
+            ({"bucket": "yyyy", "bucket.timeColumn": "t", "partitionBy": "a"}, "bucket"),
+            ({"bucket": "yyyy", "bucket.timeColumn": "t", "bucket.timeZone": "Mars/Olympus"}, "bucket.timeZone"),
+            ({"bucket": "yyyy", "bucket.timeColumn": "t", "bucket.timeZone": "+25:00"}, "bucket.timeZone"),
+        ],
+        ids=["no column", "open quote", "with partitionBy", "no region", "no offset"],
+    )
+    def test_a_bucket_that_cannot_be_is_told(self, tmp_path: Path, options: dict[str, str], option: str) -> None:
+        with pytest.raises(Misconfigured) as error:
+            sink(tmp_path, **options)
+        assert [problem.option for problem in error.value.problems] == [option]
+
+    @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "+05:30", "-08:00"])
+    def test_regions_and_offsets_are_time_zones(self, tmp_path: Path, zone: str) -> None:
+        sink(tmp_path, **{"bucket": "yyyy", "bucket.timeColumn": "t", "bucket.timeZone": zone})
+
+    @pytest.mark.parametrize("option", ["partitionBy", "bucket"])
+    def test_folders_need_the_carrier_that_can_make_them(self, tmp_path: Path, option: str) -> None:
+        more = {"bucket": {"bucket.timeColumn": "t"}}.get(option, {})
+        with pytest.raises(Misconfigured, match=f"{option} .*foreach_batch"):
+            write(sink(tmp_path, **{option: "yyyy", **more}), IDS)
+
+    @pytest.mark.parametrize("columns", [{"other": ["a"]}, {"value": ["a"], "id": [1]}, {"value": [1]}], ids=str)
+    def test_the_line_sink_takes_one_column_of_text(self, tmp_path: Path, columns: dict[str, Any]) -> None:
+        with pytest.raises(Misconfigured, match=r"connectors\.file_stream cannot start(.|\n)*value .*strings"):
+            write(FileStreamSink.of({"file": str(tmp_path)}), pa.record_batch(columns))
+
+
+class TestRecovery:
+    """A run that recorded a batch and died is finished by the next one, and nothing is done twice."""
+
+    def decided(self, made: Sink, *tasks: pa.RecordBatch, number: int = 0) -> Batch:
+        """A batch that is recorded and not published."""
+        batch = Batch(made.sink_id(), "q", number)
+        staged = [stage(made, batch, rows.schema, index, iter([rows])) for index, rows in enumerate(tasks)]
+        commit = Commit(made)
+        commit.committer.publish = lambda *_: (_ for _ in ()).throw(OSError("died"))  # type: ignore[union-attr,method-assign]
+        with pytest.raises(OSError, match="died"):
+            commit.finish(batch, staged)
+        return batch
+
+    @pytest.mark.parametrize("kind", FOLDERS)
+    def test_what_was_decided_is_published_by_the_next_run(self, tmp_path: Path, kind: str) -> None:
+        made = FOLDERS[kind].of({"path": str(tmp_path)})
+        self.decided(made, LINES)
+        assert visible(tmp_path) == []
+        Commit(made).recover(Batch(made.sink_id(), "q", 1))
+        assert len(visible(tmp_path)) == 1
+
+    @pytest.mark.parametrize("kind", FOLDERS)
+    @pytest.mark.parametrize("later", ["move", "delete"])
+    def test_what_was_moved_or_deleted_is_not_brought_back(self, tmp_path: Path, kind: str, later: str) -> None:
+        target = tmp_path / "target"
+        made = FOLDERS[kind].of({"path": str(target)})
+        batch = self.decided(made, LINES)
+        commit = Commit(made)
+        commit.ledger.mark_published = lambda *_: (_ for _ in ()).throw(OSError("died"))  # type: ignore[union-attr,method-assign]
+        with pytest.raises(OSError, match="died"):
+            commit.recover(batch)
+        (file,) = visible(target)
+        file.rename(tmp_path / "archived") if later == "move" else file.unlink()
+        Commit(made).recover(batch)
+        assert visible(target) == []
+        assert made.ledger().unpublished() == []  # type: ignore[union-attr]
+
+    def test_of_two_files_only_the_one_that_is_missing_is_published(self, tmp_path: Path) -> None:
+        made = sink(tmp_path)
+        batch = self.decided(made, IDS, IDS)
+        (entry,) = made.ledger().unpublished()  # type: ignore[union-attr]
+        first = entry.committables[0]["data"]["files"][0][0]
+        made.folder().publish(first, f"part-{batch.file_id()}-0.parquet")  # type: ignore[attr-defined]
+        visible(tmp_path)[0].unlink()
+        Commit(made).recover(batch)
+        assert [file.name[-9:] for file in visible(tmp_path)] == ["1.parquet"]
+
+    @pytest.mark.parametrize("kind", FOLDERS)
+    def test_a_strange_file_with_the_final_name_is_an_error_and_loses_nothing(self, tmp_path: Path, kind: str) -> None:
+        made = FOLDERS[kind].of({"path": str(tmp_path)})
+        batch = Batch(made.sink_id(), "q", 0)
+        ending = {"files": "parquet", "buffered": "json", "file_stream": "txt"}[kind]
+        strange = tmp_path / f"part-{batch.file_id()}-0.{ending}"
+        strange.write_text("strange")
+        for _ in range(2):
+            with pytest.raises(Fatal, match=re.escape(strange.name)):
+                write(made, LINES)
+        assert strange.read_text() == "strange"
+        strange.rename(tmp_path / "strange")
+        Commit(made).recover(batch)
+        assert len(visible(tmp_path)) == 2
+        assert strange.read_bytes() != b"strange"
+
+    @pytest.mark.parametrize("kind", FOLDERS)
+    def test_old_orphans_are_swept_and_those_of_the_live_batch_are_not(self, tmp_path: Path, kind: str) -> None:
+        made = FOLDERS[kind].of({"path": str(tmp_path), "stagingRetention": "1 hour"})
+        live, dead = Batch(made.sink_id(), "q", 5), Batch(made.sink_id(), "q", 4)
+        for batch in (live, dead, dead):
+            stage(made, batch, LINES.schema, 0, iter([LINES]))
+        found = list((tmp_path / ".connectors").glob("*/stage/*"))
+        *old, young = sorted(found, key=lambda one: not one.name.startswith(live.prefix()))
+        for folder in old:
+            os.utime(folder, (time.time() - 7200,) * 2)
+        made.ledger().record(_entry("q", 4))  # type: ignore[union-attr]
+        Commit(made).recover(live)
+        left = list((tmp_path / ".connectors").glob("*/stage/*"))
+        assert {folder.name.split("-")[0] for folder in left} == {live.prefix(), dead.prefix()}
+        assert young in left
+        assert len(left) == 2
+
+    @pytest.mark.parametrize("kind", FOLDERS)
+    def test_two_sinks_with_ids_of_their_own_share_a_folder(self, tmp_path: Path, kind: str) -> None:
+        for name in ("left", "right"):
+            write(FOLDERS[kind].of({"path": str(tmp_path), "sinkId": name}), LINES, query=f"query of {name}")
+        assert len(visible(tmp_path)) == 2
+        assert {folder.name for folder in (tmp_path / ".connectors").iterdir()} == {"left", "right"}
+
+
+def _entry(query: str, number: int) -> Any:
+    from connectors.core.ledger import Entry
+
+    return Entry(query, number)

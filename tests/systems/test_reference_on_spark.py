@@ -1,0 +1,25 @@
+"""The reference connectors pass the cases of the kit on Spark."""
+
+from connectors.testing.spark_suites import SparkSinkSuite, SparkSourceSuite
+
+from .reference_contexts import BufferedContext, FilesContext, FileStreamContext, LinesContext, SequenceContext
+
+
+class TestSequence(SparkSourceSuite):
+    context = SequenceContext
+
+
+class TestFileStream(SparkSourceSuite):
+    context = FileStreamContext
+
+
+class TestBuffered(SparkSinkSuite):
+    context = BufferedContext
+
+
+class TestFiles(SparkSinkSuite):
+    context = FilesContext
+
+
+class TestFileStreamSink(SparkSinkSuite):
+    context = LinesContext

@@ -1,0 +1,329 @@
+"""The toy connectors, each broken by overriding one method. Each fault is one that authors really make."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from typing import Any
+
+import pyarrow as pa
+
+from connectors.core import Batch, Committable, Position, ReadLimit, SinkWriter, Slice
+from connectors.core.ledger import Entry, FileLedger
+
+from .toys import (
+    LinesCommitter,
+    LinesContext,
+    LinesSink,
+    LinesWriter,
+    LogContext,
+    LogEnumerator,
+    LogReader,
+    LogSource,
+    Numbered,
+    SqliteCommitter,
+    SqliteContext,
+    SqliteSink,
+    SqliteWriter,
+    connect,
+)
+
+
+class SkipsARowOnResume(LogContext):
+    class Reader(LogReader):
+        def resume(self, split: Numbered, records: int) -> Iterator[pa.RecordBatch]:
+            return super().resume(split, records + 1 if records else 0)
+
+    class source(LogSource):  # noqa: N801
+        def reader(self, schema: pa.Schema) -> LogReader:
+            return SkipsARowOnResume.Reader(self, schema)
+
+
+class ItsStartMoves(LogContext):
+    """Reads nothing before the start, but finds the start out again each time."""
+
+    class Enumerator(LogEnumerator):
+        def splits(self, start: Position, end: Position, parallelism: int) -> Iterator[Numbered]:
+            return super().splits(max(start, self.start(), key=lambda at: int(at["lines"])), end, parallelism)
+
+    class source(LogSource):  # noqa: N801
+        def enumerator(self) -> LogEnumerator:
+            return ItsStartMoves.Enumerator(self)
+
+
+class CutsByTodaysParallelism(LogContext):
+    class Enumerator(LogEnumerator):
+        def splits(self, start: Position, end: Position, parallelism: int) -> Iterator[Numbered]:
+            return super().splits(start, end, self.source.parallelism())
+
+    class source(LogSource):  # noqa: N801
+        def enumerator(self) -> LogEnumerator:
+            return CutsByTodaysParallelism.Enumerator(self)
+
+
+class ReadsWhatCameLater(LogContext):
+    """A replay reads to the end of the log, not to the end of its batch."""
+
+    class Enumerator(LogEnumerator):
+        def splits(self, start: Position, end: Position, parallelism: int) -> Iterator[Numbered]:
+            return super().splits(start, {"lines": self.head()}, parallelism)
+
+    class source(LogSource):  # noqa: N801
+        def enumerator(self) -> LogEnumerator:
+            return ReadsWhatCameLater.Enumerator(self)
+
+
+class CommitsTwiceOnReplay(SqliteContext):
+    """Believes that the newest batch is the one before, so it writes a replayed batch again."""
+
+    class Committer(SqliteCommitter):
+        def last(self, query: str) -> Entry | None:
+            last = super().last(query)
+            return dataclasses.replace(last, batch=last.batch - 1) if last else None
+
+        def record(self, database: sqlite3.Connection, entry: Entry) -> None:
+            values = (self.sink_id, entry.query, entry.batch, entry.rows)
+            database.execute("INSERT OR REPLACE INTO ledger VALUES (?, ?, ?, ?)", values)
+
+    class sink(SqliteSink):  # noqa: N801
+        def committer(self) -> SqliteCommitter:
+            return CommitsTwiceOnReplay.Committer(self.target(), self.sink_id())
+
+
+class CommitsInTwoSteps(SqliteContext):
+    """The rows are committed first and the ledger after them: a crash between the two doubles the batch."""
+
+    class Committer(SqliteCommitter):
+        def record(self, database: sqlite3.Connection, entry: Entry) -> None:
+            pass
+
+        def commit(self, entry: Entry, committables: Sequence[Committable]) -> None:
+            super().commit(entry, committables)
+            with closing(connect(self.path)) as database:
+                super().record(database, entry)
+
+    class sink(SqliteSink):  # noqa: N801
+        def committer(self) -> SqliteCommitter:
+            return CommitsInTwoSteps.Committer(self.target(), self.sink_id())
+
+
+class PublishesTwice(LinesContext):
+    """Copies under a new name at each call, so that a publication that is called again doubles the rows."""
+
+    class Committer(LinesCommitter):
+        def publish(self, batch: Batch, committables: Sequence[Committable]) -> None:
+            for committable in committables:
+                staged = self.folder.stage(committable.data["attempt"]) / "rows"
+                (self.folder.root / f"{batch.attempt()}.json").write_bytes(staged.read_bytes())
+
+    class sink(LinesSink):  # noqa: N801
+        def committer(self) -> LinesCommitter:
+            return PublishesTwice.Committer(self.folder())
+
+
+class UndoesWhatIsPublished(SqliteContext):
+    """Discards by batch: the newest rows go, whoever wrote them."""
+
+    class Committer(SqliteCommitter):
+        def discard(self, committable: Committable) -> None:
+            super().discard(committable)
+            with closing(connect(self.path)) as database:
+                database.execute("DELETE FROM rows WHERE id > (SELECT max(id) FROM rows) - ?", (committable.rows,))
+
+    class sink(SqliteSink):  # noqa: N801
+        def committer(self) -> SqliteCommitter:
+            return UndoesWhatIsPublished.Committer(self.target(), self.sink_id())
+
+
+class UndoesABatchThatIsDecided(LinesContext):
+    """Its ledger does not know a batch before it is published, so the abort of a failed commit removes the rows."""
+
+    class Ledger(FileLedger):
+        def last(self, query: str) -> Entry | None:
+            recorded, done = self._batches(query)
+            return self._entry(query, max(recorded & done)) if recorded & done else None
+
+    class sink(LinesSink):  # noqa: N801
+        def ledger(self) -> FileLedger:
+            return UndoesABatchThatIsDecided.Ledger(self.folder().ledger().store)
+
+
+class LosesADecidedBatch(LinesContext):
+    """Forgets what was decided and not published."""
+
+    class Ledger(FileLedger):
+        def unpublished(self) -> list[Entry]:
+            return []
+
+    class sink(LinesSink):  # noqa: N801
+        def ledger(self) -> FileLedger:
+            return LosesADecidedBatch.Ledger(self.folder().ledger().store)
+
+
+class DependsOnTheLayout(SqliteContext):
+    """Each task commits its rows by itself, once per batch and subtask: a replay with other subtasks is not the same."""
+
+    class Writer(SqliteWriter):
+        def __init__(self, path: str, attempt: str, token: str) -> None:
+            super().__init__(path, attempt)
+            self.token = token
+
+        def prepare(self) -> Committable:
+            with closing(connect(self.path)) as database:
+                database.execute("BEGIN IMMEDIATE")
+                if not database.execute("SELECT 1 FROM ledger WHERE sink = ?", (self.token,)).fetchone():
+                    database.execute("INSERT INTO ledger VALUES (?, '', 0, 0)", (self.token,))
+                    database.execute("INSERT INTO rows SELECT id, name FROM staged WHERE attempt = ?", (self.attempt,))
+                database.execute("DELETE FROM staged WHERE attempt = ?", (self.attempt,))
+                database.execute("COMMIT")
+            return super().prepare()
+
+    class sink(SqliteSink):  # noqa: N801
+        def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> SinkWriter:
+            return DependsOnTheLayout.Writer(self.target(), batch.attempt(), f"{batch.prefix()} {subtask}")
+
+
+class TrustsTheAttemptNumber(LinesContext):
+    """Attempts are numbered by the process, from 0: after a restart the files of a dead attempt are taken for its own."""
+
+    class sink(LinesSink):  # noqa: N801
+        def __init__(self, values: Any) -> None:
+            super().__init__(values)
+            self.attempts: dict[tuple[int, int], int] = {}
+
+        def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> SinkWriter:
+            attempt = self.attempts.setdefault((batch.number, subtask), 0)
+            self.attempts[batch.number, subtask] += 1
+            return LinesWriter(self.folder(), f"{batch.prefix()}-{subtask}-{attempt}")
+
+
+class SkipsByBatchIdAlone(LinesContext):
+    """Records neither rows nor checksum, so it takes any batch of the same number for the committed one."""
+
+    class Ledger(FileLedger):
+        def record(self, entry: Entry) -> bool:
+            return super().record(dataclasses.replace(entry, rows=None, checksum=None))
+
+    class sink(LinesSink):  # noqa: N801
+        def ledger(self) -> FileLedger:
+            return SkipsByBatchIdAlone.Ledger(self.folder().ledger().store)
+
+
+class KnowsNoOlderBatch(LinesContext):
+    """Looks a batch up by its number: an older checkpoint finds its batches and skips them, whatever they hold."""
+
+    class Ledger(FileLedger):
+        def last(self, query: str) -> Entry | None:
+            recorded = self._batches(query)[0]
+            return self._entry(query, min(recorded)) if recorded else None
+
+    class sink(LinesSink):  # noqa: N801
+        def ledger(self) -> FileLedger:
+            return KnowsNoOlderBatch.Ledger(self.folder().ledger().store)
+
+
+class NumbersItsOffsetsInMemory(LogContext):
+    """Remembers in the enumerator how far it was, so a restarted query begins again."""
+
+    class Enumerator(LogEnumerator):
+        at = 0
+
+        def advance(self, at: Position, head: int, limit: ReadLimit) -> Position:
+            self.at = int(super().advance({"lines": self.at}, head, limit)["lines"])
+            return {"lines": self.at}
+
+    class source(LogSource):  # noqa: N801
+        def enumerator(self) -> LogEnumerator:
+            return NumbersItsOffsetsInMemory.Enumerator(self)
+
+
+class NeverStandsStill(LogContext):
+    """Puts the time into its position."""
+
+    class Enumerator(LogEnumerator):
+        def advance(self, at: Position, head: int, limit: ReadLimit) -> Position:
+            return {**super().advance(at, head, limit), "seen": time.time_ns()}
+
+    class source(LogSource):  # noqa: N801
+        def enumerator(self) -> LogEnumerator:
+            return NeverStandsStill.Enumerator(self)
+
+
+class IgnoresTheLimit(LogContext):
+    class Enumerator(LogEnumerator):
+        def advance(self, at: Position, head: int, limit: ReadLimit) -> Position:
+            return super().advance(at, head, ReadLimit(rows=limit.rows and limit.rows + 1))
+
+    class source(LogSource):  # noqa: N801
+        def enumerator(self) -> LogEnumerator:
+            return IgnoresTheLimit.Enumerator(self)
+
+
+class ListsItsSplits(LogContext):
+    class Enumerator(LogEnumerator):
+        def splits_of(self, part: Slice) -> Iterator[Numbered]:
+            return list(super().splits_of(part))  # type: ignore[return-value]
+
+    class source(LogSource):  # noqa: N801
+        def enumerator(self) -> LogEnumerator:
+            return ListsItsSplits.Enumerator(self)
+
+
+class SwallowsErrors(LogContext):
+    """Takes any error for the end of the log. (The emitter is where a fault of the reader passes by.)"""
+
+    class source(LogSource):  # noqa: N801
+        def __init_subclass__(cls, **kwargs: Any) -> None:
+            made = cls.reader
+
+            def reader(self: LogSource, schema: pa.Schema) -> Any:
+                return SwallowsErrors.Quiet(made(self, schema))
+
+            cls.reader = reader  # type: ignore[method-assign]
+
+    class Quiet(LogReader):
+        def __init__(self, inner: Any) -> None:
+            super().__init__(inner.inner.source, inner.inner.schema)
+            self.inner = inner
+
+        def read(self, split: Numbered) -> Iterator[pa.RecordBatch]:
+            with contextlib.suppress(Exception):
+                yield from self.inner.read(split)
+
+
+class KnowsOneQueryOnly(LinesContext):
+    class Ledger(FileLedger):
+        def queries(self) -> frozenset[str]:
+            return frozenset()
+
+    class sink(LinesSink):  # noqa: N801
+        def ledger(self) -> FileLedger:
+            return KnowsOneQueryOnly.Ledger(self.folder().ledger().store)
+
+
+class SharesOneLedger(SqliteContext):
+    """Keeps one ledger for the target, whatever the sink id."""
+
+    class sink(SqliteSink):  # noqa: N801
+        def committer(self) -> SqliteCommitter:
+            return SqliteCommitter(self.target(), "the only one")
+
+
+class LosesTheLastRows(LinesContext):
+    """Buffers, and does not flush at the end."""
+
+    class Writer(LinesWriter):
+        waiting: pa.RecordBatch | None = None
+
+        def write(self, batch: pa.RecordBatch) -> None:
+            if self.waiting is not None:
+                super().write(self.waiting)
+            self.waiting = batch
+
+    class sink(LinesSink):  # noqa: N801
+        def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> SinkWriter:
+            return LosesTheLastRows.Writer(self.folder(), batch.attempt())

@@ -1,0 +1,282 @@
+"""Small correct connectors, and how the suites see them. The tests break them, one method at a time."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from connectors.core import (
+    REQUIRED,
+    Batch,
+    Choice,
+    Committable,
+    Committer,
+    GlobalCommitter,
+    Options,
+    Position,
+    ReadLimit,
+    Sink,
+    SinkWriter,
+    Source,
+    Split,
+    SplitEnumerator,
+    SplitReader,
+    Text,
+)
+from connectors.core.folder import TargetFolder
+from connectors.core.ledger import Entry, FileLedger
+from connectors.core.serde import to_json_lines
+from connectors.core.sharing import even_ranges
+from connectors.testing import SinkContext, SourceContext
+
+
+@dataclass(frozen=True)
+class Numbered(Split):
+    """The lines ``first..last`` of the log, both included."""
+
+    first: int
+    last: int
+
+
+class LogSource(Source):
+    """The lines of a file that only grows."""
+
+    name, schema = "toy_log", "line string"
+    options = Options(path=Text(REQUIRED), start=Choice("earliest", among=("earliest", "latest")))
+    bounded = True
+
+    def enumerator(self) -> LogEnumerator:
+        return LogEnumerator(self)
+
+    def reader(self, schema: pa.Schema) -> LogReader:
+        return LogReader(self, schema)
+
+    def lines(self) -> list[str]:
+        return Path(self.values["path"]).read_text().splitlines()
+
+
+class LogEnumerator(SplitEnumerator[Numbered]):
+    def __init__(self, source: LogSource) -> None:
+        self.source = source
+
+    def start(self) -> Position:
+        return {"lines": self.head() if self.source.values["start"] == "latest" else 0}
+
+    def head(self) -> int:
+        return len(self.source.lines())
+
+    def advance(self, at: Position, head: int, limit: ReadLimit) -> Position:
+        return {"lines": head if limit.rows is None else min(head, at["lines"] + limit.rows)}
+
+    def splits(self, start: Position, end: Position, parallelism: int) -> Iterator[Numbered]:
+        for first, last in even_ranges(start["lines"], end["lines"] - 1, parallelism):
+            yield Numbered(first, last)
+
+
+class LogReader(SplitReader[Numbered]):
+    def __init__(self, source: LogSource, schema: pa.Schema) -> None:
+        super().__init__()
+        self.source = source
+        self.schema = schema
+
+    def read(self, split: Numbered) -> Iterator[pa.RecordBatch]:
+        return self.resume(split, 0)
+
+    def resume(self, split: Numbered, records: int) -> Iterator[pa.RecordBatch]:
+        lines = self.source.lines()[split.first + records : split.last + 1]
+        for first in range(0, len(lines), 4):
+            yield pa.RecordBatch.from_pydict({"line": lines[first : first + 4]}, schema=self.schema)
+
+
+class LogContext(SourceContext):
+    source = LogSource
+    schema = pa.schema([("line", pa.string())])
+    latest: ClassVar[Mapping[str, str] | None] = {"start": "latest"}
+
+    def options(self) -> dict[str, str]:
+        return {"path": str(self._log())}
+
+    def write(self, count: int) -> list[dict[str, Any]]:
+        there = len(self._log().read_text().splitlines())
+        lines = [f"line {number}" for number in range(there, there + count)]
+        with self._log().open("a") as log:
+            log.writelines(line + "\n" for line in lines)
+        return [{"line": line} for line in lines]
+
+    def _log(self) -> Path:
+        log = self.folder / "log"
+        log.touch()
+        return log
+
+
+class LinesSink(Sink):
+    """JSON lines in a folder, a file for each task, with a ledger of files."""
+
+    name = "toy_lines"
+    options = Options(path=Text(REQUIRED))
+
+    def target(self) -> str:
+        return str(self.values["path"])
+
+    def folder(self) -> TargetFolder:
+        return TargetFolder(self.values["path"], self.sink_id())
+
+    def ledger(self) -> FileLedger:
+        return self.folder().ledger()
+
+    def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> SinkWriter:
+        return LinesWriter(self.folder(), batch.attempt())
+
+    def committer(self) -> Committer:
+        return LinesCommitter(self.folder())
+
+
+class LinesWriter(SinkWriter):
+    def __init__(self, folder: TargetFolder, attempt: str) -> None:
+        self.folder = folder
+        self.attempt = attempt
+        self.rows = 0
+        self.file = folder.stage(attempt) / "rows"
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        with self.file.open("ab") as file:
+            file.write(to_json_lines(batch))
+        self.rows += batch.num_rows
+
+    def prepare(self) -> Committable:
+        self.file.touch()
+        return Committable(self.rows, {"attempt": self.attempt})
+
+    def abort(self) -> None:
+        self.folder.remove(self.attempt)
+
+
+class LinesCommitter(Committer):
+    def __init__(self, folder: TargetFolder) -> None:
+        self.folder = folder
+
+    def publish(self, batch: Batch, committables: Sequence[Committable]) -> None:
+        for number, committable in enumerate(committables):
+            staged = self.folder.stage(committable.data["attempt"]) / "rows"
+            self.folder.publish(self.folder.relative(staged), f"{batch.file_id()}-{number}.json")
+            self.discard(committable)
+
+    def discard(self, committable: Committable) -> None:
+        self.folder.remove(committable.data["attempt"])
+
+
+class LinesContext(SinkContext):
+    sink = LinesSink
+
+    def options(self) -> dict[str, str]:
+        return {"path": str(self.folder)}
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for file in self.folder.glob("*.json") for line in file.read_text().splitlines()]
+
+
+TABLES = """
+CREATE TABLE IF NOT EXISTS staged (attempt TEXT, id INTEGER, name TEXT);
+CREATE TABLE IF NOT EXISTS rows (id INTEGER, name TEXT);
+CREATE TABLE IF NOT EXISTS ledger (sink TEXT, query TEXT, batch INTEGER, rows INTEGER, PRIMARY KEY (sink, query, batch));
+"""
+
+
+def connect(path: str) -> sqlite3.Connection:
+    """A connection that waits for others. A killed process loses nothing without fsync; only a power cut would."""
+    connection = sqlite3.connect(path, timeout=30, isolation_level=None)
+    connection.executescript("PRAGMA synchronous = OFF;")
+    if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'ledger'").fetchone():
+        connection.executescript(TABLES)
+    return connection
+
+
+class SqliteSink(Sink):
+    """A table of SQLite: rows and ledger in one transaction."""
+
+    name = "toy_sqlite"
+    options = Options(path=Text(REQUIRED))
+
+    def target(self) -> str:
+        return str(self.values["path"])
+
+    def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> SinkWriter:
+        return SqliteWriter(self.target(), batch.attempt())
+
+    def committer(self) -> GlobalCommitter:
+        return SqliteCommitter(self.target(), self.sink_id())
+
+
+class SqliteWriter(SinkWriter):
+    def __init__(self, path: str, attempt: str) -> None:
+        self.path = path
+        self.attempt = attempt
+        self.rows = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        rows = [(self.attempt, row["id"], row["name"]) for row in batch.to_pylist()]
+        with closing(connect(self.path)) as database:
+            database.executemany("INSERT INTO staged VALUES (?, ?, ?)", rows)
+        self.rows += len(rows)
+
+    def prepare(self) -> Committable:
+        return Committable(self.rows, {"attempt": self.attempt})
+
+    def abort(self) -> None:
+        SqliteCommitter(self.path, "").discard(Committable(0, {"attempt": self.attempt}))
+
+
+class SqliteCommitter(GlobalCommitter):
+    def __init__(self, path: str, sink_id: str) -> None:
+        self.path = path
+        self.sink_id = sink_id
+
+    def last(self, query: str) -> Entry | None:
+        with closing(connect(self.path)) as database:
+            found = database.execute(
+                "SELECT batch, rows FROM ledger WHERE sink = ? AND query = ? ORDER BY batch DESC LIMIT 1",
+                (self.sink_id, query),
+            ).fetchone()
+        return Entry(query, *found) if found else None
+
+    def queries(self) -> frozenset[str]:
+        with closing(connect(self.path)) as database:
+            found = database.execute("SELECT DISTINCT query FROM ledger WHERE sink = ?", (self.sink_id,)).fetchall()
+        return frozenset(query for (query,) in found if "-" not in query[:5])
+
+    def commit(self, entry: Entry, committables: Sequence[Committable]) -> None:
+        with closing(connect(self.path)) as database:
+            database.execute("BEGIN IMMEDIATE")
+            self.record(database, entry)
+            for committable in committables:
+                attempt = (committable.data["attempt"],)
+                database.execute("INSERT INTO rows SELECT id, name FROM staged WHERE attempt = ?", attempt)
+                database.execute("DELETE FROM staged WHERE attempt = ?", attempt)
+            database.execute("COMMIT")
+
+    def record(self, database: sqlite3.Connection, entry: Entry) -> None:
+        values = (self.sink_id, entry.query, entry.batch, entry.rows)
+        database.execute("INSERT INTO ledger VALUES (?, ?, ?, ?)", values)
+
+    def discard(self, committable: Committable) -> None:
+        with closing(connect(self.path)) as database:
+            database.execute("DELETE FROM staged WHERE attempt = ?", (committable.data["attempt"],))
+
+
+class SqliteContext(SinkContext):
+    sink = SqliteSink
+
+    def options(self) -> dict[str, str]:
+        return {"path": str(self.folder / "target.db")}
+
+    def rows(self) -> list[dict[str, Any]]:
+        with closing(connect(self.options()["path"])) as database:
+            return [{"id": key, "name": name} for key, name in database.execute("SELECT id, name FROM rows")]
