@@ -1,0 +1,38 @@
+"""Data quality: a check is defined once, and used on rows before they are written and on the output afterwards.
+
+::
+
+    checks = quality.Checks([quality.not_null("id"), quality.unique("id"), quality.between("delay", -60, 1500)])
+
+    good, quarantined = checks.split(df)                                      # rows, by a Spark predicate
+    stream.writeStream.foreachBatch(checks.foreach_batch(good=…, quarantined=…))
+    checks.validate(spark.read.table("orders"), name="orders").enforce()      # the output, by Great Expectations
+
+Both uses give the same answer for the same rows. All of it is DataFrame API, so it runs on Spark Connect too.
+"""
+
+from .check import Check
+from .define import between, expression, fresh, in_set, matches, not_null, row_count, unique
+from .report import Outcome, QualityFailed, Report
+from .suite import FAILED_CHECKS, BatchCounts, Checks, Sink, Split, SplitBatch
+
+__all__ = [
+    "FAILED_CHECKS",
+    "BatchCounts",
+    "Check",
+    "Checks",
+    "Outcome",
+    "QualityFailed",
+    "Report",
+    "Sink",
+    "Split",
+    "SplitBatch",
+    "between",
+    "expression",
+    "fresh",
+    "in_set",
+    "matches",
+    "not_null",
+    "row_count",
+    "unique",
+]

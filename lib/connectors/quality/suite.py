@@ -1,0 +1,251 @@
+"""``Checks``: several checks, applied to rows before they are written and to a table after it was."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from pyspark.logger import PySparkLogger
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+
+from ..core.errors import Misconfigured, Problem
+from .check import Check, RowCheck
+from .judge import cached, judge
+from .report import Outcome, Report
+from .set_checks import RowCount
+
+FAILED_CHECKS = "failed_checks"
+"""The column of quarantined rows: the names of the checks that each row failed."""
+
+Sink = Callable[[DataFrame, int], Any]
+"""What takes a batch: a function of (DataFrame, batch id), such as ``connectors.foreach_batch(...)`` returns."""
+
+_log = logging.getLogger("connectors.quality")
+_SAMPLES = 5
+
+
+class Split(NamedTuple):
+    """The two parts of a DataFrame. Every row of the input is in exactly one of them."""
+
+    good: DataFrame
+    quarantined: DataFrame
+
+
+class Checks:
+    """Checks that belong together, each with its own name.
+
+    ``row_checks`` are the names of those that judge single rows, ``set_checks`` of those that judge the whole
+    (``unique``, ``row_count``, ``fresh``): :meth:`split` and :meth:`foreach_batch` apply the first, and
+    :meth:`validate` applies all. Null passes every check but ``not_null``.
+
+    Raises :class:`~connectors.core.errors.Misconfigured` with everything that is wrong: here what the arguments
+    show, and at first use what only the columns show (unknown names, types, regular expressions).
+    """
+
+    def __init__(self, checks: Sequence[Check]) -> None:
+        self.checks = tuple(checks)
+        _refuse(_problems(self.checks))
+        self._fitting: set[str] = set()
+
+    @property
+    def row_checks(self) -> tuple[str, ...]:
+        return tuple(check.name for check in self.checks if check.is_row_check)
+
+    @property
+    def set_checks(self) -> tuple[str, ...]:
+        return tuple(check.name for check in self.checks if not check.is_row_check)
+
+    def __repr__(self) -> str:
+        lines = [f"  {check.name:<40} {'row' if check.is_row_check else 'set'}" for check in self.checks]
+        return "\n".join([f"{len(self.checks)} checks; set checks are judged by validate() only:", *lines])
+
+    def mark(self, df: DataFrame) -> DataFrame:
+        """``df`` with the column ``failed_checks`` (array of text): the names of the row checks that a row fails."""
+        self._must_fit(df)
+        if FAILED_CHECKS in df.columns:
+            _refuse([Problem(FAILED_CHECKS, "is a column of the input already; drop it before checking again")])
+        failed = [
+            sf.when(sf.expr(check.failed), sf.lit(check.name)) for check in self.checks if isinstance(check, RowCheck)
+        ]
+        names = sf.array_compact(sf.array(*failed)) if failed else sf.array()
+        return df.withColumn(FAILED_CHECKS, names.cast("array<string>"))
+
+    def split(self, df: DataFrame) -> Split:
+        """``(good, quarantined)``; the second has the column ``failed_checks``. For a batch or a stream.
+
+        Lazy, as any transformation: an action on each part computes the input once for each. To write both parts
+        from one pass over a batch, use the function of :meth:`foreach_batch` directly.
+        """
+        self._tell_set_checks()
+        return _parts(self.mark(df))
+
+    def foreach_batch(self, *, good: Sink, quarantined: Sink) -> SplitBatch:
+        """A function for ``writeStream.foreachBatch`` that gives each batch's rows to ``good`` or ``quarantined``.
+
+        Both are called for every batch, also when their part is empty, first ``quarantined``. The batch is computed
+        once. If a sink fails, Spark replays the batch to both under the same id, so both should be idempotent.
+        The function also takes a batch DataFrame by hand: ``checks.foreach_batch(...)(df, 0)``.
+        """
+        sinks = {"good": good, "quarantined": quarantined}
+        _refuse(
+            [
+                Problem(key, f"must be a function of (DataFrame, batch id); got {type(sink).__name__}")
+                for key, sink in sinks.items()
+                if not callable(sink)
+            ]
+        )
+        self._tell_set_checks()
+        return SplitBatch(self, good, quarantined)
+
+    def validate(self, df: DataFrame, name: str = "output") -> Report:
+        """Great Expectations' verdict of all checks on a written output, with a few failing rows of each check.
+
+        ``name`` is what the report and its error call the output. An output without rows fails, unless a
+        ``row_count(min=0)`` is among the checks. Raises :class:`~connectors.core.errors.ConnectorError` when a check
+        cannot be computed at all.
+        """
+        if df.isStreaming:
+            _refuse([Problem("df", "is a stream; validate() judges what was written: read it with spark.read")])
+        self._must_fit(df)
+        checks = self.checks
+        if not any(isinstance(check, RowCount) for check in checks):
+            checks = (RowCount("row_count(min=1)"), *checks)
+        with cached(df):
+            result = judge(df, checks, name)
+            return Report(name, _outcomes(df, checks, result), result)
+
+    def _must_fit(self, df: DataFrame) -> None:
+        schema = df.schema.json()
+        if schema not in self._fitting:
+            with _spark_unlogged():
+                problems = [Problem(check.name, text) for check in self.checks for text in _misfits(check, df)]
+            _refuse(problems)
+            self._fitting.add(schema)
+
+    def _tell_set_checks(self) -> None:
+        if self.set_checks:
+            _log.info("not applied to single rows, only by validate(): %s", ", ".join(self.set_checks))
+
+
+class BatchCounts(NamedTuple):
+    """What became of one batch; ``rows == good + quarantined``."""
+
+    batch_id: int
+    rows: int
+    good: int
+    quarantined: int
+
+
+class SplitBatch:
+    """What :meth:`Checks.foreach_batch` returns. ``last`` has the counts of the last finished batch.
+
+    On Spark Connect a stream calls a copy of it on the server, so that ``last`` stays None at the client; the
+    counts are in the log ``connectors.quality`` there.
+    """
+
+    def __init__(self, checks: Checks, good: Sink, quarantined: Sink) -> None:
+        self._checks, self._good, self._quarantined = checks, good, quarantined
+        self.last: BatchCounts | None = None
+
+    def __call__(self, df: DataFrame, batch_id: int) -> None:
+        with cached(self._checks.mark(df)) as marked:
+            counts = _counted(marked, batch_id)
+            parts = _parts(marked)
+            self._quarantined(parts.quarantined, batch_id)
+            self._good(parts.good, batch_id)
+        self.last = counts
+        _log.info("batch %d: %d rows = %d good + %d quarantined", *counts)
+
+
+def _counted(marked: DataFrame, batch_id: int) -> BatchCounts:
+    """The counts, taken first: this computes the whole batch into the cache, whatever part of it a sink reads."""
+    counted = marked.agg(sf.count("*"), sf.count_if(_passed()), sf.count_if(~_passed())).first()
+    assert counted is not None, "an aggregate without groups has one row"
+    return BatchCounts(batch_id, *counted)
+
+
+def _parts(marked: DataFrame) -> Split:
+    return Split(marked.where(_passed()).drop(FAILED_CHECKS), marked.where(~_passed()))
+
+
+def _passed() -> Column:
+    return sf.size(FAILED_CHECKS) == 0
+
+
+def _problems(checks: Sequence[Check]) -> Iterator[Problem]:
+    wrong = [check for check in checks if not isinstance(check, Check)]
+    if not checks:
+        yield Problem("checks", "is empty; give at least one, such as quality.not_null('id')")
+    for other in wrong:
+        yield Problem("checks", f"takes what quality.not_null(…) and the others return; got {other!r}")
+    right = [check for check in checks if isinstance(check, Check)]
+    for check in right:
+        for text in check.problems():
+            yield Problem(check.name, text)
+    for name, times in Counter(check.name for check in right).items():
+        if times > 1:
+            yield Problem(name, f"is given {times} times; remove it or tell them apart by name=…")
+
+
+def _misfits(check: Check, df: DataFrame) -> Iterator[str]:
+    missing = [column for column in check.columns if column not in df.columns]
+    for column in missing:
+        yield f'"{column}" is no column{_hint(column, df.columns)}'
+    if not missing:
+        yield from check.misfits(df)
+
+
+@contextlib.contextmanager
+def _spark_unlogged() -> Iterator[None]:
+    """Without PySpark's own log of a failed analysis, a page of Java, for errors that we report in a line."""
+    log = PySparkLogger.getLogger("SQLQueryContextLogger")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+
+
+def _hint(name: str, existing: Sequence[str]) -> str:
+    spelled = {column.lower(): column for column in existing}
+    close = difflib.get_close_matches(name.lower(), list(spelled), n=1)
+    return f'; did you mean "{spelled[close[0]]}"?' if close else f"; there are {', '.join(existing)}"
+
+
+def _refuse(problems: Sequence[Problem] | Iterator[Problem]) -> None:
+    found = list(problems)
+    if found:
+        raise Misconfigured("quality.Checks", found)
+
+
+def _outcomes(df: DataFrame, checks: Sequence[Check], result: Any) -> list[Outcome]:
+    """In the order of the checks: Great Expectations returns its results in one of its own."""
+    by_name = {outcome.expectation_config.meta["check"]: outcome for outcome in result.results}
+    rows = next(o.result["observed_value"] for o in result.results if "observed_value" in o.result)
+    return [_outcome(df, check, by_name[check.name], rows) for check in checks]
+
+
+def _outcome(df: DataFrame, check: Check, judged: Any, rows: int) -> Outcome:
+    ok = bool(judged.success)
+    sample = None if ok else check.sample(df, _SAMPLES)
+    return Outcome(
+        check=check.name,
+        meaning=check.meaning,
+        expectation=judged.expectation_config.type,
+        ok=ok,
+        failing=_failing(check, judged, rows),
+        rows=rows,
+        sample=[] if sample is None else [row.asDict(recursive=True) for row in sample.collect()],
+    )
+
+
+def _failing(check: Check, judged: Any, rows: int) -> int:
+    if isinstance(check, RowCount):
+        return check.off_by(rows)
+    return int(judged.result.get("unexpected_count") or 0)
