@@ -1,0 +1,222 @@
+"""What stands between a slot and the user's function: cache, circuit breaker, rate limit, retries. All optional.
+
+Each layer is called as the engine calls, ``await layer(rows, slot)``: with one row, or with a list where the operator
+asks for several at once. All belong to the thread of the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from math import inf
+from typing import Any, Final, Protocol
+
+from ..core.errors import Transient
+from .counters import Counters
+from .policies import CircuitBreaker, Retry
+from .work import Call, Slot
+
+Invoke = Callable[[Any], Awaitable[Any]]
+_ASK_AGAIN: Final = "the call that others waited for was cancelled"
+
+
+class CircuitOpen(Transient):
+    """No call was made: the service failed too often in a row."""
+
+
+class Limiter(Protocol):
+    """What is used of ``aiolimiter.AsyncLimiter``."""
+
+    async def acquire(self, amount: float = 1) -> None: ...
+
+
+class Breaker:
+    """A circuit breaker's state: closed, open, or half-open with one call on trial."""
+
+    def __init__(self, policy: CircuitBreaker, now: Callable[[], float]) -> None:
+        self._policy, self._now = policy, now
+        self._failures = 0
+        self._opened: float | None = None
+        self._on_trial = False
+
+    def check(self) -> None:
+        """Raises :class:`CircuitOpen` when no call may be made now."""
+        if self._opened is None:
+            return
+        waited = self._now() - self._opened
+        if self._on_trial or waited < self._policy.reset_seconds:
+            raise CircuitOpen(f"the circuit is open after {self._failures} failures in a row")
+
+    def begin(self) -> None:
+        """A call is made; where the circuit was open it is the one on trial."""
+        self.check()
+        self._on_trial = self._opened is not None
+
+    def succeeded(self) -> None:
+        self._failures, self._opened, self._on_trial = 0, None, False
+
+    def given_up(self) -> None:
+        """The call says nothing about the service: another may be on trial."""
+        self._on_trial = False
+
+    def failed(self) -> None:
+        self._failures += 1
+        if self._on_trial or (self._opened is None and self._failures >= self._policy.failures):
+            self._opened, self._on_trial = self._now(), False
+
+
+class Attempts:
+    """One call with everything that makes it robust."""
+
+    def __init__(
+        self, invoke: Invoke, counters: Counters, retry: Retry | None, limiter: Limiter | None, breaker: Breaker | None
+    ) -> None:
+        self._invoke, self._counters = invoke, counters
+        self._retry = retry or Retry(max_retries=0)
+        self._limiter, self._breaker = limiter, breaker
+
+    async def __call__(self, rows: Any, slot: Slot) -> Any:
+        failures = 0
+        while True:
+            outage: Exception | None = None
+            try:
+                result = await self._attempt(rows, slot)
+            except Exception as error:
+                if self._is_last(failures, slot) or not self._worth_another(error):
+                    raise
+                outage = error
+            else:
+                when = self._retry.when
+                if when is None or self._is_last(failures, slot) or not when(result):
+                    return result
+            failures += 1
+            self._counters.retries += 1
+            await asyncio.sleep(self._retry.pauses.pause(failures, outage))
+
+    def _is_last(self, failures: int, slot: Slot) -> bool:
+        """No tries are left, or nobody waits any more: the call turned its cancel into something else."""
+        return failures == self._retry.max_retries or slot.late
+
+    def _worth_another(self, error: Exception) -> bool:
+        return isinstance(error, self._retry.on) and not isinstance(error, CircuitOpen)
+
+    async def _attempt(self, rows: Any, slot: Slot) -> Any:
+        if self._breaker:
+            await self._checked(self._breaker.check)
+        if self._limiter:
+            await _off_the_clock(self._limiter, slot)
+        return await (self._guarded(rows, slot, self._breaker) if self._breaker else self._invoke(rows))
+
+    async def _guarded(self, rows: Any, slot: Slot, breaker: Breaker) -> Any:
+        await self._checked(breaker.begin)
+        try:
+            result = await self._invoke(rows)
+        except Exception:
+            breaker.failed()
+            raise
+        except BaseException:  # a cancel: a timeout is the service's fault, the end of the task is not
+            (breaker.failed if slot.late else breaker.given_up)()
+            raise
+        (breaker.failed if slot.late else breaker.succeeded)()
+        return result
+
+    async def _checked(self, check: Callable[[], None]) -> None:
+        try:
+            check()
+        except CircuitOpen:
+            self._counters.rejected += 1
+            await asyncio.sleep(0)  # or a slot would refuse all rows at one go, before the call on trial can come back
+            raise
+
+
+async def _off_the_clock(limiter: Limiter, slot: Slot) -> None:
+    """Waits for our own limit: that is not the service's time, so the row's deadline moves by as much."""
+    now = asyncio.get_running_loop().time
+    began, since, slot.since = now(), slot.since, inf
+    await limiter.acquire()
+    slot.since = since + now() - began
+
+
+class Cached:
+    """Answers by key from ``store``; equal keys in flight are asked once. ``ask`` takes and returns lists.
+
+    Whoever asks first for a key leads; the others wait. A leader's failure is theirs too, but a leader that ran out of
+    time only makes one of them the next leader: they may have time left.
+    """
+
+    def __init__(
+        self, ask: Call, key: Sequence[str], store: MutableMapping[tuple[Any, ...], Any], counters: Counters
+    ) -> None:
+        self._ask, self._key, self._store, self._counters = ask, key, store, counters
+        self._asked: dict[tuple[Any, ...], asyncio.Future[Any]] = {}
+
+    async def __call__(self, rows: list[Mapping[str, Any]], slot: Slot) -> list[Any]:
+        keys = [tuple([row[name] for name in self._key]) for row in rows]
+        by_key = dict(zip(keys, rows, strict=True))
+        found: dict[tuple[Any, ...], Any] = {}
+        while len(found) < len(by_key):
+            self._look_up(by_key, found)
+            missing = [key for key in by_key if key not in found]
+            if mine := [key for key in missing if key not in self._asked]:
+                found.update(zip(mine, await self._lead(mine, [by_key[key] for key in mine], slot), strict=True))
+            for key in missing:
+                if key not in found and (asked := self._asked.get(key)):
+                    await self._follow(key, asked, found)
+        self._counters.cache_hits += len(rows) - len(by_key)
+        return [found[key] for key in keys]
+
+    def _look_up(self, keys: Mapping[tuple[Any, ...], Any], found: dict[tuple[Any, ...], Any]) -> None:
+        for key in keys:
+            if key not in found and key in self._store:
+                found[key] = self._store[key]
+                self._counters.cache_hits += 1
+
+    async def _lead(self, keys: list[tuple[Any, ...]], rows: list[Any], slot: Slot) -> list[Any]:
+        self._counters.cache_misses += len(keys)
+        loop = asyncio.get_running_loop()
+        self._asked.update((key, loop.create_future()) for key in keys)
+        outcome: Any = _ASK_AGAIN
+        try:
+            answers = await self._ask(rows, slot)
+            if slot.late:  # made of a cancel, so no answer to keep
+                raise asyncio.CancelledError
+            outcome = answers
+            if not isinstance(outcome, list) or len(outcome) != len(keys):
+                outcome = TypeError(f"a call of {len(keys)} rows must return a list with one entry for each")
+                raise outcome
+            self._store.update(zip(keys, outcome, strict=True))
+            return outcome
+        except Exception as error:
+            outcome = error
+            raise
+        finally:
+            for index, key in enumerate(keys):
+                self._asked.pop(key).set_result(outcome[index] if isinstance(outcome, list) else outcome)
+
+    async def _follow(
+        self, key: tuple[Any, ...], asked: asyncio.Future[Any], found: dict[tuple[Any, ...], Any]
+    ) -> None:
+        outcome = await asyncio.shield(asked)  # many wait for one future: a cancel of ours must not reach the others
+        if isinstance(outcome, Exception):
+            raise outcome
+        if outcome is not _ASK_AGAIN:
+            found[key] = outcome
+            self._counters.cache_hits += 1
+
+
+def one_at_a_time(cached: Cached) -> Call:
+    """``cached``, for a slot that serves single rows."""
+
+    async def call(row: Any, slot: Slot) -> Any:
+        return (await cached([row], slot))[0]
+
+    return call
+
+
+def as_list(call: Call) -> Call:
+    """A call of one row as one that takes and returns lists of one."""
+
+    async def ask(rows: list[Any], slot: Slot) -> list[Any]:
+        return [await call(rows[0], slot)]
+
+    return ask

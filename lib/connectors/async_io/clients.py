@@ -1,0 +1,260 @@
+"""Ready lookups, each a few lines on a well-kept client: HTTP (aiohttp), Redis, SQL (SQLAlchemy), DynamoDB (aioboto3).
+
+In templates such as ``users/{user_id}`` names in braces are input columns. What an answer has beyond the operator's
+schema is left out. ``missing`` says what a row without answer gets, ``failed`` what a row gets whose call failed after
+its retries: ``null`` keeps it with nulls, ``drop`` leaves it out, ``fail`` (only ``failed``; its default) fails the task.
+Clients are shared by all tasks of a worker. Outages are ``Transient``, so ``retry=Retry()`` covers them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from importlib import import_module
+from typing import Any, Final
+from urllib.parse import quote
+
+import pyarrow as pa
+
+from ..core.errors import ConnectorError, Misconfigured, Poison, Problem, Transient
+from .function import AsyncFunction, Context, NoFallback, Row, Rows
+
+_INSTEAD: Final[dict[str, Rows]] = {"null": {}, "drop": None}
+
+
+class _Lookup(AsyncFunction):
+    """What the ready lookups have in common; a subclass gives ``connect`` and ``ask``."""
+
+    def __init__(self, missing: str = "null", failed: str = "fail") -> None:
+        problems = []
+        if missing not in _INSTEAD:
+            problems.append(Problem("missing", f"must be null or drop; got {missing!r}"))
+        if failed not in (*_INSTEAD, "fail"):
+            problems.append(Problem("failed", f"must be fail, null or drop; got {failed!r}"))
+        if problems:
+            raise Misconfigured(f"async_io.{type(self).__name__}", problems)
+        self.missing, self.failed = missing, failed
+
+    async def open(self, context: Context) -> None:
+        self.schema = context.schema
+        await self.connect(context)
+
+    async def async_invoke(self, row: Any) -> Any:
+        return await (self.ask_all(row) if isinstance(row, list) else self.ask(row))
+
+    def timeout(self, row: Row) -> Rows:
+        if self.failed == "fail":
+            raise NoFallback
+        return _INSTEAD[self.failed]
+
+    async def connect(self, context: Context) -> None:
+        raise NotImplementedError
+
+    async def ask(self, row: Row) -> Rows:
+        raise NotImplementedError
+
+    async def ask_all(self, rows: Sequence[Row]) -> list[Rows]:
+        return list(await asyncio.gather(*map(self.ask, rows)))
+
+    def answer(self, found: Any) -> Rows:
+        """The columns of the schema out of ``found``: an object, several, or nothing."""
+        if not found:
+            return _INSTEAD[self.missing]
+        return [self._fitted(each) for each in found] if isinstance(found, list) else self._fitted(found)
+
+    def _fitted(self, found: Any) -> dict[str, Any]:
+        if not isinstance(found, Mapping):
+            raise Poison(f"the answer must be an object or a list of them; got {type(found).__name__}")
+        return {name: found.get(name) for name in self.schema.names}
+
+
+class HttpLookup(_Lookup):
+    """``GET`` of ``url``, such as ``http://host/users/{user_id}``, with ``headers``; the answer is JSON.
+
+    404 is a missing key; 408, 429 and 5xx are outages (``Retry-After`` is heeded), other statuses bad records.
+    """
+
+    def __init__(
+        self, url: str, headers: Mapping[str, str] | None = None, *, missing: str = "null", failed: str = "fail"
+    ):
+        super().__init__(missing, failed)
+        self.url, self.headers = url, dict(headers or {})
+
+    async def connect(self, context: Context) -> None:
+        aiohttp = _package("aiohttp")
+        limit = context.capacity * context.batch_size
+
+        def make() -> Any:  # the row's timeout is the only one
+            return aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=limit), timeout=aiohttp.ClientTimeout(total=None)
+            )
+
+        self.outage = aiohttp.ClientError
+        self.session = context.shared(f"http {limit}", make)
+
+    async def ask(self, row: Row) -> Rows:
+        url = _filled(self.url, row, lambda value: quote(str(value), safe=""))
+        try:
+            async with self.session.get(url, headers=self.headers) as response:
+                if response.status == 404:
+                    return self.answer(None)
+                if response.status >= 400:
+                    raise _refusal(response.status, response.headers.get("Retry-After", ""))
+                return self.answer(await response.json(content_type=None))
+        except (self.outage, OSError) as error:
+            raise Transient(f"{type(error).__name__}: {error}") from error
+
+
+def _refusal(status: int, retry_after: str) -> ConnectorError:
+    if status >= 500 or status in (408, 429):
+        return Transient(f"HTTP {status}", retry_after=float(retry_after) if retry_after.isdigit() else None)
+    return Poison(f"HTTP {status}")
+
+
+class RedisLookup(_Lookup):
+    """A hash, or with ``json=True`` a string that holds a JSON object, under ``key``, such as ``user:{user_id}``.
+
+    A hash's texts are read as the schema's types. With ``batch_size`` above 1, a call is one pipeline.
+    """
+
+    def __init__(self, url: str, key: str, *, json: bool = False, missing: str = "null", failed: str = "fail") -> None:
+        super().__init__(missing, failed)
+        self.url, self.key, self.json = url, key, json
+
+    async def connect(self, context: Context) -> None:
+        redis = _package("redis.asyncio")
+        self.outages = (redis.ConnectionError, redis.TimeoutError, _package("redis").exceptions.BusyLoadingError)
+
+        def make() -> Any:
+            return redis.from_url(self.url, decode_responses=True, max_connections=context.capacity)
+
+        self.client = context.shared(f"redis {context.capacity} {self.url}", make)
+
+    async def ask(self, row: Row) -> Rows:
+        return (await self.ask_all([row]))[0]
+
+    async def ask_all(self, rows: Sequence[Row]) -> list[Rows]:
+        keys = [_filled(self.key, row, str) for row in rows]
+        try:
+            if len(keys) == 1:
+                found = [await self._read(self.client, keys[0])]
+            else:
+                pipeline = self.client.pipeline(transaction=False)
+                for key in keys:
+                    self._read(pipeline, key)
+                found = await pipeline.execute()
+        except self.outages as error:
+            raise Transient(f"{type(error).__name__}: {error}") from error
+        return [self.answer(self._typed(each)) for each in found]
+
+    def _read(self, client: Any, key: str) -> Any:
+        return client.get(key) if self.json else client.hgetall(key)
+
+    def _typed(self, found: Any) -> Any:
+        if self.json:
+            return found and json.loads(found)
+        return {field.name: _from_text(found[field.name], field.type) for field in self.schema if field.name in found}
+
+
+class SqlLookup(_Lookup):
+    """The rows of ``query``, such as ``select name from users where id = :user_id``: none, one or several per input.
+
+    ``url`` is SQLAlchemy's, with an asynchronous driver: ``postgresql+asyncpg://…``. A call of several rows runs their
+    queries one after the other on one connection.
+    """
+
+    def __init__(self, url: str, query: str, *, missing: str = "null", failed: str = "fail") -> None:
+        super().__init__(missing, failed)
+        self.url, self.query = url, query
+
+    async def connect(self, context: Context) -> None:
+        sqlalchemy, asynchronous = _package("sqlalchemy"), _package("sqlalchemy.ext.asyncio")
+        self.outages = (sqlalchemy.exc.OperationalError, sqlalchemy.exc.InterfaceError, OSError)
+        self.statement = sqlalchemy.text(self.query)
+        self.parameters = list(self.statement.compile().params)
+        self.engine = context.shared(
+            f"sql {context.capacity} {self.url}",
+            lambda: asynchronous.create_async_engine(self.url, pool_size=context.capacity, pool_pre_ping=True),
+        )
+
+    async def ask(self, row: Row) -> Rows:
+        return (await self.ask_all([row]))[0]
+
+    async def ask_all(self, rows: Sequence[Row]) -> list[Rows]:
+        try:
+            async with self.engine.connect() as connection:
+                return [await self._select(connection, row) for row in rows]
+        except self.outages as error:
+            raise Transient(f"{type(error).__name__}: {error}") from error
+
+    async def _select(self, connection: Any, row: Row) -> Rows:
+        found = await connection.execute(self.statement, {name: row[name] for name in self.parameters})
+        return self.answer([dict(each) for each in found.mappings()])
+
+
+class DynamoDbLookup(_Lookup):
+    """The item of ``table`` whose key attributes have the values of the input columns of the same names, ``key_columns``.
+
+    ``config`` goes to the client as it is: ``region_name``, ``endpoint_url``. Numbers come as int or float.
+    """
+
+    def __init__(
+        self, table: str, key_columns: Sequence[str], *, missing: str = "null", failed: str = "fail", **config: Any
+    ) -> None:
+        super().__init__(missing, failed)
+        self.table, self.key_columns, self.config = table, list(key_columns), config
+
+    async def connect(self, context: Context) -> None:
+        session, config = _package("aioboto3").Session(), _package("botocore.config").Config
+        pool = config(max_pool_connections=context.capacity)
+
+        async def make() -> Any:
+            resource = await session.resource("dynamodb", config=pool, **self.config).__aenter__()
+            return await resource.Table(self.table)
+
+        self.outage, self.refusal = (
+            _package("botocore.exceptions").HTTPClientError,
+            _package("botocore.exceptions").ClientError,
+        )
+        self.client = await context.shared(
+            f"dynamodb {self.table} {context.capacity} {sorted(self.config.items())}", make
+        )
+
+    async def ask(self, row: Row) -> Rows:
+        try:
+            found = await self.client.get_item(Key={name: row[name] for name in self.key_columns})
+        except self.outage as error:
+            raise Transient(str(error)) from error
+        except self.refusal as error:
+            raise _refusal_of_aws(error) from error
+        return self.answer({name: _number(value) for name, value in found.get("Item", {}).items()})
+
+
+def _refusal_of_aws(error: Any) -> ConnectorError:
+    throttled = "Throughput" in error.response["Error"]["Code"] or "Throttl" in error.response["Error"]["Code"]
+    outage = throttled or error.response["ResponseMetadata"]["HTTPStatusCode"] >= 500
+    return (Transient if outage else Poison)(str(error))
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    return value
+
+
+def _filled(template: str, row: Row, form: Any) -> str:
+    return template.format_map({name: form(value) for name, value in row.items()})
+
+
+def _from_text(text: str, type_: pa.DataType) -> Any:
+    return text if pa.types.is_string(type_) else pa.scalar(text).cast(type_).as_py()
+
+
+def _package(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError as error:
+        package = name.split(".")[0]
+        raise ImportError(f"this lookup needs the package {package}: pip install {package}") from error

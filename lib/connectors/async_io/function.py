@@ -1,0 +1,130 @@
+"""The user's side: the class to subclass, and the forms of plain functions that do as well."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+T = TypeVar("T")
+
+Row = Mapping[str, Any]
+"""An input row: column names to Python values."""
+
+Rows = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
+"""A result: one row, several, or none (``None`` and ``[]``). A column that a row leaves out is null."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a function learns in :meth:`AsyncFunction.open`: where it runs, and the ``schema`` of its results."""
+
+    partition: int
+    attempt: int
+    capacity: int
+    batch_size: int
+    schema: pa.Schema
+    kept: dict[str, Any] = field(repr=False)
+
+    def shared(self, name: str, make: Callable[[], T]) -> T:
+        """What ``make()`` returned first under ``name``, kept while this worker process lives, across tasks and batches.
+
+        The event loop lives as long, so a client may be tied to it. ``make`` may be a coroutine function: then await
+        the answer. ``name`` must tell all that the client depends on, such as its URL. A shared client is not for
+        ``close()`` to close: the next task uses it.
+        """
+        if name not in self.kept:
+            made = make()  # not isawaitable: some clients are awaitable themselves
+            self.kept[name] = asyncio.ensure_future(made) if inspect.iscoroutine(made) else made
+        client = self.kept[name]
+        if isinstance(client, asyncio.Future) and client.done() and (client.cancelled() or client.exception()):
+            del self.kept[name]
+            return self.shared(name, make)
+        return asyncio.shield(client) if isinstance(client, asyncio.Future) else client  # type: ignore[return-value]
+
+
+class NoFallback(Exception):
+    """A row without result has none instead: its error stands."""
+
+
+class AsyncFunction:
+    """Asks a service about rows. One instance serves one task: pickled on the driver, opened where the task runs.
+
+    Only :meth:`async_invoke` must be there. Make clients in :meth:`open`, never in ``__init__``: they do not travel.
+    """
+
+    async def open(self, context: Context) -> None:
+        """Called once per task, before any row."""
+
+    async def async_invoke(self, row: Any) -> Any:
+        """The result for ``row``: a dict, a list of dicts, or None for no row.
+
+        With ``batch_size`` above 1, ``row`` is a list of rows and the result a list with one such entry for each. A
+        plain ``def`` runs on a thread: for clients that block. Calls run concurrently, so keep no state of a row in
+        ``self``. A call that is cancelled has run out of time; what it still returns is dropped.
+        """
+        raise NotImplementedError(f"{type(self).__name__} needs async_invoke(row)")
+
+    def timeout(self, row: Row) -> Rows:
+        """The result instead, for a row that timed out, failed after its retries, or met an open circuit.
+
+        ``{}`` keeps the row with nulls, ``None`` drops it. By default there is none and the task fails.
+        """
+        raise NoFallback
+
+    async def close(self) -> None:
+        """Called once per task after its last row, also when it failed; it is given ``close_timeout``."""
+
+
+class Plain(AsyncFunction):
+    """A plain function in the form of the class."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.async_invoke = function  # type: ignore[method-assign]
+
+
+def as_function(function: Any) -> AsyncFunction:
+    """``function`` as an :class:`AsyncFunction`. Raises ``ValueError`` with a phrase after "must be"."""
+    if isinstance(function, AsyncFunction):
+        if type(function).async_invoke is AsyncFunction.async_invoke and not isinstance(function, Plain):
+            raise ValueError("a subclass with async_invoke(row)")
+        if inspect.iscoroutinefunction(function.timeout):
+            raise ValueError("a function whose timeout(row) is a plain def: it must answer at once")
+        return function
+    if isinstance(function, type):
+        raise ValueError(f"an instance; give {function.__name__}(…), not the class")
+    if not callable(function):
+        raise ValueError("an AsyncFunction, an async def, or a def")
+    return Plain(function)
+
+
+def invoker(function: AsyncFunction, threads: ThreadPoolExecutor) -> Callable[[Any], Awaitable[Any]]:
+    """How the engine calls ``function``: directly, or on one of ``threads`` when it is a plain ``def``."""
+    invoke = function.async_invoke
+    if is_async(invoke):
+        return invoke
+
+    async def on_thread(row: Any) -> Any:
+        result = await asyncio.get_running_loop().run_in_executor(threads, invoke, row)
+        return await result if inspect.isawaitable(result) else result
+
+    return on_thread
+
+
+async def finished(step: Callable[..., Any], *arguments: Any) -> None:
+    """Runs ``open`` or ``close``, whichever way it is written; a blocking one must not stop the loop."""
+    if is_async(step):
+        await step(*arguments)
+    elif inspect.isawaitable(result := await asyncio.to_thread(step, *arguments)):
+        await result
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """True for a coroutine function, a partial of one, or an object whose ``__call__`` is one."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004

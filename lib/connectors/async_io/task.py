@@ -1,0 +1,218 @@
+"""One Spark task: Arrow batches in, Arrow batches out, the engine on the worker's event loop between them.
+
+Three threads, because each may block on its own: one reads the input, the loop's runs the calls, and the generator's
+own hands out what is finished, so that results leave while the input is idle. They meet once per Arrow batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+
+from .calls import Attempts, Breaker, Cached, Limiter, as_list, one_at_a_time
+from .columns import Columns
+from .counters import Counters
+from .engine import Engine
+from .failures import Fallbacks
+from .function import AsyncFunction, Context, finished, invoker
+from .policies import Cache, CircuitBreaker, Retry
+from .work import Batch, Call, Output, Settings
+from .worker import event_loop, home, kept
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that a task needs to know; made on the driver, pickled."""
+
+    name: str
+    operator_id: str
+    function: AsyncFunction
+    settings: Settings
+    keep: tuple[str, ...]
+    results: pa.Schema
+    retry: Retry | None = None
+    cache: Cache | None = None
+    rate_limit: float | None = None
+    circuit_breaker: CircuitBreaker | None = None
+    report: Callable[[Mapping[str, float]], None] | None = None
+
+
+def run(plan: Plan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What ``mapInArrow`` calls in each task."""
+    task = _Task(plan, batches, _place())
+    columns = Columns(plan.keep, plan.results, plan.name)
+    task.start()
+    try:
+        for output in task.outputs():
+            batch = columns.build(output.source, output.indices, output.results)
+            if batch is not None:
+                yield batch
+        task.raise_failure()
+    finally:
+        task.stop()
+
+
+def _place() -> tuple[int, int]:
+    """Partition and attempt of this task; outside Spark the first of each."""
+    pyspark = sys.modules.get("pyspark")
+    context = pyspark.TaskContext.get() if pyspark else None
+    return (context.partitionId(), context.attemptNumber()) if context else (0, 0)
+
+
+@dataclass
+class _Task:
+    plan: Plan
+    batches: Iterator[pa.RecordBatch]
+    place: tuple[int, int]
+    finished: queue.SimpleQueue[Output | None] = field(default_factory=queue.SimpleQueue)
+    room: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    ended: threading.Event = field(default_factory=threading.Event)
+    failure: BaseException | None = None
+
+    def start(self) -> None:
+        self.loop = event_loop()
+        self.counters = Counters()
+        self.serving = asyncio.run_coroutine_threadsafe(self._serve(), self.loop)
+
+    def outputs(self) -> Iterator[Output]:
+        """What the engine emits, until it ends. Taking one makes room for more input."""
+        while (output := self.finished.get()) is not None:
+            self.loop.call_soon_threadsafe(self.engine.delivered, output)
+            yield output
+
+    def raise_failure(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+
+    def stop(self) -> None:
+        """Ends everything that still runs: the consumer wants no more, or has had all."""
+        self.serving.cancel()
+        self.ended.wait(3 * self.plan.settings.close_timeout)
+        self.room.release()
+
+    # -- on the event loop
+
+    async def _serve(self) -> None:
+        threads = ThreadPoolExecutor(self.plan.settings.capacity, "async_io-call")
+        try:
+            await self._serve_on(threads)
+        except BaseException as error:
+            self.failure = error
+        finally:
+            threads.shutdown(wait=False, cancel_futures=True)
+            self._report()
+            self.ended.set()
+            self.finished.put(None)
+
+    async def _serve_on(self, threads: ThreadPoolExecutor) -> None:
+        plan, function = self.plan, self.plan.function
+        fallback = Fallbacks(function, plan.cache.key if plan.cache else plan.keep, plan.name, self.counters)
+        self.engine = Engine(
+            self._call(threads),
+            fallback,
+            emit=self.finished.put,
+            want=self.room.release,
+            settings=plan.settings,
+            counters=self.counters,
+        )
+        try:
+            await finished(function.open, self._context())
+            threading.Thread(target=self._read, name="async_io-input", daemon=True).start()
+            await self.engine.run()
+        except BaseException:
+            try:
+                await self._close()
+            except Exception:
+                _LOG.warning("%s: close() failed as well", plan.name, exc_info=True)
+            raise
+        await self._close()
+
+    def _context(self) -> Context:
+        partition, attempt = self.place
+        settings = self.plan.settings
+        shared = home().shared
+        return Context(partition, attempt, settings.capacity, settings.batch_size, self.plan.results, shared)
+
+    def _call(self, threads: ThreadPoolExecutor) -> Call:
+        """The user's function under the layers that were asked for, and no layer that was not."""
+        plan, cache, invoke = self.plan, self.plan.cache, invoker(self.plan.function, threads)
+        call: Call = lambda rows, slot: invoke(rows)  # noqa: E731
+        if plan.retry or plan.rate_limit or plan.circuit_breaker:
+            call = Attempts(invoke, self.counters, plan.retry, self._limiter(), self._breaker())
+        if cache is None:
+            return call
+        single = plan.settings.batch_size == 1
+        store = kept(plan.operator_id, "cache", lambda: _store(cache, self.loop.time))
+        cached = Cached(as_list(call) if single else call, cache.key, store, self.counters)
+        return one_at_a_time(cached) if single else cached
+
+    def _limiter(self) -> Limiter | None:
+        if self.plan.rate_limit is None:
+            return None
+        from aiolimiter import AsyncLimiter
+
+        burst = max(1.0, self.plan.rate_limit / 10)  # in any second at most a tenth more than asked for
+        return AsyncLimiter(burst, burst / self.plan.rate_limit)
+
+    def _breaker(self) -> Breaker | None:
+        policy = self.plan.circuit_breaker
+        if policy is None:
+            return None
+        breaker: Breaker = kept(self.plan.operator_id, "breaker", lambda: Breaker(policy, self.loop.time))
+        return breaker
+
+    async def _close(self) -> None:
+        grace = self.plan.settings.close_timeout
+        closing = asyncio.ensure_future(finished(self.plan.function.close))
+        await asyncio.wait([closing], timeout=grace)
+        if not closing.done():
+            closing.cancel()
+            _LOG.warning("%s: close() did not end within %g s and was given up", self.plan.name, grace)
+            return
+        closing.result()
+
+    def _report(self) -> None:
+        if self.plan.report is None:
+            return
+        try:
+            self.plan.report(self.counters.snapshot())
+        except Exception:
+            _LOG.warning("%s: the report of a task's counters failed", self.plan.name, exc_info=True)
+
+    # -- on the reader's thread
+
+    def _read(self) -> None:
+        """Reads a batch whenever the engine has room; the conversion to rows happens here, off the loop."""
+        then: Callable[[], Any] = self.engine.finish
+        try:
+            while self._has_room():
+                batch = next(self.batches, None)
+                if batch is None:
+                    break
+                self.loop.call_soon_threadsafe(self.engine.add, Batch(Columns.rows(batch), batch))
+        except BaseException as error:
+            failure = error
+            then = lambda: self.engine.fail(failure)  # noqa: E731
+        self.loop.call_soon_threadsafe(then)
+
+    def _has_room(self) -> bool:
+        self.room.acquire()
+        return not self.ended.is_set()
+
+
+def _store(cache: Cache, now: Callable[[], float]) -> Any:
+    from cachetools import LRUCache, TTLCache
+
+    ttl = cache.ttl_seconds
+    return LRUCache(cache.size) if ttl is None else TTLCache(cache.size, ttl, timer=now)

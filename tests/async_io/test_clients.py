@@ -1,0 +1,230 @@
+"""The ready lookups, against real services on loopback."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+import pytest
+
+from connectors import async_io
+from connectors.async_io.task import Plan, run
+from connectors.async_io.work import Settings
+from connectors.core.errors import Misconfigured, Poison, Transient
+from connectors.testing.servers import HttpService, RedisServer, Unavailable
+from connectors.testing.servers.http_service import UNKNOWN
+
+pytestmark = pytest.mark.server
+
+USER = pa.schema([("name", pa.string()), ("age", pa.int32())])
+
+
+def started(make):
+    try:
+        return make().start()
+    except Unavailable as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="module")
+def redis_server():
+    import redis
+
+    server = started(RedisServer)
+    client = redis.Redis.from_url(server.url)
+    client.hset("user:1", mapping={"name": "ann", "age": "31", "other": "x"})
+    client.hset("user:2", mapping={"name": "bob"})
+    client.set("json:1", '{"name": "ann", "age": 31, "other": [1]}')
+    yield server
+    client.close()
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def service_process():
+    server = started(HttpService)
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def service(service_process):
+    service_process.behave()
+    service_process.forget()
+    return service_process
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory):
+    import sqlite3
+
+    path = tmp_path_factory.mktemp("sql") / "users.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("create table users (id integer, name text, age integer)")
+        connection.executemany("insert into users values (?, ?, ?)", [(1, "ann", 31), (2, "bob", 32), (2, "ben", 33)])
+    return f"sqlite+aiosqlite:///{path}"
+
+
+def ask(lookup, ids, *, results=USER, batches=None, retry=None, **settings):
+    inputs = batches or [pa.RecordBatch.from_pydict({"id": pa.array(ids, pa.int64())})]
+    settings = Settings(**{"ordered": True, "timeout": 20.0, "flush_interval": 0.01, **settings})
+    plan = Plan("async_io.test", "clients", lookup, settings, ("id",), results, retry=retry)
+    return [tuple(row.values()) for out in run(plan, iter(inputs)) for row in out.to_pylist()]
+
+
+# -- redis
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_a_hash_is_read_in_the_schemas_types(redis_server, batch_size):
+    lookup = async_io.RedisLookup(redis_server.url, "user:{id}")
+    assert ask(lookup, [1, 2, 3], batch_size=batch_size) == [(1, "ann", 31), (2, "bob", None), (3, None, None)]
+
+
+@pytest.mark.parametrize("batch_size", [1, 2])
+def test_a_string_may_hold_json(redis_server, batch_size):
+    lookup = async_io.RedisLookup(redis_server.url, "json:{id}", json=True, missing="drop")
+    assert ask(lookup, [1, 9], batch_size=batch_size) == [(1, "ann", 31)]
+
+
+def test_more_rows_than_connections_wait_for_each_other(redis_server):
+    lookup = async_io.RedisLookup(redis_server.url, "user:{id}")
+    assert len(ask(lookup, [1] * 500, capacity=7)) == 500
+
+
+def test_redis_that_dies_is_an_outage_and_its_return_is_noticed():
+    server = started(RedisServer)
+    try:
+        lookup = async_io.RedisLookup(server.url, "user:{id}", failed="null")
+        assert ask(lookup, [1]) == [(1, None, None)]
+        server.kill()
+        with pytest.raises(Transient, match="ConnectionError"):
+            ask(async_io.RedisLookup(server.url, "user:{id}"), [1])
+        assert ask(lookup, [1]) == [(1, None, None)]
+        server.relaunch()
+        import redis
+
+        redis.Redis.from_url(server.url).hset("user:1", mapping={"name": "ann"})
+        assert ask(lookup, [1]) == [(1, "ann", None)]
+    finally:
+        server.stop()
+
+
+# -- http
+
+NAME = pa.schema([("name", pa.string())])
+
+
+def test_an_answer_becomes_a_row_and_404_a_missing_one(service):
+    lookup = async_io.HttpLookup(service.url + "/users/{id}")
+    assert ask(lookup, [7, UNKNOWN], results=NAME) == [(7, "user-7"), (UNKNOWN, None)]
+    lookup = async_io.HttpLookup(service.url + "/users/{id}", missing="drop")
+    assert ask(lookup, [7, UNKNOWN], results=NAME) == [(7, "user-7")]
+
+
+def test_an_answer_may_be_several_rows(service):
+    lookup = async_io.HttpLookup(service.url + "/users?ids={id},5")
+    assert ask(lookup, [7], results=NAME) == [(7, "user-7"), (7, "user-5")]
+
+
+def test_capacity_requests_are_there_at_once(service):
+    service.behave(latency=0.2)
+    ask(async_io.HttpLookup(service.url + "/users/{id}"), list(range(60)), results=NAME, capacity=20)
+    assert service.seen()["most"] == 20
+
+
+def test_an_outage_is_retried_and_each_row_answered_once(service):
+    service.behave(fail=5)
+    lookup = async_io.HttpLookup(service.url + "/users/{id}")
+    rows = ask(lookup, list(range(20)), results=NAME, retry=async_io.Retry(6, "1ms"), capacity=3)
+    assert rows == [(n, f"user-{n}") for n in range(20)]
+
+
+def test_a_refusal_is_no_outage(service):
+    service.behave(fail=1, status=400)
+    with pytest.raises(Poison, match="HTTP 400"):
+        ask(async_io.HttpLookup(service.url + "/users/{id}"), [1], results=NAME)
+
+
+def test_a_request_that_hangs_gets_the_fallback(service):
+    service.behave(hang=1)
+    lookup = async_io.HttpLookup(service.url + "/users/{id}", failed="null")
+    assert ask(lookup, [1], results=NAME, timeout=0.3) == [(1, None)]
+
+
+def test_a_service_that_dies_and_returns_loses_no_row():
+    service = started(HttpService)
+    service.behave(latency=0.01)
+    under_way = threading.Event()
+
+    def batches():
+        for first in range(0, 500, 50):
+            yield pa.RecordBatch.from_pydict({"id": pa.array(range(first, first + 50), pa.int64())})
+            if first == 100:
+                under_way.set()
+
+    def enrich():
+        retry = async_io.Retry(1000, "50ms", "200ms")
+        lookup = async_io.HttpLookup(service.url + "/users/{id}")
+        return ask(lookup, None, results=NAME, batches=batches(), retry=retry, capacity=10, timeout=60.0)
+
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            rows = pool.submit(enrich)
+            assert under_way.wait(30)
+            service.kill()
+            service.relaunch()
+            assert rows.result() == [(n, f"user-{n}") for n in range(500)]
+    finally:
+        service.stop()
+
+
+# -- sql
+
+
+@pytest.mark.parametrize("batch_size", [1, 2])
+def test_a_query_gives_none_one_or_several_rows(database, batch_size):
+    lookup = async_io.SqlLookup(database, "select name, age from users where id = :id order by age", missing="drop")
+    rows = ask(lookup, [1, 2, 3], batch_size=batch_size, capacity=2)
+    assert rows == [(1, "ann", 31), (2, "bob", 32), (2, "ben", 33)]
+
+
+def test_a_query_that_is_wrong_fails_with_the_databases_words(database):
+    with pytest.raises(Transient, match="no such column"):
+        ask(async_io.SqlLookup(database, "select nonsense from users where id = :id"), [1])
+
+
+# -- dynamodb
+
+
+def test_an_item_becomes_a_row(monkeypatch):
+    pytest.importorskip("aioboto3")
+    server = pytest.importorskip("moto.server").ThreadedMotoServer("127.0.0.1", port=0)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    import boto3
+
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        config = {"region_name": "eu-west-1", "endpoint_url": f"http://{host}:{port}"}
+        table = boto3.resource("dynamodb", **config).create_table(
+            TableName="users",
+            KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}],
+            AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "N"}],
+            BillingMode="PAY_PER_REQUEST",
+        )
+        table.put_item(Item={"id": 1, "name": "ann", "age": 31})
+        lookup = async_io.DynamoDbLookup("users", ["id"], **config)
+        assert ask(lookup, [1, 2]) == [(1, "ann", 31), (2, None, None)]
+        with pytest.raises(Poison, match="ResourceNotFound"):
+            ask(async_io.DynamoDbLookup("nowhere", ["id"], **config), [1])
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize("options", [{"missing": "x"}, {"failed": "x"}])
+def test_a_lookup_that_cannot_work_is_told_at_once(options):
+    with pytest.raises(Misconfigured, match=next(iter(options))):
+        async_io.HttpLookup("http://localhost", **options)
