@@ -1,0 +1,5 @@
+"""``python -m connectors``."""
+
+from .cli import main
+
+main(prog_name="connectors")

@@ -1,0 +1,172 @@
+"""Everything that can be wrong with a job before it starts; much of it the Databricks CLI does not see."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from .findings import Findings, did_you_mean, one_letter_apart
+from .graph import upstream
+from .loading import Bundle
+from .model import CONDITION, FOR_EACH, NOTEBOOK, RUN_JOB, Job, Task
+from .notebooks import Notebook, UnreadableNotebook, read_notebook
+from .references import BadReference, Reference, Scope, lookup, misspelled, references
+
+JOB_MEMBERS = ("id", "name", "run_id", "repair_count", "trigger.type")
+TASK_MEMBERS = ("name", "run_id", "execution_count", "notebook_path")
+ENDED_MEMBERS = ("run_id", "result_state", "execution_count", "notebook_path")
+
+
+def check_job(bundle: Bundle, job: Job, given: Mapping[str, str] | None = None) -> Findings:
+    """What is wrong with ``job`` when started with the parameters ``given``; the jobs that it runs are included."""
+    found = Findings()
+    for each in _with_jobs_run(bundle, job, found):
+        notebooks = dict(_notebooks(each, found))
+        _check_references(each, given or {} if each is job else {}, found)
+        _check_parameters(each, notebooks, found)
+        if each is job:
+            _check_given(each, notebooks, given or {}, found)
+    return found
+
+
+def job_run_by(task: Task) -> str | None:
+    """The key of the bundle's job that a run_job_task runs."""
+    parts = str(task.spec.get("job_id", "")).removeprefix("${").removesuffix("}").split(".")
+    return parts[2] if len(parts) == 4 and parts[:2] == ["resources", "jobs"] and parts[3] == "id" else None
+
+
+def texts(task: Task) -> Iterator[tuple[str, str]]:
+    """The texts of a task in which references are replaced, each with the name of its field."""
+    if task.kind == NOTEBOOK:
+        fields: dict[str, Any] = task.spec.get("base_parameters") or {}
+    elif task.kind == RUN_JOB:
+        fields = task.spec.get("job_parameters") or {}
+    else:
+        names = {CONDITION: ("left", "right"), FOR_EACH: ("inputs",)}[task.kind]
+        fields = {name: task.spec.get(name) for name in names}
+    yield from ((name, value) for name, value in fields.items() if isinstance(value, str))
+
+
+def _with_jobs_run(bundle: Bundle, job: Job, found: Findings) -> list[Job]:
+    jobs = {job.key: job}
+    for each in (waiting := [job]):
+        for task in (part for part in each.parts if part.kind == RUN_JOB):
+            key = job_run_by(task)
+            if key is None or key not in bundle.jobs:
+                known = ", ".join(f"${{resources.jobs.{name}.id}}" for name in bundle.jobs)
+                text = f"job_id {task.spec.get('job_id')!r} is no job of this bundle; one of {known}"
+                found.problem(f"{each.key}.{task.key}", text)
+            elif key == job.key or key == each.key:
+                found.problem(f"{each.key}.{task.key}", f'runs the job "{key}" from within itself.')
+            elif key not in jobs:
+                jobs[key] = bundle.jobs[key]
+                waiting.append(bundle.jobs[key])
+    return list(jobs.values())
+
+
+def _notebooks(job: Job, found: Findings) -> Iterator[tuple[str, Notebook]]:
+    for task in job.parts:
+        if task.notebook is None:
+            continue
+        where = f"{job.key}.{task.key}"
+        try:
+            notebook = read_notebook(task.notebook.resolve())
+        except UnreadableNotebook as wrong:
+            found.problem(where, str(wrong))
+            continue
+        for number, fault in notebook.faults():
+            found.problem(where, f"{task.notebook.name}, cell {number}: {fault}")
+        yield task.key, notebook
+
+
+def _check_references(job: Job, given: Mapping[str, str], found: Findings) -> None:
+    parameters = {**job.parameters, **given}
+    scope = Scope(dict.fromkeys(JOB_MEMBERS), dict.fromkeys(parameters, ""), task=dict.fromkeys(TASK_MEMBERS))
+    for name, default in parameters.items():
+        _check_text(f"{job.key} parameter {name}", default, Scope(scope.job), job, set(), found)
+    for task in job.tasks.values():
+        above = upstream(job.tasks, task.key)
+        scope.tasks = {key: {**dict.fromkeys(ENDED_MEMBERS), "values": _Anything()} for key in above}
+        for part in task.parts:
+            scope.in_loop, scope.input = part is not task, _Anything()
+            for name, text in texts(part):
+                _check_text(f"{job.key}.{part.key} {name}", text, scope, job, above, found)
+
+
+def _check_text(where: str, text: str, scope: Scope, job: Job, above: Collection[str], found: Findings) -> None:
+    for reference in references(text):
+        try:
+            _check_task_named(reference, job, above)
+            lookup(reference, scope)
+        except BadReference as wrong:
+            found.problem(where, str(wrong))
+    for literal in misspelled(text):
+        found.note(where, f"{literal} is no reference and stays as it is; names with other letters go in backticks.")
+
+
+def _check_task_named(reference: Reference, job: Job, above: Collection[str]) -> None:
+    if reference.path[0] != "tasks" or len(reference.path) < 2:
+        return
+    key = reference.path[1]
+    loops = {task.nested.key: task.key for task in job.tasks.values() if task.nested}
+    if key in loops and key not in job.tasks:
+        raise BadReference(f'{reference.text}: "{key}" is inside a loop; name the loop, "{loops[key]}".')
+    if key not in job.tasks:
+        raise BadReference(f'{reference.text}: "{key}" is no task of this job{did_you_mean(key, job.tasks)}')
+    if key not in above:
+        raise BadReference(f'{reference.text}: task "{key}" is not upstream of this one; add it to depends_on.')
+
+
+def _check_parameters(job: Job, notebooks: Mapping[str, Notebook], found: Findings) -> None:
+    for task in (part for part in job.parts if part.key in notebooks):
+        notebook = notebooks[task.key]
+        for name in task.spec.get("base_parameters") or {}:
+            where = f"{job.key}.{task.key}"
+            if name in job.parameters:
+                found.note(where, f'base parameter "{name}" never counts: the job parameter of that name wins.')
+            elif name not in notebook.widgets() and not notebook.takes_any():
+                known = did_you_mean(name, notebook.widgets())
+                found.note(where, f'parameter "{name}" has no widget in {notebook.path.name}{known}')
+    used = _used(job, notebooks)
+    for name in job.parameters if used is not None else ():
+        if name not in (used or ()):
+            found.note(job.key, f'no task uses the parameter "{name}": no widget and no reference names it.')
+
+
+def _used(job: Job, notebooks: Mapping[str, Notebook]) -> set[str] | None:
+    """The names of the parameters that some task uses; None when that cannot be told."""
+    if any(part.kind == RUN_JOB for part in job.parts) or any(book.takes_any() for book in notebooks.values()):
+        return None
+    widgets = {name for notebook in notebooks.values() for name in notebook.widgets()}
+    named = {
+        reference.path[2]
+        for part in job.parts
+        for _, text in texts(part)
+        for reference in references(text)
+        if reference.path[:2] == ("job", "parameters") and len(reference.path) == 3
+    }
+    return widgets | named
+
+
+def _check_given(job: Job, notebooks: Mapping[str, Notebook], given: Mapping[str, str], found: Findings) -> None:
+    bases = {name for part in job.parts for name in part.spec.get("base_parameters") or {}}
+    declared = {*job.parameters, *bases, *(name for book in notebooks.values() for name in book.widgets())}
+    for name in given:
+        if name in job.parameters:
+            continue
+        near = sorted(other for other in declared if one_letter_apart(name, other))
+        if near and name not in declared:
+            found.problem(f"--param {name}", f'is no parameter of this job; did you mean "{near[0]}"?')
+        else:
+            known = ", ".join(sorted(job.parameters)) or "none"
+            found.note(f"--param {name}", f"is not declared by this job and is passed on as it is; declared: {known}.")
+
+
+class _Anything(dict[str, Any]):
+    """Stands for values that are known only when the job runs: every key is there."""
+
+    def __contains__(self, key: object) -> bool:
+        return True
+
+    def __missing__(self, key: str) -> str:
+        return ""

@@ -1,0 +1,122 @@
+"""The one Spark session of a job run: made at its first use, tidied after each task, stopped at the end."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_PATIENCE: Final = 30.0
+"""Seconds to wait for Spark to cancel jobs."""
+
+
+class Engine:
+    """The session for the tasks of a run; ``log`` is the file for Spark's own log."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self._settings: dict[str, str] | None = None
+        self._foreign = self.session is not None
+
+    @property
+    def session(self) -> SparkSession | None:
+        """The running session, or None when no task has needed one yet."""
+        if "pyspark.sql" not in sys.modules:
+            return None
+        from connectors.workbench.start import running
+
+        return running()
+
+    def start(self) -> SparkSession:
+        """The session, started now if there is none."""
+        from connectors.workbench.start import start
+
+        spark = start(log=self._log)
+        if self._settings is None:
+            self._settings = _settings(spark)
+        return spark
+
+    def tidy(self) -> list[str]:
+        """Stops active streams, drops temporary views, puts settings back; returns the names of the streams."""
+        stopped: list[str] = []
+        with suppress(Exception):  # a session that a notebook has broken shows itself to who needs it next
+            spark = self.session
+            if spark is not None and (self._settings is not None or not self._foreign):
+                stopped += [_stop(query) for query in spark.streams.active]
+                _drop_temporary_views(spark)
+                self._reset_settings(spark)
+        return stopped
+
+    def cancel(self) -> None:
+        """Ends all running Spark jobs, after a call was interrupted while it waited for one."""
+        _forget_connection()
+        spark = self.session
+        if spark is None:
+            return
+        # A new thread has its own link to the JVM; that of this thread was cut in the middle of a call.
+        canceling = threading.Thread(target=_quietly(_cancel_all(spark)), daemon=True)
+        canceling.start()
+        canceling.join(_PATIENCE)
+
+    def stop(self) -> None:
+        """Stops the session, if this run started it."""
+        spark = None if self._foreign else self.session
+        if spark is not None:
+            with suppress(Exception):
+                spark.stop()
+
+    def _reset_settings(self, spark: SparkSession) -> None:
+        now = _settings(spark)
+        before = now if self._settings is None else self._settings
+        for key in (key for key in {*before, *now} if before.get(key) != now.get(key) and spark.conf.isModifiable(key)):
+            spark.conf.set(key, before[key]) if key in before else spark.conf.unset(key)
+
+
+def _settings(spark: SparkSession) -> dict[str, str]:
+    return dict(spark.conf.getAll)
+
+
+def _drop_temporary_views(spark: SparkSession) -> None:
+    for table in spark.catalog.listTables():
+        if table.isTemporary:
+            spark.catalog.dropTempView(table.name)
+
+
+def _stop(query: Any) -> str:
+    name = str(query.name or query.id)
+    with suppress(Exception):  # its own failure has been told, or does not matter any more
+        query.stop()
+    return name
+
+
+def _cancel_all(spark: SparkSession) -> Callable[[], Any]:
+    if hasattr(spark, "_jsparkSession"):
+        return spark.sparkContext.cancelAllJobs
+    return spark.interruptAll
+
+
+def _quietly(call: Callable[[], Any]) -> Callable[[], None]:
+    def called() -> None:
+        with suppress(Exception):
+            call()
+
+    return called
+
+
+def _forget_connection() -> None:
+    """Closes this thread's connection to the JVM, so that its next call does not read an old answer."""
+    if "pyspark" not in sys.modules:
+        return
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    client: Any = getattr(gateway, "_gateway_client", None)
+    connection = client.get_thread_connection() if hasattr(client, "get_thread_connection") else None
+    if connection is not None:
+        connection.close()

@@ -1,0 +1,239 @@
+"""Jobs and tasks as the runner sees them, made from a resolved configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from .findings import Findings, did_you_mean
+from .interpolation import as_text
+from .reading import Config
+from .states import RunIf
+
+NOTEBOOK, CONDITION, FOR_EACH, RUN_JOB = "notebook_task", "condition_task", "for_each_task", "run_job_task"
+KINDS: Final = (NOTEBOOK, CONDITION, FOR_EACH, RUN_JOB)
+REFUSED_KINDS: Final = (
+    "alert_task", "clean_rooms_notebook_task", "dashboard_task", "dbt_cloud_task", "dbt_platform_task", "dbt_task",
+    "gen_ai_compute_task", "pipeline_task", "power_bi_task", "python_operator_task", "python_wheel_task",
+    "spark_jar_task", "spark_python_task", "spark_submit_task", "sql_task",
+)  # fmt: skip
+_TASK_FIELDS: Final = (
+    "task_key", "description", "depends_on", "run_if", "disabled", "max_retries", "min_retry_interval_millis",
+    "retry_on_timeout", "timeout_seconds",
+)  # fmt: skip
+_TASK_IGNORED: Final = (
+    "compute", "disable_auto_optimization", "email_notifications", "environment_key", "existing_cluster_id", "health",
+    "job_cluster_key", "libraries", "new_cluster", "notification_settings", "webhook_notifications",
+)  # fmt: skip
+_JOB_FIELDS: Final = (
+    "name", "description", "parameters", "tasks", "timeout_seconds", "max_concurrent_runs", "queue",
+)  # fmt: skip
+_JOB_IGNORED: Final = (
+    "budget_policy_id", "continuous", "deployment", "edit_mode", "email_notifications", "environments", "format",
+    "health", "job_clusters", "lifecycle", "notification_settings", "performance_target", "permissions", "run_as",
+    "schedule", "tags", "trigger", "usage_policy_id", "webhook_notifications",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Dependency:
+    """A task that must have ended before; ``outcome`` is what a condition must have come to, if it matters."""
+
+    task: str
+    outcome: str | None = None
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task of a job. Times are in seconds; a ``timeout`` of 0 is none; ``max_retries`` of -1 is for ever."""
+
+    key: str
+    kind: str
+    spec: Config
+    depends_on: tuple[Dependency, ...] = ()
+    run_if: RunIf = RunIf.ALL_SUCCESS
+    disabled: bool = False
+    max_retries: int = 0
+    min_retry_interval: float = 0.0
+    retry_on_timeout: bool = False
+    timeout: float = 0.0
+    nested: Task | None = None
+
+    @property
+    def notebook(self) -> Path | None:
+        """The notebook file that this task runs, if it runs one."""
+        path = self.spec.get("notebook_path") if self.kind == NOTEBOOK else None
+        return Path(path) if path else None
+
+    @property
+    def parts(self) -> tuple[Task, ...]:
+        """The task and, for a loop, the task inside."""
+        return (self, self.nested) if self.nested else (self,)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job: ``parameters`` are its declared ones with their defaults, ``ignored`` what only the service acts on."""
+
+    key: str
+    name: str
+    tasks: dict[str, Task]
+    parameters: dict[str, str] = field(default_factory=dict)
+    timeout: float = 0.0
+    max_concurrent_runs: int = 1
+    queued: bool = True
+    ignored: tuple[str, ...] = ()
+    config: Config = field(default_factory=dict)
+
+    @property
+    def parts(self) -> list[Task]:
+        """All tasks, those inside loops too."""
+        return [part for task in self.tasks.values() for part in task.parts]
+
+
+def job(key: str, config: Config, prefix: str, found: Findings) -> Job:
+    """The job that ``config`` defines; ``prefix`` goes before its name. What is wrong with it is in ``found``."""
+    if "git_source" in config:
+        found.problem(key, "git_source is not supported locally: the runner takes notebooks from this folder.")
+    _unknown_fields(key, config, (*_JOB_FIELDS, *_JOB_IGNORED, "git_source"), found)
+    tasks = [_task(key, entry, found) for entry in _list(key, "tasks", config, found)]
+    known = {task.key: task for task in tasks if task is not None}
+    if not tasks:
+        found.problem(key, "has no tasks.")
+    of_tasks = {name for task in config.get("tasks") or [] if isinstance(task, dict) for name in task}
+    ignored = [name for name in _JOB_IGNORED if name in config] + [name for name in _TASK_IGNORED if name in of_tasks]
+    return Job(
+        key=key,
+        name=prefix + str(config.get("name") or key),
+        tasks=known,
+        parameters=_parameters(key, config, found),
+        timeout=_number(key, "timeout_seconds", config, found),
+        max_concurrent_runs=int(_number(key, "max_concurrent_runs", config, found, 4 if prefix else 1)),
+        queued=_flag("enabled", config.get("queue") or {"enabled": True}),
+        ignored=tuple(dict.fromkeys(ignored)),
+        config=config,
+    )
+
+
+def _task(job: str, entry: Any, found: Findings, inside: str = "") -> Task | None:
+    if not isinstance(entry, dict) or not isinstance(entry.get("task_key"), str):
+        found.problem(job, f"each task needs a task_key; got {entry!r:.80}")
+        return None
+    where = f"{inside or job}.{entry['task_key']}"
+    _unknown_fields(where, entry, (*_TASK_FIELDS, *_TASK_IGNORED, *KINDS, *REFUSED_KINDS), found)
+    kind = _kind(where, entry, found, (NOTEBOOK, CONDITION, RUN_JOB) if inside else KINDS)
+    if kind is None:
+        return None
+    spec = entry[kind]
+    nested = _task(job, spec.get("task"), found, where) if kind == FOR_EACH else None
+    _check_spec(where, kind, spec, found)
+    return Task(
+        key=entry["task_key"],
+        kind=kind,
+        spec=spec,
+        depends_on=tuple(_dependencies(where, entry, found)),
+        run_if=_run_if(where, entry, found),
+        disabled=_flag("disabled", entry),
+        max_retries=int(_number(where, "max_retries", entry, found, least=-1)),
+        min_retry_interval=_number(where, "min_retry_interval_millis", entry, found) / 1000,
+        retry_on_timeout=_flag("retry_on_timeout", entry),
+        timeout=_number(where, "timeout_seconds", entry, found),
+        nested=nested,
+    )
+
+
+def _kind(where: str, entry: Config, found: Findings, allowed: tuple[str, ...]) -> str | None:
+    kinds = [name for name in entry if name in KINDS or name in REFUSED_KINDS]
+    for name in kinds:
+        if name not in allowed:
+            place = "inside a for_each_task" if name in KINDS else "locally"
+            found.problem(where, f"{name} is not supported {place}; supported are {', '.join(allowed)}.")
+    if not kinds:
+        found.problem(where, f"has no task type; one of {', '.join(allowed)}.")
+    if len(kinds) > 1:
+        found.problem(where, f"has several task types, {', '.join(kinds)}; make a task of each.")
+    usable = [name for name in kinds if name in allowed and isinstance(entry[name], dict)]
+    return usable[0] if len(usable) == len(kinds) == 1 else None
+
+
+_NEEDS: Final = {NOTEBOOK: ["notebook_path"], CONDITION: ["op", "left", "right"], FOR_EACH: ["inputs", "task"],
+                 RUN_JOB: ["job_id"]}  # fmt: skip
+_OPERATORS: Final = (
+    "EQUAL_TO", "NOT_EQUAL", "GREATER_THAN", "GREATER_THAN_OR_EQUAL", "LESS_THAN", "LESS_THAN_OR_EQUAL",
+)  # fmt: skip
+
+
+def _check_spec(where: str, kind: str, spec: Config, found: Findings) -> None:
+    for name in _NEEDS[kind]:
+        if spec.get(name) is None:
+            found.problem(where, f"{kind} needs {name}.")
+    if kind == CONDITION and spec.get("op") is not None and spec["op"] not in _OPERATORS:
+        found.problem(where, f"op must be one of {', '.join(_OPERATORS)}; got {spec['op']}")
+    if kind == NOTEBOOK and spec.get("source") not in (None, "WORKSPACE"):
+        found.problem(where, f"source: {spec['source']} is not supported locally: the notebook is taken from here.")
+
+
+def _dependencies(where: str, entry: Config, found: Findings) -> list[Dependency]:
+    dependencies = []
+    for item in _list(where, "depends_on", entry, found):
+        if isinstance(item, dict) and isinstance(item.get("task_key"), str):
+            outcome = as_text(item["outcome"]) if item.get("outcome") is not None else None
+            dependencies.append(Dependency(item["task_key"], outcome))
+        else:
+            found.problem(where, f"each entry of depends_on needs a task_key; got {item!r:.80}")
+    return dependencies
+
+
+def _run_if(where: str, entry: Config, found: Findings) -> RunIf:
+    name = entry.get("run_if") or RunIf.ALL_SUCCESS.value
+    if name in RunIf.__members__:
+        return RunIf(name)
+    found.problem(where, f"run_if must be one of {', '.join(RunIf.__members__)}; got {name}")
+    return RunIf.ALL_SUCCESS
+
+
+def _parameters(key: str, config: Config, found: Findings) -> dict[str, str]:
+    parameters: dict[str, str] = {}
+    for item in _list(key, "parameters", config, found):
+        if not isinstance(item, dict) or not item.get("name") or item.get("default") is None:
+            found.problem(key, f"each job parameter needs a name and a default; got {item!r:.80}")
+            continue
+        name = str(item["name"])
+        if not name.replace("-", "_").replace(".", "_").isidentifier() and not name.replace("_", "").isalnum():
+            found.problem(key, f'the name of parameter "{name}" may hold letters, digits, "_", "-" and "." only.')
+        parameters[name] = as_text(item["default"])
+    return parameters
+
+
+def _list(where: str, name: str, config: Config, found: Findings) -> list[Any]:
+    value = config.get(name)
+    if value is None or isinstance(value, list):
+        return value or []
+    found.problem(where, f"{name} must be a list; got {value!r:.80}")
+    return []
+
+
+def _number(where: str, name: str, config: Config, found: Findings, default: int = 0, least: int = 0) -> float:
+    value = config.get(name)
+    if value is None:
+        return default
+    try:
+        number = int(str(value))
+    except ValueError:
+        number = least - 1
+    if number < least:
+        found.problem(where, f"{name} must be a whole number, {least} or more; got {value!r}")
+        return default
+    return number
+
+
+def _flag(name: str, config: Config) -> bool:
+    """True for ``true``, also as the text that a variable of the command line brings."""
+    return as_text(config.get(name)) == "true"
+
+
+def _unknown_fields(where: str, config: Config, known: tuple[str, ...], found: Findings) -> None:
+    for name in config:
+        if name not in known:
+            found.problem(where, f'"{name}" is no field here{did_you_mean(str(name), known)}')

@@ -1,0 +1,107 @@
+"""What can be told of a notebook without running it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+_DECLARING: Final = ("text", "dropdown", "combobox", "multiselect")
+
+
+class UnreadableNotebook(ValueError):
+    """A file that is no notebook; the message says why."""
+
+
+@dataclass(frozen=True)
+class Notebook:
+    """A notebook file as read: ``content`` is the nbformat 4 document."""
+
+    path: Path
+    content: Any
+
+    @property
+    def code(self) -> list[str]:
+        """The sources of its code cells."""
+        return [cell.source for cell in self.content.cells if cell.cell_type == "code"]
+
+    @property
+    def uses_spark(self) -> bool:
+        """True when the name ``spark`` stands in its code."""
+        return any(re.search(r"\bspark\b", source) for source in self.code)
+
+    def widgets(self) -> set[str]:
+        """The names of the widgets that its code declares by a literal name."""
+        return {name for tree in self._trees() for name in _declared(tree)}
+
+    def takes_any(self) -> bool:
+        """True when its code looks at all parameters, or at one whose name is computed: then no list is complete."""
+        return any(
+            isinstance(call, ast.Call)
+            and (_widget_method(call) == "getAll" or (_widget_method(call) in _DECLARING and _literal(call) is None))
+            for tree in self._trees()
+            for call in ast.walk(tree)
+        )
+
+    def faults(self) -> Iterator[tuple[int, str]]:
+        """The code cells that are no Python, by number (the first is 1), and what is wrong with them."""
+        for number, source in enumerate(self.code, start=1):
+            try:
+                _parse(source)
+            except SyntaxError as wrong:
+                yield number, f"{wrong.msg} (line {wrong.lineno})"
+
+    def _trees(self) -> Iterator[ast.AST]:
+        for source in self.code:
+            try:
+                yield _parse(source)
+            except SyntaxError:
+                continue
+
+
+def read_notebook(path: Path) -> Notebook:
+    """The notebook in ``path``. Raises :class:`UnreadableNotebook`."""
+    import nbformat
+
+    try:
+        content = nbformat.reads(path.read_text(encoding="utf-8"), as_version=4)
+    except FileNotFoundError:
+        raise UnreadableNotebook(f"{path} does not exist{_neighbour(path)}") from None
+    except Exception as wrong:
+        raise UnreadableNotebook(f"{path} is no notebook of nbformat 4: {wrong!s:.200}") from wrong
+    return Notebook(path, content)
+
+
+def _neighbour(path: Path) -> str:
+    near = path.with_suffix(".ipynb")
+    return f'; did you mean "{near.name}"?' if near != path and near.exists() else "."
+
+
+def _parse(source: str) -> ast.AST:
+    from IPython.core.inputtransformer2 import TransformerManager
+
+    return ast.parse(TransformerManager().transform_cell(source), mode="exec", type_comments=False)
+
+
+def _declared(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and _widget_method(node) in _DECLARING:
+            name = _literal(node)
+            if name is not None:
+                yield name
+
+
+def _widget_method(call: ast.Call) -> str | None:
+    method = call.func
+    if not isinstance(method, ast.Attribute) or not isinstance(method.value, ast.Attribute):
+        return None
+    return method.attr if method.value.attr == "widgets" else None
+
+
+def _literal(call: ast.Call) -> str | None:
+    named = [keyword.value for keyword in call.keywords if keyword.arg == "name"]
+    first = next(iter([*call.args, *named]), None)
+    return first.value if isinstance(first, ast.Constant) and isinstance(first.value, str) else None

@@ -1,0 +1,163 @@
+"""The command line: ``python -m connectors …``, or ``connectors …`` where the package is installed."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from connectors.core.errors import Misconfigured
+
+if TYPE_CHECKING:
+    from connectors.bundle import Bundle
+
+_CLI_MISSING = (
+    "the Databricks CLI is not installed. Install it (https://docs.databricks.com/dev-tools/cli/install.html), "
+    "log in by `databricks auth login`, and call this again."
+)
+
+
+class _Group(click.Group):
+    """Errors that a user can correct are told in one message, without a traceback, and end with exit code 2."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except Misconfigured as wrong:
+            click.echo(str(wrong), err=True)
+            ctx.exit(2)
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+def main() -> None:
+    """Runs the jobs of this bundle, here or in a workspace, and looks after what they need."""
+
+
+def _target(command: Callable[..., Any]) -> Callable[..., Any]:
+    variable = click.option("--var", "variables", multiple=True, metavar="NAME=VALUE", help="A variable of the bundle.")
+    target = click.option("-t", "--target", help="The bundle's target; by default the one marked so.")
+    return target(variable(command))
+
+
+@main.command()
+@click.argument("job")
+@_target
+@click.option("--param", "parameters", multiple=True, metavar="NAME=VALUE", help="Wins over the job's default.")
+@click.option("--only", multiple=True, metavar="TASK", help="Run just this task, without looking at conditions.")
+@click.option("--runs", type=click.Path(path_type=Path), help="Folder for executed notebooks, by default runs/.")
+@click.option("--quiet", is_flag=True, help="Only the line of each task and of the job.")
+def run(
+    job: str,
+    target: str | None,
+    variables: tuple[str, ...],
+    parameters: tuple[str, ...],
+    only: tuple[str, ...],
+    runs: Path | None,
+    quiet: bool,
+) -> None:
+    """Runs JOB of this bundle on this machine, as the Jobs service would.
+
+    Exit code: 0 for SUCCESS and SUCCESS_WITH_FAILURES, 2 when the bundle or the command line is wrong, else 1.
+    """
+    given = _pairs("--param", parameters)
+    bundle = _bundle(target, variables)
+    from connectors.bundle import Reporter, run_job
+    from connectors.bundle.states import GOOD
+
+    state = run_job(bundle, job, given, Reporter(quiet=quiet), runs, only)
+    sys.exit(0 if state in GOOD else 1)
+
+
+@main.command()
+@_target
+def jobs(target: str | None, variables: tuple[str, ...]) -> None:
+    """Lists the jobs of this bundle with their tasks, parameters and schedule."""
+    from connectors.bundle.listing import listed
+
+    bundle = _bundle(target, variables)
+    bundle.findings.enforce("the bundle")
+    click.echo(listed(bundle))
+
+
+@main.command()
+@_target
+def validate(target: str | None, variables: tuple[str, ...]) -> None:
+    """Checks the bundle, its notebooks and widgets, also what the Databricks CLI does not see."""
+    bundle = _bundle(target, variables)
+    from connectors.bundle import validate as check
+
+    found = check(bundle)
+    for note in found.notes:
+        click.echo(f"note: {note.option}: {note.text}")
+    found.enforce(f"target {bundle.target} of the bundle")
+    click.echo(f"target {bundle.target}: {len(bundle.jobs)} jobs, nothing wrong")
+
+
+@main.command()
+@_target
+def deploy(target: str | None, variables: tuple[str, ...]) -> None:
+    """Deploys this bundle to a workspace by the Databricks CLI."""
+    _by_databricks_cli("deploy", target, variables)
+
+
+@main.command()
+@_target
+@click.option("--auto-approve", is_flag=True, help="Do not ask.")
+def destroy(target: str | None, variables: tuple[str, ...], auto_approve: bool) -> None:
+    """Removes from a workspace what was deployed, by the Databricks CLI."""
+    _by_databricks_cli("destroy", target, variables, *(["--auto-approve"] if auto_approve else []))
+
+
+@main.command()
+def guarantees() -> None:
+    """Prints what each connector guarantees, and under which conditions."""
+    import connectors
+
+    table = connectors.guarantees()
+    click.echo(table.to_string(index=False) if hasattr(table, "to_string") else str(table))
+
+
+@main.command()
+@click.option("--fetch", is_flag=True, help="Also fetch Delta's jars, if they are not here yet.")
+def doctor(fetch: bool) -> None:
+    """Says what this machine lacks. Exit code 1 when a local run would fail."""
+    from connectors.workbench.doctor import examine
+
+    findings = examine(fetch)
+    for finding in findings:
+        click.echo(finding)
+    sys.exit(0 if all(finding.ok or finding.optional for finding in findings) else 1)
+
+
+def _bundle(target: str | None, variables: tuple[str, ...]) -> Bundle:
+    from connectors.bundle import load
+
+    return load(Path.cwd(), target, _pairs("--var", variables))
+
+
+def _pairs(option: str, texts: tuple[str, ...]) -> dict[str, str]:
+    pairs = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise click.UsageError(f'{option} must be NAME=VALUE; got "{text}"')
+        pairs[name] = value
+    return pairs
+
+
+def _by_databricks_cli(command: str, target: str | None, variables: tuple[str, ...], *more: str) -> None:
+    from connectors.bundle import validate as check
+
+    bundle = _bundle(target, variables)
+    check(bundle).enforce(f"target {bundle.target} of the bundle")
+    databricks = shutil.which("databricks")
+    if databricks is None:
+        raise click.UsageError(_CLI_MISSING)
+    options = [option for variable in variables for option in ("--var", variable)]
+    done = subprocess.run([databricks, "bundle", command, "-t", bundle.target, *options, *more], cwd=bundle.root)
+    sys.exit(done.returncode)

@@ -1,0 +1,51 @@
+"""The one cell that every notebook starts with, and what it calls."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from .paths import in_workspace
+from .shim import DbUtils
+from .show import display
+from .start import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+BOOTSTRAP: Final = """\
+import sys
+from pathlib import Path
+
+lib = next((p / "lib" for p in [Path.cwd(), *Path.cwd().parents] if (p / "lib" / "connectors").is_dir()), None)
+if lib is None:
+    raise FileNotFoundError(f"No folder above {Path.cwd()} holds lib/connectors: open this notebook in the repository.")
+sys.path.insert(0, str(lib))
+from connectors import workbench
+
+spark, dbutils, display = workbench.notebook(globals())
+"""
+"""The bootstrap cell, word for word as it stands in every notebook."""
+
+
+def notebook(names: Mapping[str, Any]) -> tuple[SparkSession, Any, Any]:
+    """``spark``, ``dbutils`` and ``display`` for a notebook whose ``globals()`` are ``names``.
+
+    What a workspace or the job runner has put there is taken; what is missing comes from the workbench. Every
+    ``connectors.*`` format is registered with the session.
+    """
+    spark = session()
+    if in_workspace():
+        return names.get("spark", spark), _of_runtime("dbutils", names), _of_runtime("display", names)
+    return spark, names.get("dbutils", DbUtils()), names.get("display", display)
+
+
+def _of_runtime(name: str, names: Mapping[str, Any]) -> Any:
+    """A name that the runtime gives to notebooks; it is looked for where runtimes are known to put it."""
+    if name in names:
+        return names[name]
+    from IPython.core.getipython import get_ipython
+
+    shell = get_ipython()
+    return (shell.user_ns if shell else {}).get(name) or getattr(builtins, name)

@@ -1,0 +1,80 @@
+"""What a local run needs of this machine, and whether it is here."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+from connectors.core.errors import Misconfigured
+
+from . import java
+from .jars import delta_coordinate, delta_jars, remembered
+from .paths import cache
+
+_PACKAGES = ("pyspark", "delta-spark", "pandas", "pyarrow", "ipython", "matplotlib", "great-expectations")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at; ``optional`` ones are not needed for a local run."""
+
+    name: str
+    ok: bool
+    text: str
+    optional: bool = False
+
+    def __str__(self) -> str:
+        mark = "ok      " if self.ok else "optional" if self.optional else "MISSING "
+        return f"{mark}  {self.name:<20}  {self.text}"
+
+
+def examine(fetch: bool = False) -> list[Finding]:
+    """Everything that a local run needs; ``fetch`` gets Delta's jars if they are not here yet."""
+    return [_python(), *(_package(name) for name in _PACKAGES), _java(), _delta(fetch), _cache(), *_programs()]
+
+
+def _python() -> Finding:
+    found = ".".join(map(str, sys.version_info[:3]))
+    return Finding("python", sys.version_info >= (3, 10), f"{found} (3.10 or newer is needed)")
+
+
+def _package(name: str) -> Finding:
+    try:
+        return Finding(name, True, version(name))
+    except PackageNotFoundError:
+        return Finding(name, False, "not installed; make setup")
+
+
+def _java() -> Finding:
+    def found() -> str:
+        home = java.use_java()
+        return f"{java.version(home)} in {home}"
+
+    return _attempt("java", found)
+
+
+def _delta(fetch: bool) -> Finding:
+    if not fetch and not remembered():
+        text = "fetched at the first start (about 90 MB), or now by: python -m connectors doctor --fetch"
+        return Finding("delta jars", False, text, optional=True)
+    return _attempt("delta jars", lambda: f"{len(delta_jars())} jars of {delta_coordinate()}")
+
+
+def _cache() -> Finding:
+    return _attempt("cache folder", lambda: str(cache("")))
+
+
+def _programs() -> Iterator[Finding]:
+    for name, use in (("databricks", "to deploy to a workspace"), ("jupyter", "to open the notebooks")):
+        path = shutil.which(name)
+        yield Finding(name, path is not None, path or f"not installed; needed only {use}", optional=True)
+
+
+def _attempt(name: str, look: Callable[[], str]) -> Finding:
+    try:
+        return Finding(name, True, look())
+    except (Misconfigured, PackageNotFoundError) as wrong:
+        return Finding(name, False, " ".join(str(wrong).split()))

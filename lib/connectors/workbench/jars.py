@@ -1,0 +1,97 @@
+"""Delta's jars: resolved once by Spark's own resolver, then handed to every session by path.
+
+``spark.jars.packages`` alone would run the resolver, and ask the network, at each start.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlparse
+
+from connectors.core.errors import Misconfigured, Problem
+
+from .paths import cache
+
+_RESOLVE: Final = """
+import sys
+from pyspark.sql import SparkSession
+builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+for setting in sys.argv[1:]:
+    builder = builder.config(*setting.split("=", 1))
+print("jars:" + builder.getOrCreate().sparkContext.getConf().get("spark.jars"))
+"""
+_RESOLVER_SETTINGS: Final = ("spark.jars.ivy", "spark.jars.ivySettings", "spark.jars.repositories")
+
+
+def delta_coordinate() -> str:
+    """Delta's Maven coordinate for the installed ``pyspark`` and ``delta-spark``."""
+    spark = ".".join(version("pyspark").split(".")[:2])
+    return f"io.delta:delta-spark_{spark}_2.13:{version('delta-spark')}"
+
+
+def delta_jars(conf: Mapping[str, str] | None = None) -> list[str]:
+    """Paths of the jars that Delta needs and Spark lacks.
+
+    The first call takes about half a minute and needs a Maven repository: Maven Central, or what ``conf`` or
+    ``spark-defaults.conf`` name by ``spark.jars.repositories`` or ``spark.jars.ivySettings``. Later calls read the
+    remembered paths. Raises :class:`Misconfigured` when the jars cannot be had.
+    """
+    with open(_record().with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two first starts at once would write into one Ivy cache
+        jars = remembered()
+        if not jars:
+            jars = _without_sparks_own(_resolved(delta_coordinate(), conf or {}))
+            _record().write_text("\n".join(jars))
+    return jars
+
+
+def remembered() -> list[str]:
+    """The paths that were resolved before, or an empty list when there are none or one of the files is gone."""
+    jars = _record().read_text().splitlines() if _record().exists() else []
+    return jars if all(Path(jar).exists() for jar in jars) else []
+
+
+def _record() -> Path:
+    return cache("jars") / (delta_coordinate().replace(":", "_") + ".txt")
+
+
+def _resolved(coordinate: str, conf: Mapping[str, str]) -> list[str]:
+    print(f"Fetching {coordinate} and what it needs, once (about 90 MB) …", file=sys.stderr, flush=True)
+    settings = [f"{key}={conf[key]}" for key in _RESOLVER_SETTINGS if key in conf]
+    command = [sys.executable, "-c", _RESOLVE, f"spark.jars.packages={coordinate}", *settings]
+    environment = {key: value for key, value in os.environ.items() if key != "PYSPARK_SUBMIT_ARGS"}
+    environment["SPARK_LOCAL_IP"] = "127.0.0.1"
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    for line in done.stdout.splitlines():
+        if line.startswith("jars:"):
+            return [unquote(urlparse(jar).path) for jar in line.removeprefix("jars:").split(",")]
+    raise _unresolved(coordinate, done.stderr)
+
+
+def _without_sparks_own(jars: Sequence[str]) -> list[str]:
+    """Only what Spark does not bring: of two versions of a class, the one that is loaded first would be luck."""
+    import pyspark
+
+    spark = {_artifact(jar.name) for jar in (Path(pyspark.__path__[0]) / "jars").glob("*.jar")}
+    return [jar for jar in jars if _artifact(Path(jar).name.partition("_")[2]) not in spark]
+
+
+def _artifact(jar: str) -> str:
+    return re.split(r"-(?=\d)", jar, maxsplit=1)[0]
+
+
+def _unresolved(coordinate: str, log: str) -> Misconfigured:
+    telling = [line.strip() for line in log.splitlines() if re.search(r"not found|refused|Unable|Error|unknown", line)]
+    text = (
+        f"cannot be fetched from a Maven repository: {' '.join(telling[:3]) or 'see the log of spark-submit'}. Connect "
+        "once, or name a repository that this machine reaches: session({'spark.jars.repositories': 'https://…'})."
+    )
+    return Misconfigured("Spark", [Problem(coordinate, text)])

@@ -1,0 +1,79 @@
+"""What a local session is started with: small data on one machine, everything on 127.0.0.1."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from .paths import library
+
+_SETTINGS: Final = {
+    "spark.app.name": "connectors",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.memory": "2g",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    # 200 partitions for a few thousand rows are 200 tasks of scheduling and nothing else.
+    "spark.sql.shuffle.partitions": "4",
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # Workers fork from a daemon that has Arrow and this library loaded already.
+    "spark.python.daemon.module": "connectors.workbench.daemon",
+    # A query that is being stopped may wait for its batch, but not for ever.
+    "spark.sql.streaming.stopTimeout": "60s",
+    "spark.sql.streaming.metricsEnabled": "false",
+    "spark.sql.streaming.ui.enabled": "false",
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    # Delta's 50 partitions per table state cost 20 s at the first write of a small table.
+    "spark.databricks.delta.snapshotPartitions": "2",
+}
+_JOINED: Final = {
+    "spark.jars": ",",
+    "spark.sql.extensions": ",",
+    "spark.driver.extraJavaOptions": " ",
+    "spark.executor.extraJavaOptions": " ",
+}
+
+
+def default_master() -> str:
+    """All cores of this machine, and four tries of each task: ``local[n]`` alone never repeats a failed task."""
+    return f"local[{os.cpu_count() or 2},4]"
+
+
+def local_settings(folder: Path, log: Path, jars: list[str], conf: Mapping[str, str]) -> dict[str, str]:
+    """The settings of a local session; ``conf`` wins, except that lists such as ``spark.jars`` are joined.
+
+    ``folder`` is for the session's own files (the warehouse), ``log`` the file for Spark's log.
+    """
+    logging = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
+    settings = {
+        **_SETTINGS,
+        "spark.sql.warehouse.dir": (folder / "warehouse").as_uri(),
+        "spark.jars": ",".join(jars),
+        "spark.driver.extraJavaOptions": f"{logging} -Dconnectors.log={log}",
+        "spark.executor.extraJavaOptions": f"{logging} -Dconnectors.log={log}",
+        "spark.executorEnv.PYTHONPATH": python_path(),
+    }
+    for key, value in conf.items():
+        joined = _JOINED.get(key) if settings.get(key) else None
+        settings[key] = f"{settings[key]}{joined}{value}" if joined else value
+    return settings
+
+
+def python_path() -> str:
+    """``PYTHONPATH`` with the library first, so that Spark's workers import the same ``connectors``."""
+    others = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    return os.pathsep.join(dict.fromkeys([str(library()), *others]))
+
+
+def prepare_environment() -> None:
+    """What Spark's processes inherit; it must stand before the JVM starts."""
+    os.environ["PYTHONPATH"] = python_path()
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

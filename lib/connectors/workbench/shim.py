@@ -1,0 +1,173 @@
+"""``dbutils`` outside a workspace: the part of it that notebooks of jobs use, with the same names and behaviour."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NoReturn, Protocol
+
+LARGEST_TASK_VALUE: Final = 48 * 1024
+"""Bytes of JSON that one task value may have (the Jobs service's limit)."""
+
+
+class NotebookExit(BaseException):
+    """Ends a notebook with success. Not an ``Exception``, so that a notebook's own ``except`` does not swallow it."""
+
+    def __init__(self, value: str) -> None:
+        super().__init__(value)
+        self.value = value
+
+    def _render_traceback_(self) -> list[str]:  # what Jupyter shows in place of a traceback
+        return [f"Notebook exited: {self.value}"]
+
+
+class TaskValueStore(Protocol):
+    """Where the values of a job's tasks are kept while it runs."""
+
+    def set(self, key: str, value: Any) -> None:
+        """Keeps ``value`` for the task that is running."""
+
+    def get(self, task: str, key: str) -> Any:
+        """The value that the upstream ``task`` set; raises ``KeyError`` with the reason when there is none."""
+
+
+class Widgets:
+    """``dbutils.widgets``: parameters of a notebook. What the job passes wins over a widget's default."""
+
+    def __init__(self, passed: Mapping[str, str]) -> None:
+        self._passed = dict(passed)
+        self._defaults: dict[str, str] = {}
+
+    def text(self, name: str, defaultValue: str, label: str | None = None) -> None:  # noqa: N803 - Databricks' name
+        """A parameter of any text."""
+        self._defaults[name] = str(defaultValue)
+
+    def dropdown(self, name: str, defaultValue: str, choices: Sequence[str], label: str | None = None) -> None:  # noqa: N803
+        """A parameter that is one of ``choices``."""
+        if defaultValue not in choices:
+            raise ValueError(f'the default of widget "{name}", "{defaultValue}", is not among {", ".join(choices)}')
+        self._defaults[name] = str(defaultValue)
+
+    def combobox(self, name: str, defaultValue: str, choices: Sequence[str], label: str | None = None) -> None:  # noqa: N803
+        """A parameter of any text, with ``choices`` to pick from."""
+        self._defaults[name] = str(defaultValue)
+
+    def multiselect(self, name: str, defaultValue: str, choices: Sequence[str], label: str | None = None) -> None:  # noqa: N803
+        """A parameter that is some of ``choices``, joined by commas."""
+        self.dropdown(name, defaultValue, choices, label)
+
+    def get(self, name: str) -> str:
+        """The value of a parameter; raises ``ValueError`` when it is neither declared nor passed."""
+        values = self.getAll()
+        if name not in values:
+            known = ", ".join(sorted(values)) or "none"
+            raise ValueError(
+                f'there is no widget "{name}"; known: {known}. Declare it: dbutils.widgets.text("{name}", "a default")'
+            )
+        return values[name]
+
+    def getAll(self) -> dict[str, str]:  # noqa: N802 - Databricks' name
+        """All parameters, declared or passed."""
+        return {**self._defaults, **self._passed}
+
+    def remove(self, name: str) -> None:
+        """Forgets a widget; a passed value stays."""
+        self._defaults.pop(name, None)
+
+    def removeAll(self) -> None:  # noqa: N802 - Databricks' name
+        """Forgets all widgets."""
+        self._defaults.clear()
+
+
+class TaskValues:
+    """``dbutils.jobs.taskValues``: small values that a task hands to the tasks downstream of it."""
+
+    def __init__(self, store: TaskValueStore | None) -> None:
+        self._store = store
+
+    def set(self, key: str, value: Any) -> None:
+        """Sets a value of this task: anything JSON can hold, at most 48 KiB of it. Outside a job it is only checked."""
+        checked = task_value(key, value)
+        if self._store is not None:
+            self._store.set(key, checked)
+
+    def get(self, taskKey: str, key: str, default: Any = None, debugValue: Any = None) -> Any:  # noqa: N803
+        """The value that the upstream task ``taskKey`` set, else ``default``.
+
+        Outside a job: ``debugValue``. Raises ``ValueError`` when there is neither.
+        """
+        if self._store is None:
+            return _or_raise(debugValue, f'outside a job taskValues.get("{taskKey}", "{key}") needs a debugValue')
+        try:
+            return self._store.get(taskKey, key)
+        except KeyError as missing:
+            return _or_raise(default, str(missing.args[0]))
+
+
+class Secrets:
+    """``dbutils.secrets`` from the environment: scope ``kv``, key ``db-password`` is ``SECRET_KV_DB_PASSWORD``."""
+
+    def get(self, scope: str, key: str) -> str:
+        """The secret; raises ``ValueError`` that names the variable when it is not set."""
+        name = re.sub(r"\W", "_", f"SECRET_{scope}_{key}").upper()
+        if name not in os.environ:
+            raise ValueError(f'secret "{key}" of scope "{scope}" is not here: locally it is read from ${name}')
+        return os.environ[name]
+
+    def getBytes(self, scope: str, key: str) -> bytes:  # noqa: N802 - Databricks' name
+        """The secret as UTF-8 bytes."""
+        return self.get(scope, key).encode()
+
+
+class Notebook:
+    """``dbutils.notebook``."""
+
+    def exit(self, value: str = "") -> NoReturn:
+        """Ends the notebook here, with success; the job's log shows ``value``."""
+        raise NotebookExit(str(value))
+
+
+class Jobs:
+    """``dbutils.jobs``."""
+
+    def __init__(self, store: TaskValueStore | None) -> None:
+        self.taskValues = TaskValues(store)
+
+
+class DbUtils:
+    """``dbutils`` with ``widgets``, ``jobs.taskValues``, ``notebook.exit`` and ``secrets``.
+
+    ``parameters`` are what a job passes to the notebook; ``task_values`` where a running job keeps its values.
+    """
+
+    def __init__(self, parameters: Mapping[str, str] | None = None, task_values: TaskValueStore | None = None) -> None:
+        self.widgets = Widgets(parameters or {})
+        self.jobs = Jobs(task_values)
+        self.notebook = Notebook()
+        self.secrets = Secrets()
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"dbutils.{name} is not here: locally there are {', '.join(sorted(vars(self)))}")
+
+
+def task_value(key: str, value: Any) -> Any:
+    """``value`` as the service would keep it (through JSON); raises ``ValueError`` when it is no JSON or too large."""
+    try:
+        text = json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as wrong:
+        got = f"{type(value).__name__}: {wrong}"
+        raise ValueError(f'task value "{key}" must be what JSON can hold; got {got}') from None
+    if len(text.encode()) > LARGEST_TASK_VALUE:
+        raise ValueError(
+            f'task value "{key}" has {len(text.encode())} bytes of JSON; at most {LARGEST_TASK_VALUE} are allowed. '
+            "Hand over a path or a table name instead."
+        )
+    return json.loads(text)
+
+
+def _or_raise(value: Any, why: str) -> Any:
+    if value is None:
+        raise ValueError(why)
+    return value

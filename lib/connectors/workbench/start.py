@@ -1,0 +1,110 @@
+"""The Spark session of a notebook: the running one, or a local one made for it."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from connectors.core.errors import Misconfigured, Problem
+
+from .jars import delta_jars
+from .java import use_java
+from .paths import in_workspace
+from .settings import default_master, local_settings, prepare_environment
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def session(conf: Mapping[str, Any] | None = None, master: str | None = None) -> SparkSession:
+    """The Spark session, with every ``connectors.*`` format registered.
+
+    In a workspace, or where a session is active already, that session is returned: ``conf`` then sets what can be set
+    on a running session, and ``master`` means nothing. Otherwise a local session with Delta is started.
+
+    ``conf``: Spark's own settings; they win over the defaults of :mod:`connectors.workbench.settings`.
+    ``master``: by default ``local[n,4]`` with all n cores, so that a failed task is tried again; ``sc://host:port``
+    connects to a Spark Connect server. Raises :class:`Misconfigured` when Java, pyspark or Delta's jars are missing.
+    """
+    return start(conf, master)
+
+
+def start(conf: Mapping[str, Any] | None = None, master: str | None = None, log: Path | None = None) -> SparkSession:
+    """:func:`session`, with Spark's log in the file ``log`` (by default among the session's temporary files)."""
+    from connectors import register
+
+    settings = {key: _text(value) for key, value in (conf or {}).items()}
+    spark = running()
+    if spark is None:
+        spark = _connected(settings, master) if (master or "").startswith("sc://") else _local(settings, master, log)
+    else:
+        _set_what_can_be(spark, settings)
+    register(spark)
+    return spark
+
+
+def running() -> SparkSession | None:
+    """The session that is already there: a workspace's, the active one, or that of a running context; else None."""
+    spark_session = _spark_session_class()
+    if in_workspace() or "SPARK_REMOTE" in os.environ:
+        return spark_session.builder.getOrCreate()
+    return spark_session.getActiveSession() or _of_running_context(spark_session)
+
+
+def _of_running_context(spark_session: type[SparkSession]) -> SparkSession | None:
+    from pyspark import SparkContext
+
+    context = SparkContext._active_spark_context
+    return None if context is None else spark_session.builder.getOrCreate()
+
+
+def _local(conf: Mapping[str, str], master: str | None, log: Path | None) -> SparkSession:
+    use_java()
+    prepare_environment()
+    folder = Path(tempfile.mkdtemp(prefix="connectors-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    settings: dict[str, Any] = dict(local_settings(folder, log or folder / "spark.log", delta_jars(conf), conf))
+    builder = _spark_session_class().builder.master(master or conf.get("spark.master") or default_master())
+    return _launched(builder.config(map=settings), settings)
+
+
+def _launched(builder: Any, settings: Mapping[str, Any]) -> SparkSession:
+    from pyspark.errors import PySparkRuntimeError
+
+    try:
+        return cast("SparkSession", builder.getOrCreate())
+    except PySparkRuntimeError as failed:
+        if "JAVA_GATEWAY_EXITED" not in str(failed):
+            raise
+        memory = f"has this machine {settings['spark.driver.memory']} of memory (spark.driver.memory) to spare?"
+        text = f"{os.environ['JAVA_HOME']} did not start Spark. What it said stands above; {memory}"
+        raise Misconfigured("Spark", [Problem("JAVA_HOME", text)]) from None
+
+
+def _connected(conf: Mapping[str, str], master: str | None) -> SparkSession:
+    builder = _spark_session_class().builder.remote(str(master))
+    return builder.config(map=dict(conf)).getOrCreate()
+
+
+def _set_what_can_be(spark: SparkSession, conf: Mapping[str, str]) -> None:
+    for key, value in conf.items():
+        if spark.conf.isModifiable(key):
+            spark.conf.set(key, value)
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _spark_session_class() -> type[SparkSession]:
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as missing:
+        way_out = Problem("pyspark", "is not installed; make setup, or pip install -r requirements.txt")
+        raise Misconfigured("Spark", [way_out]) from missing
+    return SparkSession

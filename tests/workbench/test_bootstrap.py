@@ -1,0 +1,55 @@
+"""The bootstrap cell: the same in every notebook, and right wherever it runs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+
+from connectors.workbench import BOOTSTRAP, DbUtils, display, notebook
+from connectors.workbench.paths import library
+
+NOTEBOOKS = sorted(
+    path for path in (library().parent / "notebooks").rglob("*.ipynb") if ".ipynb_checkpoints" not in path.parts
+)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_every_notebook_has_the_bootstrap_cell_word_for_word_before_its_other_code(path: Path) -> None:
+    cells = [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+    assert cells[0].strip() == BOOTSTRAP.strip()
+
+
+def test_without_the_library_above_it_the_cell_says_where_it_looked(tmp_path: Path) -> None:
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    command = [sys.executable, "-c", BOOTSTRAP]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
+    assert done.returncode == 1
+    assert f"No folder above {tmp_path} holds lib/connectors: open this notebook in the repository." in done.stderr
+
+
+@pytest.mark.spark
+def test_locally_what_is_missing_comes_from_the_workbench(spark: Any) -> None:
+    got, dbutils, show = notebook({})
+    assert got.sparkContext is spark.sparkContext
+    assert isinstance(dbutils, DbUtils)
+    assert show is display
+
+
+@pytest.mark.spark
+def test_what_the_runner_has_put_there_is_kept(spark: Any) -> None:
+    mine = DbUtils({"x": "1"})
+    _, dbutils, show = notebook({"dbutils": mine, "display": print})
+    assert (dbutils, show) == (mine, print)
+
+
+@pytest.mark.spark
+def test_in_a_workspace_all_three_are_the_runtimes(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABRICKS_RUNTIME_VERSION", "18.1")
+    theirs = {"spark": spark, "dbutils": object(), "display": object()}
+    assert notebook(theirs) == (spark, theirs["dbutils"], theirs["display"])

@@ -1,0 +1,43 @@
+"""Where the workbench keeps things."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from connectors.core.errors import Misconfigured
+from connectors.workbench import paths
+from connectors.workbench.paths import cache, workdir
+
+
+def test_a_folder_is_made_and_named_in_full(tmp_path: Path) -> None:
+    assert workdir(str(tmp_path / "a" / "b")) == str(tmp_path / "a" / "b")
+    assert (tmp_path / "a" / "b").is_dir()
+
+
+def test_a_volume_has_its_place_below_runs_when_run_locally(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paths, "library", lambda: tmp_path / "lib")
+    assert workdir("/Volumes/main/s/v") == str(tmp_path / "runs" / "Volumes/main/s/v")
+
+
+def test_in_a_workspace_a_volume_is_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABRICKS_RUNTIME_VERSION", "18.1")
+    monkeypatch.setattr(paths, "VOLUMES", f"{tmp_path}/")
+    assert workdir(f"{tmp_path}/s/v") == f"{tmp_path}/s/v"
+
+
+def test_an_address_of_a_store_stays_as_it_is() -> None:
+    assert workdir("s3://bucket/folder") == "s3://bucket/folder"
+
+
+def test_no_folder_is_an_error() -> None:
+    with pytest.raises(Misconfigured, match="workdir   missing; give a folder or a volume"):
+        workdir("")
+
+
+def test_a_cache_that_cannot_be_made_names_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("CONNECTORS_CACHE", str(tmp_path / "file"))
+    with pytest.raises(Misconfigured, match="CONNECTORS_CACHE   cannot make"):
+        cache("jars")

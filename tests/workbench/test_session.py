@@ -1,0 +1,122 @@
+"""A session as a notebook gets it, started in a process and a folder of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectors.workbench.paths import library
+
+pytestmark = pytest.mark.spark
+
+SCRIPT = """
+import json, os, sys
+from pyspark.sql.functions import udf
+from connectors import workbench
+
+first = workbench.session({"spark.sql.shuffle.partitions": 3, "spark.ui.enabled": False})
+second = workbench.session({"spark.sql.shuffle.partitions": 5, "spark.driver.memory": "9g"}, master="local[1]")
+
+@udf("string")
+def library(n):
+    import connectors
+    return connectors.__file__
+
+@udf("int")
+def fails_once(n):
+    from pyspark import TaskContext
+    if TaskContext.get().attemptNumber() == 0:
+        raise ValueError("first try")
+    return 1
+
+first.range(3).write.format("delta").save(sys.argv[1])
+first.sql("create table t using delta as select 1 as x")
+conf = first.sparkContext.getConf()
+print(json.dumps({
+    "same": first.sparkContext is second.sparkContext,
+    "partitions": second.conf.get("spark.sql.shuffle.partitions"),
+    "memory": conf.get("spark.driver.memory"),
+    "master": first.sparkContext.master,
+    "zone": first.conf.get("spark.sql.session.timeZone"),
+    "snapshot": first.conf.get("spark.databricks.delta.snapshotPartitions"),
+    "host": conf.get("spark.driver.host"),
+    "ui": first.sparkContext.uiWebUrl,
+    "packages": conf.get("spark.jars.packages"),
+    "delta": first.read.format("delta").load(sys.argv[1]).count(),
+    "worker": first.range(1).select(library("id")).first()[0],
+    "retried": first.range(1).select(fails_once("id")).first()[0],
+    "registered": first.read.format("connectors.sequence").option("end", 3).load().count(),
+    "folder": os.listdir("."),
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("session")
+    environment = {**os.environ, "PYTHONPATH": str(library())}
+    command = [sys.executable, "-c", SCRIPT, str(folder / "delta")]
+    (folder / "cwd").mkdir()
+    ran = subprocess.run(command, cwd=folder / "cwd", capture_output=True, text=True, env=environment, timeout=240)
+    assert ran.returncode == 0, ran.stderr
+    made: dict[str, Any] = json.loads(ran.stdout)
+    return {**made, "stderr": ran.stderr}
+
+
+def test_the_second_call_returns_the_running_session_with_what_can_be_set(told: dict[str, Any]) -> None:
+    assert (told["same"], told["partitions"], told["memory"]) == (True, "5", "2g")
+
+
+def test_it_has_all_cores_and_tries_failed_tasks_again(told: dict[str, Any]) -> None:
+    assert told["master"] == f"local[{os.cpu_count()},4]"
+    assert told["retried"] == 1
+
+
+def test_it_is_set_up_for_small_data_on_this_machine_alone(told: dict[str, Any]) -> None:
+    assert (told["zone"], told["snapshot"], told["host"], told["ui"]) == ("UTC", "2", "127.0.0.1", None)
+
+
+def test_delta_is_there_without_asking_a_repository(told: dict[str, Any]) -> None:
+    assert (told["delta"], told["packages"]) == (3, None)
+
+
+def test_workers_import_the_library(told: dict[str, Any]) -> None:
+    assert Path(told["worker"]).is_relative_to(library())
+
+
+def test_the_formats_are_registered(told: dict[str, Any]) -> None:
+    assert told["registered"] == 3
+
+
+def test_nothing_is_left_in_the_current_folder(told: dict[str, Any]) -> None:
+    assert told["folder"] == []
+
+
+def test_the_console_stays_quiet(told: dict[str, Any]) -> None:
+    allowed = ("Using incubator modules", "Fetching io.delta")
+    assert [line for line in told["stderr"].splitlines() if not any(text in line for text in allowed)] == []
+
+
+def test_jars_that_cannot_be_fetched_are_told_with_the_way_out(tmp_path: Path) -> None:
+    """A real resolver against a repository that refuses connections."""
+    nowhere = '<ibiblio name="nowhere" m2compatible="true" root="http://127.0.0.1:9/"/>'
+    settings = tmp_path / "ivysettings.xml"
+    settings.write_text(
+        f'<ivysettings><settings defaultResolver="nowhere"/><resolvers>{nowhere}</resolvers></ivysettings>'
+    )
+    conf = {"spark.jars.ivySettings": str(settings), "spark.jars.ivy": str(tmp_path / "ivy")}
+    script = f"from connectors import workbench; workbench.session({conf!r})"
+    environment = {**os.environ, "PYTHONPATH": str(library()), "CONNECTORS_CACHE": str(tmp_path / "cache")}
+    command = [sys.executable, "-c", script]
+    ran = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=240)
+    assert ran.returncode == 1
+    last = ran.stderr[ran.stderr.index("connectors.core.errors.Misconfigured") :]
+    assert "io.delta:delta-spark_4.2_2.13" in last
+    assert "cannot be fetched from a Maven repository" in last
+    assert "spark.jars.repositories" in last

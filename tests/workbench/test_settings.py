@@ -1,0 +1,56 @@
+"""What a local session is started with."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from connectors.workbench.jars import _without_sparks_own, delta_coordinate, delta_jars
+from connectors.workbench.paths import library
+from connectors.workbench.settings import default_master, local_settings, python_path
+
+
+def settings(**conf: str) -> dict[str, str]:
+    named = {key.replace("__", "."): value for key, value in conf.items()}
+    return local_settings(Path("/tmp/x"), Path("/tmp/x.log"), ["/a.jar", "/b.jar"], named)
+
+
+def test_all_cores_and_four_tries_of_each_task() -> None:
+    assert default_master() == f"local[{os.cpu_count()},4]"
+
+
+def test_the_callers_settings_win() -> None:
+    assert settings(spark__sql__shuffle__partitions="9")["spark.sql.shuffle.partitions"] == "9"
+
+
+def test_jars_extensions_and_java_options_are_joined() -> None:
+    made = settings(spark__jars="/c.jar", spark__sql__extensions="x.Y", spark__driver__extraJavaOptions="-Dx=y")
+    assert made["spark.jars"] == "/a.jar,/b.jar,/c.jar"
+    assert made["spark.sql.extensions"] == "io.delta.sql.DeltaSparkSessionExtension,x.Y"
+    assert made["spark.driver.extraJavaOptions"].endswith("-Dconnectors.log=/tmp/x.log -Dx=y")
+
+
+def test_the_library_comes_first_on_the_workers_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", f"/mine{os.pathsep}{library()}")
+    assert python_path() == f"{library()}{os.pathsep}/mine"
+
+
+def test_what_spark_brings_itself_is_left_out_of_deltas_jars() -> None:
+    import pyspark
+
+    brought = next(iter((Path(pyspark.__path__[0]) / "jars").glob("jackson-databind-*.jar")))
+    other_version = brought.name.replace(brought.stem.rpartition("-")[2], "2.0.0")
+    jars = [f"/ivy/com.fasterxml_{other_version}", "/ivy/io.delta_delta-storage-4.4.0.jar"]
+    assert _without_sparks_own(jars) == ["/ivy/io.delta_delta-storage-4.4.0.jar"]
+
+
+def test_remembered_jars_are_taken_without_asking_anybody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONNECTORS_CACHE", str(tmp_path))
+    monkeypatch.setenv("JAVA_HOME", "/nonexistent")  # whoever would resolve now, would fail
+    (tmp_path / "jars").mkdir()
+    (tmp_path / "delta.jar").touch()
+    record = tmp_path / "jars" / (delta_coordinate().replace(":", "_") + ".txt")
+    record.write_text(str(tmp_path / "delta.jar"))
+    assert delta_jars() == [str(tmp_path / "delta.jar")]
