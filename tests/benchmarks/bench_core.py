@@ -1,0 +1,163 @@
+"""What the framework itself costs, as ratios taken in one run: python tests/benchmarks/bench_core.py
+
+Goals: a source through the adapter takes at most 1.2 times as long as a bare PySpark reader of the same 20 M longs; the
+``foreach_batch`` carrier at most 25 ms more per micro-batch than Spark's ``noop``; 100,000 split states go through JSON
+and back in under a second.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from connectors import workbench
+from connectors.core import Batch, Committable, Committer, Options, Sink, SinkWriter
+from connectors.core.ledger import FileLedger
+from connectors.core.state import dumps, loads
+from connectors.core.store import LocalStore
+from connectors.spark.foreach_batch import ForeachBatch
+from connectors.systems.sequence import Range
+
+ROWS, ROUNDS, BATCHES = 20_000_000, 5, 40
+
+
+class Bare(DataSource):
+    """The shortest PySpark reader of the same numbers."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "bare"
+
+    def schema(self) -> str:
+        return "value long"
+
+    def reader(self, schema: Any) -> DataSourceReader:
+        return BareReader()
+
+
+class BareReader(DataSourceReader):
+    def partitions(self) -> Sequence[InputPartition]:
+        return [InputPartition(0), InputPartition(1)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        half = ROWS // 2
+        schema = pa.schema([("value", pa.int64())])
+        for first in range(partition.value * half + 1, (partition.value + 1) * half + 1, 100_000):
+            numbers = np.arange(first, first + 100_000, dtype=np.int64)
+            yield pa.RecordBatch.from_arrays([pa.array(numbers)], schema=schema)
+
+
+class Null(Sink):
+    """A sink that drops its rows and keeps a ledger: what is left is the carrier and the commit protocol."""
+
+    name = "null"
+    options = Options()
+    folder = ""
+
+    def target(self) -> str:
+        return "nowhere"
+
+    def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> SinkWriter:
+        raise NotImplementedError
+
+    def stage_frame(self, frame: Any, batch: Batch) -> list[Committable]:
+        frame.write.format("noop").mode("overwrite").save()
+        return []
+
+    def ledger(self) -> FileLedger:
+        return FileLedger(LocalStore(self.folder))
+
+    def committer(self) -> Committer:
+        return Nothing()
+
+
+class Nothing(Committer):
+    def publish(self, batch: Batch, committables: Sequence[Committable]) -> None:
+        """There is nothing."""
+
+    def discard(self, committable: Committable) -> None:
+        """There is nothing."""
+
+
+def main() -> None:
+    spark = workbench.session()
+    spark.dataSource.register(Bare)
+    compare_reading(spark)
+    compare_carrier(spark)
+    states()
+
+
+def compare_reading(spark: Any) -> None:
+    def read(name: str, **options: str) -> float:
+        frame = spark.read.format(name).options(**options).load()
+        return timed(lambda: frame.write.format("noop").mode("overwrite").save())
+
+    pairs = [(read("connectors.sequence", end=str(ROWS)), read("bare")) for _ in range(ROUNDS + 1)][1:]
+    ratio = statistics.median(ours / bare for ours, bare in pairs)
+    rate = ROWS / statistics.median(ours for ours, _ in pairs) / 1e6
+    report("20 M longs, adapter against bare reader", f"{ratio:.2f} x ({rate:.1f} M rows/s)", "<= 1.20 x", ratio <= 1.2)
+
+
+def compare_carrier(spark: Any) -> None:
+    folder = Path(tempfile.mkdtemp())
+    Null.folder = str(folder / "ledger")
+    carrier = ForeachBatch(Null.of({}))
+
+    def noop(frame: Any, number: int) -> None:
+        frame.write.format("noop").mode("overwrite").save()
+
+    ours, plain = median_batch(spark, carrier, folder / "ours"), median_batch(spark, noop, folder / "noop")
+    shutil.rmtree(folder)
+    text = f"{ours - plain:+.0f} ms ({ours:.0f} against {plain:.0f} ms)"
+    report("foreach_batch against noop, per micro-batch", text, "<= 25 ms", ours - plain <= 25)
+
+
+def median_batch(spark: Any, function: Callable[[Any, int], None], checkpoint: Path) -> float:
+    """The median milliseconds of what a micro-batch spends in the sink."""
+    end = 1000 * BATCHES
+    rows = spark.readStream.format("connectors.sequence").option("end", end).option("maxRowsPerTrigger", 1000).load()
+    query = (
+        rows.writeStream.foreachBatch(function)
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    spent = [json.loads(batch.json)["durationMs"]["addBatch"] for batch in query.recentProgress]
+    return statistics.median(spent[BATCHES // 4 :])
+
+
+def states() -> None:
+    splits = [Range(number * 10, number * 10 + 9) for number in range(100_000)]
+
+    def trip() -> None:
+        text = dumps({"v": 1, "splits": [vars(split) for split in splits]})
+        again = [Range(**state) for state in loads(text, "the states")["splits"]]
+        assert again == splits
+
+    seconds = statistics.median(timed(trip) for _ in range(ROUNDS))
+    report("100,000 split states through JSON and back", f"{seconds:.2f} s", "< 1 s", seconds < 1)
+
+
+def timed(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def report(what: str, measured: str, goal: str, reached: bool) -> None:
+    print(f"{what:<48} {measured:<34} goal {goal:<10} {'reached' if reached else 'MISSED'}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""Running the quickstart job as a user does, in a process of its own, and reading what it wrote without Spark."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+REPOSITORY = Path(__file__).parents[2]
+DAMAGE = 40
+
+
+def run_job(workdir: Path, rows: int, kill_when: Callable[[], bool] | None = None) -> tuple[int, str]:
+    """Runs the job and returns its exit code and output; killed, with its JVM, as soon as ``kill_when()`` is true."""
+    parameters = {"workdir": str(workdir), "rows": str(rows), "damage": str(DAMAGE), "batch": "1500kB"}
+    given = [part for name, value in parameters.items() for part in ("--param", f"{name}={value}")]
+    job = subprocess.Popen(
+        [sys.executable, "-m", "connectors", "run", "quickstart", *given],
+        cwd=REPOSITORY,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY / "lib")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    while kill_when is not None and job.poll() is None:
+        if kill_when():
+            os.killpg(job.pid, signal.SIGKILL)
+            break
+        time.sleep(0.01)
+    output, _ = job.communicate(timeout=600)
+    return job.returncode, output
+
+
+def data(workdir: Path, rows: int) -> Path:
+    """Where a run with these parameters keeps its data."""
+    return workdir / f"rows_{rows or 'all'}_damage_{DAMAGE}"
+
+
+def results(root: Path) -> dict[str, list[Any]]:
+    """All rows of all outputs, in an order that does not depend on the run, without paths and times of the run."""
+    finished = (file for file in (root / "daily_delays").rglob("part-*.parquet") if ".connectors" not in file.parts)
+    delays = pa.concat_tables(pq.ParquetFile(file).read() for file in finished)
+    per_day = delays.group_by(["date", "origin", "carrier"]).aggregate(
+        [("flights", "sum"), ("departed", "sum"), ("delay_minutes", "sum"), ("longest_delay", "max")]
+    )
+    letters = pa.concat_tables(pq.ParquetFile(file).read() for file in (root / "dead_letters").glob("*.parquet"))
+    return {
+        "flights": _rows(delta(root / "flights"), "id"),
+        "quarantine": _rows(delta(root / "quarantine"), "id"),
+        "delays": per_day.sort_by([("date", "ascending"), ("origin", "ascending"), ("carrier", "ascending")]).to_pylist(),
+        "dead_letters": sorted(letters["record"].to_pylist()),
+    }
+
+
+def delta(table: Path) -> pa.Table:
+    """The rows of a Delta table that was only appended to: the files that its log adds."""
+    added = []
+    for commit in sorted((table / "_delta_log").glob("*.json")):
+        actions = [json.loads(line) for line in commit.read_text().splitlines()]
+        added += [table / unquote(action["add"]["path"]) for action in actions if "add" in action]
+    return pa.concat_tables(pq.ParquetFile(file).read() for file in added)
+
+
+def _rows(table: pa.Table, key: str) -> list[Any]:
+    return table.drop_columns(["filename"]).take(pc.sort_indices(table, [(key, "ascending")])).to_pylist()
