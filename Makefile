@@ -32,7 +32,7 @@ run: $(READY)
 	@$(BIN)/python -m connectors run $(JOB) $(ARGS)
 
 test: check
-	@$(BIN)/python -m pytest -m "not soak" $(ARGS)
+	@$(BIN)/python -m pytest $(ARGS)
 
 soak: $(READY)
 	@KILLS=$(KILLS) $(BIN)/python -m pytest -m soak $(ARGS)

@@ -21,7 +21,14 @@ os.environ["PYSPARK_PYTHON"] = sys.executable
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     from connectors.testing.child import session
+    from connectors.workbench.jars import delta_jars
 
-    made = session("local[2,4]", {})
+    delta = {
+        "spark.jars": ",".join(delta_jars({})),
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.databricks.delta.snapshotPartitions": "1",
+    }
+    made = session("local[2,4]", delta)
     yield made
     made.stop()

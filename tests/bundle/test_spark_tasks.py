@@ -140,7 +140,7 @@ def test_an_error_of_a_worker_is_told_by_its_own_message(result: Result) -> None
 
 def test_nothing_but_results_is_printed(result: Result) -> None:
     noise = [line for line in result.errors.splitlines() if "incubator" not in line]
-    assert noise == []
+    assert noise == [], result.errors
 
 
 def test_the_log_of_spark_is_in_the_folder_of_the_run(result: Result) -> None:

@@ -106,6 +106,19 @@ def test_a_publication_that_fails_again_stays_to_be_done(sink: Toy) -> None:
     assert [entry.batch for entry in sink.ledger().unpublished()] == [0]
 
 
+def test_a_publication_that_failed_is_made_good_by_a_replay_in_the_same_run(sink: Toy) -> None:
+    commit = Commit(sink)
+    batch = Batch("s", "q", 0)
+    sink.recorder.fails = True
+    with pytest.raises(Crash):
+        commit.finish(batch, [Committable(1, {"name": "a"})])
+    sink.recorder.fails = False
+    sink.recorder.done.clear()
+    assert commit.begin(batch) is Verdict.SKIP
+    assert ("publish", 0) in sink.recorder.done
+    assert sink.ledger().unpublished() == []
+
+
 def test_recovery_and_sweeping_come_once_in_a_run_and_spare_the_live_batch(sink: Toy) -> None:
     commit = Commit(sink)
     for number in range(3):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -11,11 +10,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+
+from tests.delta_log import delta
 
 REPOSITORY = Path(__file__).parents[2]
 DAMAGE = 40
@@ -62,15 +62,6 @@ def results(root: Path) -> dict[str, list[Any]]:
         "delays": per_day.sort_by([("date", "ascending"), ("origin", "ascending"), ("carrier", "ascending")]).to_pylist(),
         "dead_letters": sorted(letters["record"].to_pylist()),
     }
-
-
-def delta(table: Path) -> pa.Table:
-    """The rows of a Delta table that was only appended to: the files that its log adds."""
-    added = []
-    for commit in sorted((table / "_delta_log").glob("*.json")):
-        actions = [json.loads(line) for line in commit.read_text().splitlines()]
-        added += [table / unquote(action["add"]["path"]) for action in actions if "add" in action]
-    return pa.concat_tables(pq.ParquetFile(file).read() for file in added)
 
 
 def _rows(table: pa.Table, key: str) -> list[Any]:

@@ -30,7 +30,8 @@ def faulty_sink(kind: type[Sink], injector: FailureInjector) -> type[Sink]:
         def committer(self) -> Committer | GlobalCommitter | None:
             inner = super().committer()
             if isinstance(inner, GlobalCommitter):
-                return _GlobalCommitter(inner, injector)
+                wrapper = _FrameCommitter if hasattr(inner, "commit_frame") else _GlobalCommitter
+                return wrapper(inner, injector)
             return _Committer(inner, injector) if inner is not None else None
 
     if not hasattr(kind, "stage_frame"):
@@ -152,6 +153,17 @@ class _GlobalCommitter(GlobalCommitter):
 
     def sweep(self, live: frozenset[str]) -> None:
         self.inner.sweep(live)
+
+
+class _FrameCommitter(_GlobalCommitter):
+    """For targets that take a whole DataFrame in one transaction."""
+
+    def commit_frame(self, frame: DataFrame, batch: Batch) -> None:
+        watched = frame.mapInArrow(_pass_rows(self.injector), frame.schema) if self.injector.armed(Point.TASK_ROW) else frame
+        self.injector.reach(Point.COMMIT_BEFORE)
+        inner: Any = self.inner
+        inner.commit_frame(watched, batch)
+        self.injector.reach(Point.COMMIT_AFTER)
 
 
 class _Reader(SplitReader[Any]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +33,6 @@ class SparkQuery:
     checkpoint: str
     faults: str
     select: Sequence[str] = ("*",)
-    conf: dict[str, str] = field(default_factory=dict)
 
     def start(self, spark: SparkSession) -> StreamingQuery:
         """Starts the query; it ends when everything available is written."""

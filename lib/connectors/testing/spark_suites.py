@@ -119,8 +119,8 @@ class SparkSinkSuite:
         self._expect(target)
 
     def test_a_batch_write_is_written_once_under_its_transaction_name(self, spark: Any, target: SinkContext) -> None:
-        if target.guarantee is not Guarantee.EXACTLY_ONCE:
-            pytest.skip("the sink keeps no ledger")
+        if target.guarantee is not Guarantee.EXACTLY_ONCE or "format" not in target.carriers:
+            pytest.skip("the sink keeps no ledger, or does not take df.write")
         frame = spark.range(1, ROWS + 1).withColumnRenamed("id", "value").selectExpr(*target.select)
         writer = frame.write.format(f"connectors.{target.sink.name}").mode("append").options(**target.options())
         for _ in range(2):

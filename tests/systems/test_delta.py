@@ -1,0 +1,84 @@
+"""``connectors.delta``: once per batch, with the ledger in the table's own history."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import connectors
+from connectors.core import Misconfigured
+from connectors.systems.delta import DeltaSink
+from connectors.testing import SinkContext, same_records
+from connectors.testing.spark_suites import SparkSinkSuite, spark_query
+from tests.delta_log import delta
+
+
+class DeltaContext(SinkContext):
+    sink = DeltaSink
+    carriers = ("foreach_batch",)
+
+    def options(self) -> dict[str, str]:
+        return {"path": str(self.folder / "table")}
+
+    def rows(self) -> list[dict[str, Any]]:
+        return list(delta(self.folder / "table").to_pylist())
+
+
+class TestDelta(SparkSinkSuite):
+    context = DeltaContext
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> DeltaContext:
+    return DeltaContext(tmp_path)
+
+
+def test_an_older_checkpoint_is_refused(spark: Any, target: DeltaContext, tmp_path: Path) -> None:
+    query = spark_query(target, tmp_path, "foreach_batch", rows=10)
+    query.run(spark)
+    shutil.copytree(query.checkpoint, tmp_path / "older")
+    query.source_options["end"] = "30"
+    query.run(spark)
+    shutil.rmtree(query.checkpoint)
+    (tmp_path / "older").rename(query.checkpoint)
+    with pytest.raises(Exception, match="older checkpoint"):
+        query.run(spark)
+    same_records([target.row(number) for number in range(1, 31)], target.rows())
+
+
+def test_a_lost_table_stops_until_the_user_says_what_was_written(
+    spark: Any, target: DeltaContext, tmp_path: Path
+) -> None:
+    query = spark_query(target, tmp_path, "foreach_batch", rows=10)
+    query.run(spark)
+    shutil.rmtree(target.options()["path"])
+    query.source_options["end"] = "20"
+    with pytest.raises(Exception, match="onLostLedger"):
+        query.run(spark)
+    query.sink_options["onLostLedger"] = "notWritten"
+    query.run(spark)
+    same_records([target.row(number) for number in range(11, 21)], target.rows())
+
+
+def test_a_table_by_name_is_made_with_the_first_batch(spark: Any, tmp_path: Path) -> None:
+    rows = spark.readStream.format("connectors.sequence").option("end", 5).load()
+    writer = rows.writeStream.foreachBatch(connectors.foreach_batch("delta", table="sequence_by_name"))
+    try:
+        for _ in range(2):
+            writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start().awaitTermination()
+        assert sorted(row.value for row in spark.table("sequence_by_name").collect()) == [1, 2, 3, 4, 5]
+    finally:
+        spark.sql("DROP TABLE IF EXISTS sequence_by_name")
+
+
+def test_path_and_table_exclude_each_other() -> None:
+    with pytest.raises(Misconfigured, match="either path or table"):
+        connectors.foreach_batch("delta", {"path": "a", "table": "b"})
+
+
+def test_the_carrier_format_is_refused_by_name(spark: Any, tmp_path: Path) -> None:
+    with pytest.raises(Exception, match="takes foreach_batch only"):
+        spark.range(3).write.format("connectors.delta").mode("append").save(str(tmp_path))
