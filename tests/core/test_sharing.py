@@ -156,8 +156,7 @@ def test_a_million_splits_take_constant_memory() -> None:
         tracemalloc.stop()
         return most
 
-    peak(1_000)
-    assert peak(1_000_000) < 2 * peak(1_000) + 20_000
+    assert peak(1_000_000) < 1 << 20, "the splits themselves would be some 100 MB; other threads allocate a little too"
 
 
 def test_slices_share_the_splits_out_without_loss() -> None:
