@@ -9,32 +9,26 @@ if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql import DataFrame, SparkSession
 
+    from .core.sink import Sink
+
 __all__ = ["foreach_batch", "guarantees", "register"]
 
 
 def register(spark: SparkSession, *more: type) -> None:
     """Makes every ``connectors.<system>`` format known to ``spark``, and ``more`` sources and sinks of your own.
 
+    A connector of your own must be importable by Spark's workers: a module on PYTHONPATH, or a class of the notebook.
     Raises ``ImportError``, naming the minimum, where PySpark is too old.
     """
     from .spark.session import require_spark
 
     require_spark()
-    from .core.sink import Sink
-    from .core.source import Source
     from .spark.formats import register_formats
-    from .systems import all_systems
+    from .systems import add_system, all_systems
 
-    systems: dict[str, Any] = dict(all_systems())
     for kind in more:
-        source, sink = systems.get(kind.name, (None, None))  # type: ignore[attr-defined]
-        if issubclass(kind, Source):
-            systems[kind.name] = (kind, sink)
-        elif issubclass(kind, Sink):
-            systems[kind.name] = (source, kind)
-        else:
-            raise TypeError(f"{kind.__name__} is neither a Source nor a Sink")
-    register_formats(spark, systems)
+        add_system(kind)
+    register_formats(spark, all_systems())
 
 
 def guarantees() -> pd.DataFrame:
@@ -55,21 +49,26 @@ def guarantees() -> pd.DataFrame:
 
 
 def foreach_batch(
-    sink: str | Sequence[tuple[str, Mapping[str, Any]]], options: Mapping[str, Any] | None = None, **more: Any
+    sink: str | type[Sink] | Sequence[tuple[str | type[Sink], Mapping[str, Any]]],
+    options: Mapping[str, Any] | None = None,
+    **more: Any,
 ) -> Callable[[DataFrame, int], None]:
     """A function for ``writeStream.foreachBatch`` that commits each micro-batch to a sink, or to several.
 
-    ``sink`` is a system's name (``"files"`` or ``"connectors.files"``) with its ``options``, or a list of such pairs.
+    ``sink`` is a system's name (``"files"`` or ``"connectors.files"``) or a sink class of your own, with its ``options``;
+    or a list of such pairs: the batch is then computed once, and each sink commits it for itself.
     Options may also be keywords: ``file_format="json"`` is ``fileFormat``. Everything is checked here, without
     contacting the target; :class:`~connectors.core.errors.Misconfigured` lists all that is wrong.
     """
     from .spark.foreach_batch import ForeachBatch, Several
     from .systems import sink_class
 
-    if not isinstance(sink, str):
-        return Several([foreach_batch(name, given) for name, given in sink])
     typed = {**(options or {}), **{_camel(key): value for key, value in more.items()}}
-    return ForeachBatch(sink_class(sink).of(typed))
+    if isinstance(sink, str):
+        return ForeachBatch(sink_class(sink).of(typed))
+    if isinstance(sink, type):
+        return ForeachBatch(sink.of(typed))
+    return Several([foreach_batch(one, given) for one, given in sink])
 
 
 def _camel(name: str) -> str:

@@ -68,6 +68,12 @@ class FolderContext(SinkContext):
     def options(self) -> dict[str, str]:
         return {"path": str(self.folder)}
 
+    def take_away(self) -> list[dict[str, Any]]:
+        taken = self.rows()
+        for file in self.files():
+            file.rename(self.folder.parent / f"taken-{file.name}")
+        return taken
+
     def files(self) -> list[Path]:
         found = (file for file in self.folder.rglob("*") if file.is_file())
         return sorted(file for file in found if not any(part[0] in "._" for part in file.relative_to(self.folder).parts))

@@ -6,7 +6,7 @@ part                       lives on    what it does
 :class:`Sink`              everywhere  the description: options and guarantee; makes the rest
 :class:`SinkWriter`        executor    stages the rows of one task attempt, invisible to readers
 :class:`Committable`       travels     what a writer staged: ids, paths, counts; never rows
-:class:`Committer`         driver      publishes what was decided, one committable at a time
+:class:`Committer`         driver      publishes a batch that was decided, file by file
 :class:`GlobalCommitter`   driver      commits a whole batch at once, together with its ledger entry, in the target
 =========================  ==========  =========================================================================
 
@@ -100,7 +100,9 @@ class Committer(ABC):
     def publish(self, batch: Batch, committables: Sequence[Committable]) -> None:
         """Makes ``batch`` visible, each part of it whole. After a crash it is called again and goes on where it was.
 
-        What was published before must not be published again, even if somebody has moved or deleted it since.
+        What was published before must not be published again, even if somebody has moved or deleted it since. The usual
+        way is to *rename* what was staged: where the staged file is gone, it was published. The committables come in
+        the same order each time; an empty batch has none, or some without rows.
         """
 
     @abstractmethod
@@ -108,7 +110,10 @@ class Committer(ABC):
         """Removes what was staged. Never called for a committable of a recorded batch."""
 
     def sweep(self, live: frozenset[str]) -> None:  # noqa: B027
-        """Removes staging that is old and whose prefix is not in ``live``. Called when a run starts."""
+        """Removes staging that no run can still need: old (a week, say), and its name does not begin with one of ``live``.
+
+        ``live`` holds the :meth:`Batch.prefix` of the batch that is being written. Called when a run starts.
+        """
 
 
 class GlobalCommitter(ABC):
@@ -210,7 +215,11 @@ class Sink(ABC):
         """A new writer for one task attempt. Called in the task; ``subtask`` is its index in the batch."""
 
     def ledger(self) -> Ledger | None:
-        """Where committed batches are recorded, for sinks with a :class:`Committer`."""
+        """Where committed batches are recorded, for sinks with a :class:`Committer`.
+
+        For a target that is a folder, :class:`~connectors.core.folder.TargetFolder` has the ledger, the staging folders
+        and a rename that never overwrites; elsewhere ``FileLedger(LocalStore(folder))`` with a folder per sink id.
+        """
         return None
 
     def committer(self) -> Committer | GlobalCommitter | None:

@@ -91,14 +91,19 @@ class SplitEnumerator(ABC, Generic[SplitT]):
         """What there is to read now. Any value; only :meth:`advance` looks at it. Called before each micro-batch."""
 
     def freeze(self) -> Any:
-        """What there is to read now, for a query that ends when it has read that. Raise where that would be never."""
+        """What there is to read now, for a query that ends when it has read that; by default :meth:`head`.
+
+        Raise :class:`~connectors.core.errors.Misconfigured` for a source without an end: the query would never stop.
+        """
         return self.head()
 
     @abstractmethod
     def advance(self, at: Position, head: Any, limit: ReadLimit) -> Position:
         """How far the next batch goes: from ``at`` towards ``head``, within ``limit``.
 
-        Returns ``at`` itself when there is nothing to read, and moves on by at least one record when there is.
+        Returns ``at`` itself when there is nothing to read, and moves on by at least one record when there is. Where
+        there are several partitions, share the limit fairly (:func:`~connectors.core.sharing.fair_shares`). Raise
+        :class:`~connectors.core.errors.DataLoss` if the system holds less than was already read.
         """
 
     @abstractmethod
@@ -129,6 +134,7 @@ class SplitEnumerator(ABC, Generic[SplitT]):
 class SplitReader(ABC, Generic[SplitT]):
     """Reads splits as Arrow record batches. Lives in a task; one reader reads one split at a time.
 
+    A subclass with an ``__init__`` of its own calls this one, which makes ``awake``.
     ``atomic`` marks a system whose splits cannot be resumed: such a split is read whole into memory before any of it is
     handed on. ``fetchers`` is the number of splits that a task reads at the same time, each by a reader of its own.
     """
@@ -211,7 +217,7 @@ class Source(ABC):
     """The units of :class:`ReadLimit` that :meth:`SplitEnumerator.advance` respects."""
     max_parallelism: ClassVar[int | None] = None
     conditions: ClassVar[str] = ""
-    """What exactly-once takes of the system, in one line for the table of guarantees."""
+    """What exactly-once takes of the system, in one line; shown in the table of guarantees, and nowhere compared."""
     bounded: bool = True
     """True when the source ends: it can then be read as a batch."""
 

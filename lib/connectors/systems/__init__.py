@@ -28,9 +28,23 @@ SYSTEMS: dict[str, System] = {
 }
 
 
+_ADDED: dict[str, System] = {}
+
+
+def add_system(kind: type) -> None:
+    """Makes a source or sink of the user's own known by its ``name``, beside a system of that name if there is one."""
+    source, sink = all_systems().get(kind.name, (None, None))  # type: ignore[attr-defined]
+    if issubclass(kind, Source):
+        _ADDED[kind.name] = (kind, sink)
+    elif issubclass(kind, Sink):
+        _ADDED[kind.name] = (source, kind)
+    else:
+        raise TypeError(f"{kind.__name__} is neither a Source nor a Sink")
+
+
 def all_systems() -> Mapping[str, System]:
-    """Every system, those that were declared with ``@source`` included."""
-    return {**SYSTEMS, **{name: (declared, None) for name, declared in DECLARED.items()}}
+    """Every system: the library's, those that were declared with ``@source``, and those that were added."""
+    return {**SYSTEMS, **{name: (declared, None) for name, declared in DECLARED.items()}, **_ADDED}
 
 
 def sink_class(name: str) -> type[Sink]:
@@ -40,5 +54,6 @@ def sink_class(name: str) -> type[Sink]:
     if short not in sinks:
         close = difflib.get_close_matches(short, sinks, n=1)
         hint = f'; did you mean "{close[0]}"?' if close else f". There are: {', '.join(sorted(sinks))}."
-        raise Misconfigured("connectors.foreach_batch", [Problem("sink", f'"{name}" is no sink{hint}')])
+        own = "A sink of your own is known after connectors.register(spark, YourSink), or give the class itself."
+        raise Misconfigured("connectors.foreach_batch", [Problem("sink", f'"{name}" is no sink{hint} {own}')])
     return sinks[short]

@@ -16,7 +16,8 @@ from ..core.source import Source
 class SourceContext(ABC):
     """One external system with data in it, for one test; made anew for each.
 
-    ``schema`` is that of the rows that :meth:`write` returns. ``moving_start`` options begin at the newest record.
+    Set ``source``, and ``schema``, that of the rows that :meth:`write` returns. ``limit`` and ``latest`` where the source's
+    options have other names, or where it can start at the newest record.
     """
 
     source: ClassVar[type[Source]]
@@ -24,7 +25,7 @@ class SourceContext(ABC):
     limit: ClassVar[Mapping[str, str]] = {"maxRowsPerTrigger": "7"}
     """Options that cut the data of one :meth:`write` into several batches."""
     latest: ClassVar[Mapping[str, str] | None] = None
-    """Options that start at the end of what is there, for sources that can."""
+    """Options that start at the newest record. ``None`` skips the case of a start that must not move."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -42,7 +43,11 @@ class SourceContext(ABC):
 
 
 class SinkContext(ABC):
-    """One target, empty at first, for one test; made anew for each."""
+    """One target, empty at first, for one test; made anew for each.
+
+    Set ``sink``. A sink with columns of its own sets ``schema``, overrides :meth:`row`, and gives the same rows in
+    ``select``, as SQL over a column ``value`` that holds the number.
+    """
 
     sink: ClassVar[type[Sink]]
     schema: ClassVar[pa.Schema] = pa.schema([("id", pa.int64()), ("name", pa.string())])
@@ -62,6 +67,13 @@ class SinkContext(ABC):
     @abstractmethod
     def rows(self) -> list[dict[str, Any]]:
         """What a reader of the target sees now."""
+
+    def take_away(self) -> list[dict[str, Any]] | None:
+        """Moves what readers see now out of the target, as an archive job does, and returns it.
+
+        ``None`` where nothing can be taken: the case that a recovery must not bring it back is then skipped.
+        """
+        return None
 
     def row(self, number: int) -> dict[str, Any]:
         """The ``number``-th row that the suite writes; the same one at each call."""

@@ -153,6 +153,18 @@ class SinkSuite:
         writing.engine(last=BATCH).run()
         writing.expect(last=BATCH)
 
+    def test_what_was_published_and_taken_away_is_not_brought_back(self, writing: Writing) -> None:
+        if Point.PUBLISHED not in writing.points():
+            pytest.skip("a batch of this sink does not pass the point")
+        writing.injector.arm(Point.PUBLISHED)
+        writing.fails(writing.engine().run)
+        taken = writing.target.take_away()
+        if taken is None:
+            pytest.skip("nothing can be taken out of this target")
+        same_records([writing.target.row(number) for number in range(1, BATCH + 1)], taken)
+        writing.engine().run()
+        writing.expect(first=BATCH + 1)
+
     def test_a_batch_that_is_replayed_is_not_written_again(self, writing: Writing) -> None:
         writing.engine().run()
         Checkpoint(writing.checkpoint).forget_commit()

@@ -149,14 +149,15 @@ class SourceSuite:
 
     def test_the_start_does_not_move(self, system: SourceContext) -> None:
         system.write(COUNT)
-        options = dict(system.latest or {})
+        if system.latest is None:
+            pytest.skip("the context names no options that start at the newest record")
+        options = dict(system.latest)
         log: list[Offset] = []
         before = Reading(system, **options).next(log)
         written = system.write(COUNT)
         again = Reading(system, **options)
         same_records(before or [], again.batch(log, 0) if log else [])
-        if system.latest is not None:
-            same_records(written, again.rest(log))
+        same_records(written, again.rest(log))
 
     def test_a_source_without_new_data_stands_still(self, system: SourceContext) -> None:
         system.write(COUNT)

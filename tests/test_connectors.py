@@ -1,0 +1,72 @@
+"""The names that a user types first."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import connectors
+from connectors.core import Misconfigured, source
+from tests.testing.toys import LinesSink
+
+
+def test_importing_the_library_does_not_need_spark_or_the_systems() -> None:
+    assert importlib.util.find_spec("connectors") is not None
+    assert connectors.__all__ == sorted(connectors.__all__)
+
+
+def test_options_may_be_keywords_in_python_style() -> None:
+    sink = connectors.foreach_batch("files", path="out", file_format="json").sink  # type: ignore[attr-defined]
+    assert (sink.values["path"], sink.values["fileFormat"]) == ("out", "json")
+
+
+def test_all_that_is_wrong_is_said_before_anything_starts() -> None:
+    with pytest.raises(Misconfigured) as wrong:
+        connectors.foreach_batch("files", {"fileFromat": "json", "stagingRetention": "soon"})
+    assert {problem.option for problem in wrong.value.problems} == {"path", "fileFromat", "stagingRetention"}
+    assert 'did you mean "fileFormat"?' in str(wrong.value)
+
+
+def test_a_mistyped_sink_is_told_with_the_one_that_is_meant() -> None:
+    with pytest.raises(Misconfigured, match='did you mean "buffered"'):
+        connectors.foreach_batch("bufered", {"path": "out"})
+
+
+def test_a_sink_of_ones_own_is_written_to_by_its_class_and_by_its_name(spark: Any, tmp_path: Path) -> None:
+    connectors.register(spark, LinesSink)
+    rows = spark.range(3).selectExpr("id", "'x' AS name")
+    for number, sink in enumerate((LinesSink, "toy_lines", "connectors.toy_lines")):
+        target = tmp_path / str(number)
+        stream = spark.readStream.format("connectors.sequence").option("end", 3).load().selectExpr("value AS id")
+        writer = stream.writeStream.foreachBatch(connectors.foreach_batch(sink, {"path": str(target)}))
+        checkpoint = str(tmp_path / f"checkpoint-{number}")
+        writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start().awaitTermination()
+        assert spark.read.json(str(target)).count() == rows.count()
+
+
+def test_several_sinks_are_fed_from_one_batch(spark: Any, tmp_path: Path) -> None:
+    folders = [str(tmp_path / name) for name in ("left", "right")]
+    both = connectors.foreach_batch([("buffered", {"path": folders[0]}), ("files", {"path": folders[1], "fileFormat": "json"})])
+    stream = spark.readStream.format("connectors.sequence").option("end", 5).load()
+    writer = stream.writeStream.foreachBatch(both).option("checkpointLocation", str(tmp_path / "checkpoint"))
+    writer.trigger(availableNow=True).start().awaitTermination()
+    assert [spark.read.json(folder).count() for folder in folders] == [5, 5]
+
+
+@source("ticks_of_test", schema="value long")
+def ticks():  # type: ignore[no-untyped-def]
+    yield from range(7)
+
+
+def test_a_function_is_a_source(spark: Any) -> None:
+    connectors.register(spark)
+    assert spark.read.format("connectors.ticks_of_test").load().count() == 7
+
+
+def test_a_function_read_by_several_tasks_is_refused(spark: Any) -> None:
+    connectors.register(spark)
+    with pytest.raises(Exception, match="numPartitions"):
+        spark.read.format("connectors.ticks_of_test").option("numPartitions", 2).load()
