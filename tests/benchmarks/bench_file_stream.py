@@ -1,9 +1,10 @@
 """Lines of growing files: ``connectors.file_stream`` against Spark's own text stream, on the flights data set.
 
 ``python tests/benchmarks/bench_file_stream.py [--rounds 5] [--folder FOLDER]`` prints seconds per round and the median of
-the ratios. Both read the same three files of JSON lines into ``noop``, as one ``availableNow`` batch, in turns, so that
-what else the machine does falls on both. A file of one line shows what a query costs before the first byte: the start of
-the Python process that plans it, for the most part.
+the ratios. Both read the same three files of JSON lines, as one ``availableNow`` batch, in turns, so that what else the
+machine does falls on both: once into ``noop``, once into Parquet (ours exactly-once by ``connectors.files``, Spark's by
+its own sink). A file of one line shows what a query costs before the first byte: the start of the Python process that
+plans it, for the most part; Spark starts one for each query over a Python source.
 """
 
 from __future__ import annotations
@@ -52,11 +53,19 @@ def one_line(folder: Path) -> Path:
     return data
 
 
-def seconds(rows: Any, checkpoint: Path, expected: int) -> float:
+def seconds(rows: Any, checkpoint: Path, expected: int, ours: bool, parquet: bool) -> float:
     """How long a query over ``rows`` takes from its start to its end."""
+    import connectors
+
     begun = time.perf_counter()
-    writer = rows.writeStream.format("noop").trigger(availableNow=True)
-    query = writer.option("checkpointLocation", str(checkpoint)).start()
+    writer = rows.select("value").writeStream.trigger(availableNow=True).option("checkpointLocation", str(checkpoint))
+    if not parquet:
+        writer = writer.format("noop")
+    elif ours:
+        writer = writer.foreachBatch(connectors.foreach_batch("files", {"path": f"{checkpoint}-out"}))
+    else:
+        writer = writer.format("parquet").option("path", f"{checkpoint}-out")
+    query = writer.start()
     query.awaitTermination()
     took = time.perf_counter() - begun
     read = sum(progress["numInputRows"] for progress in query.recentProgress)
@@ -77,21 +86,26 @@ def main() -> None:
     data = flights(wanted.folder)
     spark = session("local[2,4]", {})
     ours = spark.readStream.format("connectors.file_stream")
-    sizes = {"flights": (data, 336_776), "one line": (one_line(wanted.folder), 1)}
+    sizes = {
+        "flights to noop": (data, 336_776, False),
+        "flights to parquet": (data, 336_776, True),
+        "one line to noop": (one_line(wanted.folder), 1, False),
+    }
     times: dict[tuple[str, str], list[float]] = {}
     with tempfile.TemporaryDirectory() as checkpoints:
-        for turn, (size, (folder, lines)) in itertools.product(range(wanted.rounds + 1), sizes.items()):
+        for turn, (size, (folder, lines, parquet)) in itertools.product(range(wanted.rounds + 1), sizes.items()):
             readers = {"file_stream": ours.option("path", f"{folder}/*.json").load, "spark text": text(spark, folder)}
             for name, read in readers.items():
-                took = seconds(read(), Path(checkpoints) / f"{name}-{size}-{turn}", lines)
+                where = Path(checkpoints) / f"{name}-{size}-{turn}".replace(" ", "-")
+                took = seconds(read(), where, lines, name == "file_stream", parquet)
                 if turn:  # the first one warms up
                     times.setdefault((size, name), []).append(took)
     spark.stop()
     for (size, name), found in times.items():
-        print(f"{size:<9} {name:<12}" + "".join(f"{took:7.2f}" for took in found) + f"   median {median(found):.2f} s")
+        print(f"{size:<18} {name:<12}" + "".join(f"{took:7.2f}" for took in found) + f"   median {median(found):.2f} s")
     for size in sizes:
         ratios = [a / b for a, b in zip(times[size, "file_stream"], times[size, "spark text"], strict=True)]
-        print(f"{size:<9} {'ratio':<12}" + "".join(f"{ratio:7.2f}" for ratio in ratios) + f"   median {median(ratios):.2f}")
+        print(f"{size:<18} {'ratio':<12}" + "".join(f"{ratio:7.2f}" for ratio in ratios) + f"   median {median(ratios):.2f}")
 
 
 def text(spark: Any, folder: Path) -> Any:
