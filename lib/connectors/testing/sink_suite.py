@@ -47,15 +47,15 @@ class Writing:
         self.carrier = carrier
 
     def engine(
-        self, *, last: int = ROWS, first: int = 1, tasks: int = 2, rows: int = BATCH, shift: int = 0, **options: str
+        self, *, last: int = ROWS, first: int = 1, tasks: int = 2, rows: int = BATCH, **options: str
     ) -> Engine:
-        """The query as it is started: with so many ``tasks``, and ``rows`` in a batch; ``shift`` alters the rows."""
+        """The query as it is started: with so many ``tasks``, and ``rows`` in a batch."""
         source = {"start": first, "end": last, "numPartitions": tasks, "maxRowsPerTrigger": rows}
         target, schema = self.target, self.target.schema
 
         def convert(batch: pa.RecordBatch) -> pa.RecordBatch:
             numbers = batch.column(0).to_pylist()
-            return pa.RecordBatch.from_pylist([target.row(number + shift) for number in numbers], schema)
+            return pa.RecordBatch.from_pylist([target.row(number) for number in numbers], schema)
 
         kind = faulty_sink(target.sink, self.injector)
         return Engine(
