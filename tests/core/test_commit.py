@@ -83,7 +83,8 @@ def test_a_batch_is_recorded_and_then_published(sink: Toy) -> None:
     assert work(sink) == [("publish", 0)]
     last = sink.ledger().last("q")
     assert last is not None
-    assert (last.batch, last.rows, last.committables) == (0, 5, ({"rows": 5, "data": {"name": "a"}},))
+    assert (last.batch, last.rows) == (0, 5)
+    assert [Committable(**one) for one in last.committables] == staged("a")
     assert sink.ledger().unpublished() == []
 
 

@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from connectors.core import Poison, Split
-from connectors.core.emitting import DEAD_LETTERS, FormatEmitter
+from connectors.core.dead_letters import DEAD_LETTERS
+from connectors.core.emitting import FormatEmitter
 from connectors.core.formats import check_format, format_options
 
 RAW = pa.schema([("file", pa.string()), ("at", pa.int64()), ("value", pa.binary())])

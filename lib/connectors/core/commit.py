@@ -2,6 +2,9 @@
 
 The carriers (``foreach_batch``, ``df.writeStream``, ``df.write``) differ in when they learn of a batch; this is the part
 they share. It holds no state between batches that a restart would miss.
+
+An outage of the target (:class:`~connectors.core.errors.Transient`) is waited for as the ``retry.*`` options say; before a
+commit is tried again, the ledger is asked whether the first try went through after all.
 """
 
 from __future__ import annotations
@@ -11,7 +14,10 @@ from dataclasses import asdict
 
 from .errors import ConnectorError
 from .ledger import Entry, Ledger, Policy, Verdict, compare_replay, decide, is_stream
+from .rejects import staged_letters
+from .retry import Retry
 from .sink import Batch, Committable, Committer, GlobalCommitter, Sink
+from .state import dumps
 
 
 class Commit:
@@ -22,6 +28,8 @@ class Commit:
         self.policy = Policy.of(sink.values)
         self.ledger: Ledger | None = sink.ledger()
         self.committer: Committer | GlobalCommitter | None = sink.committer()
+        self.retry = Retry.of(sink.values)
+        self.letters = sink.letters()
         self._recovered = False
 
     def begin(self, batch: Batch) -> Verdict:
@@ -49,8 +57,10 @@ class Commit:
     ) -> None:
         """Decides and publishes ``batch``; a batch that is already committed is compared, and its stage removed."""
         if self.committer is None:
+            self._decide_letters(batch, committables)
+            self._publish_letters(batch, committables)
             return
-        counted = rows if rows is not None else sum(committable.rows for committable in committables)
+        counted = rows if rows is not None else sum(one.rows + one.rejected for one in committables)
         verdict = self.begin(batch)
         if verdict is Verdict.SKIP:
             self.replayed(batch, counted, checksum)
@@ -61,13 +71,39 @@ class Commit:
             committables = ()
         staged = tuple(asdict(committable) for committable in committables)
         entry = Entry(batch.query, batch.number, counted, checksum, staged, replace=batch.replace)
+        self._decide_letters(batch, committables)
         if isinstance(self.committer, GlobalCommitter):
-            self.committer.commit(entry, committables)
-        elif self._ledger().record(entry):
+            self._commit_in_target(self.committer, batch, entry, committables)
+            self._publish_letters(batch, committables)
+        elif self.retry.call(lambda: self._record(entry)):
             self._publish(entry, batch)
+            self._publish_letters(batch, committables)
         else:  # another attempt at the same batch, of a driver that still lives, was faster
             self.replayed(batch, counted, checksum)
             self.discard(committables)
+
+    def _commit_in_target(
+        self, committer: GlobalCommitter, batch: Batch, entry: Entry, committables: Sequence[Committable]
+    ) -> None:
+        tried = False
+
+        def attempt() -> None:
+            nonlocal tried
+            last = committer.last(entry.query) if tried else None
+            if last is not None and last.batch >= entry.batch:
+                return
+            tried = True
+            committer.rejects = self.sink.rejects(batch, staged_letters(committables))
+            committer.commit(entry, committables)
+
+        self.retry.call(attempt)
+
+    def _record(self, entry: Entry) -> bool:
+        """Records ``entry``. Also true if an earlier try of ours has done it and only its answer was lost."""
+        if self._ledger().record(entry):
+            return True
+        last = self._ledger().last(entry.query)
+        return last is not None and last.batch == entry.batch and dumps(last.committables) == dumps(entry.committables)
 
     def replayed(self, batch: Batch, rows: int | None, checksum: str | None) -> None:
         """``batch`` is committed already: checks that its replay holds the same rows."""
@@ -88,19 +124,34 @@ class Commit:
         if isinstance(self.committer, Committer):
             for entry in self._ledger().unpublished():
                 self._publish(entry, Batch(batch.sink_id, entry.query, entry.batch, entry.replace))
+        if self.letters:
+            self.letters.recover(self._last_number)
+            self.letters.sweep(frozenset({batch.prefix()}))
         self.committer.sweep(frozenset({batch.prefix()}))
         self._recovered = True
 
     def _publish(self, entry: Entry, batch: Batch) -> None:
-        if isinstance(self.committer, Committer):
-            self.committer.publish(batch, [Committable(**staged) for staged in entry.committables])
+        committer = self.committer
+        if isinstance(committer, Committer):
+            staged = [Committable(**one) for one in entry.committables]
+            self.retry.call(lambda: committer.publish(batch, staged))
             self._ledger().mark_published(entry)
+
+    def _decide_letters(self, batch: Batch, committables: Sequence[Committable]) -> None:
+        if self.letters:
+            self.letters.decide(batch, staged_letters(committables))
+
+    def _publish_letters(self, batch: Batch, committables: Sequence[Committable]) -> None:
+        if self.letters:
+            self.letters.publish(batch, staged_letters(committables))
 
     def discard(self, committables: Sequence[Committable | None]) -> None:
         """Removes what was staged for a batch that is not recorded."""
         for committable in committables:
             if committable is not None and self.committer is not None:
                 self.committer.discard(committable)
+        if self.letters:
+            self.letters.discard(staged_letters(committables))
 
     def _ledger(self) -> Ledger:
         if self.ledger is None:
@@ -108,11 +159,17 @@ class Commit:
         return self.ledger
 
     def _last(self, query: str) -> Entry | None:
-        if isinstance(self.committer, GlobalCommitter):
-            return self.committer.last(query)
-        return self.ledger.last(query) if self.ledger else None
+        book = self._book()
+        return self.retry.call(lambda: book.last(query)) if book else None
+
+    def _last_number(self, query: str) -> int:
+        last = self._last(query)
+        return last.batch if last is not None else -1
 
     def _queries(self) -> frozenset[str]:
-        if isinstance(self.committer, GlobalCommitter):
-            return self.committer.queries()
-        return self.ledger.queries() if self.ledger else frozenset()
+        book = self._book()
+        return self.retry.call(book.queries) if book else frozenset()
+
+    def _book(self) -> Ledger | GlobalCommitter | None:
+        """Who knows which batches are committed."""
+        return self.committer if isinstance(self.committer, GlobalCommitter) else self.ledger

@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-import datetime
-import io
 from collections.abc import Sequence
 
 import pyarrow as pa
 
+from .dead_letters import SourceLetters
 from .errors import Poison
 from .formats import FORMATS, BadRecord
 from .options import Values
 from .source import RecordEmitter, Split
-from .state import digest, dumps
-from .store import LocalStore
-
-DEAD_LETTERS = pa.schema(
-    [
-        ("source", pa.string()),
-        ("position", pa.string()),
-        ("error_class", pa.string()),
-        ("error", pa.string()),
-        ("record", pa.binary()),
-        ("at", pa.timestamp("us", tz="UTC")),
-    ]
-)
-"""The columns of dead letters, whichever connector wrote them."""
+from .state import dumps
 
 
 class FormatEmitter(RecordEmitter):
@@ -37,7 +23,7 @@ class FormatEmitter(RecordEmitter):
         self.format = FORMATS[values["value.format"]](schema.field("value").type)
         self.schema = schema
         self.position = tuple(position)
-        self.letters = DeadLetters(source, values["deadLetterPath"]) if self.errors == "deadLetter" else None
+        self.letters = SourceLetters(source, values["deadLetterPath"]) if self.errors == "deadLetter" else None
 
     def emit(self, records: pa.RecordBatch, split: Split) -> pa.RecordBatch:
         decoded = self.format.decode(records.column("value"))
@@ -62,34 +48,8 @@ class FormatEmitter(RecordEmitter):
                 )
             if self.letters:
                 self.letters.add(where, one.error, record)
+        self.bad += len(bad)
+        self.dead_letters += len(bad) if self.letters else 0
         keep = pa.array([True] * rows.num_rows).to_numpy(zero_copy_only=False).copy()
         keep[[one.index for one in bad]] = False
         return rows.filter(pa.array(keep))
-
-
-class DeadLetters:
-    """The bad records of one split, as a Parquet file named by source and split, and put only if it is not there yet.
-
-    A replay reads the same splits, so it finds its file there and adds nothing.
-    """
-
-    def __init__(self, source: str, path: str) -> None:
-        self.source = source
-        self.store = LocalStore(path.removeprefix("file://").removeprefix("file:"))
-        self._rows: dict[str, dict[str, object]] = {}
-
-    def add(self, position: str, error: str, record: bytes) -> None:
-        now = datetime.datetime.now(datetime.timezone.utc)
-        cells = (self.source, position, "Poison", error, record, now)
-        self._rows[position] = dict(zip(DEAD_LETTERS.names, cells, strict=True))
-
-    def put(self, split: Split) -> None:
-        """Writes what was added for ``split``."""
-        if self._rows:
-            import pyarrow.parquet as pq
-
-            content = io.BytesIO()
-            pq.write_table(pa.Table.from_pylist(list(self._rows.values()), DEAD_LETTERS), content)
-            name = f"{self.source.removeprefix('connectors.')}-{digest(split, length=24)}.parquet"
-            self.store.put_if_absent(name, content.getvalue())
-            self._rows = {}

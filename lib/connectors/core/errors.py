@@ -86,6 +86,15 @@ class Transient(ConnectorError):
         super().__init__(message, **context)
         self.retry_after = retry_after
 
+    def state(self) -> dict[str, Any]:
+        """The error as JSON, for a process that reads it as a value; :meth:`of` makes it again."""
+        names = ("message", "connector", "where", "way_out", "retry_after")
+        return {name: getattr(self, name) for name in names}
+
+    @classmethod
+    def of(cls, state: dict[str, Any]) -> Transient:
+        return cls(**state)
+
 
 class Poison(ConnectorError):
     """A record that can never succeed; ``record`` is the record itself, as bytes or text, for the dead letters."""

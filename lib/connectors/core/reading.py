@@ -9,27 +9,31 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from .errors import ConnectorError, Transient
-from .retry import Backoff
-from .source import RecordEmitter, Slice, Source, Split, SplitReader
+from .metrics import Meter
+from .retry import Backoff, Retry
+from .source import RecordEmitter, Slice, Source, Split, SplitEnumerator, SplitReader
 
 _POLL_SECONDS = 0.1  # how soon a waiting fetcher notices that nobody reads any more
 
 
-def read_slice(source: Source, part: Slice, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows of one task's share, as record batches of ``schema``."""
-    with contextlib.closing(source.enumerator()) as enumerator:
+def read_slice(
+    source: Source, part: Slice, schema: pa.Schema, meter: Meter | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The rows of one task's share, as record batches of ``schema``; ``meter`` counts them."""
+    with meter or Meter() as counts, contextlib.closing(source.enumerator()) as enumerator:
         splits = enumerator.splits_of(part)
         fetchers = source.reader(schema).fetchers
+        made = [_Fetcher(source, schema, enumerator, counts) for _ in range(fetchers)]
         if fetchers > 1:
-            yield from _read_side_by_side(source, splits, schema, fetchers)
+            yield from _read_side_by_side(made, splits)
             return
-        with _Fetcher(source, schema) as fetcher:
+        with made[0] as fetcher:
             for split in splits:
                 yield from fetcher.fetch(split)
 
@@ -37,13 +41,16 @@ def read_slice(source: Source, part: Slice, schema: pa.Schema) -> Iterator[pa.Re
 class _Fetcher:
     """Reads splits with one reader."""
 
-    def __init__(self, source: Source, schema: pa.Schema) -> None:
+    def __init__(self, source: Source, schema: pa.Schema, enumerator: SplitEnumerator[Any], meter: Meter) -> None:
         self.source = source
+        self.enumerator = enumerator
+        self.meter = meter
+        self.retry = Retry.of(source.values)
         self.reader: SplitReader[Any] = source.reader(schema)
         self.emitter: RecordEmitter | None = source.emitter(schema)
 
     def __enter__(self) -> _Fetcher:
-        backoff = Backoff()
+        backoff = Backoff(self.retry)
         try:
             while True:
                 try:
@@ -51,6 +58,7 @@ class _Fetcher:
                     return self
                 except Transient as outage:
                     backoff.wait(outage, self.reader.awake)
+                    self.meter.retried()
         except BaseException:
             self.reader.close()
             raise
@@ -61,18 +69,24 @@ class _Fetcher:
     def fetch(self, split: Split) -> Iterator[pa.RecordBatch]:
         """The rows of ``split``; an outage is waited for and the read goes on after the last record handed on."""
         try:
-            records = self._whole(split) if self.reader.atomic else self._resumed(split)
-            if self.emitter is None:
-                yield from records
-            else:
-                for batch in records:
-                    yield self.emitter.emit(batch, split)
+            partition = self.enumerator.partition_of(split)
+            for batch in self._whole(split) if self.reader.atomic else self._resumed(split):
+                rows = self.emitter.emit(batch, split) if self.emitter else batch
+                self._count(partition, batch, rows)
+                yield rows
+            if self.emitter:
                 self.emitter.finish(split)
         except ConnectorError as error:
             raise error.located(f"connectors.{self.source.name}", str(split)) from None
 
+    def _count(self, partition: str, records: pa.RecordBatch, rows: pa.RecordBatch) -> None:
+        self.meter.count(partition, rows=rows.num_rows, bytes=records.nbytes)
+        if self.emitter and self.emitter.bad:
+            self.meter.count(partition, errors=self.emitter.bad, dead_letters=self.emitter.dead_letters)
+            self.emitter.bad = self.emitter.dead_letters = 0
+
     def _resumed(self, split: Split) -> Iterator[pa.RecordBatch]:
-        backoff, done = Backoff(), 0
+        backoff, done = Backoff(self.retry), 0
         while True:
             try:
                 for batch in self.reader.resume(split, done) if done else self.reader.read(split):
@@ -83,15 +97,17 @@ class _Fetcher:
                 return
             except Transient as outage:
                 backoff.wait(outage, self.reader.awake)
+                self.meter.happened(self.enumerator.partition_of(split), retries=1)
 
     def _whole(self, split: Split) -> Iterator[pa.RecordBatch]:
-        backoff = Backoff()
+        backoff = Backoff(self.retry)
         while True:
             try:
                 batches = list(self.reader.read(split))
                 break
             except Transient as outage:
                 backoff.wait(outage, self.reader.awake)
+                self.meter.happened(self.enumerator.partition_of(split), retries=1)
         yield from batches
 
 
@@ -102,12 +118,9 @@ class _Failed:
         self.error = error
 
 
-def _read_side_by_side(
-    source: Source, splits: Iterator[Split], schema: pa.Schema, fetchers: int
-) -> Iterator[pa.RecordBatch]:
-    batches: queue.Queue[pa.RecordBatch | _Failed | None] = queue.Queue(maxsize=2 * fetchers)
+def _read_side_by_side(running: Sequence[_Fetcher], splits: Iterator[Split]) -> Iterator[pa.RecordBatch]:
+    batches: queue.Queue[pa.RecordBatch | _Failed | None] = queue.Queue(maxsize=2 * len(running))
     take, stop = threading.Lock(), threading.Event()
-    running = [_Fetcher(source, schema) for _ in range(fetchers)]
 
     def next_split() -> Split | None:
         with take:
@@ -136,7 +149,7 @@ def _read_side_by_side(
         for thread in threads:
             thread.start()
         ended = 0
-        while ended < fetchers:
+        while ended < len(running):
             item = batches.get()
             if isinstance(item, _Failed):
                 raise item.error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import datetime
 import json
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -13,11 +14,13 @@ import pyarrow as pa
 
 def to_json_lines(batch: pa.RecordBatch) -> bytes:
     """One JSON object a row, each ended by a newline; nulls left out, as Spark's JSON writer does."""
-    lines = [
-        json.dumps({name: cell for name, cell in row.items() if cell is not None}, ensure_ascii=False, default=_plain)
-        for row in batch.to_pylist()
-    ]
+    lines = [to_json({name: cell for name, cell in row.items() if cell is not None}) for row in batch.to_pylist()]
     return "".join(line + "\n" for line in lines).encode()
+
+
+def to_json(row: Mapping[str, Any]) -> str:
+    """One row as a JSON object on one line."""
+    return json.dumps(dict(row), ensure_ascii=False, default=_plain)
 
 
 def _plain(value: Any) -> Any:

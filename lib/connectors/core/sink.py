@@ -25,9 +25,12 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from .dead_letters import SinkLetters
 from .errors import Problem
 from .ledger import Entry, Ledger
 from .options import Choice, Int, Options, Text, Values
+from .rejects import ERROR_OPTIONS, Rejects, check_errors
+from .retry import RETRY_OPTIONS
 from .state import digest
 
 
@@ -69,14 +72,24 @@ class Batch:
 
 @dataclass(frozen=True)
 class Committable:
-    """What one task attempt staged: how many ``rows``, and in ``data`` where it is (small JSON)."""
+    """What one task attempt staged: how many ``rows``, and in ``data`` where it is (small JSON).
+
+    ``rejected`` rows were bad, and ``letters`` names what was set aside of them; both are filled in by the carrier.
+    """
 
     rows: int
     data: Mapping[str, Any] = field(default_factory=dict)
+    rejected: int = 0
+    letters: str = ""
 
 
 class SinkWriter(ABC):
-    """Writes the rows of one task attempt where no reader sees them. Lives in a task."""
+    """Writes the rows of one task attempt where no reader sees them. Lives in a task.
+
+    A writer that meets rows which can never be written sets ``rejects`` to ``sink.rejects(batch)`` and hands them to it.
+    """
+
+    rejects: Rejects | None = None
 
     @abstractmethod
     def write(self, batch: pa.RecordBatch) -> None:
@@ -117,7 +130,13 @@ class Committer(ABC):
 
 
 class GlobalCommitter(ABC):
-    """Commits a batch and its ledger entry in one step of the target: a database or Kafka transaction."""
+    """Commits a batch and its ledger entry in one step of the target: a database or Kafka transaction.
+
+    ``rejects`` is set before each :meth:`commit` of a sink that ``rejects_rows``: a committer that meets bad rows itself adds
+    them there and calls its ``decide()`` before the target commits.
+    """
+
+    rejects: Rejects | None = None
 
     @abstractmethod
     def last(self, query: str) -> Entry | None:
@@ -130,6 +149,8 @@ class GlobalCommitter(ABC):
     @abstractmethod
     def commit(self, entry: Entry, committables: Sequence[Committable]) -> None:
         """Makes the whole batch visible and records ``entry``, both or neither. Raises what happened otherwise.
+
+        After a :class:`~connectors.core.errors.Transient` it is called again, unless :meth:`last` has the batch by then.
 
         Without committables it records only: a batch that the user knows to be written (``onLostLedger=written``).
         """
@@ -167,6 +188,10 @@ class Sink(ABC):
     """The strongest guarantee that any configuration has."""
     conditions: ClassVar[str] = ""
     """What that takes, in one line for the table of guarantees."""
+    rejects_rows: ClassVar[bool] = False
+    """True if single rows can be bad: the sink then has the options ``errors`` and ``deadLetterPath``."""
+    writers_retry: ClassVar[bool] = False
+    """True if the writers bridge outages themselves; else a batch that met one is staged again after a pause."""
     replaces: ClassVar[bool] = False
     """True if a batch can take the place of everything in the target, in one step (``mode("overwrite")``)."""
 
@@ -176,12 +201,14 @@ class Sink(ABC):
     @classmethod
     def of(cls, typed: Mapping[str, Any]) -> Sink:
         """The sink of what a user typed. Raises :class:`~connectors.core.errors.Misconfigured` with every problem."""
-        known = SINK_OPTIONS | cls.options
+        known = SINK_OPTIONS | RETRY_OPTIONS | (ERROR_OPTIONS if cls.rejects_rows else Options()) | cls.options
         return cls(known.parse(f"connectors.{cls.name}", typed, cls._all_checks, "sink"))
 
     @classmethod
     def _all_checks(cls, values: Values) -> Iterator[Problem]:
         yield from cls.check(values)
+        if cls.rejects_rows:
+            yield from check_errors(values)
         yield from check_guarantee(cls, values)
         if (values["txnAppId"] is None) != (values["txnVersion"] is None):
             missing = "txnAppId" if values["txnAppId"] is None else "txnVersion"
@@ -209,6 +236,16 @@ class Sink(ABC):
     def sink_id(self) -> str:
         """The name of this sink's ledger and staging: ``sinkId``, else derived from the target."""
         return self.values["sinkId"] or f"{self.name}-{digest(self.target())}"
+
+    def letters(self) -> SinkLetters | None:
+        """Where dead letters go; ``None`` unless the user asked for them."""
+        wanted = self.rejects_rows and self.values["errors"] == "deadLetter"
+        return SinkLetters(self.values["deadLetterPath"], self.name, self.sink_id()) if wanted else None
+
+    def rejects(self, batch: Batch, staged: Sequence[str] = ()) -> Rejects:
+        """What takes the bad rows of ``batch``; ``staged`` names those that its tasks have set aside already."""
+        policy = self.values["errors"] if self.rejects_rows else "fail"
+        return Rejects(f"connectors.{self.name}", policy, self.letters(), batch, staged)
 
     @abstractmethod
     def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> SinkWriter:

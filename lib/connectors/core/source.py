@@ -27,6 +27,8 @@ import pyarrow as pa
 
 from .errors import Problem
 from .options import Int, Options, Size, Values
+from .progress import PartitionProgress
+from .retry import RETRY_OPTIONS
 
 Position = Mapping[str, Any]
 """How far a source has been read: an object of strings, whole numbers, booleans, lists and objects."""
@@ -124,6 +126,17 @@ class SplitEnumerator(ABC, Generic[SplitT]):
         """The splits of one task. Belongs to :meth:`slices`; override both or none."""
         return islice(self.splits(part.start, part.end, part.parallelism), part.index, None, part.of)
 
+    def progress(self, at: Position, head: Any) -> Sequence[PartitionProgress]:
+        """How far ``at`` is, partition by partition, and what lies between it and ``head``; by default nothing is known.
+
+        For people and alerts only. Called after :meth:`advance`, on the driver: cheap, and without the system if possible.
+        """
+        return ()
+
+    def partition_of(self, split: SplitT) -> str:
+        """The partition of a split, named as in :meth:`progress`: rows are counted by it. By default there is one."""
+        return ""
+
     def committed(self, at: Position) -> None:
         """All data up to ``at`` is in the sink. Called late, at times twice, and never for the last batch of a run."""
 
@@ -175,7 +188,13 @@ class SplitReader(ABC, Generic[SplitT]):
 
 
 class RecordEmitter(ABC):
-    """Makes rows of raw records. Idempotent: after a failure it may see the same records again."""
+    """Makes rows of raw records. Idempotent: after a failure it may see the same records again.
+
+    It counts in ``bad`` the records that it leaves out, and in ``dead_letters`` those of them that it sets aside.
+    """
+
+    bad: int = 0
+    dead_letters: int = 0
 
     @abstractmethod
     def emit(self, records: pa.RecordBatch, split: Split) -> pa.RecordBatch:
@@ -228,7 +247,7 @@ class Source(ABC):
     @classmethod
     def of(cls, typed: Mapping[str, Any], *, streaming: bool = False) -> Source:
         """The source of what a user typed. Raises :class:`~connectors.core.errors.Misconfigured` with every problem."""
-        known = Options(numPartitions=Int(None, at_least=1))
+        known = Options(numPartitions=Int(None, at_least=1)) | RETRY_OPTIONS
         for unit in cls.limits:
             known |= LIMIT_OPTIONS[unit]
         values = (known | cls.options).parse(f"connectors.{cls.name}", typed, cls.check, "source")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator
 
 import pyarrow as pa
 
 from .errors import ConnectorError
-from .sink import Batch, Committable, Sink
+from .sink import Batch, Committable, Sink, SinkWriter
 
 
 def stage(sink: Sink, batch: Batch, schema: pa.Schema, subtask: int, rows: Iterator[pa.RecordBatch]) -> Committable:
@@ -18,7 +19,7 @@ def stage(sink: Sink, batch: Batch, schema: pa.Schema, subtask: int, rows: Itera
         for records in rows:
             if records.num_rows:
                 writer.write(records)
-        return writer.prepare()
+        return _with_rejects(writer, writer.prepare())
     except BaseException as error:
         with contextlib.suppress(Exception):  # the first error is the one that counts
             writer.abort()
@@ -27,3 +28,9 @@ def stage(sink: Sink, batch: Batch, schema: pa.Schema, subtask: int, rows: Itera
         raise
     finally:
         writer.close()
+
+
+def _with_rejects(writer: SinkWriter, staged: Committable) -> Committable:
+    if writer.rejects is None:
+        return staged
+    return dataclasses.replace(staged, rejected=writer.rejects.count, letters=writer.rejects.stage())

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import pyarrow as pa
 
 from ..core.commit import Commit
+from ..core.errors import Transient
 from ..core.ledger import Verdict
+from ..core.retry import Retry
 from ..core.sink import Batch, Committable, Sink
 from ..core.writing import stage
 from .measure import Measured, measured
@@ -78,8 +80,8 @@ class ForeachBatch:
             commit.finish(batch, [], seen.rows, seen.checksum)
 
     def _stage_and_commit(self, commit: Commit, frame: DataFrame, batch: Batch) -> None:
-        watched, seen = measured(frame) if commit.committer is not None else (frame, Measured())
-        staged = _staged(self.sink, watched, batch)
+        tries = Retry(0) if self.sink.writers_retry else commit.retry  # here, since Spark would try its tasks again at once
+        staged, seen = tries.call(lambda: self._stage(commit, frame, batch))
         if seen.rows == 0:  # Spark's writers make an empty file of an empty frame
             commit.discard(staged)
             staged = []
@@ -89,6 +91,10 @@ class ForeachBatch:
             with contextlib.suppress(Exception):  # the first error is the one that counts
                 commit.abort(batch, staged)
             raise
+
+    def _stage(self, commit: Commit, frame: DataFrame, batch: Batch) -> tuple[list[Committable], Measured]:
+        watched, seen = measured(frame) if commit.committer is not None else (frame, Measured())
+        return _staged(self.sink, watched, batch), seen
 
 
 class Several:
@@ -118,8 +124,16 @@ def _stage_in_tasks(sink: Sink, frame: DataFrame, batch: Batch) -> list[Committa
         from pyspark import TaskContext
 
         context: Any = TaskContext.get()
-        staged = stage(sink, batch, schema, context.partitionId(), rows)
-        yield pa.RecordBatch.from_pydict({"committable": [json.dumps(asdict(staged))]})
+        try:
+            told = {"committable": asdict(stage(sink, batch, schema, context.partitionId(), rows))}
+        except Transient as outage:
+            told = {"outage": outage.state()}
+        yield pa.RecordBatch.from_pydict({"told": [json.dumps(told)]})
 
-    reports = frame.mapInArrow(task, "committable string").collect()
-    return [Committable(**json.loads(report.committable)) for report in reports]
+    reports = [json.loads(report.told) for report in frame.mapInArrow(task, "told string").collect()]
+    staged = [Committable(**report["committable"]) for report in reports if "committable" in report]
+    outages = [Transient.of(report["outage"]) for report in reports if "outage" in report]
+    if outages:
+        Commit(sink).discard(staged)
+        raise outages[0]
+    return staged

@@ -81,6 +81,7 @@ class _Writer(SinkWriter):
 
     def prepare(self) -> Committable:
         staged = self.inner.prepare()
+        self.rejects = self.inner.rejects
         self.injector.reach(Point.TASK_STAGED)
         return staged
 
@@ -145,6 +146,7 @@ class _GlobalCommitter(GlobalCommitter):
 
     def commit(self, entry: Entry, committables: Sequence[Committable]) -> None:
         self.injector.reach(Point.COMMIT_BEFORE)
+        self.inner.rejects = self.rejects
         self.inner.commit(entry, committables)
         self.injector.reach(Point.COMMIT_AFTER)
 

@@ -5,28 +5,50 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from ...core import REQUIRED, Batch, Committable, Misconfigured, Options, Problem, Text
 from ...core.options import Duration, Values
 from ..files import FilesSink
+from ..files.writer import FilesWriter
 from .source import FileStreamSource
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame
 
-    from ..files.writer import FilesWriter
-
 __all__ = ["FileStreamSink", "FileStreamSource"]
+
+_LINE_END = r"[\r\n]"
+_WHY = "the value has a line end in it, so it would be read as several lines"
+
+
+class LineWriter(FilesWriter):
+    """Writes one line per value, and sets those aside that are more than one."""
+
+    def __init__(self, sink: FileStreamSink, batch: Batch, schema: pa.Schema) -> None:
+        super().__init__(sink, batch, schema)
+        self.rejects = sink.rejects(batch)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        broken = pc.fill_null(pc.match_substring_regex(batch.column("value"), _LINE_END), False)
+        for row in batch.filter(broken).to_pylist():
+            self.rejects.add(row, _WHY)
+        if (whole := batch.filter(pc.invert(broken))).num_rows:
+            super().write(whole)
 
 
 class FileStreamSink(FilesSink):
     """One line per row of the column ``value``, in a folder of finished files.
 
-    Options: ``path`` (required, alias ``file``), ``stagingRetention`` (7 days), and those of every sink.
+    A value with a line end in it would come back as several lines, so it is a bad row (``errors``); null is an empty line.
+    Options: ``path`` (required, alias ``file``), ``stagingRetention`` (7 days), ``errors``, ``deadLetterPath``, and those of
+    every sink.
     Guarantee: exactly-once.
     """
 
     name = "file_stream"
+    rejects_rows = True
     options = Options(path=Text(REQUIRED), stagingRetention=Duration(7 * 86400.0), alias={"file": "path"})
 
     def __init__(self, values: Values) -> None:
@@ -38,13 +60,23 @@ class FileStreamSink(FilesSink):
         if "://" in values["path"] and not values["path"].startswith("file:"):
             yield Problem("path", f'must be a local or mounted folder; got "{values["path"]}".')
 
-    def stage_frame(self, frame: DataFrame, batch: Batch) -> list[Committable]:
+    def stage_frame(self, frame: DataFrame, batch: Batch) -> list[Committable] | None:
         self._must_have_value([f"{name} {kind}" for name, kind in frame.dtypes])
-        return super().stage_frame(frame.select("value"), batch)
+        if self.values["errors"] != "fail":
+            return None
+        from pyspark.sql import Observation
+        from pyspark.sql import functions as F
 
-    def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> FilesWriter:
+        broken = F.max(F.when(F.col("value").rlike(_LINE_END), F.col("value")))
+        seen = Observation()
+        staged = super().stage_frame(frame.select("value").observe(seen, broken.alias("broken")), batch)
+        if (value := seen.get.get("broken")) is not None:
+            self.rejects(batch).add({"value": value}, _WHY)
+        return staged
+
+    def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> LineWriter:
         self._must_have_value([f"{field.name} {field.type}" for field in schema])
-        return super().writer(batch, schema, subtask)
+        return LineWriter(self, batch, schema)
 
     def _must_have_value(self, columns: list[str]) -> None:
         if columns != ["value string"]:

@@ -90,7 +90,7 @@ class FilesSink(Sink):
     def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> FilesWriter:
         return FilesWriter(self, batch, schema)
 
-    def stage_frame(self, frame: DataFrame, batch: Batch) -> list[Committable]:
+    def stage_frame(self, frame: DataFrame, batch: Batch) -> list[Committable] | None:
         """Spark's own writers make the files: no row passes through Python."""
         from .native import stage_with_spark
 
