@@ -9,8 +9,9 @@ import pytest
 from aiolimiter import AsyncLimiter
 from cachetools import TTLCache
 
-from connectors.async_io.calls import Attempts, Breaker, Cached, CircuitOpen, as_list, one_at_a_time
+from connectors.async_io.calls import Attempts, Cached, as_list, one_at_a_time
 from connectors.async_io.policies import Cache, CircuitBreaker, Retry
+from connectors.core.breaker import Breaker, CircuitOpen
 from connectors.core.errors import Misconfigured, Transient
 
 

@@ -10,8 +10,9 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connectors.async_io.calls import Attempts, Breaker, Cached, as_list, one_at_a_time
+from connectors.async_io.calls import Attempts, Cached, as_list, one_at_a_time
 from connectors.async_io.policies import CircuitBreaker, Retry
+from connectors.core.breaker import Breaker
 
 TIMEOUT = 10.0
 GRACE = 3.0

@@ -11,58 +11,19 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequen
 from math import inf
 from typing import Any, Final, Protocol
 
-from ..core.errors import Transient
+from ..core.breaker import Breaker, CircuitOpen
 from .counters import Counters
-from .policies import CircuitBreaker, Retry
+from .policies import Retry
 from .work import Call, Slot
 
 Invoke = Callable[[Any], Awaitable[Any]]
 _ASK_AGAIN: Final = "the call that others waited for was cancelled"
 
 
-class CircuitOpen(Transient):
-    """No call was made: the service failed too often in a row."""
-
-
 class Limiter(Protocol):
     """What is used of ``aiolimiter.AsyncLimiter``."""
 
     async def acquire(self, amount: float = 1) -> None: ...
-
-
-class Breaker:
-    """A circuit breaker's state: closed, open, or half-open with one call on trial."""
-
-    def __init__(self, policy: CircuitBreaker, now: Callable[[], float]) -> None:
-        self._policy, self._now = policy, now
-        self._failures = 0
-        self._opened: float | None = None
-        self._on_trial = False
-
-    def check(self) -> None:
-        """Raises :class:`CircuitOpen` when no call may be made now."""
-        if self._opened is None:
-            return
-        waited = self._now() - self._opened
-        if self._on_trial or waited < self._policy.reset_seconds:
-            raise CircuitOpen(f"the circuit is open after {self._failures} failures in a row")
-
-    def begin(self) -> None:
-        """A call is made; where the circuit was open it is the one on trial."""
-        self.check()
-        self._on_trial = self._opened is not None
-
-    def succeeded(self) -> None:
-        self._failures, self._opened, self._on_trial = 0, None, False
-
-    def given_up(self) -> None:
-        """The call says nothing about the service: another may be on trial."""
-        self._on_trial = False
-
-    def failed(self) -> None:
-        self._failures += 1
-        if self._on_trial or (self._opened is None and self._failures >= self._policy.failures):
-            self._opened, self._on_trial = self._now(), False
 
 
 class Attempts:

@@ -18,7 +18,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from .calls import Attempts, Breaker, Cached, Limiter, as_list, one_at_a_time
+from ..core.breaker import Breaker
+from .calls import Attempts, Cached, Limiter, as_list, one_at_a_time
 from .columns import Columns
 from .counters import Counters
 from .engine import Engine

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from ...core import REQUIRED, Batch, Committable, Misconfigured, Options, Problem, Text
 from ...core.options import Duration, Values
+from ...core.rejects import Rejects
 from ..files import FilesSink
 from ..files.writer import FilesWriter
 from .source import FileStreamSource
@@ -28,7 +29,7 @@ class LineWriter(FilesWriter):
 
     def __init__(self, sink: FileStreamSink, batch: Batch, schema: pa.Schema) -> None:
         super().__init__(sink, batch, schema)
-        self.rejects = sink.rejects(batch)
+        self.rejects: Rejects = sink.rejects(batch)
 
     def write(self, batch: pa.RecordBatch) -> None:
         broken = pc.fill_null(pc.match_substring_regex(batch.column("value"), _LINE_END), False)
