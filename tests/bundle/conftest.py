@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,8 +35,8 @@ class Result:
 
     @property
     def states(self) -> dict[str, str]:
-        words = [line.split() for line in self.lines if len(line.split()) == 4 and line.endswith(" s")]
-        return {key: state for key, state, *_ in words}
+        ended = [re.match(r" *(\S+)  ([A-Z_]+)  [\d.]+ s", line) for line in self.lines]
+        return {line[1]: line[2] for line in ended if line}
 
     def executed(self, name: str) -> Any:
         """An executed notebook, ``ingest-1`` is the first attempt of ``ingest``."""

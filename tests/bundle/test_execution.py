@@ -121,6 +121,12 @@ def test_exit_ends_a_notebook_with_success(bench: Workbench) -> None:
     assert result.printed("a-1") == "Notebook exited: done\n"
 
 
+def test_what_a_notebook_exits_with_stands_in_the_line_of_its_task(bench: Workbench) -> None:
+    bench.job("job", bench.task("a", "dbutils.notebook.exit('nothing\\nnew')"), bench.task("b", "pass"))
+    result = bench.run()
+    assert [line.partition(" s")[2] for line in result.lines if line[:3] in ("a  ", "b  ")] == ["  nothing new", ""]
+
+
 def test_output_from_a_thread_lands_in_the_notebook_and_not_on_the_terminal(
     bench: Workbench, capsys: pytest.CaptureFixture[str]
 ) -> None:

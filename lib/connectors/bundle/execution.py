@@ -63,11 +63,11 @@ def execute(
     target: Path,
     limits: Limits,
     on_cell: Callable[[int, int, str], None],
-) -> CellFailure | None:
+) -> CellFailure | str:
     """Runs all code cells, with ``names`` defined before the first one, and writes the executed notebook to ``target``.
 
-    Returns the failure, or None; ``dbutils.notebook.exit`` is a success. ``on_cell(number, total, source)`` is called
-    before each cell. Raises :class:`Expired` when a limit passes; the outputs up to there are written all the same.
+    Returns the failure, or what ``dbutils.notebook.exit`` was given, empty where it was not called.
+    ``on_cell(number, total, source)`` is called before each cell. Raises :class:`Expired` when a limit passes; the outputs up to there are written all the same.
     """
     document = copy.deepcopy(notebook.content)
     recorder = Recorder()
@@ -80,7 +80,7 @@ def execute(
 
 def _run_cells(
     shell: Any, recorder: Recorder, document: Any, on_cell: Callable[[int, int, str], None], limits: Limits
-) -> CellFailure | None:
+) -> CellFailure | str:
     cells = [cell for cell in document.cells if cell.cell_type == "code"]
     for cell in cells:
         cell.outputs, cell.execution_count = [], None
@@ -95,12 +95,12 @@ def _run_cells(
         error = _error(shell.run_cell(cell.source, store_history=True))
         if isinstance(error, NotebookExit):
             recorder.stream("stdout", f"Notebook exited: {error.value}\n")
-            return None
+            return error.value
         if isinstance(error, (Expired, KeyboardInterrupt)):
             raise error
         if error is not None:
             return CellFailure(number, cell.source, _line(error, shell), error)
-    return None
+    return ""
 
 
 def _error(result: ExecutionResult) -> BaseException | None:

@@ -10,6 +10,8 @@ from typing import Any, TextIO
 
 from .states import State
 
+_LONGEST_WORDS = 120
+
 
 class Reporter:
     """Plain lines to ``out``; ``quiet`` leaves out notes and the live line of a terminal.
@@ -37,9 +39,11 @@ class Reporter:
         if not self._quiet:
             self.line(f"note: {text}")
 
-    def ended(self, key: str, state: State, seconds: float, report: str = "") -> None:
-        """The one line of a task or job that has ended, and below it the report of its failure."""
-        self.line("\n".join([f"{key}  {state}  {seconds:.1f} s", *(f"    {line}" for line in report.splitlines())]))
+    def ended(self, key: str, state: State, seconds: float, report: str = "", said: str = "") -> None:
+        """The one line of a task or job that has ended, with what its notebook ``said``; below it the report of its failure."""
+        words = " ".join(said.split())
+        end = f"{key}  {state}  {seconds:.1f} s" + (f"  {words[:_LONGEST_WORDS]}" if words else "")
+        self.line("\n".join([end, *(f"    {line}" for line in report.splitlines())]))
 
     def doing(self, what: str) -> None:
         """Says on a terminal what is going on right now."""

@@ -125,7 +125,7 @@ class JobRun:
         """Runs a task until it succeeds or has no more tries, and tells how it ended."""
         clock = Clock()
         ended = self._attempts(task, label, scope, limits, reporter)
-        reporter.ended(label, ended.state, clock.seconds, ended.outcome.report)
+        reporter.ended(label, ended.state, clock.seconds, ended.outcome.report, ended.outcome.said)
         return ended
 
     def _turn_of(self, task: Task, limits: Limits) -> Ended:

@@ -29,12 +29,16 @@ _LONGEST_INPUTS: Final = 10_000
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one attempt ended: the ``report`` of its failure, the task ``values`` it set, a condition's ``result``."""
+    """How one attempt ended: the ``report`` of its failure, the task ``values`` it set, a condition's ``result``.
+
+    ``said`` is what the notebook gave to ``dbutils.notebook.exit``.
+    """
 
     state: State
     report: str = ""
     values: Mapping[str, Any] = field(default_factory=dict)
     result: str | None = None
+    said: str = ""
 
 
 @dataclass(frozen=True)
@@ -100,10 +104,10 @@ def _notebook(attempt: Attempt) -> Outcome:
         first = next((line for line in source.splitlines() if line.strip()), "")
         run.reporter.doing(f"{attempt.label}  cell {number}/{total}  {first[:60]}")
 
-    failure = execute(notebook, names, executed, attempt.limits, on_cell)
-    if failure is None:
-        return Outcome(State.SUCCESS, values=values.own)
-    report = told(failure, _short(path, run.bundle.root), _short(executed, Path.cwd()))
+    ended = execute(notebook, names, executed, attempt.limits, on_cell)
+    if isinstance(ended, str):
+        return Outcome(State.SUCCESS, values=values.own, said=ended)
+    report = told(ended, _short(path, run.bundle.root), _short(executed, Path.cwd()))
     return Outcome(State.FAILED, report, values.own)
 
 
