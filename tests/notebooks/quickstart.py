@@ -1,4 +1,4 @@
-"""Running the quickstart job as a user does, in a process of its own, and reading what it wrote without Spark."""
+"""Running a job as a user does, in a process of its own, and reading what it wrote without Spark."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,16 @@ DAMAGE = 40
 
 
 def run_job(workdir: Path, rows: int, kill_when: Callable[[], bool] | None = None) -> tuple[int, str]:
-    """Runs the job and returns its exit code and output; killed, with its JVM, as soon as ``kill_when()`` is true."""
+    """Runs the quickstart; see :func:`run`."""
     parameters = {"workdir": str(workdir), "rows": str(rows), "damage": str(DAMAGE), "batch": "1500kB"}
-    given = [part for name, value in parameters.items() for part in ("--param", f"{name}={value}")]
+    return run("quickstart", parameters, kill_when)
+
+
+def run(name: str, parameters: Mapping[str, str], kill_when: Callable[[], bool] | None = None) -> tuple[int, str]:
+    """Runs a job and returns its exit code and output; killed, with its JVM, as soon as ``kill_when()`` is true."""
+    given = [part for key, value in parameters.items() for part in ("--param", f"{key}={value}")]
     job = subprocess.Popen(
-        [sys.executable, "-m", "connectors", "run", "quickstart", *given],
+        [sys.executable, "-m", "connectors", "run", name, *given],
         cwd=REPOSITORY,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY / "lib")},
         stdout=subprocess.PIPE,

@@ -41,6 +41,7 @@ def test_a_second_run_adds_nothing(undisturbed: Path) -> None:
     before = results(data(undisturbed, ROWS))
     code, output = run_job(undisturbed, ROWS)
     assert code == 0, output
+    assert [line.split()[0] for line in output.splitlines() if line.endswith("nothing new")] == ["prepare", "ingest", "deliver"]
     assert results(data(undisturbed, ROWS)) == before
 
 
