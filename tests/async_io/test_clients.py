@@ -12,26 +12,20 @@ from connectors import async_io
 from connectors.async_io.task import Plan, run
 from connectors.async_io.work import Settings
 from connectors.core.errors import Misconfigured, Poison, Transient
-from connectors.testing.servers import HttpService, RedisServer, Unavailable
+from connectors.testing.servers import HttpService, PostgresServer, RedisServer
 from connectors.testing.servers.http_service import UNKNOWN
+from tests.servers import required
 
 pytestmark = pytest.mark.server
 
 USER = pa.schema([("name", pa.string()), ("age", pa.int32())])
 
 
-def started(make):
-    try:
-        return make().start()
-    except Unavailable as missing:
-        pytest.skip(str(missing))
-
-
 @pytest.fixture(scope="module")
 def redis_server():
     import redis
 
-    server = started(RedisServer)
+    server = RedisServer().start()
     client = redis.Redis.from_url(server.url)
     client.hset("user:1", mapping={"name": "ann", "age": "31", "other": "x"})
     client.hset("user:2", mapping={"name": "bob"})
@@ -43,7 +37,7 @@ def redis_server():
 
 @pytest.fixture(scope="module")
 def service_process():
-    server = started(HttpService)
+    server = HttpService().start()
     yield server
     server.stop()
 
@@ -94,7 +88,7 @@ def test_more_rows_than_connections_wait_for_each_other(redis_server):
 
 
 def test_redis_that_dies_is_an_outage_and_its_return_is_noticed():
-    server = started(RedisServer)
+    server = RedisServer().start()
     try:
         lookup = async_io.RedisLookup(server.url, "user:{id}", failed="null")
         assert ask(lookup, [1]) == [(1, None, None)]
@@ -154,7 +148,7 @@ def test_a_request_that_hangs_gets_the_fallback(service):
 
 
 def test_a_service_that_dies_and_returns_loses_no_row():
-    service = started(HttpService)
+    service = HttpService().start()
     service.behave(latency=0.01)
     under_way = threading.Event()
 
@@ -191,16 +185,52 @@ def test_a_query_gives_none_one_or_several_rows(database, batch_size):
 
 
 def test_a_query_that_is_wrong_fails_with_the_databases_words(database):
-    with pytest.raises(Transient, match="no such column"):
+    with pytest.raises(Poison, match="no such column"):
         ask(async_io.SqlLookup(database, "select nonsense from users where id = :id"), [1])
+
+
+@pytest.fixture(scope="module")
+def postgres():
+    import psycopg
+
+    server = required(PostgresServer)
+    with psycopg.connect(server.url, user=server.user, autocommit=True) as connection:
+        connection.execute("create table lookup_users (id bigint primary key, name text, age int)")
+        connection.execute("insert into lookup_users select n, 'user-' || n, n % 90 from generate_series(1, 300) n")
+    yield server.url.replace("postgresql://", "postgresql+asyncpg://postgres@")
+    with psycopg.connect(server.url, user=server.user, autocommit=True) as connection:
+        connection.execute("drop table lookup_users")
+
+
+@pytest.mark.parametrize("batch_size", [1, 50])
+def test_postgres_answers_many_requests_at_once(postgres, batch_size):
+    lookup = async_io.SqlLookup(postgres, "select name, age from lookup_users where id = :id")
+    found = ask(lookup, range(1, 301), batch_size=batch_size, capacity=8)
+    assert found == [(n, f"user-{n}", n % 90) for n in range(1, 301)]
+
+
+def test_postgres_tells_what_is_wrong_with_a_query(postgres):
+    with pytest.raises(Poison, match="nonsense"):
+        ask(async_io.SqlLookup(postgres, "select nonsense from lookup_users where id = :id"), [1])
+
+
+def test_postgres_that_goes_down_is_an_outage():
+    with PostgresServer() as server:
+        url = server.url.replace("postgresql://", "postgresql+asyncpg://postgres@")
+        query = "select 'ann' as name, 1 as age where :id > 0"
+        assert ask(async_io.SqlLookup(url, query), [1]) == [(1, "ann", 1)]
+        server.kill()
+        with pytest.raises(Transient):
+            ask(async_io.SqlLookup(url, query), [1])
 
 
 # -- dynamodb
 
 
 def test_an_item_becomes_a_row(monkeypatch):
-    pytest.importorskip("aioboto3")
-    server = pytest.importorskip("moto.server").ThreadedMotoServer("127.0.0.1", port=0)
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer("127.0.0.1", port=0)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "testing")
     import boto3

@@ -171,7 +171,7 @@ class SqlLookup(_Lookup):
 
     async def connect(self, context: Context) -> None:
         sqlalchemy, asynchronous = _package("sqlalchemy"), _package("sqlalchemy.ext.asyncio")
-        self.outages = (sqlalchemy.exc.OperationalError, sqlalchemy.exc.InterfaceError, OSError)
+        self.failures = (sqlalchemy.exc.DBAPIError, OSError)
         self.statement = sqlalchemy.text(self.query)
         self.parameters = list(self.statement.compile().params)
         self.engine = context.shared(
@@ -186,12 +186,26 @@ class SqlLookup(_Lookup):
         try:
             async with self.engine.connect() as connection:
                 return [await self._select(connection, row) for row in rows]
-        except self.outages as error:
-            raise Transient(f"{type(error).__name__}: {error}") from error
+        except self.failures as error:
+            raise _failure_of_sql(error) from error
 
     async def _select(self, connection: Any, row: Row) -> Rows:
         found = await connection.execute(self.statement, {name: row[name] for name in self.parameters})
         return self.answer([dict(each) for each in found.mappings()])
+
+
+_SQL_OUTAGES: Final = ("08", "40", "53", "55", "57")
+"""Classes of SQLSTATE that pass: connection, conflict, resources, locks, a server that is going down or coming up."""
+
+
+def _failure_of_sql(error: Any) -> ConnectorError:
+    """An outage, or a query that never works; databases without SQLSTATE say by their words that they are busy."""
+    cause = getattr(error, "orig", error)
+    state = getattr(cause, "sqlstate", None)
+    lost = isinstance(error, OSError) or error.connection_invalidated
+    passes = state[:2] in _SQL_OUTAGES if state else "locked" in str(cause)
+    kind = Transient if lost or passes else Poison
+    return kind(f"{type(cause).__name__}: {cause}")
 
 
 class DynamoDbLookup(_Lookup):
