@@ -61,6 +61,14 @@ class FileStreamContext(SourceContext):
                 rows.append({"filename": str(self.folder / name), "position": log.tell(), "value": "last"})
         return rows
 
+    def partition(self, row: Mapping[str, Any]) -> str:
+        return str(row["filename"])
+
+    def lose(self) -> bool:
+        for name in ("0.log", "1.log"):
+            (self.folder / name).write_bytes(b"")
+        return True
+
 
 class FolderContext(SinkContext):
     """A folder, listed as any reader lists it: without hidden names."""
@@ -73,6 +81,9 @@ class FolderContext(SinkContext):
         for file in self.files():
             file.rename(self.folder.parent / f"taken-{file.name}")
         return taken
+
+    def leftovers(self) -> list[str]:
+        return sorted(stage.name for stage in self.folder.glob(".connectors/*/stage/*"))
 
     def files(self) -> list[Path]:
         found = (file for file in self.folder.rglob("*") if file.is_file())

@@ -6,8 +6,9 @@ import contextlib
 import dataclasses
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -25,6 +26,9 @@ from .toys import (
     LogReader,
     LogSource,
     Numbered,
+    PairContext,
+    PairEnumerator,
+    PairSource,
     SqliteCommitter,
     SqliteContext,
     SqliteSink,
@@ -75,6 +79,32 @@ class ReadsWhatCameLater(LogContext):
     class source(LogSource):  # noqa: N801
         def enumerator(self) -> LogEnumerator:
             return ReadsWhatCameLater.Enumerator(self)
+
+
+class ServesTheLargestOnly(PairContext):
+    """Spends the whole limit on the first partition that has something."""
+
+    class Enumerator(PairEnumerator):
+        def share(self, limit: int | None, backlog: Mapping[str, int]) -> dict[str, int]:
+            left = sum(backlog.values()) if limit is None else limit
+            taken = min(backlog["left"], left)
+            return {"left": taken, "right": min(backlog["right"], left - taken)}
+
+    class source(PairSource):  # noqa: N801
+        def enumerator(self) -> PairEnumerator:
+            return ServesTheLargestOnly.Enumerator(Path(self.values["path"]))
+
+
+class OverlooksALoss(LogContext):
+    """Takes a log that has become shorter for one without anything new."""
+
+    class Enumerator(LogEnumerator):
+        def advance(self, at: Position, head: int, limit: ReadLimit) -> Position:
+            return at if head < at["lines"] else super().advance(at, head, limit)
+
+    class source(LogSource):  # noqa: N801
+        def enumerator(self) -> LogEnumerator:
+            return OverlooksALoss.Enumerator(self)
 
 
 class CommitsTwiceOnReplay(SqliteContext):
@@ -211,6 +241,18 @@ class SkipsByBatchIdAlone(LinesContext):
     class sink(LinesSink):  # noqa: N801
         def ledger(self) -> FileLedger:
             return SkipsByBatchIdAlone.Ledger(self.folder().ledger().store)
+
+
+class NeverSweeps(LinesContext):
+    """What dead attempts have staged stays for ever."""
+
+    class Committer(LinesCommitter):
+        def sweep(self, live: frozenset[str]) -> None:
+            pass
+
+    class sink(LinesSink):  # noqa: N801
+        def committer(self) -> LinesCommitter:
+            return NeverSweeps.Committer(self.folder())
 
 
 class KnowsNoOlderBatch(LinesContext):

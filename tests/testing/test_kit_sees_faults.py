@@ -21,6 +21,8 @@ SOURCES: list[tuple[type[SourceContext], str]] = [
     (broken.NeverStandsStill, "test_a_source_without_new_data_stands_still"),
     (broken.IgnoresTheLimit, "test_a_limit_of_rows_is_kept"),
     (broken.ListsItsSplits, "test_the_range_is_cut_lazily_and_alike_each_time"),
+    (broken.ServesTheLargestOnly, "test_a_limit_is_shared_among_partitions"),
+    (broken.OverlooksALoss, "test_what_the_system_has_lost_stops_the_query"),
     (broken.SwallowsErrors, "test_an_error_while_reading_surfaces"),
 ]
 
@@ -34,6 +36,7 @@ SINKS: list[tuple[type[SinkContext], str]] = [
     (broken.DependsOnTheLayout, "test_a_batch_that_was_not_decided_is_whole_with_another_parallelism"),
     (broken.TrustsTheAttemptNumber, "test_what_a_dead_attempt_has_staged_is_not_used"),
     (broken.SkipsByBatchIdAlone, "test_an_older_checkpoint_is_refused_when_the_batch_number_fits"),
+    (broken.NeverSweeps, "test_what_dead_attempts_have_staged_is_swept"),
     (broken.KnowsNoOlderBatch, "test_an_older_checkpoint_is_refused"),
     (broken.KnowsOneQueryOnly, "test_a_new_checkpoint_on_a_written_target_is_refused"),
     (broken.SharesOneLedger, "test_two_queries_write_to_one_target_by_sink_ids_of_their_own"),

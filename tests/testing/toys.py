@@ -18,6 +18,9 @@ from connectors.core import (
     Choice,
     Committable,
     Committer,
+    DataLoss,
+    Duration,
+    Flag,
     GlobalCommitter,
     Options,
     Position,
@@ -33,7 +36,7 @@ from connectors.core import (
 from connectors.core.folder import TargetFolder
 from connectors.core.ledger import Entry, FileLedger
 from connectors.core.serde import to_json_lines
-from connectors.core.sharing import even_ranges
+from connectors.core.sharing import even_ranges, fair_shares
 from connectors.testing import SinkContext, SourceContext
 
 
@@ -49,7 +52,9 @@ class LogSource(Source):
     """The lines of a file that only grows."""
 
     name, schema = "toy_log", "line string"
-    options = Options(path=Text(REQUIRED), start=Choice("earliest", among=("earliest", "latest")))
+    options = Options(
+        path=Text(REQUIRED), start=Choice("earliest", among=("earliest", "latest")), failOnDataLoss=Flag(True)
+    )
     bounded = True
 
     def enumerator(self) -> LogEnumerator:
@@ -73,6 +78,10 @@ class LogEnumerator(SplitEnumerator[Numbered]):
         return len(self.source.lines())
 
     def advance(self, at: Position, head: int, limit: ReadLimit) -> Position:
+        if head < at["lines"]:
+            if self.source.values["failOnDataLoss"]:
+                raise DataLoss(f"the log has {head} lines, {at['lines']} were read", way_out="set failOnDataLoss=false")
+            at = {"lines": 0}
         return {"lines": head if limit.rows is None else min(head, at["lines"] + limit.rows)}
 
     def splits(self, start: Position, end: Position, parallelism: int) -> Iterator[Numbered]:
@@ -110,17 +119,97 @@ class LogContext(SourceContext):
             log.writelines(line + "\n" for line in lines)
         return [{"line": line} for line in lines]
 
+    def lose(self) -> bool:
+        self._log().write_text("")
+        return True
+
     def _log(self) -> Path:
         log = self.folder / "log"
         log.touch()
         return log
 
 
+@dataclass(frozen=True)
+class Counted(Split):
+    """The numbers ``first..last`` of one side, both included."""
+
+    side: str
+    first: int
+    last: int
+
+
+class PairSource(Source):
+    """Two partitions, left and right, of numbers; files say how many there are."""
+
+    name, schema = "toy_pair", "side string, number long"
+    options = Options(path=Text(REQUIRED))
+
+    def enumerator(self) -> PairEnumerator:
+        return PairEnumerator(Path(self.values["path"]))
+
+    def reader(self, schema: pa.Schema) -> PairReader:
+        return PairReader()
+
+
+class PairEnumerator(SplitEnumerator[Counted]):
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def start(self) -> Position:
+        return {"left": 0, "right": 0}
+
+    def head(self) -> dict[str, int]:
+        return {side: len((self.folder / side).read_bytes()) for side in ("left", "right")}
+
+    def advance(self, at: Position, head: Mapping[str, int], limit: ReadLimit) -> Position:
+        shares = self.share(limit.rows, {side: head[side] - at[side] for side in head})
+        return {side: at[side] + shares[side] for side in head}
+
+    def share(self, limit: int | None, backlog: Mapping[str, int]) -> dict[str, int]:
+        return fair_shares(limit, backlog)
+
+    def splits(self, start: Position, end: Position, parallelism: int) -> Iterator[Counted]:
+        for side in ("left", "right"):
+            for first, last in even_ranges(start[side], end[side] - 1, parallelism):
+                yield Counted(side, first, last)
+
+
+class PairReader(SplitReader[Counted]):
+    def read(self, split: Counted) -> Iterator[pa.RecordBatch]:
+        numbers = list(range(split.first, split.last + 1))
+        yield pa.RecordBatch.from_pydict({"side": [split.side] * len(numbers), "number": numbers})
+
+
+class PairContext(SourceContext):
+    source = PairSource
+    schema = pa.schema([("side", pa.string()), ("number", pa.int64())])
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.counts = {"left": 0, "right": 0}
+
+    def options(self) -> dict[str, str]:
+        return {"path": str(self.folder)}
+
+    def write(self, count: int) -> list[dict[str, Any]]:
+        rows = []
+        for number in range(count):
+            side = "left" if number % 2 else "right"
+            rows.append({"side": side, "number": self.counts[side]})
+            self.counts[side] += 1
+        for side, there in self.counts.items():
+            (self.folder / side).write_bytes(b"." * there)
+        return rows
+
+    def partition(self, row: Mapping[str, Any]) -> str:
+        return str(row["side"])
+
+
 class LinesSink(Sink):
     """JSON lines in a folder, a file for each task, with a ledger of files."""
 
     name = "toy_lines"
-    options = Options(path=Text(REQUIRED))
+    options = Options(path=Text(REQUIRED), stagingRetention=Duration(7 * 86400.0))
 
     def target(self) -> str:
         return str(self.values["path"])
@@ -135,7 +224,7 @@ class LinesSink(Sink):
         return LinesWriter(self.folder(), batch.attempt())
 
     def committer(self) -> Committer:
-        return LinesCommitter(self.folder())
+        return LinesCommitter(self.folder(), self.values["stagingRetention"])
 
 
 class LinesWriter(SinkWriter):
@@ -160,8 +249,9 @@ class LinesWriter(SinkWriter):
 
 
 class LinesCommitter(Committer):
-    def __init__(self, folder: TargetFolder) -> None:
+    def __init__(self, folder: TargetFolder, retention: float = 7 * 86400.0) -> None:
         self.folder = folder
+        self.retention = retention
 
     def publish(self, batch: Batch, committables: Sequence[Committable]) -> None:
         for number, committable in enumerate(committables):
@@ -172,9 +262,15 @@ class LinesCommitter(Committer):
     def discard(self, committable: Committable) -> None:
         self.folder.remove(committable.data["attempt"])
 
+    def sweep(self, live: frozenset[str]) -> None:
+        self.folder.sweep(self.retention, live)
+
 
 class LinesContext(SinkContext):
     sink = LinesSink
+
+    def leftovers(self) -> list[str]:
+        return [stage.name for stage in self.folder.glob(".connectors/*/stage/*")]
 
     def options(self) -> dict[str, str]:
         return {"path": str(self.folder)}

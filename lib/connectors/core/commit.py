@@ -38,7 +38,7 @@ class Commit:
             return Verdict.WRITE
         if not self._recovered:
             self.recover(batch)
-        last = self._last(batch.query)
+        last = self.last(batch.query)
         queries = self._queries() if last is None else frozenset[str]()
         try:
             verdict = decide(batch.sink_id, batch.query, batch.number, last, queries, self.policy)
@@ -105,15 +105,20 @@ class Commit:
         last = self._ledger().last(entry.query)
         return last is not None and last.batch == entry.batch and dumps(last.committables) == dumps(entry.committables)
 
+    def recorded(self, batch: Batch) -> list[Committable]:
+        """What the ledger says of ``batch``, which is committed; empty where it does not tell what was staged."""
+        last = self.last(batch.query)
+        return [Committable(**one) for one in last.committables] if last and last.batch == batch.number else []
+
     def replayed(self, batch: Batch, rows: int | None, checksum: str | None) -> None:
         """``batch`` is committed already: checks that its replay holds the same rows."""
-        last = self._last(batch.query)
+        last = self.last(batch.query)
         if last is not None and is_stream(batch.query):
             compare_replay(last, rows, checksum, self.policy)
 
     def abort(self, batch: Batch, committables: Sequence[Committable | None]) -> None:
         """The batch failed. Its stage goes, unless the ledger has the batch: what was decided is carried through."""
-        last = self._last(batch.query)
+        last = self.last(batch.query)
         if last is None or last.batch < batch.number:
             self.discard(committables)
 
@@ -158,12 +163,13 @@ class Commit:
             raise TypeError(f"{type(self.sink).__name__} has a Committer and therefore needs a ledger()")
         return self.ledger
 
-    def _last(self, query: str) -> Entry | None:
+    def last(self, query: str) -> Entry | None:
+        """The highest batch of ``query`` that the target has recorded."""
         book = self._book()
         return self.retry.call(lambda: book.last(query)) if book else None
 
     def _last_number(self, query: str) -> int:
-        last = self._last(query)
+        last = self.last(query)
         return last.batch if last is not None else -1
 
     def _queries(self) -> frozenset[str]:

@@ -38,6 +38,14 @@ class SourceContext(ABC):
     def write(self, count: int) -> list[dict[str, Any]]:
         """Adds ``count`` new records to the system and returns them as rows."""
 
+    def partition(self, row: Mapping[str, Any]) -> str | None:
+        """The partition that ``row`` was written to. ``None`` skips the case of a limit that must be shared fairly."""
+        return None
+
+    def lose(self) -> bool:
+        """Makes the system forget what was written, read or not, as expiry or truncation does. False if it cannot."""
+        return False
+
     def close(self) -> None:  # noqa: B027 - a hook, not a duty
         """Ends what the context started."""
 
@@ -74,6 +82,15 @@ class SinkContext(ABC):
         ``None`` where nothing can be taken: the case that a recovery must not bring it back is then skipped.
         """
         return None
+
+    def leftovers(self) -> list[str] | None:
+        """The names of everything that is staged now; ``None`` skips the case of staging that must go.
+
+        ``sweeping`` are the options that make all old staging old enough.
+        """
+        return None
+
+    sweeping: ClassVar[Mapping[str, str]] = {"stagingRetention": "0s"}
 
     def row(self, number: int) -> dict[str, Any]:
         """The ``number``-th row that the suite writes; the same one at each call."""

@@ -23,7 +23,7 @@ from ..core.planning import INITIAL, Offset, Planner
 from ..core.reading import read_slice
 from ..core.sink import Batch, Committable, Sink
 from ..core.source import Slice, Source
-from ..core.state import dumps, loads
+from ..core.state import digest, dumps, loads
 from ..core.store import LocalStore
 from ..core.writing import stage
 from .faults import FailureInjector, Point
@@ -107,7 +107,7 @@ class Engine:
     def _batch(self, commit: Commit, batch: Batch, slices: Sequence[Slice]) -> None:
         if self.carrier == "foreach_batch":
             if commit.begin(batch) is Verdict.SKIP:
-                commit.replayed(batch, sum(rows.num_rows for part in slices for rows in self._rows(part)), None)
+                commit.replayed(batch, *self._measure(slices))
                 return
         else:
             commit = Commit(self.sink)
@@ -115,10 +115,20 @@ class Engine:
         try:
             for index in range(self.tasks or len(slices)):
                 staged.append(self._task(batch, index, slices))
-            commit.finish(batch, staged)
+            commit.finish(batch, staged, *(self._measure(slices) if self.carrier == "foreach_batch" else ()))
         except Exception:
-            commit.abort(batch, staged)
+            commit.abort(batch, [*staged, None])  # a task that failed for good is None
             raise
+
+    def _measure(self, slices: Sequence[Slice]) -> tuple[int, str]:
+        """How many rows a batch has, and a sum of them that does not depend on their order."""
+        rows, total = 0, 0
+        for part in slices:
+            for batch in self._rows(part):
+                rows += batch.num_rows
+                for row in batch.to_pylist():
+                    total ^= int(digest(sorted(row.items()), length=16), 16)
+        return rows, f"{total:016x}"
 
     def _task(self, batch: Batch, subtask: int, slices: Sequence[Slice]) -> Committable:
         for attempt in range(self.attempts):

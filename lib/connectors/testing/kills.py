@@ -11,6 +11,7 @@ import json
 import os
 import random
 import signal
+import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from .spark_suites import spark_query
 
 _START_SECONDS = 180.0
 _ROWS = 40
+_LOG = 60_000
 
 
 @dataclass
@@ -93,10 +95,22 @@ class _Run:
                 time.sleep(0.02)
             time.sleep(kill_after)
             self._kill()
-        code = self.process.wait(_START_SECONDS)
+        try:
+            code = self.process.wait(_START_SECONDS)
+        except subprocess.TimeoutExpired:
+            code = self._give_up()
         if code not in (0, -signal.SIGKILL):
-            raise AssertionError(f"{self.what} ended with {code}:\n{self.log.read_text()[-4000:]}")
+            raise AssertionError(f"{self.what} ended with {code}:\n{self.log.read_text()[-_LOG:]}")
         return code
+
+    def _give_up(self) -> int:
+        """The driver hangs: lets Python and the JVM write where all their threads are, and ends both."""
+        for pid, ask in zip(_victims(self.log.parent / "spec.json"), (signal.SIGUSR1, signal.SIGQUIT), strict=False):
+            os.kill(pid, ask)
+        time.sleep(3)  # they write into the log
+        self._kill()
+        self.process.wait(_START_SECONDS)
+        return 1
 
     def _kill(self) -> None:
         """Kills Python and the JVM; Spark's workers lead groups of their own and live on for a moment."""

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from ..core.commit import Commit
@@ -281,6 +282,36 @@ class SinkSuite:
             writing.engine(last=BATCH, rows=3).run()
         writing.engine(last=BATCH, rows=3, onReplayMismatch="skip").run(batches=1)
         writing.expect(last=BATCH)
+
+    def test_a_replay_with_as_many_other_rows_is_refused(self, writing: Writing) -> None:
+        self._needs_ledger(writing)
+        if writing.carrier != "foreach_batch":
+            pytest.skip("only foreach_batch sees the rows before they are written")
+        writing.engine(last=BATCH).run()
+        engine = writing.engine(last=BATCH)
+        checkpoint = Checkpoint(writing.checkpoint)
+        recorded = Commit(engine.sink).last(checkpoint.query)
+        if recorded is None or recorded.checksum is None:
+            pytest.skip("the ledger keeps no checksum")
+        checkpoint.forget_commit()
+        other = engine.convert
+        engine.convert = lambda batch: other(pa.RecordBatch.from_arrays([pc.add(batch.column(0), 100)], ["value"]))
+        with pytest.raises(CommitRefused, match="onReplayMismatch"):
+            engine.run()
+        writing.expect(last=BATCH)
+
+    def test_what_dead_attempts_have_staged_is_swept(self, writing: Writing) -> None:
+        if writing.target.leftovers() is None:
+            pytest.skip("the context does not show what is staged")
+        for point in (Point.TASK_STAGED, Point.COMMIT_BEFORE):
+            if point in writing.points():
+                writing.injector.arm(point, Action.KILL)
+                assert in_a_child(writing.engine().run) == -9
+        assert writing.target.leftovers(), "a killed run leaves what it has staged"
+        writing.engine().run()
+        writing.engine(last=ROWS + BATCH, **writing.target.sweeping).run()  # what a live batch has staged is never swept
+        assert writing.target.leftovers() == []
+        writing.expect(last=ROWS + BATCH)
 
     @pytest.mark.parametrize(("answer", "first"), [("written", BATCH + 1), ("notWritten", 1)])
     def test_a_lost_ledger_stops_until_the_user_says_what_is_there(

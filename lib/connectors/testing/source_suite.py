@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from ..core.errors import DataLoss
 from ..core.planning import INITIAL, Offset, Planner
 from ..core.reading import read_slice
 from ..core.source import UNLIMITED, ReadLimit, Slice, Source
@@ -106,6 +107,34 @@ class SourceSuite:
         log: list[Offset] = []
         while (rows := reading.next(log)) is not None:
             assert 1 <= len(rows) <= most
+
+    def test_a_limit_is_shared_among_partitions(self, system: SourceContext) -> None:
+        partitions = {system.partition(row) for row in system.write(COUNT)}
+        if partitions == {None} or len(partitions) < 2:
+            pytest.skip("the context names no partitions")
+        reading = Reading(system, **system.limit)
+        log: list[Offset] = []
+        seen = {system.partition(row) for _ in partitions for row in reading.next(log) or []}
+        assert seen == partitions, f"{len(partitions)} batches have read nothing of {sorted(map(str, partitions - seen))}"
+
+    def test_what_the_system_has_lost_stops_the_query(self, system: SourceContext) -> None:
+        system.write(COUNT)
+        log: list[Offset] = []
+        Reading(system, **system.limit).next(log)
+        if not system.lose():
+            pytest.skip("the system loses nothing")
+        with pytest.raises(DataLoss, match="failOnDataLoss"):
+            Reading(system).rest(log)
+
+    def test_a_query_goes_on_after_a_loss_when_the_user_says_so(self, system: SourceContext) -> None:
+        system.write(COUNT)
+        log: list[Offset] = []
+        Reading(system).rest(log)
+        if not system.lose():
+            pytest.skip("the system loses nothing")
+        reading = Reading(system, failOnDataLoss="false")
+        reading.rest(log)
+        same_records(system.write(COUNT), reading.rest(log))
 
     @pytest.mark.parametrize("parallelism", ["1", "3", "5"])
     def test_a_restart_after_each_batch_loses_and_doubles_nothing(

@@ -1,0 +1,275 @@
+"""Counters of running queries. The processes of a query share no memory, so its counters are small files::
+
+    $CONNECTORS_METRICS/<query>/<kind>.<name>.<id>.<index>.json
+
+One file per query, component and task index, replaced as a whole at the end of each task. It holds the numbers of the
+newest batch (``now``) apart from the totals of all batches before it (``before``): a batch that is tried or replayed once
+more does not count twice, and the files do not grow in number. A query without metrics runs as well as one with them:
+whatever goes wrong here is one warning in the log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import re
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote
+
+import pyarrow as pa
+
+from .retry import counted_retries
+
+Numbers = dict[str, float]
+Counts = dict[str, Numbers]
+"""Numbers by partition, and there by name. The partition ``""`` is the component as a whole."""
+
+FOLDER: Final = "CONNECTORS_METRICS"
+"""The environment variable that names the folder of all queries, or is ``off``."""
+KEPT_SECONDS: Final = 7 * 86400.0
+"""Metrics of a query that wrote none for so long are removed when another query begins."""
+PARTITIONS: Final = 1000
+"""So many partitions of a component are told apart in a file; older ones are added up as :data:`OTHERS`."""
+OTHERS: Final = "(others)"
+_VERSION: Final = 1
+_OURS: Final = re.compile(r"(source|sink|async)\..*\.(\d+|commit)\.json|\.[0-9a-f]{32}")
+
+_log = logging.getLogger("connectors.metrics")
+_warned: set[str] = set()
+
+
+def folder() -> Path | None:
+    """Where the files are: ``$CONNECTORS_METRICS``, else a folder of this user among the temporary files.
+
+    ``None`` when it is ``off``. Executors on other machines need a folder that all of them and the driver share.
+    """
+    named = os.environ.get(FOLDER)
+    if named:
+        return None if named.lower() == "off" else Path(named)
+    user = os.getuid() if hasattr(os, "getuid") else "user"
+    return Path(tempfile.gettempdir()) / f"connectors-metrics-{user}"
+
+
+@dataclass(frozen=True)
+class Component:
+    """A part of a query that counts: its ``kind`` (source, sink, async), ``name``, and an ``id`` among others of that name."""
+
+    kind: str
+    name: str
+    id: str = ""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a meter counts: which component of which query, in which batch, in the task with which index (-1: the commit)."""
+
+    query: str
+    component: Component
+    batch: int
+    index: int = 0
+    run: str = ""
+
+    def file(self, root: Path) -> Path:
+        one = self.component
+        parts = [_plain(part)[:70] for part in (one.kind, one.name, one.id)]
+        return root / _plain(self.query) / ".".join([*parts, "commit" if self.index < 0 else str(self.index), "json"])
+
+
+class Meter:
+    """Counts what one task attempt, or one commit, does. As a context manager it writes the file when that ends.
+
+    Without a ``place``, as in a batch read, nothing is written. Safe to use from several threads.
+    """
+
+    def __init__(self, place: Place | None = None) -> None:
+        self.place = place
+        self.at = ""
+        """The partition that is being worked on: failures and retries are its."""
+        self.rows: Counts = {}
+        self.events: Counts = {}
+        self.state: Counts = {}
+        self._lock = threading.Lock()
+
+    def count(self, partition: str = "", /, **numbers: float) -> None:
+        """Adds what belongs to the data of the batch (rows, bytes, errors, dead_letters): once per batch."""
+        with self._lock:
+            _add(self.rows, {partition: numbers})
+
+    def happened(self, partition: str = "", /, **numbers: float) -> None:
+        """Adds what happens anew in each attempt (retries, failures, timeouts): it always counts."""
+        with self._lock:
+            _add(self.events, {partition: numbers})
+
+    def now(self, partition: str = "", /, **numbers: float) -> None:
+        """Sets what is true until the next batch (in_flight, commit_ms, last_commit)."""
+        with self._lock:
+            self.state.setdefault(partition, {}).update(numbers)
+
+    def through(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """``batches``, whose bytes are counted as they pass."""
+        for batch in batches:
+            self.count(bytes=batch.nbytes)
+            yield batch
+
+    def retried(self) -> None:
+        """One more try after an outage."""
+        self.happened(self.at, retries=1)
+
+    def __enter__(self) -> Meter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """A failed attempt counts as a failure; its rows do not count, as they will be read or written again."""
+        if kind is not None and issubclass(kind, Exception):
+            self.rows, self.state = {}, {}
+            self.happened(self.at, failures=1)
+        self.save()
+
+    @contextlib.contextmanager
+    def counting(self) -> Iterator[Meter]:
+        """The meter as a context manager that also counts the retries of :class:`~connectors.core.retry.Retry` inside."""
+        with self, counted_retries(self.retried):
+            yield self
+
+    def save(self) -> None:
+        """Joins these numbers with those in the file. Never raises."""
+        root = folder() if self.place else None
+        if self.place is None or root is None or not (self.rows or self.events or self.state):
+            return
+        try:
+            file = self.place.file(root)
+            _make_room(root, file.parent)
+            record = joined(_read(file), self.place, self.rows, self.events, self.state)
+            growing = file.with_name(f".{uuid.uuid4().hex}")
+            growing.write_text(json.dumps(record, separators=(",", ":")))
+            growing.replace(file)
+        except Exception as refused:
+            _warn_once(root, refused)
+
+
+def joined(old: Mapping[str, Any] | None, place: Place, rows: Counts, events: Counts, state: Counts) -> dict[str, Any]:
+    """The contents of a file after one more attempt at ``place``.
+
+    A later batch adds ``now`` to ``before``. Of two attempts at the same batch the larger numbers count: one may have been
+    left before its end, by a ``limit`` or a kill, and none can give more than the batch has.
+    """
+    file = dict(old or {"batch": -1, "before": {}, "now": {}, "events": {}, "state": {}})
+    if place.batch > file["batch"]:
+        file["before"] = _few(_add(file["before"], file["now"]))
+        file["batch"], file["now"] = place.batch, {}
+    if place.batch == file["batch"]:
+        _largest(file["now"], rows)
+    file["events"] = _few(_add(file["events"], events))
+    for partition, numbers in state.items():
+        file["state"].setdefault(partition, {}).update(numbers)
+    about = {"kind": place.component.kind, "name": place.component.name, "id": place.component.id}
+    begun = {"first": file.get("first", place.batch), "begun": file.get("begun", place.run), "run": place.run}
+    return {**file, "v": _VERSION, **about, **begun, "index": place.index}
+
+
+def counted(query: str, root: Path | None = None) -> list[dict[str, Any]]:
+    """The files of ``query``, each with its ``totals``; empty if there are none. A file that cannot be read is left out."""
+    root = root or folder()
+    if root is None:
+        return []
+    own = root / _plain(query)
+    files = [file for file in (_read(own / name) for name in _names(own)) if file]
+    for file in files:
+        file["totals"] = _add(_add({}, file["before"]), {} if _is_replaced(file, files) else file["now"])
+    return files
+
+
+def _is_replaced(file: Mapping[str, Any], files: Sequence[Mapping[str, Any]]) -> bool:
+    """True if a later run replayed the file's newest batch under another id: with other options of the same source."""
+    return any(
+        (other["kind"], other["name"], other["first"]) == (file["kind"], file["name"], file["batch"])
+        and other["id"] != file["id"]
+        and other["begun"] not in (file["begun"], file["run"])
+        and file["kind"] != "sink"
+        for other in files
+    )
+
+
+def _names(own: Path) -> list[str]:
+    with contextlib.suppress(OSError):
+        return sorted(name for name in os.listdir(own) if not name.startswith("."))
+    return []
+
+
+def _plain(text: str) -> str:
+    """``text`` as a file name."""
+    return quote(text, safe="").replace(".", "%2E")
+
+
+def _read(file: Path) -> dict[str, Any] | None:
+    with contextlib.suppress(OSError, ValueError):
+        record = json.loads(file.read_bytes())
+        if isinstance(record, dict) and record.get("v") == _VERSION:
+            return record
+    return None
+
+
+def _add(into: Counts, more: Mapping[str, Mapping[str, float]]) -> Counts:
+    for partition, numbers in more.items():
+        there = into.setdefault(partition, {})
+        for name, number in numbers.items():
+            there[name] = there.get(name, 0) + number
+    return into
+
+
+def _largest(into: Counts, other: Counts) -> None:
+    for partition, numbers in other.items():
+        there = into.setdefault(partition, {})
+        for name, number in numbers.items():
+            there[name] = max(there.get(name, number), number)
+
+
+def _few(counts: Counts) -> Counts:
+    """``counts`` with the partitions that came first added up, where there are too many."""
+    names = [name for name in counts if name != OTHERS]
+    for name in names[: max(0, len(names) - PARTITIONS)]:
+        _add(counts, {OTHERS: counts.pop(name)})
+    return counts
+
+
+def _make_room(root: Path, own: Path) -> None:
+    """Makes the folder of a query. A new one is the moment to remove those of queries that are long over."""
+    if own.is_dir():
+        return
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    own.mkdir(exist_ok=True)
+    with os.scandir(root) as found:
+        old = [entry.path for entry in found if entry.is_dir(follow_symlinks=False) and _is_old(entry)]
+    for query in old:
+        _remove(Path(query))
+
+
+def _is_old(entry: os.DirEntry[str]) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        return time.time() - entry.stat().st_mtime > KEPT_SECONDS
+    return False
+
+
+def _remove(query: Path) -> None:
+    """Removes a query's folder, unless it holds anything else: the user may have named a folder that has more in it."""
+    files = list(query.iterdir())
+    if all(_OURS.fullmatch(file.name) for file in files):
+        with contextlib.suppress(OSError):  # another process removes it as well
+            for file in files:
+                file.unlink()
+            query.rmdir()
+
+
+def _warn_once(root: Path, refused: Exception) -> None:
+    if str(root) not in _warned:
+        _warned.add(str(root))
+        _log.warning("no metrics: %s cannot be written (%s). Name another folder by %s", root, refused, FOLDER)

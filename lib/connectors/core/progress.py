@@ -1,0 +1,98 @@
+"""How far a source is, per partition. It travels inside the end offset, which Spark shows in each progress of a query."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+PARTITIONS: Final = 1000
+"""So many partitions are told one by one; the rest, those with the smallest lag, are added up."""
+_STEPS: Final = 128
+
+
+@dataclass(frozen=True)
+class PartitionProgress:
+    """Where a batch ends in one partition, and where the partition ends.
+
+    ``position`` and ``latest`` are in the unit of the source (numbers, bytes, offsets); ``lag_records`` are the records
+    between them, if they can be told without reading; ``lag_seconds`` says for how long the oldest of them has waited.
+    ``None`` is "not known". If only ``lag_seconds`` is left out, and the positions are whole numbers, the time since the
+    query first saw that record waiting is taken.
+    """
+
+    partition: str
+    position: int | str | None = None
+    latest: int | str | None = None
+    lag_records: int | None = None
+    lag_seconds: float | None = None
+
+    def behind(self) -> int:
+        """The lag, in records or else in the unit of the position; 0 if it is not known."""
+        return behind(self.lag_records, self.position, self.latest)
+
+
+def behind(lag_records: Any, position: Any, latest: Any) -> int:
+    """The lag in records, else the way from ``position`` to ``latest`` if they are numbers, else 0."""
+    if lag_records is not None:
+        return int(lag_records)
+    return max(0, int(latest - position)) if isinstance(position, int) and isinstance(latest, int) else 0
+
+
+class Waiting:
+    """Remembers when each end of a partition was first seen, to tell for how long what lies before it has waited."""
+
+    def __init__(self, now: Callable[[], float] = time.time) -> None:
+        self._now = now
+        self._ends: dict[str, list[tuple[float, int]]] = {}
+
+    def timed(self, partitions: Sequence[PartitionProgress]) -> list[PartitionProgress]:
+        """``partitions`` with ``lag_seconds`` where it was not given and can be told."""
+        known = {one.partition for one in partitions}
+        self._ends = {name: ends for name, ends in self._ends.items() if name in known}
+        return [self._timed(one) for one in partitions]
+
+    def _timed(self, one: PartitionProgress) -> PartitionProgress:
+        if one.lag_seconds is not None or not isinstance(one.position, int) or not isinstance(one.latest, int):
+            return one
+        ends = [(seen, end) for seen, end in self._ends.get(one.partition, []) if end > one.position]
+        if one.latest > one.position and (not ends or ends[-1][1] < one.latest):
+            ends.append((self._now(), one.latest))
+        self._ends[one.partition] = ends = ends if len(ends) <= _STEPS else ends[::2]
+        return replace(one, lag_seconds=self._now() - ends[0][0] if ends else 0.0)
+
+
+def packed(partitions: Sequence[PartitionProgress]) -> dict[str, Any]:
+    """``partitions`` as small JSON, ordered by name: what all names begin with stands there once, times are milliseconds.
+
+    A partition that is read to its end has three cells (name, position, lag_records), others have all five.
+    """
+    kept, rest = list(partitions), []
+    if len(kept) > PARTITIONS:
+        kept.sort(key=PartitionProgress.behind, reverse=True)
+        kept, rest = kept[: PARTITIONS - 1], kept[PARTITIONS - 1 :]
+    if rest:
+        waits = max((one.lag_seconds or 0.0 for one in rest), default=0.0)
+        kept.append(PartitionProgress(f"({len(rest)} others)", None, None, sum(map(PartitionProgress.behind, rest)), waits))
+    start = os.path.commonprefix([one.partition for one in kept])
+    return {"start": start, "parts": [_cells(one, len(start)) for one in sorted(kept, key=lambda one: one.partition)]}
+
+
+def _cells(one: PartitionProgress, start: int) -> list[Any]:
+    waits = None if one.lag_seconds is None else round(one.lag_seconds * 1000)
+    if one.latest is not None and one.latest == one.position and waits == 0:
+        return [one.partition[start:], one.position, one.lag_records]
+    return [one.partition[start:], one.position, one.lag_records, one.latest, waits]
+
+
+def unpacked(offset: Mapping[str, Any]) -> list[PartitionProgress]:
+    """The partitions that an offset tells of; none for one of an older version, or of a source that knows none."""
+    told = offset.get("progress", {})
+    return [_unpacked(told["start"], *cells) for cells in told.get("parts", [])]
+
+
+def _unpacked(start: str, name: str, position: Any, lag: int | None, *more: Any) -> PartitionProgress:
+    latest, waits = more if more else (position, 0)
+    return PartitionProgress(start + name, position, latest, lag, None if waits is None else waits / 1000)
