@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from ..core.metrics import Meter
+
 _SAMPLE: Final = 4096
 _PERCENTILES: Final = (50, 95, 99)
 
@@ -33,6 +35,19 @@ class Counters:
         numbers: dict[str, float] = {name: n for name, n in vars(self).items() if name != "latencies"}
         ordered = sorted(self.latencies)
         return numbers | {f"latency_p{percent}": _percentile(ordered, percent) for percent in _PERCENTILES}
+
+
+def count_calls(meter: Meter, counters: Counters, *, failed: bool) -> None:
+    """Hands the numbers of a task to the query's metrics: rows belong to the batch, calls have happened in any case."""
+    numbers = counters.snapshot()
+    state = {name: numbers.pop(name) for name in list(numbers) if name.startswith("latency_")}
+    most, rows = numbers.pop("in_flight_max"), numbers.pop("rows")
+    numbers.pop("in_flight")
+    meter.happened(**{name: number for name, number in numbers.items() if number})
+    if not failed:
+        meter.count(rows=rows)
+        meter.now(in_flight=most, **state)
+    meter.save()
 
 
 def _percentile(ordered: Sequence[float], percent: int) -> float:

@@ -19,9 +19,11 @@ from typing import Any, Final
 import pyarrow as pa
 
 from ..core.breaker import Breaker
+from ..core.metrics import Component, Meter, Place
+from ..core.state import digest
 from .calls import Attempts, Cached, Limiter, as_list, one_at_a_time
 from .columns import Columns
-from .counters import Counters
+from .counters import Counters, count_calls
 from .engine import Engine
 from .failures import Fallbacks
 from .function import AsyncFunction, Context, finished, invoker
@@ -30,6 +32,9 @@ from .work import Batch, Call, Output, Settings
 from .worker import event_loop, home, kept
 
 _LOG: Final = logging.getLogger(__name__)
+_QUERY_ID: Final = "sql.streaming.queryId"
+_BATCH_ID: Final = "streaming.sql.batchId"
+_RUN_ID: Final = "spark.jobGroup.id"
 
 
 @dataclass(frozen=True)
@@ -71,6 +76,21 @@ def _place() -> tuple[int, int]:
     return (context.partitionId(), context.attemptNumber()) if context else (0, 0)
 
 
+def _counted_at(plan: Plan) -> Place | None:
+    """Where the calls of this task are counted; nowhere outside of a streaming query."""
+    pyspark = sys.modules.get("pyspark")
+    context: Any = pyspark.TaskContext.get() if pyspark else None
+    query = context.getLocalProperty(_QUERY_ID) if context else None
+    if query is None:
+        return None
+    called = getattr(plan.function, "function", plan.function)
+    name = getattr(called, "__name__", type(called).__name__)
+    operator = digest(plan.name, plan.keep, plan.results.remove_metadata())  # the same after a restart
+    component = Component("async", name, operator)
+    batch, run = int(context.getLocalProperty(_BATCH_ID) or 0), str(context.getLocalProperty(_RUN_ID) or "")
+    return Place(query, component, batch, context.partitionId(), run)
+
+
 @dataclass
 class _Task:
     plan: Plan
@@ -84,6 +104,7 @@ class _Task:
     def start(self) -> None:
         self.loop = event_loop()
         self.counters = Counters()
+        self.meter = Meter(_counted_at(self.plan))
         self.serving = asyncio.run_coroutine_threadsafe(self._serve(), self.loop)
 
     def outputs(self) -> Iterator[Output]:
@@ -184,6 +205,7 @@ class _Task:
         closing.result()
 
     def _report(self) -> None:
+        count_calls(self.meter, self.counters, failed=self.failure is not None)
         if self.plan.report is None:
             return
         try:

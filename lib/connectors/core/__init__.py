@@ -12,6 +12,7 @@ from .errors import (
     Transient,
 )
 from .options import REQUIRED, Choice, Duration, Flag, Int, Json, Names, Options, Size, Text, Values
+from .progress import PartitionProgress
 from .simple import source
 from .sink import Batch, Committable, Committer, GlobalCommitter, Guarantee, Sink, SinkWriter
 from .source import (
@@ -46,6 +47,7 @@ __all__ = [
     "Misconfigured",
     "Names",
     "Options",
+    "PartitionProgress",
     "Poison",
     "Position",
     "Problem",

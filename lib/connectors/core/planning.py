@@ -3,29 +3,40 @@
 An offset is ``{"v": 1, "source": name, "at": position, "parts": number of tasks}``. The very first one is a constant,
 since Spark asks for it again at any time, also when it replays the first batch. The real start is found once, with the
 first end offset, and kept inside it (``from``), so that a start such as "latest" cannot move.
+
+``progress`` in an end offset is for people: how far the batch leaves each partition behind. Nothing is planned by it.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
 from .errors import StateError
+from .options import is_secret
+from .progress import Waiting, packed
+from .retry import Retry
 from .source import UNLIMITED, Position, ReadLimit, Slice, Source, SplitEnumerator
-from .state import canonical, checked, dumps, versioned
+from .state import canonical, checked, digest, dumps, versioned
 
 Offset = dict[str, Any]
+
+_log = logging.getLogger("connectors")
+_TUNING = ("numpartitions", "maxrowspertrigger", "maxbytespertrigger", "maxfilespertrigger", "retry.")
 
 INITIAL: Offset = versioned(phase="initial")
 
 
 class Planner:
-    """Plans the batches of one query over one source."""
+    """Plans the batches of one query over one source. Outages of the system are waited for (``retry.*``)."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
+        self.retry = Retry.of(source.values)
         self._enumerator: SplitEnumerator[Any] | None = None
         self._frozen: Any = None
+        self._waiting = Waiting()
 
     @property
     def enumerator(self) -> SplitEnumerator[Any]:
@@ -36,20 +47,34 @@ class Planner:
 
     def freeze(self) -> None:
         """From now on the data ends where it ends now: the query stops when it has read that."""
-        self._frozen = (self.enumerator.freeze(),)
+        self._frozen = (self.retry.call(self.enumerator.freeze),)
 
     def latest(self, offset: Offset, limit: ReadLimit = UNLIMITED) -> Offset:
         """The end of the next batch after ``offset``; the same offset when there is nothing new."""
         at = self._position(offset)
-        start = at if at is not None else self.enumerator.start()
-        head = self._frozen[0] if self._frozen else self.enumerator.head()
-        end = self.enumerator.advance(start, head, limit)
+        start = at if at is not None else self.retry.call(self.enumerator.start)
+        head = self._frozen[0] if self._frozen else self.retry.call(self.enumerator.head)
+        end = self.retry.call(lambda: self.enumerator.advance(start, head, limit))
         if at is not None and canonical(dict(end)) == canonical(dict(at)):
             return offset
         origin = dict(start) if at is None else None
+        progress = self._progress(end, head)
         return versioned(
-            source=self.source.name, at=dict(end), parts=self.source.parallelism(), **{"from": origin}
+            source=self.source.name,
+            at=dict(end),
+            parts=self.source.parallelism(),
+            progress=progress,
+            **{"from": origin},
         )
+
+    def _progress(self, end: Position, head: Any) -> dict[str, Any] | None:
+        """What is known of the partitions; a source that fails to say it does not fail the query."""
+        try:
+            told = packed(self._waiting.timed(self.enumerator.progress(end, head)))
+        except Exception:
+            _log.warning("connectors.%s: the progress of its partitions is not known", self.source.name, exc_info=True)
+            return None
+        return {"id": source_id(self.source), **told} if told["parts"] else None
 
     def slices(self, start: Offset, end: Offset) -> Sequence[Slice]:
         """The tasks between two offsets. They depend on the two offsets alone."""
@@ -62,8 +87,9 @@ class Planner:
 
     def whole(self) -> Sequence[Slice]:
         """The tasks of a batch read: all there is now, from the start."""
-        start = self.enumerator.start()
-        end = self.enumerator.advance(start, self.enumerator.head(), UNLIMITED)
+        start = self.retry.call(self.enumerator.start)
+        head = self.retry.call(self.enumerator.head)
+        end = self.retry.call(lambda: self.enumerator.advance(start, head, UNLIMITED))
         if canonical(dict(start)) == canonical(dict(end)):
             return []
         return self.enumerator.slices(start, end, self.source.parallelism())
@@ -94,3 +120,10 @@ class Planner:
                 f"the offset in the checkpoint has no position: {dumps(offset)[:200]}", way_out="restore it from a copy"
             )
         return dict(state["at"])
+
+
+def source_id(source: Source) -> str:
+    """A name that tells a query's sources apart, also of one system; it stays when only sizes are tuned."""
+    given = {**source.values.extra, **source.values}
+    told = {key: value for key, value in given.items() if not key.startswith(_TUNING) and not is_secret(key)}
+    return digest(source.name, dumps(told))

@@ -69,7 +69,7 @@ class _Fetcher:
     def fetch(self, split: Split) -> Iterator[pa.RecordBatch]:
         """The rows of ``split``; an outage is waited for and the read goes on after the last record handed on."""
         try:
-            partition = self.enumerator.partition_of(split)
+            partition = self.meter.at = self.enumerator.partition_of(split)
             for batch in self._whole(split) if self.reader.atomic else self._resumed(split):
                 rows = self.emitter.emit(batch, split) if self.emitter else batch
                 self._count(partition, batch, rows)
@@ -97,7 +97,7 @@ class _Fetcher:
                 return
             except Transient as outage:
                 backoff.wait(outage, self.reader.awake)
-                self.meter.happened(self.enumerator.partition_of(split), retries=1)
+                self.meter.retried()
 
     def _whole(self, split: Split) -> Iterator[pa.RecordBatch]:
         backoff = Backoff(self.retry)
@@ -107,7 +107,7 @@ class _Fetcher:
                 break
             except Transient as outage:
                 backoff.wait(outage, self.reader.awake)
-                self.meter.happened(self.enumerator.partition_of(split), retries=1)
+                self.meter.retried()
         yield from batches
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -14,6 +16,29 @@ from .errors import Transient
 from .options import Duration, Int, Options, Values
 
 T = TypeVar("T")
+
+_on_retry: ContextVar[Callable[[], None] | None] = ContextVar("on_retry", default=None)
+
+
+@contextlib.contextmanager
+def counted_retries(on_retry: Callable[[], None]) -> Iterator[None]:
+    """Inside, ``on_retry`` is called before each further try that :class:`Retry` makes."""
+    outer = _on_retry.set(on_retry)
+    try:
+        yield
+    finally:
+        _on_retry.reset(outer)
+
+
+def _told(state: tenacity.RetryCallState) -> None:
+    count_retry()
+
+
+def count_retry() -> None:
+    """For code that tries again by other means than :class:`Retry`: one more try is counted."""
+    if on_retry := _on_retry.get():
+        on_retry()
+
 
 RETRY_OPTIONS = Options(
     {
@@ -58,6 +83,7 @@ class Retry:
             retry=tenacity.retry_if_exception_type(Transient),
             stop=tenacity.stop_after_attempt(self.max_retries + 1),
             wait=lambda state: self.pause(state.attempt_number, state.outcome.exception() if state.outcome else None),
+            before_sleep=_told,
             reraise=True,
         )
         return trying(work)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -18,11 +19,15 @@ import pyarrow as pa
 from ..core.commit import Commit
 from ..core.errors import Transient
 from ..core.ledger import Verdict
+from ..core.metrics import Meter
 from ..core.retry import Retry
 from ..core.sink import Batch, Committable, Sink
 from ..core.writing import stage
-from .measure import Measured, measured
-from .session import arrow_schema, running_query
+from .ending import Watching, run_of
+from .library import Carried
+from .measure import Measured, counted, measured
+from .meters import count_commit, sink_meter
+from .session import arrow_schema, leave_release_to_server, running_query
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -48,14 +53,17 @@ class FrameCommitter(Protocol):
         """Writes and records ``batch``; both or neither."""
 
 
-class ForeachBatch:
+class ForeachBatch(Carried):
     """Commits each micro-batch to one sink; called by Spark with the batch and its number."""
 
     def __init__(self, sink: Sink) -> None:
         self.sink = sink
         self._commit: Commit | None = None
+        if isinstance(sink, Watching):
+            sink.watch(None)
 
     def __call__(self, frame: DataFrame, number: int) -> None:
+        leave_release_to_server(frame)
         query = running_query(frame, self.sink.values["queryName"])
         self.write(frame, Batch(self.sink.sink_id(), query, number))
 
@@ -70,23 +78,34 @@ class ForeachBatch:
         if self._commit is None:
             self._commit = Commit(self.sink)
             _log.info("connectors.%s: %s, as %s", self.sink.name, self.sink.guarantee().value, batch.sink_id)
-        commit, verdict = self._commit, self._commit.begin(batch)
+        if isinstance(self.sink, Watching):
+            self.sink.watch(lambda: run_of(frame, batch.query))
+        with sink_meter(self.sink, batch).counting() as meter:
+            self._write(self._commit, frame, batch, meter)
+
+    def _write(self, commit: Commit, frame: DataFrame, batch: Batch, meter: Meter) -> None:
+        verdict, began = commit.begin(batch), time.monotonic()
         if verdict is Verdict.WRITE and isinstance(commit.committer, FrameCommitter):
-            commit.committer.commit_frame(frame, batch)
+            watched, seen = counted(frame)
+            commit.committer.commit_frame(watched, batch)
+            count_commit(meter, began, [], seen)
         elif verdict is Verdict.WRITE:
-            self._stage_and_commit(commit, frame, batch)
+            self._stage_and_commit(commit, frame, batch, meter)
         else:
             seen = Measured.of(frame)
             commit.finish(batch, [], seen.rows, seen.checksum)
+            count_commit(meter, began, commit.recorded(batch), seen)
 
-    def _stage_and_commit(self, commit: Commit, frame: DataFrame, batch: Batch) -> None:
+    def _stage_and_commit(self, commit: Commit, frame: DataFrame, batch: Batch, meter: Meter) -> None:
         tries = Retry(0) if self.sink.writers_retry else commit.retry  # here, since Spark would try its tasks again at once
         staged, seen = tries.call(lambda: self._stage(commit, frame, batch))
         if seen.rows == 0:  # Spark's writers make an empty file of an empty frame
             commit.discard(staged)
             staged = []
+        began = time.monotonic()
         try:
             commit.finish(batch, staged, seen.rows, seen.checksum)
+            count_commit(meter, began, staged, seen)
         except BaseException:
             with contextlib.suppress(Exception):  # the first error is the one that counts
                 commit.abort(batch, staged)
@@ -97,7 +116,7 @@ class ForeachBatch:
         return _staged(self.sink, watched, batch), seen
 
 
-class Several:
+class Several(Carried):
     """Feeds several sinks from one batch, which is computed once and kept until the last of them has it."""
 
     def __init__(self, sinks: Sequence[OnBatch]) -> None:
@@ -124,8 +143,10 @@ def _stage_in_tasks(sink: Sink, frame: DataFrame, batch: Batch) -> list[Committa
         from pyspark import TaskContext
 
         context: Any = TaskContext.get()
+        index = context.partitionId()
         try:
-            told = {"committable": asdict(stage(sink, batch, schema, context.partitionId(), rows))}
+            with sink_meter(sink, batch, index).counting() as meter:
+                told = {"committable": asdict(stage(sink, batch, schema, index, meter.through(rows)))}
         except Transient as outage:
             told = {"outage": outage.state()}
         yield pa.RecordBatch.from_pydict({"told": [json.dumps(told)]})

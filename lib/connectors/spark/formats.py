@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
@@ -33,7 +34,9 @@ from ..core.reading import read_slice
 from ..core.sink import Batch, Committable, Sink
 from ..core.source import UNLIMITED, Slice, Source
 from ..core.writing import stage
-from .session import arrow_schema, task_ids
+from .library import format_bases
+from .meters import count_commit, sink_meter, source_meter
+from .session import arrow_schema, as_active, task_ids
 
 
 @contextlib.contextmanager
@@ -97,11 +100,12 @@ class ConnectorFormat(DataSource):
             return StreamWriter(self._sink(), schema)
 
 
-def format_of(system: str, source: type[Source] | None, sink: type[Sink] | None) -> type[ConnectorFormat]:
-    """The Spark data source class of one system."""
-    return type(
-        f"Connectors_{system}", (ConnectorFormat,), {"system": system, "source_class": source, "sink_class": sink}
-    )
+def format_of(
+    system: str, source: type[Source] | None, sink: type[Sink] | None, before: tuple[type, ...] = ()
+) -> type[ConnectorFormat]:
+    """The Spark data source class of one system, with the bases ``before`` in front of its own."""
+    bases = (*before, ConnectorFormat)
+    return type(f"Connectors_{system}", bases, {"system": system, "source_class": source, "sink_class": sink})
 
 
 class BatchReader(DataSourceReader):
@@ -163,10 +167,11 @@ class StreamReader(DataSourceStreamReader, limits.SupportsTriggerAvailableNow):
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         with plainly():
-            return [InputPartition(part) for part in self.planner.slices(start, end)]
+            return [InputPartition(numbered) for numbered in enumerate(self.planner.slices(start, end))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _rows(self.source, partition.value, self.columns)
+        number, part = partition.value
+        return read_slice(self.source, part, arrow_schema(self.columns), source_meter(self.source, number))
 
     def commit(self, end: Offset) -> None:
         with plainly():
@@ -226,12 +231,17 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         query, number, subtask = task_ids()
         batch = Batch(self.sink.sink_id(), str(query), number)
-        return Staged(query, asdict(stage(self.sink, batch, arrow_schema(self.columns), subtask, iterator)))
+        with sink_meter(self.sink, batch, subtask).counting() as meter:
+            staged = stage(self.sink, batch, arrow_schema(self.columns), subtask, meter.through(iterator))
+        return Staged(query, asdict(staged))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         with plainly():
             if batch := self._batch(messages, batchId):
-                Commit(self.sink).finish(batch, _committables(messages))
+                staged, began = _committables(messages), time.monotonic()
+                with sink_meter(self.sink, batch).counting() as meter:
+                    Commit(self.sink).finish(batch, staged)
+                    count_commit(meter, began, staged)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         if batch := self._batch(messages, batchId):
@@ -245,5 +255,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 def register_formats(spark: Any, systems: Mapping[str, tuple[type[Source] | None, type[Sink] | None]]) -> None:
     """Makes ``connectors.<name>`` known to ``spark`` for each of ``systems``."""
-    for name, (source, sink) in systems.items():
-        spark.dataSource.register(format_of(name, source, sink))
+    before = format_bases(spark)
+    with as_active(spark):
+        for name, (source, sink) in systems.items():
+            spark.dataSource.register(format_of(name, source, sink, before))

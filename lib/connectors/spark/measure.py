@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import time
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType
+
+_PATIENCE: Final = 0.2
 
 
 class Measured:
@@ -18,6 +21,16 @@ class Measured:
     @property
     def rows(self) -> int | None:
         return int(self._observation.get["rows"]) if self._observation else None
+
+    def rows_if_known(self) -> int | None:
+        """The rows, without waiting for them for long: a writer that rebuilds the plan may lose what was to be counted."""
+        inside: Any = getattr(self._observation, "_jo", None)
+        if inside is None:
+            return self.rows
+        until = time.monotonic() + _PATIENCE  # Spark tells it a moment after the batch is computed
+        while not inside.future().isCompleted() and time.monotonic() < until:
+            time.sleep(0.001)
+        return self.rows if inside.future().isCompleted() else None
 
     @property
     def checksum(self) -> str | None:
@@ -42,6 +55,15 @@ def measured(frame: DataFrame) -> tuple[DataFrame, Measured]:
     hashable = [f"`{field.name.replace('`', '``')}`" for field in frame.schema if _has_hash(field.dataType)]
     sums = [F.expr(f"bit_xor(xxhash64({', '.join(hashable)})) AS checksum")] if hashable else []
     return frame.observe(observation, F.expr("count(1) AS rows"), *sums), Measured(observation)
+
+
+def counted(frame: DataFrame) -> tuple[DataFrame, Measured]:
+    """:func:`measured`, rows only."""
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as F
+
+    observation = Observation()
+    return frame.observe(observation, F.expr("count(1) AS rows")), Measured(observation)
 
 
 def _has_hash(kind: DataType) -> bool:

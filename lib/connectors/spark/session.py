@@ -1,12 +1,17 @@
 """The one place that reaches through a DataFrame to the session behind it, classic or Connect.
 
-What differs between the two is asked here and nowhere else: which query and batch is running, and how Spark's columns
-look in Arrow.
+What differs between the two is asked here and nowhere else: which query and batch is running, how Spark's columns look in
+Arrow, how jobs are ended. Whatever needs the JVM is in this module, with its counterpart on Connect or a refusal.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -18,25 +23,53 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
+_RUN_ID = "spark.jobGroup.id"  # of a streaming query's jobs it is the id of its run
 MINIMUM = (4, 2)
 
 
-def require_spark() -> None:
-    """Raises one clear error where PySpark is older than the library needs."""
+def require_spark(spark: SparkSession | None = None) -> None:
+    """Raises one clear error where PySpark, or the Connect server behind ``spark``, is older than the library needs."""
     import pyspark
 
-    found = tuple(int(part) for part in re.findall(r"\d+", pyspark.__version__)[:2])
-    if found < MINIMUM:
+    wanted = ".".join(map(str, MINIMUM))
+    if _older(pyspark.__version__):
         raise ImportError(
-            f"connectors needs PySpark {MINIMUM[0]}.{MINIMUM[1]} or later (admission control of Python sources); "
-            f"this is PySpark {pyspark.__version__}. Use a runtime with Spark {MINIMUM[0]}.{MINIMUM[1]}, or "
-            f"'pip install pyspark=={MINIMUM[0]}.{MINIMUM[1]}.0'."
+            f"connectors needs PySpark {wanted} or later (admission control of Python sources); "
+            f"this is PySpark {pyspark.__version__}. Use a runtime with Spark {wanted}, or "
+            f"'pip install pyspark=={wanted}.0'."
         )
+    if spark is not None and is_connect(spark) and _older(spark.version):
+        raise ImportError(
+            f"connectors needs a server with Spark {wanted} or later (admission control of Python sources); "
+            f"the one that this session is connected to has Spark {spark.version}."
+        )
+
+
+def _older(version: str) -> bool:
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < MINIMUM
 
 
 def is_connect(spark: SparkSession) -> bool:
     """True for a Spark Connect session, which has no JVM on this side."""
     return ".connect." in type(spark).__module__
+
+
+def send_python(spark: SparkSession, zip_file: str) -> None:
+    """Puts ``zip_file`` on the path of the Python processes that Spark starts for this session from now on."""
+    if is_connect(spark):
+        spark.addArtifact(zip_file, pyfile=True)
+    else:
+        spark.sparkContext.addPyFile(zip_file)
+
+
+def worker_paths(spark: SparkSession) -> list[str]:
+    """Where the Python workers of a classic session look for modules, as far as this side knows; none on Connect."""
+    if is_connect(spark):
+        return []
+    context = spark.sparkContext
+    if (context.master or "").startswith("local["):
+        return [*os.environ.get("PYTHONPATH", "").split(os.pathsep), *sysconfig.get_paths().values()]
+    return str(context.getConf().get("spark.executorEnv.PYTHONPATH") or "").split(os.pathsep)
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
@@ -65,6 +98,17 @@ def running_query(frame: DataFrame, query_name: str | None) -> str:
     )
 
 
+def leave_release_to_server(frame: DataFrame) -> None:
+    """Stops a batch's frame from saying goodbye to a Connect server, which drops it itself when the batch ends.
+
+    The goodbye is a call without a deadline that PySpark 4.2 makes when Python collects the frame; it has been seen to
+    wait for ever, and the query with it.
+    """
+    plan: Any = getattr(frame, "_plan", None)
+    if is_connect(frame.sparkSession) and hasattr(plan, "_relation_id"):
+        plan._spark_session = None
+
+
 def task_ids() -> tuple[str | None, int, int]:
     """In a task: the streaming query's id (``None`` in a batch write), the batch number, and the task's index."""
     from pyspark import TaskContext
@@ -72,3 +116,69 @@ def task_ids() -> tuple[str | None, int, int]:
     context: Any = TaskContext.get()
     query = context.getLocalProperty(QUERY_ID)
     return query, int(context.getLocalProperty(BATCH_ID) or 0), context.partitionId()
+
+
+def task_run() -> str:
+    """In a task of a streaming query: the id of its run, which is another after each restart."""
+    from pyspark import TaskContext
+
+    context: Any = TaskContext.get()
+    return str(context.getLocalProperty(_RUN_ID) or "")
+
+
+@contextlib.contextmanager
+def as_active(spark: SparkSession) -> Iterator[None]:
+    """Makes ``spark`` the active session of this thread for a while.
+
+    Registering a format in a second classic session fails where the active one has a format of that name.
+    """
+    if is_connect(spark):
+        yield
+        return
+    classic: Any = spark
+    jvm = classic._jvm.org.apache.spark.sql.classic.SparkSession
+    before = jvm.getActiveSession()
+    jvm.setActiveSession(classic._jsparkSession)
+    try:
+        yield
+    finally:
+        jvm.setActiveSession(before.get()) if before.isDefined() else jvm.clearActiveSession()
+
+
+def log_fatal_only(spark: SparkSession) -> None:
+    """Keeps Spark's log off the console. A Connect server has a console of its own: nothing to do."""
+    if not is_connect(spark):
+        spark.sparkContext.setLogLevel("FATAL")
+
+
+def classic_is_running() -> bool:
+    """True while this process has a classic session; asks without starting one."""
+    from pyspark import SparkContext
+
+    return SparkContext._active_spark_context is not None
+
+
+def driver_process(spark: SparkSession) -> int:
+    """The id of the JVM that is the driver. Raises ``Misconfigured`` on Connect, where it may be another machine's."""
+    if is_connect(spark):
+        raise Misconfigured("the session", [Problem("master", "must be a classic one; a Connect server's process is its own.")])
+    context: Any = spark.sparkContext
+    return int(context._gateway.proc.pid)
+
+
+def canceling(spark: SparkSession) -> Callable[[], Any]:
+    """A call that ends every job of the session; made beforehand, since making it needs the driver's answer."""
+    return spark.interruptAll if is_connect(spark) else spark.sparkContext.cancelAllJobs
+
+
+def forget_connection() -> None:
+    """Closes this thread's connection to the JVM, so that its next call does not read the answer to a broken one."""
+    if "pyspark" not in sys.modules:
+        return
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    client: Any = getattr(gateway, "_gateway_client", None)
+    connection = client.get_thread_connection() if hasattr(client, "get_thread_connection") else None
+    if connection is not None:
+        connection.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from ..core import (
     Int,
     Misconfigured,
     Options,
+    PartitionProgress,
     Position,
     Problem,
     ReadLimit,
@@ -94,10 +95,24 @@ class SequenceEnumerator(SplitEnumerator[Range]):
             )
         return self.head()
 
-    def advance(self, at: Position, head: float, limit: ReadLimit) -> Position:
-        end = self.last + 1
+    def _end(self, at: Position, head: float) -> int:
+        """The number after the last one that there is now."""
         if self.rate:
-            end = min(end, self.first + int((head - at["since"]) * self.rate / 1000))
+            return min(int(self.last) + 1, int(self.first + (head - at["since"]) * self.rate // 1000))
+        return int(self.last) + 1
+
+    def progress(self, at: Position, head: float) -> Sequence[PartitionProgress]:
+        if self.endless and not self.rate:
+            return [PartitionProgress("0", at["next"])]
+        lag = max(0, self._end(at, head) - at["next"])
+        seconds = lag / self.rate if self.rate else None
+        return [PartitionProgress("0", at["next"], at["next"] + lag, lag, seconds)]
+
+    def partition_of(self, split: Range) -> str:
+        return "0"
+
+    def advance(self, at: Position, head: float, limit: ReadLimit) -> Position:
+        end = self._end(at, head)
         if limit.rows is not None:
             end = min(end, at["next"] + limit.rows)
         return {**at, "next": max(at["next"], end)}

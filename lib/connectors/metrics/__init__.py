@@ -1,0 +1,39 @@
+"""What runs, how far it is, and what goes wrong: a table of each query, kept over time, with alerts.
+
+::
+
+    from connectors import metrics
+
+    metrics.table(query)                      # now, or after its end
+    kept = metrics.record(spark, "metrics")   # … kept.stop()
+    seen = metrics.watch(spark, rules=[metrics.LagAbove(records=100_000), metrics.NearTimeout("15 minutes")])
+
+The numbers are written by a query's own processes into small files below ``$CONNECTORS_METRICS`` (by default a folder among
+the temporary files of this machine; ``off`` for none). Where executors run on other machines, name a folder that they share
+with the driver, such as a volume, in the environment of both: in the cluster's environment variables, or by
+``spark.executorEnv.CONNECTORS_METRICS``. Positions and lag travel with the query's progress and need no folder. What runs
+inside ``foreachBatch`` on Spark Connect is counted by its commits alone.
+"""
+
+from __future__ import annotations
+
+from .alerts import Alert, LagAbove, LagGrows, NearTimeout, Observation, warn
+from .frame import as_frame, details, table
+from .record import Recorder, record
+from .watch import Watch, watch
+
+__all__ = [
+    "Alert",
+    "LagAbove",
+    "LagGrows",
+    "NearTimeout",
+    "Observation",
+    "Recorder",
+    "Watch",
+    "as_frame",
+    "details",
+    "record",
+    "table",
+    "warn",
+    "watch",
+]

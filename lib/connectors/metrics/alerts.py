@@ -1,0 +1,198 @@
+"""What is worth an alert: rules that look at each batch of a query, and what they say.
+
+A rule is any function of an :class:`Observation` that yields alerts; those here are small classes. A rule is asked after
+each batch. It says the same thing once, and again only after it was over in between.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..core.errors import Misconfigured, Problem
+from ..core.options import Duration
+from ..core.progress import behind
+
+_log = logging.getLogger("connectors.metrics")
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One batch of a query: its progress as Spark tells it, and the ``rows`` of its table as plain values."""
+
+    progress: Mapping[str, Any]
+    rows: Sequence[Mapping[str, Any]]
+
+    @property
+    def query(self) -> str:
+        return str(self.progress["id"])
+
+    @property
+    def name(self) -> str:
+        """The query's name, or the beginning of its id."""
+        return str(self.progress.get("name") or self.query[:8])
+
+    @property
+    def batch(self) -> int:
+        return int(self.progress["batchId"])
+
+    @property
+    def at(self) -> datetime.datetime:
+        """When the batch ended; now, where Spark does not tell."""
+        told = self.progress.get("timestamp")
+        begun = datetime.datetime.fromisoformat(str(told).replace("Z", "+00:00")) if told else None
+        return begun + datetime.timedelta(seconds=self.seconds) if begun else datetime.datetime.now(datetime.timezone.utc)
+
+    @property
+    def seconds(self) -> float:
+        """How long the batch took, from planning to Spark's own commit."""
+        return float(self.progress.get("batchDuration") or 0) / 1000
+
+    @property
+    def input_rows(self) -> int:
+        return int(self.progress.get("numInputRows") or 0)
+
+    def lags(self) -> dict[tuple[str, str], int]:
+        """The lag of each partition that tells one, in records or else in the source's unit."""
+        return {
+            (row["component"], row["partition"]): behind(row["lag_records"], row["position"], row["latest"])
+            for row in self.rows
+            if row["latest"] is not None or row["lag_records"] is not None
+        }
+
+
+@dataclass(frozen=True)
+class Alert:
+    """Something that somebody should look at. ``partition`` is empty where it is about the whole component or query."""
+
+    rule: str
+    query: str
+    batch: int
+    message: str
+    component: str = ""
+    partition: str = ""
+
+
+Rule = Callable[[Observation], Iterator[Alert]]
+"""What looks at a batch and says what is wrong now; whoever calls it tells what is new."""
+
+
+@dataclass
+class LagGrows:
+    """The lag of a partition is larger than in the batch before, ``batches`` times in a row, and above ``floor``."""
+
+    batches: int = 5
+    floor: int = 0
+    _before: dict[Any, tuple[int, int]] = field(default_factory=dict, repr=False)
+
+    def __call__(self, seen: Observation) -> Iterator[Alert]:
+        for (component, partition), lag in seen.lags().items():
+            key = (seen.query, component, partition)
+            last, times = self._before.get(key, (lag, 0))
+            times = times + 1 if lag > last else times if lag == last else 0
+            self._before[key] = (lag, times)
+            if times >= self.batches and lag > self.floor:
+                text = f"the lag has grown for {times} batches, to {lag:,}"
+                yield Alert("lag_grows", seen.query, seen.batch, text, component, partition)
+
+
+@dataclass(frozen=True)
+class LagAbove:
+    """The lag of a partition is above ``records`` (or units of its position), or above ``seconds`` ("10 minutes")."""
+
+    records: int | None = None
+    seconds: float | str | None = None
+
+    def __post_init__(self) -> None:
+        if self.records is None and self.seconds is None:
+            raise Misconfigured("metrics.LagAbove", [Problem("records", "missing; give records, seconds or both.")])
+        if isinstance(self.seconds, str):
+            object.__setattr__(self, "seconds", _duration("metrics.LagAbove", "seconds", self.seconds))
+
+    def __call__(self, seen: Observation) -> Iterator[Alert]:
+        lags = seen.lags()
+        for row in seen.rows:
+            where, waited = (row["component"], row["partition"]), row["lag_seconds"]
+            if self.records is not None and lags.get(where, 0) > self.records:
+                text = f"the lag is {lags[where]:,}, above {self.records:,}"
+                yield Alert("lag_above", seen.query, seen.batch, text, *where)
+            elif self.seconds is not None and waited is not None and waited > float(self.seconds):
+                text = f"records have waited for {waited:.1f} s, above {float(self.seconds):g} s"
+                yield Alert("lag_above", seen.query, seen.batch, text, *where)
+
+
+@dataclass(frozen=True)
+class NearTimeout:
+    """A batch, or a commit in it, took more than ``share`` of ``timeout``: that of a transaction, or of a lock or session."""
+
+    timeout: float | str = "15 minutes"
+    share: float = 0.5
+
+    def __post_init__(self) -> None:
+        if isinstance(self.timeout, str):
+            object.__setattr__(self, "timeout", _duration("metrics.NearTimeout", "timeout", self.timeout))
+
+    def __call__(self, seen: Observation) -> Iterator[Alert]:
+        limit = float(self.timeout)
+        times = {"": ("the batch", seen.seconds)}
+        for row in seen.rows:
+            if row["commit_ms"] is not None:
+                times[row["component"]] = ("its commit", row["commit_ms"] / 1000)
+        for component, (what, seconds) in times.items():
+            if seconds > limit * self.share:
+                text = f"{what} took {seconds:.1f} s; the timeout is {limit:g} s"
+                yield Alert("near_timeout", seen.query, seen.batch, text, component)
+
+
+class Watchman:
+    """Asks ``rules`` about each batch and tells ``on_alert`` what was not so in the batch before."""
+
+    def __init__(self, rules: Sequence[Rule], on_alert: Callable[[Alert], None]) -> None:
+        self.rules = tuple(rules)
+        self.on_alert = on_alert
+        self._standing: dict[str, set[Any]] = {}
+
+    def look(self, seen: Observation) -> list[Alert]:
+        """The alerts of this batch, old and new. A rule or callback that fails is one warning, not the query's end."""
+        alerts = [alert for rule in self.rules for alert in _asked(rule, seen)]
+        before = self._standing.get(seen.query, set())
+        self._standing[seen.query] = {_what(alert) for alert in alerts}
+        for alert in alerts:
+            if _what(alert) not in before:
+                _tell(self.on_alert, alert)
+        return alerts
+
+
+def warn(alert: Alert) -> None:
+    """The default: a warning in the log ``connectors.metrics``."""
+    about = " ".join(filter(None, (alert.component, alert.partition)))
+    _log.warning("%s: query %s, batch %d%s: %s", alert.rule, alert.query, alert.batch, about and f", {about}", alert.message)
+
+
+def _what(alert: Alert) -> tuple[str, str, str]:
+    return alert.rule, alert.component, alert.partition
+
+
+def _asked(rule: Rule, seen: Observation) -> list[Alert]:
+    try:
+        return list(rule(seen))
+    except Exception:
+        _log.warning("the rule %r failed", rule, exc_info=True)
+        return []
+
+
+def _tell(on_alert: Callable[[Alert], None], alert: Alert) -> None:
+    try:
+        on_alert(alert)
+    except Exception:
+        _log.warning("the callback for alerts failed at %r", alert, exc_info=True)
+
+
+def _duration(rule: str, option: str, text: str) -> float:
+    try:
+        return float(Duration(None).parse(text))
+    except ValueError as wrong:
+        raise Misconfigured(rule, [Problem(option, f"must be {wrong}; got {text!r}")]) from None

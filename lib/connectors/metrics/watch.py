@@ -1,0 +1,116 @@
+"""Shows the progress of all queries of a session while they run, and raises alerts."""
+
+from __future__ import annotations
+
+import html
+import sys
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from ..core.errors import Misconfigured, Problem
+from .alerts import Alert, LagGrows, Observation, Rule, Watchman, warn
+from .listening import Listening
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_HEADINGS: Final = ("query", "batch", "rows", "rows/s", "total", "lag", "last commit", "errors", "state")
+
+
+def watch(
+    spark: SparkSession,
+    *,
+    rules: Iterable[Rule] = (),
+    on_alert: Callable[[Alert], None] = warn,
+    show: bool = True,
+) -> Watch:
+    """From now on, shows each batch of every query of ``spark``, and asks ``rules``; ``stop()`` of the result ends that.
+
+    In a notebook a table is kept up to date, in a terminal each batch is a line; ``show=False`` shows nothing.
+    ``rules``: :class:`LagGrows`, :class:`LagAbove`, :class:`NearTimeout`, or functions of your own; without any,
+    ``LagGrows()``. ``on_alert`` gets each :class:`Alert` once, in a thread of its own; by default it is a warning in the log
+    ``connectors.metrics``. Raises :class:`~connectors.core.errors.Misconfigured`.
+    """
+    asked = tuple(rules) or (LagGrows(),)
+    wrong = [repr(rule) for rule in asked if isinstance(rule, type) or not callable(rule)]
+    if wrong:
+        raise Misconfigured("metrics.watch", [Problem("rules", f"must be such as LagGrows(5); got {', '.join(wrong)}")])
+    return Watch(spark, Watchman(asked, on_alert), _screen() if show else None)
+
+
+class Watch(Listening):
+    """What :func:`watch` returns; also a context manager. ``alerts`` are those that were raised."""
+
+    def __init__(self, spark: SparkSession, watchman: Watchman, screen: Callable[[str, tuple[str, ...]], None] | None) -> None:
+        self.alerts: list[Alert] = []
+        self._watchman, self._screen = watchman, screen
+        self._tell, watchman.on_alert = watchman.on_alert, self._raised
+        super().__init__(spark)
+
+    def observed(self, seen: Observation, state: str) -> None:
+        standing = self._watchman.look(seen) if state == "running" else []
+        if self._screen:
+            self._screen(seen.query, cells(seen, state, standing))
+
+    def _raised(self, alert: Alert) -> None:
+        self.alerts.append(alert)
+        self._tell(alert)
+
+
+def cells(seen: Observation, state: str, alerts: Iterable[Alert] = ()) -> tuple[str, ...]:
+    """What is shown of a batch, in the order of the headings."""
+    lags = seen.lags()
+    commits = [row for row in seen.rows if row["last_commit"] is not None]
+    newest = max(commits, key=lambda row: float(row["last_commit"]), default=None)
+    read = sum(row["rows"] or 0 for row in seen.rows if row["component"].startswith("source"))
+    told = "; ".join(dict.fromkeys(alert.message for alert in alerts))
+    return (
+        seen.name,
+        str(seen.batch) if seen.batch >= 0 else "-",
+        f"{seen.input_rows:,}",
+        f"{float(seen.progress.get('processedRowsPerSecond') or 0):,.0f}",
+        f"{read:,}",
+        f"{sum(lags.values()):,}" if lags else "-",
+        _commit(newest["last_commit"], newest["commit_ms"]) if newest else "-",
+        f"{sum(row['errors'] or 0 for row in seen.rows):,}",
+        f"{state}: {told}" if told else state,
+    )
+
+
+def _commit(moment: float, milliseconds: int) -> str:
+    return f"{time.strftime('%H:%M:%S', time.localtime(moment))}, {milliseconds:,} ms"
+
+
+def _screen() -> Callable[[str, tuple[str, ...]], None]:
+    """Where progress is shown: a table of the notebook's running cell, or lines of the terminal."""
+    shell = sys.modules.get("IPython") and sys.modules["IPython"].get_ipython()
+    return _Table() if shell else _line
+
+
+def _line(query: str, shown: tuple[str, ...]) -> None:
+    name, batch, rows, rate, total, lag, commit, errors, state = shown
+    parts = (f"{rows} rows", f"{rate} rows/s", f"{total} in all", f"lag {lag}", f"commit {commit}", f"{errors} errors", state)
+    print(f"{name}: batch {batch}, {', '.join(parts)}", flush=True)
+
+
+class _Table:
+    """A table with a row per query, redrawn in place."""
+
+    def __init__(self) -> None:
+        from IPython import display
+
+        shown: Any = display
+        self._html = shown.HTML
+        self._rows: dict[str, tuple[str, ...]] = {}
+        self._handle = shown.display(self._html("<small>no batch yet</small>"), display_id=True)
+
+    def __call__(self, query: str, shown: tuple[str, ...]) -> None:
+        self._rows[query] = shown
+        head = "".join(f"<th>{heading}</th>" for heading in _HEADINGS)
+        body = "".join(f"<tr>{_cells(row)}</tr>" for row in self._rows.values())
+        self._handle.update(self._html(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"))
+
+
+def _cells(row: tuple[str, ...]) -> str:
+    return "".join(f"<td>{html.escape(cell)}</td>" for cell in row)

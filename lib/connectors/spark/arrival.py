@@ -1,0 +1,65 @@
+"""What travels ahead of the library: enough to import it out of bytes, in a process that has nothing of it.
+
+This module is pickled by value, as a whole, so it uses nothing but Python's own library. See
+:mod:`connectors.spark.library` for who sends it and when.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+from types import CodeType, ModuleType
+from typing import Any
+
+
+class CarriedLibrary(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
+    """Imports the package ``connectors`` from a zip file that is held in memory: nothing is left on a server's disk."""
+
+    def __init__(self, packed: bytes) -> None:
+        import io
+        import zipfile
+
+        self.packed = packed
+        with zipfile.ZipFile(io.BytesIO(packed)) as archive:
+            self.files = {name: archive.read(name) for name in archive.namelist()}
+
+    def find_spec(self, fullname: str, path: Any = None, target: ModuleType | None = None) -> Any:
+        if fullname.partition(".")[0] != "connectors" or self._file(fullname) is None:
+            return None
+        return importlib.util.spec_from_loader(fullname, self, is_package=self.is_package(fullname))
+
+    def is_package(self, fullname: str) -> bool:
+        return str(self._file(fullname)).endswith("/__init__.py")
+
+    def get_source(self, fullname: str) -> str:
+        return self.files[str(self._file(fullname))].decode()
+
+    def get_code(self, fullname: str) -> CodeType:
+        code: CodeType = compile(self.get_source(fullname), f"<carried>/{self._file(fullname)}", "exec", dont_inherit=True)
+        return code
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__file__ = f"<carried>/{self._file(module.__name__)}"
+        exec(self.get_code(module.__name__), module.__dict__)
+
+    def _file(self, fullname: str) -> str | None:
+        stem = fullname.replace(".", "/")
+        return next((name for name in (f"{stem}/__init__.py", f"{stem}.py") if name in self.files), None)
+
+
+def arrive(packed: bytes, inner: bytes | None = None) -> Any:
+    """Makes ``connectors`` importable here, unless it is already loaded; then makes what ``inner`` holds: class and state."""
+    import pickle
+
+    if "connectors" not in sys.modules and not any(type(finder).__name__ == "CarriedLibrary" for finder in sys.meta_path):
+        sys.meta_path.insert(0, CarriedLibrary(packed))
+    if inner is None:
+        from connectors.spark.library import Luggage
+
+        return Luggage()
+    kind, state = pickle.loads(inner)
+    made = kind.__new__(kind)
+    made.__setstate__(state)
+    return made

@@ -1,0 +1,121 @@
+"""What metrics cost, as a share of a micro-batch, taken in one run: python tests/benchmarks/bench_metrics.py
+
+Goal: at most 2 % of a batch of 8 MB (40,000 JSON lines of 200 bytes, decoded, written as Parquet). Two ways to see it:
+
+* *spent*: the time inside of the meters, measured piece by piece, against the median batch of the same run;
+* *on/off*: the same stream with metrics and without, in turns. Noise of the machine is in it, so it is shown with its
+  spread; only *spent* is judged.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import connectors
+from connectors import workbench
+from connectors.core import PartitionProgress
+from connectors.core.metrics import FOLDER, Component, Meter, Place
+from connectors.core.progress import Waiting, packed
+
+ROUNDS, FILES, BATCHES, TASKS, RECORD_BATCHES = 4, 4, 8, 4, 16
+MEGABYTES = 8
+
+
+def main() -> None:
+    folder = Path(tempfile.mkdtemp())
+    write_lines(folder / "in")
+    spark = workbench.session()
+    rounds = [(batch(spark, folder, number, "off"), batch(spark, folder, number, "on")) for number in range(ROUNDS + 1)][1:]
+    off, on = (statistics.median(times) for times in zip(*rounds, strict=True))
+    ratios = sorted(with_metrics / without for without, with_metrics in rounds)
+    spent = TASKS * task(folder) + commit(folder) + progress()
+    share = 100 * spent / min(off, on)
+    print(f"a batch of {MEGABYTES} MB: {off:.0f} ms without metrics, {on:.0f} ms with")
+    print(f"ratio of on to off: median {statistics.median(ratios):.3f}, from {ratios[0]:.3f} to {ratios[-1]:.3f}")
+    goal = "reached" if share <= 2 else "MISSED"
+    print(f"spent on metrics: {spent:.2f} ms a batch, {share:.2f} % of it          goal <= 2 %     {goal}")
+
+
+def write_lines(folder: Path) -> None:
+    folder.mkdir()
+    text = "x" * 150
+    lines = "".join(json.dumps({"id": number, "name": text, "value": 0.5}) + "\n" for number in range(10_000 * BATCHES))
+    for number in range(FILES):
+        (folder / f"{number}.jsonl").write_text(lines)
+
+
+def batch(spark: Any, folder: Path, number: int, switch: str) -> float:
+    """The median milliseconds of a micro-batch. Metrics of the workers are switched by what they inherit."""
+    where = "off" if switch == "off" else str(folder / "metrics")
+    os.environ[FOLDER] = spark.sparkContext.environment[FOLDER] = where
+    connectors.register(spark)
+    rows = (
+        spark.readStream.format("connectors.file_stream")
+        .options(path=str(folder / "in" / "*.jsonl"), maxBytesPerTrigger=f"{MEGABYTES}MB")
+        .options(**{"value.format": "json", "schema": "id long, name string, value double"})
+        .load()
+    )
+    name = f"{switch}{number}"
+    writer = rows.select("value.*").writeStream.foreachBatch(
+        connectors.foreach_batch("files", {"path": str(folder / name), "fileFormat": "parquet"})
+    )
+    query = writer.option("checkpointLocation", str(folder / f"checkpoint-{name}")).trigger(availableNow=True).start()
+    query.awaitTermination()
+    written = any((folder / "metrics" / str(query.id)).glob("*.json"))
+    if written != (switch == "on"):
+        raise SystemExit(f"metrics were to be {switch}, and they were not")
+    spent = [json.loads(one.json)["durationMs"]["triggerExecution"] for one in query.recentProgress if one.numInputRows]
+    return statistics.median(spent[1:])
+
+
+def task(folder: Path) -> float:
+    """What a task spends: counting record batches of four partitions, and one file."""
+    component = Component("source", "file_stream", "bench")
+
+    def work(number: int) -> None:
+        with Meter(Place("spent", component, number, 0)) as meter:
+            for one in range(RECORD_BATCHES):
+                meter.count(f"{folder}/in/{one % FILES}.jsonl", rows=2500, bytes=500_000)
+
+    return measured(folder, work)
+
+
+def commit(folder: Path) -> float:
+    """What the driver spends at a commit."""
+
+    def work(number: int) -> None:
+        with Meter(Place("spent", Component("sink", "files", "bench"), number, -1)) as meter:
+            meter.count(rows=40_000, errors=0, dead_letters=0)
+            meter.now(commit_ms=10, last_commit=time.time())
+
+    return measured(folder, work)
+
+
+def progress() -> float:
+    """What planning spends to tell the progress of the partitions."""
+    waiting = Waiting()
+
+    def work(number: int) -> None:
+        packed(waiting.timed([PartitionProgress(f"/data/in/{one}.jsonl", number, number + 10) for one in range(FILES)]))
+
+    return measured(None, work)
+
+
+def measured(folder: Path | None, work: Callable[[int], None]) -> float:
+    """The mean milliseconds of ``work``."""
+    os.environ[FOLDER] = str(folder / "spent") if folder else "off"
+    began = time.perf_counter()
+    for number in range(300):
+        work(number)
+    return (time.perf_counter() - began) * 1000 / 300
+
+
+if __name__ == "__main__":
+    main()

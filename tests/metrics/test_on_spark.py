@@ -1,0 +1,183 @@
+"""Totals of real queries equal the rows really read and written: after tries, replays and kills, live and after the end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import connectors
+from connectors import async_io, metrics
+from connectors.core import metrics as files
+from connectors.testing.kills import Kills
+from tests.systems.test_kills import reference_targets
+
+from .sources import PartsSource, Shaky
+
+COUNT = 40
+
+
+@pytest.fixture(scope="module")
+def session(spark: Any) -> Any:
+    connectors.register(spark, PartsSource)
+    return spark
+
+
+def started(spark: Any, folder: Path, sink: Any = None, frame: Any = None, **options: Any) -> Any:
+    """A query over the three partitions, into files unless ``sink`` is something else."""
+    rows = frame or spark.readStream.format("connectors.parts_of_test").options(count=COUNT, **options).load()
+    write = sink or connectors.foreach_batch("files", {"path": str(folder / "out"), "fileFormat": "json"})
+    writer = rows.writeStream.foreachBatch(write).option("checkpointLocation", str(folder / "checkpoint"))
+    return writer.trigger(availableNow=True).start()
+
+
+def totals(query: Any) -> dict[str, Any]:
+    """Rows by component, and by partition of sources."""
+    frame = metrics.table(query)
+    return {f"{row.component} {row.partition}".strip(): row.rows for row in frame.itertuples()}
+
+
+ALL = {**{f"source parts_of_test {name}": COUNT for name in "abc"}, "sink files": 3 * COUNT}
+
+
+def test_totals_are_exact_after_an_outage_a_failed_task_and_a_replayed_batch(session: Any, tmp_path: Path) -> None:
+    for trouble in ("outage", "error"):
+        (tmp_path / trouble).touch()
+    query = started(session, tmp_path, trouble=str(tmp_path))
+    query.awaitTermination()
+    assert totals(query) == ALL
+    frame = metrics.table(query).set_index("partition")
+    assert (frame.loc["b", "retries"], frame.loc["b", "lag_records"], frame.loc["a", "retries"]) == (1, 0, 0)
+    assert frame["errors"].sum() == 1
+    assert frame.loc["", "commit_ms"] >= 0
+    assert frame.loc[["a", "b", "c"], "position"].tolist() == [COUNT] * 3
+
+    names = {file.name for file in (files.folder() / str(query.id)).iterdir()}  # type: ignore[operator]
+    newest = max((tmp_path / "checkpoint" / "commits").glob("[0-9]*"), key=lambda file: int(file.name))
+    newest.unlink()
+    newest.with_name(f".{newest.name}.crc").unlink(missing_ok=True)
+    again = started(session, tmp_path, trouble=str(tmp_path), step=20)
+    again.awaitTermination()
+    assert str(again.id) == str(query.id)
+    assert totals(again) == ALL
+    assert totals(str(query.id)) == ALL
+    assert {file.name for file in (files.folder() / str(query.id)).iterdir() if ".source." not in file.name} >= names  # type: ignore[operator]
+    assert session.read.json(str(tmp_path / "out")).count() == 3 * COUNT
+
+
+def test_two_queries_at_once_count_each_for_itself(session: Any, tmp_path: Path) -> None:
+    both = [started(session, tmp_path / name, step=step) for name, step in (("left", 20), ("right", 40))]
+    for query in both:
+        query.awaitTermination()
+        assert totals(query) == ALL
+
+
+def test_a_batch_that_several_sinks_write_is_read_once_and_each_of_them_counts(session: Any, tmp_path: Path) -> None:
+    options = [{"path": str(tmp_path / name), "fileFormat": "json", "sinkId": name} for name in ("left", "right")]
+    query = started(session, tmp_path, connectors.foreach_batch([("files", one) for one in options]), step=COUNT)
+    query.awaitTermination()
+    assert totals(query) == {
+        **{name: rows for name, rows in ALL.items() if name.startswith("source")},
+        "sink files (left)": 3 * COUNT,
+        "sink files (right)": 3 * COUNT,
+    }
+
+
+def test_a_share_that_is_read_with_others_by_one_task_counts(session: Any, tmp_path: Path) -> None:
+    rows = session.readStream.format("connectors.sequence").options(end=90, numPartitions=3).load().coalesce(1)
+    query = started(session, tmp_path, frame=rows)
+    query.awaitTermination()
+    assert totals(query) == {"source sequence 0": 90, "sink files": 90}
+
+
+def test_asynchronous_calls_are_counted_with_their_retries_and_failures(session: Any, tmp_path: Path) -> None:
+    rows = session.readStream.format("connectors.parts_of_test").options(count=COUNT, step=20).load()
+    retry = async_io.Retry(max_retries=1, initial_backoff=0.01)
+    called = rows.transform(async_io.unordered_wait, Shaky(), schema="double long", retry=retry)
+    query = started(session, tmp_path, frame=called)
+    query.awaitTermination()
+    calls = metrics.table(query).set_index("component").loc["async Shaky"]
+    assert (calls["rows"], calls["errors"], calls["retries"]) == (3 * COUNT, 3, 3 * COUNT // 10 + 3)
+    assert calls["in_flight"] > 0
+    detail = metrics.details(query)
+    assert detail[detail["counter"] == "latency_p95"]["value"].tolist() > [0.0]
+
+
+def test_a_folder_that_cannot_be_written_does_not_disturb_a_query(
+    session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv(files.FOLDER, str(tmp_path / "file"))
+    session.sparkContext.environment[files.FOLDER] = str(tmp_path / "file")
+    try:
+        connectors.register(session, PartsSource)
+        query = started(session, tmp_path, step=COUNT)
+        query.awaitTermination()
+    finally:
+        del session.sparkContext.environment[files.FOLDER]
+        connectors.register(session, PartsSource)
+    assert session.read.json(str(tmp_path / "out")).count() == 3 * COUNT
+    frame = metrics.table(query)
+    assert frame["lag_records"].tolist() == [0, 0, 0]
+    assert frame["rows"].isna().all()
+
+
+def test_what_is_recorded_and_watched_is_what_happened(
+    session: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said: list[metrics.Alert] = []
+    rules = [metrics.LagAbove(records=25), metrics.NearTimeout("1 ms")]
+    kept = metrics.record(session, str(tmp_path / "metrics"), file_format="parquet", every="1h")
+    with kept, metrics.watch(session, rules=rules, on_alert=said.append):
+        query = started(session, tmp_path)
+        query.awaitTermination()
+    table = session.read.parquet(str(tmp_path / "metrics")).toPandas()
+    assert set(table["query"]) == {str(query.id)}
+    lags = table[(table["partition"] == "b") & (table["state"] == "running")].sort_values("batch")
+    assert lags["lag"].tolist() == [30, 20, 10, 0]
+    assert table[table["state"] == "ended"].set_index("partition")["rows"].to_dict() == {"a": 40, "b": 40, "c": 40, "": 120}
+    assert {(one.rule, one.partition) for one in said} >= {("lag_above", "a"), ("lag_above", "b"), ("near_timeout", "")}
+    assert len([one for one in said if one.rule == "lag_above"]) == 3
+    shown = capsys.readouterr().out
+    assert "batch 3, 30 rows" in shown
+    assert "120 in all, lag 0" in shown
+
+
+def test_a_failed_query_is_recorded_with_its_errors(session: Any, tmp_path: Path) -> None:
+    sink = connectors.foreach_batch("files", {"path": "/proc/out", "fileFormat": "json", "retry.maxRetries": "0"})
+    with metrics.record(session, str(tmp_path / "metrics"), file_format="parquet", every="1h"):
+        query = started(session, tmp_path, sink)
+        with pytest.raises(Exception, match="/proc"):
+            query.awaitTermination()
+    table = session.read.parquet(str(tmp_path / "metrics")).toPandas()
+    assert set(table["state"]) == {"failed"}
+    assert table.set_index("component").loc["sink files", "errors"] > 0
+
+
+@pytest.fixture
+def killed(tmp_path: Path) -> Kills:
+    targets = reference_targets(tmp_path / "targets")
+    return Kills(tmp_path, {name: targets[name] for name in ("files_foreach_batch", "buffered_format")}, seed=5)
+
+
+@pytest.mark.soak
+def test_totals_are_exact_after_several_kills(killed: Kills) -> None:
+    killed.run(6)
+    check_totals(killed, 240)
+
+
+def test_totals_are_exact_after_a_kill(killed: Kills) -> None:
+    del killed.targets["files_foreach_batch"]  # type: ignore[attr-defined]  # both in the long test
+    killed.run(1)
+    check_totals(killed, 40)
+
+
+def check_totals(killed: Kills, written: int) -> None:
+    assert any("killed" in told for told in killed.told), killed.told
+    for name in killed.targets:
+        checkpoint = next((killed.folder / name).rglob("metadata"))
+        query = json.loads(checkpoint.read_text())["id"]
+        rows = totals(query)
+        assert rows == {"source sequence 0": written, f"sink {name.split('_')[0]}": written}, f"{name}: {rows}; {killed.told}"
