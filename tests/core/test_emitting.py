@@ -131,3 +131,49 @@ def test_each_split_has_dead_letters_of_its_own(tmp_path: Path) -> None:
         made.finish(split)
     assert len(list(tmp_path.glob("toy-*.parquet"))) == 2
     assert {letter["position"] for letter in letters(tmp_path)} == {'{"at":0,"file":"one"}', '{"at":0,"file":"two"}'}
+
+
+KEYED_RAW = pa.schema([("at", pa.int64()), ("key", pa.binary()), ("value", pa.binary())])
+KEYED_ROWS = pa.schema([("at", pa.int64()), ("key", pa.string()), ("value", pa.struct([("a", pa.int64())]))])
+
+
+def keyed(errors: str, path: Path | None = None) -> FormatEmitter:
+    typed = {"key.format": "string", "value.format": "json", "schema": "a long", "errors": errors}
+    typed |= {"deadLetterPath": str(path)} if path else {}
+    values = format_options("bytes", key="bytes").parse("connectors.toy", typed, check_format)
+    return FormatEmitter("connectors.toy", values, KEYED_ROWS, ("at",))
+
+
+KEYED = pa.RecordBatch.from_pydict(
+    {
+        "at": range(6),
+        "key": [b"k", b"\xff", b"k", b"\xff", None, b"\xff"],
+        "value": [b'{"a":1}', b'{"a":2}', b"x", b"y", None, None],
+    },
+    schema=KEYED_RAW,
+)
+
+
+def test_keys_are_read_beside_values_and_a_record_is_one_dead_letter_whichever_is_bad(tmp_path: Path) -> None:
+    made = keyed("deadLetter", tmp_path)
+    rows = made.emit(KEYED, ONE)
+    made.finish(ONE)
+    assert rows.to_pylist() == [{"at": 0, "key": "k", "value": {"a": 1}}, {"at": 4, "key": None, "value": None}]
+    found = {letter["position"]: letter for letter in letters(tmp_path)}
+    assert {place: letter["record"] for place, letter in found.items()} == {
+        '{"at":1}': b'{"a":2}',
+        '{"at":2}': b"x",
+        '{"at":3}': b"y",
+        '{"at":5}': None,
+    }
+    assert found['{"at":1}']["error"].startswith("key: not UTF-8")
+    assert found['{"at":2}']["error"].startswith("value: ")
+    assert "value: " in found['{"at":3}']["error"]
+    assert "key: " in found['{"at":3}']["error"]
+
+
+def test_a_bad_key_without_a_value_fails_with_its_place() -> None:
+    with pytest.raises(Poison, match="key: not UTF-8") as caught:
+        keyed("fail").emit(KEYED[5:], ONE)
+    assert caught.value.where == '{"at":5}'
+    assert "has no value" in str(caught.value)

@@ -6,12 +6,14 @@ import json
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connectors.core import Misconfigured, Options
 from connectors.core.formats import (
+    BadRecord,
     BytesFormat,
     CsvFormat,
     Decoded,
@@ -19,6 +21,7 @@ from connectors.core.formats import (
     JsonFormat,
     StringFormat,
     check_format,
+    format_of,
     format_options,
     value_type,
 )
@@ -231,6 +234,23 @@ def test_csv_is_read_in_the_order_of_the_schema() -> None:
     ]
 
 
+def test_csv_tells_nothing_at_the_end_of_a_line_from_empty_text_after_a_value_in_quotes() -> None:
+    made = CsvFormat(pa.struct([("s", pa.string()), ("n", pa.int64())]))
+    assert values(made, b'"x,",', b'"",') == [{"s": "x,", "n": None}, {"s": "", "n": None}]
+    assert values(CSV, b'1,"x,') == [{"a": 1, "s": "x,"}]
+
+
+def test_two_bad_lines_of_csv_do_not_add_up_to_good_ones() -> None:
+    assert values(CSV, b'1,"x', b'y"\n2,z') == [{"a": 1, "s": "x"}, None]
+    assert bad(CSV, b'1,"x', b'y"\n2,z') == [1]
+
+
+def test_csv_treats_a_byte_order_mark_the_same_in_every_record() -> None:
+    mark = "\ufeff"
+    made = CsvFormat(pa.struct([("s", pa.string()), ("n", pa.int64())]))
+    assert values(made, f"{mark}x,1".encode(), f"{mark}x,1".encode()) == [{"s": f"{mark}x", "n": 1}] * 2
+
+
 @pytest.mark.parametrize("text", ["NA", "null", "NULL", "nan", "N/A", "#N/A", "true"])
 def test_csv_keeps_words_that_look_like_nothing(text: str) -> None:
     assert values(CSV, f"1,{text}".encode()) == [{"a": 1, "s": text}]
@@ -266,6 +286,92 @@ def test_bytes_are_as_they_are() -> None:
     assert values(BYTES, b"\xff\0", b"", None) == [b"\xff\0", b"", None]
 
 
+def test_csv_has_no_room_for_lists() -> None:
+    with pytest.raises(Misconfigured, match="no room for lists, maps and structs: l"):
+        CsvFormat(pa.struct([("a", pa.int64()), ("l", pa.list_(pa.int64()))]))
+
+
+def test_csv_reads_times_with_and_without_a_zone() -> None:
+    made = CsvFormat(pa.struct([("t", pa.timestamp("us", "UTC")), ("n", pa.timestamp("us")), ("d", pa.date32())]))
+    same = ["2024-02-29T12:00:00Z", "2024-02-29 12:00:00", "2024-02-29T14:00:00.000+02:00"]
+    rows = values(made, *[f"{one},2024-02-29 12:00:00.5,2024-02-29".encode() for one in same], b"2024-02-29,,")
+    assert {str(row["t"]) for row in rows[:3]} == {"2024-02-29 12:00:00+00:00"}
+    assert str(rows[0]["n"]) == "2024-02-29 12:00:00.500000"
+    assert str(rows[3]["t"]) == "2024-02-29 00:00:00+00:00"
+    assert bad(made, b"yesterday,,") == [0]
+
+
+TYPED = pa.struct(
+    [
+        ("t", pa.timestamp("us", "UTC")),
+        ("n", pa.timestamp("us")),
+        ("d", pa.date32()),
+        ("m", pa.decimal128(9, 2)),
+        ("f", pa.float64()),
+        ("i", pa.int32()),
+    ]
+)
+LENIENT = {
+    '{"t":"2024-02-29T12:00:00.123456789Z"}': ("t", "2024-02-29 12:00:00.123456+00:00"),
+    '{"t":"2024-02-29T12:00:00"}': ("t", "2024-02-29 12:00:00+00:00"),
+    '{"t":"2024-02-29 12:00:00.5"}': ("t", "2024-02-29 12:00:00.500000+00:00"),
+    '{"t":"2024-02-29T14:00:00+02:00"}': ("t", "2024-02-29 12:00:00+00:00"),
+    '{"t":"2024-02-29"}': ("t", "2024-02-29 00:00:00+00:00"),
+    '{"n":"2024-02-29T14:00:00+02:00"}': ("n", "2024-02-29 12:00:00"),
+    '{"n":"2024-02-29T14:00:00"}': ("n", "2024-02-29 14:00:00"),
+    '{"t":0}': ("t", "1970-01-01 00:00:00+00:00"),
+    '{"d":"2024-02-29"}': ("d", "2024-02-29"),
+    '{"m":1.5}': ("m", "1.50"),
+    '{"m":"1.5"}': ("m", "1.50"),
+    '{"f":"NaN"}': ("f", "nan"),
+    '{"f":"-Infinity"}': ("f", "-inf"),
+    '{"f":7}': ("f", "7.0"),
+}
+
+
+@pytest.mark.parametrize(("record", "cell"), LENIENT.items(), ids=LENIENT)
+def test_json_reads_types_as_sparks_from_json_does(record: str, cell: tuple[str, str]) -> None:
+    name, text = cell
+    for made in (JsonFormat(TYPED), JsonFormat(pa.struct([*TYPED, ("b", pa.binary())]))):  # by Arrow, and by Python
+        one, many = values(made, record.encode()), values(made, *[record.encode()] * 40)
+        assert [str(row[name]) for row in (*one, *many)] == [text] * 41
+
+
+@pytest.mark.parametrize(
+    ("record", "error"),
+    [
+        ('{"i":"x"}', "field i: must be a whole number"),
+        ('{"i":2147483648}', "field i: must be a whole number"),
+        ('{"d":"29.2.2024"}', "field d: must be a date"),
+        ('{"m":1.234}', "field m: must be a number that fits decimal128"),
+        ('{"t":"soon"}', "field t: must be a timestamp"),
+        ('{"f":1e999}', "field f: must be a number"),
+        ("[]", "not a JSON object"),
+        ('{"i":1', "not a JSON object"),
+    ],
+)
+def test_the_error_of_a_bad_record_of_json_says_what_is_wrong(record: str, error: str) -> None:
+    (one,) = decode(JsonFormat(TYPED), record.encode()).bad
+    assert one.error.startswith(error)
+
+
+def test_many_records_that_only_python_can_read_cost_no_good_one() -> None:
+    records = [b'{"f":"NaN","i":%d}' % n if n % 2 else b"{x}" if n % 3 else b'{"i":%d}' % n for n in range(500)]
+    made = JsonFormat(TYPED)
+    assert bad(made, *records) == [n for n in range(500) if n % 2 == 0 and n % 3]
+    assert [row["i"] for row in values(made, *records) if row] == [n for n in range(500) if n % 2 or n % 3 == 0]
+
+
+def test_json_of_other_writers_loses_and_gains_fields_and_widens_numbers() -> None:
+    assert values(JSON, b'{"a":1,"s":"x","new":[1]}', b'{"s":"y"}') == [{"a": 1, "s": "x"}, {"a": None, "s": "y"}]
+    assert values(JsonFormat(pa.struct([("a", pa.float64())])), b'{"a":1}', b'{"a":1.5}') == [{"a": 1.0}, {"a": 1.5}]
+    assert bad(JSON, b'{"a":1.5}', b'{"a":1}') == [0]
+
+
+def test_csv_of_another_number_of_columns_is_bad() -> None:
+    assert bad(CSV, b"1,x,new", b"1", b"1,x") == [0, 1]
+
+
 def problems(**typed: str) -> dict[str, str]:
     try:
         (format_options("string") | Options()).parse("connectors.toy", typed, check_format)
@@ -280,6 +386,52 @@ def test_options_of_formats_are_checked_together() -> None:
     assert "needs a folder" in problems(errors="deadLetter")["deadLetterPath"]
     assert "no use" in problems(deadLetterPath="/x")["deadLetterPath"]
     assert "one of bytes, string, json, csv" in problems(**{"value.format": "yaml"})["value.format"]
+
+
+def test_keys_have_options_of_their_own_where_there_are_keys() -> None:
+    keyed = format_options("bytes", key="bytes")
+    typed = {"key.format": "json", "key.schema": "k long", "value.format": "csv", "schema": "a long"}
+    values = keyed.parse("connectors.toy", typed, check_format)
+    assert (value_type(values, "key"), value_type(values)) == ("struct<k long>", "struct<a long>")
+    assert value_type(keyed.parse("connectors.toy", {}, check_format), "key") == "binary"
+    with pytest.raises(Misconfigured, match=r"key\.schema +missing"):
+        keyed.parse("connectors.toy", {"key.format": "json"}, check_format)
+    assert "no option" in problems(**{"key.format": "json"})["key.format"]
+
+
+class Shouted(Format):
+    name = "shouted"
+    column = "string"
+
+    def decode(self, records: pa.Array) -> Decoded:
+        texts = pc.utf8_upper(records.cast(self.kind))
+        quiet = pc.indices_nonzero(pc.equal(texts, "QUIET")).to_pylist()
+        return Decoded(texts, [BadRecord(index, "too quiet") for index in quiet])
+
+
+def test_a_format_of_ones_own_is_one_small_class_that_is_named_by_its_module() -> None:
+    typed = {"value.format": f"{__name__}:Shouted"}
+    values = format_options("string").parse("connectors.toy", typed, check_format)
+    assert value_type(values) == "string"
+    decoded = format_of(values, pa.string()).decode(pa.array([b"a", b"quiet"], pa.binary()))
+    assert decoded.values[0].as_py() == "A"
+    assert [one.index for one in decoded.bad] == [1]
+
+
+@pytest.mark.parametrize("name", ["nowhere:Shouted", f"{__name__}:Nothing", f"{__name__}:Any", "shouted"])
+def test_a_format_that_is_not_there_is_said(name: str) -> None:
+    assert "module:Class" in problems(**{"value.format": name})["value.format"]
+
+
+def test_three_bad_records_of_json_do_not_add_up_to_three_good_ones() -> None:
+    assert bad(JSON, b'{"s":"}', b'{"}', b"{}{}") == [0, 1, 2]
+
+
+def test_options_of_another_format_are_told_from_typos() -> None:
+    found = problems(**{"value.format": "json", "schema": "a long", "value.avroSchema": '"long"'})
+    assert "it is for avro" in found["value.avroSchema"]
+    assert "no use without schemaRegistry.url" in problems(**{"schemaRegistry.user": "x"})["schemaRegistry.user"]
+    assert "needs the columns" in problems(**{"value.format": "avro"})["schema"]
 
 
 def test_the_type_of_the_value_follows_from_the_format() -> None:

@@ -25,10 +25,11 @@ EVERYTHING = {name.split(".")[1] for name in MODULES if "." in name}
 
 BELOW = {
     "core": set(),
-    "systems": {"core"},
+    "batching": {"core"},
+    "systems": {"core", "batching"},
     "spark": {"core"},
     "async_io": {"core"},
-    "quality": {"core"},
+    "quality": {"core", "spark"},
     "workbench": EVERYTHING,
     "testing": EVERYTHING,
 }
@@ -37,7 +38,7 @@ BELOW = {
 PATTERNS_MAY_USE = {"core", "spark", "systems", "async_io", "quality", "connect", "batching", "hybrid"}
 """What layers that are not in :data:`BELOW` may use: nothing that is on top of them."""
 
-CORE_NEEDS = {"pyarrow", "tenacity"}
+CORE_NEEDS = {"numpy", "pyarrow", "tenacity"}
 """The libraries that the core stands on."""
 
 
@@ -159,7 +160,7 @@ def test_what_a_package_offers_is_complete(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["connectors", "connectors.core", "connectors.testing", "connectors.async_io", "connectors.quality"]
+    "name", ["connectors", "connectors.core", "connectors.testing", "connectors.async_io", "connectors.batching", "connectors.quality"]
 )
 def test_a_public_package_lists_what_it_offers(name: str) -> None:
     assert name in LISTED

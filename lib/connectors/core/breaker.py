@@ -51,6 +51,11 @@ class Breaker:
         self._opened: float | None = None
         self._on_trial = False
 
+    @property
+    def is_open(self) -> bool:
+        """True from the failure that opened it until a call went well, also while one is on trial."""
+        return self._opened is not None
+
     def check(self) -> None:
         """Raises :class:`CircuitOpen` when no call may be made now."""
         if self._opened is None:

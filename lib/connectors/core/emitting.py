@@ -2,34 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
 from .dead_letters import SourceLetters
 from .errors import Poison
-from .formats import FORMATS, BadRecord
+from .formats import BadRecord, Decoded, Side, format_of, sides
 from .options import Values
 from .source import RecordEmitter, Split
 from .state import dumps
 
 
 class FormatEmitter(RecordEmitter):
-    """Decodes the column ``value``. ``position`` names the columns that say where a record was."""
+    """Decodes the column ``value``, and ``key`` where records have keys. ``position`` names the columns that say where one was.
+
+    A record of which the key or the value is bad is one dead letter, with the bytes of the value.
+    """
 
     def __init__(self, source: str, values: Values, schema: pa.Schema, position: Sequence[str]) -> None:
         self.source = source
         self.errors = values["errors"]
-        self.format = FORMATS[values["value.format"]](schema.field("value").type)
+        self.formats = {side: format_of(values, schema.field(side).type, side) for side in sides(values)}
         self.schema = schema
         self.position = tuple(position)
         self.letters = SourceLetters(source, values["deadLetterPath"]) if self.errors == "deadLetter" else None
 
     def emit(self, records: pa.RecordBatch, split: Split) -> pa.RecordBatch:
-        decoded = self.format.decode(records.column("value"))
-        columns = [decoded.values if name == "value" else records.column(name) for name in self.schema.names]
+        decoded = {side: format.decode(records.column(side)) for side, format in self.formats.items()}
+        columns = [decoded[name].values if name in decoded else records.column(name) for name in self.schema.names]
         rows = pa.RecordBatch.from_arrays(columns, schema=self.schema)
-        return self._without(rows, records, decoded.bad) if decoded.bad else rows
+        bad = self._bad(decoded)
+        return self._without(rows, records, bad) if bad else rows
+
+    def _bad(self, decoded: Mapping[Side, Decoded]) -> Sequence[BadRecord]:
+        """Every bad record once; where there are keys, its error says which of the two is bad."""
+        if len(decoded) == 1:
+            return decoded["value"].bad
+        errors: dict[int, list[str]] = {}
+        for side, one in decoded.items():
+            for bad in one.bad:
+                errors.setdefault(bad.index, []).append(f"{side}: {bad.error}")
+        return [BadRecord(index, "; ".join(texts)) for index, texts in sorted(errors.items())]
 
     def finish(self, split: Split) -> None:
         if self.letters:
@@ -40,9 +54,11 @@ class FormatEmitter(RecordEmitter):
             record = records.column("value")[one.index].as_py()
             where = dumps({name: records.column(name)[one.index].as_py() for name in self.position})
             if self.errors == "fail":
+                names = " and ".join(dict.fromkeys(format.name for format in self.formats.values()))
+                begin = "has no value" if record is None else f"begins with {record[:80]!r}"
                 raise Poison(
-                    f"a record cannot be read as {self.format.name}: {one.error}; it begins with {record[:80]!r}",
-                    record=record,
+                    f"a record cannot be read as {names}: {one.error}; it {begin}",
+                    record=record or b"",
                     where=where,
                     way_out="set errors=deadLetter with a deadLetterPath, or errors=skip",
                 )

@@ -5,6 +5,7 @@
     <target>/part-…                                     finished files, the only thing that a reader sees
     <target>/.connectors/<sink id>/ledger/<query>/…     which batches are committed
     <target>/.connectors/<sink id>/stage/<attempt>/…    what task attempts have written
+    <target>/.connectors/<sink id>/parts/…              committed parts that grow into larger files (rolling)
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ import contextlib
 import os
 import shutil
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import quote
+from typing import BinaryIO
+from urllib.parse import quote, unquote
 
 from .errors import Fatal
 from .ledger import FileLedger
@@ -24,6 +27,11 @@ HIDDEN = (".", "_")
 """First characters of names that readers of data folders pass over."""
 
 
+def is_hidden(name: str) -> bool:
+    """True for names that readers pass over. A folder of a partition column may begin with ``_``: ``_day=1``."""
+    return name.startswith(".") or (name.startswith("_") and "=" not in name)
+
+
 class TargetFolder:
     """One sink's view of its target folder on a local or mounted file system."""
 
@@ -31,12 +39,71 @@ class TargetFolder:
         self.root = Path(path.removeprefix("file://").removeprefix("file:"))
         self.own = self.root / ".connectors" / quote(sink_id, safe="").replace(".", "%2E")
 
-    def ledger(self) -> FileLedger:
-        return FileLedger(LocalStore(self.own / "ledger"))
+    def ledger(self, name: str = "ledger") -> FileLedger:
+        """A ledger beside the data: that of the batches, or another one by ``name``."""
+        return FileLedger(LocalStore(self.own / name))
 
     def stage(self, attempt: str) -> Path:
         """The staging folder of an attempt (not made yet)."""
         return self.own / "stage" / attempt
+
+    @classmethod
+    def sink_ids(cls, path: str) -> list[str]:
+        """The sinks that have written to the folder at ``path``."""
+        hidden = cls(path, "").root / ".connectors"
+        return sorted(unquote(entry.name) for entry in hidden.iterdir()) if hidden.is_dir() else []
+
+    def begin(self, attempt: str) -> str:
+        """Makes the staging folder of an attempt, and names it relative to the target."""
+        self.stage(attempt).mkdir(parents=True)
+        return self.relative(self.stage(attempt))
+
+    def hidden(self, *names: str) -> str:
+        """A path in the sink's hidden folder, relative to the target."""
+        return self.own.joinpath(*names).relative_to(self.root).as_posix()
+
+    def spark_url(self, name: str) -> str:
+        """The file or folder ``name`` as Spark's writers take it."""
+        return f"file:{(self.root / name).absolute()}"
+
+    def spark_options(self) -> dict[str, str]:
+        """What Spark's writers need beside the URL."""
+        return {}
+
+    def files(self, under: str) -> Iterator[tuple[str, int]]:
+        """The files below the folder ``under`` that are not hidden in it, and their sizes, in no order."""
+        with contextlib.suppress(FileNotFoundError), os.scandir(self.root / under) as found:
+            for entry in found:
+                if is_hidden(entry.name):
+                    continue
+                if entry.is_dir():
+                    yield from self.files(f"{under}/{entry.name}")
+                else:
+                    with contextlib.suppress(FileNotFoundError):
+                        yield f"{under}/{entry.name}", entry.stat().st_size
+
+    def size(self, name: str) -> int | None:
+        """The bytes of a file; ``None`` if it is not there."""
+        try:
+            return (self.root / name).stat().st_size
+        except FileNotFoundError:
+            return None
+
+    def reading(self, name: str) -> BinaryIO:
+        """The file ``name``, open for reading."""
+        return (self.root / name).open("rb")
+
+    def writing(self, name: str) -> BinaryIO:
+        """A new file ``name``, open for writing; its folder is made."""
+        file = self.root / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        return file.open("xb")
+
+    def delete(self, name: str) -> None:
+        """Removes a hidden file, if it is there, and those of its folders that are then empty."""
+        file = self.root / name
+        file.unlink(missing_ok=True)
+        self._prune(file.parent)
 
     def relative(self, file: Path) -> str:
         """``file`` as a committable names it: relative to the target, so that a mount may move."""
@@ -53,11 +120,28 @@ class TargetFolder:
             return
         target.parent.mkdir(parents=True, exist_ok=True)
         if target.exists():
+            if not source.exists():  # somebody else has published it in this very moment
+                return
             raise Fatal(
                 f"{final} exists in {self.root}, and it is not the file that is to be published",
                 way_out="move that file away; nothing was overwritten, and the next start goes on from here",
             )
-        source.rename(target)
+        try:
+            source.rename(target)
+        except FileNotFoundError:
+            if source.exists():  # the folder was empty, and removed by who emptied it
+                self.publish(staged, final)
+        self._prune(source.parent)
+
+    def _prune(self, folder: Path) -> None:
+        """Removes empty folders of hidden parts, upwards."""
+        parts = self.own / "parts"
+        while parts in folder.parents:
+            try:
+                folder.rmdir()
+            except OSError:
+                return
+            folder = folder.parent
 
     def remove(self, attempt: str) -> None:
         """Removes the staging folder of an attempt, as far as it is there."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 
@@ -16,6 +16,7 @@ from ...core import (
     DataLoss,
     Flag,
     Options,
+    PartitionProgress,
     Position,
     Problem,
     ReadLimit,
@@ -31,6 +32,7 @@ from ...core.formats import check_format, format_options, value_type
 from ...core.options import Values
 from ...core.sharing import fair_shares
 from .lines import first_line_end, last_line_end, read_lines
+from .sample import first_lines
 from .tail import Followed, Head, Seen, holds, is_rotated, listing, locate, look, mark_of, opened
 
 _log = logging.getLogger("connectors.file_stream")
@@ -58,7 +60,8 @@ class FileStreamSource(Source):
 
     Columns: ``filename`` (full path), ``position`` (the byte after the line and its terminator), ``value``.
     Options: ``path`` (required, alias ``file``; a file or a glob; may appear later), ``maxBytesPerTrigger``,
-    ``numPartitions`` (4), ``value.format`` (string), ``schema``, ``errors`` (fail), ``deadLetterPath``,
+    ``numPartitions`` (4), ``value.format`` (string), ``schema`` or ``inferSchema`` (json and csv: from the first
+    ``inferSchema.records`` lines, 1000), the other options of formats, ``errors`` (fail), ``deadLetterPath``,
     ``failOnDataLoss`` (true).
     Guarantee: exactly-once; a file can be read again from any byte. An unfinished last line waits. A file renamed within
     its folder is read to its end first, and so are files that were rotated away between two batches. A truncated or
@@ -68,11 +71,14 @@ class FileStreamSource(Source):
     name = "file_stream"
     limits = ("bytes",)
     conditions = "files are appended to or renamed, not truncated or rewritten"
-    options = Options(path=Text(REQUIRED), failOnDataLoss=Flag(True), alias={"file": "path"}) | format_options("string")
+    options = Options(path=Text(REQUIRED), failOnDataLoss=Flag(True), alias={"file": "path"}) | format_options(
+        "string", infers=True
+    )
 
     def __init__(self, values: Values, *, streaming: bool = False) -> None:
         super().__init__(values, streaming=streaming)
-        self.schema = f"filename string, position long, value {value_type(values)}"
+        kind = value_type(values, sample=lambda count: first_lines(_plain_path(values["path"]), count))
+        self.schema = f"filename string, position long, value {kind}"
 
     @classmethod
     def check(cls, values: Values) -> Iterator[Problem]:
@@ -93,12 +99,15 @@ class FileStreamSource(Source):
         return FormatEmitter("connectors.file_stream", self.values, schema, ("filename", "position"))
 
 
+def _plain_path(path: str) -> str:
+    return path.removeprefix("file://").removeprefix("file:")
+
+
 class FileStreamEnumerator(SplitEnumerator[Lines]):
     """The position is ``{"files": {number: file}, "next": number}``; a file keeps its number when it is renamed."""
 
     def __init__(self, source: FileStreamSource) -> None:
-        path = source.values["path"].removeprefix("file://").removeprefix("file:")
-        self.pattern = os.path.abspath(path)
+        self.pattern = os.path.abspath(_plain_path(source.values["path"]))
         self.fail = source.values["failOnDataLoss"]
         self._checked: dict[str, Seen] = {}
 
@@ -117,6 +126,21 @@ class FileStreamEnumerator(SplitEnumerator[Lines]):
             files[key] = _advanced(files[key], looks[key], shares.get(key, 0), size)
         over = {key for key, file in files.items() if not shares.get(key) and _is_over(file, looks[key], head)}
         return {"files": {key: file.state() for key, file in files.items() if key not in over}, "next": number}
+
+    def progress(self, at: Position, head: Head) -> Sequence[PartitionProgress]:
+        """Each file; positions are bytes. An unfinished last line waits for its end, so it is no lag."""
+        return [
+            PartitionProgress(state["path"], state["at"], self._readable(state, head))
+            for state in at["files"].values()
+        ]
+
+    def _readable(self, state: Mapping[str, Any], head: Head) -> int:
+        """The byte after the last line that could be read."""
+        seen = head.nodes.get(state["node"])
+        return int(max(state["at"], seen.size)) if seen and state.get("more") else int(state["at"])
+
+    def partition_of(self, split: Lines) -> str:
+        return split.path
 
     def splits(self, start: Position, end: Position, parallelism: int) -> Iterator[Lines]:
         ranges = []
