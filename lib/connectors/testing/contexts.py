@@ -90,7 +90,7 @@ class SinkContext(ABC):
         """
         return None
 
-    sweeping: ClassVar[Mapping[str, str]] = {"stagingRetention": "0s"}
+    sweeping: ClassVar[Mapping[str, Any]] = {"stagingRetention": "0s"}
 
     def row(self, number: int) -> dict[str, Any]:
         """The ``number``-th row that the suite writes; the same one at each call."""

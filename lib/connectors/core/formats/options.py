@@ -9,7 +9,8 @@ from typing import Final, Literal
 import pyarrow as pa
 
 from ..errors import Misconfigured, Problem
-from ..options import Choice, Flag, Int, Option, Options, Text, Values
+from ..options import Flag, Int, Option, Options, Text, Values
+from ..rejects import ERROR_OPTIONS, check_errors
 from .avro_format import AvroFormat, avro_schema
 from .avro_schema import AvroSchema
 from .base import Format, Settings
@@ -75,11 +76,9 @@ def format_options(default: str, *, key: str | None = None, infers: bool = False
             "schemaRegistry.url": Text(None),
             "schemaRegistry.user": Text(None),
             "schemaRegistry.password": Text(None),
-            "errors": Choice("fail", among=("fail", "skip", "deadLetter")),
-            "deadLetterPath": Text(None),
         },
         alias={"value.schema": "schema"},
-    )
+    ) | ERROR_OPTIONS
 
 
 def _side_options(side: Side, default: str) -> dict[str, Option]:
@@ -106,12 +105,7 @@ def check_format(values: Values) -> Iterator[Problem]:
     """The problems of format options taken together."""
     for side in sides(values):
         yield from _check_side(values, side)
-    if values["errors"] == "deadLetter" and not values["deadLetterPath"]:
-        yield Problem(
-            "deadLetterPath", "missing; errors=deadLetter needs a folder for the records that cannot be read."
-        )
-    if values["deadLetterPath"] and values["errors"] != "deadLetter":
-        yield Problem("deadLetterPath", f"has no use with errors={values['errors']}; set errors=deadLetter.")
+    yield from check_errors(values)
     for name in ("schemaRegistry.user", "schemaRegistry.password"):
         if values[name] is not None and values["schemaRegistry.url"] is None:
             yield Problem(name, "has no use without schemaRegistry.url.")
