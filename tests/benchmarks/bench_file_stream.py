@@ -3,8 +3,9 @@
 ``python tests/benchmarks/bench_file_stream.py [--rounds 5] [--folder FOLDER]`` prints seconds per round and the median of
 the ratios. Both read the same three files of JSON lines, as one ``availableNow`` batch, in turns, so that what else the
 machine does falls on both: once into ``noop``, once into Parquet (ours exactly-once by ``connectors.files``, Spark's by
-its own sink). A file of one line shows what a query costs before the first byte: the start of the Python process that
-plans it, for the most part; Spark starts one for each query over a Python source.
+its own sink). ``query`` is the time from start to end, ``batch`` that of the micro-batch alone, as the query's progress has
+it. A file of one line shows what a query costs before the first byte: the start of the Python process that plans it, for
+the most part; Spark starts one for each query over a Python source.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ def one_line(folder: Path) -> Path:
     return data
 
 
-def seconds(rows: Any, checkpoint: Path, expected: int, ours: bool, parquet: bool) -> float:
-    """How long a query over ``rows`` takes from its start to its end."""
+def seconds(rows: Any, checkpoint: Path, expected: int, ours: bool, parquet: bool) -> dict[str, float]:
+    """How long a query over ``rows`` takes from its start to its end, and how long its one batch."""
     import connectors
 
     begun = time.perf_counter()
@@ -71,7 +72,8 @@ def seconds(rows: Any, checkpoint: Path, expected: int, ours: bool, parquet: boo
     read = sum(progress["numInputRows"] for progress in query.recentProgress)
     if read != expected:
         raise SystemExit(f"{read} rows were read, not {expected}")
-    return took
+    batch = max(progress["durationMs"]["triggerExecution"] for progress in query.recentProgress)
+    return {"query": took, "batch": batch / 1000}
 
 
 def main() -> None:
@@ -91,7 +93,7 @@ def main() -> None:
         "flights to parquet": (data, 336_776, True),
         "one line to noop": (one_line(wanted.folder), 1, False),
     }
-    times: dict[tuple[str, str], list[float]] = {}
+    times: dict[tuple[str, str, str], list[float]] = {}
     with tempfile.TemporaryDirectory() as checkpoints:
         for turn, (size, (folder, lines, parquet)) in itertools.product(range(wanted.rounds + 1), sizes.items()):
             readers = {"file_stream": ours.option("path", f"{folder}/*.json").load, "spark text": text(spark, folder)}
@@ -99,13 +101,18 @@ def main() -> None:
                 where = Path(checkpoints) / f"{name}-{size}-{turn}".replace(" ", "-")
                 took = seconds(read(), where, lines, name == "file_stream", parquet)
                 if turn:  # the first one warms up
-                    times.setdefault((size, name), []).append(took)
+                    for what, took_it in took.items():
+                        times.setdefault((size, what, name), []).append(took_it)
     spark.stop()
-    for (size, name), found in times.items():
-        print(f"{size:<18} {name:<12}" + "".join(f"{took:7.2f}" for took in found) + f"   median {median(found):.2f} s")
-    for size in sizes:
-        ratios = [a / b for a, b in zip(times[size, "file_stream"], times[size, "spark text"], strict=True)]
-        print(f"{size:<18} {'ratio':<12}" + "".join(f"{ratio:7.2f}" for ratio in ratios) + f"   median {median(ratios):.2f}")
+    for (size, what, name), found in times.items():
+        show(f"{size:<18} {what:<6} {name}", found)
+    for size, what in itertools.product(sizes, ("query", "batch")):
+        pairs = zip(times[size, what, "file_stream"], times[size, what, "spark text"], strict=True)
+        show(f"{size:<18} {what:<6} ratio", [ours_took / sparks for ours_took, sparks in pairs])
+
+
+def show(name: str, figures: list[float]) -> None:
+    print(f"{name:<38}" + "".join(f"{one:7.2f}" for one in figures) + f"   median {median(figures):.2f}")
 
 
 def text(spark: Any, folder: Path) -> Any:
