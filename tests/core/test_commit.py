@@ -174,6 +174,16 @@ def test_an_abort_touches_nothing_of_a_batch_that_is_decided(sink: Toy) -> None:
     assert work(sink) == [("discard", "b")]
 
 
+def test_an_abort_removes_what_was_staged_for_a_batch_that_others_have_decided(sink: Toy) -> None:
+    for number in range(2):
+        Commit(sink).finish(batch(number), staged("a"))
+    work(sink)
+    commit = Commit(sink)
+    commit.abort(batch(1), [*staged("a"), *staged("late")])
+    commit.abort(batch(0), staged("refused"))
+    assert work(sink) == [("discard", "late"), ("discard", "refused")]
+
+
 def test_a_batch_known_to_be_written_is_recorded_and_not_published(tmp_path: Path) -> None:
     made = Toy.of({"onLostLedger": "written"})
     assert isinstance(made, Toy)

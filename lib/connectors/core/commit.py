@@ -117,10 +117,13 @@ class Commit:
             compare_replay(last, rows, checksum, self.policy)
 
     def abort(self, batch: Batch, committables: Sequence[Committable | None]) -> None:
-        """The batch failed. Its stage goes, unless the ledger has the batch: what was decided is carried through."""
+        """The batch failed. Its stage goes, except what the ledger has decided: that is carried through."""
         last = self.last(batch.query)
-        if last is None or last.batch < batch.number:
+        if last is None or last.batch != batch.number:
             self.discard(committables)
+        elif isinstance(self.committer, Committer):
+            decided = {dumps(one) for one in last.committables}
+            self.discard([one for one in committables if one is not None and dumps(asdict(one)) not in decided])
 
     def recover(self, batch: Batch) -> None:
         """Publishes what was recorded and not finished, and sweeps old staging."""
