@@ -1,10 +1,9 @@
-"""What all tests share: one Spark session on this machine, made when the first test asks for it."""
+"""What all tests share: the Spark sessions, each made when the first test asks for it."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +17,22 @@ os.environ["PYTHONPATH"] = os.pathsep.join([str(LIBRARY), str(LIBRARY.parent), o
 os.environ["PYSPARK_PYTHON"] = sys.executable
 
 
+pytest_plugins = ["connectors.testing.environments"]
+
+
 @pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
-    from connectors.testing.child import session
+def environment_conf() -> dict[str, str]:
     from connectors.workbench.jars import delta_jars
 
-    delta = {
+    return {
         "spark.jars": ",".join(delta_jars({})),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.databricks.delta.snapshotPartitions": "1",
     }
-    made = session("local[2,4]", delta)
-    yield made
-    made.stop()
+
+
+@pytest.fixture(scope="session")
+def spark(environments: Any) -> Any:
+    """The session on this machine, for tests that need only one."""
+    return environments.use("local").spark

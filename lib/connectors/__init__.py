@@ -17,17 +17,20 @@ __all__ = ["foreach_batch", "guarantees", "register"]
 def register(spark: SparkSession, *more: type) -> None:
     """Makes every ``connectors.<system>`` format known to ``spark``, and ``more`` sources and sinks of your own.
 
-    A connector of your own must be importable by Spark's workers: a module on PYTHONPATH, or a class of the notebook.
-    Raises ``ImportError``, naming the minimum, where PySpark is too old.
+    The library reaches Spark's workers by itself, also on a Spark Connect server that has never heard of it. A class of
+    the notebook does, too; a module of your own must be on the workers' PYTHONPATH, except on Spark Connect, where it is
+    sent along. Raises ``ImportError``, naming the minimum, where PySpark or the Connect server is too old.
     """
     from .spark.session import require_spark
 
-    require_spark()
+    require_spark(spark)
     from .spark.formats import register_formats
+    from .spark.library import reach
     from .systems import add_system, all_systems
 
     for kind in more:
         add_system(kind)
+    reach(spark, more)
     register_formats(spark, all_systems())
 
 
@@ -60,6 +63,9 @@ def foreach_batch(
     Options may also be keywords: ``file_format="json"`` is ``fileFormat``. Everything is checked here, without
     contacting the target; :class:`~connectors.core.errors.Misconfigured` lists all that is wrong.
     """
+    from .spark.session import require_spark
+
+    require_spark()
     from .spark.foreach_batch import ForeachBatch, Several
     from .systems import sink_class
 

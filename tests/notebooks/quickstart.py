@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +68,14 @@ def results(root: Path) -> dict[str, list[Any]]:
         "quarantine": _rows(delta(root / "quarantine"), "id"),
         "delays": per_day.sort_by([("date", "ascending"), ("origin", "ascending"), ("carrier", "ascending")]).to_pylist(),
         "dead_letters": sorted(letters["record"].to_pylist()),
+        "totals": _totals(root / "delivered.db"),
     }
+
+
+def _totals(database: Path) -> list[Any]:
+    with closing(sqlite3.connect(database)) as connection:
+        columns = "carrier, flights, departed, delay_minutes, last_seen, airline"
+        return connection.execute(f"SELECT {columns} FROM airline_totals ORDER BY carrier").fetchall()
 
 
 def _rows(table: pa.Table, key: str) -> list[Any]:

@@ -28,6 +28,7 @@ def test_every_line_is_in_exactly_one_place(undisturbed: Path) -> None:
     assert len(found["dead_letters"]) == DAMAGE
     assert len(found["flights"]) + len(found["quarantine"]) + DAMAGE == ROWS
     assert sum(row["flights_sum"] for row in found["delays"]) == len(found["flights"])
+    assert sum(row[1] for row in found["totals"]) == len(found["flights"])
     assert len({row["id"] for row in found["flights"]}) == len(found["flights"])
 
 
@@ -47,7 +48,12 @@ def test_a_second_run_adds_nothing(undisturbed: Path) -> None:
 
 def test_a_killed_run_is_finished_by_the_next_ones(undisturbed: Path, tmp_path: Path) -> None:
     root = data(tmp_path, ROWS)
-    moments = ("checkpoints/ingest/offsets/1", "flights/_delta_log/*2.json", "daily_delays/.connectors/*/stage/*/*")
+    moments = (
+        "checkpoints/ingest/offsets/1",
+        "flights/_delta_log/*2.json",
+        "daily_delays/.connectors/*/stage/*/*",
+        "checkpoints/totals/offsets/0",
+    )
     _kill_at(moments, tmp_path, root, ROWS, random.Random(7))
     assert_same(results(data(undisturbed, ROWS)), results(root))
 
@@ -66,6 +72,7 @@ def test_all_flights_survive_many_kills(tmp_path: Path) -> None:
         "checkpoints/deliver/offsets/0",
         "daily_delays/.connectors/*/stage/*/*",
         "daily_delays/.connectors/*/ledger/*/*.json",
+        "checkpoints/totals/offsets/0",
     )
     _kill_at(moments, tmp_path / "killed", data(tmp_path / "killed", 0), 0, chance)
     assert_same(results(data(workdir, 0)), results(data(tmp_path / "killed", 0)))

@@ -29,6 +29,7 @@ class DeltaContext(SinkContext):
 
 class TestDelta(SparkSinkSuite):
     context = DeltaContext
+    everywhere = True
 
 
 @pytest.fixture

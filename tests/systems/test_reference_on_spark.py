@@ -7,14 +7,17 @@ from .reference_contexts import BufferedContext, FilesContext, FileStreamContext
 
 class TestSequence(SparkSourceSuite):
     context = SequenceContext
+    everywhere = True
 
 
 class TestFileStream(SparkSourceSuite):
     context = FileStreamContext
+    everywhere = True
 
 
 class TestBuffered(SparkSinkSuite):
     context = BufferedContext
+    everywhere = True
 
 
 class TestFiles(SparkSinkSuite):

@@ -9,6 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from connectors.spark.session import canceling, forget_connection
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -55,14 +57,14 @@ class Engine:
 
     def cancel(self) -> None:
         """Ends all running Spark jobs, after a call was interrupted while it waited for one."""
-        _forget_connection()
+        forget_connection()
         spark = self.session
         if spark is None:
             return
         # A new thread has its own link to the JVM; that of this thread was cut in the middle of a call.
-        canceling = threading.Thread(target=_quietly(_cancel_all(spark)), daemon=True)
-        canceling.start()
-        canceling.join(_PATIENCE)
+        thread = threading.Thread(target=_quietly(canceling(spark)), daemon=True)
+        thread.start()
+        thread.join(_PATIENCE)
 
     def stop(self) -> None:
         """Stops the session, if this run started it."""
@@ -95,28 +97,9 @@ def _stop(query: Any) -> str:
     return name
 
 
-def _cancel_all(spark: SparkSession) -> Callable[[], Any]:
-    if hasattr(spark, "_jsparkSession"):
-        return spark.sparkContext.cancelAllJobs
-    return spark.interruptAll
-
-
 def _quietly(call: Callable[[], Any]) -> Callable[[], None]:
     def called() -> None:
         with suppress(Exception):
             call()
 
     return called
-
-
-def _forget_connection() -> None:
-    """Closes this thread's connection to the JVM, so that its next call does not read an old answer."""
-    if "pyspark" not in sys.modules:
-        return
-    from pyspark import SparkContext
-
-    gateway = SparkContext._gateway
-    client: Any = getattr(gateway, "_gateway_client", None)
-    connection = client.get_thread_connection() if hasattr(client, "get_thread_connection") else None
-    if connection is not None:
-        connection.close()

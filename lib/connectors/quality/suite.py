@@ -14,6 +14,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from ..core.errors import Misconfigured, Problem
+from ..spark.library import Carried
 from .check import Check, RowCheck
 from .judge import cached, judge
 from .report import Outcome, Report
@@ -141,7 +142,7 @@ class BatchCounts(NamedTuple):
     quarantined: int
 
 
-class SplitBatch:
+class SplitBatch(Carried):
     """What :meth:`Checks.foreach_batch` returns. ``last`` has the counts of the last finished batch.
 
     On Spark Connect a stream calls a copy of it on the server, so that ``last`` stays None at the client; the

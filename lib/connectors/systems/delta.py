@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _MARK = "connectors"
 _RECENT = 20
+_MISSING = ("DELTA_MISSING_DELTA_TABLE", "DELTA_PATH_DOES_NOT_EXIST", "DELTA_TABLE_NOT_FOUND", "TABLE_OR_VIEW_NOT_FOUND")
 
 
 class DeltaSink(Sink):
@@ -71,9 +72,10 @@ class DeltaCommitter(GlobalCommitter):
 
     def commit(self, entry: Entry, committables: Sequence[Committable]) -> None:
         """Records only: rows come through :meth:`commit_frame`."""
-        table = self._table()
-        if table is not None:
-            nothing = table.toDF().limit(0)
+        if self._exists():
+            from pyspark.sql import SparkSession
+
+            nothing = SparkSession.active().sql(f"SELECT * FROM {self._name()} LIMIT 0")
             self.commit_frame(nothing, Batch(self.sink.sink_id(), entry.query, entry.batch))
 
     def commit_frame(self, frame: DataFrame, batch: Batch) -> None:
@@ -90,24 +92,36 @@ class DeltaCommitter(GlobalCommitter):
         """Nothing is staged."""
 
     def _entries(self, newest: int | None) -> list[Entry]:
-        table = self._table()
-        if table is None:
+        if not self._exists():
             return []
-        history = table.history() if newest is None else table.history(newest)
+        from pyspark.sql import SparkSession
+
+        # SQL, unlike Delta's own Python classes, needs no part of Delta beside the Connect server's jars.
+        limit = "" if newest is None else f" LIMIT {newest}"
+        history = SparkSession.active().sql(f"DESCRIBE HISTORY {self._name()}{limit}")
         marked = history.where(f"userMetadata LIKE '{{\"{_MARK}\"%'").select("userMetadata", "operationMetrics")
         found = [(json.loads(row.userMetadata)[_MARK], row.operationMetrics) for row in marked.collect()]
         return [_entry(mark, metrics) for mark, metrics in found if mark["sink"] == self.sink.sink_id()]
 
-    def _table(self) -> Any:
-        """The table; ``None`` as long as nothing was written."""
-        from delta.tables import DeltaTable
+    def _name(self) -> str:
+        """The table, as SQL names it."""
+        path = self.sink.values["path"]
+        return f"delta.`{str(path).replace('`', '``')}`" if path else str(self.sink.values["table"])
+
+    def _exists(self) -> bool:
+        """False as long as nothing was written."""
+        from pyspark.errors import AnalysisException
         from pyspark.sql import SparkSession
 
-        spark = SparkSession.active()
-        path, name = self.sink.values["path"], self.sink.values["table"]
-        if path:
-            return DeltaTable.forPath(spark, path) if DeltaTable.isDeltaTable(spark, path) else None
-        return DeltaTable.forName(spark, name) if spark.catalog.tableExists(name) else None
+        if not self.sink.values["path"]:
+            return bool(SparkSession.active().catalog.tableExists(self.sink.values["table"]))
+        try:
+            SparkSession.active().sql(f"DESCRIBE DETAIL {self._name()}").collect()
+        except AnalysisException as error:
+            if error.getCondition() in _MISSING:
+                return False
+            raise
+        return True
 
 
 def _entry(mark: Mapping[str, Any], metrics: Mapping[str, str] | None) -> Entry:

@@ -6,8 +6,10 @@ made. A kill that one of them reaches ends Python and the JVM; Spark's Python wo
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -17,6 +19,7 @@ from typing import Any
 
 import connectors
 
+from ..spark.session import driver_process, log_fatal_only
 from .faults import FailureInjector
 from .spark_query import SparkQuery
 
@@ -34,6 +37,7 @@ def session(master: str, conf: dict[str, str]) -> Any:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.sql.streaming.stopTimeout": "60s",
         "spark.python.daemon.module": "connectors.workbench.daemon",
+        "spark.executorEnv.PYTHONPATH": library_first(),
         # Sessions of seconds: what the second compiler costs never comes back.
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         **conf,
@@ -42,18 +46,25 @@ def session(master: str, conf: dict[str, str]) -> Any:
     for key, value in settings.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("FATAL")
+    log_fatal_only(spark)
     connectors.register(spark)
     return spark
 
 
+def library_first() -> str:
+    """A ``PYTHONPATH`` with the library and everything that this process can import."""
+    paths = [str(Path(connectors.__file__).parents[1]), *sys.path, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    return os.pathsep.join(dict.fromkeys(filter(None, paths)))
+
+
 def main(spec: str) -> None:
     """Runs the queries of ``spec`` to their ends."""
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
     plan = json.loads(Path(spec).read_text())
     spark = session(plan["master"], plan["conf"])
     queries = [SparkQuery(**query) for query in plan["queries"]]
     for query in queries:
-        FailureInjector(query.faults).spare_nobody(os.getpid(), spark.sparkContext._gateway.proc.pid)
+        FailureInjector(query.faults).spare_nobody(os.getpid(), driver_process(spark))
     running = [_started(query, spark) for query in queries]
     Path(plan["ready"]).touch()
     for started in running:
@@ -75,14 +86,12 @@ def start_child(folder: Path, master: str, queries: list[SparkQuery], **conf: st
     (folder / "ready").unlink(missing_ok=True)
     plan = {"master": master, "conf": conf, "queries": [asdict(query) for query in queries], "ready": str(folder / "ready")}
     (folder / "spec.json").write_text(json.dumps(plan))
-    library = str(Path(connectors.__file__).parents[1])
-    paths = [library, *(entry for entry in sys.path if entry), os.environ.get("PYTHONPATH", "")]
     with (folder / "log").open("ab") as log:
         return subprocess.Popen(
             [sys.executable, "-m", "connectors.testing.child", str(folder / "spec.json")],
             stdout=log,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+            env={**os.environ, "PYTHONPATH": library_first()},
             start_new_session=True,
         )
 

@@ -10,8 +10,10 @@ import json
 import os
 import random
 import signal
+import subprocess
 import time
 import uuid
+from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -38,7 +40,9 @@ class Action(str, Enum):
     RAISE = "an error"
     OUTAGE = "a transient error, as of a system that is away"
     KILL = "kill -9"
+    KILL_EXECUTOR = "kill -9 of the executors that end_executors() names, else of this task's"
     HOLD = "the process stands still until release() is called: a zombie"
+    OUTLIVE = "as HOLD, and deaf to the signals by which Spark ends its workers: it outlives its driver"
 
 
 class Injected(Exception):
@@ -86,6 +90,19 @@ class FailureInjector:
         """Kills strike these processes, in this order, instead of the one that reaches the point."""
         (self.folder / "victims").write_text(json.dumps(pids))
 
+    def victims(self) -> list[int]:
+        """What :meth:`spare_nobody` names."""
+        named = self.folder / "victims"
+        return list(json.loads(named.read_text())) if named.exists() else []
+
+    def end_executors(self, *pids: int) -> None:
+        """:attr:`Action.KILL_EXECUTOR` strikes these processes, for a point that the driver reaches."""
+        (self.folder / "executors").write_text(json.dumps(pids))
+
+    def held(self) -> list[int]:
+        """The processes that stand still, or have stood still."""
+        return [int(file.suffix[1:]) for file in self.folder.glob("held.*")]
+
     def release(self) -> None:
         """Lets the processes go on that :attr:`Action.HOLD` has stopped."""
         (self.folder / "released").touch()
@@ -115,14 +132,36 @@ class FailureInjector:
             raise Transient(f"injected outage where {point.value}", retry_after=0.01)
         if action is Action.KILL:
             self._kill()
-        while action is Action.HOLD and not (self.folder / "released").exists():
+        if action is Action.KILL_EXECUTOR:
+            self._kill_executors()
+        if action is Action.OUTLIVE:
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if action in (Action.HOLD, Action.OUTLIVE):
+            self._hold()
+
+    def _hold(self) -> None:
+        (self.folder / f"held.{os.getpid()}").touch()
+        while not (self.folder / "released").exists():
             time.sleep(0.02)
 
     def _kill(self) -> None:
-        victims = self.folder / "victims"
-        pids = json.loads(victims.read_text()) if victims.exists() else []
-        for pid in [*pids, os.getpid()]:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
+        _end([*self.victims(), os.getpid()])
+
+    def _kill_executors(self) -> None:
+        named = self.folder / "executors"
+        _end(json.loads(named.read_text()) if named.exists() else [executor_process()])
+
+
+def executor_process() -> int:
+    """In a task: the id of the JVM that started this worker; a daemon of Spark's stands between the two."""
+    asked = subprocess.run(["ps", "-o", "ppid=", "-p", str(os.getppid())], capture_output=True, text=True, check=True)
+    return int(asked.stdout)
+
+
+def _end(pids: Sequence[int]) -> None:
+    for pid in pids:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue

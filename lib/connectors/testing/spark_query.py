@@ -12,6 +12,7 @@ import connectors
 
 from ..core.sink import Sink
 from ..spark.foreach_batch import ForeachBatch
+from ..spark.library import Carried
 from .faults import FailureInjector, Point
 from .faulty import faulty_sink
 
@@ -58,7 +59,7 @@ class SparkQuery:
         newest.with_name(f".{newest.name}.crc").unlink(missing_ok=True)
 
 
-class _Watched:
+class _Watched(Carried):
     """A ``foreachBatch`` function that passes the last point of a batch."""
 
     def __init__(self, sink: Sink, injector: FailureInjector) -> None:

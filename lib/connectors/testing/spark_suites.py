@@ -1,6 +1,6 @@
 """The suites on Spark: the same contexts, fewer cases, since each of them starts real queries.
 
-They need a fixture ``spark``: a session in which ``connectors.register`` was called. The cases of
+They need the plugin :mod:`connectors.testing.environments`, which gives them their sessions. The cases of
 :class:`~connectors.testing.source_suite.SourceSuite` and :class:`~connectors.testing.sink_suite.SinkSuite` go through
 every fault without Spark; these show that Spark keeps the same contract.
 """
@@ -20,6 +20,7 @@ import pytest
 from ..core.sink import Guarantee
 from .compare import same_records
 from .contexts import SinkContext, SourceContext
+from .environments import Environment
 from .faults import FailureInjector, Point
 from .spark_query import SparkQuery
 
@@ -30,6 +31,12 @@ class SparkSourceSuite:
     """The cases of a source on Spark. A subclass sets ``context``."""
 
     context: ClassVar[type[SourceContext]]
+    everywhere: ClassVar[bool] = False
+    """Whether the essential cases always run in every environment, not only when they are chosen."""
+
+    @pytest.fixture
+    def spark(self, environment: Environment) -> Any:
+        return environment.spark
 
     @pytest.fixture
     def system(self, tmp_path: Path) -> Iterator[SourceContext]:
@@ -43,6 +50,7 @@ class SparkSourceSuite:
         rows = spark.read.format(f"connectors.{system.source.name}").options(**system.options()).load()
         same_records(written, rows.collect())
 
+    @pytest.mark.essential
     def test_a_stream_that_is_started_again_reads_everything_once(
         self, spark: Any, system: SourceContext, tmp_path: Path
     ) -> None:
@@ -63,6 +71,12 @@ class SparkSinkSuite:
     """The cases of a sink on Spark. A subclass sets ``context``. Kills of a driver are in :mod:`connectors.testing.kills`."""
 
     context: ClassVar[type[SinkContext]]
+    everywhere: ClassVar[bool] = False
+    """Whether the essential cases always run in every environment, not only when they are chosen."""
+
+    @pytest.fixture
+    def spark(self, environment: Environment) -> Any:
+        return environment.spark
 
     @pytest.fixture
     def target(self, tmp_path: Path) -> Iterator[SinkContext]:
@@ -77,6 +91,7 @@ class SparkSinkSuite:
             pytest.skip(f"not a carrier of {target.sink.name}")
         return spark_query(target, tmp_path, request.param)
 
+    @pytest.mark.essential
     def test_a_stream_writes_every_row_through_faults_of_tasks(
         self, spark: Any, target: SinkContext, query: SparkQuery
     ) -> None:
@@ -98,6 +113,7 @@ class SparkSinkSuite:
         query.run(spark)
         self._expect(target)
 
+    @pytest.mark.essential
     def test_a_batch_that_spark_replays_is_not_written_again(
         self, spark: Any, target: SinkContext, query: SparkQuery
     ) -> None:

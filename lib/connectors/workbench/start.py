@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from connectors.core.errors import Misconfigured, Problem
+from connectors.spark.session import classic_is_running, require_spark
 
 from .jars import delta_jars
 from .java import use_java
@@ -39,6 +40,8 @@ def start(conf: Mapping[str, Any] | None = None, master: str | None = None, log:
     from connectors import register
 
     settings = {key: _text(value) for key, value in (conf or {}).items()}
+    _spark_session_class()
+    require_spark()  # before a JVM is started for nothing
     spark = running()
     if spark is None:
         spark = _connected(settings, master) if (master or "").startswith("sc://") else _local(settings, master, log)
@@ -57,10 +60,7 @@ def running() -> SparkSession | None:
 
 
 def _of_running_context(spark_session: type[SparkSession]) -> SparkSession | None:
-    from pyspark import SparkContext
-
-    context = SparkContext._active_spark_context
-    return None if context is None else spark_session.builder.getOrCreate()
+    return spark_session.builder.getOrCreate() if classic_is_running() else None
 
 
 def _local(conf: Mapping[str, str], master: str | None, log: Path | None) -> SparkSession:

@@ -3,6 +3,25 @@
 from .base import HOST, Server, Unavailable
 from .connect_server import ConnectServer
 from .http_service import HttpService
+from .kafka_server import KafkaServer
+from .mariadb_server import MariaDbServer
+from .moto_server import MotoServer
+from .opensearch_server import OpenSearchServer
+from .postgres_server import PostgresServer
 from .redis_server import RedisServer
+from .schema_registry import SchemaRegistry
 
-__all__ = ["HOST", "ConnectServer", "HttpService", "RedisServer", "Server", "Unavailable"]
+__all__ = [
+    "HOST",
+    "ConnectServer",
+    "HttpService",
+    "KafkaServer",
+    "MariaDbServer",
+    "MotoServer",
+    "OpenSearchServer",
+    "PostgresServer",
+    "RedisServer",
+    "SchemaRegistry",
+    "Server",
+    "Unavailable",
+]

@@ -2,28 +2,42 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import socket
 import sys
+import sysconfig
+import venv
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 
 from .base import HOST, Server, Unavailable, free_ports
 
+_LIBRARY = Path(__file__).resolve().parents[3]
+_PRELOADED = """\
+import pandas, pyarrow  # noqa: what a worker needs half a second for
+import pyspark.daemon, pyspark.worker
+
+if __name__ == "__main__":
+    pyspark.daemon.manager()
+"""
+
 
 class ConnectServer(Server):
-    """A Spark Connect server with ``local[2,4]``. ``url`` goes to ``SparkSession.builder.remote``; ``conf`` is Spark's.
+    """A Spark Connect server. ``url`` goes to ``SparkSession.builder.remote``; ``conf`` is Spark's.
 
-    Its Python workers find this library, and what else is on ``PYTHONPATH``.
+    Its Python workers find this library and what else is on ``PYTHONPATH``; with ``library=False`` they have what is
+    installed, and nothing of ours: as on somebody else's server.
     """
 
-    def __init__(self, conf: Mapping[str, str] | None = None) -> None:
+    def __init__(self, conf: Mapping[str, str] | None = None, *, library: bool = True, master: str = "local[2,4]") -> None:
         super().__init__()
-        spec = find_spec("pyspark")
-        if spec is None or spec.origin is None:
+        spec = importlib.util.find_spec("pyspark")
+        if spec is None or spec.origin is None or importlib.util.find_spec("grpc") is None:
             raise Unavailable("install pyspark[connect]")
         self.home = Path(spec.origin).parent
+        self.master = master
+        self.library = library
         (self.port,) = free_ports(1)
         self.url = f"sc://{HOST}:{self.port}"
         self.conf = {
@@ -36,13 +50,34 @@ class ConnectServer(Server):
         }
 
     def launch(self) -> None:
-        settings = [part for key, value in self.conf.items() for part in ("--conf", f"{key}={value}")]
-        submit = [str(self.home / "bin" / "spark-submit"), "--master", "local[2,4]", *settings]
+        python = self._python()
+        conf = self.conf if self.library else {"spark.python.daemon.module": "preloaded", **self.conf}
+        settings = [part for key, value in conf.items() for part in ("--conf", f"{key}={value}")]
+        submit = [str(self.home / "bin" / "spark-submit"), "--master", self.master, *settings]
         server = ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]
-        library = os.pathsep.join([str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")])
-        env = {"SPARK_HOME": str(self.home), "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": library}
-        self.spawn([*submit, *server], env)
+        self.spawn([*submit, *server], {"SPARK_HOME": str(self.home), "SPARK_LOCAL_IP": HOST, **python})
 
     def ready(self) -> bool:
         with socket.create_connection((HOST, self.port), 1):
             return True
+
+    def _python(self) -> dict[str, str]:
+        if self.library:
+            path = os.pathsep.join([str(_LIBRARY), os.environ.get("PYTHONPATH", "")])
+            return {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": path}
+        (self.folder / "preloaded.py").write_text(_PRELOADED)
+        return {"PYSPARK_PYTHON": str(_bare_python(self.folder / "python")), "PYTHONPATH": str(self.folder)}
+
+
+def _bare_python(folder: Path) -> Path:
+    """A Python that has everything this one has, except packages that are installed as a link to their sources."""
+    purelib = Path(sysconfig.get_paths()["purelib"])
+    if (purelib / "connectors").exists():
+        raise Unavailable("the library is installed; a server without it needs it as a link (pip install --editable)")
+    if not (folder / "bin" / "python").exists():
+        venv.create(folder, with_pip=False, symlinks=True)
+        base = {"base": str(folder), "platbase": str(folder)}
+        inside = sysconfig.get_path("purelib", "posix_prefix", base)
+        # A path file names a folder; the path files in *that* folder, of editable installs, are not read.
+        (Path(inside) / "installed.pth").write_text(f"{purelib}\n")
+    return folder / "bin" / "python"

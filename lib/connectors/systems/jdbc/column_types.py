@@ -1,0 +1,128 @@
+"""Types of Spark's columns in databases, and back. Arrow stands between the two.
+
+=====================  ==================  ===============  ================  ===============
+Spark (Arrow)          postgresql          sqlite           duckdb            mariadb
+=====================  ==================  ===============  ================  ===============
+boolean                boolean             BOOLEAN (0, 1)   BOOLEAN           BOOL
+byte, short            smallint            SMALLINT         SMALLINT          SMALLINT
+integer, long          integer, bigint     INTEGER, BIGINT  INTEGER, BIGINT   INTEGER, BIGINT
+float, double          real, double        FLOAT, DOUBLE    FLOAT, DOUBLE     FLOAT, DOUBLE
+decimal(p, s)          numeric(p, s)       TEXT             DECIMAL(p, s)     DECIMAL(p, s)
+string                 text                TEXT             VARCHAR           LONGTEXT
+binary                 bytea               BLOB             BLOB              LONGBLOB
+date                   date                DATE (ISO text)  DATE              DATE
+timestamp              timestamptz         DATETIME, UTC    TIMESTAMPTZ       DATETIME(6), UTC
+timestamp_ntz          timestamp           DATETIME         TIMESTAMP         DATETIME(6)
+array, struct, map     jsonb               TEXT (JSON)      JSON              LONGTEXT (JSON)
+=====================  ==================  ===============  ================  ===============
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...core.serde import to_json
+
+
+def is_json(kind: pa.DataType) -> bool:
+    """True for what is stored as JSON: arrays, structs and maps."""
+    return bool(pa.types.is_nested(kind))
+
+
+def family(kind: pa.DataType) -> str:
+    """``kind`` as one word, or ``""`` for what no database here has (intervals, void)."""
+    tests = (
+        ("bool", pa.types.is_boolean), ("int8", pa.types.is_int8), ("int16", pa.types.is_int16), ("int32", pa.types.is_int32),
+        ("int64", pa.types.is_int64), ("float32", pa.types.is_float32), ("float64", pa.types.is_float64),
+        ("decimal", pa.types.is_decimal), ("string", pa.types.is_string), ("string", pa.types.is_large_string),
+        ("binary", pa.types.is_binary), ("binary", pa.types.is_large_binary), ("date", pa.types.is_date32), ("json", is_json),
+    )  # fmt: skip
+    if pa.types.is_timestamp(kind):
+        return "timestamp" if kind.tz else "timestamp_ntz"
+    return next((name for name, test in tests if test(kind)), "")
+
+
+def flat_schema(schema: pa.Schema) -> pa.Schema:
+    """``schema`` as it is staged: what becomes JSON is text."""
+    return pa.schema([pa.field(one.name, pa.string() if is_json(one.type) else one.type, one.nullable) for one in schema])
+
+
+def flat(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """``batch`` with arrays, structs and maps as JSON text."""
+    if not any(is_json(field.type) for field in batch.schema):
+        return batch
+    columns = [_as_json(column) if is_json(column.type) else column for column in batch.columns]
+    return pa.RecordBatch.from_arrays(columns, schema=flat_schema(batch.schema))
+
+
+def _as_json(column: pa.Array) -> pa.Array:
+    return pa.array([None if value is None else _json(value, column.type) for value in column.to_pylist()], pa.string())
+
+
+def _json(value: Any, kind: pa.DataType) -> str:
+    text = to_json({"v": _plain(value, kind)})
+    return text[len('{"v": ') : -1]
+
+
+def _plain(value: Any, kind: pa.DataType) -> Any:
+    """Arrow gives a map as a list of pairs; JSON has objects."""
+    if value is None:
+        return None
+    if pa.types.is_map(kind):
+        return {_key(key): _plain(item, kind.item_type) for key, item in value}
+    if pa.types.is_struct(kind):
+        return {kind.field(n).name: _plain(value[kind.field(n).name], kind.field(n).type) for n in range(kind.num_fields)}
+    if pa.types.is_nested(kind):
+        return [_plain(item, kind.value_type) for item in value]
+    return value
+
+
+def _key(key: Any) -> str:
+    return key if isinstance(key, str) else json.dumps(key, default=str)
+
+
+def as_python(batch: pa.RecordBatch, *, plain: bool) -> list[tuple[Any, ...]]:
+    """The rows of a flat batch for a driver's ``executemany``.
+
+    ``plain`` is for databases without types of their own for times and decimals: text that SQLAlchemy reads back.
+    Times with a zone become UTC without one.
+    """
+    columns = [_cells(column, plain) for column in batch.columns]
+    return list(zip(*columns, strict=True)) if columns else [()] * batch.num_rows
+
+
+def _cells(column: pa.Array, plain: bool) -> Sequence[Any]:
+    kind = column.type
+    if pa.types.is_timestamp(kind):
+        column = column.cast(pa.timestamp("us"))  # UTC, without a zone
+    cells: list[Any] = column.to_pylist()
+    if not plain:
+        return cells
+    if pa.types.is_timestamp(kind):
+        return [None if cell is None else _stamp(cell) for cell in cells]
+    if pa.types.is_date32(kind) or pa.types.is_decimal(kind):
+        return [None if cell is None else _text(cell) for cell in cells]
+    return cells
+
+
+def _stamp(moment: datetime.datetime) -> str:
+    return moment.strftime("%Y-%m-%d %H:%M:%S.%f") if moment.year >= 1000 else moment.isoformat(" ", "microseconds")
+
+
+def _text(cell: datetime.date | Decimal) -> str:
+    return format(cell, "f") if isinstance(cell, Decimal) else cell.isoformat()
+
+
+def fitted(batch: pa.RecordBatch, kinds: Sequence[pa.DataType]) -> pa.RecordBatch:
+    """``batch`` with its columns cast to ``kinds``, each value unchanged. Raises ``pa.ArrowInvalid`` if one does not fit."""
+    columns = [
+        column if column.type == kind else pc.cast(column, kind) for column, kind in zip(batch.columns, kinds, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)

@@ -1,0 +1,216 @@
+"""The commit of a batch in the database: the ledger row first, then the rows, in one transaction."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from ...core.errors import Fatal, Misconfigured, Poison, Problem, Transient
+from ...core.folder import TargetFolder
+from ...core.ledger import Entry, is_stream
+from ...core.rejects import Rejects
+from ...core.retry import Retry
+from ...core.sink import Committable, GlobalCommitter
+from .connection import Connection
+from .dialects import Table
+from .ledger import TableLedger, pending, with_pending
+from .moving import Move
+from .prepared import Prepared
+from .staging import age_of, stage_prefix, staged_columns, staged_file, unpacked
+from .target import Plan, Target
+
+if TYPE_CHECKING:
+    from . import JdbcSink
+
+_TEMPORARY = Table("connectors_staged")
+
+
+class _Enough(Exception):
+    """Ends a trial, so that it is rolled back."""
+
+
+class JdbcCommitter(GlobalCommitter):
+    """Commits batches, carries through what was decided, and removes what no run needs."""
+
+    def __init__(self, sink: JdbcSink) -> None:
+        self.sink = sink
+        self._dialect = sink.dialect()
+        self._target = Target(sink.values, self._dialect)
+        self._ledger = TableLedger(self._dialect, self._target.table.beside("connectors_ledger"), sink.sink_id())
+
+    def last(self, query: str) -> Entry | None:
+        with self._connected() as connection:
+            entry = self._ledger.last(connection, query)
+            return self._carried_through(connection, entry) if entry and pending(entry) else entry
+
+    def queries(self) -> frozenset[str]:
+        with self._connected() as connection:
+            return self._ledger.queries(connection)
+
+    def commit(self, entry: Entry, committables: Sequence[Committable]) -> None:
+        self._refuse_unrepeatable(entry)
+        staged = [one for one in committables if one.data.get("stage") or one.data.get("file")]
+        prepared = [one.data["prepared"] for one in committables if one.data.get("prepared")]
+        with self._connected() as connection:
+            self._ledger.make(connection)
+            plan = self._plan(connection, staged)
+            names = Prepared(connection, self.sink.sink_id())
+            names.check(prepared)
+            move = self._move(connection, plan, staged) if plan and staged else None
+            self._transaction(connection, with_pending(entry, prepared), move)
+            names.commit(prepared)
+            if prepared:
+                self._ledger.amend(connection, with_pending(entry, []))
+            self._clean(connection, entry, committables)
+
+    def discard(self, committable: Committable) -> None:
+        data = committable.data
+        if data.get("file"):
+            self._folder().remove(data["file"])
+        elif data.get("stage") or data.get("prepared"):
+            with self._connected() as connection:
+                self._remove(connection, committable)
+
+    def sweep(self, live: frozenset[str]) -> None:
+        """Removes old staging, rolls back transactions that nobody decided, and stops if there is no target."""
+        Retry.of(self.sink.values).call(lambda: self._sweep(live))
+
+    def _sweep(self, live: frozenset[str]) -> None:
+        retention = self.sink.values["stagingRetention"]
+        if self._dialect.one_writer:
+            self._folder().sweep(retention, live)
+        with self._connected() as connection:
+            self._target.check(connection)
+            prefix = stage_prefix(self.sink.sink_id())
+            for name in self._dialect.tables(connection, self._target.table.schema, prefix):
+                if age_of(name) > retention and name.split("_")[2] not in live:
+                    connection.execute(f"DROP TABLE IF EXISTS {self._dialect.table(self._target.table.beside(name))}")
+            self._recover(connection, live)
+
+    def _recover(self, connection: Connection, live: frozenset[str]) -> None:
+        """Commits what an earlier run has decided; rolls back what no run has, and none is about to."""
+        if not self._dialect.prepares:
+            return
+        decided: set[str] = set()
+        for entry in self._ledger.entries(connection):
+            decided |= set(pending(entry))
+            if pending(entry):
+                self._carried_through(connection, entry)
+        Prepared(connection, self.sink.sink_id()).roll_back_dead(live, decided)
+
+    def _carried_through(self, connection: Connection, entry: Entry) -> Entry:
+        Prepared(connection, self.sink.sink_id()).commit(pending(entry))
+        done = with_pending(entry, [])
+        self._ledger.amend(connection, done)
+        return done
+
+    def _refuse_unrepeatable(self, entry: Entry) -> None:
+        once = not is_stream(entry.query) and entry.query.startswith("once-")
+        if once and self.sink.values["guarantee"] == "exactly-once":
+            text = "missing; exactly-once, df.write needs txnAppId and txnVersion to know itself when it is run again."
+            raise Misconfigured("connectors.jdbc", [Problem("txnAppId", text)])
+
+    def _plan(self, connection: Connection, committables: Sequence[Committable]) -> Plan | None:
+        schemas = [one.data["schema"] for one in committables if one.data.get("schema")]
+        return self._target.plan(connection, unpacked(schemas[0])) if schemas else None
+
+    def _move(self, connection: Connection, plan: Plan, staged: Sequence[Committable]) -> Move:
+        if self._dialect.one_writer:
+            self._load_files(connection, plan.schema, staged)
+            stages = [_TEMPORARY]
+        else:
+            stages = [plan.table.beside(one.data["stage"]) for one in staged]
+        move = Move(connection, plan, stages)
+        move.check_rows(sum(one.rows for one in staged))
+        move.check_keys()
+        return move
+
+    def _transaction(self, connection: Connection, entry: Entry, move: Move | None) -> None:
+        """Everything of the batch or nothing. A row that is refused is looked for in a second try."""
+        try:
+            self._try(connection, entry, move, search=False)
+        except Poison:
+            if move is None or self.rejects is None:
+                raise
+            if self._dialect.savepoints:
+                self._try(connection, entry, move, search=True)
+            else:
+                self._search_by_trial(connection, entry, move, self.rejects)
+
+    def _search_by_trial(self, connection: Connection, entry: Entry, move: Move, rejects: Rejects) -> None:
+        """Without savepoints: the shortest beginning of the stage that is refused ends with a bad row. Then all over again."""
+        first, last = self._dialect.positions(connection, move.stages[0])
+        while True:
+            try:
+                return self._try(connection, entry, move, search=False)
+            except Poison as error:
+                refused, low, high = error, first, last
+            while low < high:
+                middle = (low + high) // 2
+                try:
+                    with contextlib.suppress(_Enough), connection.transaction():
+                        self._begin(connection, entry)
+                        move.up_to(middle)
+                        raise _Enough
+                except Poison as error:
+                    refused, high = error, middle
+                else:
+                    low = middle + 1
+            move.leave_out(low, rejects, refused)
+
+    def _try(self, connection: Connection, entry: Entry, move: Move | None, *, search: bool) -> None:
+        with connection.transaction():
+            self._begin(connection, entry)
+            if move and search and self.rejects is not None:
+                move.all_but(self.rejects)
+            elif move:
+                move.all()
+            if self.rejects is not None and self.rejects.count:
+                self.rejects.decide()
+
+    def _begin(self, connection: Connection, entry: Entry) -> None:
+        self._ledger.record(connection, entry)
+        for statement in self._dialect.at_begin:
+            connection.execute(statement)
+        if entry.replace:
+            connection.execute(f"DELETE FROM {self._dialect.table(self._target.table)}")
+
+    def _load_files(self, connection: Connection, schema: pa.Schema, staged: Sequence[Committable]) -> None:
+        """Into a table that only this connection sees, and before the transaction begins."""
+        dialect, columns = self._dialect, staged_columns(self._dialect, schema)
+        connection.execute(f"DROP TABLE IF EXISTS {dialect.table(_TEMPORARY)}")
+        connection.execute(dialect.create_stage(_TEMPORARY, columns).replace("CREATE TABLE", "CREATE TEMPORARY TABLE", 1))
+        for one in staged:
+            with pa.memory_map(str(staged_file(self._folder(), one.data["file"]))) as file:
+                dialect.load(connection, _TEMPORARY, [name for name, _ in columns], pa.ipc.open_file(file))
+
+    def _clean(self, connection: Connection, entry: Entry, committables: Sequence[Committable]) -> None:
+        """The batch is committed; what is left over now is swept one day, should this fail."""
+        with contextlib.suppress(Transient, Fatal):
+            for one in committables:
+                self._remove(connection, one)
+            if entry.query.startswith("once-"):
+                self._ledger.forget(connection, entry.query)
+
+    def _remove(self, connection: Connection, committable: Committable) -> None:
+        data = committable.data
+        if data.get("file"):
+            self._folder().remove(data["file"])
+        if data.get("stage"):
+            connection.execute(f"DROP TABLE IF EXISTS {self._dialect.table(self._target.table.beside(data['stage']))}")
+        if data.get("prepared"):
+            Prepared(connection, self.sink.sink_id()).roll_back([data["prepared"]])
+
+    def _folder(self) -> TargetFolder:
+        return self.sink.folder()
+
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[Connection]:
+        connection = self._dialect.connect()
+        try:
+            yield connection
+        finally:
+            connection.close()

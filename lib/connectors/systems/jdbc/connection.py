@@ -1,0 +1,83 @@
+"""A connection to a database: explicit transactions, and errors that say what to do next."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ...core.errors import Poison
+
+if TYPE_CHECKING:
+    from .dialects import Dialect
+
+
+class Connection:
+    """A driver's connection in autocommit mode; :meth:`transaction` is explicit.
+
+    What goes wrong is raised as :class:`~connectors.core.errors.Transient` (an outage, a lost connection, a deadlock),
+    :class:`~connectors.core.errors.Poison` (a row that the database refuses) or :class:`~connectors.core.errors.Fatal`.
+    """
+
+    def __init__(self, dialect: Dialect, raw: Any) -> None:
+        self.dialect = dialect
+        self.raw = raw
+
+    def execute(self, sql: str, values: Sequence[Any] = ()) -> int:
+        """Runs a statement and returns how many rows it touched (-1 where the driver does not say)."""
+        with self.judged(), self.dialect.cursor(self.raw) as cursor:
+            self.dialect.run(cursor, sql, values)
+            return int(cursor.rowcount)
+
+    def many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+        """Runs a statement once for each of ``rows``."""
+        with self.judged(), self.dialect.cursor(self.raw) as cursor:
+            cursor.executemany(sql, rows)
+
+    def rows(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        with self.judged(), self.dialect.cursor(self.raw) as cursor:
+            self.dialect.run(cursor, sql, values)
+            return [tuple(row) for row in cursor.fetchall()]
+
+    def commit(self) -> None:
+        self.execute("COMMIT")
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Everything inside, or nothing. An error at COMMIT leaves open whether it went through."""
+        self.execute(self.dialect.begin)
+        try:
+            yield
+        except BaseException:
+            self.rollback()
+            raise
+        self.commit()
+
+    def rollback(self) -> None:
+        """Gives up what was begun; a connection that is lost has done so by itself."""
+        with contextlib.suppress(Exception):
+            self.execute("ROLLBACK")
+
+    @contextlib.contextmanager
+    def savepoint(self, name: str = "connectors_try") -> Iterator[None]:
+        """A refused row inside undoes only what is inside."""
+        self.execute(f"SAVEPOINT {name}")
+        try:
+            yield
+        except Poison:
+            self.execute(f"ROLLBACK TO SAVEPOINT {name}")
+            self.execute(f"RELEASE SAVEPOINT {name}")
+            raise
+        self.execute(f"RELEASE SAVEPOINT {name}")
+
+    def close(self) -> None:
+        with contextlib.suppress(Exception):
+            self.raw.close()
+
+    @contextlib.contextmanager
+    def judged(self) -> Iterator[None]:
+        """Turns what the driver raises into an error of ours, without the driver's traceback."""
+        try:
+            yield
+        except self.dialect.errors() as error:
+            raise self.dialect.judge(error) from None

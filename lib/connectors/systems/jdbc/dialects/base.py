@@ -1,0 +1,319 @@
+"""The parts of a dialect: names, types, the statements that move staged rows, and what an error means."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import import_module
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from ....core.errors import ConnectorError, Fatal, Misconfigured, Poison, Problem, Transient
+from ..column_types import as_python, family
+from ..connection import Connection
+from ..url import Address
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table's name; ``schema`` is ``""`` for the default one."""
+
+    name: str
+    schema: str = ""
+
+    def beside(self, name: str) -> Table:
+        """Another table in the same schema."""
+        return Table(name, self.schema)
+
+    def __str__(self) -> str:
+        return f"{self.schema}.{self.name}" if self.schema else self.name
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column as the database tells it; ``sql`` is its type there, ``kind`` that type in Arrow (``None``: no equal)."""
+
+    name: str
+    sql: str
+    kind: pa.DataType | None
+    nullable: bool = True
+    default: bool = False
+
+
+class Dialect(ABC):
+    """One kind of database, at one ``address``."""
+
+    name: ClassVar[str]
+    driver: ClassVar[str]
+    """The driver name of its SQLAlchemy URL."""
+    packages: ClassVar[dict[str, str]] = {}
+    """Modules it needs, and what to install for each."""
+    begin: ClassVar[str] = "BEGIN"
+    placeholder: ClassVar[str] = "%s"
+    at_begin: ClassVar[tuple[str, ...]] = ()
+    """Statements that follow the first one of a batch's transaction."""
+    one_writer: ClassVar[bool] = False
+    """True if only one connection may write at a time: rows are staged in files, and the driver loads them."""
+    savepoints: ClassVar[bool] = True
+    prepares: ClassVar[bool] = False
+    """True if a transaction can be prepared here and committed by another connection."""
+    tells_repeated_keys: ClassVar[bool] = False
+    """True if an upsert that meets a key twice is refused by the database itself."""
+    plain_values: ClassVar[bool] = False
+    types: ClassVar[dict[str, str]]
+    row_id: ClassVar[str] = "rowid"
+
+    def __init__(self, address: Address, timeout: float) -> None:
+        self.address = address
+        self.timeout = timeout
+
+    # connections
+
+    def connect(self) -> Connection:
+        """A new connection in autocommit mode."""
+        try:
+            return Connection(self, self.open())
+        except self.errors() as error:
+            raise self.refused(error) from None
+
+    @abstractmethod
+    def open(self) -> Any:
+        """The driver's own connection, in autocommit mode."""
+
+    @abstractmethod
+    def errors(self) -> tuple[type[Exception], ...]:
+        """What the driver raises."""
+
+    @abstractmethod
+    def judge(self, error: Exception) -> ConnectorError:
+        """``error`` of a statement as an error that says what to do next."""
+
+    def refused(self, error: Exception) -> ConnectorError:
+        """``error`` of connecting."""
+        return self.transient(error)
+
+    def cursor(self, raw: Any) -> contextlib.AbstractContextManager[Any]:
+        return contextlib.closing(raw.cursor())
+
+    def count(self, connection: Connection, sql: str, values: Sequence[Any]) -> int:
+        """Runs a statement that changes rows and returns how many."""
+        return connection.execute(sql, values)
+
+    def run(self, cursor: Any, sql: str, values: Sequence[Any]) -> None:
+        cursor.execute(sql, tuple(values)) if values else cursor.execute(sql)
+
+    def said(self, error: Exception) -> str:
+        return self.address.without_password(" ".join(str(error).split()))
+
+    def transient(self, error: Exception) -> Transient:
+        return Transient(f"{self.address}: {self.said(error)}", connector="connectors.jdbc")
+
+    def poison(self, error: Exception) -> Poison:
+        return Poison(self.said(error))
+
+    def fatal(self, error: Exception) -> Fatal:
+        return Fatal(f"{self.address} refuses a statement: {self.said(error)}")
+
+    def module(self, name: str) -> Any:
+        """A driver's module; :class:`Misconfigured` names what to install for it."""
+        try:
+            return import_module(name)
+        except ImportError as missing:
+            text = f"needs a package that is not here ({missing.name}); pip install '{self.packages[name]}'."
+            raise Misconfigured("connectors.jdbc", [Problem("url", text)]) from None
+
+    # names and types
+
+    def quote(self, name: str) -> str:
+        return '"' + name.replace('"', '""') + '"'
+
+    def table(self, table: Table) -> str:
+        return ".".join(self.quote(part) for part in (table.schema, table.name) if part)
+
+    def folded(self, name: str) -> str:
+        """``name`` as the database stores it when nobody quotes it."""
+        return name
+
+    def names(self, columns: Sequence[str]) -> str:
+        return ", ".join(map(self.quote, columns))
+
+    def slots(self, count: int) -> str:
+        return ", ".join([self.placeholder] * count)
+
+    def sql_type(self, kind: pa.DataType, *, key: bool = False) -> str | None:
+        """The type of a new column for ``kind``; ``None`` if there is none."""
+        name = self.types.get(family(kind))
+        return name.format(kind=kind) if name else None
+
+    # the catalog
+
+    @abstractmethod
+    def columns(self, connection: Connection, table: Table) -> list[Column]:
+        """The columns that can be written; empty if there is no such table."""
+
+    @abstractmethod
+    def unique_keys(self, connection: Connection, table: Table) -> list[frozenset[str]]:
+        """The columns of each primary key and unique constraint."""
+
+    @abstractmethod
+    def tables(self, connection: Connection, schema: str, prefix: str) -> list[str]:
+        """The names in ``schema`` that begin with ``prefix``."""
+
+    # statements
+
+    def add_column(self, table: Table, column: str, sql: str) -> str:
+        return f"ALTER TABLE {self.table(table)} ADD COLUMN {self.quote(column)} {sql}"
+
+    def create_stage(self, table: Table, columns: Sequence[tuple[str, str]]) -> str:
+        body = ", ".join(f"{self.quote(name)} {sql}" for name, sql in columns)
+        return f"CREATE TABLE {self.table(table)} ({body})"
+
+    def cast(self, expression: str, staged: pa.DataType, target: Column) -> str:
+        """``expression``, which was staged as ``staged``, as a value for ``target``."""
+        return expression
+
+    def insert(self, target: Table, columns: Sequence[str], select: str) -> str:
+        return f"INSERT INTO {self.table(target)} ({self.names(columns)}) {select}"
+
+    def upsert(
+        self, target: Table, columns: Sequence[str], keys: Sequence[str], updated: Sequence[str], select: str
+    ) -> str:
+        # without the WHERE, SQLite would read the ON that follows as that of a join
+        source = f"SELECT * FROM ({select}) AS connectors_new WHERE true"
+        return f"{self.insert(target, columns, source)} {self.conflict(keys, updated)}"
+
+    def conflict(self, keys: Sequence[str], updated: Sequence[str]) -> str:
+        """What ends an INSERT so that it changes the rows that are there."""
+        changes = ", ".join(f"{self.quote(name)} = EXCLUDED.{self.quote(name)}" for name in updated)
+        return f"ON CONFLICT ({self.names(keys)}) DO {f'UPDATE SET {changes}' if changes else 'NOTHING'}"
+
+    def update(self, target: Table, keys: Sequence[str], updated: Sequence[str], select: str) -> str:
+        changes = ", ".join(f"{self.quote(name)} = connectors_new.{self.quote(name)}" for name in updated)
+        same = " AND ".join(f"connectors_old.{self.quote(name)} = connectors_new.{self.quote(name)}" for name in keys)
+        return f"UPDATE {self.table(target)} AS connectors_old SET {changes} FROM ({select}) AS connectors_new WHERE {same}"
+
+    def delete(self, target: Table, keys: Sequence[str], select: str) -> str:
+        return f"DELETE FROM {self.table(target)} WHERE ({self.names(keys)}) IN ({select})"
+
+    def load(self, connection: Connection, table: Table, names: Sequence[str], rows: pa.RecordBatchFileReader) -> None:
+        """Loads a staged file, batch by batch."""
+        sql = f"INSERT INTO {self.table(table)} ({self.names(names)}) VALUES ({self.slots(len(names))})"
+        for number in range(rows.num_record_batches):
+            connection.many(sql, as_python(rows.get_batch(number), plain=self.plain_values))
+
+    # single rows of a stage
+
+    def positions(self, connection: Connection, stage: Table) -> tuple[int, int]:
+        """The first and last position of rows in a stage; not every position has a row."""
+        ((first, last),) = connection.rows(f"SELECT min({self.row_id}), max({self.row_id}) FROM {self.table(stage)}")
+        return (first, last) if first is not None else (0, -1)
+
+    def position(self) -> str:
+        """The position of a row, as SQL."""
+        return self.row_id
+
+    def between(self, first: int, last: int) -> str:
+        """A condition for the rows at the positions ``first`` to ``last``."""
+        return f"{self.row_id} BETWEEN {first} AND {last}"
+
+    # prepared transactions
+
+    def most_prepared(self, connection: Connection) -> int:
+        """How many transactions may be prepared at a time."""
+        return 0
+
+    def prepared(self, connection: Connection, prefix: str) -> dict[str, float]:
+        """The prepared transactions whose names begin with ``prefix``, and their ages in seconds."""
+        return {}
+
+    def commit_prepared(self, connection: Connection, name: str) -> None:
+        connection.execute(f"COMMIT PREPARED '{name}'")
+
+    def rollback_prepared(self, connection: Connection, name: str) -> None:
+        connection.execute(f"ROLLBACK PREPARED '{name}'")
+
+
+@lru_cache(maxsize=16)
+def _engine(url: Any, process: int) -> Any:
+    from sqlalchemy import create_engine
+    from sqlalchemy.pool import NullPool
+
+    return create_engine(url, poolclass=NullPool)
+
+
+class SqlAlchemyDialect(Dialect):
+    """A dialect whose catalog is read by SQLAlchemy; its connections are SQLAlchemy's, unpooled, so that forks are safe."""
+
+    def engine(self) -> Any:
+        sqlalchemy = self.module("sqlalchemy")
+        for name in self.packages:
+            self.module(name)
+        where = self.address
+        url = sqlalchemy.URL.create(
+            self.driver, where.user, where.password, where.host or None, where.port or None, where.database, self.parameters()
+        )
+        return _engine(url, os.getpid())
+
+    def parameters(self) -> dict[str, str]:
+        """Parameters of the SQLAlchemy URL."""
+        return dict(self.address.more)
+
+    def inspected(self) -> Any:
+        from sqlalchemy import exc, inspect
+
+        try:
+            return inspect(self.engine())
+        except exc.DBAPIError as error:
+            raise self.refused(error.orig) from None  # type: ignore[arg-type]
+
+    def columns(self, connection: Connection, table: Table) -> list[Column]:
+        from sqlalchemy import exc
+
+        try:
+            found = self.inspected().get_columns(table.name, table.schema or None)
+        except exc.NoSuchTableError:
+            return []
+        except exc.DBAPIError as error:
+            raise self.judge(error.orig) from None  # type: ignore[arg-type]
+        return [self._column(one) for one in found if not one.get("computed")]
+
+    def _column(self, told: Any) -> Column:
+        identity = told.get("identity") or told.get("autoincrement") is True
+        sql = str(told["type"].compile(self.engine().dialect))
+        return Column(told["name"], sql, self.arrow_type(told["type"]), told["nullable"], bool(told["default"] or identity))
+
+    def arrow_type(self, told: Any) -> pa.DataType | None:
+        """The Arrow type whose values a column of SQLAlchemy's type ``told`` takes as they are."""
+        return arrow_type(told)
+
+    def unique_keys(self, connection: Connection, table: Table) -> list[frozenset[str]]:
+        inspected, where = self.inspected(), (table.name, table.schema or None)
+        primary = [inspected.get_pk_constraint(*where)["constrained_columns"]]
+        unique = [one["column_names"] for one in inspected.get_unique_constraints(*where)]
+        indexed = [one["column_names"] for one in inspected.get_indexes(*where) if one["unique"]]
+        return [frozenset(columns) for columns in (*primary, *unique, *indexed) if columns and None not in columns]
+
+    def tables(self, connection: Connection, schema: str, prefix: str) -> list[str]:
+        return [name for name in self.inspected().get_table_names(schema or None) if name.startswith(prefix)]
+
+
+def arrow_type(told: Any) -> pa.DataType | None:
+    """The Arrow type of a column of SQLAlchemy's type ``told``; ``None`` where they have no equal."""
+    import sqlalchemy.types as sql
+
+    if isinstance(told, sql.Numeric) and not isinstance(told, sql.Float):
+        fits = told.precision is not None and told.precision <= 38
+        return pa.decimal128(told.precision, told.scale or 0) if fits else None
+    if isinstance(told, sql.DateTime):
+        return pa.timestamp("us", "UTC") if told.timezone else pa.timestamp("us")
+    simple = (
+        (sql.Boolean, pa.bool_()), (sql.SmallInteger, pa.int16()), (sql.BigInteger, pa.int64()), (sql.Integer, pa.int32()),
+        (sql.REAL, pa.float32()), (sql.Float, pa.float64()), (sql.Date, pa.date32()), (sql.JSON, None), (sql.Enum, None),
+        (sql.LargeBinary, pa.binary()), (sql.String, pa.string()),
+    )  # fmt: skip
+    return next((kind for declared, kind in simple if isinstance(told, declared)), None)

@@ -1,0 +1,109 @@
+"""DuckDB: a file that one process at a time may write. Loaded straight from Arrow."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from ....core.errors import ConnectorError
+from ..column_types import family
+from ..connection import Connection
+from .base import Column, Dialect, Table
+
+_ARROW = {
+    "BOOLEAN": pa.bool_(), "TINYINT": pa.int8(), "SMALLINT": pa.int16(), "INTEGER": pa.int32(), "BIGINT": pa.int64(),
+    "FLOAT": pa.float32(), "DOUBLE": pa.float64(), "VARCHAR": pa.string(), "BLOB": pa.binary(), "DATE": pa.date32(),
+    "TIMESTAMP": pa.timestamp("us"), "TIMESTAMP WITH TIME ZONE": pa.timestamp("us", "UTC"),
+}  # fmt: skip
+
+
+class DuckDb(Dialect):
+    """DuckDB 1.1 and later. It has no savepoints, so bad rows are found in trial transactions."""
+
+    name = "duckdb"
+    driver = "duckdb"
+    packages = {"duckdb": "duckdb>=1.1"}  # noqa: RUF012
+    begin = "BEGIN TRANSACTION"
+    placeholder = "?"
+    one_writer = True
+    savepoints = False
+    types = {  # noqa: RUF012
+        "bool": "BOOLEAN", "int8": "TINYINT", "int16": "SMALLINT", "int32": "INTEGER", "int64": "BIGINT", "float32": "FLOAT",
+        "float64": "DOUBLE", "decimal": "DECIMAL({kind.precision}, {kind.scale})", "string": "VARCHAR", "binary": "BLOB",
+        "date": "DATE", "timestamp": "TIMESTAMPTZ", "timestamp_ntz": "TIMESTAMP", "json": "JSON",
+    }  # fmt: skip
+
+    def open(self) -> Any:
+        raw = self._when_free()
+        raw.execute("SET TimeZone = 'UTC'")
+        return raw
+
+    def _when_free(self) -> Any:
+        """Another process may have the file; SQLite would wait for it by itself."""
+        duckdb, until = self.module("duckdb"), time.monotonic() + self.timeout
+        while True:
+            try:
+                return duckdb.connect(self.address.database)
+            except duckdb.IOException as error:
+                if "lock" not in str(error) or time.monotonic() > until:
+                    raise
+                time.sleep(0.02)
+
+    def cursor(self, raw: Any) -> contextlib.AbstractContextManager[Any]:
+        return contextlib.nullcontext(raw)  # a cursor of DuckDB is a connection with transactions of its own
+
+    def count(self, connection: Connection, sql: str, values: Sequence[Any]) -> int:
+        return int(connection.rows(sql, values)[0][0])
+
+    def errors(self) -> tuple[type[Exception], ...]:
+        return (self.module("duckdb").Error,)
+
+    def judge(self, error: Exception) -> ConnectorError:
+        duckdb = self.module("duckdb")
+        if isinstance(error, (duckdb.ConstraintException, duckdb.ConversionException, duckdb.OutOfRangeException)):
+            return self.poison(error)
+        if isinstance(error, (duckdb.IOException, duckdb.TransactionException)):
+            return self.transient(error)
+        return self.fatal(error)
+
+    def refused(self, error: Exception) -> ConnectorError:
+        return self.judge(error)
+
+    def cast(self, expression: str, staged: pa.DataType, target: Column) -> str:
+        return expression if family(staged) != "string" or target.sql == "VARCHAR" else f"CAST({expression} AS {target.sql})"
+
+    def load(self, connection: Connection, table: Table, names: Sequence[str], rows: pa.RecordBatchFileReader) -> None:
+        batches = (rows.get_batch(number) for number in range(rows.num_record_batches))
+        connection.raw.register("connectors_file", pa.RecordBatchReader.from_batches(rows.schema, batches))
+        connection.execute(f"INSERT INTO {self.table(table)} SELECT * FROM connectors_file")
+        connection.raw.unregister("connectors_file")
+
+    def columns(self, connection: Connection, table: Table) -> list[Column]:
+        sql = (
+            "SELECT column_name, data_type, is_nullable = 'YES', column_default IS NOT NULL FROM information_schema.columns "
+            "WHERE table_name = ? AND table_schema = ? AND table_catalog = current_database() ORDER BY ordinal_position"
+        )
+        found = connection.rows(sql, [table.name, table.schema or "main"])
+        return [Column(name, kind, _arrow(kind), nullable, default) for name, kind, nullable, default in found]
+
+    def unique_keys(self, connection: Connection, table: Table) -> list[frozenset[str]]:
+        sql = (
+            "SELECT constraint_column_names FROM duckdb_constraints() WHERE table_name = ? AND schema_name = ? "
+            "AND constraint_type IN ('PRIMARY KEY', 'UNIQUE') AND database_name = current_database()"
+        )
+        return [frozenset(names) for (names,) in connection.rows(sql, [table.name, table.schema or "main"])]
+
+    def tables(self, connection: Connection, schema: str, prefix: str) -> list[str]:
+        sql = "SELECT table_name FROM information_schema.tables WHERE table_schema = ? AND starts_with(table_name, ?)"
+        return [name for (name,) in connection.rows(sql, [schema or "main", prefix])]
+
+
+def _arrow(sql: str) -> pa.DataType | None:
+    if match := re.fullmatch(r"DECIMAL\((\d+),\s*(\d+)\)", sql):
+        return pa.decimal128(int(match[1]), int(match[2]))
+    return _ARROW.get(sql)

@@ -1,0 +1,111 @@
+"""MariaDB, by PyMySQL."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from ....core.errors import ConnectorError, Misconfigured, Problem
+from ..column_types import family
+from ..connection import Connection
+from .base import Column, SqlAlchemyDialect, Table
+
+_OUTAGES = {1040, 1053, 1158, 1159, 1160, 1161, 1203, 1205, 1213, 1290, 1927, 2002, 2003, 2006, 2013, 2014, 2055}
+_TEXT = "LONGTEXT CHARACTER SET utf8mb4"
+_CONFIGURATION = {1044, 1045, 1049, 1698}
+_BAD_ROWS = {1048, 1062, 1136, 1264, 1265, 1292, 1364, 1366, 1406, 1451, 1452, 1644, 3819, 4025}
+
+
+class MariaDb(SqlAlchemyDialect):
+    """MariaDB 10.6 and later."""
+
+    name = "mariadb"
+    driver = "mariadb+pymysql"
+    packages = {"pymysql": "pymysql>=1.1"}  # noqa: RUF012
+    types = {  # noqa: RUF012
+        "bool": "BOOL", "int8": "SMALLINT", "int16": "SMALLINT", "int32": "INTEGER", "int64": "BIGINT", "float32": "FLOAT",
+        "float64": "DOUBLE", "decimal": "DECIMAL({kind.precision}, {kind.scale})", "string": _TEXT, "binary": "LONGBLOB",
+        "date": "DATE", "timestamp": "DATETIME(6)", "timestamp_ntz": "DATETIME(6)", "json": _TEXT,
+    }  # fmt: skip
+    row_id = "`connectors_row`"
+
+    def open(self) -> Any:
+        where, pymysql = self.address, self.module("pymysql")
+        raw = pymysql.connect(
+            host=where.host, port=where.port, user=where.user, password=where.password or "", database=where.database,
+            autocommit=True, connect_timeout=max(1, round(self.timeout)), **{"charset": "utf8mb4", **self.address.more},
+        )  # fmt: skip
+        with raw.cursor() as cursor:
+            strict = "STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION"  # values that do not fit are refused
+            wait = max(1, round(self.timeout))
+            cursor.execute(f"SET time_zone = '+00:00', sql_mode = '{strict}', innodb_lock_wait_timeout = {wait}")
+        return raw
+
+    def errors(self) -> tuple[type[Exception], ...]:
+        return (self.module("pymysql").err.Error,)
+
+    def judge(self, error: Exception) -> ConnectorError:
+        code = error.args[0] if error.args else 0
+        if code in _BAD_ROWS:
+            return self.poison(error)
+        if code in _OUTAGES or code in (0, ""):
+            return self.transient(error)
+        return self.fatal(error)
+
+    def refused(self, error: Exception) -> ConnectorError:
+        if error.args and error.args[0] in _CONFIGURATION:
+            text = f"{self.address} cannot be used: {self.said(error)}"
+            return Misconfigured("connectors.jdbc", [Problem("url", text)])
+        return self.transient(error)
+
+    def quote(self, name: str) -> str:
+        return "`" + name.replace("`", "``") + "`"
+
+    def run(self, cursor: Any, sql: str, values: Sequence[Any]) -> None:
+        cursor.execute(sql, tuple(values) if values else None)  # None: a % in a name is no placeholder
+
+    def sql_type(self, kind: pa.DataType, *, key: bool = False) -> str | None:
+        if key and family(kind) == "string":
+            return "VARCHAR(255) CHARACTER SET utf8mb4"  # an index needs a length
+        return super().sql_type(kind, key=key)
+
+    def create_stage(self, table: Table, columns: Sequence[tuple[str, str]]) -> str:
+        numbered = (*columns, ("connectors_row", "BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY"))
+        return super().create_stage(table, numbered)
+
+    def conflict(self, keys: Sequence[str], updated: Sequence[str]) -> str:
+        names = [self.quote(name) for name in updated] or [self.quote(keys[0])]
+        changes = ", ".join(f"{name} = VALUES({name})" for name in names)
+        return f"ON DUPLICATE KEY UPDATE {changes}"
+
+    def update(self, target: Table, keys: Sequence[str], updated: Sequence[str], select: str) -> str:
+        changes = ", ".join(f"connectors_old.{self.quote(name)} = connectors_new.{self.quote(name)}" for name in updated)
+        same = " AND ".join(f"connectors_old.{self.quote(name)} = connectors_new.{self.quote(name)}" for name in keys)
+        table = self.table(target)
+        return f"UPDATE {table} AS connectors_old JOIN ({select}) AS connectors_new ON {same} SET {changes}"
+
+    def columns(self, connection: Connection, table: Table) -> list[Column]:
+        schema = self.placeholder if table.schema else "database()"
+        sql = (
+            "SELECT column_name, column_type, is_nullable = 'YES', "
+            "column_default IS NOT NULL OR extra LIKE '%%auto_increment%%' "
+            f"FROM information_schema.columns WHERE table_name = %s AND table_schema = {schema} "
+            "AND is_generated = 'NEVER' ORDER BY ordinal_position"
+        )
+        found = connection.rows(sql, [table.name, *([table.schema] if table.schema else [])])
+        return [Column(name, kind, _arrow(kind), bool(nullable), bool(default)) for name, kind, nullable, default in found]
+
+
+def _arrow(sql: str) -> pa.DataType | None:
+    if match := re.fullmatch(r"decimal\((\d+),(\d+)\)", sql):
+        return pa.decimal128(int(match[1]), int(match[2])) if int(match[1]) <= 38 else None
+    simple = (
+        ("tinyint(1)", pa.bool_()), ("smallint", pa.int16()), ("int", pa.int32()), ("bigint", pa.int64()),
+        ("float", pa.float32()), ("double", pa.float64()), ("longtext", pa.string()), ("longblob", pa.binary()),
+        ("date", pa.date32()), ("datetime(6)", pa.timestamp("us")),
+    )  # fmt: skip
+    base = re.sub(r"\(\d+\)$", "", sql) if "int(" in sql and sql != "tinyint(1)" else sql
+    return dict(simple).get(base)

@@ -1,0 +1,136 @@
+"""PostgreSQL, by psycopg; rows are loaded by ADBC's binary COPY straight from Arrow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import quote
+
+import pyarrow as pa
+
+from ....core.errors import ConnectorError, Fatal, Misconfigured, Problem
+from ..column_types import family
+from ..connection import Connection
+from .base import Column, SqlAlchemyDialect, Table
+
+_OUTAGES = ("08", "53", "57P", "40", "55P03", "55006", "XX000", "58")
+"""Lost connections, no resources, shutdown, deadlock and serialization, locks, and trouble of the server itself."""
+_BAD_ROWS = ("22", "23", "44", "P0001")
+"""Data, constraints, views with a check, and what a trigger raises."""
+_CONFIGURATION = ("password", "authentication", "does not exist", "no pg_hba.conf entry", "not permitted to log in")
+_SLOTS_PER_BLOCK = 512
+
+
+class PostgreSql(SqlAlchemyDialect):
+    """PostgreSQL 14 and later (ranges of row ids)."""
+
+    name = "postgresql"
+    driver = "postgresql+psycopg"
+    packages = {"psycopg": "psycopg[binary]>=3.2", "adbc_driver_postgresql": "adbc-driver-postgresql>=1.3"}  # noqa: RUF012
+    prepares = True
+    at_begin = ("SET CONSTRAINTS ALL IMMEDIATE",)  # a row that breaks a deferred one must not be found at COMMIT only
+    tells_repeated_keys = True
+    types = {  # noqa: RUF012
+        "bool": "boolean", "int8": "smallint", "int16": "smallint", "int32": "integer", "int64": "bigint", "float32": "real",
+        "float64": "double precision", "decimal": "numeric({kind.precision}, {kind.scale})", "string": "text",
+        "binary": "bytea", "date": "date", "timestamp": "timestamptz", "timestamp_ntz": "timestamp", "json": "jsonb",
+    }  # fmt: skip
+
+    def parameters(self) -> dict[str, str]:
+        seconds = max(1, round(self.timeout))
+        return {"connect_timeout": str(seconds), "tcp_user_timeout": str(seconds * 1000), **self.address.more}
+
+    def open(self) -> Any:
+        where, psycopg = self.address, self.module("psycopg")
+        raw = psycopg.connect(
+            host=where.host, port=where.port, user=where.user, password=where.password, dbname=where.database,
+            autocommit=True, **self.parameters(),
+        )  # fmt: skip
+        with raw.cursor() as cursor:
+            cursor.execute("; ".join(self.settings()))
+        return raw
+
+    def settings(self) -> tuple[str, ...]:
+        """What every session begins with."""
+        return (f"SET lock_timeout = {round(self.timeout * 1000)}", "SET TimeZone = 'UTC'")
+
+    def load_url(self) -> str:
+        """The address for ADBC, which takes a URL only."""
+        where = self.address
+        user = quote(where.user or "", safe="") + (f":{quote(where.password, safe='')}" if where.password else "")
+        more = "&".join(f"{name}={quote(value, safe='')}" for name, value in self.parameters().items())
+        return f"postgresql://{user}{'@' if user else ''}{where.host}:{where.port}/{quote(where.database, safe='')}?{more}"
+
+    def errors(self) -> tuple[type[Exception], ...]:
+        return (self.module("psycopg").Error, self.module("adbc_driver_manager").Error)
+
+    def judge(self, error: Exception) -> ConnectorError:
+        state = getattr(error, "sqlstate", None) or ""
+        if state == "21000":
+            return repeated_keys()
+        if state.startswith(_BAD_ROWS):
+            return self.poison(error)
+        if not state or state.startswith(_OUTAGES):
+            return self.transient(error)
+        return self.fatal(error)
+
+    def refused(self, error: Exception) -> ConnectorError:
+        text = self.said(error)
+        if any(reason in text for reason in _CONFIGURATION):
+            return Misconfigured("connectors.jdbc", [Problem("url", f"{self.address} cannot be used: {text}")])
+        return self.transient(error)
+
+    def folded(self, name: str) -> str:
+        return name.lower()
+
+    def arrow_type(self, told: Any) -> pa.DataType | None:
+        import sqlalchemy.types as sql
+
+        if isinstance(told, sql.Double):
+            return pa.float64()
+        if isinstance(told, sql.Uuid):
+            return None
+        return super().arrow_type(told)
+
+    def create_stage(self, table: Table, columns: Sequence[tuple[str, str]]) -> str:
+        return super().create_stage(table, columns).replace("CREATE TABLE", "CREATE UNLOGGED TABLE", 1)
+
+    def add_column(self, table: Table, column: str, sql: str) -> str:
+        return super().add_column(table, column, sql).replace("ADD COLUMN", "ADD COLUMN IF NOT EXISTS", 1)
+
+    def cast(self, expression: str, staged: pa.DataType, target: Column) -> str:
+        """Text goes into other types only when it is said so; all else PostgreSQL converts itself, or refuses."""
+        is_text = target.sql.upper().startswith(("TEXT", "VARCHAR", "CHAR"))
+        return expression if is_text or family(staged) != "string" else f"CAST({expression} AS {target.sql})"
+
+    def positions(self, connection: Connection, stage: Table) -> tuple[int, int]:
+        name = self.table(stage).replace("'", "''")
+        ((size,),) = connection.rows(f"SELECT pg_relation_size('{name}') / current_setting('block_size')::int")
+        return 0, int(size) * _SLOTS_PER_BLOCK - 1
+
+    def position(self) -> str:
+        return f"(ctid::text::point)[0]::bigint * {_SLOTS_PER_BLOCK} + (ctid::text::point)[1]::bigint"
+
+    def between(self, first: int, last: int) -> str:
+        """By ctid: PostgreSQL reads only those blocks, without an index."""
+        low, high = divmod(first, _SLOTS_PER_BLOCK), divmod(last, _SLOTS_PER_BLOCK)
+        return f"ctid >= '({low[0]},{low[1]})'::tid AND ctid <= '({high[0]},{high[1]})'::tid"
+
+    def most_prepared(self, connection: Connection) -> int:
+        ((most,),) = connection.rows("SHOW max_prepared_transactions")
+        return int(most)
+
+    def prepared(self, connection: Connection, prefix: str) -> dict[str, float]:
+        sql = (
+            "SELECT gid, extract(epoch FROM now() - prepared)::float FROM pg_prepared_xacts "
+            "WHERE database = current_database() AND starts_with(gid, %s)"
+        )
+        return dict(connection.rows(sql, [prefix]))
+
+
+def repeated_keys() -> Fatal:
+    """A batch has a key twice, and nobody said which row is the newer one."""
+    return Fatal(
+        "a key comes more than once in the batch, and nothing says which of its rows is the last",
+        way_out="give orderColumn, the column whose largest value wins; or leave one row per key in the query",
+    )

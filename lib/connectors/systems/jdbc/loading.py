@@ -1,0 +1,118 @@
+"""Straight into the target: by a transaction that the task prepares and the driver commits."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from ...core.errors import Misconfigured, Poison, Problem
+from ...core.options import Values
+from ...core.sink import Batch, Committable, SinkWriter
+from .column_types import fitted, flat, flat_schema
+from .dialects import Dialect
+from .dialects.postgresql import PostgreSql
+from .prepared import Prepared, prepared_name
+from .staging import Chunks, CopyLoader
+from .target import Plan, Target
+
+
+def plan_for(values: Values, dialect: Dialect, schema: pa.Schema, batch: Batch, subtask: int) -> Plan | None:
+    """How a task writes by a prepared transaction; ``None`` if it stages. Raises :class:`Misconfigured` if it must and cannot.
+
+    ``auto`` leaves half of the server's prepared transactions to others: tasks beyond that stage.
+    """
+    asked = values["commit"] == "prepared"
+    if not asked and (values["commit"] != "auto" or not dialect.prepares or list(_by_options(values, batch))):
+        return None
+    with contextlib.closing(dialect.connect()) as connection:
+        most = dialect.most_prepared(connection)
+        if not asked and subtask >= most // 2:
+            return None
+        problems = [*_by_options(values, batch)]
+        if not most:
+            problems.append(Problem("commit", "prepared needs max_prepared_transactions above 0 in the server's settings."))
+        if problems:
+            raise Misconfigured("connectors.jdbc", problems)
+        plan = Target(values, dialect).plan(connection, schema)
+        # a row of a dead attempt would keep the same key from being written until that attempt is rolled back
+        if not asked and dialect.unique_keys(connection, plan.table):
+            return None
+    unfit = list(_unfit(plan))
+    if unfit and asked:
+        raise Misconfigured("connectors.jdbc", unfit)
+    return None if unfit else plan
+
+
+def _by_options(values: Values, batch: Batch) -> Iterator[Problem]:
+    if values["operation"] != "insert" or values["deleteColumn"]:
+        yield Problem("commit", "prepared takes inserts only: tasks that change the same row would wait for each other.")
+    if values["errors"] != "fail":
+        yield Problem("commit", f"prepared cannot look for bad rows; take commit=batch with errors={values['errors']}.")
+    if batch.replace:
+        yield Problem("commit", "prepared cannot replace what is in the table; take commit=batch with overwrite.")
+
+
+def _unfit(plan: Plan) -> Iterator[Problem]:
+    staged = flat_schema(plan.schema)
+    for one in plan.columns:
+        if not _fits(staged.field(one.index).type, one.target.kind):
+            text = f"is {one.kind} and goes into {one.target.sql}, which cannot be loaded directly"
+            yield Problem(one.target.name, f"{text}; take commit=batch, or cast it.")
+
+
+def _fits(given: pa.DataType, target: pa.DataType | None) -> bool:
+    """True if each value of ``given`` either is one of ``target`` or is refused, and none is changed."""
+    if target is None:
+        return False
+    numbers = (pa.types.is_integer, pa.types.is_floating)
+    same = any(kind(given) and kind(target) for kind in numbers) and given.bit_width <= target.bit_width
+    return bool(given == target or same or (pa.types.is_integer(given) and pa.types.is_integer(target)))
+
+
+class PreparedWriter(SinkWriter):
+    """Loads the rows of an attempt into the target, in a transaction that it prepares."""
+
+    def __init__(self, dialect: PostgreSql, plan: Plan, batch: Batch) -> None:
+        self.dialect = dialect
+        self.plan = plan
+        self.batch = batch
+        self.name = prepared_name(batch)
+        self.rows = 0
+        self._chunks = Chunks()
+        self._loader: CopyLoader | None = None
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        kept = flat(batch).select([one.index for one in self.plan.columns])
+        try:
+            kept = fitted(kept, [one.target.kind for one in self.plan.columns])
+        except pa.ArrowInvalid as error:
+            raise Poison(f"a value does not fit into {self.plan.table}: {error}") from None
+        self.rows += kept.num_rows
+        if self._chunks.add(kept):
+            self._load()
+
+    def prepare(self) -> Committable:
+        self._load()
+        if self._loader is None:
+            return Committable(0)
+        self._loader.execute(f"PREPARE TRANSACTION '{self.name}'")
+        return Committable(self.rows, {"prepared": self.name})
+
+    def abort(self) -> None:
+        if self._loader is not None:
+            self._loader.close()
+            with contextlib.suppress(Exception), contextlib.closing(self.dialect.connect()) as connection:
+                Prepared(connection, self.batch.sink_id).roll_back([self.name])
+
+    def close(self) -> None:
+        if self._loader is not None:
+            self._loader.close()
+
+    def _load(self) -> None:
+        if self._chunks.batches:
+            self._loader = self._loader or CopyLoader(self.dialect, self.plan.table)
+            self._loader.load(self._chunks.take(self.plan.names))
+
+

@@ -1,0 +1,166 @@
+"""From the stage into the target: set statements, and the search for rows that the database refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...core.errors import Fatal, Poison
+from ...core.rejects import Rejects
+from .column_types import flat_schema
+from .connection import Connection
+from .dialects import Table
+from .dialects.postgresql import repeated_keys
+from .target import Plan
+
+
+@dataclass(frozen=True)
+class Part:
+    """The rows at the positions ``first`` to ``last`` of stage number ``stage``."""
+
+    stage: int
+    first: int
+    last: int
+
+    def halves(self) -> tuple[Part, Part]:
+        middle = (self.first + self.last) // 2
+        return Part(self.stage, self.first, middle), Part(self.stage, middle + 1, self.last)
+
+
+class Move:
+    """Moves the rows of ``stages`` as ``plan`` says. All of its statements run inside the caller's transaction."""
+
+    def __init__(self, connection: Connection, plan: Plan, stages: Sequence[Table]) -> None:
+        self.connection = connection
+        self.dialect = connection.dialect
+        self.plan = plan
+        self.stages = list(stages)
+        self.staged = flat_schema(plan.schema)
+        self.left_out: list[int] = []
+
+    def check_rows(self, expected: int) -> None:
+        """Stops if staged rows are gone: PostgreSQL empties unlogged tables when it starts after a crash."""
+        counts = [self.connection.rows(f"SELECT count(*) FROM {self.dialect.table(stage)}")[0][0] for stage in self.stages]
+        if sum(counts) != expected:
+            raise Fatal(
+                f"{expected} rows were staged and {sum(counts)} are there: the server has lost the others, as in a crash",
+                way_out="start the query again: nothing of the batch is written, and all of it is staged anew",
+            )
+
+    def check_keys(self) -> None:
+        """Refuses a batch with a key more than once, if nothing says which row is the last one."""
+        told = self.dialect.tells_repeated_keys and self.plan.operation == "upsert" and self.plan.delete is None
+        if not self.stages or not self.plan.keys or self.plan.order is not None or told:
+            return
+        keys = ", ".join(f"c{index}" for index in self.plan.key_indexes)
+        union = self._union([f"c{index}" for index in self.plan.key_indexes])
+        sql = f"SELECT {keys} FROM ({union}) AS connectors_all GROUP BY {keys} HAVING count(*) > 1 LIMIT 1"
+        if self.connection.rows(sql):
+            raise repeated_keys()
+
+    def all(self) -> None:
+        """Moves everything. Raises :class:`Poison` if the database refuses a row, without saying which."""
+        if self.stages:
+            self._run(None)
+
+    def all_but(self, rejects: Rejects) -> None:
+        """Moves everything but the rows that the database refuses, which are handed to ``rejects``."""
+        for part in self._parts():
+            self._by_halves(part, rejects)
+
+    def up_to(self, last: int) -> None:
+        """Moves the rows of the only stage up to a position, as a trial."""
+        self._run(Part(0, 0, last))
+
+    def leave_out(self, position: int, rejects: Rejects, refused: Poison) -> None:
+        """Hands the row at ``position`` of the only stage to ``rejects``; it is not moved from now on."""
+        for row in self._rows(Part(0, position, position)):
+            rejects.add(row, refused)
+        self.left_out.append(position)
+
+    def _by_halves(self, part: Part, rejects: Rejects) -> None:
+        try:
+            with self.connection.savepoint():
+                self._run(part)
+        except Poison as refused:
+            if part.first == part.last:
+                for row in self._rows(part):
+                    rejects.add(row, refused)
+                return
+            for half in part.halves():
+                self._by_halves(half, rejects)
+
+    def _parts(self) -> Iterator[Part]:
+        for number, stage in enumerate(self.stages):
+            first, last = self.dialect.positions(self.connection, stage)
+            if last >= first:
+                yield Part(number, first, last)
+
+    def _rows(self, part: Part) -> list[dict[str, Any]]:
+        columns = ", ".join(f"c{index}" for index in range(len(self.staged)))
+        where = self.dialect.between(part.first, part.last)
+        found = self.connection.rows(f"SELECT {columns} FROM {self.dialect.table(self.stages[part.stage])} WHERE {where}")
+        return [dict(zip(self.plan.schema.names, row, strict=True)) for row in found]
+
+    def _run(self, part: Part | None) -> None:
+        plan, dialect, connection = self.plan, self.dialect, self.connection
+        kept = f"NOT coalesce(c{plan.delete}, false)" if plan.delete is not None else ""
+        values = [self._value(written.index) for written in plan.columns]
+        select = self._select(values, plan.names, kept, part)
+        if plan.operation == "insert":
+            connection.execute(dialect.insert(plan.table, plan.names, select))
+        elif plan.operation == "upsert":
+            connection.execute(dialect.upsert(plan.table, plan.names, plan.keys, plan.updated, select))
+        else:
+            connection.execute(dialect.update(plan.table, plan.keys, plan.updated, select))
+        if plan.delete is not None:
+            gone = self._select([self._value(index) for index in plan.key_indexes], plan.keys, f"c{plan.delete}", part)
+            connection.execute(dialect.delete(plan.table, plan.keys, gone))
+
+    def _value(self, index: int) -> str:
+        written = next(one for one in self.plan.columns if one.index == index)
+        return self.dialect.cast(f"c{index}", self.staged.field(index).type, written.target)
+
+    def _select(self, values: Sequence[str], names: Sequence[str], kept: str, part: Part | None) -> str:
+        shown = ", ".join(f"{value} AS {self.dialect.quote(name)}" for value, name in zip(values, names, strict=True))
+        if self.plan.order is not None and self.plan.keys:
+            where = [kept] if kept else []
+            if part is not None:
+                where += [f"connectors_stage = {part.stage}", f"connectors_at BETWEEN {part.first} AND {part.last}"]
+            where += [f"connectors_at {self._others()}"] if self.left_out else []
+            ranked = self._last_of_each_key()
+            return f"SELECT {shown} FROM ({ranked}) AS connectors_rows {_where('connectors_rank = 1', *where)}"
+        if part is not None or self.left_out:
+            part = part or Part(0, *self.dialect.positions(self.connection, self.stages[0]))
+            left = f"{self.dialect.position()} {self._others()}" if self.left_out else ""
+            stage = self.dialect.table(self.stages[part.stage])
+            return f"SELECT {shown} FROM {stage} {_where(self.dialect.between(part.first, part.last), kept, left)}"
+        return f"SELECT {shown} FROM ({self._union(self._all())}) AS connectors_rows {_where(kept)}"
+
+    def _others(self) -> str:
+        return f"NOT IN ({', '.join(map(str, self.left_out))})"
+
+    def _last_of_each_key(self) -> str:
+        keys = ", ".join(f"c{index}" for index in self.plan.key_indexes)
+        order = f"c{self.plan.order}"
+        newest = f"CASE WHEN {order} IS NULL THEN 1 ELSE 0 END, {order} DESC"
+        rank = f"row_number() OVER (PARTITION BY {keys} ORDER BY {newest}) AS connectors_rank"
+        columns = [*self._all(), "connectors_stage", "connectors_at"]
+        selects = [
+            f"SELECT {', '.join(self._all())}, {number} AS connectors_stage, {self.dialect.position()} AS connectors_at "
+            f"FROM {self.dialect.table(stage)}"
+            for number, stage in enumerate(self.stages)
+        ]
+        return f"SELECT {', '.join(columns)}, {rank} FROM ({' UNION ALL '.join(selects)}) AS connectors_all"
+
+    def _all(self) -> list[str]:
+        return [f"c{index}" for index in range(len(self.staged))]
+
+    def _union(self, columns: Sequence[str]) -> str:
+        return " UNION ALL ".join(f"SELECT {', '.join(columns)} FROM {self.dialect.table(stage)}" for stage in self.stages)
+
+
+def _where(*conditions: str) -> str:
+    given = [condition for condition in conditions if condition]
+    return f"WHERE {' AND '.join(given)}" if given else ""

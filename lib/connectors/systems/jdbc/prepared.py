@@ -1,0 +1,66 @@
+"""Transactions that tasks have prepared in the database, and that the driver commits when the batch is decided.
+
+They are called ``connectors-<sink>-<batch>-<uuid>``. A transaction that is prepared outlives its connection and the server.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Sequence
+
+from ...core.errors import Fatal
+from ...core.sink import Batch
+from ...core.state import digest
+from .connection import Connection
+
+ABANDONED_SECONDS = 3600.0
+"""When a prepared transaction that nobody decided is rolled back; one of the batch at hand goes with that batch."""
+
+
+def prepared_name(batch: Batch) -> str:
+    """A new name for a prepared transaction."""
+    return f"{_sink(batch.sink_id)}{batch.prefix()}-{uuid.uuid4().hex}"
+
+
+def _sink(sink_id: str) -> str:
+    return f"connectors-{digest(sink_id)}-"
+
+
+class Prepared:
+    """The prepared transactions of one sink."""
+
+    def __init__(self, connection: Connection, sink_id: str) -> None:
+        self.connection = connection
+        self.dialect = connection.dialect
+        self.prefix = _sink(sink_id)
+
+    def check(self, names: Sequence[str]) -> None:
+        """Before the decision: all of ``names`` must be there; others of the same batch belong to dead attempts."""
+        if not names:
+            return
+        found = set(self._found())
+        if missing := set(names) - found:
+            raise Fatal(
+                f"{len(missing)} of {len(names)} prepared transactions of the batch are gone; somebody has rolled them back",
+                way_out="start the query again: nothing of the batch was committed",
+            )
+        batch = names[0].rsplit("-", 1)[0]
+        self.roll_back([name for name in found - set(names) if name.startswith(batch)])
+
+    def commit(self, names: Sequence[str]) -> None:
+        """Commits those of ``names`` that are still there."""
+        for name in set(names) & set(self._found() if names else ()):
+            self.dialect.commit_prepared(self.connection, name)
+
+    def roll_back(self, names: Collection[str]) -> None:
+        for name in set(names) & set(self._found() if names else ()):
+            self.dialect.rollback_prepared(self.connection, name)
+
+    def roll_back_dead(self, live: frozenset[str], decided: Collection[str]) -> None:
+        """Rolls back what is old, not ``decided``, and not of a ``live`` batch."""
+        for name, age in self._found().items():
+            if age > ABANDONED_SECONDS and name not in decided and name.split("-")[2] not in live:
+                self.dialect.rollback_prepared(self.connection, name)
+
+    def _found(self) -> dict[str, float]:
+        return self.dialect.prepared(self.connection, self.prefix)

@@ -1,0 +1,291 @@
+"""Where a task attempt puts its rows: a staging table beside the target, or a file for databases with one writer.
+
+A staging table is called ``cst_<sink>_<batch>_<time>_<uuid>`` (time: hours since 1970), so that the sweeper finds the old
+ones. Its columns are ``c0``, ``c1``, …: no name of the user's can be in the way there.
+"""
+
+from __future__ import annotations
+
+import atexit
+import base64
+import contextlib
+import os
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...core.errors import Misconfigured, Problem, Transient
+from ...core.folder import TargetFolder
+from ...core.sink import Batch, Committable, SinkWriter
+from ...core.state import digest
+from .column_types import as_python, flat, flat_schema
+from .connection import Connection
+from .dialects import Dialect, Table
+from .dialects.postgresql import PostgreSql
+
+LOADED_AT_ONCE = 16 << 20
+"""Bytes of rows that a writer collects before it loads them."""
+
+
+def stage_prefix(sink_id: str) -> str:
+    """What the names of all staging tables of a sink begin with."""
+    return f"cst_{digest(sink_id, length=8)}_"
+
+
+def new_stage(batch: Batch) -> str:
+    """A new name for a staging table, 59 bytes."""
+    return f"{stage_prefix(batch.sink_id)}{batch.prefix()}_{int(time.time() / 3600):08x}_{uuid.uuid4().hex[:24]}"
+
+
+def age_of(stage: str) -> float:
+    """How old a staging table is, in seconds, by its name."""
+    return time.time() - int(stage.split("_")[3], 16) * 3600
+
+
+def packed(schema: pa.Schema) -> str:
+    """A schema as text, for a committable."""
+    return base64.b64encode(schema.remove_metadata().serialize()).decode()
+
+
+def unpacked(text: str) -> pa.Schema:
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
+
+
+def staged_columns(dialect: Dialect, schema: pa.Schema) -> list[tuple[str, str]]:
+    """Names and types of the columns of a staging table. Raises :class:`Misconfigured` for types that there are not."""
+    types = [(field, dialect.sql_type(field.type)) for field in flat_schema(schema)]
+    problems = [
+        Problem(field.name, f"has the type {field.type}, which {dialect.name} cannot hold; cast it in the query.")
+        for field, sql in types
+        if sql is None
+    ]
+    if problems:
+        raise Misconfigured("connectors.jdbc", problems)
+    return [(f"c{number}", str(sql)) for number, (_, sql) in enumerate(types)]
+
+
+class Chunks:
+    """Collects record batches until they are worth a load."""
+
+    def __init__(self) -> None:
+        self.batches: list[pa.RecordBatch] = []
+        self.bytes = 0
+
+    def add(self, batch: pa.RecordBatch) -> bool:
+        """Keeps ``batch``; true if it is time to load."""
+        self.batches.append(batch)
+        self.bytes += batch.nbytes
+        return self.bytes >= LOADED_AT_ONCE
+
+    def take(self, names: Sequence[str]) -> pa.Table:
+        table = pa.Table.from_batches(self.batches).rename_columns(list(names))
+        self.batches, self.bytes = [], 0
+        return table
+
+
+_idle: dict[tuple[int, str], Any] = {}
+"""A connection to load with that the last task has left, by process and address: to open one costs more than a small load."""
+
+
+@atexit.register
+def _close_idle() -> None:
+    for (process, _), connection in list(_idle.items()):
+        if process == os.getpid():
+            with contextlib.suppress(Exception):
+                connection.close()
+    _idle.clear()
+
+
+class CopyLoader:
+    """Loads Arrow into a table of PostgreSQL by binary COPY, in one transaction."""
+
+    def __init__(self, dialect: PostgreSql, table: Table) -> None:
+        self.table = table
+        self.dialect = dialect
+        self._key = (os.getpid(), dialect.load_url())
+        self._clean = False
+        self._used = _idle.pop(self._key, None)
+        self._raw: Any = None
+        try:
+            self._open(self._used)
+        except Transient:
+            if self._used is None:
+                raise
+            self._open(None)  # the server was away since the last task
+
+    def execute(self, sql: str) -> None:
+        self._clean = False
+        with self._judged(), self._raw.cursor() as cursor:
+            cursor.execute(sql)
+
+    def load(self, rows: pa.Table) -> None:
+        more = {"db_schema_name": self.table.schema} if self.table.schema else {}
+        self._clean = False
+        with self._judged(), self._raw.cursor() as cursor:
+            cursor.adbc_ingest(self.table.name, rows, mode="append", **more)
+
+    def commit(self) -> None:
+        with self._judged():
+            self._raw.commit()
+        self._clean = True
+
+    def close(self) -> None:
+        if self._clean and self._key not in _idle:
+            _idle[self._key] = self._raw
+        elif self._raw is not None:
+            with contextlib.suppress(Exception):
+                self._raw.close()
+
+    def _open(self, used: Any) -> None:
+        module = self.dialect.module("adbc_driver_postgresql.dbapi")
+        with self._judged():
+            self._raw = used or module.connect(self._key[1])
+        for setting in self.dialect.settings():
+            self.execute(setting)
+        self.commit()
+
+    def _judged(self) -> contextlib.AbstractContextManager[None]:
+        return Connection(self.dialect, None).judged()
+
+
+class RowLoader:
+    """Loads Arrow into a table by ``executemany``, in one transaction."""
+
+    def __init__(self, dialect: Dialect, table: Table) -> None:
+        self.dialect = dialect
+        self.table = table
+        self.connection = dialect.connect()
+        self._begun = False
+
+    def execute(self, sql: str) -> None:
+        self.connection.execute(sql)
+
+    def load(self, rows: pa.Table) -> None:
+        if not self._begun:
+            self.connection.execute(self.dialect.begin)
+            self._begun = True
+        sql = f"INSERT INTO {self.dialect.table(self.table)} ({self.dialect.names(rows.column_names)}) VALUES "
+        sql += f"({self.dialect.slots(rows.num_columns)})"
+        for batch in rows.to_batches(max_chunksize=10_000):
+            self.connection.many(sql, as_python(batch, plain=self.dialect.plain_values))
+
+    def commit(self) -> None:
+        if self._begun:
+            self.connection.commit()
+            self._begun = False
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+def loader_for(dialect: Dialect, table: Table) -> CopyLoader | RowLoader:
+    return CopyLoader(dialect, table) if isinstance(dialect, PostgreSql) else RowLoader(dialect, table)
+
+
+class TableWriter(SinkWriter):
+    """Stages rows in a table of their own, which other connections see when the attempt is complete."""
+
+    def __init__(self, dialect: Dialect, target: Table, batch: Batch, schema: pa.Schema) -> None:
+        self.dialect = dialect
+        self.schema = schema
+        self.columns = staged_columns(dialect, schema)
+        self.stage = target.beside(new_stage(batch))
+        self.rows = 0
+        self._chunks = Chunks()
+        self._loader: CopyLoader | RowLoader | None = None
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        kept = self._without_zeros(flat(batch))
+        self.rows += kept.num_rows
+        if kept.num_rows and self._chunks.add(kept):
+            self._load()
+
+    def prepare(self) -> Committable:
+        self._load()
+        if self._loader is None:
+            return Committable(0, {"schema": packed(self.schema)})
+        self._loader.commit()
+        return Committable(self.rows, {"stage": self.stage.name, "schema": packed(self.schema)})
+
+    def abort(self) -> None:
+        if self._loader is not None:
+            self._loader.close()
+            drop(self.dialect, self.stage)
+
+    def close(self) -> None:
+        if self._loader is not None:
+            self._loader.close()
+
+    def _load(self) -> None:
+        if not self._chunks.batches:
+            return
+        if self._loader is None:
+            self._loader = loader_for(self.dialect, self.stage)
+            self._loader.execute(self.dialect.create_stage(self.stage, self.columns))
+        self._loader.load(self._chunks.take([name for name, _ in self.columns]))
+
+    def _without_zeros(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """PostgreSQL has no text with a zero byte, and would refuse the whole load for one."""
+        if not isinstance(self.dialect, PostgreSql):
+            return batch
+        good: Any = None
+        for column in batch.columns:
+            if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+                clean = pc.fill_null(pc.invert(pc.match_substring(column, "\0")), True)
+                good = clean if good is None else pc.and_(good, clean)
+        if good is None or pc.all(good).as_py():
+            return batch
+        if self.rejects is None:
+            raise TypeError("the sink must set rejects")
+        for row in batch.filter(pc.invert(good)).to_pylist():
+            self.rejects.add(row, "a text with a zero byte, which PostgreSQL cannot hold")
+        return batch.filter(good)
+
+
+class FileWriter(SinkWriter):
+    """Stages rows in an Arrow file beside the database's, for the driver to load."""
+
+    def __init__(self, dialect: Dialect, folder: TargetFolder, batch: Batch, schema: pa.Schema) -> None:
+        staged_columns(dialect, schema)  # types that there are not are told before anything is written
+        self.folder = folder
+        self.schema = schema
+        self.attempt = batch.attempt()
+        self.rows = 0
+        self._file: Any = None
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        if self._file is None:
+            file = staged_file(self.folder, self.attempt)
+            file.parent.mkdir(parents=True)
+            self._file = pa.ipc.new_file(str(file), flat_schema(self.schema))
+        self._file.write_batch(flat(batch).replace_schema_metadata(None))
+        self.rows += batch.num_rows
+
+    def prepare(self) -> Committable:
+        if self._file is None:
+            return Committable(0, {"schema": packed(self.schema)})
+        self.close()
+        return Committable(self.rows, {"file": self.attempt, "schema": packed(self.schema)})
+
+    def abort(self) -> None:
+        self.close()
+        self.folder.remove(self.attempt)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+def staged_file(folder: TargetFolder, attempt: str) -> Path:
+    return folder.stage(attempt) / "rows.arrow"
+
+
+def drop(dialect: Dialect, stage: Table) -> None:
+    """Drops a staging table. What cannot be dropped now is swept later."""
+    with contextlib.suppress(Exception), contextlib.closing(dialect.connect()) as connection:
+        connection.execute(f"DROP TABLE IF EXISTS {dialect.table(stage)}")

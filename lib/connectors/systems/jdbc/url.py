@@ -1,0 +1,115 @@
+"""Where a database is: a JDBC or SQLAlchemy URL, read into an :class:`Address` that never shows its password."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+NETWORK: Final = {"postgresql": 5432, "mariadb": 3306}
+"""Databases behind a port, and the port they usually have."""
+FILES: Final = ("sqlite", "duckdb")
+"""Databases in a file."""
+
+_ALIASES: Final = {"postgres": "postgresql", "mariadb": "mariadb", "sqlite": "sqlite", "duckdb": "duckdb"}
+_IGNORED: Final = frozenset(
+    {"rewritebatchedinserts", "rewritebatchedstatements", "stringtype", "preparethreshold", "defaultrowfetchsize"}
+)
+"""Parameters of JDBC drivers that only tune them."""
+_KEPT: Final = {
+    "postgresql": {
+        "sslmode": "sslmode", "sslrootcert": "sslrootcert", "sslcert": "sslcert", "sslkey": "sslkey",
+        "applicationname": "application_name", "application_name": "application_name",
+        "connect_timeout": "connect_timeout", "options": "options", "gssencmode": "gssencmode",
+    },
+    "mariadb": {"ssl_ca": "ssl_ca", "charset": "charset"},
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Address:
+    """One database. ``dialect`` is postgresql, mariadb, sqlite or duckdb; ``database`` is a name, or the path of a file."""
+
+    dialect: str
+    database: str
+    host: str = ""
+    port: int = 0
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    more: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def __str__(self) -> str:
+        """The address without user and password."""
+        return f"{self.dialect}://{self.host}:{self.port}/{self.database}" if self.host else f"{self.dialect}:{self.database}"
+
+    def without_password(self, text: str) -> str:
+        """``text`` with the password cut out, should a driver have put it there."""
+        return text.replace(self.password, "***") if self.password else text
+
+
+def parse(url: str, user: str | None = None, password: str | None = None) -> Address:
+    """The address of ``url``; ``user`` and ``password`` win over those in it.
+
+    Raises ``ValueError`` with a phrase that says what is wrong, without showing the URL.
+    """
+    text = url.strip().removeprefix("jdbc:")
+    scheme, colon, rest = text.partition(":")
+    family = scheme.split("+")[0].lower()
+    dialect = _ALIASES.get(family, family)
+    if not colon or not family:
+        raise ValueError("must be a JDBC or SQLAlchemy URL such as jdbc:postgresql://host:5432/database or sqlite:///file.db.")
+    if dialect in FILES:
+        return Address(dialect, _file(dialect, rest, url.strip().startswith("jdbc:")))
+    if dialect in NETWORK:
+        return _on_network(dialect, rest, user, password)
+    known = ", ".join((*NETWORK, *FILES))
+    raise ValueError(
+        f'is for "{family}", and there is no dialect of that name; there are {known}. To add one, make a subclass of '
+        f'connectors.systems.jdbc.dialects.Dialect and put it into DIALECTS, NETWORK or FILES under "{dialect}".'
+    )
+
+
+def _file(dialect: str, rest: str, jdbc: bool) -> str:
+    path, _, parameters = rest.partition("?")
+    if parameters:
+        named = ", ".join(name for name, _ in parse_qsl(parameters))
+        raise ValueError(f"has parameters ({named}); a {dialect} file takes none.")
+    if path.startswith("//") and not jdbc:  # sqlite:///relative, sqlite:////absolute
+        path = path[3:]
+    path = unquote(path).removeprefix("file:")
+    if path in ("", ":memory:"):
+        raise ValueError(f"must name a file: tasks and driver are processes of their own, and share no {dialect} in memory.")
+    return path
+
+
+def _on_network(dialect: str, rest: str, user: str | None, password: str | None) -> Address:
+    if not rest.startswith("//"):  # jdbc:postgresql:database
+        rest = f"//localhost/{rest}"
+    try:
+        parts = urlsplit(f"x:{rest}")
+        port = parts.port or NETWORK[dialect]
+    except ValueError:
+        raise ValueError("must name one host and its port, as in jdbc:postgresql://host:5432/database.") from None
+    if "," in parts.netloc:
+        raise ValueError("names several hosts; give the one that is written to.")
+    given = {name.lower(): value for name, value in parse_qsl(parts.query, keep_blank_values=True)}
+    found_user = given.pop("user", None) or (unquote(parts.username) if parts.username else None)
+    found_password = given.pop("password", None) or (unquote(parts.password) if parts.password else None)
+    database = unquote(parts.path.lstrip("/")) or (user or found_user or "")
+    if not database:
+        raise ValueError("names no database; it must end in /database.")
+    more = _parameters(dialect, given)
+    return Address(
+        dialect, database, parts.hostname or "localhost", port, user or found_user, password or found_password, more
+    )
+
+
+def _parameters(dialect: str, given: dict[str, str]) -> dict[str, str]:
+    if given.pop("ssl", "false").lower() == "true" and dialect == "postgresql":
+        given.setdefault("sslmode", "require")
+    known = _KEPT[dialect]
+    if unknown := sorted(name for name in given if name not in known and name not in _IGNORED):
+        there = ", ".join(("user", "password", "ssl", *known))
+        raise ValueError(f"has the parameter {', '.join(unknown)}, which is not supported; there are {there}.")
+    return {known[name]: value for name, value in given.items() if name in known}

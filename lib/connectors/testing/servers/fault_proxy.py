@@ -1,0 +1,114 @@
+"""A proxy in front of an HTTP server that makes things go wrong when a test says so."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import urlsplit
+
+from .base import HOST
+
+
+@dataclass
+class Seen:
+    """A request as it came: ``lines`` are those of a body of JSON lines."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def lines(self) -> list[Any]:
+        return [json.loads(line) for line in self.body.splitlines() if line]
+
+
+@dataclass
+class Reply:
+    """An answer: instead of the server's, or the server's changed."""
+
+    status: int
+    body: bytes
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+Rule = Callable[[Seen, Callable[..., Reply]], "Reply | None"]
+"""Answers a request. Calls its second argument to have the server's answer, to that request or to another body.
+
+``None`` closes the connection unanswered.
+"""
+
+
+class FaultProxy:
+    """Passes requests on to ``target``, unless ``rule`` says otherwise. Threads in this process; use it as a context."""
+
+    def __init__(self, target: str) -> None:
+        self.target = target
+        self.rule: Rule | None = None
+        self.seen: list[Seen] = []
+        self._server = ThreadingHTTPServer((HOST, 0), _handler(self))
+        self._server.daemon_threads = True
+        self.url = f"http://{HOST}:{self._server.server_address[1]}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
+
+    def __enter__(self) -> FaultProxy:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def answer(self, seen: Seen) -> Reply | None:
+        self.seen.append(seen)
+
+        def pass_on(body: bytes = seen.body) -> Reply:
+            return self.passed_on(seen, body)
+
+        return self.rule(seen, pass_on) if self.rule else pass_on()
+
+    def passed_on(self, seen: Seen, body: bytes) -> Reply:
+        """What the server answers; 502 if it does not."""
+        url = urlsplit(self.target)
+        connection = http.client.HTTPConnection(str(url.hostname), url.port, timeout=60)
+        own = ("host", "connection", "content-length")
+        headers = {name: value for name, value in seen.headers.items() if name.lower() not in own}
+        try:
+            connection.request(seen.method, seen.path, body or None, headers)
+            answer = connection.getresponse()
+            return Reply(answer.status, answer.read(), {"Content-Type": answer.headers.get("Content-Type", "text/plain")})
+        except OSError as refused:
+            return Reply(502, str(refused).encode(), {"Content-Type": "text/plain"})
+        finally:
+            connection.close()
+
+
+def _handler(proxy: FaultProxy) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def handle_any(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            reply = proxy.answer(Seen(self.command, self.path, dict(self.headers.items()), body))
+            if reply is None:
+                self.close_connection = True
+                return
+            self.send_response(reply.status)
+            for name, value in {**reply.headers, "Content-Length": str(len(reply.body))}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(reply.body)
+
+        do_GET = do_POST = do_PUT = do_DELETE = do_HEAD = handle_any  # noqa: N815
+
+        def log_message(self, *_: Any) -> None:
+            """Not on the test's output."""
+
+    return Handler

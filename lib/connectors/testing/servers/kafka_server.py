@@ -1,0 +1,122 @@
+"""A Kafka broker in one JVM, from Maven jars: KRaft, one node, without ZooKeeper."""
+
+from __future__ import annotations
+
+import base64
+import os
+import subprocess
+import uuid
+from pathlib import Path
+from typing import Final
+
+from .base import HOST, Server, Unavailable, free_ports
+from .maven import classpath, java
+
+VERSION: Final = "4.3.1"
+LOG4J: Final = "2.25.4"
+COORDINATES: Final = (
+    f"org.apache.kafka:kafka_2.13:{VERSION}",
+    f"org.apache.kafka:kafka-tools:{VERSION}",
+    f"org.apache.logging.log4j:log4j-slf4j-impl:{LOG4J}",  # without a binding the broker logs nothing, not even "started"
+    f"org.apache.logging.log4j:log4j-core:{LOG4J}",
+)
+CONNECTION_STRING: Final = "Endpoint=sb://localhost/;SharedAccessKeyName=k;SharedAccessKey=s"
+"""The password of the user ``$ConnectionString``, as Azure Event Hubs has it."""
+
+_READY: Final = b"Kafka Server started"
+_LOGGING: Final = """\
+<?xml version="1.0"?><Configuration status="ERROR"><Appenders><Console name="c" target="SYSTEM_OUT">
+<PatternLayout pattern="%d{HH:mm:ss,SSS} %p %c{1} %m%n"/></Console></Appenders>
+<Loggers><Root level="WARN"><AppenderRef ref="c"/></Root><Logger name="kafka.server.KafkaRaftServer" level="INFO"/></Loggers>
+</Configuration>
+"""
+_PLAIN: Final = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+
+
+class KafkaServer(Server):
+    """An empty broker. ``bootstrap`` is its plain address, ``sasl_bootstrap`` the one that asks for a user.
+
+    Users are ``app`` with the password ``app``, and ``$ConnectionString`` with :data:`CONNECTION_STRING`. ``properties`` are
+    the broker's own, and win; topics are not made by themselves. :meth:`kill` ends it at once, :meth:`relaunch` brings it
+    back with its data at the same addresses.
+    """
+
+    start_timeout = 90.0
+
+    def __init__(self, heap: str = "512m", **properties: str) -> None:
+        super().__init__()
+        self.heap, self.properties, self.java = heap, properties, java()
+        self.classpath = classpath("kafka", *COORDINATES)
+        self.plain, self.sasl, self.controller = free_ports(3)
+        self.bootstrap = f"{HOST}:{self.plain}"
+        self.sasl_bootstrap = f"{HOST}:{self.sasl}"
+        self._seen = 0
+
+    def launch(self) -> None:
+        conf = self.folder / "server.properties"
+        conf.write_text("".join(f"{key}={value}\n" for key, value in self._settings().items()))
+        (self.folder / "log4j2.xml").write_text(_LOGGING)
+        if not (self.folder / "data").exists():
+            self._format(conf)
+        self._seen = self._log().stat().st_size if self._log().exists() else 0
+        self.spawn(self._command("kafka.Kafka", str(conf), heap=self.heap))
+
+    def ready(self) -> bool:
+        """The port is open before the broker serves; its log tells."""
+        return _READY in self._log().read_bytes()[self._seen :]
+
+    def create_topic(self, name: str, partitions: int = 1, **config: str) -> str:
+        """Makes a topic and returns its name; ``config`` has ``_`` for ``.`` (``max_message_bytes="2000"``)."""
+        from confluent_kafka.admin import AdminClient, NewTopic
+
+        settings = {key.replace("_", "."): value for key, value in config.items()}
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})  # held: a collected client cancels what it was asked
+        admin.create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result(30)
+        return name
+
+    def tool(self, main: str, *arguments: str, timeout: float = 300.0) -> str:
+        """What one of Kafka's own tools prints, by its class (``org.apache.kafka.tools.ConsumerPerformance``)."""
+        command = self._command(main, *arguments)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, cwd=self.folder)
+        return done.stdout + done.stderr
+
+    def _format(self, conf: Path) -> None:
+        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        command = self._command("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(conf))
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise Unavailable(f"Kafka's storage cannot be made: {done.stdout[-1000:]}{done.stderr[-1000:]}")
+
+    def _command(self, *arguments: str, heap: str = "256m") -> list[str]:
+        memory = ["-Xms64m", f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:-UsePerfData"]
+        logging = f"-Dlog4j2.configurationFile={self.folder / 'log4j2.xml'}"
+        return [self.java, *memory, logging, "-cp", self.classpath, *arguments]
+
+    def _log(self) -> Path:
+        return self.folder / "server.log"
+
+    def _settings(self) -> dict[str, str]:
+        plain, sasl = f"PLAINTEXT://{self.bootstrap}", f"SASL_PLAINTEXT://{self.sasl_bootstrap}"
+        users = f'user_$ConnectionString="{CONNECTION_STRING}" user_app="app"'
+        return {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "controller.quorum.voters": f"1@{HOST}:{self.controller}",
+            "controller.listener.names": "CONTROLLER",
+            "inter.broker.listener.name": "PLAINTEXT",
+            "listeners": f"{plain},{sasl},CONTROLLER://{HOST}:{self.controller}",
+            "advertised.listeners": f"{plain},{sasl}",
+            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT",
+            "log.dirs": os.fspath(self.folder / "data"),
+            **{f"{topic}.topic.replication.factor": "1" for topic in ("offsets", "share.coordinator.state")},
+            **{f"{log}.replication.factor": "1" for log in ("transaction.state.log", "default")},
+            **{f"{log}.num.partitions": "1" for log in ("offsets.topic", "transaction.state.log")},
+            **{f"{log}.min.isr": "1" for log in ("transaction.state.log", "share.coordinator.state.topic")},
+            "min.insync.replicas": "1",
+            "group.initial.rebalance.delay.ms": "0",
+            "auto.create.topics.enable": "false",
+            "log.cleaner.dedupe.buffer.size": "11534336",
+            "sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.sasl_plaintext.plain.sasl.jaas.config": f"{_PLAIN} {users};",
+            **{key.replace("_", "."): value for key, value in self.properties.items()},
+        }

@@ -1,0 +1,1 @@
+"""Where the library runs: one process, real executors, Spark Connect."""

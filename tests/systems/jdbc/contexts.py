@@ -1,0 +1,117 @@
+"""Databases as the suites see them: one table without a key, plain inserts."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from pathlib import Path
+from typing import Any, ClassVar
+
+import adbc_driver_postgresql.dbapi  # noqa: F401 - before the suites fork, so that not every child must load it
+
+from connectors.core import Guarantee
+from connectors.core.state import digest
+from connectors.systems.jdbc import JdbcSink
+from connectors.systems.jdbc.connection import Connection
+from connectors.testing import SinkContext
+from connectors.testing.servers import MariaDbServer, PostgresServer
+from tests.servers import optional, required
+
+
+class DatabaseContext(SinkContext):
+    """A table of its own in some database. ``extra`` are more options, ``body`` its columns."""
+
+    sink = JdbcSink
+    body: ClassVar[str] = "id BIGINT, name VARCHAR(100)"
+    extra: ClassVar[dict[str, str]] = {}
+    own_schema: ClassVar[str] = ""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.table = f"t_{uuid.uuid4().hex[:12]}"
+        self.home = folder.with_name(f"{folder.name}-database")  # the suites make the folder itself
+        self.home.mkdir(parents=True)
+        self.make()
+
+    def make(self) -> None:
+        """Makes the table; in a schema of its own where many tests share a server, since the ledger is beside it."""
+        if self.own_schema:
+            self.run(self.own_schema.format(f"s_{self.table}"))
+            self.table = f"s_{self.table}.{self.table}"
+        self.run(f"CREATE TABLE {self.table} ({self.body})")
+
+    def address(self) -> dict[str, str]:
+        raise NotImplementedError
+
+    def options(self) -> dict[str, str]:
+        return {**self.address(), "dbtable": self.table, "retry.initialBackoff": "10ms", **self.extra}
+
+    def connect(self) -> Connection:
+        return JdbcSink.of({**self.address(), "dbtable": "any"}).dialect().connect()
+
+    def run(self, sql: str) -> None:
+        with contextlib.closing(self.connect()) as connection:
+            connection.execute(sql)
+
+    def query(self, sql: str) -> list[tuple[Any, ...]]:
+        with contextlib.closing(self.connect()) as connection:
+            return connection.rows(sql)
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [{"id": number, "name": name} for number, name in self.query(f"SELECT id, name FROM {self.table}")]
+
+    def close(self) -> None:
+        self.run(f"DROP TABLE {self.table}")
+
+
+class PostgresContext(DatabaseContext):
+    own_schema = "CREATE SCHEMA {0}"
+    extra: ClassVar[dict[str, str]] = {"commit": "batch"}
+
+    def address(self) -> dict[str, str]:
+        server = required(PostgresServer)
+        return {"url": server.jdbc, "user": server.user}
+
+
+class PreparedContext(PostgresContext):
+    extra: ClassVar[dict[str, str]] = {"commit": "prepared"}
+
+    def close(self) -> None:
+        """What a refused run has prepared would keep the table from being dropped."""
+        for (name,) in self.query(f"SELECT gid FROM pg_prepared_xacts WHERE gid LIKE '{self.prefix()}%'"):
+            self.run(f"ROLLBACK PREPARED '{name}'")
+        super().close()
+
+    def prefix(self) -> str:
+        return f"connectors-{digest(JdbcSink.of(self.options()).sink_id())}-"
+
+
+class SqliteContext(DatabaseContext):
+    def address(self) -> dict[str, str]:
+        return {"url": f"jdbc:sqlite:{self.home.absolute()}/target.db"}
+
+
+class DuckDbContext(DatabaseContext):
+    def address(self) -> dict[str, str]:
+        return {"url": f"jdbc:duckdb:{self.home.absolute()}/target.duckdb"}
+
+
+class MariaDbContext(DatabaseContext):
+    own_schema = "CREATE DATABASE {0}"
+
+    def address(self) -> dict[str, str]:
+        server = optional(MariaDbServer)
+        return {"url": server.jdbc, "user": server.user, "password": server.password}
+
+
+class UpsertContext(PostgresContext):
+    """Straight into the table: a replay writes the same keys again."""
+
+    body = "id BIGINT PRIMARY KEY, name VARCHAR(100)"
+    guarantee = Guarantee.IDEMPOTENT
+    extra: ClassVar[dict[str, str]] = {"guarantee": "idempotent", "operation": "upsert", "keyColumns": "id"}
+
+
+class AtLeastOnceContext(PostgresContext):
+    guarantee = Guarantee.AT_LEAST_ONCE
+    extra: ClassVar[dict[str, str]] = {"guarantee": "at-least-once"}

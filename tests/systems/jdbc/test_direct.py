@@ -1,0 +1,106 @@
+"""Rows that go straight into the table: how they are grouped, tried again and refused."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from connectors.core import Batch, Fatal, Guarantee
+from connectors.core.writing import stage
+from connectors.systems.jdbc import JdbcSink
+from connectors.systems.jdbc.direct import DirectWriter
+from connectors.testing.servers import HOST, PostgresServer
+from tests.servers import required
+
+from .contexts import DatabaseContext
+from .proxy import Proxy
+from .test_operations import DATABASES, KEYED, ROWS, UPSERT, content, rows
+
+SLOW = {"batch.maxTime": "1 hour"}
+
+
+@pytest.fixture(params=DATABASES, ids=lambda kind: kind.__name__.removesuffix("Context").lower())
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[DatabaseContext]:
+    class Keyed(request.param):  # type: ignore[name-defined, misc]
+        body = KEYED
+        extra = {"guarantee": "at-least-once"}  # noqa: RUF012
+
+    made = Keyed(tmp_path / "target")
+    with contextlib.closing(made):
+        yield made
+
+
+def write(database: DatabaseContext, *batches: Any, **options: str) -> JdbcSink:
+    sink = JdbcSink.of({**database.options(), **options})
+    stage(sink, Batch(sink.sink_id(), "query", 0), batches[0].schema, 0, iter(batches))
+    return sink
+
+
+def test_inserts_upserts_updates_and_deletes(database: DatabaseContext) -> None:
+    sink = write(database, rows((1, "a", 1), (2, "b", 2), (3, "c", 3)))
+    assert sink.guarantee() is Guarantee.AT_LEAST_ONCE
+    write(database, rows((2, "B", 4), (4, "d", 4)), **UPSERT, guarantee="idempotent")
+    write(database, rows((1, "A", 9), (8, "x", 8)), operation="update", keyColumns="id", updateColumns="name")
+    gone = ROWS.append(pa.field("gone", pa.bool_()))
+    write(database, rows((3, "c", 3, True), (5, "e", 5, False), schema=gone), **UPSERT, deleteColumn="gone")
+    assert content(database) == [(1, "A", 1), (2, "B", 4), (4, "d", 4), (5, "e", 5)]
+
+
+def test_bad_rows_are_left_out_of_their_transaction(database: DatabaseContext) -> None:
+    if not JdbcSink.of(database.options()).dialect().savepoints:
+        pytest.skip("no savepoints")
+    write(database, rows((1, "a", 1), (None, "b", 2), (3, "c", 3)), errors="skip")
+    assert content(database) == [(1, "a", 1), (3, "c", 3)]
+
+
+def test_of_a_key_in_one_flush_the_last_wins_by_its_order(database: DatabaseContext) -> None:
+    write(database, rows((1, "new", 5), (1, "old", 2), (1, "none", None)), **UPSERT, orderColumn="n")
+    assert content(database) == [(1, "new", 5)]
+    with pytest.raises(Fatal, match="orderColumn"):
+        write(database, rows((2, "a", 1), (2, "b", 1)), **UPSERT)
+
+
+def test_transactions_have_as_many_rows_as_was_asked(database: DatabaseContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    inner = DirectWriter._write
+    monkeypatch.setattr(DirectWriter, "_write", lambda self, given: (seen.append(len(given)), inner(self, given))[1])
+    many = [(number, "x", 0) for number in range(25)]
+    write(database, rows(*many[:4]), rows(*many[4:]), batchsize="10", **SLOW)
+    assert seen == [10, 10, 5]
+    assert len(content(database)) == 25
+
+
+def test_rows_that_wait_are_written_when_the_time_is_over(database: DatabaseContext) -> None:
+    sink = JdbcSink.of({**database.options(), "batch.maxTime": "20ms"})
+    arrived = threading.Event()
+
+    def slow() -> Iterator[Any]:
+        yield rows((1, "a", 1))
+        until = time.monotonic() + 20
+        while not content(database):
+            assert time.monotonic() < until, "the row was not written while the query waited"
+        arrived.set()
+        yield rows((2, "b", 2))
+
+    stage(sink, Batch(sink.sink_id(), "query", 0), ROWS, 0, slow())
+    assert arrived.is_set()
+    assert content(database) == [(1, "a", 1), (2, "b", 2)]
+
+
+def test_a_lost_connection_is_tried_again(tmp_path: Path) -> None:
+    class Postgres(DATABASES[0]):  # type: ignore[name-defined, misc]
+        body = KEYED
+
+    with contextlib.closing(Postgres(tmp_path / "target")) as database, Proxy(required(PostgresServer).port) as proxy:
+        proxy.arm("COMMIT\0", "before", times=2)
+        url = f"postgresql://{HOST}:{proxy.port}/postgres"
+        write(database, rows((1, "a", 1)), **UPSERT, url=url, guarantee="idempotent", commit="auto")
+        assert proxy.dropped == 2
+        assert content(database) == [(1, "a", 1)]

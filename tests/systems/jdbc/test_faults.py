@@ -1,0 +1,309 @@
+"""What breaks around a commit: connections, servers, locks, transactions that dead runs have left."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectors.core import Batch, CommitRefused, Fatal, Misconfigured, Transient
+from connectors.core.commit import Commit
+from connectors.core.ledger import Entry, Verdict
+from connectors.core.state import digest
+from connectors.core.writing import stage
+from connectors.systems.jdbc import JdbcSink
+from connectors.systems.jdbc.dialects import PostgreSql
+from connectors.systems.jdbc.ledger import TableLedger
+from connectors.systems.jdbc.prepared import Prepared
+from connectors.testing import in_a_child
+from connectors.testing.servers import HOST, PostgresServer
+from tests.servers import required
+
+from .contexts import PostgresContext, PreparedContext
+from .proxy import Proxy
+from .test_operations import UPSERT, content, rows
+
+BATCH = rows((1, "a", 1), (2, "b", 2)), rows((3, "c", 3))
+EXPECTED = [(1, "a", 1), (2, "b", 2), (3, "c", 3)]
+
+
+class Keyless(PostgresContext):
+    body = "id BIGINT, name TEXT, n INTEGER"
+
+
+class Prepare(PreparedContext):
+    body = "id BIGINT, name TEXT, n INTEGER"
+
+
+@pytest.fixture(params=[Keyless, Prepare], ids=["batch", "prepared"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PostgresContext]:
+    made = request.param(tmp_path / "target")
+    with contextlib.closing(made):
+        yield made
+
+
+@pytest.fixture
+def keyless(tmp_path: Path) -> Iterator[Keyless]:
+    made = Keyless(tmp_path / "target")
+    with contextlib.closing(made):
+        yield made
+
+
+@pytest.fixture
+def preparing(tmp_path: Path) -> Iterator[Prepare]:
+    made = Prepare(tmp_path / "target")
+    with contextlib.closing(made):
+        yield made
+
+
+def sink_of(database: PostgresContext, **options: str) -> JdbcSink:
+    return JdbcSink.of({**database.options(), **options})
+
+
+def staged(sink: JdbcSink, batch: Batch) -> list[Any]:
+    return [stage(sink, batch, part.schema, index, iter([part])) for index, part in enumerate(BATCH)]
+
+
+def batch_of(sink: JdbcSink, number: int = 0) -> Batch:
+    return Batch(sink.sink_id(), "11111111-query", number)
+
+
+def prepared(database: PostgresContext) -> int:
+    """How many prepared transactions there are of the sink."""
+    sink = digest(sink_of(database).sink_id())
+    return len(database.query(f"SELECT gid FROM pg_prepared_xacts WHERE gid LIKE 'connectors-{sink}-%'"))
+
+
+def stages(database: PostgresContext) -> list[Any]:
+    schema = database.table.split(".")[0]
+    return database.query(f"SELECT tablename FROM pg_tables WHERE schemaname = '{schema}' AND tablename LIKE 'cst%'")
+
+
+@pytest.mark.parametrize("when", ["before", "at", "after"])
+def test_a_connection_lost_around_commit_loses_and_doubles_nothing(database: PostgresContext, when: str) -> None:
+    with Proxy(required(PostgresServer).port) as proxy:
+        sink = sink_of(database, url=f"postgresql://{HOST}:{proxy.port}/postgres", sinkId=f"lost {when}")
+        batch = batch_of(sink)
+        commit = Commit(sink)
+        commit.begin(batch)
+        committables = staged(sink, batch)
+        proxy.arm("COMMIT\0", when)
+        commit.finish(batch, committables)
+        assert proxy.dropped == 1
+        assert content(database) == EXPECTED
+        assert Commit(sink).begin(batch) is Verdict.SKIP
+
+
+def test_a_connection_lost_at_commit_prepared_is_made_good_in_the_same_run(preparing: Prepare) -> None:
+    with Proxy(required(PostgresServer).port) as proxy:
+        sink = sink_of(preparing, url=f"postgresql://{HOST}:{proxy.port}/postgres")
+        batch = batch_of(sink)
+        committables = staged(sink, batch)
+        proxy.arm("COMMIT PREPARED", "before")
+        Commit(sink).finish(batch, committables)
+        assert proxy.dropped == 1
+    assert content(preparing) == EXPECTED
+
+
+def test_an_outage_that_lasts_fails_the_batch_and_the_next_run_writes_it(database: PostgresContext) -> None:
+    with Proxy(required(PostgresServer).port) as proxy:
+        sink = sink_of(database, url=f"postgresql://{HOST}:{proxy.port}/postgres", **{"retry.maxRetries": "1"})
+        batch = batch_of(sink)
+        committables = staged(sink, batch)
+        proxy.arm("BEGIN", "before", times=2)
+        with pytest.raises(Transient):
+            Commit(sink).finish(batch, committables)
+        assert content(database) == []
+        commit = Commit(sink)
+        assert commit.begin(batch) is Verdict.WRITE
+        commit.finish(batch, staged(sink, batch))
+    assert content(database) == EXPECTED
+
+
+def test_a_server_that_restarts_between_stage_and_commit_loses_nothing(tmp_path: Path) -> None:
+    """Of its own, since it is killed. Unlogged tables are empty after a crash: that must not become an empty batch."""
+    with PostgresServer() as server:
+        address = {"url": server.jdbc, "user": server.user, "dbtable": "t", "createTable": "true", "retry.maxRetries": "0"}
+        for way in ("batch", "prepared"):
+            sink = JdbcSink.of({**address, "commit": way})
+            batch = Batch(sink.sink_id(), "22222222-query", 0 if way == "batch" else 1)
+            committables = staged(sink, batch)
+            if way == "batch":
+                with contextlib.closing(sink.dialect().connect()) as connection:
+                    connection.execute("CHECKPOINT")
+            server.kill()
+            server.relaunch()
+            if way == "batch":
+                with pytest.raises(Fatal, match="3 rows were staged and 0 are there"):
+                    Commit(sink).finish(batch, committables)
+                commit = Commit(sink)
+                assert commit.begin(batch) is Verdict.WRITE
+                committables = staged(sink, batch)
+            Commit(sink).finish(batch, committables)
+            with contextlib.closing(sink.dialect().connect()) as connection:
+                found = connection.rows("SELECT id, name, n FROM t")
+            assert sorted(found) == sorted(EXPECTED * (1 if way == "batch" else 2))
+
+
+def test_a_deadlock_is_tried_again(tmp_path: Path) -> None:
+    class Keyed(PostgresContext):
+        body = "id BIGINT PRIMARY KEY, name TEXT, n INTEGER"
+
+    with contextlib.closing(Keyed(tmp_path / "target")) as database:
+        sink = sink_of(database, **UPSERT)
+        Commit(sink).finish(batch_of(sink), staged(sink, batch_of(sink)))
+        other = database.connect()
+        other.execute("BEGIN")
+        other.execute(f"UPDATE {database.table} SET n = 0 WHERE id = 2")
+        ours = threading.Thread(target=lambda: Commit(sink).finish(batch_of(sink, 1), staged(sink, batch_of(sink, 1))))
+        ours.start()
+        waiting = "SELECT 1 FROM pg_locks WHERE NOT granted"
+        while ours.is_alive() and not database.query(waiting):
+            pass
+        other.execute("SET deadlock_timeout = '60s'")  # the other one finds it
+        other.execute(f"UPDATE {database.table} SET n = 0 WHERE id = 1")
+        other.execute("COMMIT")
+        other.close()
+        ours.join()
+        assert content(database) == EXPECTED
+
+
+def test_nothing_is_left_after_a_batch_that_was_committed_or_given_up(database: PostgresContext) -> None:
+    sink = sink_of(database)
+    batch = batch_of(sink)
+    Commit(sink).finish(batch, staged(sink, batch))
+    assert (stages(database), prepared(database)) == ([], 0)
+    later = batch_of(sink, 1)
+    committables = staged(sink, later)
+    assert len(stages(database)) + prepared(database) == 2
+    Commit(sink).abort(later, committables)
+    assert (stages(database), prepared(database)) == ([], 0)
+
+
+def test_transactions_that_a_dead_run_prepared_are_rolled_back_with_their_batch(preparing: Prepare) -> None:
+    sink = sink_of(preparing)
+    batch = batch_of(sink)
+    staged(sink, batch)  # and the run dies
+    assert prepared(preparing) == 2
+    commit = Commit(sink)
+    assert commit.begin(batch) is Verdict.WRITE
+    commit.finish(batch, staged(sink, batch))
+    assert prepared(preparing) == 0
+    assert content(preparing) == EXPECTED
+
+
+def test_transactions_that_nobody_decided_are_rolled_back_when_they_are_old(
+    preparing: Prepare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = sink_of(preparing)
+    staged(sink, batch_of(sink, 5))
+    Commit(sink).begin(batch_of(sink, 0))
+    assert prepared(preparing) == 2
+    monkeypatch.setattr("connectors.systems.jdbc.prepared.ABANDONED_SECONDS", -1.0)
+    Commit(sink).begin(batch_of(sink, 0))
+    assert prepared(preparing) == 0
+
+
+def test_a_decided_batch_is_carried_through_by_the_next_run(preparing: Prepare, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver is killed after the decision, and after each of its two transactions."""
+    for survived in range(3):
+        sink = sink_of(preparing, sinkId=f"killed after {survived}")
+        batch = batch_of(sink)
+        committables = staged(sink, batch)
+        assert in_a_child(lambda: _die_after(survived, sink, batch, committables)) == -signal.SIGKILL  # noqa: B023
+        assert Commit(sink).begin(batch) is Verdict.SKIP
+        assert content(preparing) == sorted(EXPECTED * (survived + 1))
+
+
+def _die_after(count: int, sink: JdbcSink, batch: Batch, committables: list[Any]) -> None:
+    done = 0
+    inner = PostgreSql.commit_prepared
+
+    def commit_prepared(self: PostgreSql, connection: Any, name: str) -> None:
+        nonlocal done
+        if done == count:
+            os.kill(os.getpid(), signal.SIGKILL)
+        inner(self, connection, name)
+        done += 1
+
+    PostgreSql.commit_prepared = commit_prepared  # type: ignore[method-assign]
+    if count == 2:
+        TableLedger.amend = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign]
+    Commit(sink).finish(batch, committables)
+
+
+def test_a_batch_whose_prepared_transactions_are_gone_is_not_decided(preparing: Prepare) -> None:
+    sink = sink_of(preparing)
+    batch = batch_of(sink)
+    committables = staged(sink, batch)
+    with contextlib.closing(preparing.connect()) as connection:
+        Prepared(connection, sink.sink_id()).roll_back([committables[0].data["prepared"]])
+    with pytest.raises(Fatal, match="1 of 2 prepared transactions of the batch are gone"):
+        Commit(sink).finish(batch, committables)
+    assert content(preparing) == []
+    Commit(sink).abort(batch, committables)
+    assert prepared(preparing) == 0
+
+
+def test_of_two_runs_with_one_batch_only_one_comes_through(keyless: Keyless) -> None:
+    sink = sink_of(keyless)
+    batch = batch_of(sink)
+    first, second = staged(sink, batch), staged(sink, batch)
+    slow = Commit(sink)
+    slow.begin(batch)
+    Commit(sink).finish(batch, first)
+    with pytest.raises(CommitRefused, match="another run"):
+        slow.committer.commit(Entry(batch.query, 0, 3), second)  # type: ignore[union-attr]
+    assert content(keyless) == EXPECTED
+
+
+def test_the_staging_of_dead_runs_is_swept_when_it_is_old(keyless: Keyless) -> None:
+    sink = sink_of(keyless)
+    staged(sink, batch_of(sink, 7))
+    Commit(sink).begin(batch_of(sink))
+    assert len(stages(keyless)) == 2
+    eager = sink_of(keyless, stagingRetention="0s")
+    eager.committer().sweep(frozenset({batch_of(sink, 7).prefix()}))  # type: ignore[union-attr]
+    assert len(stages(keyless)) == 2
+    eager.committer().sweep(frozenset())  # type: ignore[union-attr]
+    assert stages(keyless) == []
+
+
+def test_prepared_says_what_the_server_lacks(tmp_path: Path) -> None:
+    with PostgresServer(max_prepared_transactions="0") as server:
+        address = {"url": server.jdbc, "user": server.user, "dbtable": "t", "createTable": "true"}
+        sink = JdbcSink.of({**address, "commit": "prepared"})
+        with pytest.raises(Misconfigured, match="max_prepared_transactions"):
+            staged(sink, batch_of(sink))
+        auto = JdbcSink.of(address)
+        assert "stage" in staged(auto, batch_of(auto))[0].data
+
+
+def test_auto_prepares_where_nothing_speaks_against_it(preparing: Prepare) -> None:
+    auto = sink_of(preparing, commit="auto")
+    committables = staged(auto, batch_of(auto))
+    assert [sorted(one.data) for one in committables] == [["prepared"]] * 2
+    Commit(auto).abort(batch_of(auto), committables)
+    searching = sink_of(preparing, commit="auto", errors="skip")
+    assert "stage" in staged(searching, batch_of(searching))[0].data
+    preparing.run(f"ALTER TABLE {preparing.table} ADD UNIQUE (id)")
+    assert "stage" in staged(auto, batch_of(auto))[0].data
+
+
+def test_a_task_that_fails_leaves_nothing(database: PostgresContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("connectors.systems.jdbc.staging.LOADED_AT_ONCE", 1)  # so that rows are in the database by then
+
+    def rows_and_an_error() -> Iterator[Any]:
+        yield BATCH[0]
+        raise ValueError("the query has an error")
+
+    sink = sink_of(database)
+    with pytest.raises(ValueError, match="the query"):
+        stage(sink, batch_of(sink), BATCH[0].schema, 0, rows_and_an_error())
+    assert (stages(database), prepared(database)) == ([], 0)

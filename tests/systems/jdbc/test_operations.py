@@ -1,0 +1,224 @@
+"""What is written, on each database: inserts, upserts, updates, deletes, types, tables that are made and widened."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import multiprocessing
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from connectors.core import Batch, Fatal, Misconfigured
+from connectors.core.commit import Commit
+from connectors.core.ledger import once_query
+from connectors.core.writing import stage
+from connectors.systems.jdbc import JdbcSink
+
+from .contexts import DatabaseContext, DuckDbContext, MariaDbContext, PostgresContext, SqliteContext
+
+KEYED = "id BIGINT NOT NULL PRIMARY KEY, name VARCHAR(100), n INTEGER"
+DATABASES = (PostgresContext, SqliteContext, DuckDbContext, MariaDbContext)
+
+
+@pytest.fixture(params=DATABASES, ids=lambda kind: kind.__name__.removesuffix("Context").lower())
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[DatabaseContext]:
+    class Keyed(request.param):  # type: ignore[name-defined, misc]
+        body = KEYED
+
+    made = Keyed(tmp_path / "target")
+    with contextlib.closing(made):
+        yield made
+
+
+ROWS = pa.schema([("id", pa.int64()), ("name", pa.string()), ("n", pa.int32())])
+
+
+def write(database: DatabaseContext, parts: Sequence[Any], replace: bool = False, **options: str) -> JdbcSink:
+    """Writes one batch of a few tasks, each with one record batch."""
+    sink = JdbcSink.of({**database.options(), **options})
+    batch = Batch(sink.sink_id(), once_query(), 0, replace)
+    staged = [stage(sink, batch, part.schema, index, iter([part])) for index, part in enumerate(parts)]
+    Commit(sink).finish(batch, staged)
+    return sink
+
+
+def rows(*values: tuple[Any, ...], schema: pa.Schema = ROWS) -> Any:
+    return pa.RecordBatch.from_pylist([dict(zip(schema.names, one, strict=True)) for one in values], schema)
+
+
+def content(database: DatabaseContext, columns: str = "id, name, n") -> list[tuple[Any, ...]]:
+    return sorted(database.query(f"SELECT {columns} FROM {database.table}"))
+
+
+UPSERT = {"operation": "upsert", "keyColumns": "id"}
+
+
+def test_an_upsert_inserts_new_keys_and_changes_old_ones(database: DatabaseContext) -> None:
+    write(database, [rows((1, "a", 1), (2, "b", 2))], **UPSERT)
+    write(database, [rows((2, "B", 3)), rows((3, "c", 4))], **UPSERT)
+    assert content(database) == [(1, "a", 1), (2, "B", 3), (3, "c", 4)]
+
+
+def test_an_upsert_changes_only_update_columns(database: DatabaseContext) -> None:
+    write(database, [rows((1, "a", 1))], **UPSERT)
+    write(database, [rows((1, "b", 2), (2, "c", 3))], **UPSERT, updateColumns="n")
+    assert content(database) == [(1, "a", 2), (2, "c", 3)]
+
+
+def test_of_rows_with_one_key_the_last_by_order_column_wins_across_tasks(database: DatabaseContext) -> None:
+    parts = [rows((1, "new", 5), (1, "null", None), (2, "x", 1)), rows((1, "old", 2))]
+    write(database, parts, **UPSERT, orderColumn="n")
+    assert content(database) == [(1, "new", 5), (2, "x", 1)]
+
+
+def test_repeated_keys_without_an_order_are_refused(database: DatabaseContext) -> None:
+    with pytest.raises(Fatal, match="orderColumn"):
+        write(database, [rows((1, "a", 1)), rows((1, "b", 2))], **UPSERT)
+    assert content(database) == []
+
+
+def test_delete_column_deletes_and_is_not_written(database: DatabaseContext) -> None:
+    write(database, [rows((1, "a", 1), (2, "b", 2), (3, "c", 3))])
+    gone = ROWS.append(pa.field("gone", pa.bool_()))
+    changes = rows((1, "a", 1, True), (2, "B", 2, None), (9, "x", 1, True), (4, "d", 4, False), schema=gone)
+    write(database, [changes], **UPSERT, deleteColumn="gone")
+    assert content(database) == [(2, "B", 2), (3, "c", 3), (4, "d", 4)]
+
+
+def test_an_order_column_that_the_target_lacks_is_not_written(database: DatabaseContext) -> None:
+    ordered = ROWS.append(pa.field("version", pa.int64()))
+    write(database, [rows((1, "a", 1, 1), (1, "b", 1, 2), schema=ordered)], **UPSERT, orderColumn="version")
+    assert content(database) == [(1, "b", 1)]
+
+
+def test_an_update_changes_what_is_there_and_adds_nothing(database: DatabaseContext) -> None:
+    write(database, [rows((1, "a", 1), (2, "b", 2))])
+    write(database, [rows((2, "B", 20), (3, "c", 30))], operation="update", keyColumns="id")
+    assert content(database) == [(1, "a", 1), (2, "B", 20)]
+
+
+def test_an_overwrite_replaces_the_rows_and_keeps_the_table(database: DatabaseContext) -> None:
+    write(database, [rows((1, "a", 1))])
+    write(database, [rows((2, "b", 2))], replace=True)
+    assert content(database) == [(2, "b", 2)]
+    with pytest.raises(Misconfigured, match=r"other +is no column"):
+        write(database, [pa.record_batch({"id": [1], "other": ["x"]})], replace=True)
+    assert content(database) == [(2, "b", 2)]
+
+
+def test_a_required_column_that_is_missing_is_told(database: DatabaseContext) -> None:
+    with pytest.raises(Misconfigured, match=r"id +is required"):
+        write(database, [pa.record_batch({"name": ["x"]})])
+
+
+def test_names_with_quotes_spaces_and_capitals_are_quoted(database: DatabaseContext) -> None:
+    quote = "`" if isinstance(database, MariaDbContext) else '"'
+    name = f"{database.table} Odd; DROP".rpartition(".")[2]
+    path = f"{database.table.split('.')[0]}." if "." in database.table else ""
+    column = "a%b 'x' : ?"
+    given = pa.record_batch({"Key Column": pa.array([1, 2]), column: pa.array(["x", "%s"])})
+    keyed = {**UPSERT, "keyColumns": "Key Column"}
+    for _ in range(2):
+        write(database, [given], dbtable=f"{path}{quote}{name}{quote}", createTable="true", **keyed)
+    found = database.query(f"SELECT * FROM {path}{quote}{name}{quote}")
+    assert sorted(found) == [(1, "x"), (2, "%s")]
+    database.run(f"DROP TABLE {path}{quote}{name}{quote}")
+
+
+ALL_TYPES: dict[str, tuple[pa.DataType, Any, Any]] = {
+    "flag": (pa.bool_(), True, 1),
+    "tiny": (pa.int8(), -7, -7),
+    "small": (pa.int16(), 300, 300),
+    "whole": (pa.int32(), 1 << 30, 1 << 30),
+    "large": (pa.int64(), 1 << 62, 1 << 62),
+    "single": (pa.float32(), 1.5, 1.5),
+    "double": (pa.float64(), 0.1, 0.1),
+    "exact": (pa.decimal128(38, 10), Decimal("12345678901234567890.0123456789"), "12345678901234567890.0123456789"),
+    "words": (pa.string(), "Grüße ❤", "Grüße ❤"),
+    "raw": (pa.binary(), b"\x00\xff", b"\x00\xff"),
+    "day": (pa.date32(), datetime.date(1582, 10, 15), "1582-10-15"),
+    "moment": (
+        pa.timestamp("us", "UTC"),
+        datetime.datetime(2024, 2, 29, 23, 59, 59, 999999, datetime.timezone.utc),
+        "2024-02-29 23:59:59.999999",
+    ),
+    "wall": (pa.timestamp("us"), datetime.datetime(1999, 12, 31, 1, 2, 3), "1999-12-31 01:02:03"),
+    "many": (pa.list_(pa.int64()), [1, None, 3], [1, None, 3]),
+    "inside": (pa.struct([("a", pa.int64()), ("b", pa.list_(pa.string()))]), {"a": 1, "b": ["x"]}, {"a": 1, "b": ["x"]}),
+    "pairs": (pa.map_(pa.string(), pa.int64()), [("k", 1)], {"k": 1}),
+}
+"""Type, value, and how the value is compared."""
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime.datetime):
+        return value.replace(tzinfo=None).isoformat(" ")
+    if isinstance(value, str) and value[:1] in "[{":
+        return json.loads(value)
+    if isinstance(value, str) and value.endswith(".000000"):
+        return value.removesuffix(".000000")
+    return str(value) if isinstance(value, (Decimal, datetime.date)) else value
+
+
+def test_every_type_comes_back_from_a_table_that_was_made(database: DatabaseContext) -> None:
+    schema = pa.schema([("id", pa.int64()), *((name, kind) for name, (kind, _, _) in ALL_TYPES.items())])
+    values = {"id": 1, **{name: value for name, (_, value, _) in ALL_TYPES.items()}}
+    given = pa.RecordBatch.from_pylist([values, {"id": 2}], schema)
+    table = f"{database.table}_types"
+    write(database, [given], dbtable=table, createTable="true", **UPSERT)
+    columns = JdbcSink.of(database.options()).dialect().names(schema.names)
+    full, empty = sorted(database.query(f"SELECT {columns} FROM {table}"), key=lambda row: row[0])
+    assert [_plain(value) for value in full[1:]] == [expected for _, _, expected in ALL_TYPES.values()]
+    assert set(empty[1:]) == {None}
+    database.run(f"DROP TABLE {table}")
+
+
+def test_a_type_that_no_database_has_is_told_before_anything_is_written(database: DatabaseContext) -> None:
+    with pytest.raises(Misconfigured, match=r"pause +has the type duration"):
+        write(database, [pa.record_batch({"id": [1], "pause": pa.array([1], pa.duration("us"))})])
+
+
+def test_a_new_optional_column_is_added_and_a_required_one_is_refused(database: DatabaseContext) -> None:
+    more = ROWS.append(pa.field("extra", pa.float64()))
+    with pytest.raises(Misconfigured, match="evolveSchema"):
+        write(database, [rows((1, "a", 1, 0.5), schema=more)])
+    write(database, [rows((1, "a", 1, 0.5), schema=more)], evolveSchema="true")
+    assert content(database, "id, extra") == [(1, 0.5)]
+    required = ROWS.append(pa.field("must", pa.int64(), nullable=False))
+    with pytest.raises(Misconfigured, match=r"must +is new and required"):
+        write(database, [rows((2, "a", 1, 1), schema=required)], evolveSchema="true")
+
+
+def test_two_writers_that_widen_the_table_at_once_both_succeed(database: DatabaseContext) -> None:
+    more = ROWS.append(pa.field("extra", pa.float64()))
+    fork = multiprocessing.get_context("fork")
+    gate = fork.Barrier(2)
+
+    def run(number: int) -> None:
+        gate.wait(30)
+        write(database, [rows((number, "a", 1, 0.5), schema=more)], evolveSchema="true", sinkId=f"writer {number}")
+
+    writers = [fork.Process(target=run, args=(number,)) for number in (1, 2)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(60)
+    assert [writer.exitcode for writer in writers] == [0, 0]
+    assert content(database, "id, extra") == [(1, 0.5), (2, 0.5)]
+
+
+def test_keys_that_are_not_unique_in_the_table_are_refused(database: DatabaseContext) -> None:
+    with pytest.raises(Misconfigured, match=r"keyColumns +must be a primary key or unique in .*\(name\) is not"):
+        write(database, [rows((1, "a", 1))], operation="upsert", keyColumns="name")
+
+
+def test_a_missing_table_is_told_at_the_start(database: DatabaseContext) -> None:
+    sink = JdbcSink.of({**database.options(), "dbtable": f"{database.table}_not"})
+    with pytest.raises(Misconfigured, match="createTable=true"):
+        Commit(sink).begin(Batch(sink.sink_id(), "q", 0))

@@ -1,0 +1,163 @@
+"""URLs and options: what is accepted, what is refused by name, and that passwords are never shown."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import connectors
+from connectors.core import Batch, Guarantee, Misconfigured
+from connectors.core.commit import Commit
+from connectors.core.ledger import Entry, once_query
+from connectors.core.options import Options
+from connectors.core.writing import stage
+from connectors.systems.jdbc import JdbcSink
+from connectors.systems.jdbc.target import table_of
+from connectors.systems.jdbc.url import Address, parse
+from connectors.testing.servers import PostgresServer
+
+BASE = {"url": "jdbc:postgresql://db:5433/shop", "dbtable": "orders"}
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("jdbc:postgresql://db:5433/shop?user=u&password=p%40ss", Address("postgresql", "shop", "db", 5433, "u", "p@ss")),
+        ("jdbc:postgresql://db/shop?reWriteBatchedInserts=true&ssl=true", Address("postgresql", "shop", "db", 5432)),
+        ("jdbc:postgresql:shop", Address("postgresql", "shop", "localhost", 5432)),
+        ("postgresql+psycopg://u:p%40ss@db/shop?sslmode=require", Address("postgresql", "shop", "db", 5432, "u", "p@ss")),
+        ("postgres://u@[::1]:1/shop", Address("postgresql", "shop", "::1", 1, "u")),
+        ("jdbc:mariadb://db/shop", Address("mariadb", "shop", "db", 3306)),
+        ("sqlite:///relative.db", Address("sqlite", "relative.db")),
+        ("sqlite:////absolute.db", Address("sqlite", "/absolute.db")),
+        ("jdbc:sqlite:/absolute.db", Address("sqlite", "/absolute.db")),
+        ("duckdb:///my%20file.duckdb", Address("duckdb", "my file.duckdb")),
+        ("jdbc:duckdb:/absolute.duckdb", Address("duckdb", "/absolute.duckdb")),
+    ],
+)
+def test_urls_of_both_kinds(url: str, expected: Address) -> None:
+    found = parse(url)
+    assert (found.dialect, found.database, found.host, found.port, found.user, found.password) == (
+        expected.dialect, expected.database, expected.host, expected.port, expected.user, expected.password,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("jdbc:oracle:thin:@db", 'is for "oracle", and there is no dialect of that name; .* To add one'),
+        ("mysql://db/shop", 'is for "mysql"'),
+        ("shop", "must be a JDBC or SQLAlchemy URL"),
+        ("postgresql://db", "names no database"),
+        ("jdbc:postgresql://a,b/shop", "several hosts"),
+        ("jdbc:postgresql://db/shop?targetServerType=primary", "targetservertype, which is not supported"),
+        ("sqlite://", "must name a file"),
+        ("jdbc:sqlite::memory:", "must name a file"),
+    ],
+)
+def test_urls_that_are_refused_say_why(url: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        parse(url)
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("orders", ("orders", "")),
+        ("Shop.Orders", ("orders", "shop")),
+        ('"Shop"."My ""Orders"""', ('My "Orders"', "Shop")),
+        ("`a.b`", ("a.b", "")),
+    ],
+)
+def test_names_of_tables(text: str, parts: tuple[str, str]) -> None:
+    dialect = JdbcSink.of(BASE).dialect()
+    assert (table_of(text, dialect).name, table_of(text, dialect).schema) == parts
+
+
+@pytest.mark.parametrize("text", ["(select 1) t", "a.b.c", "a b", "", "a;drop"])
+def test_what_is_no_table_is_refused(text: str) -> None:
+    if text == "a;drop":
+        assert JdbcSink.of({**BASE, "dbtable": text}).dialect().table(table_of(text)) == '"a;drop"'
+        return
+    with pytest.raises(Misconfigured, match="dbtable"):
+        JdbcSink.of({**BASE, "dbtable": text})
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("fetchsize", "10", "is an option of the source"),
+        ("numPartitions", "4", "repartition"),
+        ("isolationLevel", "NONE", "is not needed"),
+        ("createTableOptions", "x", "make the table yourself"),
+        ("keytab", "x", "give user and password"),
+        ("batchsise", "10", r'did you mean "batch\.maxRecords"'),
+        ("operation", "merge", "one of insert, upsert, update"),
+        ("operation", "upsert", "keyColumns +missing"),
+        ("deleteColumn", "d", "keyColumns +missing"),
+        ("orderColumn", "d", "has no use without keyColumns"),
+        ("guarantee", "idempotent", "needs operation=upsert"),
+        ("commit", "task", "commit"),
+    ],
+)
+def test_options_that_cannot_work_are_told(option: str, value: str, said: str) -> None:
+    with pytest.raises(Misconfigured, match=said):
+        JdbcSink.of({**BASE, option: value})
+
+
+def test_options_of_sparks_own_writer_are_taken() -> None:
+    sink = JdbcSink.of({**BASE, "driver": "org.postgresql.Driver", "batchsize": "50", "truncate": "true", "queryTimeout": "9"})
+    assert (sink.values["batch.maxRecords"], sink.values["request.timeout"]) == (50, 9.0)
+
+
+def test_the_guarantee_follows_from_the_options() -> None:
+    upsert = {"operation": "upsert", "keyColumns": "id"}
+    assert JdbcSink.of(BASE).guarantee() is Guarantee.EXACTLY_ONCE
+    assert JdbcSink.of({**BASE, **upsert, "guarantee": "idempotent"}).guarantee() is Guarantee.IDEMPOTENT
+    table = connectors.guarantees().set_index("system")
+    assert table.loc["jdbc", "sink"] == "exactly-once"
+
+
+def test_two_tables_have_two_sink_ids_and_users_make_no_difference() -> None:
+    one = JdbcSink.of({**BASE, "user": "a"}).sink_id()
+    assert one == JdbcSink.of({**BASE, "user": "b", "password": "c"}).sink_id()
+    assert one != JdbcSink.of({**BASE, "dbtable": "other"}).sink_id()
+
+
+def test_a_batch_write_that_must_be_exactly_once_needs_a_transaction_name(tmp_path: Path) -> None:
+    sink = JdbcSink.of({"url": f"sqlite:///{tmp_path}/x.db", "dbtable": "t", "guarantee": "exactly-once"})
+    with pytest.raises(Misconfigured, match="txnAppId and txnVersion"):
+        sink.committer().commit(Entry(once_query(), 0), [])  # type: ignore[union-attr]
+
+
+def test_a_wrong_password_is_told_without_the_password() -> None:
+    with PostgresServer(password="correct horse") as server:
+        for given in ({"password": "battery staple"}, {"url": server.url.replace("//", "//postgres:battery staple@")}):
+            sink = JdbcSink.of({"url": server.url, "user": server.user, "dbtable": "t", **given})
+            shown = [repr(sink), repr(sink.address()), str(sink.address()), sink.target(), sink.sink_id(), repr(sink.dialect())]
+            with pytest.raises(Misconfigured, match="password authentication failed") as wrong:
+                Commit(sink).begin(Batch(sink.sink_id(), "q", 0))
+            given_rows = pa.record_batch({"a": [1]})
+            with pytest.raises(Exception, match="password authentication failed") as loading:
+                stage(sink, Batch(sink.sink_id(), "q", 0), given_rows.schema, 0, iter([given_rows]))
+            shown += [str(wrong.value), repr(wrong.value), str(loading.value), repr(loading.value)]
+            assert not [text for text in shown if "staple" in text]
+        good: Any = JdbcSink.of({"url": server.url, "user": server.user, "password": server.password, "dbtable": "t"})
+        with pytest.raises(Misconfigured, match="createTable=true"):
+            Commit(good).begin(Batch(good.sink_id(), "q", 0))
+
+
+def test_an_option_error_does_not_show_the_password() -> None:
+    with pytest.raises(Misconfigured) as wrong:
+        JdbcSink.of({"url": "oracle://u:hunter2@db/x", "dbtable": "t", "passwort": "hunter2", "password": "hunter2"})
+    assert "hunter2" not in str(wrong.value)
+    assert isinstance(JdbcSink.options, Options)
+
+
+def test_the_sink_travels_to_the_tasks() -> None:
+    sink = pickle.loads(pickle.dumps(JdbcSink.of({**BASE, "password": "p"})))
+    assert sink.address().password == "p"

@@ -1,0 +1,82 @@
+"""The sink passes every case of the kit on each database, and of more kills and both carriers in ``make soak``."""
+
+from typing import ClassVar
+
+import pytest
+
+from connectors.testing import SinkSuite
+
+from .contexts import (
+    AtLeastOnceContext,
+    DuckDbContext,
+    MariaDbContext,
+    PostgresContext,
+    PreparedContext,
+    SqliteContext,
+    UpsertContext,
+)
+
+
+class FewerKills(SinkSuite):
+    """Three seeded kills a carrier; to open a database a hundred times costs more than it tells."""
+
+    @pytest.mark.parametrize("seed", range(3))
+    def test_a_killed_run_is_finished_by_the_next_ones(self, writing, seed):  # type: ignore[no-untyped-def]
+        super().test_a_killed_run_is_finished_by_the_next_ones(writing, seed)
+
+
+class TestPostgres(FewerKills):
+    context = PostgresContext
+
+
+class TestPrepared(FewerKills):
+    context = PreparedContext
+
+
+class TestSqlite(FewerKills):
+    context = SqliteContext
+
+
+class TestDuckDb(FewerKills):
+    class context(DuckDbContext):  # noqa: N801
+        carriers: ClassVar[tuple[str, ...]] = ("foreach_batch",)
+
+
+class TestMariaDb(FewerKills):
+    class context(MariaDbContext):  # noqa: N801
+        carriers: ClassVar[tuple[str, ...]] = ("format",)
+
+
+class TestUpsert(FewerKills):
+    class context(UpsertContext):  # noqa: N801
+        carriers: ClassVar[tuple[str, ...]] = ("foreach_batch",)
+
+
+class TestAtLeastOnce(FewerKills):
+    class context(AtLeastOnceContext):  # noqa: N801
+        carriers: ClassVar[tuple[str, ...]] = ("format",)
+
+
+@pytest.mark.soak
+class TestPostgresThroughAllKills(SinkSuite):
+    context = PostgresContext
+
+
+@pytest.mark.soak
+class TestPreparedThroughAllKills(SinkSuite):
+    context = PreparedContext
+
+
+@pytest.mark.soak
+class TestSqliteThroughAllKills(SinkSuite):
+    context = SqliteContext
+
+
+@pytest.mark.soak
+class TestDuckDbThroughAllKills(SinkSuite):
+    context = DuckDbContext
+
+
+@pytest.mark.soak
+class TestMariaDbThroughAllKills(SinkSuite):
+    context = MariaDbContext
