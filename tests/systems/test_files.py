@@ -200,7 +200,7 @@ class TestRefusals:
     @pytest.mark.parametrize("kind", FOLDERS)
     def test_another_file_system_is_refused(self, kind: str) -> None:
         with pytest.raises(Misconfigured, match="local or mounted"):
-            FOLDERS[kind].of({"path": "s3://bucket/folder"})
+            FOLDERS[kind].of({"path": "hdfs://name/folder"})
 
     @pytest.mark.parametrize(
         ("options", "option"),

@@ -72,15 +72,20 @@ class TargetFolder:
 
     def files(self, under: str) -> Iterator[tuple[str, int]]:
         """The files below the folder ``under`` that are not hidden in it, and their sizes, in no order."""
+        for name in self.listed(under):
+            if (size := self.size(name)) is not None:
+                yield name, size
+
+    def listed(self, under: str) -> Iterator[str]:
+        """The files below the folder ``under`` that are not hidden in it, in no order."""
         with contextlib.suppress(FileNotFoundError), os.scandir(self.root / under) as found:
             for entry in found:
                 if is_hidden(entry.name):
                     continue
                 if entry.is_dir():
-                    yield from self.files(f"{under}/{entry.name}")
+                    yield from self.listed(f"{under}/{entry.name}")
                 else:
-                    with contextlib.suppress(FileNotFoundError):
-                        yield f"{under}/{entry.name}", entry.stat().st_size
+                    yield f"{under}/{entry.name}"
 
     def size(self, name: str) -> int | None:
         """The bytes of a file; ``None`` if it is not there."""

@@ -1,13 +1,29 @@
 """Everything a notebook needs around Spark, the same in Jupyter, in the local job runner and in a workspace.
 
 :func:`session` gives the Spark session, :func:`notebook` what the bootstrap cell needs, :func:`display` shows tables
-and figures, :class:`DbUtils` is ``dbutils`` outside a workspace, :func:`workdir` the folder for a notebook's data.
+and figures, :class:`DbUtils` is ``dbutils`` outside a workspace, :func:`workdir` the folder for a notebook's data,
+:func:`postgres` a database to try things on, :func:`opensearch` a search engine.
 """
 
 from .bootstrap import BOOTSTRAP, notebook
 from .paths import workdir
+from .servers import DatabaseAddress, opensearch, opensearch_server, postgres, postgres_server
 from .shim import DbUtils, NotebookExit
 from .show import display, display_html
 from .start import session
 
-__all__ = ["BOOTSTRAP", "DbUtils", "NotebookExit", "display", "display_html", "notebook", "session", "workdir"]
+__all__ = [
+    "BOOTSTRAP",
+    "DatabaseAddress",
+    "DbUtils",
+    "NotebookExit",
+    "display",
+    "display_html",
+    "notebook",
+    "opensearch",
+    "opensearch_server",
+    "postgres",
+    "postgres_server",
+    "session",
+    "workdir",
+]

@@ -28,7 +28,7 @@ for setting in sys.argv[1:]:
     builder = builder.config(*setting.split("=", 1))
 print("jars:" + builder.getOrCreate().sparkContext.getConf().get("spark.jars"))
 """
-_RESOLVER_SETTINGS: Final = ("spark.jars.ivy", "spark.jars.ivySettings", "spark.jars.repositories")
+_RESOLVER_SETTINGS: Final = ("spark.jars.ivy", "spark.jars.ivySettings", "spark.jars.repositories", "spark.jars.excludes")
 
 
 def delta_coordinate() -> str:

@@ -7,34 +7,68 @@ ledger records the batch, and each file is then moved to its final name.
 from __future__ import annotations
 
 import re
+import time
 import zoneinfo
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
 
-from ...core import REQUIRED, Batch, Choice, Committable, Duration, Names, Options, Problem, Sink, Text
-from ...core.folder import TargetFolder
+from ...core import (
+    REQUIRED,
+    Batch,
+    Choice,
+    Committable,
+    Duration,
+    Flag,
+    Json,
+    Names,
+    Options,
+    Problem,
+    Sink,
+    Size,
+    Text,
+)
 from ...core.ledger import FileLedger
 from ...core.options import Values
 from .committer import FilesCommitter
+from .joining import JOINED
+from .place import Folder, place
+from .rolling import MAX_PART_SIZE, RollingPolicy
+from .sealing import Sealer
+from .source import FilesSource
+from .storage import check_storage
+from .watching import Run, seal_what_is_due, watch
 from .writer import CODECS, FilesWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-FORMATS = ("parquet", "json", "csv", "text", "orc")
+__all__ = ["FORMATS", "FilesSink", "FilesSource"]
+
+FORMATS = ("parquet", "json", "csv", "text", "avro", "orc")
 
 
 class FilesSink(Sink):
     """Files under ``path``, in folders by ``partitionBy`` or by a date-time ``bucket``.
 
-    Options: ``path`` (required), ``fileFormat`` parquet|json|csv|text|orc (parquet), ``partitionBy`` (columns),
+    Options: ``path`` (required), ``fileFormat`` parquet|json|csv|text|avro|orc (parquet), ``partitionBy`` (columns),
     ``bucket`` (a date-time pattern such as ``'year='yyyy/'month='MM``), ``bucket.timeColumn``, ``bucket.timeZone``
-    (UTC), ``partPrefix`` (part), ``compression`` (the format's own default), ``stagingRetention`` (7 days), and those
-    of every sink. Lines of csv have no header. By ``df.write`` orc is Arrow's, which Spark reads wrongly before 1582
+    (UTC), ``rolling`` onBatch|policy (onBatch), ``partPrefix`` (part), ``compression`` (the format's own default),
+    ``stagingRetention`` (7 days), ``storageOptions`` (fsspec's keys, for ``s3://``), and those of every sink.
+
+    With ``rolling=policy`` the files of a batch stay hidden when it is committed. They become one file, without being
+    decoded, ``rolling.rolloverInterval`` (15 minutes) after the first of them, ``rolling.inactivityInterval`` (5 minutes)
+    after the last one, or when they are ``rolling.maxPartSize`` (256MB) together; so what readers see never changes. This
+    is looked at after each commit, at the next start, and by ``connectors files seal PATH``, which seals everything. In
+    ``foreach_batch`` on a classic session also while the query is idle, and a moment after it ends: then everything is
+    sealed if ``rolling.sealAtEnd`` is true (by default under availableNow only) and the query did not fail.
+
+     Lines of csv have no header. By ``df.write`` orc is Arrow's, which Spark reads wrongly before 1582
     (dates) and not at all before 1970 (fractions of seconds).
-    Guarantee: exactly-once. A listing shows finished files only; the ledger lies hidden beside them.
+    Guarantee: exactly-once. A listing shows finished files only; the ledger and the stage lie hidden beside them, in a
+    folder ``.connectors``. A reader that walks through hidden folders too (``pyarrow.dataset.dataset(folder)`` does, before
+    it drops what is hidden) may find one of them gone; list the folder itself, or by a glob.
     """
 
     name = "files"
@@ -46,19 +80,24 @@ class FilesSink(Sink):
             "bucket": Text(None),
             "bucket.timeColumn": Text(None),
             "bucket.timeZone": Text("UTC"),
-            "rolling": Choice("onBatch", among=("onBatch",)),
+            "rolling": Choice("onBatch", among=("onBatch", "policy")),
+            "rolling.rolloverInterval": Duration(900.0),
+            "rolling.inactivityInterval": Duration(300.0),
+            "rolling.maxPartSize": Size(MAX_PART_SIZE, at_least=1),
+            "rolling.sealAtEnd": Flag(None),
             "partPrefix": Text("part"),
             "compression": Text(None),
             "stagingRetention": Duration(7 * 86400.0),
+            "storageOptions": Json({}, kind=dict),
         }
     )
 
-    conditions = "a local or mounted folder; files appear one by one, each complete"
+    conditions = "a local or mounted folder, or s3://; files appear one by one, each complete"
+    clock: ClassVar[Callable[[], float]] = time.time
 
     @classmethod
     def check(cls, values: Values) -> Iterator[Problem]:
-        if "://" in values["path"] and not values["path"].startswith("file:"):
-            yield Problem("path", f'must be a local or mounted folder; got "{values["path"]}".')
+        yield from check_storage(values["path"], values["storageOptions"])
         if values["bucket"] and values["partitionBy"]:
             yield Problem("bucket", "cannot go with partitionBy; give one of them.")
         if values["bucket"] and not values["bucket.timeColumn"]:
@@ -70,6 +109,12 @@ class FilesSink(Sink):
             yield Problem("bucket.timeZone", f'must be a region or an offset such as +02:00; got "{got}".')
         if values["partPrefix"][:1] in (".", "_", "") or "/" in values["partPrefix"]:
             yield Problem("partPrefix", "must not begin with . or _, since readers pass over such files, nor have a /.")
+        if values["rolling"] == "policy" and values["fileFormat"] not in JOINED:
+            got = values["fileFormat"]
+            text = f"policy joins files without decoding them, which {got} does not allow; take onBatch, or another fileFormat."
+            yield Problem("rolling", text)
+        if values["fileFormat"] == "avro" and (option := next((one for one in ("bucket", "partitionBy") if values[one]), None)):
+            yield Problem(option, "needs Spark's own writers, which have no avro; take another fileFormat.")
         codecs = CODECS[values["fileFormat"]]
         if (codec := values["compression"]) not in (None, *codecs):
             known = f"{', '.join(codecs)} for {values['fileFormat']}"
@@ -78,20 +123,41 @@ class FilesSink(Sink):
     def target(self) -> str:
         return str(self.values["path"])
 
-    def folder(self) -> TargetFolder:
-        return TargetFolder(self.values["path"], self.sink_id())
+    def folder(self) -> Folder:
+        return place(self.values["path"], self.sink_id(), self.values.get("storageOptions", {}))
 
     def ledger(self) -> FileLedger:
         return self.folder().ledger()
 
+    def rolls(self) -> bool:
+        """True if files wait and grow before readers see them."""
+        return bool(self.values.get("rolling") == "policy")
+
+    def sealer(self) -> Sealer:
+        """What seals the parts of this sink."""
+        policy = RollingPolicy.of(self.values) if self.rolls() else RollingPolicy()
+        return Sealer(self.folder(), policy, type(self).clock)
+
     def committer(self) -> FilesCommitter:
-        return FilesCommitter(self.folder(), self.values["partPrefix"], self.values["stagingRetention"])
+        sealer, retention = self.sealer(), self.values["stagingRetention"]
+        return FilesCommitter(self.folder(), self.values["partPrefix"], retention, sealer, rolling=self.rolls())
+
+    def watch(self, find: Callable[[], Run | None] | None) -> None:
+        """Called on the driver by ``foreach_batch``: when it is made, then for each batch, to ``find`` its run."""
+        if not self.rolls():
+            return
+        if find is None:
+            seal_what_is_due(self.sealer())
+        elif run := find():
+            watch(self.sealer(), run, self.values["rolling.sealAtEnd"])
 
     def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> FilesWriter:
         return FilesWriter(self, batch, schema)
 
     def stage_frame(self, frame: DataFrame, batch: Batch) -> list[Committable] | None:
-        """Spark's own writers make the files: no row passes through Python."""
+        """Spark's own writers make the files, and no row passes through Python, unless Spark has no such writer."""
+        if self.values["fileFormat"] == "avro":
+            return None
         from .native import stage_with_spark
 
         return stage_with_spark(self, frame, batch)

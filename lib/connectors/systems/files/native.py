@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from ...core import Batch, Committable, Misconfigured, Problem
 from ...core.folder import HIDDEN
-from .staging import new_stage
+from .staging import begin
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -22,12 +22,12 @@ _NO_TIME = f"{_BUCKET}=__HIVE_DEFAULT_PARTITION__"
 def stage_with_spark(sink: FilesSink, frame: DataFrame, batch: Batch) -> list[Committable]:
     """Writes ``frame`` into a staging folder of its own; the committable lists the files and the folder each goes to."""
     bucketed, columns = _bucketed(sink, frame)
-    attempt = batch.attempt()
-    stage = new_stage(f"connectors.{sink.name}", sink.folder(), batch, attempt)
+    attempt, folder = batch.attempt(), sink.folder()
+    stage = begin(f"connectors.{sink.name}", folder, batch, attempt)
     writer = bucketed.write.format(sink.values["fileFormat"]).partitionBy(*columns).options(**_options(sink))
-    writer.mode("append").save(f"file:{stage.absolute()}")
-    files = sorted(file for file in stage.rglob("*") if file.is_file() and not file.name.startswith(HIDDEN))
-    listed = [[sink.folder().relative(file), _bucket(sink, file.relative_to(stage).parent)] for file in files]
+    writer.options(**folder.spark_options()).mode("append").save(folder.spark_url(stage))
+    files = sorted(PurePosixPath(name) for name, _ in folder.files(stage))
+    listed = [[str(file), _bucket(sink, file.relative_to(stage).parent)] for file in files]
     return [Committable(0, {"attempt": attempt, "files": listed})]
 
 
@@ -60,7 +60,7 @@ def _options(sink: FilesSink) -> dict[str, str]:
     return options
 
 
-def _bucket(sink: FilesSink, folder: Path) -> str:
+def _bucket(sink: FilesSink, folder: PurePosixPath) -> str:
     """The target folder of a staged one; Spark escapes the slashes of a bucket's name."""
     name = folder.as_posix()
     if not name.startswith(f"{_BUCKET}="):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
 
 import pyarrow as pa
 
 from ...core import Batch, Committable, Misconfigured, Problem, SinkWriter
 from ...core.serde import to_json_lines
-from .staging import new_stage
+from .avro_file import AvroFile
+from .staging import begin
 
 if TYPE_CHECKING:
     from . import FilesSink
@@ -41,20 +41,21 @@ class FilesWriter(SinkWriter):
         self.attempt = batch.attempt()
         self.schema = schema
         self.rows = 0
-        self._file: Path | None = None
+        self._file = ""
         self._open: Open | None = None
 
     def write(self, batch: pa.RecordBatch) -> None:
         if self._open is None:
-            stage = new_stage(self.connector, self.folder, self.batch, self.attempt)
-            self._file = stage / f"rows{extension_of(self.format, self.compression)}"
-            self._open = _opened(self.format, self._file, self.schema, self.compression)
+            stage = begin(self.connector, self.folder, self.batch, self.attempt)
+            self._file = f"{stage}/rows{extension_of(self.format, self.compression)}"
+            self._stream = self.folder.writing(self._file)
+            self._open = opened(self.format, self._stream, self.schema, self.compression)
         self._open.write(batch)
         self.rows += batch.num_rows
 
     def prepare(self) -> Committable:
         self.close()
-        files = [[self.folder.relative(self._file), ""]] if self._file else []
+        files = [[self._file, ""]] if self._file else []
         return Committable(self.rows, {"attempt": self.attempt, "files": files})
 
     def abort(self) -> None:
@@ -64,6 +65,7 @@ class FilesWriter(SinkWriter):
     def close(self) -> None:
         if self._open is not None:
             self._open.close()
+            self._stream.close()
             self._open = None
 
 
@@ -83,6 +85,7 @@ def check_columns(sink: FilesSink, schema: pa.Schema) -> None:
 CODECS = {
     "parquet": ("none", "snappy", "gzip", "zstd", "lz4"),
     "orc": ("none", "snappy", "zlib", "zstd", "lz4"),
+    "avro": ("none", "deflate"),
     **dict.fromkeys(("json", "csv", "text"), ("none", "gzip", "bzip2")),
 }
 """The values of ``compression`` by file format: those that Arrow and Spark both write."""
@@ -96,7 +99,8 @@ def extension_of(kind: str, compression: str | None) -> str:
     return _ENDINGS.get(kind, f".{kind}") + (_STREAMS.get(compression or "", "") if "gzip" in CODECS[kind][:2] else "")
 
 
-def _opened(kind: str, file: Path, schema: pa.Schema, compression: str | None) -> Open:
+def opened(kind: str, file: BinaryIO, schema: pa.Schema, compression: str | None) -> Open:
+    """A writer of rows of ``schema`` into ``file``."""
     if kind == "parquet":
         import pyarrow.parquet as pq
 
@@ -105,8 +109,11 @@ def _opened(kind: str, file: Path, schema: pa.Schema, compression: str | None) -
         import pyarrow.orc as orc
 
         codec = "uncompressed" if compression == "none" else compression or "zstd"
-        return _Orc(orc.ORCWriter(str(file), compression=codec))
-    stream = pa.output_stream(str(file), compression="detect")  # by the name, as a reader does
+        return _Orc(orc.ORCWriter(file, compression=codec))
+    if kind == "avro":
+        return AvroFile(file, schema, compression)
+    packed = compression not in (None, "none")
+    stream = pa.CompressedOutputStream(file, "bz2" if compression == "bzip2" else compression) if packed else file
     if kind == "csv":
         return _Csv(stream, schema)
     return _Lines(stream, to_json_lines if kind == "json" else _text_lines)

@@ -7,7 +7,7 @@ import os
 import subprocess
 import uuid
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from .base import HOST, Server, Unavailable, free_ports
 from .maven import classpath, java
@@ -67,11 +67,12 @@ class KafkaServer(Server):
 
     def create_topic(self, name: str, partitions: int = 1, **config: str) -> str:
         """Makes a topic and returns its name; ``config`` has ``_`` for ``.`` (``max_message_bytes="2000"``)."""
-        from confluent_kafka.admin import AdminClient, NewTopic
+        from confluent_kafka import admin as api
 
         settings = {key.replace("_", "."): value for key, value in config.items()}
-        admin = AdminClient({"bootstrap.servers": self.bootstrap})  # held: a collected client cancels what it was asked
-        admin.create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result(30)
+        admin: Any = api.AdminClient({"bootstrap.servers": self.bootstrap})  # held: a collected client cancels what it was asked
+        wanted = api.NewTopic(name, partitions, 1, config=settings)  # type: ignore[attr-defined]
+        admin.create_topics([wanted])[name].result(30)
         return name
 
     def tool(self, main: str, *arguments: str, timeout: float = 300.0) -> str:

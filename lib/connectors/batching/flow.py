@@ -1,0 +1,305 @@
+"""The heart of the engine, without threads, time or input and output: what waits, what may be sent, what failed means.
+
+Entries leave in the order in which they came. A request closes when it has enough records or bytes, when its first entry has
+waited long enough, or when the input has ended. What a target refuses *for now* goes back to the front, in its order, and
+everything waits for a pause that grows; what it refuses *for ever* is handed out as rejected; an entry that has used up its
+tries, and an error that nobody expects, stop everything.
+
+Where entries have keys, two of the same key are never in two requests at once, and one that failed takes those of its key
+that follow it in the request along: whatever fails, the last one to reach the target is the newest.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..core.breaker import Breaker, CircuitOpen
+from ..core.errors import ConnectorError, Poison, Transient
+from ..core.retry import Retry
+from .limits import Limits
+from .pieces import Piece
+from .rate import Aimd
+
+Failure = tuple[int, BaseException]
+"""The place of an entry in its request, and why it was refused."""
+
+
+@dataclass(eq=False)
+class Request:
+    """Entries that are under way together."""
+
+    number: int
+    pieces: Sequence[Piece]
+    started: float
+    records: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.records = sum(map(len, self.pieces))
+
+    def entries(self) -> list[Any]:
+        return [entry for piece in self.pieces for entry in piece.entries()]
+
+    def keys(self) -> Iterator[Hashable]:
+        for piece in self.pieces:
+            yield from piece.keys()
+
+
+@dataclass
+class Counts:
+    """What has become of the entries: ``taken`` = ``acknowledged`` + ``rejected`` + those that wait or are under way.
+
+    ``retries`` are requests with entries that had failed before; ``spared`` those that an open circuit kept from being made.
+    """
+
+    taken: int = 0
+    acknowledged: int = 0
+    rejected: int = 0
+    requests: int = 0
+    retries: int = 0
+    spared: int = 0
+
+
+class Flow:
+    """Decides. Whoever drives it calls :meth:`next` until it gives nothing, sends what it gave, and reports each outcome.
+
+    ``now`` is a clock in seconds. Not safe for several threads at once.
+    """
+
+    def __init__(self, limits: Limits, retry: Retry, breaker: Breaker, now: Callable[[], float]) -> None:
+        self.limits, self.retry, self.breaker, self._now = limits, retry, breaker, now
+        most = limits.records * limits.in_flight
+        self.rate = Aimd(4 * limits.records, most, step=limits.records // 10)
+        self.counts = Counts()
+        self.error: BaseException | None = None
+        self.draining = False
+        self.under_way: dict[int, Request] = {}
+        self._fresh: deque[Piece] = deque()
+        self._again: list[Piece] = []
+        self._fresh_records = self._fresh_bytes = self._flying = 0
+        self._busy: set[Hashable] = set()
+        self._rejected: list[tuple[dict[str, Any], BaseException]] = []
+        self._paused_until = 0.0
+        self._trial: Request | None = None
+        self._round = 0
+        """The number of the first request since the last failure: those before it fail of the same cause."""
+
+    # what comes in
+
+    def room(self) -> int:
+        """How many more entries may be offered now."""
+        return max(0, self.limits.buffered - self._fresh_records - sum(map(len, self._again)))
+
+    def offer(self, piece: Piece) -> None:
+        """Takes entries that are to be sent."""
+        self._fresh.append(piece)
+        self._fresh_records += len(piece)
+        self._fresh_bytes += piece.bytes
+        self.counts.taken += len(piece)
+
+    def drain(self) -> None:
+        """No more entries come: what waits is sent as it is."""
+        self.draining = True
+
+    def stop(self, error: BaseException) -> None:
+        """Nothing is sent any more. The first error is kept."""
+        if self.error is None:
+            self.error = error
+
+    # what goes out
+
+    def next(self) -> Request | None:
+        """The next request to send now; ``None`` when there is none, or it has to wait."""
+        while self.error is None and self._due() and len(self.under_way) < self.limits.in_flight and not self._trial:
+            pieces = self._take()
+            if not pieces:
+                return None
+            request = Request(self.counts.requests, pieces, self._now())
+            if self._may_call(request):
+                self._send(request)
+                return request
+        return None
+
+    def wakes_at(self) -> float | None:
+        """When something may be due although nothing happens: the end of a pause, of a request's time, of a batch's time."""
+        times = [request.started + self.limits.timeout for request in self.under_way.values()]
+        if self._fresh or self._again:
+            times.append(self._paused_until)
+        if self._fresh:
+            times.append(self._fresh[0].chunk.since + self.limits.seconds)
+        return min((time for time in times if time > self._now()), default=None)
+
+    def done(self) -> bool:
+        """True when nothing waits and nothing is under way."""
+        return not (self._fresh or self._again or self.under_way)
+
+    def rejected(self) -> list[tuple[dict[str, Any], BaseException]]:
+        """The rows that were refused for ever since the last call."""
+        found, self._rejected = self._rejected, []
+        return found
+
+    # what became of it
+
+    def answered(self, request: Request, failures: Sequence[Failure]) -> None:
+        """The target took all entries of ``request`` but these. An answer that comes after its time is not heard."""
+        if self._landed(request):
+            self._judge(request, dict(failures))
+
+    def refused(self, request: Request, error: BaseException) -> None:
+        """``request`` failed as a whole."""
+        if not self._landed(request):
+            return
+        if isinstance(error, Poison) and request.records > 1:
+            self.stop(error)  # which of the entries it means is not known
+        else:
+            self._judge(request, dict.fromkeys(range(request.records), error))
+
+    def expire(self) -> list[Request]:
+        """Gives up the requests whose time is over, and says which."""
+        late = [one for one in self.under_way.values() if one.started + self.limits.timeout <= self._now()]
+        for request in late:
+            outage = Transient(f"no answer within {self.limits.timeout:g}s")
+            if self.limits.fail_on_timeout:
+                self._landed(request)
+                self.stop(outage)
+            else:
+                self.refused(request, outage)
+        return late
+
+    # inside
+
+    def _due(self) -> bool:
+        if not (self._fresh or self._again) or self._now() < self._paused_until:
+            return False
+        enough = self._fresh_records >= self.limits.records or self._fresh_bytes >= self.limits.bytes
+        return bool(self._again) or enough or self.draining or self._waited_long_enough()
+
+    def _waited_long_enough(self) -> bool:
+        return self._now() >= self._fresh[0].chunk.since + self.limits.seconds
+
+    def _take(self) -> list[Piece]:
+        """The entries of a request; none if those that are under way leave no room, or have the same key."""
+        most = min(self.limits.records, self.rate.limit)
+        waiting = self._fresh_records + sum(map(len, self._again))
+        if self.under_way and self._flying + min(most, waiting) > self.rate.limit:
+            return []
+        taken: list[Piece] = []
+        size = self.limits.bytes
+        while most > 0 and (self._again or self._fresh):
+            queue: Any = self._again or self._fresh
+            records = queue[0].before_any(self._busy, queue[0].fitting(most, size))
+            if records == 0:
+                break
+            taken.append(self._cut(records))
+            most -= records
+            size -= taken[-1].bytes
+        return taken
+
+    def _cut(self, records: int) -> Piece:
+        again = bool(self._again)
+        piece: Piece = self._again.pop(0) if again else self._fresh.popleft()
+        if records < len(piece):
+            piece, rest = piece.cut(records)
+            if again:
+                self._again.insert(0, rest)
+            else:
+                self._fresh.appendleft(rest)
+        if not again:
+            self._fresh_records -= len(piece)
+            self._fresh_bytes -= piece.bytes
+        return piece
+
+    def _may_call(self, request: Request) -> bool:
+        try:
+            self.breaker.check()
+            return True
+        except CircuitOpen as outage:  # this try fails at once; the next one comes when the circuit lets one through
+            self.counts.spared += 1
+            self._judge(request, dict.fromkeys(range(request.records), outage), called=False)
+            return False
+
+    def _send(self, request: Request) -> None:
+        self._trial = request if self.breaker.is_open else None
+        self.breaker.begin()
+        self.counts.requests += 1
+        if any(piece.tries for piece in request.pieces):
+            self.counts.retries += 1
+        self.under_way[request.number] = request
+        self._flying += request.records
+        self._busy.update(request.keys())
+
+    def _landed(self, request: Request) -> bool:
+        if self.under_way.pop(request.number, None) is None:
+            return False
+        self._flying -= request.records
+        self._busy.difference_update(request.keys())
+        if self._trial is request:
+            self._trial = None
+        return True
+
+    def _judge(self, request: Request, failures: dict[int, BaseException], called: bool = True) -> None:
+        outage = next((error for error in failures.values() if isinstance(error, Transient)), None)
+        if called:
+            self._learn(request, outage, whole=len(failures) == request.records)
+        if outage is not None:
+            failures = _with_followers(request, failures)
+        first = 0
+        for piece in request.pieces:
+            last = first + len(piece)
+            self._sort_out(piece, {place - first: failures[place] for place in range(first, last) if place in failures})
+            first = last
+
+    def _learn(self, request: Request, outage: Transient | None, whole: bool) -> None:
+        """Failures of requests that were under way together are one failure."""
+        if outage is None:
+            self.breaker.succeeded()
+            self.rate.up()
+        elif request.number >= self._round:
+            self._round = self.counts.requests
+            self.rate.down()
+            if whole:
+                self.breaker.failed()
+            else:
+                self.breaker.succeeded()
+
+    def _sort_out(self, piece: Piece, failures: dict[int, BaseException]) -> None:
+        again = []
+        for place, error in failures.items():
+            if isinstance(error, Transient):
+                again.append(place)
+            elif isinstance(error, Poison):
+                self.counts.rejected += 1
+                self._rejected.append((piece.row(place), error))
+            else:
+                self.stop(error)
+        self.counts.acknowledged += len(piece) - len(failures)
+        if again:
+            self._send_again(piece.pick(again), failures[again[0]])
+
+    def _send_again(self, piece: Piece, outage: BaseException) -> None:
+        if piece.tries > self.retry.max_retries:
+            self.stop(_used_up(outage, piece.tries))
+        insort(self._again, piece, key=lambda one: one.order)
+        self._paused_until = max(self._paused_until, self._now() + self.retry.pause(piece.tries, outage))
+
+
+def _with_followers(request: Request, failures: dict[int, BaseException]) -> dict[int, BaseException]:
+    """``failures``, and what follows one that is sent again and has its key: it must be the last to arrive again."""
+    followed, keys = dict(failures), {}
+    for place, key in enumerate(request.keys()):
+        error = failures.get(place)
+        if isinstance(error, Transient):
+            keys[key] = error
+        elif error is None and key in keys:
+            followed[place] = keys[key]
+    return followed
+
+
+def _used_up(outage: BaseException, tries: int) -> Transient:
+    text = outage.message if isinstance(outage, ConnectorError) else str(outage)
+    kind = CircuitOpen if isinstance(outage, CircuitOpen) else Transient
+    way_out = "start again when the target is back; the batch is sent again whole"
+    return kind(f"refused {tries} times; the last answer: {text}", way_out=way_out)

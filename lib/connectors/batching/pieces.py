@@ -1,0 +1,107 @@
+"""Runs of entries that wait or are under way. Nothing here is done record by record in Python where a slice will do."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import pyarrow as pa
+
+
+@dataclass(frozen=True, eq=False)
+class Chunk:
+    """Entries of one record batch, in its order.
+
+    ``index`` says which row each entry was made of, ``ends`` how many bytes there are up to and with each, ``keys`` whose
+    order is to be kept (``None``: nobody's). ``number`` is the place of the record batch in the input.
+    """
+
+    number: int
+    since: float
+    entries: Sequence[Any]
+    ends: Sequence[int]
+    keys: Sequence[Hashable] | None
+    rows: pa.RecordBatch
+    index: Sequence[int]
+
+    @classmethod
+    def of(
+        cls,
+        number: int,
+        since: float,
+        entries: Sequence[Any],
+        sizes: Sequence[int],
+        keys: Sequence[Hashable] | None,
+        rows: pa.RecordBatch,
+        index: Sequence[int] | None = None,
+    ) -> Chunk:
+        return cls(number, since, entries, list(accumulate(sizes)), keys, rows, index or range(len(entries)))
+
+    def pick(self, places: Sequence[int]) -> Chunk:
+        """The entries at ``places``, as a chunk of their own."""
+        before = [self.ends[place - 1] if place else 0 for place in places]
+        sizes = [self.ends[place] - first for place, first in zip(places, before, strict=True)]
+        keys = [self.keys[place] for place in places] if self.keys is not None else None
+        index = [self.index[place] for place in places]
+        return Chunk.of(self.number, self.since, [self.entries[place] for place in places], sizes, keys, self.rows, index)
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """The entries ``first`` to ``last`` (not included) of a chunk, which have failed ``tries`` times."""
+
+    chunk: Chunk
+    first: int
+    last: int
+    tries: int = 0
+
+    def __len__(self) -> int:
+        return self.last - self.first
+
+    @property
+    def bytes(self) -> int:
+        return self.chunk.ends[self.last - 1] - self._before()
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Where it stands in the input."""
+        return self.chunk.number, self.chunk.index[self.first]
+
+    def entries(self) -> Sequence[Any]:
+        return self.chunk.entries[self.first : self.last]
+
+    def keys(self) -> Sequence[Hashable]:
+        return self.chunk.keys[self.first : self.last] if self.chunk.keys is not None else ()
+
+    def fitting(self, records: int, size: int) -> int:
+        """How many of the first entries fit into so many records and bytes."""
+        last = min(self.last, self.first + records)
+        return bisect_right(self.chunk.ends, self._before() + size, self.first, last) - self.first
+
+    def before_any(self, keys: set[Hashable], most: int) -> int:
+        """How many of the first ``most`` entries come before the first one whose key is among ``keys``."""
+        mine = self.keys()[:most]
+        if not mine or keys.isdisjoint(mine):
+            return most
+        return next(place for place, key in enumerate(mine) if key in keys)
+
+    def cut(self, records: int) -> tuple[Piece, Piece]:
+        """The first so many entries, and the rest."""
+        middle = self.first + records
+        return Piece(self.chunk, self.first, middle, self.tries), Piece(self.chunk, middle, self.last, self.tries)
+
+    def pick(self, places: Sequence[int]) -> Piece:
+        """The entries at ``places``, which have failed once more."""
+        chunk = self.chunk.pick([self.first + place for place in places])
+        return Piece(chunk, 0, len(places), self.tries + 1)
+
+    def row(self, place: int) -> dict[str, Any]:
+        """The row that the entry at ``place`` was made of."""
+        found: list[dict[str, Any]] = self.chunk.rows.slice(self.chunk.index[self.first + place], 1).to_pylist()
+        return found[0]
+
+    def _before(self) -> int:
+        return self.chunk.ends[self.first - 1] if self.first else 0

@@ -1,0 +1,133 @@
+"""What a system adds to the engine: how a row becomes an entry, and how a batch of entries is sent."""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from ..core.breaker import Breaker, BreakerPolicy
+from ..core.errors import Poison, Problem, Transient
+from ..core.options import Options, Values
+from ..core.retry import Retry
+from ..core.sink import Batch, Committable, Guarantee, Sink, SinkWriter
+from .flow import Failure, Flow
+from .limits import Limits, batching_options, check_batching
+from .pieces import Chunk
+from .sending import Sending
+
+
+class Throttled(Transient):
+    """The target asks for fewer records at a time."""
+
+
+class BatchingSink(Sink):
+    """A sink that sends its rows in requests. Its ``options`` extend :func:`batching_options`; its writer is a
+    :class:`BatchingWriter`. A subclass with a ``check`` of its own yields from this one too.
+
+    There is no ledger: what a failed or repeated task has sent stays sent, so it is at-least-once, or idempotent where a
+    row that is sent again replaces itself.
+    """
+
+    options: ClassVar[Options] = batching_options(max_records=1000, max_bytes="5MB", max_time="5s")
+    promise = Guarantee.AT_LEAST_ONCE
+    conditions = "requests cannot be taken back, nor asked for by their batch"
+    rejects_rows = True
+    writers_retry = True
+
+    @classmethod
+    def check(cls, values: Values) -> Iterator[Problem]:
+        yield from check_batching(values)
+
+
+class BatchingWriter(SinkWriter):
+    """Writes through the engine. A system gives :meth:`send`, and what turns rows into entries.
+
+    Clients are made in ``__init__`` and closed in :meth:`close`, after ``super().close()``: until then requests may be
+    under way.
+    """
+
+    def __init__(self, sink: Sink, batch: Batch) -> None:
+        values = sink.values
+        self.rejects = self._rejects = sink.rejects(batch)
+        self.limits = Limits.of(values)
+        flow = Flow(self.limits, Retry.of(values), Breaker(BreakerPolicy.of(values)), time.monotonic)
+        self._sending = Sending(flow, self.send, self._rejects.add)
+        self._chunks = 0
+
+    @abstractmethod
+    def send(self, entries: list[Any]) -> Iterable[Failure]:
+        """Sends one request; called on several threads at a time. Gives the place and the error of each entry that failed.
+
+        A :class:`Throttled` or other :class:`~connectors.core.errors.Transient` entry is sent again, a
+        :class:`~connectors.core.errors.Poison` one is a bad row; any other error ends the task. What is raised is meant
+        for the request as a whole. It must return or raise within ``request.timeout``, or it is held for lost.
+        """
+
+    def entry(self, row: dict[str, Any]) -> Any:
+        """What is sent of ``row``; by default the row. Raises :class:`~connectors.core.errors.Poison` for a bad row."""
+        return row
+
+    def entries(self, rows: pa.RecordBatch) -> Sequence[Any]:
+        """An entry for each row, or the :class:`~connectors.core.errors.Poison` that it is. Override it to go by columns."""
+        return [self._entry_or_poison(row) for row in rows.to_pylist()]
+
+    def sizes(self, entries: Sequence[Any]) -> Sequence[int]:
+        """The bytes of each entry; by default ``len`` of it."""
+        return list(map(len, entries))
+
+    def keys(self, entries: Sequence[Any]) -> Sequence[Hashable] | None:
+        """What each entry writes to, where a later one must not be overtaken by an earlier one; by default nothing."""
+        return None
+
+    def told(self) -> dict[str, Any]:
+        """More to say of the task, as small JSON, for the committable."""
+        return {}
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        entries = self.entries(batch)
+        index: Sequence[int] | None = None
+        if any(isinstance(entry, Poison) for entry in entries):
+            index = [place for place, entry in enumerate(entries) if self._is_good(batch, place, entry)]
+            entries = [entries[place] for place in index]
+        if not entries:
+            return
+        chunk = self._chunk(batch, entries, self.sizes(entries), index)
+        self._sending.put(chunk)
+
+    def prepare(self) -> Committable:
+        self._sending.finish()
+        return Committable(self._sending.flow.counts.acknowledged, self.told())
+
+    def close(self) -> None:
+        self._sending.close()
+
+    def _chunk(
+        self, batch: pa.RecordBatch, entries: Sequence[Any], sizes: Sequence[int], index: Sequence[int] | None
+    ) -> Chunk:
+        self._chunks += 1
+        chunk = Chunk.of(self._chunks, time.monotonic(), entries, sizes, self.keys(entries), batch, index)
+        if max(sizes) <= self.limits.record_bytes:
+            return chunk
+        return chunk.pick([place for place, size in enumerate(sizes) if self._fits(chunk, place, size)])
+
+    def _is_good(self, batch: pa.RecordBatch, place: int, entry: Any) -> bool:
+        if isinstance(entry, Poison):
+            self._rejects.add(batch.slice(place, 1).to_pylist()[0], entry)
+        return not isinstance(entry, Poison)
+
+    def _fits(self, chunk: Chunk, place: int, size: int) -> bool:
+        most = self.limits.record_bytes
+        if size > most:
+            error = Poison(f"the record has {size} bytes, more than the {most} that a request may have")
+            self._rejects.add(chunk.rows.slice(chunk.index[place], 1).to_pylist()[0], error)
+        return size <= most
+
+    def _entry_or_poison(self, row: dict[str, Any]) -> Any:
+        try:
+            return self.entry(row)
+        except Poison as bad:
+            return bad

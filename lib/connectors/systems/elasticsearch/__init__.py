@@ -1,0 +1,85 @@
+"""``connectors.elasticsearch``: documents of Elasticsearch and OpenSearch, written by ``_bulk`` and read shard by shard."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from ...batching import BatchingSink, batching_options
+from ...core import REQUIRED, Batch, Choice, Guarantee, Options, Problem, Text, Values
+from .index_names import IndexName
+from .options import CONNECTION, check_connection
+from .source import ElasticsearchSource
+from .writer import BulkWriter
+
+__all__ = ["ElasticsearchSink", "ElasticsearchSource"]
+
+_NEED_ID = ("update", "upsert", "delete")
+
+
+class ElasticsearchSink(BatchingSink):
+    """Writes each row as a document.
+
+    Options: ``hosts`` (required; URLs with scheme and port; the next one is taken when one does not answer), ``index``
+    (required; a name, or ``logs-{timestamp|yyyy-MM-dd}`` and ``{column}`` in one; dates in UTC), ``operation``
+    index|create|update|upsert|delete (index), ``idColumn``, ``versionColumn`` (whole numbers or timestamps, for index and
+    delete: an older row never replaces a newer one, and is dropped and counted), ``routingColumn``, ``user`` and
+    ``password``, or ``apiKey`` (encoded), ``caCert`` (a file); ``batch.maxRecords`` (1000), ``batch.maxBytes`` (5MB),
+    ``batch.maxTime`` (5s), ``batch.maxRecordBytes`` (as maxBytes), ``batch.maxInFlight`` (50), ``batch.maxBuffered`` (10 x
+    maxRecords), ``request.timeout`` (30s), ``request.onTimeout`` retry|fail (retry), ``circuitBreaker.*``; ``retry.*``,
+    ``errors``, ``deadLetterPath`` and those of every sink.
+
+    What becomes of an item that the server refuses: 429 and 5xx are sent again; 400 (the document does not fit the mapping)
+    is a bad row; create 409: the document is there already, which is no error; delete 404: it is gone already; update 404:
+    a bad row.
+
+    Guarantee: idempotent with ``idColumn``: a replay writes the same documents again. At-least-once without. Rows of one id
+    arrive in the order in which a task has them; give ``versionColumn``, or repartition by the id, if several tasks do.
+    """
+
+    name = "elasticsearch"
+    options = (
+        CONNECTION
+        | batching_options(max_records=1000, max_bytes="5MB", max_time="5s")
+        | Options(
+            {
+                "index": Text(REQUIRED),
+                "operation": Choice("index", among=("index", "create", *_NEED_ID)),
+                "idColumn": Text(None),
+                "versionColumn": Text(None),
+                "routingColumn": Text(None),
+            }
+        )
+    )
+    promise = Guarantee.IDEMPOTENT
+    conditions = "idColumn names the document of a row; at-least-once without"
+
+    @classmethod
+    def check(cls, values: Values) -> Iterator[Problem]:
+        yield from super().check(values)
+        yield from check_connection(values)
+        try:
+            IndexName.of(values["index"])
+        except ValueError as wrong:
+            yield Problem("index", f"must be {wrong}.")
+        operation = values["operation"]
+        if operation in _NEED_ID and not values["idColumn"]:
+            yield Problem("idColumn", f"missing; operation={operation} needs the column that names the document.")
+        if values["versionColumn"] and operation not in ("index", "delete"):
+            text = f"works with operation=index and delete, not with {operation}: the server keeps versions of whole documents."
+            yield Problem("versionColumn", text)
+        if values["versionColumn"] and not values["idColumn"]:
+            yield Problem("idColumn", "missing; versionColumn compares the versions of one document.")
+
+    @classmethod
+    def strongest(cls, values: Values) -> tuple[Guarantee, str]:
+        if values["idColumn"]:
+            return Guarantee.IDEMPOTENT, "the server has no transactions; with idColumn a replay changes nothing."
+        return Guarantee.AT_LEAST_ONCE, "without idColumn a replay adds documents again; give idColumn."
+
+    def target(self) -> str:
+        return f"{','.join(sorted(self.values['hosts']))}/{self.values['index']}"
+
+    def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> BulkWriter:
+        return BulkWriter(self, batch, schema)

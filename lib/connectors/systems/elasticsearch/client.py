@@ -1,0 +1,122 @@
+"""Requests to Elasticsearch or OpenSearch. Connections, failover among hosts and TLS are those of ``elastic-transport``.
+
+It is the layer below Elastic's own client, and unlike that it talks to any server, also one that does not announce itself.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from ...batching import Throttled
+from ...core import Fatal, Misconfigured, Poison, Problem, Transient, Values
+
+NDJSON: Final = "application/x-ndjson"
+JSON: Final = "application/json"
+_MESSAGE: Final = 500
+
+
+class Client:
+    """A client for the ``hosts`` of ``values``, with so many ``connections`` to each. Safe to use from several threads."""
+
+    def __init__(self, connector: str, values: Values, connections: int = 1) -> None:
+        self._library = _needed("elastic_transport", "elastic-transport", connector)
+        self.json = _needed("orjson", "orjson", connector)
+        self._authorization = _authorization(self._library, values)
+        nodes = [self._node(host, values, connections) for host in values["hosts"]]
+        raw = _Raw()
+        self._transport: Any = self._library.Transport(
+            nodes,
+            serializers={JSON: raw, NDJSON: raw, "application/*": raw, "text/*": raw},
+            max_retries=len(nodes) - 1,  # a refused connection is tried at the other hosts; all else is up to the caller
+            retry_on_status=(),
+            max_dead_node_backoff=5.0,
+            meta_header=False,
+        )
+
+    def request(self, method: str, path: str, body: bytes | None = None, content: str = JSON) -> bytes:
+        """The answer's body. Raises ``Transient`` for outages and throttling, ``Fatal`` for what no retry can mend."""
+        headers = {"accept": JSON, **self._authorization, **({"content-type": content} if body is not None else {})}
+        try:
+            meta, answer = self._transport.perform_request(method, path, body=body, headers=headers)
+        except self._library.TlsError as refused:
+            raise Fatal(f"no secure connection: {refused}", way_out="give the authority's certificate by caCert") from None
+        except self._library.TransportError as outage:
+            raise Transient(f"no answer: {outage}"[:_MESSAGE]) from None
+        if meta.status >= 300:
+            raise self._refusal(meta, answer)
+        return bytes(answer)
+
+    def ask(self, method: str, path: str, body: Any = None) -> Any:
+        """The answer's JSON."""
+        return self.loads(self.request(method, path, None if body is None else self.json.dumps(body)))
+
+    def loads(self, answer: bytes) -> Any:
+        """JSON that a server sent. What is none came from something in between, so it is an outage."""
+        try:
+            return self.json.loads(answer)
+        except ValueError:
+            raise Transient(f"the answer is no JSON: {answer[:100]!r}") from None
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def _node(self, host: str, values: Values, connections: int) -> Any:
+        url = urlsplit(host)
+        trust = {"ca_certs": values["caCert"]} if values["caCert"] else {}
+        return self._library.NodeConfig(
+            url.scheme,
+            url.hostname,
+            url.port,
+            connections_per_node=connections,
+            request_timeout=values["request.timeout"],
+            **trust,
+        )
+
+    def _refusal(self, meta: Any, answer: bytes) -> Exception:
+        status, told = int(meta.status), bytes(answer[:_MESSAGE]).decode(errors="replace")
+        text = f"the server answered {status}: {told}"
+        if status == 413:
+            return Poison(f"the request is too large for the server; lower batch.maxBytes. {text}")
+        if status == 429 or status == 408 or status >= 500:
+            return (Throttled if status == 429 else Transient)(text, retry_after=_seconds(meta.headers.get("retry-after")))
+        if status in (401, 403):
+            return Fatal(text, way_out="check user and password, or apiKey, and what they may do")
+        return NotFound(text) if status == 404 else Fatal(text)
+
+
+class NotFound(Fatal):
+    """There is no such index or document."""
+
+
+class _Raw:
+    """Bytes in, bytes out, whatever the media type: the caller knows what it sent and what it asked for."""
+
+    mimetype = JSON
+
+    def dumps(self, data: bytes) -> bytes:
+        return data
+
+    def loads(self, data: bytes) -> bytes:
+        return data
+
+
+def _authorization(library: Any, values: Values) -> dict[str, str]:
+    if values["apiKey"]:
+        return {"authorization": f"ApiKey {values['apiKey'].removeprefix('ApiKey ')}"}
+    if values["user"] is not None:
+        basic = library.client_utils.basic_auth_to_header((values["user"], values["password"]))
+        return {"authorization": basic}
+    return {}
+
+
+def _seconds(header: str | None) -> float | None:
+    return float(header) if header and header.strip().isdigit() else None
+
+
+def _needed(module: str, package: str, connector: str) -> Any:
+    try:
+        return import_module(module)
+    except ImportError:
+        raise Misconfigured(connector, [Problem(package, f"is not installed; pip install {package}")]) from None

@@ -1,0 +1,76 @@
+"""Index names made of columns: ``logs-{timestamp|yyyy-MM-dd}``, ``orders-{country}``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as types
+
+_PLACE: Final = re.compile(r"\{([^{}|]+)(?:\|([^{}]+))?\}")
+_LETTERS: Final = {"yyyy": "%Y", "yy": "%y", "MM": "%m", "dd": "%d", "HH": "%H", "mm": "%M", "DDD": "%j", "ww": "%V"}
+
+
+@dataclass(frozen=True)
+class Part:
+    """A piece of a name: ``text``, or a ``column``, which is a time if there is a ``pattern`` (strftime's)."""
+
+    text: str = ""
+    column: str = ""
+    pattern: str = ""
+
+
+@dataclass(frozen=True)
+class IndexName:
+    """A name, or a template of one."""
+
+    parts: Sequence[Part]
+
+    @classmethod
+    def of(cls, text: str) -> IndexName:
+        """Raises ``ValueError`` with a phrase after "must be" for a pattern that is not known."""
+        parts, last = [], 0
+        for place in _PLACE.finditer(text):
+            parts.append(Part(text=text[last : place.start()]))
+            parts.append(Part(column=place[1].strip(), pattern=_strftime(place[2]) if place[2] else ""))
+            last = place.end()
+        parts.append(Part(text=text[last:]))
+        if any(mark in part.text for part in parts for mark in "{}"):
+            raise ValueError('a name, or a template such as "logs-{timestamp|yyyy-MM-dd}"')
+        return cls([part for part in parts if part.text or part.column])
+
+    @property
+    def constant(self) -> str | None:
+        """The name, if it is the same for all rows."""
+        return "".join(part.text for part in self.parts) if not self.columns() else None
+
+    def columns(self) -> list[Part]:
+        return [part for part in self.parts if part.column]
+
+    def of_rows(self, rows: pa.RecordBatch) -> list[str | None]:
+        """The name for each row; null where a column of it is null."""
+        columns = [_texts(rows.column(part.column), part.pattern) if part.column else part.text for part in self.parts]
+        return list(pc.binary_join_element_wise(*columns, "", null_handling="emit_null").to_pylist())
+
+
+def _texts(column: pa.Array, pattern: str) -> pa.Array:
+    if not pattern:
+        return column.cast(pa.string())
+    zoned = types.is_timestamp(column.type) and column.type.tz is not None
+    return pc.strftime(column.cast(pa.timestamp(column.type.unit, "UTC")) if zoned else column, format=pattern)
+
+
+def _strftime(pattern: str) -> str:
+    """Java's letters as strftime's."""
+    found = ""
+    for run in re.findall(r"([A-Za-z])(\1*)|([^A-Za-z]+)", pattern):
+        letters = run[0] + run[1]
+        if letters and letters not in _LETTERS:
+            known = ", ".join(_LETTERS)
+            raise ValueError(f'a name whose dates are made of {known}; got "{letters}" in "{pattern}"')
+        found += _LETTERS[letters] if letters else run[2].replace("%", "%%")
+    return found

@@ -1,0 +1,289 @@
+"""The source: every document once, shard by shard, in the order of its last change.
+
+A shard numbers its changes. The position is the next number of each shard, a split is a range of them: it can be read again
+and gone on with after any document. A batch read sees each shard as it was at one point in time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from typing import Any, Final
+from urllib.parse import quote
+
+import pyarrow as pa
+
+from ...core import (
+    REQUIRED,
+    DataLoss,
+    Duration,
+    Fatal,
+    Int,
+    Json,
+    Misconfigured,
+    Options,
+    PartitionProgress,
+    Position,
+    Problem,
+    ReadLimit,
+    Slice,
+    Source,
+    Split,
+    SplitEnumerator,
+    SplitReader,
+    Text,
+    Values,
+)
+from ...core.formats.json_values import parsed, reader
+from ...core.formats.sql import quoted
+from ...core.sharing import even_ranges, fair_shares
+from .client import Client, NotFound
+from .mapping import columns
+from .options import CONNECTION, check_connection
+
+_NAME: Final = "connectors.elasticsearch"
+_KEPT: Final = "5m"
+"""How long a server keeps a point in time after it was last asked for."""
+_STATS: Final = "filter_path=indices.*.shards.*.routing.primary,indices.*.shards.*.seq_no.global_checkpoint"
+
+
+@dataclass(frozen=True)
+class Changes(Split):
+    """The changes ``first`` to ``last`` of one shard, both included; ``moment`` names the point in time of a batch read."""
+
+    index: str
+    shard: int
+    first: int
+    last: int
+    moment: str = ""
+
+
+class ElasticsearchSource(Source):
+    """The documents of an index.
+
+    Options: ``hosts`` (required), ``index`` (required; a name, an alias, a pattern or a list of them), ``query`` (the JSON of
+    a query clause; all documents), ``idColumn`` (none: a column of this name gets the id), ``slices`` (as numPartitions),
+    ``maxRowsPerTrigger``, ``user`` and ``password``, or ``apiKey``, ``caCert``, ``request.timeout`` (30s), ``pageSize``
+    (5000). Columns are those of ``.schema(…)``, else of the mapping; a field with several values needs an array there.
+
+    As a batch: the index as it is when the read begins. As a stream: documents that are only added arrive exactly once; one
+    that changes arrives again, in its newest form; deletions do not show.
+    Guarantee: exactly-once for indices that only grow.
+    """
+
+    name = "elasticsearch"
+    conditions = "the index only grows; a document that changes is read again"
+    options = CONNECTION | Options(
+        {
+            "index": Text(REQUIRED),
+            "query": Json(None),
+            "idColumn": Text(None),
+            "slices": Int(None, at_least=1),
+            "pageSize": Int(5000, at_least=1, at_most=10_000),
+            "request.timeout": Duration(30.0),
+        }
+    )
+
+    @classmethod
+    def check(cls, values: Values) -> Iterator[Problem]:
+        yield from check_connection(values)
+        if values["slices"] and values["numPartitions"]:
+            yield Problem("slices", "is given beside numPartitions, which means the same; give one of them.")
+
+    @cached_property
+    def schema(self) -> str:  # type: ignore[override]
+        client = Client(_NAME, self.values)
+        try:
+            told = columns(client.ask("GET", f"/{self.path()}/_mapping"))
+        except NotFound as missing:
+            text = f'"{self.values["index"]}" is not there: {missing.message}'
+            raise Misconfigured(_NAME, [Problem("index", text)]) from None
+        except ValueError as unclear:
+            raise Misconfigured(_NAME, [Problem("schema", f"missing: {unclear}. Give .schema(…).")]) from None
+        finally:
+            client.close()
+        if not told:
+            problem = Problem("schema", f'missing, and "{self.values["index"]}" has no fields yet; give .schema(…).')
+            raise Misconfigured(_NAME, [problem])
+        return f"{quoted(self.values['idColumn'])} string, {told}" if self.values["idColumn"] else told
+
+    def path(self) -> str:
+        return quote(self.values["index"], safe=",*")
+
+    def parallelism(self) -> int:
+        return int(self.values["slices"] or super().parallelism())
+
+    def enumerator(self) -> ShardEnumerator:
+        return ShardEnumerator(self)
+
+    def reader(self, schema: pa.Schema) -> ShardReader:
+        return ShardReader(self, schema)
+
+
+class ShardEnumerator(SplitEnumerator[Changes]):
+    """The position is ``{"next": {"index/shard": number of the next change}}``."""
+
+    def __init__(self, source: ElasticsearchSource) -> None:
+        self.source = source
+
+    @cached_property
+    def client(self) -> Client:
+        return Client(_NAME, self.source.values)
+
+    def start(self) -> Position:
+        return {"next": {}}
+
+    def head(self) -> dict[str, int]:
+        """One past the last change of each shard up to which all are there; then they are made visible to searches."""
+        path = self.source.path()
+        try:
+            stats = self.client.ask("GET", f"/{path}/_stats?level=shards&{_STATS}")
+        except NotFound:
+            return {}
+        heads = {
+            f"{index}/{number}": copy["seq_no"]["global_checkpoint"] + 1
+            for index, told in stats.get("indices", {}).items()
+            for number, copies in told["shards"].items()
+            for copy in copies
+            if copy["routing"]["primary"]
+        }
+        self.client.request("POST", f"/{path}/_refresh")
+        return heads
+
+    def advance(self, at: Position, head: Mapping[str, int], limit: ReadLimit) -> Position:
+        done: dict[str, int] = at["next"]
+        for shard, number in head.items():
+            if done.get(shard, 0) > number:
+                text = f"the shard {shard} ends at change {number}, but {done[shard]} were read: the index was made anew"
+                raise DataLoss(text, way_out="start the query with a checkpoint of its own")
+        shares = fair_shares(limit.rows, {shard: number - done.get(shard, 0) for shard, number in head.items()})
+        return {"next": {**done, **{shard: done.get(shard, 0) + share for shard, share in shares.items() if share}}}
+
+    def progress(self, at: Position, head: Mapping[str, int]) -> Sequence[PartitionProgress]:
+        done = at["next"]
+        parts = [(shard, done.get(shard, 0), number) for shard, number in head.items()]
+        return [PartitionProgress(shard, first, number, number - first) for shard, first, number in parts]
+
+    def partition_of(self, split: Changes) -> str:
+        return f"{split.index}/{split.shard}"
+
+    def splits(self, start: Position, end: Position, parallelism: int) -> Iterator[Changes]:
+        ranges = {shard: (start["next"].get(shard, 0), number) for shard, number in sorted(end["next"].items())}
+        shards = {shard: found for shard, found in ranges.items() if found[0] < found[1]}
+        each = -(-parallelism // max(1, len(shards)))
+        for shard, (first, after) in shards.items():
+            index, _, number = shard.rpartition("/")
+            for low, high in even_ranges(first, after - 1, each):
+                yield Changes(index, int(number), low, high)
+
+    def slices(self, start: Position, end: Position, parallelism: int) -> Sequence[Slice]:
+        parts = super().slices(start, end, parallelism)
+        if self.source.streaming:
+            return parts
+        moments = {shard: self._moment(*shard.rsplit("/", 1)) for shard in end["next"]}
+        return [Slice(part.start, part.end, part.index, part.of, part.parallelism, moments) for part in parts]
+
+    def splits_of(self, part: Slice) -> Iterator[Changes]:
+        for split in islice(self.splits(part.start, part.end, part.parallelism), part.index, None, part.of):
+            moment = (part.detail or {}).get(self.partition_of(split), "")
+            yield Changes(split.index, split.shard, split.first, split.last, moment)
+
+    def close(self) -> None:
+        if "client" in self.__dict__:
+            self.client.close()
+
+    def _moment(self, index: str, shard: str) -> str:
+        """A point in time of one shard: what is changed after it does not move out of the range that is being read."""
+        there = f"keep_alive={_KEPT}&preference=_shards:{shard}"
+        if self._is_opensearch:
+            return str(self.client.ask("POST", f"/{quote(index)}/_search/point_in_time?{there}")["pit_id"])
+        return str(self.client.ask("POST", f"/{quote(index)}/_pit?{there}")["id"])
+
+    @cached_property
+    def _is_opensearch(self) -> bool:
+        return bool(self.client.ask("GET", "/")["version"].get("distribution") == "opensearch")
+
+
+class ShardReader(SplitReader[Changes]):
+    """Reads pages of documents, each beginning after the last change of the one before."""
+
+    def __init__(self, source: ElasticsearchSource, schema: pa.Schema) -> None:
+        super().__init__()
+        self.source, self.schema = source, schema
+        self.id = source.values["idColumn"]
+        self.fields = [field for field in schema if field.name != self.id]
+        self.readers = [_cell(field.type, field.name) for field in self.fields]
+        self._reached: dict[int, int] = {}
+
+    def open(self) -> None:
+        self.client = Client(_NAME, self.source.values)
+
+    def close(self) -> None:
+        if hasattr(self, "client"):
+            self.client.close()
+
+    def read(self, split: Changes) -> Iterator[pa.RecordBatch]:
+        self._reached = {}
+        return self._pages(split, split.first, 0)
+
+    def resume(self, split: Changes, records: int) -> Iterator[pa.RecordBatch]:
+        """Goes on after the change that gave the last record, if that is known; a document may have moved on since."""
+        if records in self._reached:
+            return self._pages(split, self._reached[records] + 1, records)
+        return super().resume(split, records)
+
+    def _pages(self, split: Changes, first: int, records: int) -> Iterator[pa.RecordBatch]:
+        while first <= split.last:
+            hits = self._page(split, first)
+            if not hits:
+                return
+            first = hits[-1]["sort"][0] + 1
+            records += len(hits)
+            self._reached = {records: first - 1}
+            yield self._rows(hits)
+
+    def _page(self, split: Changes, first: int) -> list[Any]:
+        ranges: list[Any] = [{"range": {"_seq_no": {"gte": first, "lte": split.last}}}]
+        if self.source.values["query"]:
+            ranges.append(self.source.values["query"])
+        body: dict[str, Any] = {
+            "size": self.source.values["pageSize"],
+            "query": {"bool": {"filter": ranges}},
+            "sort": [{"_seq_no": "asc"}],
+            "track_total_hits": False,
+            "_source": True if self._exact else [field.name for field in self.fields] or False,
+        }
+        path = f"/{quote(split.index)}/_search?preference=_shards:{split.shard}"
+        if split.moment:
+            path = "/_search"
+            body["pit"] = {"id": split.moment, "keep_alive": _KEPT}
+        answer = self.client.request("POST", path, self.client.json.dumps(body))
+        told = parsed(answer.decode()) if self._exact else self.client.loads(answer)
+        return list(told["hits"]["hits"])
+
+    @cached_property
+    def _exact(self) -> bool:
+        """True if there are decimals: a float would not keep their digits, nor does a server that picks fields."""
+        return "decimal" in str(self.schema)
+
+    def _rows(self, hits: list[Any]) -> pa.RecordBatch:
+        documents = [hit.get("_source") or {} for hit in hits]
+        columns = {self.id: pa.array([hit["_id"] for hit in hits], pa.string())} if self.id in self.schema.names else {}
+        try:
+            for field, read in zip(self.fields, self.readers, strict=True):
+                columns[field.name] = pa.array([read(document.get(field.name)) for document in documents], field.type)
+        except ValueError as wrong:
+            raise Fatal(f"a document does not fit the columns: {wrong}", way_out="give .schema(…) that fits it") from None
+        return pa.RecordBatch.from_arrays([columns[name] for name in self.schema.names], schema=self.schema)
+
+
+def _cell(kind: pa.DataType, name: str) -> Any:
+    """Reads a value as searches mean it: one value may stand for a list of one, a number for a time in milliseconds."""
+    read = reader(kind, name)
+    if pa.types.is_list(kind):
+        return lambda value: read(value if value is None or isinstance(value, list) else [value])
+    if pa.types.is_timestamp(kind):
+        return lambda value: value * 1000 if type(value) is int else read(value)
+    return read

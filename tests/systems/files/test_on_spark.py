@@ -1,0 +1,74 @@
+"""Rolling, the source and avro on Spark."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+import connectors
+from connectors.testing.spark_suites import SparkSourceSuite
+
+from .helpers import read, visible
+from .test_source import FilesSourceContext
+
+
+class TestParquet(SparkSourceSuite):
+    context = FilesSourceContext
+
+
+def numbers(spark: Any, end: int) -> Any:
+    rows = spark.readStream.format("connectors.sequence").option("end", end).option("maxRowsPerTrigger", 10).load()
+    return rows.selectExpr("value AS id", "value % 2 AS odd")
+
+
+def sealed() -> None:
+    """Waits for the threads that seal after the end of a query."""
+    for thread in threading.enumerate():
+        if thread.name == "connectors.files":
+            thread.join(30)
+
+
+def test_a_query_that_ends_by_itself_leaves_one_file_in_each_folder(spark: Any, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    write = connectors.foreach_batch("files", path=str(out), rolling="policy", partitionBy="odd")
+    for end in (40, 60, 60):  # the last run finds nothing new
+        query = numbers(spark, end).writeStream.foreachBatch(write).trigger(availableNow=True)
+        query.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
+        sealed()
+        assert read(out) == list(range(1, min(end, 60) + 1))
+        assert len(visible(out)) == (2 if end == 40 else 4)
+    assert {row["odd"] for row in spark.read.parquet(str(out)).collect()} == {0, 1}
+    assert all(len(pq.ParquetFile(file).schema_arrow.names) == 1 for file in visible(out))
+
+
+def test_a_query_that_is_stopped_leaves_its_parts_hidden_for_the_next_run(spark: Any, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    for ends, expected in ((False, []), (True, list(range(1, 31)))):
+        write = connectors.foreach_batch("files", path=str(out), rolling="policy")
+        writer = numbers(spark, 30).writeStream.foreachBatch(write).option("checkpointLocation", str(tmp_path / "checkpoint"))
+        if ends:
+            # Spark has finished all batches before: the new run replays the last one, and is told of no other.
+            newest = max((tmp_path / "checkpoint/commits").glob("[0-9]*"), key=lambda file: int(file.name))
+            newest.unlink()
+            newest.with_name(f".{newest.name}.crc").unlink(missing_ok=True)
+        query = writer.trigger(availableNow=True).start() if ends else writer.trigger(processingTime="100 milliseconds").start()
+        if ends:
+            query.awaitTermination()
+        else:
+            query.processAllAvailable()
+            query.stop()
+        sealed()
+        assert read(out) == expected
+
+
+def test_avro_comes_back_as_it_went(spark: Any, tmp_path: Path) -> None:
+    frame = spark.sql("SELECT id, cast(id AS string) AS name, named_struct('a', id) AS nested FROM range(100)")
+    for number in range(2):
+        writer = frame.write.format("connectors.files").mode("append").option("fileFormat", "avro")
+        writer.option("path", str(tmp_path / "out")).option("txnAppId", "once").option("txnVersion", number).save()
+    found = spark.read.format("connectors.files").option("fileFormat", "avro").option("path", str(tmp_path / "out")).load()
+    assert found.schema.simpleString() == "struct<id:bigint,name:string,nested:struct<a:bigint>>"
+    assert sorted(found.collect()) == sorted(frame.union(frame).collect())

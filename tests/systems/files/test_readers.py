@@ -1,0 +1,99 @@
+"""What readers see while a run of a hundred batches is killed again and again: complete files, no row twice, nothing gone."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow.dataset as ds
+import pyarrow.fs as fs
+import pytest
+
+from connectors.systems.files.by_hand import seal_folder
+from connectors.testing.engine import in_a_child
+from connectors.testing.sink_suite import Writing
+
+from ..reference_contexts import FilesContext
+
+BATCHES, ROWS = 100, 4
+
+
+class Rolled(FilesContext):
+    """Files of a few batches each."""
+
+    def options(self) -> dict[str, str]:
+        return {"path": str(self.folder), "rolling": "policy", "rolling.maxPartSize": "5000"}
+
+
+class Watcher(threading.Thread):
+    """Reads a folder until it is told to stop, and checks each read against those before."""
+
+    def __init__(self, folder: Path, read: Callable[[Path], list[int]]) -> None:
+        super().__init__(daemon=True)
+        self.folder = folder
+        self.read = read
+        self.over = threading.Event()
+        self.problems: list[str] = []
+        self.reads = 0
+        self.changes = 0
+
+    def run(self) -> None:
+        before: set[int] = set()
+        while not self.over.is_set() and not self.problems:
+            try:
+                found = self.read(self.folder)
+            except Exception as error:
+                self.problems.append(f"read {self.reads}: {error!r}")
+                return
+            seen = set(found)
+            if len(found) > len(seen):
+                self.problems.append(f"read {self.reads}: {len(found) - len(seen)} rows twice")
+            if before - seen:
+                self.problems.append(f"read {self.reads}: {len(before - seen)} rows gone")
+            self.changes += seen != before
+            before, self.reads = seen, self.reads + 1
+
+
+def by_pyarrow(folder: Path) -> list[int]:
+    """Without recursion: Arrow looks into hidden folders too when it is told to look into all of them."""
+    listed = fs.LocalFileSystem().get_file_info(fs.FileSelector(str(folder)))
+    files = [info.path for info in listed if info.type == fs.FileType.File and info.base_name[0] not in "._"]
+    if not files:
+        return []
+    return ds.dataset(files, format="parquet").to_table(columns=["id"]).column("id").to_pylist()  # type: ignore[no-any-return]
+
+
+def by_duckdb(folder: Path) -> list[int]:
+    if not any(folder.glob("*.parquet")):
+        return []
+    with duckdb.connect() as connection:
+        return [number for (number,) in connection.sql(f"SELECT id FROM '{folder}/*.parquet'").fetchall()]
+
+
+@pytest.mark.parametrize("kind", [FilesContext, Rolled])
+def test_every_read_during_a_run_with_faults_is_of_complete_files(tmp_path: Path, kind: Any) -> None:
+    target = kind(tmp_path / "target")
+    target.folder.mkdir()
+    writing = Writing(target, tmp_path, "foreach_batch")
+    watchers = [Watcher(target.folder, by_pyarrow), Watcher(target.folder, by_duckdb)]
+    for watcher in watchers:
+        watcher.start()
+    chance = random.Random(kind.__name__)
+    for last in range(40, BATCHES * ROWS + 1, 40):  # a kill in every ten batches
+        writing.injector.arm_one_of(chance.randrange(1 << 30), writing.points(), rows=2)
+        in_a_child(writing.engine(last=last, rows=ROWS, tasks=chance.randint(1, 3)).run)
+    writing.injector.disarm()
+    in_a_child(writing.engine(last=BATCHES * ROWS, rows=ROWS).run)
+    if kind is Rolled:
+        seal_folder(str(target.folder))
+    for watcher in watchers:
+        watcher.over.set()
+        watcher.join(30)
+    assert [watcher.problems for watcher in watchers] == [[], []]
+    assert all(watcher.changes >= 5 for watcher in watchers), [(watcher.reads, watcher.changes) for watcher in watchers]
+    assert writing.injector.struck() >= 5
+    writing.expect(last=BATCHES * ROWS)

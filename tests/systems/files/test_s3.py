@@ -1,0 +1,225 @@
+"""S3: what is put is put once, what is published is published once, and no credential is ever shown."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from connectors.core import Batch, Fatal, Misconfigured, Transient
+from connectors.core.commit import Commit
+from connectors.core.planning import Planner
+from connectors.core.reading import read_slice
+from connectors.core.writing import stage
+from connectors.systems.files import FilesSink, FilesSource
+from connectors.systems.files import s3 as module
+from connectors.systems.files.s3 import S3, S3Folder, S3Store
+from connectors.systems.files.storage import spark_options
+from connectors.testing.servers import MotoServer
+
+from ...servers import required
+from .helpers import rows
+
+
+class Bucket:
+    """An empty bucket, and the sink's view of a folder in it."""
+
+    def __init__(self) -> None:
+        self.name = f"b{uuid.uuid4().hex}"
+        self.storage = required(MotoServer).bucket(self.name)
+        self.client = required(MotoServer).client("s3")
+        self.path = f"s3://{self.name}/folder"
+
+    def folder(self) -> S3Folder:
+        return S3Folder(self.path, "orders", self.storage)
+
+    def put(self, name: str, content: bytes) -> None:
+        self.client.put_object(Bucket=self.name, Key=f"folder/{name}", Body=content)
+
+    def get(self, name: str) -> bytes:
+        return bytes(self.client.get_object(Bucket=self.name, Key=f"folder/{name}")["Body"].read())
+
+    def keys(self) -> list[str]:
+        listed = self.client.list_objects_v2(Bucket=self.name).get("Contents", [])
+        return [one["Key"].removeprefix("folder/") for one in listed]
+
+    def visible(self) -> list[str]:
+        return [key for key in self.keys() if not key.startswith(".")]
+
+    def options(self) -> dict[str, str]:
+        return {"path": self.path, "storageOptions": json.dumps(self.storage)}
+
+
+@pytest.fixture
+def bucket() -> Bucket:
+    return Bucket()
+
+
+class Died(BaseException):
+    """The process is gone."""
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """``[n, after]``: the n-th change to the bucket dies, before it or after it; ``[-1, 0]`` lets all of them pass."""
+    left = [-1, 0]
+    whole = S3.call
+    changes = ("put_object", "create", "upload", "complete", "delete", "abort")
+
+    def call(self: S3, operation: str, **arguments: Any) -> Any:
+        if not operation.startswith(changes) or left[0] < 0:
+            return whole(self, operation, **arguments)
+        left[0] -= 1
+        if left[0] < 0 and not left[1]:
+            raise Died
+        done = whole(self, operation, **arguments)
+        if left[0] < 0:
+            raise Died
+        return done
+
+    monkeypatch.setattr(S3, "call", call)
+    return left
+
+
+class TestStore:
+    def test_a_file_is_put_once(self, bucket: Bucket) -> None:
+        store = S3Store(S3(bucket.name, bucket.storage), "x/")
+        assert store.put_if_absent("a/b", b"first")
+        assert not store.put_if_absent("a/b", b"second")
+        assert store.get("a/b") == b"first"
+
+    def test_a_put_whose_answer_was_lost_is_ones_own(self, bucket: Bucket) -> None:
+        store = S3Store(S3(bucket.name, bucket.storage), "x/")
+        assert store.put_if_absent("a", b"mine")
+        assert store.put_if_absent("a", b"mine")
+
+    def test_a_listing_is_one_level_of_any_length(self, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(S3, "page", 2)
+        store = S3Store(S3(bucket.name, bucket.storage), "x/")
+        for number in range(5):
+            bucket.client.put_object(Bucket=bucket.name, Key=f"x/many/{number}", Body=b"")
+        store.put_if_absent("top", b"")
+        assert len(store.names("many")) == 5
+        assert (store.names(), store.folders(), store.names("nothing")) == (["top"], ["many"], [])
+
+    def test_what_is_not_there_is_not_found(self, bucket: Bucket) -> None:
+        store = S3Store(S3(bucket.name, bucket.storage), "x/")
+        store.delete("nothing")
+        with pytest.raises(FileNotFoundError):
+            store.get("nothing")
+
+
+class TestPublication:
+    @pytest.mark.parametrize("after", [0, 1], ids=["before", "after"])
+    def test_one_that_breaks_off_at_any_step_is_finished_by_the_next(self, steps: list[int], after: int) -> None:
+        number = 0
+        while True:
+            bucket = Bucket()
+            bucket.put("staged", b"rows")
+            steps[:] = [number, after]
+            try:
+                bucket.folder().publish("staged", "part-0")
+            except Died:
+                seen = bucket.visible()
+                assert set(seen) <= {"staged", "part-0"}
+                bucket.folder().publish("staged", "part-0")
+                assert bucket.keys() == ["part-0"]
+                assert bucket.get("part-0") == b"rows"
+                number += 1
+                continue
+            break
+        assert number == 6, "create, copy, put the id, complete, delete the staged one, delete the id"
+
+    def test_what_was_published_and_taken_away_is_not_brought_back(self, steps: list[int]) -> None:
+        number = 0
+        while True:
+            bucket = Bucket()
+            bucket.put("staged", b"rows")
+            steps[:] = [number, 1]
+            try:
+                bucket.folder().publish("staged", "part-0")
+            except Died:
+                taken = "part-0" in bucket.visible()
+                bucket.client.delete_object(Bucket=bucket.name, Key="folder/part-0")
+                bucket.folder().publish("staged", "part-0")
+                assert ("part-0" in bucket.visible()) != taken
+                number += 1
+                continue
+            break
+
+    def test_nothing_is_overwritten(self, bucket: Bucket) -> None:
+        bucket.put("staged", b"rows")
+        bucket.put("part-0", b"somebody's")
+        with pytest.raises(Fatal, match="part-0 exists"):
+            bucket.folder().publish("staged", "part-0")
+        assert bucket.get("part-0") == b"somebody's"
+
+    def test_an_empty_file_and_one_of_several_parts(self, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(module, "_COPIED", 5 << 20)
+        content = bytes(range(256)) * (6 << 12)
+        for name, data in (("empty", b""), ("large", content)):
+            bucket.put(f"staged-{name}", data)
+            bucket.folder().publish(f"staged-{name}", name)
+            assert bucket.get(name) == data
+
+    def test_old_staging_is_swept_but_not_that_of_a_live_batch(self, bucket: Bucket) -> None:
+        folder = bucket.folder()
+        for attempt in ("old-1", "live-1"):
+            bucket.put(f"{folder.begin(attempt)}/rows", b"")
+        folder.sweep(3600, frozenset())
+        assert len(bucket.keys()) == 2
+        folder.sweep(-1, frozenset({"live"}))
+        assert bucket.keys() == [f"{folder.begin('live-1')}/rows"]
+
+
+class TestErrors:
+    def test_wrong_storage_options_are_told_at_once(self) -> None:
+        storage = {"key": "KEY", "anonymous": True, "client_kwargs": {"verify": 1}}
+        with pytest.raises(Misconfigured) as wrong:
+            FilesSink.of({"path": "s3://b/x", "storageOptions": storage})
+        assert "anonymous, client_kwargs.verify" in str(wrong.value)
+        assert "one of key and secret" in str(wrong.value)
+        assert "KEY" not in str(wrong.value)
+
+    def test_a_path_without_a_bucket_is_told(self) -> None:
+        with pytest.raises(Misconfigured, match="must name a bucket"):
+            FilesSink.of({"path": "s3:///x"})
+
+    def test_a_bucket_that_is_not_there_is_one_clear_error_without_secrets(self, bucket: Bucket) -> None:
+        storage = {**bucket.storage, "secret": "very secret"}
+        made = FilesSink.of({"path": "s3://no-such-bucket/x", "storageOptions": json.dumps(storage)})
+        with pytest.raises(Misconfigured, match=r"path .*names a bucket that is not there .bucket no-such-bucket") as wrong:
+            Commit(made).begin(Batch(made.sink_id(), "q", 0))
+        assert "very secret" not in str(wrong.value)
+
+    def test_a_server_that_is_away_is_an_outage(self, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+        gone = {**bucket.storage, "client_kwargs": {"endpoint_url": "http://127.0.0.1:9", "region_name": "us-east-1"}}
+        with pytest.raises(Transient, match="cannot be reached"):
+            S3Folder(bucket.path, "orders", gone).size("x")
+
+    def test_what_spark_is_told_is_of_this_bucket_alone_and_its_secrets_are_redacted_by_name(self, bucket: Bucket) -> None:
+        told = spark_options(bucket.path, {**bucket.storage, "token": "t"})
+        assert told[f"fs.s3a.bucket.{bucket.name}.endpoint"] == required(MotoServer).url
+        hidden = [key for key, value in told.items() if value in ("test", "t")]
+        assert all(any(word in key for word in ("secret", "token", "access.key")) for key in hidden)
+        assert spark_options(bucket.path, {}) == {}
+
+
+class TestSource:
+    def test_files_in_folders_of_a_bucket_are_read_once(self, bucket: Bucket) -> None:
+        for number in range(3):
+            made = FilesSink.of({**bucket.options(), "path": f"{bucket.path}/day={number}"})
+            batch = Batch(made.sink_id(), "q", 0)
+            Commit(made).finish(batch, [stage(made, batch, rows(number).schema, 0, iter([rows(number)]))])
+        source = FilesSource.of({**bucket.options(), "path": f"{bucket.path}/day=[01]"}, streaming=True)
+        planner = Planner(source)
+        first = planner.latest({"v": 1, "phase": "initial"})
+        parts = planner.slices({"v": 1, "phase": "initial"}, first)
+        schema = pa.schema([("id", pa.int64()), ("day", pa.int32())])
+        found = [row for part in parts for batch in read_slice(source, part, schema) for row in batch.to_pylist()]
+        assert sorted(found, key=lambda row: row["id"]) == [{"id": 0, "day": 0}, {"id": 1, "day": 1}]
+        assert planner.latest(first) == first
+        assert source.schema == "`id` bigint, `name` string, `day` string"

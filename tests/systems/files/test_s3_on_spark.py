@@ -1,0 +1,38 @@
+"""S3 through Spark's own client and through Python: two queries of a session that has the jars, killed once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from connectors.testing.child import start_child
+from connectors.testing.compare import same_records
+from connectors.testing.faults import Action, FailureInjector, Point
+from connectors.testing.spark_suites import ROWS, spark_query
+from connectors.workbench.s3_jars import s3_jars
+
+from .test_suites import RollingS3Context, S3Context
+
+
+@pytest.mark.parametrize("kills", [0, pytest.param(1, marks=pytest.mark.soak)])
+def test_spark_and_python_write_to_s3_exactly_once_also_when_the_driver_is_killed(tmp_path: Path, kills: int) -> None:
+    targets = {"foreach_batch": S3Context(tmp_path), "format": S3Context(tmp_path), "rolling": RollingS3Context(tmp_path)}
+    queries = {
+        name: spark_query(target, tmp_path / name, "format" if name == "format" else "foreach_batch")
+        for name, target in targets.items()
+    }
+    if kills:
+        FailureInjector(queries["foreach_batch"].faults).arm(Point.RECORDED, Action.KILL)
+    codes = []
+    for _ in range(kills + 1):
+        child = start_child(tmp_path / "child", "local[2,4]", list(queries.values()), **{"spark.jars": ",".join(s3_jars())})
+        codes.append(child.wait(240))
+    log = (tmp_path / "child/log").read_text()
+    assert codes == [-9] * kills + [0], log[-4000:]
+    for target in targets.values():
+        same_records([target.row(number) for number in range(1, ROWS + 1)], target.rows())
+    written = targets["foreach_batch"].keys()
+    assert all(key.endswith(".snappy.parquet") for key in written), "Spark's writer names them so"
+    secrets = f'"secret": "{targets["format"].storage["secret"]}"'
+    assert secrets not in log

@@ -1,0 +1,294 @@
+"""The source: finished files of a folder or glob, each once, without a list of them that grows for ever."""
+
+from __future__ import annotations
+
+import datetime
+import gzip
+import json
+import os
+import time
+from collections.abc import Mapping
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pyarrow.orc as orc
+import pyarrow.parquet as pq
+import pytest
+
+from connectors.core import DataLoss, Fatal, Misconfigured, Poison
+from connectors.core.planning import Offset, Planner
+from connectors.core.reading import read_slice
+from connectors.core.state import dumps
+from connectors.systems.files import FilesSink, FilesSource
+from connectors.testing import SourceContext, SourceSuite
+
+from .helpers import write
+
+UTC = datetime.timezone.utc
+SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
+
+
+def put(file: Path, table: pa.Table, *, age: float = 0.0) -> None:
+    """A finished Parquet file, last changed ``age`` seconds ago, that appears at once."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    growing = file.with_name(f".{file.name}")
+    pq.write_table(table, growing)
+    if age:
+        os.utime(growing, (time.time() - age, time.time() - age))
+    growing.rename(file)
+
+
+def ids(*numbers: int) -> pa.Table:
+    return pa.table({"id": pa.array(numbers, pa.int64())})
+
+
+class FilesSourceContext(SourceContext):
+    """A folder of finished files of one format, ten rows each."""
+
+    source = FilesSource
+    schema = SCHEMA
+    limit: ClassVar[Mapping[str, str]] = {"maxFilesPerTrigger": "2"}
+    kind: ClassVar[str] = "parquet"
+
+    def options(self) -> dict[str, str]:
+        return {"path": str(self.folder), "fileFormat": self.kind}
+
+    def write(self, count: int) -> list[dict[str, Any]]:
+        rows = [{"id": number, "name": f"row {number}"} for number in range(count)]
+        sink = FilesSink.of({"path": str(self.folder), "fileFormat": self.kind, "onNewQuery": "continue"})
+        batches = [pa.RecordBatch.from_pylist(rows[first : first + 10], SCHEMA) for first in range(0, count, 10)]
+        write(sink, 0, *batches, query=f"q{time.monotonic_ns()}")  # type: ignore[arg-type]
+        return rows
+
+
+class JsonContext(FilesSourceContext):
+    kind = "json"
+
+
+class AvroContext(FilesSourceContext):
+    kind = "avro"
+
+
+class TestParquet(SourceSuite):
+    context = FilesSourceContext
+
+
+class TestJson(SourceSuite):
+    context = JsonContext
+
+
+class TestAvro(SourceSuite):
+    context = AvroContext
+
+
+class Query:
+    """A query over a folder, whose checkpoint is ``log``."""
+
+    def __init__(self, path: object, schema: pa.Schema | None = None, **options: str) -> None:
+        self.options = {"path": str(path), **options}
+        self.schema = schema or pa.schema([("id", pa.int64())])
+        self.log: list[Offset] = [{"v": 1, "phase": "initial"}]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows of the next batch, by a query that was started anew."""
+        source = FilesSource.of(self.options, streaming=True)
+        planner = Planner(source)
+        end = planner.latest(self.log[-1], source.limit())
+        parts = [] if end == self.log[-1] else planner.slices(self.log[-1], end)
+        self.log.append(json.loads(dumps(end)))
+        return [row for part in parts for rows in read_slice(source, part, self.schema) for row in rows.to_pylist()]
+
+    def numbers(self) -> list[int]:
+        return sorted(row["id"] for row in self.rows())
+
+
+class TestFiles:
+    def test_hidden_files_and_folders_are_passed_over(self, tmp_path: Path) -> None:
+        names = ["a.parquet", ".b.parquet", "_c.parquet", ".d/e.parquet", "_f/g.parquet", "_h=1/i.parquet"]
+        for number, name in enumerate(names):
+            put(tmp_path / name, ids(number))
+        assert Query(tmp_path, recursiveFileLookup="true").numbers() == [0, 5]
+
+    def test_folders_are_entered_only_when_asked(self, tmp_path: Path) -> None:
+        put(tmp_path / "a.parquet", ids(1))
+        put(tmp_path / "deep/er/b.parquet", ids(2))
+        assert Query(tmp_path).numbers() == [1]
+        assert Query(tmp_path, recursiveFileLookup="true").numbers() == [1, 2]
+
+    @pytest.mark.parametrize(
+        ("pattern", "found"),
+        [
+            ("*.parquet", [1]),
+            ("day-*", [2, 3]),
+            ("day-?/b*", [2]),
+            ("*/[b-c].parquet", [2, 3]),
+            ("day-1/b.parquet", [2]),
+            ("x*", []),
+        ],
+    )
+    def test_a_glob_names_files_or_folders(self, tmp_path: Path, pattern: str, found: list[int]) -> None:
+        put(tmp_path / "a.parquet", ids(1))
+        put(tmp_path / "day-1/b.parquet", ids(2))
+        put(tmp_path / "day-2/c.parquet", ids(3))
+        assert Query(tmp_path / pattern).numbers() == found
+
+    def test_a_folder_that_appears_later_is_no_error(self, tmp_path: Path) -> None:
+        query = Query(tmp_path / "later")
+        assert query.numbers() == []
+        put(tmp_path / "later/a.parquet", ids(1))
+        assert query.numbers() == [1]
+
+    def test_each_file_is_read_once_also_one_that_appears_late(self, tmp_path: Path) -> None:
+        query = Query(tmp_path)
+        put(tmp_path / "b.parquet", ids(1))
+        assert query.numbers() == [1]
+        put(tmp_path / "a.parquet", ids(2), age=600)
+        put(tmp_path / "c.parquet", ids(3))
+        assert query.numbers() == [2, 3]
+        assert query.numbers() == []
+
+    def test_files_with_one_time_are_told_apart(self, tmp_path: Path) -> None:
+        for number in range(5):
+            put(tmp_path / f"{number}.parquet", ids(number))
+            os.utime(tmp_path / f"{number}.parquet", (1e9, 1e9))
+        query = Query(tmp_path, maxFilesPerTrigger="2")
+        assert [query.numbers() for _ in range(4)] == [[0, 1], [2, 3], [4], []]
+
+    def test_a_limit_of_bytes_takes_one_file_at_least(self, tmp_path: Path) -> None:
+        for number in range(3):
+            put(tmp_path / f"{number}.parquet", ids(number), age=100 - number)
+        size = (tmp_path / "0.parquet").stat().st_size
+        assert [Query(tmp_path, maxBytesPerTrigger=str(limit)).numbers() for limit in (1, 2 * size)] == [[0], [0, 1]]
+
+    def test_a_file_from_the_future_hides_none(self, tmp_path: Path) -> None:
+        query = Query(tmp_path)
+        put(tmp_path / "a.parquet", ids(1), age=-30 * 86400)
+        assert query.numbers() == [1]
+        put(tmp_path / "b.parquet", ids(2))
+        assert query.numbers() == [2]
+        assert query.numbers() == []
+
+    def test_what_is_remembered_does_not_grow_for_ever(self, tmp_path: Path) -> None:
+        for number in range(300):
+            put(tmp_path / f"{number}.parquet", ids(number), age=100_000 - number * 60)
+        query, sizes, found = Query(tmp_path, maxFilesPerTrigger="10"), [], []
+        while batch := query.numbers():
+            found += batch
+            sizes.append(len(dumps(query.log[-1])))
+        assert found == list(range(300))
+        assert max(sizes[15:]) <= max(sizes[:15]), "an hour of files, one a minute"
+        assert max(sizes) < 8000
+
+    def test_a_stream_has_at_most_a_thousand_files_in_an_offset(self, tmp_path: Path) -> None:
+        for number in range(1001):
+            (tmp_path / f"{number:04}.txt").write_text("x\n")
+        query = Query(tmp_path, pa.schema([("value", pa.string())]), fileFormat="text")
+        assert [len(query.rows()) for _ in range(2)] == [1000, 1]
+
+    def test_a_file_that_is_gone_before_it_is_read_is_named(self, tmp_path: Path) -> None:
+        put(tmp_path / "a.parquet", ids(1))
+        for fail in ("true", "false"):
+            source = FilesSource.of({"path": str(tmp_path), "failOnDataLoss": fail}, streaming=True)
+            planner = Planner(source)
+            end = planner.latest({"v": 1, "phase": "initial"})
+            (tmp_path / "a.parquet").rename(tmp_path / "gone")
+            parts = planner.slices({"v": 1, "phase": "initial"}, end)
+            if fail == "true":
+                with pytest.raises(DataLoss, match=r"a\.parquet was deleted(.|\n)*failOnDataLoss=false"):
+                    list(read_slice(source, parts[0], SCHEMA))
+                (tmp_path / "gone").rename(tmp_path / "a.parquet")
+            else:
+                assert list(read_slice(source, parts[0], SCHEMA)) == []
+
+    def test_a_file_that_grew_after_it_was_listed_was_not_finished(self, tmp_path: Path) -> None:
+        (tmp_path / "a.txt").write_text("one\n")
+        schema = pa.schema([("value", pa.string())])
+        source = FilesSource.of({"path": str(tmp_path), "fileFormat": "text"}, streaming=True)
+        planner = Planner(source)
+        initial = {"v": 1, "phase": "initial"}
+        parts = planner.slices(initial, planner.latest(initial))
+        (tmp_path / "a.txt").write_text("one\ntwo\n")
+        with pytest.raises(DataLoss, match="had 4 bytes when it was listed and has 8 now"):
+            list(read_slice(source, parts[0], schema))
+
+    @pytest.mark.parametrize("path", ["hdfs://name/folder", "gs://bucket/x", "https://host/x"])
+    def test_another_file_system_is_refused_by_name(self, path: str) -> None:
+        with pytest.raises(Misconfigured, match=f'path .*must be a local or mounted folder, or s3(.|\n)*got .{path}'):
+            FilesSource.of({"path": path})
+
+
+class TestFormats:
+    @pytest.mark.parametrize("kind", ["parquet", "json", "csv", "avro", "orc"])
+    def test_what_the_sink_writes_comes_back(self, tmp_path: Path, kind: str) -> None:
+        fields: dict[str, tuple[pa.DataType, list[Any]]] = {
+            "text": (pa.string(), ['a "quoted", ü', None, "two\nlines" if kind != "json" else "x"]),
+            "number": (pa.int64(), [1, None, -(2**62)]),
+            "small": (pa.int32(), [1, None, 3]),
+            "real": (pa.float64(), [0.5, None, -1e300]),
+            "flag": (pa.bool_(), [True, None, False]),
+            "exact": (pa.decimal128(20, 3), [Decimal("1.500"), None, Decimal("-12345678901234567.890")]),
+            "time": (pa.timestamp("us", "UTC"), [datetime.datetime(2025, 3, 30, 1, 30, tzinfo=UTC), None, None]),
+            "day": (pa.date32(), [datetime.date(2025, 2, 28), None, None]),
+        }
+        if kind != "csv":
+            fields["bytes"] = (pa.binary(), [b"\x00\xff", None, b""])
+            fields["items"] = (pa.list_(pa.int32()), [[1, None], None, []])
+            nested = pa.struct([("a", pa.int32()), ("b", pa.list_(pa.string()))])
+            fields["nested"] = (nested, [{"a": 1, "b": ["x", None]}, None, None])
+        schema = pa.schema([(name, kind_) for name, (kind_, _) in fields.items()])
+        rows = pa.RecordBatch.from_arrays([pa.array(values, kind_) for kind_, values in fields.values()], schema=schema)
+        write(FilesSink.of({"path": str(tmp_path), "fileFormat": kind}), 0, rows)  # type: ignore[arg-type]
+        assert Query(tmp_path, schema, fileFormat=kind).rows() == rows.to_pylist()
+
+    @pytest.mark.parametrize("ending", ["", ".gz"])
+    def test_lines_of_text_end_in_any_way(self, tmp_path: Path, ending: str) -> None:
+        content = "one\r\ntwo\n\nlast ü".encode()
+        (tmp_path / f"a.txt{ending}").write_bytes(gzip.compress(content) if ending else content)
+        found = Query(tmp_path, pa.schema([("value", pa.string())]), fileFormat="text").rows()
+        assert [row["value"] for row in found] == ["one", "two", "", "last ü"]
+
+    def test_a_bad_line_is_told_with_its_place(self, tmp_path: Path) -> None:
+        (tmp_path / "a.json").write_text('{"id": 1}\n\n{"id": "x"}\n')
+        with pytest.raises(Poison, match=r"line 3 of .*a\.json"):
+            Query(tmp_path, fileFormat="json").rows()
+
+    def test_a_column_of_another_type_is_named(self, tmp_path: Path) -> None:
+        put(tmp_path / "a.parquet", pa.table({"id": ["no number"]}))
+        with pytest.raises(Fatal, match=r'the column "id" is string in .*a\.parquet and int64'):
+            Query(tmp_path).rows()
+
+    def test_narrower_numbers_and_missing_columns_are_no_trouble(self, tmp_path: Path) -> None:
+        put(tmp_path / "a.parquet", pa.table({"id": pa.array([1], pa.int16()), "more": ["x"]}))
+        assert Query(tmp_path, SCHEMA).rows() == [{"id": 1, "name": None}]
+
+    def test_folders_tell_columns(self, tmp_path: Path) -> None:
+        put(tmp_path / "year=2024/who=a%2Fb/a.parquet", ids(1))
+        put(tmp_path / "year=2025/who=__HIVE_DEFAULT_PARTITION__/a.parquet", ids(2))
+        schema = pa.schema([("id", pa.int64()), ("year", pa.int32()), ("who", pa.string())])
+        found = Query(tmp_path, schema, recursiveFileLookup="true").rows()
+        assert sorted(found, key=lambda row: row["id"]) == [
+            {"id": 1, "year": 2024, "who": "a/b"},
+            {"id": 2, "year": 2025, "who": None},
+        ]
+
+    @pytest.mark.parametrize("kind", ["parquet", "orc", "avro"])
+    def test_columns_come_from_the_newest_file(self, tmp_path: Path, kind: str) -> None:
+        if kind == "avro":
+            write(FilesSink.of({"path": str(tmp_path), "fileFormat": kind}), 0, ids(1).to_batches()[0])  # type: ignore[arg-type]
+        elif kind == "orc":
+            orc.write_table(ids(1), tmp_path / "a.orc")
+        else:
+            columns_ = {"id": [1], "a b": [{"x": pa.scalar(1)}], "t": pa.array([1], pa.timestamp("ns"))}
+            put(tmp_path / "a.parquet", pa.table(columns_))
+        columns = FilesSource.of({"path": str(tmp_path), "fileFormat": kind}).schema
+        more = ", `a b` struct<`x`: bigint>, `t` timestamp_ntz" if kind == "parquet" else ""
+        assert columns == f"`id` bigint{more}"
+
+    def test_columns_that_no_file_tells_must_be_given(self, tmp_path: Path) -> None:
+        with pytest.raises(Misconfigured, match=r"no file yet; give \.schema"):
+            _ = FilesSource.of({"path": str(tmp_path)}).schema
+        (tmp_path / "a.json").write_text("{}\n")
+        with pytest.raises(Misconfigured, match=r"json needs \.schema"):
+            _ = FilesSource.of({"path": str(tmp_path), "fileFormat": "json"}).schema
