@@ -134,6 +134,30 @@ def doctor(fetch: bool) -> None:
     sys.exit(0 if all(finding.ok or finding.optional for finding in findings) else 1)
 
 
+@main.group()
+def files() -> None:
+    """Looks after folders that connectors.files writes to."""
+
+
+@files.command()
+@click.argument("path")
+@click.option("--storage-options", metavar="JSON", default="{}", help="As the sink's storageOptions.")
+@click.option("--max-part-size", metavar="SIZE", default="256MB", help="Larger files are not made.")
+def seal(path: str, storage_options: str, max_part_size: str) -> None:
+    """Makes visible what waits in the folder PATH (rolling=policy). Harmless while a query writes there."""
+    import json
+
+    from connectors.core.options import size
+    from connectors.systems.files.by_hand import seal_folder
+
+    try:
+        storage, largest = json.loads(storage_options), size(max_part_size)
+    except ValueError as wrong:
+        raise click.UsageError(f"--storage-options must be JSON and --max-part-size a size such as 256MB; {wrong}") from None
+    count = seal_folder(path, storage, largest)
+    click.echo(f"{count} {'file' if count == 1 else 'files'} sealed in {path}")
+
+
 def _bundle(target: str | None, variables: tuple[str, ...]) -> Bundle:
     from connectors.bundle import load
 

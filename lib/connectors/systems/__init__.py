@@ -11,8 +11,10 @@ from ..core.sink import Sink
 from ..core.source import Source
 from .buffered import BufferedSink
 from .delta import DeltaSink
+from .elasticsearch import ElasticsearchSink, ElasticsearchSource
 from .file_stream import FileStreamSink, FileStreamSource
-from .files import FilesSink
+from .files import FilesSink, FilesSource
+from .jdbc import JdbcSink
 from .print_rows import PrintSink
 from .sequence import SequenceSource
 
@@ -23,8 +25,10 @@ SYSTEMS: dict[str, System] = {
     "print": (None, PrintSink),
     "buffered": (None, BufferedSink),
     "delta": (None, DeltaSink),
+    "elasticsearch": (ElasticsearchSource, ElasticsearchSink),
     "file_stream": (FileStreamSource, FileStreamSink),
-    "files": (None, FilesSink),
+    "files": (FilesSource, FilesSink),
+    "jdbc": (None, JdbcSink),
 }
 
 

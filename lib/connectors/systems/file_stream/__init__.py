@@ -50,6 +50,7 @@ class FileStreamSink(FilesSink):
 
     name = "file_stream"
     rejects_rows = True
+    conditions = "a local or mounted folder; files appear one by one, each complete"
     options = Options(path=Text(REQUIRED), stagingRetention=Duration(7 * 86400.0), alias={"file": "path"})
 
     def __init__(self, values: Values) -> None:
