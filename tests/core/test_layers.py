@@ -160,7 +160,7 @@ def test_what_a_package_offers_is_complete(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["connectors", "connectors.core", "connectors.testing", "connectors.async_io", "connectors.batching", "connectors.quality"]
+    "name", [f"connectors{part}" for part in ("", ".core", ".testing", ".async_io", ".batching", ".metrics", ".quality")]
 )
 def test_a_public_package_lists_what_it_offers(name: str) -> None:
     assert name in LISTED

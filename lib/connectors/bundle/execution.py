@@ -67,7 +67,8 @@ def execute(
     """Runs all code cells, with ``names`` defined before the first one, and writes the executed notebook to ``target``.
 
     Returns the failure, or what ``dbutils.notebook.exit`` was given, empty where it was not called.
-    ``on_cell(number, total, source)`` is called before each cell. Raises :class:`Expired` when a limit passes; the outputs up to there are written all the same.
+    ``on_cell(number, total, source)`` is called before each cell. Raises :class:`Expired` when a limit passes; the outputs
+    up to there are written all the same.
     """
     document = copy.deepcopy(notebook.content)
     recorder = Recorder()

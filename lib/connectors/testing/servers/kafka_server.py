@@ -70,7 +70,9 @@ class KafkaServer(Server):
         from confluent_kafka import admin as api
 
         settings = {key.replace("_", "."): value for key, value in config.items()}
-        admin: Any = api.AdminClient({"bootstrap.servers": self.bootstrap})  # held: a collected client cancels what it was asked
+        admin: Any = api.AdminClient(
+            {"bootstrap.servers": self.bootstrap}
+        )  # held: a collected client cancels what it was asked
         wanted = api.NewTopic(name, partitions, 1, config=settings)  # type: ignore[attr-defined]
         admin.create_topics([wanted])[name].result(30)
         return name
