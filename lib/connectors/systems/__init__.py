@@ -15,6 +15,7 @@ from .elasticsearch import ElasticsearchSink, ElasticsearchSource
 from .file_stream import FileStreamSink, FileStreamSource
 from .files import FilesSink, FilesSource
 from .jdbc import JdbcSink
+from .kafka import KafkaSink, KafkaSource
 from .print_rows import PrintSink
 from .sequence import SequenceSource
 
@@ -29,6 +30,7 @@ SYSTEMS: dict[str, System] = {
     "file_stream": (FileStreamSource, FileStreamSink),
     "files": (FilesSource, FilesSink),
     "jdbc": (None, JdbcSink),
+    "kafka": (KafkaSource, KafkaSink),
 }
 
 

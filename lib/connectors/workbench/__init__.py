@@ -2,12 +2,13 @@
 
 :func:`session` gives the Spark session, :func:`notebook` what the bootstrap cell needs, :func:`display` shows tables
 and figures, :class:`DbUtils` is ``dbutils`` outside a workspace, :func:`workdir` the folder for a notebook's data,
-:func:`postgres` a database to try things on, :func:`opensearch` a search engine.
+:func:`postgres` a database to try things on, :func:`opensearch` a search engine,
+:func:`kafka` a broker.
 """
 
 from .bootstrap import BOOTSTRAP, notebook
 from .paths import workdir
-from .servers import DatabaseAddress, opensearch, opensearch_server, postgres, postgres_server
+from .servers import DatabaseAddress, kafka, kafka_server, opensearch, opensearch_server, postgres, postgres_server
 from .shim import DbUtils, NotebookExit
 from .show import display, display_html
 from .start import session
@@ -19,6 +20,8 @@ __all__ = [
     "NotebookExit",
     "display",
     "display_html",
+    "kafka",
+    "kafka_server",
     "notebook",
     "opensearch",
     "opensearch_server",

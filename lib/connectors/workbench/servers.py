@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from connectors.testing.servers import OpenSearchServer, PostgresServer
+    from connectors.testing.servers import KafkaServer, OpenSearchServer, PostgresServer
 
 _running: dict[type, Any] = {}
 
@@ -66,3 +66,20 @@ def opensearch_server() -> OpenSearchServer:
     if OpenSearchServer not in _running:
         _running[OpenSearchServer] = OpenSearchServer().start()
     return _running[OpenSearchServer]  # type: ignore[no-any-return]
+
+
+def kafka() -> str:
+    """The address of an empty Kafka broker on this machine, on loopback: what is called ``kafka.bootstrap.servers``.
+
+    The first start on a machine fetches its jars, in a minute or two. Raises ``Unavailable`` when they cannot be had.
+    """
+    return kafka_server().bootstrap
+
+
+def kafka_server() -> KafkaServer:
+    """The broker behind :func:`kafka`, for a notebook that makes topics, or kills it and brings it back."""
+    from connectors.testing.servers import KafkaServer
+
+    if KafkaServer not in _running:
+        _running[KafkaServer] = KafkaServer().start()
+    return _running[KafkaServer]  # type: ignore[no-any-return]

@@ -84,7 +84,8 @@ class KafkaServer(Server):
         return done.stdout + done.stderr
 
     def _format(self, conf: Path) -> None:
-        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        number = b"k" + uuid.uuid4().bytes[1:]  # an id that begins with "-" would be taken for an option
+        cluster = base64.urlsafe_b64encode(number).decode().rstrip("=")
         command = self._command("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(conf))
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:

@@ -1,0 +1,200 @@
+"""From the rows of a query to what a Kafka record has: topic, key, value, partition, timestamp and headers, in Arrow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...core.errors import Misconfigured, Problem
+from ...core.formats import Side, format_of
+from ...core.options import Values
+from ...core.rejects import Rejects
+
+Array = Any
+
+HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+_KINDS: Final[dict[str, pa.DataType]] = {
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "timestamp": pa.timestamp("ms"),
+    "headers": HEADERS,
+}
+_FRAME: Final = 82
+"""Bytes of a batch of one record beside its key, value and headers, and a few more: lengths take up to 5 bytes each."""
+
+
+class Serializer:
+    """Makes the columns of records. Raises ``Misconfigured`` for a frame that has not the columns it takes."""
+
+    def __init__(self, values: Values, schema: pa.Schema) -> None:
+        self.values = values
+        self.schema = schema
+        problems = list(_wrong_columns(values, schema))
+        if problems:
+            raise Misconfigured("connectors.kafka", problems)
+        self._sides: list[Side] = [side for side in ("key", "value") if side in schema.names]
+        self._formats = {
+            side: format_of(values, schema.field(side).type, side, values["topic"]) for side in self._sides
+        }
+
+    def records(self, rows: pa.RecordBatch, rejects: Rejects) -> pa.RecordBatch:
+        """The records of ``rows``, without those that go to ``rejects``."""
+        rows = _without(rows, self._bad(rows), rejects)
+        columns: dict[str, Array] = {}
+        for side in self._sides:
+            rows, columns[side], kept = self._encoded(side, rows, rejects)
+            columns = {name: column if name == side else column.filter(kept) for name, column in columns.items()}
+        for name, kind in _KINDS.items():
+            if name in self.schema.names and not (name == "topic" and self.values["topic"]):
+                columns[name] = _cast(rows.column(name), kind)
+        if self.values["orderColumn"]:
+            columns["order"] = rows.column(self.values["orderColumn"])
+        return pa.RecordBatch.from_pydict(columns)
+
+    def _encoded(self, side: Side, rows: pa.RecordBatch, rejects: Rejects) -> tuple[pa.RecordBatch, Array, Array]:
+        """Those of ``rows`` that have bytes, the bytes, and which they are."""
+        encode, column = self._formats[side].encode, rows.column(side)
+        everything = pa.array(np.ones(rows.num_rows, bool))
+        try:
+            return rows, encode(column), everything
+        except ValueError:
+            pass
+        made: list[Any] = []
+        bad: dict[int, str] = {}
+        for number in range(rows.num_rows):
+            try:
+                made.append(encode(column.slice(number, 1)))
+            except ValueError as error:
+                bad[number] = f"its {side} has no form in {self.values[f'{side}.format']}: {error}"
+        kept = np.ones(rows.num_rows, bool)
+        kept[list(bad)] = False
+        encoded = pa.concat_arrays(made) if made else pa.array([], pa.binary())
+        return _without(rows, bad, rejects), encoded, pa.array(kept)
+
+    def _bad(self, rows: pa.RecordBatch) -> dict[int, str]:
+        bad: dict[int, str] = {}
+        if not self.values["topic"]:
+            bad.update(dict.fromkeys(_nulls(rows.column("topic")), "its topic is null"))
+        if self.values["operation"] == "upsert":
+            bad.update(dict.fromkeys(_nulls(rows.column("key")), "its key is null, and operation=upsert needs one"))
+        if "headers" in rows.schema.names:
+            flat = pc.list_flatten(rows.column("headers"))
+            owners = pc.list_parent_indices(rows.column("headers"))
+            for index in _nulls(pc.struct_field(flat, 0)) if len(flat) else ():
+                bad[owners[index].as_py()] = "a header has no name"
+        return bad
+
+
+def sizes(records: pa.RecordBatch) -> npt.NDArray[np.int64]:
+    """How many bytes each record takes in a batch of its own, at most."""
+    total = np.full(records.num_rows, _FRAME, np.int64)
+    for side in ("key", "value"):
+        if side in records.schema.names:
+            total += pc.fill_null(pc.binary_length(records.column(side)), 0).to_numpy(zero_copy_only=False)
+    if "headers" in records.schema.names:
+        flat = pc.list_flatten(records.column("headers"))
+        owners = pc.list_parent_indices(records.column("headers")).to_numpy(zero_copy_only=False)
+        for part in (0, 1):
+            lengths = pc.fill_null(pc.binary_length(pc.struct_field(flat, part)), 0).to_numpy(zero_copy_only=False)
+            np.add.at(total, owners, lengths + 5)
+    return total
+
+
+def last_of_each_key(records: pa.Table) -> pa.Table:
+    """The last record of each key in each topic: by ``order`` where there is one, else by place; in the order of places."""
+    at = pa.array(np.arange(records.num_rows))
+    keys = [name for name in ("topic", "key") if name in records.column_names]
+    placed = records.select([*keys, *(["order"] if "order" in records.column_names else [])]).append_column("at", at)
+    if "order" in placed.column_names:
+        none = placed.column("order").is_null()
+        some = placed.filter(pc.invert(none))
+        ranked = pa.concat_tables(
+            [placed.filter(none), some.take(pc.sort_indices(some, [("order", "ascending"), ("at", "ascending")]))]
+        )
+        placed = ranked.append_column("rank", at).select([*keys, "at", "rank"])
+        newest = placed.group_by(keys).aggregate([("rank", "max")]).column("rank_max")
+        chosen = placed.column("at").combine_chunks().take(newest.combine_chunks())
+    else:
+        chosen = placed.group_by(keys).aggregate([("at", "max")]).column("at_max").combine_chunks()
+    return records.take(chosen.take(pc.sort_indices(chosen)))
+
+
+def readable(row: dict[str, Any]) -> dict[str, Any]:
+    """A record for people: bytes that are text, as text."""
+    return {name: _text(cell) if isinstance(cell, bytes) else cell for name, cell in row.items()}
+
+
+def _text(cell: bytes) -> str | bytes:
+    try:
+        return cell.decode()
+    except UnicodeDecodeError:
+        return cell
+
+
+def _without(rows: pa.RecordBatch, bad: dict[int, str], rejects: Rejects) -> pa.RecordBatch:
+    if not bad:
+        return rows
+    for number in sorted(bad):
+        rejects.add(rows.slice(number, 1).to_pylist()[0], bad[number])
+    kept = np.ones(rows.num_rows, bool)
+    kept[list(bad)] = False
+    return rows.filter(pa.array(kept))
+
+
+def _nulls(column: Array) -> list[int]:
+    return list(pc.indices_nonzero(column.is_null()).to_pylist()) if column.null_count else []
+
+
+def _cast(column: Array, kind: pa.DataType) -> Array:
+    if pa.types.is_timestamp(kind):
+        column = column.cast(pa.timestamp("us")).cast(kind, safe=False)  # Kafka has milliseconds
+        return column.cast(pa.int64())
+    return column.cast(kind)
+
+
+def _wrong_columns(values: Values, schema: pa.Schema) -> Iterator[Problem]:
+    if "value" not in schema.names:
+        yield Problem(
+            "value", "the column is missing; make it, such as to_json(struct(*)) AS value, or with value.format=json."
+        )
+    if not values["topic"] and "topic" not in schema.names:
+        yield Problem("topic", "missing; give the option, or a column topic.")
+    if values["operation"] == "upsert" and "key" not in schema.names:
+        yield Problem("key", "the column is missing; operation=upsert needs keys.")
+    if values["orderColumn"] and values["orderColumn"] not in schema.names:
+        yield Problem("orderColumn", f'"{values["orderColumn"]}" is no column; there are: {", ".join(schema.names)}.')
+    for side in ("key", "value"):
+        if side in schema.names and values[f"{side}.format"] == "bytes" and not _has_bytes(schema.field(side).type):
+            text = f"has the type {schema.field(side).type}; cast it to string or binary, or give {side}.format."
+            yield Problem(side, text)
+    for name, fits, expected in (
+        ("topic", _is_text, "a string"),
+        ("partition", pa.types.is_integer, "an int"),
+        ("timestamp", pa.types.is_timestamp, "a timestamp"),
+        ("headers", _are_headers, "array<struct<key string, value binary>>"),
+    ):
+        if name in schema.names and not fits(schema.field(name).type):
+            yield Problem(name, f"the column must be {expected}; it is {schema.field(name).type}.")
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _has_bytes(kind: pa.DataType) -> bool:
+    return bool(_is_text(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def _are_headers(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_list(kind)
+        and pa.types.is_struct(kind.value_type)
+        and kind.value_type.num_fields == 2
+        and _is_text(kind.value_type.field(0).type)
+        and _has_bytes(kind.value_type.field(1).type)
+    )

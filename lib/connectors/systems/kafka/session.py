@@ -1,0 +1,245 @@
+"""One transactional id in one process: its producer, the ledger it reads, and transactions that carry the ledger entry.
+
+The entry is a committed offset of the group ``<transactional id>-ledger`` on a ledger topic (its text is the offset's
+metadata), and the same text is a record in that topic, in the same transaction: a broker forgets the offsets of a group that
+was quiet for a week, and keeps the record.
+
+Who may write is decided by Kafka: ``init_transactions`` ends what an earlier producer of the same id has open and shuts it
+out. What was read after it therefore stays true until our commit, or our commit fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ...core.errors import ConnectorError, Misconfigured, Problem, Transient
+from .book import Book
+from .client import connection_config, producer_config
+from .client_errors import explained
+from .failures import client, error_of
+from .topics import Topics, make_ledger, transaction_maximum
+
+BOOK, SEEN = 0, 1
+"""Places in the ledger: the book, and queries that have only seen empty batches."""
+
+_STEP: Final = 5.0
+_GLANCE: Final = 0.05
+"""Seconds; the client waits them out unless as many messages come as it was asked for."""
+_log = logging.getLogger("connectors.kafka")
+
+
+@dataclass(frozen=True)
+class Address:
+    """What a session is to. ``config`` is the client's; ``timeout`` (of transactions) and ``patience`` are in seconds.
+
+    ``transactional_id`` is never one per attempt, or attempts could not shut each other out.
+    """
+
+    config: tuple[tuple[str, str], ...]
+    ledger: str
+    transactional_id: str
+    timeout: float
+    patience: float
+    topic: str | None
+
+    @property
+    def group(self) -> str:
+        return f"{self.transactional_id}-ledger"
+
+
+_open: dict[tuple[int, Address], Session] = {}
+"""By process: a client does not live on in a forked one, and must not even be closed there."""
+
+
+def session(address: Address) -> Session:
+    """The session of this process; made when there is none."""
+    key = (os.getpid(), address)
+    if key not in _open:
+        _open[key] = Session(address)
+    return _open[key]
+
+
+class Session:
+    """Reads the ledger and commits transactions. After an error it is thrown away, and the next one starts clean."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self.began = 0.0
+        self._told: list[tuple[str, str]] = []
+        self._kept: Mapping[int, str] | None = None
+        config = dict(address.config)
+        self.topics = Topics(config)
+        self.config = self._producer_config(config)
+        self.producer: Any = self._made("Producer", self.config)
+        self._consumer: Any = self._made("Consumer", self._consumer_config(config))
+        self._until(
+            self.producer.init_transactions, f"the transactions of {address.transactional_id} cannot be prepared"
+        )
+        self._group = self._consumer.consumer_group_metadata()
+
+    def books(self, *places: int) -> list[Book]:
+        """What the ledger has at ``places``. Waits while a transaction that would change it is open."""
+        partitions = [client().TopicPartition(self.address.ledger, place) for place in places]
+        with self.guarded("the ledger cannot be read"):
+            told = self._consumer.committed(partitions, timeout=_STEP)
+        if all(one.offset >= 0 for one in told):
+            return [Book.of(one.metadata) for one in told]
+        kept = self._recorded() if told[0].offset < 0 else {}
+        texts = [one.metadata if one.offset >= 0 else kept.get(place) for one, place in zip(told, places, strict=True)]
+        return [Book.of(text) if text else Book() for text in texts]
+
+    def begin(self) -> None:
+        """Opens a transaction."""
+        self.began = time.monotonic()
+        self.producer.begin_transaction()
+
+    def commit(self, book: Book) -> None:
+        """Adds ``book`` to the transaction and commits it: the rows and the entry are there, or neither."""
+        where, text = client().TopicPartition, book.text()
+        self.producer.produce(self.address.ledger, text, self._key(BOOK), partition=self._partition())
+        token = [where(self.address.ledger, BOOK, book.version, text)]
+        self._until(
+            lambda seconds: self.producer.send_offsets_to_transaction(token, self._group, seconds),
+            "the ledger entry cannot be added",
+        )
+        self._until(self.producer.commit_transaction, "the transaction cannot be committed")
+        self._warn_of_time()
+
+    def note(self, book: Book) -> None:
+        """Writes ``book`` as seen, outside of transactions."""
+        token = [client().TopicPartition(self.address.ledger, SEEN, book.version, book.text())]
+        with self.guarded("the ledger cannot be written"):
+            self._consumer.commit(offsets=token, asynchronous=False)
+
+    @contextlib.contextmanager
+    def guarded(self, what: str) -> Iterator[None]:
+        """An error inside ends the open transaction, throws the session away, and is raised as one of ours."""
+        try:
+            yield
+        except BaseException as error:
+            self.give_up()
+            if isinstance(error, ConnectorError):
+                raise
+            if isinstance(error, client().KafkaException):
+                raise explained(error, what, self._told) from None
+            raise
+
+    def give_up(self) -> None:
+        """Ends the open transaction, if that is still ours, so that readers do not wait for it; then forgets the session."""
+        _open.pop((os.getpid(), self.address), None)
+        with contextlib.suppress(Exception):
+            self.producer.purge(in_flight=False)
+            self.producer.abort_transaction(_STEP)
+        with contextlib.suppress(Exception):
+            self._consumer.close()
+
+    def _until(self, call: Callable[[float], Any], what: str) -> None:
+        """``call`` again as long as the client says that it may go on, and our patience lasts."""
+        until = time.monotonic() + self.address.patience
+        while True:
+            try:
+                call(_STEP)
+                return
+            except client().KafkaException as error:
+                with contextlib.suppress(client().KafkaException):  # after a fatal error it raises that one
+                    self.producer.poll(0)
+                refused = [name for name, _ in self._told if name in ("_AUTHENTICATION", "_SSL")]
+                if error.args[0].retriable() and time.monotonic() < until and not refused:
+                    continue
+                self._refuse_timeout(error_of(error))
+                self.give_up()
+                raise explained(error, what, self._told) from None
+
+    def _refuse_timeout(self, name: str) -> None:
+        if name != "INVALID_TRANSACTION_TIMEOUT":
+            return
+        most = transaction_maximum(dict(self.address.config))
+        known = (
+            f"the broker's transaction.max.timeout.ms ({most} ms)"
+            if most
+            else "the broker's transaction.max.timeout.ms"
+        )
+        text = (
+            f"{round(self.address.timeout * 1000)} ms is above {known}. Lower the option or raise the broker's limit."
+        )
+        raise Misconfigured("connectors.kafka", [Problem("transactionTimeout", text)])
+
+    def _warn_of_time(self) -> None:
+        took = time.monotonic() - self.began
+        if took > self.address.timeout / 2:
+            text = (
+                "a transaction took %.0f s, more than half of transactionTimeout (%.0f s); the broker ends longer ones"
+            )
+            _log.warning(text, took, self.address.timeout)
+
+    def _recorded(self) -> Mapping[int, str]:
+        """Nothing was ever committed, or the broker has forgotten it: what the topic has. Nobody else can add to it now."""
+        if self._kept is None:
+            with self.guarded("the ledger topic cannot be read"):
+                make_ledger(dict(self.address.config), self.address.ledger)
+                self._kept = self._records()
+        return self._kept
+
+    def _records(self) -> dict[int, str]:
+        """The newest text at each place, from the records of the ledger topic."""
+        config = self._consumer_config(dict(self.address.config))
+        more = {"enable.partition.eof": True, "auto.offset.reset": "earliest", "fetch.wait.max.ms": 10}
+        reader: Any = self._made("Consumer", {**config, **more})
+        found: dict[int, str] = {}
+        prefix = self._key("").encode()
+        try:
+            reader.assign([client().TopicPartition(self.address.ledger, self._partition(), 0)])
+            until = time.monotonic() + self.address.patience
+            while time.monotonic() < until:
+                for message in reader.consume(1000, _GLANCE):
+                    if message.error():
+                        if message.error().name() == "_PARTITION_EOF":
+                            return found
+                        raise client().KafkaException(message.error())
+                    if (message.key() or b"").startswith(prefix):
+                        found[int(message.key()[len(prefix) :])] = message.value().decode()
+            raise Transient("the ledger topic cannot be read to its end")
+        finally:
+            reader.close()
+
+    def _key(self, place: int | str) -> str:
+        return f"{self.address.transactional_id}/{place}"
+
+    def _partition(self) -> int:
+        """Where the records of this sink are; the smallest number of partitions that a ledger topic may have bounds it."""
+        return zlib.crc32(self.address.transactional_id.encode()) % 4
+
+    def _made(self, kind: str, config: Mapping[str, Any]) -> Any:
+        try:
+            return getattr(client(), kind)(dict(config))
+        except client().KafkaException as error:
+            raise explained(error, "the client refuses the options", self._told) from None
+
+    def _producer_config(self, config: Mapping[str, str]) -> dict[str, Any]:
+        mine = {
+            "transactional.id": self.address.transactional_id,
+            "transaction.timeout.ms": round(self.address.timeout * 1000),
+            "message.timeout.ms": round(min(self.address.patience, self.address.timeout) * 1000),
+        }
+        return {**mine, **producer_config(config, self._smallest(), self._heard, self._heard_delivery)}
+
+    def _consumer_config(self, config: Mapping[str, str]) -> dict[str, Any]:
+        mine = {"group.id": self.address.group, "enable.auto.commit": False, "isolation.level": "read_committed"}
+        return {**connection_config(config), **mine, "error_cb": self._heard}
+
+    def _smallest(self) -> int:
+        return self.topics[self.address.topic].largest if self.address.topic else 1_000_000
+
+    def _heard(self, error: Any) -> None:
+        self._told = [*self._told[-20:], (error.name(), error.str())]
+
+    def _heard_delivery(self, error: Any, _: Any) -> None:
+        if error is not None:
+            self._heard(error)

@@ -1,0 +1,191 @@
+"""``connectors.kafka``, the sink: what it can do, what it takes, and what it promises."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import pyarrow as pa
+
+from ...core.errors import Misconfigured, Problem
+from ...core.folder import TargetFolder
+from ...core.formats import format_options
+from ...core.formats.options import check_format
+from ...core.options import Choice, Duration, Int, Options, Text, Values
+from ...core.retry import Retry
+from ...core.sink import Batch, Guarantee, Sink, SinkWriter
+from .client import check_config, client_config
+from .committer import FrameCommitter, KafkaCommitter
+from .session import Address
+from .topics import Topics
+from .writing import SendingWriter, StagingWriter
+
+_PATIENCE: Final = 120.0
+_READS: Final = "is an option of the source; this sink writes."
+_OF_THE_FRAME: Final = "is an option of the source; a sink takes the types of its columns."
+_FORMATS: Final = {
+    name: option
+    for name, option in format_options("bytes", key="bytes").declared.items()
+    if name not in ("schema", "key.schema", "errors", "deadLetterPath")
+}
+_REFUSED: Final = {
+    **dict.fromkeys(
+        ("subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets", "minPartitions"), _READS
+    ),
+    **dict.fromkeys(("schema", "value.schema", "key.schema"), _OF_THE_FRAME),
+    "includeHeaders": "is not needed: a column headers is written when it is there.",
+    "topics": "is not supported; give one topic, or a column topic.",
+}
+_OURS: Final = {
+    "transactional.id": "is made by the sink; give transactionalIdPrefix.",
+    "transaction.timeout.ms": "is given by transactionTimeout.",
+    "group.id": "has no use in a sink; the ledger's group is named after sinkId.",
+    "enable.auto.commit": "has no use in a sink.",
+}
+
+
+class KafkaSink(Sink):
+    """Writes records to topics of Kafka, whole batches in one transaction.
+
+    Columns: ``value`` (string or binary; null is a tombstone), and if there ``key``, ``topic``, ``partition`` (int; else by
+    the key, as Kafka's own clients do), ``timestamp``, ``headers`` (array<struct<key string, value binary>>). Others are
+    passed over.
+
+    Options: ``kafka.bootstrap.servers`` (required) and any other ``kafka.*`` of the client, ``topic`` (or the column),
+    ``transactionalIdPrefix`` (required for exactly-once; unique to the query), ``transactionTimeout`` (10 minutes; at most
+    the broker's ``transaction.max.timeout.ms``), ``stagingLocation`` (a folder that driver and tasks share; required except
+    in ``foreach_batch``), ``stagingRetention`` (7 days), ``operation`` append|upsert (append; upsert keeps the last row of
+    each key in a batch), ``orderColumn`` (for upsert: the row with its largest value is the last), ``value.format`` and
+    ``key.format`` bytes|string|json|csv|avro|protobuf (bytes) with their options, ``ledgerTopic`` (``_connectors_ledger``,
+    made when it is missing), and those of every sink.
+
+    Guarantee: exactly-once for readers with ``isolation.level=read_committed``; others also see what was aborted. Without
+    ``transactionalIdPrefix`` at-least-once, by an idempotent producer.
+    """
+
+    name = "kafka"
+    options = Options(
+        {
+            "topic": Text(None),
+            "transactionalIdPrefix": Text(None),
+            "transactionTimeout": Duration(600.0, unit="ms"),
+            "slots": Int(1, at_least=1),
+            "operation": Choice("append", among=("append", "upsert")),
+            "orderColumn": Text(None),
+            "stagingLocation": Text(None),
+            "stagingRetention": Duration(7 * 86400.0),
+            "ledgerTopic": Text("_connectors_ledger"),
+            **_FORMATS,
+        },
+        through=("kafka.",),
+        refused=_REFUSED,
+    )
+    conditions = "transactionalIdPrefix; readers with read_committed"
+    rejects_rows = True
+
+    @classmethod
+    def check(cls, values: Values) -> Iterator[Problem]:
+        yield from check_config(values)
+        yield from _check_ours(values)
+        yield from _check_formats(values)
+        if values["orderColumn"] and values["operation"] != "upsert":
+            yield Problem("orderColumn", "has no use with operation=append.")
+        if values["guarantee"] == Guarantee.EXACTLY_ONCE.value and not values["transactionalIdPrefix"]:
+            text = (
+                'missing; exactly-once needs it. Give a name that is unique to this query, such as "orders-to-kafka".'
+            )
+            yield Problem("transactionalIdPrefix", text)
+        if values["guarantee"] == Guarantee.IDEMPOTENT.value:
+            yield Problem("guarantee", '"idempotent" is not possible: Kafka keeps every record. Take exactly-once.')
+        if not _exactly_once(values):
+            yield from _check_at_least_once(values)
+        if values["slots"] > 1:
+            yield Problem("slots", "above 1 is not supported: a batch is one transaction, of one producer.")
+
+    @classmethod
+    def strongest(cls, values: Values) -> tuple[Guarantee, str]:
+        if values["transactionalIdPrefix"] or values["guarantee"]:  # a prefix that is missing was told by check()
+            return Guarantee.EXACTLY_ONCE, ""
+        return Guarantee.AT_LEAST_ONCE, "transactionalIdPrefix is missing"
+
+    def target(self) -> str:
+        return f"{self.config()['bootstrap.servers']}/{self.values['topic'] or ''}"
+
+    def sink_id(self) -> str:
+        return str(self.values["sinkId"] or self.values["transactionalIdPrefix"] or super().sink_id())
+
+    def config(self) -> dict[str, str]:
+        """The client's settings, as the user gave them."""
+        return client_config(self.values)
+
+    def patience(self) -> float:
+        """How long brokers may take a record, in seconds."""
+        given = self.config().get("message.timeout.ms")
+        return int(given) / 1000 if given else _PATIENCE
+
+    def retry(self) -> Retry:
+        return Retry.of(self.values)
+
+    def smallest(self) -> int:
+        """The largest record of the topic, where there is only one. Asks the brokers."""
+        return Topics(self.config())[self.values["topic"]].largest if self.values["topic"] else 1_000_000
+
+    def folder(self) -> TargetFolder:
+        """Where records are staged."""
+        return TargetFolder(self.values["stagingLocation"], self.sink_id())
+
+    def address(self) -> Address:
+        """The sessions that this sink opens."""
+        prefix, sink_id = self.values["transactionalIdPrefix"], self.sink_id()
+        return Address(
+            config=tuple(sorted(self.config().items())),
+            ledger=self.values["ledgerTopic"],
+            transactional_id=f"{prefix}-0" if prefix == sink_id else f"{prefix}-{sink_id}-0",
+            timeout=self.values["transactionTimeout"],
+            patience=self.patience(),
+            topic=self.values["topic"],
+        )
+
+    def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> SinkWriter:
+        if self.guarantee() is Guarantee.AT_LEAST_ONCE:
+            return SendingWriter(self, batch, schema)
+        if not self.values["stagingLocation"]:
+            text = "missing; give a folder that driver and tasks share. Only foreach_batch does without it."
+            raise Misconfigured("connectors.kafka", [Problem("stagingLocation", text)])
+        return StagingWriter(self, batch, schema)
+
+    def committer(self) -> KafkaCommitter | None:
+        if self.guarantee() is Guarantee.AT_LEAST_ONCE:
+            return None
+        return KafkaCommitter(self) if self.values["stagingLocation"] else FrameCommitter(self)
+
+
+def _exactly_once(values: Values) -> bool:
+    return bool(values["transactionalIdPrefix"]) and values["guarantee"] in (None, Guarantee.EXACTLY_ONCE.value)
+
+
+def _check_ours(values: Values) -> Iterator[Problem]:
+    config = client_config(values)
+    for name, why in _OURS.items():
+        if name in config:
+            yield Problem(f"kafka.{name}", why)
+    if _exactly_once(values) and config.get("enable.idempotence", "true") != "true":
+        yield Problem("kafka.enable.idempotence", "must be true for exactly-once.")
+    if _exactly_once(values) and config.get("acks", "all") != "all":
+        yield Problem("kafka.acks", f"must be all for exactly-once; got {config['acks']}.")
+    if int(config.get("message.timeout.ms", 0)) > values["transactionTimeout"] * 1000:
+        text = f"must not be above transactionTimeout ({round(values['transactionTimeout'] * 1000)} ms)."
+        yield Problem("kafka.delivery.timeout.ms", text)
+
+
+def _check_formats(values: Values) -> Iterator[Problem]:
+    known = Values({**dict(values), "schema": "-", "key.schema": "-"}, frozenset(), {})  # the frame has the columns
+    yield from (problem for problem in check_format(known) if problem.option not in ("errors", "deadLetterPath"))
+
+
+def _check_at_least_once(values: Values) -> Iterator[Problem]:
+    for name in ("slots", "stagingLocation"):
+        if values.given(name):
+            yield Problem(name, "has no use without exactly-once, which needs transactionalIdPrefix.")
+    if values["operation"] == "upsert":
+        yield Problem("operation", "upsert needs exactly-once, which needs transactionalIdPrefix.")

@@ -1,0 +1,142 @@
+"""What tasks do: stage records in an Arrow file, or send them at least once."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from ...core.errors import Transient
+from ...core.rejects import Rejects
+from ...core.sink import Batch, Committable, SinkWriter
+from .client import producer_config
+from .client_errors import explained
+from .failures import client
+from .producing import Feeder
+from .records import Serializer
+from .topics import Topics
+
+if TYPE_CHECKING:
+    from .sink import KafkaSink
+
+STAGED = "records.arrow"
+_STEP = 5.0
+
+
+class StagingWriter(SinkWriter):
+    """Serializes rows and puts the records into a file, for the driver to send in one transaction."""
+
+    def __init__(self, sink: KafkaSink, batch: Batch, schema: pa.Schema) -> None:
+        self.serializer = Serializer(sink.values, schema)
+        self.rejects: Rejects = sink.rejects(batch)
+        self.folder = sink.folder()
+        self.attempt = batch.attempt()
+        self.rows = 0
+        self._file: Any = None
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        records = self.serializer.records(batch, self.rejects)
+        if not records.num_rows:
+            return
+        if self._file is None:
+            self.folder.stage(self.attempt).mkdir(parents=True)
+            self._file = pa.ipc.new_file(str(self.folder.stage(self.attempt) / STAGED), records.schema)
+        self._file.write_batch(records)
+        self.rows += records.num_rows
+
+    def prepare(self) -> Committable:
+        self.close()
+        return Committable(self.rows, {"file": self.attempt} if self.rows else {})
+
+    def abort(self) -> None:
+        self.close()
+        self.folder.remove(self.attempt)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+class SendingWriter(SinkWriter):
+    """Sends rows while they come; they are safe when the task ends, and a task that is tried again sends them again."""
+
+    def __init__(self, sink: KafkaSink, batch: Batch, schema: pa.Schema) -> None:
+        self.serializer = Serializer(sink.values, schema)
+        self.rejects: Rejects = sink.rejects(batch)
+        self.sender = sender(sink)
+        self.rows = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        with self.sender.guarded():
+            self.rows += self.sender.feeder.feed(self.serializer.records(batch, self.rejects), self.rejects)
+
+    def prepare(self) -> Committable:
+        with self.sender.guarded():
+            self.sender.flush()
+        return Committable(self.rows)
+
+    def abort(self) -> None:
+        self.sender.give_up()
+
+
+_senders: dict[tuple[int, str], Sender] = {}
+
+
+def sender(sink: KafkaSink) -> Sender:
+    """The sender of this process; kept between tasks."""
+    key = (os.getpid(), repr(sorted(sink.config().items())) + str(sink.values["topic"]))
+    if key not in _senders:
+        _senders[key] = Sender(sink, key)
+    return _senders[key]
+
+
+class Sender:
+    """An idempotent producer without transactions."""
+
+    def __init__(self, sink: KafkaSink, key: tuple[int, str]) -> None:
+        self._key = key
+        self._told: list[tuple[str, str]] = []
+        self._patience = sink.patience()
+        config = sink.config()
+        made = producer_config(config, sink.smallest(), self._heard, self._delivered)
+        made.setdefault("message.timeout.ms", round(self._patience * 1000))
+        try:
+            self.producer: Any = client().Producer(made)
+        except client().KafkaException as error:
+            raise explained(error, "the client refuses the options") from None
+        self.feeder = Feeder(self.producer, made, Topics(config), sink.values["topic"], self._patience)
+        self._failed = ""
+
+    def flush(self) -> None:
+        """Returns when everything has arrived. Raises what happened otherwise."""
+        if self.producer.flush(self._patience + _STEP):
+            raise Transient("the brokers did not take all records in time")
+        if self._failed:
+            raise Transient(f"records did not arrive: {self._failed}")
+
+    @contextlib.contextmanager
+    def guarded(self) -> Any:
+        try:
+            yield
+        except client().KafkaException as error:
+            self.give_up()
+            raise explained(error, "records cannot be sent", self._told) from None
+        except BaseException:
+            self.give_up()
+            raise
+
+    def give_up(self) -> None:
+        _senders.pop(self._key, None)
+        with contextlib.suppress(Exception):
+            self.producer.purge()
+
+    def _heard(self, error: Any) -> None:
+        self._told = [*self._told[-20:], (error.name(), error.str())]
+
+    def _delivered(self, error: Any, _: Any) -> None:
+        if error is not None:
+            self._failed = error.str()
+            self._heard(error)

@@ -1,0 +1,103 @@
+"""A topic of its own on the shared broker, read as careful readers read it: what is committed, and nothing else."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+from confluent_kafka import Consumer, TopicPartition
+
+from connectors.core import Guarantee
+from connectors.systems.kafka import KafkaSink
+from connectors.testing import SinkContext
+from connectors.testing.servers import KafkaServer
+from tests.servers import required
+
+
+def consumed(bootstrap: str, topic: str, partitions: int = 2, isolation: str = "read_committed") -> Iterator[Any]:
+    """The messages of ``topic``, up to where every partition ends now."""
+    settings = {
+        "bootstrap.servers": bootstrap,
+        "group.id": "test",
+        "enable.auto.commit": False,
+        "log_level": 2,
+        "fetch.wait.max.ms": 10,
+    }
+    reader: Any = Consumer({**settings, "isolation.level": isolation, "enable.partition.eof": True})
+    reader.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
+    ended = 0
+    until = time.monotonic() + 60
+    while ended < partitions:
+        message = reader.poll(1.0)
+        assert time.monotonic() < until, "a transaction that nobody ends keeps readers waiting"
+        if message is None:
+            continue
+        if not message.error():
+            yield message
+        elif message.error().name() == "_PARTITION_EOF":
+            ended += 1
+        else:
+            raise AssertionError(message.error())
+    reader.close()
+
+
+class KafkaContext(SinkContext):
+    """Records are JSON of a row, by its id; the whole batch is staged first. ``extra`` are more options."""
+
+    sink = KafkaSink
+    schema = pa.schema([("key", pa.string()), ("value", pa.string())])
+    select = ("CAST(value AS string) AS key", "concat('row ', value) AS value")
+    extra: ClassVar[dict[str, str]] = {}
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.server = required(KafkaServer)
+        self.topic = self.server.create_topic(f"t-{uuid.uuid4().hex[:12]}", 2)
+
+    def options(self) -> dict[str, str]:
+        return {
+            "kafka.bootstrap.servers": self.server.bootstrap,
+            "topic": self.topic,
+            "retry.initialBackoff": "10ms",
+            **self.guaranteed(),
+            **self.extra,
+        }
+
+    def guaranteed(self) -> dict[str, str]:
+        return {"transactionalIdPrefix": self.topic, "stagingLocation": str(self.folder / "stage")}
+
+    def row(self, number: int) -> dict[str, Any]:
+        return {"key": str(number), "value": f"row {number}"}
+
+    def rows(self) -> list[dict[str, Any]]:
+        found = consumed(self.server.bootstrap, self.topic)
+        return [{"key": one.key().decode(), "value": one.value().decode()} for one in found]
+
+    def leftovers(self) -> list[str] | None:
+        return sorted(stage.name for stage in (self.folder / "stage").glob(".connectors/*/stage/*"))
+
+
+class DirectContext(KafkaContext):
+    """One task sends the whole batch; nothing is staged."""
+
+    carriers = ("foreach_batch",)
+
+    def guaranteed(self) -> dict[str, str]:
+        return {"transactionalIdPrefix": self.topic}
+
+    def leftovers(self) -> None:
+        return None
+
+
+class AtLeastOnceContext(KafkaContext):
+    guarantee = Guarantee.AT_LEAST_ONCE
+
+    def guaranteed(self) -> dict[str, str]:
+        return {}
+
+    def leftovers(self) -> None:
+        return None

@@ -1,0 +1,109 @@
+"""Admission holds back the partitions that are ahead of the slowest one, by the times of their records."""
+
+from __future__ import annotations
+
+import pytest
+
+from connectors.systems.kafka.source import KafkaSource
+
+from .reading import Query
+from .source_contexts import BEGIN, Topic
+
+MINUTE = 60_000
+DRIFT = {"maxDrift": "5 minutes"}
+
+
+def minutes(topic: Topic, partition: int, first: int, last: int) -> None:
+    """A record for each of the minutes ``first`` up to, not including, ``last``."""
+    for minute in range(first, last):
+        topic.send([b"%d" % minute], partition, at=BEGIN + minute * MINUTE)
+
+
+def lateness(query: Query) -> int:
+    """By how many minutes a record came after one of an earlier batch that is newer, at most; ``next`` until the end."""
+    newest, latest = 0, 0
+    while (rows := query.next()) is not None:
+        seen = [int(row["value"]) for row in rows]
+        latest = max([latest, *(newest - one for one in seen)])
+        newest = max([newest, *seen])
+    return latest
+
+
+def test_no_row_of_a_partition_that_is_behind_is_late() -> None:
+    topic = Topic(2)
+    minutes(topic, 0, 60, 70)
+    minutes(topic, 1, 0, 70)
+    aligned = Query(topic.options(**DRIFT))
+    aligned.planner.freeze()
+    assert lateness(aligned) <= 5
+    assert sum(aligned.at(topic.name).values()) == 80
+    assert lateness(Query(topic.options(maxRowsPerTrigger="10"))) > 30, "without alignment rows are late"
+
+
+def test_limits_and_alignment_work_together() -> None:
+    topic = Topic(2)
+    minutes(topic, 0, 20, 30)
+    minutes(topic, 1, 0, 30)
+    query = Query(topic.options(maxRowsPerTrigger="4", **DRIFT))
+    query.planner.freeze()
+    assert lateness(query) <= 5
+    assert sum(query.at(topic.name).values()) == 40
+
+
+def test_a_partition_at_its_end_holds_back_the_others_until_it_is_idle() -> None:
+    topic = Topic(2)
+    minutes(topic, 0, 0, 1)
+    minutes(topic, 1, 0, 30)
+    query = Query(topic.options(idleTimeout="1h", **DRIFT))
+    assert len(query.values()) == 1 + 6
+    assert query.at(topic.name) == {"0": 1, "1": 6}
+    assert Query(topic.options(idleTimeout="0s", **DRIFT), query.log).values() == [b"%d" % one for one in range(6, 30)]
+
+
+def test_partitions_without_a_record_hold_back_nobody() -> None:
+    topic = Topic(4)
+    minutes(topic, 0, 0, 30)
+    minutes(topic, 1, 0, 30)
+    query = Query(topic.options(idleTimeout="1h", **DRIFT))
+    assert lateness(query) <= 5
+    assert sum(query.at(topic.name).values()) == 60
+
+
+def test_a_query_that_ends_is_not_held_back_by_partitions_at_their_end() -> None:
+    topic = Topic(2)
+    minutes(topic, 0, 0, 1)
+    minutes(topic, 1, 0, 30)
+    query = Query(topic.options(idleTimeout="1h", **DRIFT))
+    query.planner.freeze()
+    assert len(query.values()) == 31
+
+
+def test_disorder_in_a_partition_does_not_stop_it() -> None:
+    topic = Topic(2)
+    for minute in (0, 50, 1, 2, 40, 3):
+        minutes(topic, 0, minute, minute + 1)
+    minutes(topic, 1, 0, 60)
+    for limit in ({}, {"maxRowsPerTrigger": "3"}):
+        query = Query(topic.options(**limit, **DRIFT))
+        query.planner.freeze()
+        assert len(query.values()) == 66
+
+
+def test_transactions_do_not_hide_the_times_of_records() -> None:
+    topic = Topic(2)
+    writer = topic.transactional()
+    writer.begin_transaction()
+    topic.send([b"aborted"], 0, producer=writer, at=BEGIN - 1000 * MINUTE)
+    writer.abort_transaction(30)
+    minutes(topic, 0, 60, 70)
+    minutes(topic, 1, 0, 70)
+    query = Query(topic.options(**DRIFT))
+    query.planner.freeze()
+    assert lateness(query) <= 5
+    assert query.at(topic.name) == {"0": 2 + 10, "1": 70}
+
+
+@pytest.mark.parametrize("option", ["maxDrift", "idleTimeout"])
+def test_durations_are_read_as_everywhere(option: str) -> None:
+    values = KafkaSource.of({"kafka.bootstrap.servers": "h:1", "subscribe": "t", option: "5 minutes"}).values
+    assert values[option] == 300.0

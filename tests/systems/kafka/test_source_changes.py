@@ -1,0 +1,141 @@
+"""Topics that grow, shrink, vanish or are made anew while a query runs, or while it is down."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from connectors.core import DataLoss
+from connectors.core.planning import INITIAL
+from connectors.systems.kafka.positions import Range
+
+from .reading import Query
+from .source_contexts import SCHEMA, Topic, fresh
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_new_partition_is_read_from_its_first_record(restarted: bool) -> None:
+    topic = Topic(1)
+    topic.send([b"old"], 0)
+    options = topic.options(startingOffsets="latest")
+    query = Query(options)
+    assert query.values() == []
+    topic.send([b"a"], 0)
+    topic.grow(2)
+    topic.send([b"b"], 1)
+    query = Query(options, query.log) if restarted else query
+    assert sorted(query.values()) == [b"a", b"b"]
+    topic.send([b"c"], 1)
+    assert query.values() == [b"c"]
+
+
+def test_a_new_partition_is_not_looked_for_before_its_time() -> None:
+    topic = Topic(1)
+    query = Query(topic.options(discoveryInterval="1h"))
+    topic.send([b"a"], 0)
+    assert query.values() == [b"a"]
+    topic.grow(2)
+    topic.send([b"b"], 1)
+    assert query.values() == []
+
+
+def test_a_pattern_finds_topics_that_come_later() -> None:
+    prefix = fresh("pattern")
+    first = Topic(1, f"{prefix}-a")
+    Topic(1, f"not-{prefix}-a").send([b"other"])
+    options = first.options(subscribePattern=f"{prefix}-.")
+    del options["subscribe"]
+    first.send([b"a"])
+    query = Query(options)
+    assert query.values() == [b"a"]
+    Topic(1, f"{prefix}-b").send([b"b"])
+    assert query.values() == [b"b"]
+
+
+def test_a_deleted_topic_stops_the_query_or_is_left_out() -> None:
+    topic, other = Topic(1), Topic(1)
+    options = topic.options(subscribe=f"{topic.name},{other.name}")
+    topic.send([b"a"])
+    query = Query(options)
+    query.values()
+    topic.delete()
+    with pytest.raises(
+        DataLoss, match=rf"(?s){topic.name}-0.*the topic is gone.*read up to offset 1.*failOnDataLoss=false"
+    ):
+        query.next()
+    other.send([b"b"])
+    assert Query({**options, "failOnDataLoss": "false"}, query.log).values() == [b"b"]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_topic_that_was_made_anew_stops_the_query_though_it_is_longer(restarted: bool) -> None:
+    topic = Topic(1)
+    topic.send([b"a"])
+    options = topic.options(discoveryInterval="1h")
+    query = Query(options)
+    query.values()
+    topic.delete()
+    topic.create()
+    topic.send([b"b", b"c", b"d"])
+    with pytest.raises(DataLoss, match="deleted and made anew"):
+        (Query(options, query.log) if restarted else query).next()
+    going_on = Query({**options, "failOnDataLoss": "false"}, query.log)
+    assert going_on.values() == [b"b", b"c", b"d"]
+    topic.send([b"e"])
+    assert Query(options, going_on.log).values() == [b"e"]
+
+
+def test_expired_records_stop_the_query_or_are_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+    topic = Topic(1)
+    topic.send([b"a"])
+    query = Query(topic.options())
+    query.values()
+    topic.send([b"b", b"c", b"d"])
+    topic.expire({0: 3})
+    with pytest.raises(DataLoss, match="offset 1 comes next, but the first one that is there is 3"):
+        query.next()
+    with caplog.at_level(logging.WARNING, "connectors.kafka"):
+        assert Query(topic.options(failOnDataLoss="false"), query.log).values() == [b"d"]
+    assert "offset 1 comes next" in caplog.text
+
+
+def test_records_that_expire_between_plan_and_read_are_noticed_by_the_task() -> None:
+    topic = Topic(1)
+    topic.send([b"a", b"b", b"c"])
+    for fail, expected in (("true", None), ("false", [b"c"])):
+        query = Query(topic.options(failOnDataLoss=fail))
+        reader = query.source.reader(SCHEMA)
+        topic.expire({0: 2})
+        rows = reader.read(Range(topic.name, 0, 0, 3))
+        if expected is None:
+            with pytest.raises(DataLoss, match=r"offset 0 of .* comes next, but there are offsets 2 to 2"):
+                list(rows)
+        else:
+            assert [value for one in rows for value in one.column("value").to_pylist()] == expected
+        reader.close()
+
+
+def test_a_topic_that_is_deleted_between_plan_and_read_ends_its_range() -> None:
+    topic = Topic(1)
+    topic.send([b"a"])
+    query = Query(topic.options(failOnDataLoss="false"))
+    query.log.append(query.planner.latest(INITIAL))
+    topic.delete()
+    reader = query.source.reader(SCHEMA)
+    assert list(reader.read(Range(topic.name, 0, 0, 1))) == []
+    reader.close()
+
+
+def test_topics_that_are_not_read_any_more_keep_their_place() -> None:
+    first, second = Topic(1), Topic(1)
+    first.send([b"a"])
+    second.send([b"b"])
+    both = first.options(subscribe=f"{first.name},{second.name}")
+    query = Query(both)
+    query.values()
+    second.send([b"d"])
+    first.send([b"c"])
+    alone = Query(first.options(), query.log)
+    assert alone.values() == [b"c"]
+    assert Query(both, alone.log).values() == [b"d"]
