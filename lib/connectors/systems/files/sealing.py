@@ -102,8 +102,9 @@ class Sealer:
 
     def _carry_through(self) -> int:
         """Publishes what is decided. Returns the number of the newest seal, which is then done."""
-        last = self.log.last(_SEALS)
-        for entry in self.log.unpublished():
+        pending = self.log.unpublished()
+        last = self.log.last(_SEALS)  # after the look at what waits: a seal that is decided in between is not an old one
+        for entry in pending:
             if last is not None and entry.batch >= last.batch:
                 self._publish(entry)
             # else it was put by a process that had slept since before number n + 1: its parts went elsewhere
