@@ -102,8 +102,7 @@ class Sealer:
 
     def _carry_through(self) -> int:
         """Publishes what is decided. Returns the number of the newest seal, which is then done."""
-        pending = self.log.unpublished()
-        last = self.log.last(_SEALS)  # after the look at what waits: a seal that is decided in between is not an old one
+        last, pending = self._newest()
         for entry in pending:
             if last is not None and entry.batch >= last.batch:
                 self._publish(entry)
@@ -113,6 +112,13 @@ class Sealer:
             self.log.mark_published(entry)
         self._unsure = False
         return last.batch if last is not None else -1
+
+    def _newest(self) -> tuple[Entry | None, list[Entry]]:
+        """The newest seal and those not known to be done, as of one moment: nothing was decided between the two looks."""
+        while True:
+            last, pending = self.log.last(_SEALS), self.log.unpublished()
+            if self.log.last(_SEALS) == last:
+                return last, pending
 
     def _publish(self, entry: Entry) -> None:
         for one in entry.committables:
