@@ -10,9 +10,9 @@ import pytest
 import connectors
 
 ROOT = Path(connectors.__file__).parent
-SEAM = {ROOT / "spark" / "session.py", ROOT / "spark" / "ending.py"}
+SEAM = {ROOT / "spark" / "session.py"}
 JVM = {
-    "SparkContext", "sparkContext", "_active_spark_context", "_gateway", "_jdf", "_jsc", "_jsparkSession", "_jvm", "_sc",
+    "SparkContext", "sparkContext", "_active_spark_context", "_gateway", "_jdf", "_jo", "_jsc", "_jsparkSession", "_jvm", "_sc",
     "_ssql_ctx", "py4j", "rdd", "sc",
 }  # fmt: skip
 

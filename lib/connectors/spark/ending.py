@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from .session import is_connect
+from .session import ended, execution_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -32,25 +32,10 @@ class Run:
 
     def wait(self, seconds: float) -> str:
         """Waits for the end, at most so long: ``"running"``, ``"ended"`` or ``"failed"``."""
-        from py4j.protocol import Py4JJavaError
-
-        try:
-            ended = self._execution.awaitTermination(max(1, round(seconds * 1000)))
-        except Py4JJavaError:  # it throws what the query died of
-            return "failed"
-        return "ended" if ended else "running"
+        return ended(self._execution, seconds)
 
 
 def run_of(frame: DataFrame, query: str) -> Run | None:
     """The run of ``query`` whose batch ``frame`` is; ``None`` where that cannot be known (Spark Connect)."""
-    spark: Any = frame.sparkSession
-    if is_connect(frame.sparkSession):
-        return None
-    jvm = spark.sparkContext._jvm
-    running = spark._jsparkSession.sharedState().activeStreamingQueries()
-    execution = running.get(jvm.java.util.UUID.fromString(query)) if _is_id(query) else None
+    execution = execution_of(frame.sparkSession, query)
     return Run(execution) if execution is not None else None
-
-
-def _is_id(query: str) -> bool:
-    return len(query) == 36 and query.count("-") == 4

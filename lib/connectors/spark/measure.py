@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from .session import is_told
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType
@@ -24,13 +26,10 @@ class Measured:
 
     def rows_if_known(self) -> int | None:
         """The rows, without waiting for them for long: a writer that rebuilds the plan may lose what was to be counted."""
-        inside: Any = getattr(self._observation, "_jo", None)
-        if inside is None:
-            return self.rows
         until = time.monotonic() + _PATIENCE  # Spark tells it a moment after the batch is computed
-        while not inside.future().isCompleted() and time.monotonic() < until:
+        while not (told := is_told(self._observation)) and time.monotonic() < until:
             time.sleep(0.001)
-        return self.rows if inside.future().isCompleted() else None
+        return self.rows if told else None
 
     @property
     def checksum(self) -> str | None:

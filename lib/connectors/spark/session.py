@@ -11,6 +11,7 @@ import os
 import re
 import sys
 import sysconfig
+import uuid
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -96,6 +97,35 @@ def running_query(frame: DataFrame, query_name: str | None) -> str:
         "connectors.foreach_batch",
         [Problem("queryName", f"{len(active)} queries could be the one that runs; give this one's .queryName(…) here too.")],
     )
+
+
+def execution_of(spark: SparkSession, query: str) -> Any:
+    """What the JVM knows of the running streaming query with this id; ``None`` if none runs, and on Connect."""
+    if is_connect(spark):
+        return None
+    classic: Any = spark
+    try:
+        key = classic._jvm.java.util.UUID.fromString(str(uuid.UUID(query)))
+    except ValueError:  # a batch write, which has a name in place of an id
+        return None
+    return classic._jsparkSession.sharedState().activeStreamingQueries().get(key)
+
+
+def ended(execution: Any, seconds: float) -> str:
+    """Waits for the end of :func:`execution_of`, at most so long: ``"running"``, ``"ended"`` or ``"failed"``."""
+    from py4j.protocol import Py4JJavaError
+
+    try:
+        over = execution.awaitTermination(max(1, round(seconds * 1000)))
+    except Py4JJavaError:  # it throws what the query died of
+        return "failed"
+    return "ended" if over else "running"
+
+
+def is_told(observation: Any) -> bool:
+    """True when an ``Observation`` can be read without waiting; on Connect always, where it comes with the batch."""
+    inside = getattr(observation, "_jo", None)
+    return inside is None or bool(inside.future().isCompleted())
 
 
 def leave_release_to_server(frame: DataFrame) -> None:

@@ -90,9 +90,15 @@ class Writing:
 
 
 class SinkSuite:
-    """The cases. A subclass sets ``context``."""
+    """The cases. A subclass sets ``context``, and fewer ``seeds`` of kills where opening the target takes long."""
 
     context: ClassVar[type[SinkContext]]
+    seeds: ClassVar[int] = 12
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """Gives the case of killed runs its seeds."""
+        if "seed" in metafunc.fixturenames:
+            metafunc.parametrize("seed", range(self.seeds))
 
     @pytest.fixture
     def target(self, tmp_path: Path) -> Iterator[SinkContext]:
@@ -196,7 +202,6 @@ class SinkSuite:
         writing.engine().run()
         writing.expect()
 
-    @pytest.mark.parametrize("seed", range(12))
     def test_a_killed_run_is_finished_by_the_next_ones(self, writing: Writing, seed: int) -> None:
         chance = random.Random(f"{self.context.__name__} {writing.carrier} {seed}")
         for _ in range(3):

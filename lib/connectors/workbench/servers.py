@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from connectors.testing.servers import KafkaServer, OpenSearchServer, PostgresServer
+    from connectors.testing.servers import KafkaServer, OpenSearchServer, PostgresServer, Server
 
+S = TypeVar("S", bound="Server")
 _running: dict[type, Any] = {}
+
+
+def _started(kind: type[S], **settings: Any) -> S:
+    """The server of ``kind``, started by the first call of this process."""
+    if kind not in _running:
+        _running[kind] = kind(**settings).start()
+    return _running[kind]  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
@@ -46,9 +54,7 @@ def postgres_server() -> PostgresServer:
     """The server behind :func:`postgres`, for a notebook that kills it and brings it back."""
     from connectors.testing.servers import PostgresServer
 
-    if PostgresServer not in _running:
-        _running[PostgresServer] = PostgresServer(password="notebook").start()
-    return _running[PostgresServer]  # type: ignore[no-any-return]
+    return _started(PostgresServer, password="notebook")
 
 
 def opensearch() -> str:
@@ -63,9 +69,7 @@ def opensearch_server() -> OpenSearchServer:
     """The server behind :func:`opensearch`, for a notebook that asks it, or kills it and brings it back."""
     from connectors.testing.servers import OpenSearchServer
 
-    if OpenSearchServer not in _running:
-        _running[OpenSearchServer] = OpenSearchServer().start()
-    return _running[OpenSearchServer]  # type: ignore[no-any-return]
+    return _started(OpenSearchServer)
 
 
 def kafka() -> str:
@@ -80,6 +84,4 @@ def kafka_server() -> KafkaServer:
     """The broker behind :func:`kafka`, for a notebook that makes topics, or kills it and brings it back."""
     from connectors.testing.servers import KafkaServer
 
-    if KafkaServer not in _running:
-        _running[KafkaServer] = KafkaServer().start()
-    return _running[KafkaServer]  # type: ignore[no-any-return]
+    return _started(KafkaServer)

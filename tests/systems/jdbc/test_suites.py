@@ -18,11 +18,9 @@ from .contexts import (
 
 
 class FewerKills(SinkSuite):
-    """Three seeded kills a carrier; to open a database a hundred times costs more than it tells."""
+    """To open a database a hundred times costs more than it tells."""
 
-    @pytest.mark.parametrize("seed", range(3))
-    def test_a_killed_run_is_finished_by_the_next_ones(self, writing, seed):  # type: ignore[no-untyped-def]
-        super().test_a_killed_run_is_finished_by_the_next_ones(writing, seed)
+    seeds = 3
 
 
 class TestPostgres(FewerKills):

@@ -14,9 +14,7 @@ from .sink_contexts import AtLeastOnceContext, KafkaContext
 class FewerKills(SinkSuite):
     """Two seeded kills a carrier; the long run has more."""
 
-    @pytest.mark.parametrize("seed", range(2))
-    def test_a_killed_run_is_finished_by_the_next_ones(self, writing, seed):  # type: ignore[no-untyped-def]
-        super().test_a_killed_run_is_finished_by_the_next_ones(writing, seed)
+    seeds = 2
 
 
 class TestStaged(FewerKills):

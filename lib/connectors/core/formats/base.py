@@ -106,6 +106,20 @@ def present(decode: Callable[[pa.Array], Decoded], records: pa.Array) -> Decoded
     return Decoded(spread(decoded.values, valid), [BadRecord(at[one.index], one.error) for one in decoded.bad])
 
 
+def around(first: int, end: int, row: int | None) -> list[tuple[int, int]]:
+    """How to go on after an error in the records ``first`` to ``end``: Arrow often names the ``row``, counted from ``first``.
+
+    It is believed only after a look at it alone; without it, each half is looked at.
+    """
+    at = -1 if row is None else first + row
+    if first <= at < end:
+        parts = [(first, at), (at, at + 1), (at + 1, end)]
+    else:
+        middle = (first + end) // 2
+        parts = [(first, middle), (middle, end)]
+    return [part for part in parts if part[0] < part[1]]
+
+
 def spread(values: pa.Array, valid: pa.Array) -> pa.Array:
     """``values`` at the places where ``valid`` is true, null at the others."""
     places = pc.subtract(pc.cumulative_sum(valid.cast(pa.int64())), 1)

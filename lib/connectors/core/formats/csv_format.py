@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import Misconfigured, Problem
-from .base import BadRecord, Decoded, Format, Settings, fields_of, present
+from .base import BadRecord, Decoded, Format, Settings, around, fields_of, present
 
 _ROW = re.compile(r"Row #(\d+)")
 _QUOTE = re.compile(r'[",\r\n]|^\s|\s$')
@@ -63,7 +63,7 @@ class CsvFormat(Format):
                     bad.append(BadRecord(first, str(error)))
                     pieces.append(pa.nulls(1, self.kind))
                 else:
-                    todo += reversed(_parts(first, end, str(error)))
+                    todo += reversed(around(first, end, _row(error)))
         return Decoded(pa.concat_arrays(pieces) if pieces else pa.nulls(0, self.kind), bad)
 
     def _read(self, records: pa.Array) -> pa.Array:
@@ -125,13 +125,7 @@ def _may_cross(records: pa.Array) -> bool:
     return bool(pc.any(pc.or_(odd, pc.equal(pc.binary_length(records), 0))).as_py())
 
 
-def _parts(first: int, end: int, error: str) -> list[tuple[int, int]]:
-    """How to go on after an error: Arrow often names the row (from 1), which is only believed after a look at it alone."""
-    named = _ROW.search(error)
-    at = first + int(named[1]) - 1 if named else -1
-    if first <= at < end:
-        parts = [(first, at), (at, at + 1), (at + 1, end)]
-    else:
-        middle = (first + end) // 2
-        parts = [(first, middle), (middle, end)]
-    return [part for part in parts if part[0] < part[1]]
+def _row(error: Exception) -> int | None:
+    """The row that Arrow names, counted from 0 (Arrow counts from 1)."""
+    named = _ROW.search(str(error))
+    return int(named[1]) - 1 if named else None

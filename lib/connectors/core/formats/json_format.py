@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .base import BadRecord, Decoded, Format, Settings, fields_of, one_by_one, present
+from .base import BadRecord, Decoded, Format, Settings, around, fields_of, one_by_one, present
 from .json_values import parsed, readable, reader, refined, to_text
 from .plain import text_of
 from .registry import framed_by
@@ -92,7 +92,7 @@ class JsonFormat(Format):
             try:
                 pieces.append(self._read(records[first:end]))
             except (pa.ArrowInvalid, ValueError) as error:
-                todo += reversed(_parts(first, end, str(error)))
+                todo += reversed(around(first, end, _row(error)))
         return pa.concat_arrays(pieces)
 
     def _one(self, record: pa.Array, at: int, bad: list[BadRecord]) -> pa.Array:
@@ -135,17 +135,6 @@ def json_schema(kind: pa.DataType) -> str:
     return json.dumps({"type": "object", "properties": {field.name: {} for field in fields_of(kind)}})
 
 
-def _parts(first: int, end: int, error: str) -> list[tuple[int, int]]:
-    """How to go on after an error: Arrow often names the row, which is only believed after a look at it alone."""
-    named = _ROW.search(error)
-    at = first + int(named[1]) if named else -1
-    if first <= at < end:
-        parts = [(first, at), (at, at + 1), (at + 1, end)]
-    else:
-        middle = (first + end) // 2
-        parts = [(first, middle), (middle, end)]
-    return [part for part in parts if part[0] < part[1]]
-
 
 def _no_objects(records: pa.Array) -> npt.NDArray[np.bool_]:
     """True for records that are not UTF-8 or do not begin with { and end with }.
@@ -174,3 +163,9 @@ def _why_no_object(record: bytes) -> str:
     except ValueError as error:
         return str(error)
     return "" if len(text) > 1 and text[0] == "{" and text[-1] == "}" else "not a JSON object"
+
+
+def _row(error: Exception) -> int | None:
+    """The row that Arrow names, counted from 0."""
+    named = _ROW.search(str(error))
+    return int(named[1]) if named else None

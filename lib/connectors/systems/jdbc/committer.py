@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from ...core.arrow_stage import ArrowStage
 from ...core.errors import Fatal, Misconfigured, Poison, Problem, Transient
 from ...core.folder import TargetFolder
 from ...core.ledger import Entry, is_stream
@@ -19,7 +20,7 @@ from .dialects import Table
 from .ledger import TableLedger, pending, with_pending
 from .moving import Move
 from .prepared import Prepared
-from .staging import age_of, stage_prefix, staged_columns, staged_file, unpacked
+from .staging import age_of, stage_prefix, staged_columns, unpacked
 from .target import Plan, Target
 
 if TYPE_CHECKING:
@@ -184,7 +185,7 @@ class JdbcCommitter(GlobalCommitter):
         connection.execute(f"DROP TABLE IF EXISTS {dialect.table(_TEMPORARY)}")
         connection.execute(dialect.create_stage(_TEMPORARY, columns).replace("CREATE TABLE", "CREATE TEMPORARY TABLE", 1))
         for one in staged:
-            with pa.memory_map(str(staged_file(self._folder(), one.data["file"]))) as file:
+            with pa.memory_map(str(ArrowStage.file(self._folder(), one.data["file"]))) as file:
                 dialect.load(connection, _TEMPORARY, [name for name, _ in columns], pa.ipc.open_file(file))
 
     def _clean(self, connection: Connection, entry: Entry, committables: Sequence[Committable]) -> None:

@@ -13,12 +13,12 @@ import os
 import time
 import uuid
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ...core.arrow_stage import ArrowStage
 from ...core.errors import Misconfigured, Problem, Transient
 from ...core.folder import TargetFolder
 from ...core.sink import Batch, Committable, SinkWriter
@@ -252,37 +252,22 @@ class FileWriter(SinkWriter):
 
     def __init__(self, dialect: Dialect, folder: TargetFolder, batch: Batch, schema: pa.Schema) -> None:
         staged_columns(dialect, schema)  # types that there are not are told before anything is written
-        self.folder = folder
         self.schema = schema
-        self.attempt = batch.attempt()
-        self.rows = 0
-        self._file: Any = None
+        self.staged = ArrowStage(folder, batch.attempt())
 
     def write(self, batch: pa.RecordBatch) -> None:
-        if self._file is None:
-            file = staged_file(self.folder, self.attempt)
-            file.parent.mkdir(parents=True)
-            self._file = pa.ipc.new_file(str(file), flat_schema(self.schema))
-        self._file.write_batch(flat(batch).replace_schema_metadata(None))
-        self.rows += batch.num_rows
+        self.staged.write(flat(batch).replace_schema_metadata(None))
 
     def prepare(self) -> Committable:
-        if self._file is None:
-            return Committable(0, {"schema": packed(self.schema)})
-        self.close()
-        return Committable(self.rows, {"file": self.attempt, "schema": packed(self.schema)})
+        self.staged.close()
+        file = {"file": self.staged.attempt} if self.staged.rows else {}
+        return Committable(self.staged.rows, {**file, "schema": packed(self.schema)})
 
     def abort(self) -> None:
-        self.close()
-        self.folder.remove(self.attempt)
+        self.staged.remove()
 
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-
-
-def staged_file(folder: TargetFolder, attempt: str) -> Path:
-    return folder.stage(attempt) / "rows.arrow"
+        self.staged.close()
 
 
 def drop(dialect: Dialect, stage: Table) -> None:

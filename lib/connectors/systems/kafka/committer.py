@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from ...core.arrow_stage import ArrowStage
 from ...core.errors import CommitRefused
 from ...core.ledger import Entry
 from ...core.rejects import Rejects
@@ -15,7 +16,6 @@ from .book import Book
 from .producing import Feeder
 from .records import last_of_each_key
 from .session import BOOK, SEEN, Session, session
-from .writing import STAGED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -67,7 +67,7 @@ class KafkaCommitter(GlobalCommitter):
 
     def _records(self, staged: Sequence[str]) -> Iterator[pa.RecordBatch]:
         for name in staged:
-            with pa.memory_map(str(self.sink.folder().stage(name) / STAGED)) as file:
+            with pa.memory_map(str(ArrowStage.file(self.sink.folder(), name))) as file:
                 reader = pa.ipc.open_file(file)
                 for number in range(reader.num_record_batches):
                     yield reader.get_batch(number)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from ...core.arrow_stage import ArrowStage
 from ...core.errors import Transient
 from ...core.rejects import Rejects
 from ...core.sink import Batch, Committable, SinkWriter
@@ -21,7 +22,6 @@ from .topics import Topics
 if TYPE_CHECKING:
     from .sink import KafkaSink
 
-STAGED = "records.arrow"
 _STEP = 5.0
 
 
@@ -31,33 +31,22 @@ class StagingWriter(SinkWriter):
     def __init__(self, sink: KafkaSink, batch: Batch, schema: pa.Schema) -> None:
         self.serializer = Serializer(sink.values, schema)
         self.rejects: Rejects = sink.rejects(batch)
-        self.folder = sink.folder()
-        self.attempt = batch.attempt()
-        self.rows = 0
-        self._file: Any = None
+        self.staged = ArrowStage(sink.folder(), batch.attempt())
 
     def write(self, batch: pa.RecordBatch) -> None:
         records = self.serializer.records(batch, self.rejects)
-        if not records.num_rows:
-            return
-        if self._file is None:
-            self.folder.stage(self.attempt).mkdir(parents=True)
-            self._file = pa.ipc.new_file(str(self.folder.stage(self.attempt) / STAGED), records.schema)
-        self._file.write_batch(records)
-        self.rows += records.num_rows
+        if records.num_rows:
+            self.staged.write(records)
 
     def prepare(self) -> Committable:
-        self.close()
-        return Committable(self.rows, {"file": self.attempt} if self.rows else {})
+        self.staged.close()
+        return Committable(self.staged.rows, {"file": self.staged.attempt} if self.staged.rows else {})
 
     def abort(self) -> None:
-        self.close()
-        self.folder.remove(self.attempt)
+        self.staged.remove()
 
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        self.staged.close()
 
 
 class SendingWriter(SinkWriter):
