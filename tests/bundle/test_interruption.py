@@ -13,6 +13,7 @@ import pytest
 from .conftest import Workbench
 
 PYTHON = ["from pathlib import Path; Path('../begun').touch(); import time; time.sleep(300)"]
+CLEAN_UP_FAILS = [PYTHON[0].replace("time.sleep(300)", "\ntry:\n    time.sleep(300)\nfinally:\n    1 / 0")]
 SPARK = [
     "from pyspark.sql.functions import udf\nimport os\nbegun = os.path.abspath('../begun')",
     "@udf('long')\ndef slow(n):\n    import pathlib, time\n    pathlib.Path(begun).touch()\n    time.sleep(300)\n    return n",
@@ -29,7 +30,12 @@ def wait_for(path: Path, running: subprocess.Popen[str], seconds: float = 200) -
 
 
 @pytest.mark.parametrize(
-    "cells", [pytest.param(PYTHON, id="python"), pytest.param(SPARK, id="spark", marks=pytest.mark.spark)]
+    "cells",
+    [
+        pytest.param(PYTHON, id="python"),
+        pytest.param(CLEAN_UP_FAILS, id="python whose clean-up fails"),
+        pytest.param(SPARK, id="spark", marks=pytest.mark.spark),
+    ],
 )
 def test_ctrl_c_ends_a_run_at_once_and_says_what_was_canceled(bench: Workbench, cells: list[str]) -> None:
     bench.job("job", bench.task("a", *cells), bench.task("b", "1", after="a"))

@@ -97,8 +97,8 @@ def _run_cells(
         if isinstance(error, NotebookExit):
             recorder.stream("stdout", f"Notebook exited: {error.value}\n")
             return error.value
-        if isinstance(error, (Expired, KeyboardInterrupt)):
-            raise error
+        if interruption := _interruption(error):
+            raise interruption
         if error is not None:
             return CellFailure(number, cell.source, _line(error, shell), error)
     return ""
@@ -106,6 +106,13 @@ def _run_cells(
 
 def _error(result: ExecutionResult) -> BaseException | None:
     return result.error_before_exec or result.error_in_exec
+
+
+def _interruption(error: BaseException | None) -> BaseException | None:
+    """What interrupted the cell. Where it broke off a call into Spark, that call's own clean-up may have failed over it."""
+    while error is not None and not isinstance(error, (Expired, KeyboardInterrupt)):
+        error = error.__context__
+    return error
 
 
 def _line(error: BaseException, shell: _Shell) -> int | None:

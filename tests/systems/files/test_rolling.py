@@ -65,10 +65,10 @@ class TestPolicy:
         merged = [part._replace(level=1) for part in parts(*[1] * (CROWD - 1))]
         assert crowded([*merged, Part(99, "part-99.parquet", "hidden/99", 1)]) == []
 
-    def test_a_part_is_told_by_its_name_alone(self) -> None:
+    def test_a_part_is_told_by_its_name_alone_and_is_never_younger_than_it_is(self) -> None:
         name = Part.name(1234.5678, 99, "a-b-0.snappy.parquet")
         assert Part.of(f"hidden/day=1/{name}", "hidden") == Part(
-            1234.568, "day=1/a-b-0.snappy.parquet", f"hidden/day=1/{name}", 99
+            1234.567, "day=1/a-b-0.snappy.parquet", f"hidden/day=1/{name}", 99
         )
 
 

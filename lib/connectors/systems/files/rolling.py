@@ -44,8 +44,11 @@ class Part(NamedTuple):
 
     @classmethod
     def name(cls, at: float, size: int, final: str, level: int = 0) -> str:
-        """The file name of a part: all that the policy asks is in it, so that a listing is enough."""
-        return f"{round(at * 1000)}-{size}-{level}-{final}"
+        """The file name of a part: all that the policy asks is in it, so that a listing is enough.
+
+        Its time is never later than ``at``: a part that may be sealed at once would else wait for the next batch.
+        """
+        return f"{int(at * 1000)}-{size}-{level}-{final}"
 
     @classmethod
     def of(cls, path: str, folder: str) -> Part:
