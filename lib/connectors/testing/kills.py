@@ -1,8 +1,8 @@
 """Killing drivers on Spark: many queries in one session that is killed again and again, and then every row compared.
 
 A round starts a driver, with a parallelism of its own, lets it write to all targets at once, and kills it: at a point
-that one of the queries reaches, or at any moment. Each round there is more to write. What survives is told by the last
-run, which nobody disturbs.
+that one of the queries reaches, or at any moment. Each round there is more to write: more numbers, or what a source under
+test has been given. What survives is told by the last run, which nobody disturbs.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ..core.sink import Guarantee
 from .child import start_child
 from .compare import same_records
-from .contexts import SinkContext
+from .contexts import SinkContext, SourceContext
 from .faults import FailureInjector, Point
 from .spark_query import SparkQuery
 from .spark_suites import spark_query
@@ -32,19 +33,24 @@ _LOG = 60_000
 
 @dataclass
 class Kills:
-    """``kills`` drivers, killed as ``seed`` says, while they write to ``targets`` (by name: a context and a carrier)."""
+    """Drivers that write to ``targets`` (by name: a context and a carrier) and are killed as ``seed`` says.
+
+    A target whose name is in ``sources`` gets that system's rows as they are, any other one gets the rows of its context.
+    """
 
     folder: Path
     targets: Mapping[str, tuple[SinkContext, str]]
     seed: int = 0
     master: str = "local[2,4]"
+    sources: Mapping[str, SourceContext] = field(default_factory=dict)
     told: list[str] = field(default_factory=list)
     """How each round went."""
+    _written: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
     def run(self, kills: int) -> None:
         """Kills, finishes undisturbed, and raises ``AssertionError`` naming every record that is wrong anywhere."""
         chance = random.Random(self.seed)
-        queries = {name: spark_query(target, self.folder / name, carrier) for name, (target, carrier) in self.targets.items()}
+        queries = {name: self._query(name) for name in self.targets}
         rows = 0
         for number in range(kills):
             rows += _ROWS
@@ -56,11 +62,23 @@ class Kills:
         for name, (target, _) in self.targets.items():
             self._compare(name, target, rows)
 
+    def _query(self, name: str) -> SparkQuery:
+        target, carrier = self.targets[name]
+        query = spark_query(target, self.folder / name, carrier)
+        if system := self.sources.get(name):
+            query.source, query.source_options = system.source.name, {**system.options(), **system.limit}
+            query.select = ["*"]
+        return query
+
     def _round(self, number: int, queries: Mapping[str, SparkQuery], rows: int, chance: random.Random) -> None:
         name, query = chance.choice(sorted(queries.items()))
         at_a_point = chance.random() < 0.7
         injector = FailureInjector(query.faults)
-        point = injector.arm_one_of(chance.randrange(1 << 30), _points(*self.targets[name]), rows=2) if at_a_point else None
+        for source, system in self.sources.items():
+            self._written.setdefault(source, []).extend(system.write(_ROWS))
+        point = (
+            injector.arm_one_of(chance.randrange(1 << 30), _points(*self.targets[name]), rows=2) if at_a_point else None
+        )
         run = self._start(list(queries.values()), rows, chance.randint(1, 4), f"round {number}")
         how = f"where {point.value} in {name}" if point else "at any moment"
         code = run.finish(None if at_a_point else chance.uniform(0.0, 6.0))
@@ -69,13 +87,17 @@ class Kills:
 
     def _start(self, queries: Sequence[SparkQuery], rows: int, parallelism: int, what: str) -> _Run:
         for query in queries:
-            query.source_options.update(end=str(rows), numPartitions=str(parallelism))
+            end = {"end": str(rows)} if query.source == "sequence" else {}
+            query.source_options.update(end, numPartitions=str(parallelism))
         return _Run(self.folder / "child", self.master, list(queries), what)
 
     def _compare(self, name: str, target: SinkContext, rows: int) -> None:
         repeats = target.guarantee is Guarantee.AT_LEAST_ONCE
+        expected = (
+            self._written[name] if name in self.sources else [target.row(number) for number in range(1, rows + 1)]
+        )
         try:
-            same_records([target.row(number) for number in range(1, rows + 1)], target.rows(), repeats=repeats)
+            same_records(expected, target.rows(), repeats=repeats)
         except AssertionError as wrong:
             raise AssertionError(f"{name}, seed {self.seed}: {wrong}\n" + "\n".join(self.told)) from None
 
