@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import threading
 import time
 
@@ -14,6 +15,7 @@ from connectors.async_io.function import AsyncFunction, Plain
 from connectors.async_io.policies import Cache, CircuitBreaker, Retry
 from connectors.async_io.task import Plan, run
 from connectors.async_io.work import Settings
+from connectors.async_io.worker import event_loop
 from connectors.core.errors import Fatal, Poison, Transient
 
 NAME = pa.schema([("name", pa.string())])
@@ -449,6 +451,17 @@ def test_a_report_that_fails_does_not_fail_the_task(caplog):
 
     assert len(rows_of(name_of, batch(1), report=report)) == 1
     assert "report" in caplog.text
+
+
+def test_many_calls_in_flight_do_not_keep_the_garbage_collector_busy():
+    async def call(row):
+        await asyncio.sleep(0.001)
+        return {"name": "x"}
+
+    event_loop()
+    before = gc.get_stats()[0]["collections"]
+    assert len(rows_of(call, *(batch_of_numbers(first, 2000) for first in range(0, 20_000, 2000)), capacity=1000)) == 20_000
+    assert gc.get_stats()[0]["collections"] - before < 50
 
 
 @pytest.mark.soak

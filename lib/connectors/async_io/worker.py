@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import gc
 import inspect
 import os
 import sys
@@ -21,6 +22,8 @@ from typing import Any, Final
 _HOME: Final = "connectors_async_io_worker"
 _OPERATORS_KEPT: Final = 16
 _GRACE: Final = 5.0
+_GARBAGE: Final = 10_000
+"""New objects before Python looks for cycles. With its own 700, a thousand calls in flight cost a quarter more CPU."""
 
 
 def home() -> Any:
@@ -60,6 +63,7 @@ def event_loop() -> asyncio.AbstractEventLoop:
     with at.lock:
         if at.loop is None or at.loop.is_closed():
             at.loop = _new_loop()
+            gc.set_threshold(max(_GARBAGE, gc.get_threshold()[0]), *gc.get_threshold()[1:])
             threading.Thread(target=_run, args=(at.loop,), name="async_io", daemon=True).start()
         loop: asyncio.AbstractEventLoop = at.loop
         return loop
