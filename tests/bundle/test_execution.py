@@ -24,6 +24,12 @@ def test_every_task_starts_with_a_fresh_namespace(bench: Workbench) -> None:
     assert bench.run().printed("b-1") == "False\n"
 
 
+def test_what_a_notebook_has_made_is_let_go_when_it_ends(bench: Workbench) -> None:
+    found = "import gc; gc.collect(); print(sum(type(one).__name__ == 'OnlyHere' for one in gc.get_objects()))"
+    bench.job("job", bench.task("a", "class OnlyHere: pass\nkept = OnlyHere()"), bench.task("b", found, after="a"))
+    assert bench.run().printed("b-1") == "0\n"
+
+
 def test_folder_path_environment_and_modules_are_put_back(bench: Workbench) -> None:
     main, folder, path = sys.modules["__main__"], os.getcwd(), list(sys.path)
     bench.job(

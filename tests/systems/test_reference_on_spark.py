@@ -26,3 +26,4 @@ class TestFiles(SparkSinkSuite):
 
 class TestFileStreamSink(SparkSinkSuite):
     context = LinesContext
+    everywhere = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import copy
 import os
 import sys
@@ -144,6 +145,7 @@ def _shell(recorder: Recorder, names: Mapping[str, Any]) -> Iterator[_Shell]:
             yield shell
         finally:
             _close_figures()
+            atexit.unregister(shell.atexit_operations)  # it keeps all that the notebook has made until the process ends
             _Shell.clear_instance()
             sys.displayhook, sys.excepthook = hooks
             if main is not None:

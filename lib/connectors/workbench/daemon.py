@@ -1,11 +1,13 @@
 """Spark's Python daemon with the libraries loaded before it forks, so that a worker starts in milliseconds.
 
-Set by the workbench as ``spark.python.daemon.module``. Spark starts one daemon per kind of worker and lets it fork; each
-fork would otherwise import Arrow and this library anew, about half a second every time.
+Set by the workbench as ``spark.python.daemon.module``. Spark starts it once, for the workers of tasks, and lets it fork; each
+fork would otherwise import Arrow, this library, and pandas (which Arrow asks for with its first array) anew, about a second
+every time.
 """
 
 from __future__ import annotations
 
+import pandas  # noqa: F401
 import pyspark.daemon
 import pyspark.worker
 
