@@ -1,17 +1,10 @@
-"""The batching engine alone, and the search sink beside a plain program: python tests/benchmarks/bench_batching.py [documents]
+"""The batching engine alone: python tests/benchmarks/bench_batching.py
 
-Goals: at least 300,000 records per second through the engine to a target that answers at once; at least 90 % of what the
-official client's parallel bulk helper reaches with the same documents, threads and sizes of request; memory that does not
-grow with the input. Both programs get Arrow batches, as a Spark worker does, and each run is a process of its own.
+Goal: at least 300,000 records per second through the engine to a target that answers at once.
 """
 
 from __future__ import annotations
 
-import json
-import resource
-import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -22,8 +15,7 @@ from connectors.batching import BatchingSink, BatchingWriter, Failure
 from connectors.core import Batch
 from connectors.core.writing import stage
 
-RECORDS, ROUNDS, CHUNK, THREADS, REQUEST = 2_000_000, 3, 10_000, 4, 1000
-SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("delay", pa.float64()), ("text", pa.string())])
+RECORDS, ROUNDS, CHUNK = 2_000_000, 3, 10_000
 
 
 class Null(BatchingSink):
@@ -70,77 +62,11 @@ def engine(kind: type[Null]) -> float:
     return RECORDS / (time.perf_counter() - began)
 
 
-def documents(count: int) -> Iterator[pa.RecordBatch]:
-    """About 300 bytes each."""
-    for first in range(0, count, CHUNK):
-        ids = range(first, min(first + CHUNK, count))
-        cells = [list(ids), [f"row {n}" for n in ids], [n * 0.5 for n in ids], [f"{n:0230d}" for n in ids]]
-        yield pa.RecordBatch.from_pydict(dict(zip(SCHEMA.names, cells, strict=True)), SCHEMA)
-
-
-def ours(url: str, index: str, count: int) -> None:
-    from connectors.systems.elasticsearch import ElasticsearchSink
-
-    same = {"batch.maxInFlight": str(THREADS), "batch.maxRecords": str(REQUEST)}
-    sink = ElasticsearchSink.of({"hosts": url, "index": index, "idColumn": "id", **same})
-    staged = stage(sink, Batch("s", "q", 0), SCHEMA, 0, documents(count))
-    assert staged.rows == count
-
-
-def plain(url: str, index: str, count: int) -> None:
-    from opensearchpy import OpenSearch, helpers
-
-    rows = (row for batch in documents(count) for row in batch.to_pylist())
-    actions = ({"_index": index, "_id": row["id"], "_source": row} for row in rows)
-    client = OpenSearch(url, timeout=60, maxsize=THREADS)
-    sent = helpers.parallel_bulk(client, actions, thread_count=THREADS, chunk_size=REQUEST, max_chunk_bytes=5 << 20)
-    assert sum(1 for good, _ in sent if good) == count
-
-
-def child(which: str, url: str, index: str, count: str) -> None:
-    began, cpu = time.perf_counter(), time.process_time()
-    {"ours": ours, "plain": plain}[which](url, index, int(count))
-    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    print(json.dumps({"rate": int(count) / (time.perf_counter() - began), "cpu": time.process_time() - cpu, "mb": used}))
-
-
-def measured(which: str, server: Any, count: int) -> dict[str, float]:
-    index = f"bench-{which}"
-    settings = {"number_of_shards": 1, "number_of_replicas": 0, "refresh_interval": "-1"}
-    server.ask("PUT", f"/{index}", {"settings": settings})
-    command = [sys.executable, __file__, "child", which, server.url, index, str(count)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    server.ask("DELETE", f"/{index}")
-    told: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return told
-
-
-def search(count: int) -> None:
-    from connectors.testing.servers import OpenSearchServer
-
-    found: dict[str, list[dict[str, float]]] = {"ours": [], "plain": []}
-    with OpenSearchServer() as server:
-        for which in found:
-            measured(which, server, count // 10)
-        for _ in range(ROUNDS):
-            for which, runs in found.items():
-                runs.append(measured(which, server, count))
-        small = measured("ours", server, count // 10)["mb"]
-    rates = {which: statistics.median(run["rate"] for run in runs) for which, runs in found.items()}
-    for which, runs in found.items():
-        cpu, memory = (statistics.median(run[name] for run in runs) for name in ("cpu", "mb"))
-        print(f"{which:6} {rates[which]:10,.0f} documents/s   {cpu:5.1f} s of CPU   {memory:.0f} MB at most")
-    print(f"ours / plain: {rates['ours'] / rates['plain']:.2f} (goal 0.90)")
-    print(f"memory with a tenth of the input: {small:.0f} MB")
-
-
 def main() -> None:
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 500_000
     for name, kind in (("engine", Null), ("engine, order by key", Keyed)):
         rate = max(engine(kind) for _ in range(ROUNDS))
         print(f"{name}: {rate:,.0f} records/s (goal 300,000)")
-    search(count)
 
 
 if __name__ == "__main__":
-    child(*sys.argv[2:]) if sys.argv[1:2] == ["child"] else main()
+    main()

@@ -63,7 +63,9 @@ class Slice:
 
     A slice is a piece of enumerator state, not a list of splits: the task makes its splits from it one by one, so a
     range of a million splits costs no more memory than one of ten. ``parallelism`` is what the source asked for when
-    the range was planned; ``detail`` is for enumerators that override :meth:`SplitEnumerator.slices`.
+    the range was planned; ``detail`` is for enumerators that override :meth:`SplitEnumerator.slices`. A batch read may be
+    run several times from one plan: ``run`` tells these apart, and is the same for all tasks of one; ``retried`` is true in
+    a task that was tried before.
     """
 
     start: Position
@@ -72,6 +74,8 @@ class Slice:
     of: int = 1
     parallelism: int = 1
     detail: Any = None
+    run: str = ""
+    retried: bool = False
 
 
 class SplitEnumerator(ABC, Generic[SplitT]):

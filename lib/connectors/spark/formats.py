@@ -10,7 +10,7 @@ import contextlib
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -36,7 +36,7 @@ from ..core.source import UNLIMITED, Slice, Source
 from ..core.writing import stage
 from .library import format_bases
 from .meters import count_commit, sink_meter, source_meter
-from .session import arrow_schema, as_active, task_ids
+from .session import action_ids, arrow_schema, as_active, task_ids
 
 
 @contextlib.contextmanager
@@ -83,9 +83,11 @@ class ConnectorFormat(DataSource):
         with plainly():
             return BatchReader(self._source(streaming=False), schema)
 
-    def streamReader(self, schema: StructType) -> StreamReader:
-        with plainly():
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        try:
             return StreamReader(self._source(streaming=True), schema)
+        except ConnectorError as refused:
+            return RefusedStream(refused)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         with plainly():
@@ -181,9 +183,37 @@ class StreamReader(DataSourceStreamReader, limits.SupportsTriggerAvailableNow):
         self.planner.close()
 
 
+class RefusedStream(DataSourceStreamReader, limits.SupportsTriggerAvailableNow):
+    """Says why a stream cannot be at Spark's first question: Spark hides what :meth:`streamReader` raises itself."""
+
+    def __init__(self, refused: ConnectorError) -> None:
+        self.refused = refused
+
+    def initialOffset(self) -> Offset:
+        with plainly():
+            raise self.refused
+
+    def getDefaultReadLimit(self) -> limits.ReadLimit:
+        self.initialOffset()
+        return limits.ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self.initialOffset()
+
+    def latestOffset(self, start: Offset, limit: limits.ReadLimit) -> Offset:
+        return self.initialOffset()
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        raise self.refused
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        raise self.refused
+
+
 def _rows(source: Source, part: Slice | None, schema: StructType) -> Iterator[pa.RecordBatch]:
     if part is not None:
-        yield from read_slice(source, part, arrow_schema(schema))
+        run, retried = action_ids()
+        yield from read_slice(source, replace(part, run=run, retried=retried), arrow_schema(schema))
 
 
 @dataclass

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
+EXECUTION_ID = "spark.sql.execution.id"
 _RUN_ID = "spark.jobGroup.id"  # of a streaming query's jobs it is the id of its run
 MINIMUM = (4, 2)
 
@@ -146,6 +147,16 @@ def task_ids() -> tuple[str | None, int, int]:
     context: Any = TaskContext.get()
     query = context.getLocalProperty(QUERY_ID)
     return query, int(context.getLocalProperty(BATCH_ID) or 0), context.partitionId()
+
+
+def action_ids() -> tuple[str, bool]:
+    """In a task of a batch read: the id of the action that runs it (``""`` outside of a task), and whether it failed before."""
+    from pyspark import TaskContext
+
+    context: Any = TaskContext.get()
+    if context is None:
+        return "", False
+    return str(context.getLocalProperty(EXECUTION_ID) or ""), context.attemptNumber() > 0
 
 
 def task_run() -> str:

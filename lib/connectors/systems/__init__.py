@@ -12,9 +12,10 @@ from ..core.source import Source
 from .buffered import BufferedSink
 from .delta import DeltaSink
 from .elasticsearch import ElasticsearchSink, ElasticsearchSource
+from .event_hubs import EventHubsSink, EventHubsSource
 from .file_stream import FileStreamSink, FileStreamSource
 from .files import FilesSink, FilesSource
-from .jdbc import JdbcSink
+from .jdbc import JdbcSink, JdbcSource
 from .kafka import KafkaSink, KafkaSource
 from .print_rows import PrintSink
 from .sequence import SequenceSource
@@ -27,9 +28,10 @@ SYSTEMS: dict[str, System] = {
     "buffered": (None, BufferedSink),
     "delta": (None, DeltaSink),
     "elasticsearch": (ElasticsearchSource, ElasticsearchSink),
+    "event_hubs": (EventHubsSource, EventHubsSink),
     "file_stream": (FileStreamSource, FileStreamSink),
     "files": (FilesSource, FilesSink),
-    "jdbc": (None, JdbcSink),
+    "jdbc": (JdbcSource, JdbcSink),
     "kafka": (KafkaSource, KafkaSink),
 }
 

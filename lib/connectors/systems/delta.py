@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _MARK = "connectors"
 _RECENT = 20
-_MISSING = ("DELTA_MISSING_DELTA_TABLE", "DELTA_PATH_DOES_NOT_EXIST", "DELTA_TABLE_NOT_FOUND", "TABLE_OR_VIEW_NOT_FOUND")
+MISSING = ("DELTA_MISSING_DELTA_TABLE", "DELTA_PATH_DOES_NOT_EXIST", "DELTA_TABLE_NOT_FOUND", "TABLE_OR_VIEW_NOT_FOUND")
 
 
 class DeltaSink(Sink):
@@ -118,7 +118,7 @@ class DeltaCommitter(GlobalCommitter):
         try:
             SparkSession.active().sql(f"DESCRIBE DETAIL {self._name()}").collect()
         except AnalysisException as error:
-            if error.getCondition() in _MISSING:
+            if error.getCondition() in MISSING:
                 return False
             raise
         return True

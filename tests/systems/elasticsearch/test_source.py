@@ -15,20 +15,14 @@ from connectors.core.reading import read_slice
 from connectors.systems.elasticsearch import ElasticsearchSource
 from connectors.testing.servers import OpenSearchServer
 
+from .reading import read, source_of
 from .writing import QUICK, write
 
 IDS = pa.schema([("_id", pa.string()), ("n", pa.int64())])
 
 
 def source(server: OpenSearchServer, index: str, **options: Any) -> ElasticsearchSource:
-    made = ElasticsearchSource.of({"hosts": server.url, "index": index, **QUICK, **options})
-    assert isinstance(made, ElasticsearchSource)
-    return made
-
-
-def read(one: ElasticsearchSource, schema: pa.Schema) -> list[dict[str, Any]]:
-    parts = Planner(one).whole()
-    return [row for part in parts for batch in read_slice(one, part, schema) for row in batch.to_pylist()]
+    return source_of(server.url, index, **options)
 
 
 def test_columns_are_those_of_the_mapping_and_the_id_comes_when_asked_for(server: OpenSearchServer, index: str) -> None:

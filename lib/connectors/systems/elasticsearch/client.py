@@ -41,7 +41,7 @@ class Client:
         try:
             meta, answer = self._transport.perform_request(method, path, body=body, headers=headers)
         except self._library.TlsError as refused:
-            raise Fatal(f"no secure connection: {refused}", way_out="give the authority's certificate by caCert") from None
+            raise _no_trust(refused) from None
         except self._library.TransportError as outage:
             raise Transient(f"no answer: {outage}"[:_MESSAGE]) from None
         if meta.status >= 300:
@@ -84,6 +84,16 @@ class Client:
         if status in (401, 403):
             return Fatal(text, way_out="check user and password, or apiKey, and what they may do")
         return NotFound(text) if status == 404 else Fatal(text)
+
+
+def _no_trust(refused: Any) -> Fatal:
+    """The error for a connection that is not secure; the library hides the reason in the first of its causes."""
+    reason = str((refused.errors or (refused,))[0].message)
+    if "No such file" in reason:
+        return Fatal(f"no secure connection: caCert names no file ({reason})", way_out="give the path of a file in PEM")
+    if "match" in reason:
+        return Fatal(f"no secure connection: {reason}", way_out="write the host as its certificate names it")
+    return Fatal(f"no secure connection: {reason}", way_out="give the authority's certificate by caCert")
 
 
 class NotFound(Fatal):

@@ -1,4 +1,4 @@
-"""``connectors.jdbc``: tables of a database, written exactly once, with inserts, upserts, updates and deletes.
+"""``connectors.jdbc``: tables of a database, read in balanced ranges, and written exactly once.
 
 Spark's own JDBC writer appends, in batches, at least once, and does not stream. This one stages the rows of a micro-batch and
 moves them in one transaction, whose first statement is the ledger row that says that the batch is there.
@@ -32,10 +32,14 @@ from .committer import JdbcCommitter
 from .dialects import DIALECTS, Dialect, dialect_of
 from .dialects.postgresql import PostgreSql
 from .direct import DirectWriter
+from .incremental import fan_out
 from .loading import PreparedWriter, plan_for
+from .source import JdbcSource
 from .staging import FileWriter, TableWriter
 from .target import table_of
 from .url import Address, parse
+
+__all__ = ["JdbcSink", "JdbcSource", "fan_out"]
 
 _READS = "is an option of the source; this sink writes."
 _KERBEROS = "is not supported: give user and password, or sslcert and sslkey in the url."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -40,7 +41,8 @@ class Topics:
         """Raises ``Misconfigured`` when there is no such topic."""
         if name not in self._known:
             admin = _admin(self._config)
-            self._known[name] = Topic(_partitions(admin, name), _largest(admin, name))
+            ours = int(self._config.get("message.max.bytes", sys.maxsize))  # the client refuses larger ones itself
+            self._known[name] = Topic(_partitions(admin, name), min(_largest(admin, name), ours))
         return self._known[name]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import ssl
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -45,15 +46,20 @@ Rule = Callable[[Seen, Callable[..., Reply]], "Reply | None"]
 
 
 class FaultProxy:
-    """Passes requests on to ``target``, unless ``rule`` says otherwise. Threads in this process; use it as a context."""
+    """Passes requests on to ``target``, unless ``rule`` says otherwise. Threads in this process; use it as a context.
 
-    def __init__(self, target: str) -> None:
+    With ``tls`` clients must speak TLS to it; ``target`` is reached without.
+    """
+
+    def __init__(self, target: str, tls: ssl.SSLContext | None = None) -> None:
         self.target = target
         self.rule: Rule | None = None
         self.seen: list[Seen] = []
         self._server = ThreadingHTTPServer((HOST, 0), _handler(self))
         self._server.daemon_threads = True
-        self.url = f"http://{HOST}:{self._server.server_address[1]}"
+        if tls is not None:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
+        self.url = f"{'https' if tls else 'http'}://{HOST}:{self._server.server_address[1]}"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
 
     def __enter__(self) -> FaultProxy:

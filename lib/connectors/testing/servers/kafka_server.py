@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from .base import HOST, Server, Unavailable, free_ports
+from .certificates import Certificates
 from .maven import classpath, java
 
 VERSION: Final = "4.3.1"
@@ -36,20 +37,28 @@ _PLAIN: Final = "org.apache.kafka.common.security.plain.PlainLoginModule require
 class KafkaServer(Server):
     """An empty broker. ``bootstrap`` is its plain address, ``sasl_bootstrap`` the one that asks for a user.
 
-    Users are ``app`` with the password ``app``, and ``$ConnectionString`` with :data:`CONNECTION_STRING`. ``properties`` are
-    the broker's own, and win; topics are not made by themselves. :meth:`kill` ends it at once, :meth:`relaunch` brings it
-    back with its data at the same addresses.
+    Users are ``app`` with the password ``app``, and ``$ConnectionString`` with ``connection_string``. With ``tls`` there is
+    also ``tls_bootstrap``, which asks for a user over TLS. ``properties`` are the broker's own, and win; topics are not made
+    by themselves. :meth:`kill` ends it at once, :meth:`relaunch` brings it back with its data at the same addresses.
     """
 
     start_timeout = 90.0
 
-    def __init__(self, heap: str = "512m", **properties: str) -> None:
+    def __init__(
+        self,
+        heap: str = "512m",
+        tls: Certificates | None = None,
+        connection_string: str = CONNECTION_STRING,
+        **properties: str,
+    ) -> None:
         super().__init__()
+        self.tls, self.connection_string = tls, connection_string
         self.heap, self.properties, self.java = heap, properties, java()
         self.classpath = classpath("kafka", *COORDINATES)
-        self.plain, self.sasl, self.controller = free_ports(3)
+        self.plain, self.sasl, self.controller, self.secure = free_ports(4)
         self.bootstrap = f"{HOST}:{self.plain}"
         self.sasl_bootstrap = f"{HOST}:{self.sasl}"
+        self.tls_bootstrap = f"{HOST}:{self.secure}"
         self._seen = 0
 
     def launch(self) -> None:
@@ -100,17 +109,20 @@ class KafkaServer(Server):
         return self.folder / "server.log"
 
     def _settings(self) -> dict[str, str]:
-        plain, sasl = f"PLAINTEXT://{self.bootstrap}", f"SASL_PLAINTEXT://{self.sasl_bootstrap}"
-        users = f'user_$ConnectionString="{CONNECTION_STRING}" user_app="app"'
+        listeners = {"PLAINTEXT": self.bootstrap, "SASL_PLAINTEXT": self.sasl_bootstrap}
+        if self.tls is not None:
+            listeners["SASL_SSL"] = self.tls_bootstrap
+        served = ",".join(f"{name}://{address}" for name, address in listeners.items())
+        users = f'user_$ConnectionString="{self.connection_string}" user_app="app"'
         return {
             "process.roles": "broker,controller",
             "node.id": "1",
             "controller.quorum.voters": f"1@{HOST}:{self.controller}",
             "controller.listener.names": "CONTROLLER",
             "inter.broker.listener.name": "PLAINTEXT",
-            "listeners": f"{plain},{sasl},CONTROLLER://{HOST}:{self.controller}",
-            "advertised.listeners": f"{plain},{sasl}",
-            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT",
+            "listeners": f"{served},CONTROLLER://{HOST}:{self.controller}",
+            "advertised.listeners": served,
+            "listener.security.protocol.map": ",".join(["CONTROLLER:PLAINTEXT", *(f"{name}:{name}" for name in listeners)]),
             "log.dirs": os.fspath(self.folder / "data"),
             **{f"{topic}.topic.replication.factor": "1" for topic in ("offsets", "share.coordinator.state")},
             **{f"{log}.replication.factor": "1" for log in ("transaction.state.log", "default")},
@@ -121,6 +133,15 @@ class KafkaServer(Server):
             "auto.create.topics.enable": "false",
             "log.cleaner.dedupe.buffer.size": "11534336",
             "sasl.enabled.mechanisms": "PLAIN",
-            "listener.name.sasl_plaintext.plain.sasl.jaas.config": f"{_PLAIN} {users};",
+            **{f"listener.name.{name}.plain.sasl.jaas.config": f"{_PLAIN} {users};" for name in ("sasl_plaintext", "sasl_ssl")},
+            **self._keys(),
             **{key.replace("_", "."): value for key, value in self.properties.items()},
         }
+
+    def _keys(self) -> dict[str, str]:
+        """The certificate of the server, and its key, in one file."""
+        if self.tls is None:
+            return {}
+        store = self.folder / "server.pem"
+        store.write_bytes(self.tls.key.read_bytes() + self.tls.chain.read_bytes())
+        return {"ssl.keystore.type": "PEM", "ssl.keystore.location": os.fspath(store)}

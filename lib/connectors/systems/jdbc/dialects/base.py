@@ -164,6 +164,35 @@ class Dialect(ABC):
     def tables(self, connection: Connection, schema: str, prefix: str) -> list[str]:
         """The names in ``schema`` that begin with ``prefix``."""
 
+    # reading
+
+    def connect_to_read(self) -> Connection:
+        """A new connection that only reads, in autocommit mode."""
+        try:
+            return Connection(self, self.open_to_read())
+        except self.errors() as error:
+            raise self.refused(error) from None
+
+    def open_to_read(self) -> Any:
+        return self.open()
+
+    def file_is_there(self) -> None:
+        """Raises :class:`Misconfigured` if there is no file to read."""
+        if not os.path.isfile(self.address.database):
+            raise Misconfigured("connectors.jdbc", [Problem("url", f"names no file: {self.address} is not there.")])
+
+    @abstractmethod
+    def described(self, connection: Connection, source: str) -> list[Column]:
+        """The columns of ``SELECT * FROM source``; the ``kind`` of each is what it is read as, ``None`` for text."""
+
+    def readable(self, column: Column, wanted: pa.DataType) -> str:
+        """What is selected to read ``column`` as ``wanted``."""
+        return self.quote(column.name)
+
+    def bound(self, placeholder: str, sql: str) -> str:
+        """A placeholder for a value that is compared with columns of the type ``sql``."""
+        return f"CAST({placeholder} AS {sql})" if sql else placeholder
+
     # statements
 
     def add_column(self, table: Table, column: str, sql: str) -> str:

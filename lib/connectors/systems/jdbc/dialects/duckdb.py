@@ -21,6 +21,13 @@ _ARROW = {
     "TIMESTAMP": pa.timestamp("us"), "TIMESTAMP WITH TIME ZONE": pa.timestamp("us", "UTC"),
 }  # fmt: skip
 
+_WIDER = {
+    "UTINYINT": "SMALLINT", "USMALLINT": "INTEGER", "UINTEGER": "BIGINT", "UBIGINT": "DECIMAL(20, 0)",
+    "HUGEINT": "DECIMAL(38, 0)", "UHUGEINT": "DECIMAL(38, 0)", "TIMESTAMP_S": "TIMESTAMP", "TIMESTAMP_MS": "TIMESTAMP",
+    "TIMESTAMP_NS": "TIMESTAMP",
+}  # fmt: skip
+"""Types that Spark has not, and what they are read as."""
+
 
 class DuckDb(Dialect):
     """DuckDB 1.1 and later. It has no savepoints, so bad rows are found in trial transactions."""
@@ -39,16 +46,27 @@ class DuckDb(Dialect):
     }  # fmt: skip
 
     def open(self) -> Any:
-        raw = self._when_free()
+        return self._opened({})
+
+    def open_to_read(self) -> Any:
+        """Several processes may read at the same time, if none of them could write."""
+        self.file_is_there()
+        try:
+            return self._opened({"read_only": True})
+        except self.module("duckdb").ConnectionException:  # this process has it open to write
+            return self._opened({})
+
+    def _opened(self, how: dict[str, Any]) -> Any:
+        raw = self._when_free(how)
         raw.execute("SET TimeZone = 'UTC'")
         return raw
 
-    def _when_free(self) -> Any:
+    def _when_free(self, how: dict[str, Any]) -> Any:
         """Another process may have the file; SQLite would wait for it by itself."""
         duckdb, until = self.module("duckdb"), time.monotonic() + self.timeout
         while True:
             try:
-                return duckdb.connect(self.address.database)
+                return duckdb.connect(self.address.database, **how)
             except duckdb.IOException as error:
                 if "lock" not in str(error) or time.monotonic() > until:
                     raise
@@ -91,6 +109,17 @@ class DuckDb(Dialect):
         found = connection.rows(sql, [table.name, table.schema or "main"])
         return [Column(name, kind, _arrow(kind), nullable, default) for name, kind, nullable, default in found]
 
+    def described(self, connection: Connection, source: str) -> list[Column]:
+        told = connection.rows(f"DESCRIBE SELECT * FROM {source}")
+        return [Column(name, kind, _read_as(kind)) for name, kind, *_ in told]
+
+    def readable(self, column: Column, wanted: pa.DataType) -> str:
+        name = self.quote(column.name)
+        if column.kind is None or (pa.types.is_string(wanted) and not pa.types.is_string(column.kind)):
+            # structs and lists are written as JSON, which can be read again
+            return f"CAST(to_json({name}) AS VARCHAR)" if _is_nested(column.sql) else f"CAST({name} AS VARCHAR)"
+        return f"CAST({name} AS {_WIDER[column.sql]})" if column.sql in _WIDER else name
+
     def unique_keys(self, connection: Connection, table: Table) -> list[frozenset[str]]:
         sql = (
             "SELECT constraint_column_names FROM duckdb_constraints() WHERE table_name = ? AND schema_name = ? "
@@ -107,3 +136,14 @@ def _arrow(sql: str) -> pa.DataType | None:
     if match := re.fullmatch(r"DECIMAL\((\d+),\s*(\d+)\)", sql):
         return pa.decimal128(int(match[1]), int(match[2]))
     return _ARROW.get(sql)
+
+
+def _read_as(sql: str) -> pa.DataType | None:
+    if sql.endswith("[]"):
+        item = None if sql[:-2] in _WIDER else _read_as(sql[:-2])
+        return None if item is None else pa.list_(item)
+    return _arrow(_WIDER.get(sql, sql))
+
+
+def _is_nested(sql: str) -> bool:
+    return sql.endswith("]") or sql.startswith(("STRUCT(", "MAP(", "UNION("))

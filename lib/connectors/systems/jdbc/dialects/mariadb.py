@@ -98,6 +98,53 @@ class MariaDb(SqlAlchemyDialect):
         found = connection.rows(sql, [table.name, *([table.schema] if table.schema else [])])
         return [Column(name, kind, _arrow(kind), bool(nullable), bool(default)) for name, kind, nullable, default in found]
 
+    def bound(self, placeholder: str, sql: str) -> str:
+        """Only decimals must be told: MariaDB would compare them with text as floating point numbers."""
+        return f"CAST({placeholder} AS {sql})" if sql.startswith("decimal(") else placeholder
+
+    def described(self, connection: Connection, source: str) -> list[Column]:
+        with connection.judged(), self.cursor(connection.raw) as cursor:
+            cursor.execute(f"SELECT * FROM {source} LIMIT 0")
+            fields = list(cursor._result.fields)  # beside what DB-API tells: lengths, and whether bytes are text
+        return [Column(one.name, *_told(one)) for one in fields]
+
+    def readable(self, column: Column, wanted: pa.DataType) -> str:
+        name = self.quote(column.name)
+        if pa.types.is_string(wanted) and not pa.types.is_string(column.kind or pa.string()):
+            return f"CAST({name} AS CHAR)"
+        return f"CAST({name} AS CHAR)" if column.kind is None else name
+
+
+_BINARY = 63
+"""The character set of bytes that are no text."""
+_TYPES = {
+    1: "tinyint", 2: "smallint", 3: "int", 4: "float", 5: "double", 7: "timestamp", 8: "bigint", 9: "mediumint", 10: "date",
+    12: "datetime", 13: "year",
+}  # fmt: skip
+_READ = {
+    "tinyint": pa.int16(), "smallint": pa.int16(), "mediumint": pa.int32(), "int": pa.int32(), "bigint": pa.int64(),
+    "float": pa.float32(), "double": pa.float64(), "date": pa.date32(), "datetime": pa.timestamp("us"),
+    "timestamp": pa.timestamp("us", "UTC"), "year": pa.int16(), "char": pa.string(), "blob": pa.binary(),
+}  # fmt: skip
+_UNSIGNED = {
+    "tinyint": pa.int16(), "smallint": pa.int32(), "mediumint": pa.int32(), "int": pa.int64(), "bigint": pa.decimal128(20, 0),
+}  # fmt: skip
+
+
+def _told(field: Any) -> tuple[str, pa.DataType | None]:
+    """The type of a column of a result, and what it is read as."""
+    code, unsigned = field.type_code, bool(field.flags & 32)
+    if code in (0, 246):  # the length counts a sign, and a point where there is a scale
+        precision = field.length - (not unsigned) - (field.scale > 0)
+        return f"decimal({precision},{field.scale})", pa.decimal128(precision, field.scale) if precision <= 38 else None
+    if code == 1 and field.length == 1:
+        return "tinyint(1)", pa.bool_()
+    if code in (249, 250, 251, 252, 253, 254):
+        name = "blob" if field.charsetnr == _BINARY else "char"
+        return name, _READ[name]
+    name = _TYPES.get(code, "char")
+    return name, _UNSIGNED[name] if unsigned and name in _UNSIGNED else (_READ[name] if code in _TYPES else None)
+
 
 def _arrow(sql: str) -> pa.DataType | None:
     if match := re.fullmatch(r"decimal\((\d+),(\d+)\)", sql):

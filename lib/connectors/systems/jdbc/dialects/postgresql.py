@@ -17,8 +17,16 @@ _OUTAGES = ("08", "53", "57P", "40", "55P03", "55006", "XX000", "58")
 """Lost connections, no resources, shutdown, deadlock and serialization, locks, and trouble of the server itself."""
 _BAD_ROWS = ("22", "23", "44", "P0001")
 """Data, constraints, views with a check, and what a trigger raises."""
+_LOST = ("terminating connection", "server closed the connection", "no connection", "conflict with recovery", "restarting")
 _CONFIGURATION = ("password", "authentication", "does not exist", "no pg_hba.conf entry", "not permitted to log in")
 _SLOTS_PER_BLOCK = 512
+_READ = {
+    "bool": pa.bool_(), "int2": pa.int16(), "int4": pa.int32(), "int8": pa.int64(), "oid": pa.int64(), "float4": pa.float32(),
+    "float8": pa.float64(), "text": pa.string(), "varchar": pa.string(), "bpchar": pa.string(), "name": pa.string(),
+    "bytea": pa.binary(), "date": pa.date32(), "timestamp": pa.timestamp("us"), "timestamptz": pa.timestamp("us", "UTC"),
+}  # fmt: skip
+_ANY_NUMERIC = pa.decimal128(38, 18)
+"""As Spark reads a numeric without a precision, or with one that it has no type for."""
 
 
 class PostgreSql(SqlAlchemyDialect):
@@ -54,6 +62,10 @@ class PostgreSql(SqlAlchemyDialect):
         """What every session begins with."""
         return (f"SET lock_timeout = {round(self.timeout * 1000)}", "SET TimeZone = 'UTC'")
 
+    def reading_settings(self) -> tuple[str, ...]:
+        """What a session that reads begins with, so that the same statement gives the same rows in the same order."""
+        return ("SET synchronize_seqscans = off", "SET max_parallel_workers_per_gather = 0", "SET DateStyle = 'ISO'")
+
     def load_url(self) -> str:
         """The address for ADBC, which takes a URL only."""
         where = self.address
@@ -74,6 +86,13 @@ class PostgreSql(SqlAlchemyDialect):
             return self.transient(error)
         return self.fatal(error)
 
+    def judge_text(self, error: Exception) -> ConnectorError:
+        """``error`` of rows that were coming: ADBC tells no code for it, only PostgreSQL's text in the session's language."""
+        text = str(error)
+        if "PGRES_FATAL_ERROR" not in text or any(reason in text for reason in _LOST):
+            return self.transient(error)
+        return self.fatal(error)
+
     def refused(self, error: Exception) -> ConnectorError:
         text = self.said(error)
         if any(reason in text for reason in _CONFIGURATION):
@@ -91,6 +110,26 @@ class PostgreSql(SqlAlchemyDialect):
         if isinstance(told, sql.Uuid):
             return None
         return super().arrow_type(told)
+
+    def described(self, connection: Connection, source: str) -> list[Column]:
+        with connection.judged(), self.cursor(connection.raw) as cursor:
+            cursor.execute(f"SELECT * FROM {source} LIMIT 0")
+            told = [(one.name, one.type_display, one.type_code) for one in cursor.description or ()]
+        unknown = sorted({code for _, shown, code in told if shown == str(code)})
+        sql = "SELECT oid::int8, format_type(oid, NULL) FROM pg_type WHERE oid = ANY(%s)"
+        names: dict[int, str] = dict(connection.rows(sql, [unknown])) if unknown else {}
+        return [Column(name, names.get(code, shown), read_type(names.get(code, shown))) for name, shown, code in told]
+
+    def readable(self, column: Column, wanted: pa.DataType) -> str:
+        """Types that Arrow has no equal for are text, each as PostgreSQL writes it."""
+        name, kind = self.quote(column.name), column.kind
+        if kind is None or (pa.types.is_string(wanted) and not pa.types.is_string(kind)):
+            return f"CAST({name} AS text)"
+        if kind == _ANY_NUMERIC:
+            return f"CAST({name} AS numeric(38, 18))"
+        if column.sql.startswith("numeric") and column.sql.endswith("[]"):
+            return f"CAST({name} AS text[])"
+        return f"CAST({name} AS int8)" if column.sql == "oid" else name
 
     def create_stage(self, table: Table, columns: Sequence[tuple[str, str]]) -> str:
         return super().create_stage(table, columns).replace("CREATE TABLE", "CREATE UNLOGGED TABLE", 1)
@@ -126,6 +165,20 @@ class PostgreSql(SqlAlchemyDialect):
             "WHERE database = current_database() AND starts_with(gid, %s)"
         )
         return dict(connection.rows(sql, [prefix]))
+
+
+def read_type(sql: str) -> pa.DataType | None:
+    """What a column of the type ``sql``, as psycopg tells it, is read as; ``None`` for text."""
+    if sql.endswith("[]"):
+        item = read_type(sql[:-2])
+        return None if item is None else pa.list_(item)
+    base, _, modifier = sql.partition("(")
+    if base != "numeric":
+        return _READ.get(base)
+    precision, _, scale = modifier.rstrip(")").partition(",")
+    if not precision or int(precision) > 38 or not 0 <= int(scale or 0) <= int(precision):
+        return _ANY_NUMERIC
+    return pa.decimal128(int(precision), int(scale or 0))
 
 
 def repeated_keys() -> Fatal:

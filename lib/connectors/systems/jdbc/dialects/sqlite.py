@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from typing import Any
+from urllib.parse import quote
+
+import pyarrow as pa
 
 from ....core.errors import ConnectorError
-from .base import SqlAlchemyDialect
+from ..connection import Connection
+from .base import Column, SqlAlchemyDialect
+
+_SAMPLE = 1000
+"""Rows that are looked at for the type of a column that has none."""
+_FOUND = {frozenset({"integer"}): pa.int64(), frozenset({"blob"}): pa.binary()}
 
 
 class Sqlite(SqlAlchemyDialect):
@@ -29,6 +38,30 @@ class Sqlite(SqlAlchemyDialect):
         raw.execute("PRAGMA foreign_keys = ON")
         return raw
 
+    def open_to_read(self) -> Any:
+        """SQLite would make a file that is not there."""
+        self.file_is_there()
+        return sqlite3.connect(f"file:{quote(self.address.database)}?mode=ro", self.timeout, isolation_level=None, uri=True)
+
+    def described(self, connection: Connection, source: str) -> list[Column]:
+        """By declared types, which a view of a query still has; a column without one by its first values."""
+        connection.execute("DROP VIEW IF EXISTS temp.connectors_view")
+        connection.execute(f"CREATE TEMP VIEW connectors_view AS SELECT * FROM {source}")
+        told = connection.rows("SELECT name, type FROM pragma_table_info('connectors_view')")
+        found = [(name, sql, _declared(sql) if sql else self._met(connection, name)) for name, sql in told]
+        connection.execute("DROP VIEW temp.connectors_view")
+        return [Column(name, sql, kind) for name, sql, kind in found]
+
+    def _met(self, connection: Connection, name: str) -> pa.DataType | None:
+        sample = f"SELECT {self.quote(name)} AS v FROM temp.connectors_view LIMIT {_SAMPLE}"
+        types = {kind for (kind,) in connection.rows(f"SELECT DISTINCT typeof(v) FROM ({sample}) WHERE v IS NOT NULL")}
+        if "real" in types and types <= {"real", "integer"}:
+            return pa.float64()
+        return _FOUND.get(frozenset(types))
+
+    def bound(self, placeholder: str, sql: str) -> str:
+        return placeholder  # SQLite compares values by what they are
+
     def errors(self) -> tuple[type[Exception], ...]:
         return (sqlite3.Error,)
 
@@ -42,3 +75,21 @@ class Sqlite(SqlAlchemyDialect):
 
     def refused(self, error: Exception) -> ConnectorError:
         return self.judge(error)
+
+
+def _declared(sql: str) -> pa.DataType | None:
+    """What a column that was declared as ``sql`` is read as; a whole number may have 64 bits under any of their names."""
+    name = sql.upper()
+    if match := re.fullmatch(r"(?:DECIMAL|NUMERIC)\s*\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)", name):
+        return pa.decimal128(int(match[1]), int(match[2] or 0)) if int(match[1]) <= 38 else None
+    first = re.split(r"[\s(]", name)[0]
+    known = {
+        "BOOLEAN": pa.bool_(), "BOOL": pa.bool_(), "SMALLINT": pa.int16(), "DATE": pa.date32(), "DATETIME": pa.timestamp("us"),
+        "TIMESTAMP": pa.timestamp("us"), "BLOB": pa.binary(), "DECIMAL": pa.decimal128(38, 18),
+        "NUMERIC": pa.decimal128(38, 18),
+    }  # fmt: skip
+    if first in known:
+        return known[first]
+    if "INT" in first:
+        return pa.int64()
+    return pa.float64() if any(part in first for part in ("REAL", "FLOA", "DOUB")) else pa.string()

@@ -1,0 +1,104 @@
+"""The options of a stream, and what is wrong with them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+from zoneinfo import ZoneInfo
+
+from ....core import Choice, Duration, Flag, Names, Options, Problem, Text
+from ....core.options import Option, Values
+from .positions import BOTH, BULK, INCREMENTING, MODES, TIMESTAMP
+
+_NAMES: Final = re.compile(r"[\w$ .-]+(,[\w$ .-]+)+")
+
+
+@dataclass(frozen=True)
+class TableChoice:
+    """Which tables are read: those in ``names``, or those whose whole name ``pattern`` matches."""
+
+    names: tuple[str, ...] = ()
+    pattern: str = ""
+
+    def __contains__(self, name: object) -> bool:
+        return re.fullmatch(self.pattern, str(name)) is not None if self.pattern else name in self.names
+
+
+class Tables(Option):
+    """Names of tables (comma-separated, JSON, or a Python list), or an expression that a whole name matches."""
+
+    def parse(self, text: str) -> TableChoice:
+        if (listed := _json_names(text)) is not None:
+            return TableChoice(listed)
+        if _NAMES.fullmatch(text):
+            return TableChoice(tuple(name.strip() for name in text.split(",")))
+        try:
+            re.compile(text)
+        except re.error as wrong:
+            raise ValueError(f"a list of names, or a regular expression ({wrong})") from None
+        if not text.strip():
+            raise ValueError("a list of names, or a regular expression")
+        return TableChoice(pattern=text)
+
+
+def _json_names(text: str) -> tuple[str, ...] | None:
+    try:
+        names = json.loads(text)
+    except ValueError:
+        return None
+    return tuple(names) if isinstance(names, list) and names and all(isinstance(name, str) for name in names) else None
+
+
+INCREMENTAL: Final = Options(
+    incremental=Choice(None, among=MODES),
+    incrementingColumn=Text(None),
+    timestampColumns=Names(()),
+    timestampDelay=Duration(0.0),
+    tables=Tables(None),
+    onTypeChange=Choice("fail", among=("fail", "cast")),
+    includeSchema=Flag(False),
+    discoveryInterval=Duration(30.0),
+    alias={"timestampColumn": "timestampColumns"},
+)
+"""What a stream takes beside the options of a batch."""
+
+
+def is_stream_of_tables(values: Values) -> bool:
+    return values["tables"] is not None
+
+
+def mode_wanted(values: Values) -> str:
+    """The mode; ids, where many tables are read and nothing is said."""
+    return str(values["incremental"] or INCREMENTING)
+
+
+def check_incremental(values: Values) -> Iterator[Problem]:
+    """What is wrong with the options of a stream, as far as can be told without the database."""
+    mode = values["incremental"]
+    if mode in (TIMESTAMP, BOTH) and not values["timestampColumns"]:
+        yield Problem("timestampColumns", f"missing; incremental={mode} needs the columns that tell when a row was changed.")
+    if mode in (INCREMENTING, BULK) and values["timestampColumns"]:
+        yield Problem("timestampColumns", f"has no use with incremental={mode}; take timestamp, or timestamp+incrementing.")
+    if mode in (TIMESTAMP, BULK) and values["incrementingColumn"]:
+        text = f"has no use with incremental={mode}; take incrementing, or timestamp+incrementing."
+        yield Problem("incrementingColumn", text)
+    if values["timestampDelay"] and mode not in (TIMESTAMP, BOTH):
+        yield Problem("timestampDelay", "has no use without timestamps; take timestamp, or timestamp+incrementing.")
+    if is_stream_of_tables(values):
+        for other in ("dbtable", "query"):
+            if values[other] is not None:
+                yield Problem(other, "and tables exclude each other; give one of them.")
+    if values["includeSchema"] and not is_stream_of_tables(values):
+        yield Problem("includeSchema", "belongs to tables; a stream of one table has its columns.")
+
+
+def zone_of(values: Values) -> ZoneInfo:
+    """The zone of times without one."""
+    return ZoneInfo(str(_given(values, "timeZone") or "UTC"))
+
+
+def _given(values: Values, name: str) -> Any:
+    return values[name] if name.lower() in values else None

@@ -1,0 +1,204 @@
+"""Positions of the streaming source, and what lies between two of them. Nothing here asks a database.
+
+A position holds one *state* for each table, as JSON. A state stands for a set of row versions, those that are read, and a
+batch is the difference of two such sets. So a replay reads what the first try was to read, and each row version that is
+there when its batch is read is in exactly one batch, whatever is written meanwhile.
+
+=========================  ========================================================================================
+mode                       the set that a state stands for
+=========================  ========================================================================================
+``incrementing``           ids up to ``id``, without those in ``holes``
+``timestamp``              times up to ``at``; with ``x``: written by transactions below ``x`` that are not in ``open``
+``timestamp+incrementing``  the same, where rows with the time ``at`` have ids up to ``id``
+``bulk``                   everything, ``polls`` times
+=========================  ========================================================================================
+
+``holes`` are ids that were not there while somebody was writing: they may come yet. ``x`` and ``open`` are transaction
+numbers of PostgreSQL, 64 bits wide; ``open`` has those that were not over, subtransactions included. ``low`` is where rows
+that came late are looked for, from that time on (null: anywhere); without it, from ``at`` on. ``min`` is the first id of the
+first batch, which only helps to cut it. ``oid`` tells a table from a later one of that name, ``columns`` is its schema.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ....core import Position, Split
+from ....core.sharing import even_ranges
+from ....core.state import digest, dumps
+
+State = Mapping[str, Any]
+Interval = tuple["int | None", int]
+"""Whole numbers from the first to the second, both included; ``None`` is no lower bound."""
+
+INCREMENTING: Final = "incrementing"
+TIMESTAMP: Final = "timestamp"
+BOTH: Final = "timestamp+incrementing"
+BULK: Final = "bulk"
+MODES: Final = (INCREMENTING, TIMESTAMP, BOTH, BULK)
+
+
+@dataclass(frozen=True)
+class Part(Split):
+    """What one task reads of one table: the rows of ``upto`` that are not in ``after`` (JSON of states, ``""``: nothing).
+
+    ``by`` are the columns of its key, ``oid`` its number, ``ids`` the share of it, where a range of ids is cut.
+    """
+
+    table: str
+    mode: str
+    by: tuple[str, ...]
+    after: str
+    upto: str
+    ids: tuple[Interval, ...] = ()
+    oid: int | None = None
+
+
+def tables(position: Position) -> dict[str, dict[str, Any]]:
+    """The state of each table in ``position``."""
+    return {name: dict(state) for name, state in position["tables"].items()}
+
+
+def parts(start: Position, end: Position, parallelism: int) -> Iterator[Part]:
+    """What lies between two positions, in the order of table names, cut where ids are counted."""
+    before = tables(start)
+    for name, upto in sorted(tables(end).items()):
+        after = before.get(name, {})
+        if after.get("oid") != upto.get("oid"):
+            after = {}  # another table, which has taken the name
+        if told(after) == told(upto):
+            continue
+        mode, texts = mode_of(upto), (dumps(told(after)) if told(after) else "", dumps(told(upto)))
+        by, oid = tuple(upto["by"]), upto.get("oid")
+        if mode != INCREMENTING:
+            yield Part(name, mode, by, *texts, oid=oid)
+            continue
+        for share in shares(ids_between(after, upto), upto.get("min"), parallelism):
+            yield Part(name, mode, by, *texts, tuple(share), oid)
+
+
+def mode_of(state: State) -> str:
+    """The mode that a state was made in: a state with a time and an id is one of both."""
+    if "polls" in state:
+        return BULK
+    if "at" in state:
+        return BOTH if "id" in state else TIMESTAMP
+    return INCREMENTING
+
+
+def told(state: State) -> dict[str, Any]:
+    """The part of a state that says what is read."""
+    return {name: value for name, value in state.items() if name in ("id", "holes", "at", "x", "open", "low", "polls")}
+
+
+def loaded(text: str) -> dict[str, Any]:
+    """A state of a :class:`Part`."""
+    return dict(json.loads(text)) if text else {}
+
+
+# ---- ids
+
+
+def ids_between(after: State, upto: State) -> list[Interval]:
+    """The ids of ``upto`` that are not in ``after``, ascending."""
+    known, last = after.get("id"), upto["id"]
+    holes = intervals(upto.get("holes", ()))
+    late = without(intervals(after.get("holes", ())), holes)
+    if known is not None and known >= last:
+        return late
+    new: Interval = (None if known is None else known + 1, last)
+    return [*late, *without([new], holes)]
+
+
+def intervals(pairs: Iterable[Sequence[int]]) -> list[Interval]:
+    return [(first, last) for first, last in pairs]
+
+
+def without(whole: Iterable[Interval], holes: Iterable[Interval]) -> list[Interval]:
+    """``whole`` without ``holes``; both ascending. A hole has a first number."""
+    left: list[Interval] = []
+    gaps = list(holes)
+    for first, last in whole:
+        at = first
+        for hole_first, hole_last in gaps:
+            assert hole_first is not None
+            if hole_last < (at if at is not None else hole_first) or hole_first > last:
+                continue
+            if at is None or at < hole_first:
+                left.append((at, hole_first - 1))
+            at = hole_last + 1
+        if at is None or at <= last:
+            left.append((at, last))
+    return left
+
+
+def common(one: Iterable[Interval], other: Sequence[Interval]) -> list[Interval]:
+    """The numbers that are in both; both ascending, and with a first number."""
+    found: list[Interval] = []
+    for first, last in one:
+        for low, high in other:
+            if (low or 0) <= last and (first or 0) <= high:
+                found.append((max(first or 0, low or 0), min(last, high)))
+    return found
+
+
+def shares(whole: Sequence[Interval], smallest: int | None, count: int) -> Iterator[list[Interval]]:
+    """``whole`` in up to ``count`` shares of about as many numbers; an open begin is taken to begin at ``smallest``."""
+    known = [(_begin(one, smallest), one[1]) for one in whole]
+    total = sum(last - first + 1 for first, last in known)
+    for first, last in even_ranges(0, total - 1, count):
+        share: list[Interval] = []
+        passed = 0
+        for (begin, end), (open_begin, _) in zip(known, whole, strict=True):
+            low, high = max(first - passed, 0), min(last - passed, end - begin)
+            if low <= high:
+                share.append((open_begin if low == 0 else begin + low, begin + high))
+            passed += end - begin + 1
+        yield share
+
+
+def _begin(one: Interval, smallest: int | None) -> int:
+    first, last = one
+    if first is not None:
+        return first
+    return min(last, smallest) if smallest is not None else last
+
+
+# ---- schemas
+
+
+def fingerprint(columns: Iterable[tuple[str, str]]) -> str:
+    """Names and types of columns, in order, 8 letters each: small enough to be kept for a thousand tables."""
+    return "".join(digest(name, length=4) + digest(kind, length=4) for name, kind in columns)
+
+
+@dataclass(frozen=True)
+class Change:
+    """How a table's columns differ from those of a fingerprint. ``gone`` is a number: their names are not known."""
+
+    added: tuple[str, ...]
+    retyped: tuple[str, ...]
+    gone: int
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.retyped or self.gone)
+
+    def __str__(self) -> str:
+        texts = [f"new: {', '.join(self.added)}"] if self.added else []
+        texts += [f"with another type: {', '.join(self.retyped)}"] if self.retyped else []
+        texts += [f"gone: {self.gone}"] if self.gone else []
+        return "; ".join(texts)
+
+
+def changed(known: str, columns: Sequence[tuple[str, str]]) -> Change:
+    """What has happened to a table since its fingerprint was ``known``."""
+    before = {known[at : at + 4]: known[at + 4 : at + 8] for at in range(0, len(known), 8)}
+    now = {digest(name, length=4): (name, digest(kind, length=4)) for name, kind in columns}
+    return Change(
+        tuple(name for key, (name, _) in now.items() if key not in before),
+        tuple(name for key, (name, kind) in now.items() if before.get(key, kind) != kind),
+        len(set(before) - set(now)),
+    )

@@ -1,0 +1,144 @@
+"""Small questions to a database: how far the keys of tables go, how many rows lie between two states, which ids are missing."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final
+
+from ..connection import Connection
+from ..selecting import Clause, Value, clause, joined, rows_of
+from .keys import between
+from .positions import BOTH, BULK, INCREMENTING, Interval
+from .watching import Watched
+
+UTC: Final = datetime.timezone.utc
+_AT_ONCE: Final = 100
+_GAPS: Final = 1000
+_TEXT: Final = {"postgresql": "text", "duckdb": "VARCHAR", "mariadb": "CHAR"}
+_NOW: Final = {"postgresql": "SELECT clock_timestamp()", "mariadb": "SELECT UTC_TIMESTAMP(6)"}
+
+
+@dataclass(frozen=True)
+class Newest:
+    """The largest key of a table: an id, or a time as text (as it is, where a database has no times) and its largest id."""
+
+    at: Any = None
+    id: int | None = None
+
+
+class Probe:
+    """Asks over one connection."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.dialect = connection.dialect
+
+    def now(self) -> datetime.datetime:
+        """The database's clock, with a zone."""
+        if self.dialect.name not in _NOW:
+            return datetime.datetime.now(UTC)
+        ((now,),) = self.connection.rows(_NOW[self.dialect.name])
+        return now if now.tzinfo else now.replace(tzinfo=UTC)  # type: ignore[no-any-return]
+
+    def newest(self, tables: Iterable[Watched], limits: Mapping[str, Any]) -> dict[str, Newest]:
+        """The largest key of each table, times not past ``limits`` (by table); tables without rows are left out."""
+        found: dict[str, Newest] = {}
+        by_id = [one for one in tables if one.keys.mode == INCREMENTING]
+        by_time = [one for one in tables if one.keys.mode not in (INCREMENTING, BULK)]
+        for table, (number,) in self._of_each(by_id, self._largest_id):
+            found[table.name] = Newest(None, int(number))
+        for table, (at,) in self._of_each(by_time, lambda one: self._largest_time(one, limits.get(one.name))):
+            found[table.name] = Newest(at)
+        both = [one for one in by_time if one.keys.mode == BOTH and one.name in found]
+        for table, (number,) in self._of_each(both, lambda one: self._largest_id_at(one, found[one.name].at)):
+            found[table.name] = Newest(found[table.name].at, int(number))
+        return found
+
+    def any(self, table: Watched, rows: Clause) -> bool:
+        """Whether there is a row."""
+        return bool(rows_of(self.connection, (f"SELECT 1 FROM {table.source} WHERE ", *rows, " LIMIT 1")))
+
+    def count(self, table: Watched, rows: Clause, most: int) -> int:
+        """How many rows there are; no further than ``most``."""
+        inner = (f"SELECT 1 AS one FROM {table.source} WHERE ", *rows, f" LIMIT {most}")
+        ((number,),) = rows_of(self.connection, ("SELECT count(*) FROM (", *inner, ") counted"))
+        return int(number)
+
+    def nth(self, table: Watched, rows: Clause, expression: str, number: int) -> Any:
+        """The value that has so many before it; ``None`` if there are not so many."""
+        order = f" ORDER BY 1 LIMIT 1 OFFSET {number}"
+        found = rows_of(self.connection, (f"SELECT {expression} FROM {table.source} WHERE ", *rows, order))
+        return found[0][0] if found else None
+
+    def least(self, table: Watched, rows: Clause, expression: str) -> Any:
+        return rows_of(self.connection, (f"SELECT min({expression}) FROM {table.source} WHERE ", *rows))[0][0]
+
+    def largest_below(self, table: Watched, rows: Clause, moment: Any) -> Any:
+        """The largest time of ``rows`` that is before ``moment``, as text."""
+        time, before = table.keys.time(self.dialect), Value(moment, table.keys.time_type)
+        statement = (f"SELECT {self.text(f'max({time})')} FROM {table.source} WHERE ", *rows, f" AND {time} < ", before)
+        return rows_of(self.connection, statement)[0][0]
+
+    def smallest(self, table: Watched, rows: Clause) -> Any:
+        """The smallest time of ``rows``, as text."""
+        time = table.keys.time(self.dialect)
+        return rows_of(self.connection, (f"SELECT {self.text(f'min({time})')} FROM {table.source} WHERE ", *rows))[0][0]
+
+    def largest_id(self, table: Watched, at: Any) -> int:
+        """The largest id of the rows with the time ``at``."""
+        return int(rows_of(self.connection, self._largest_id_at(table, at))[0][0])
+
+    def missing(self, table: Watched, ids: Sequence[Interval], most: int) -> list[Interval]:
+        """Intervals of ids that no row of ``ids`` has, those in between included. Of too many, what lies after is one more."""
+        number, (first, last) = table.keys.id(self.dialect), (ids[0][0] or 0, ids[-1][1])
+        inside = between(table.keys, self.dialect, {}, {"id": last}, ids)
+        following = f"lead({number}) OVER (ORDER BY {number}) AS next"
+        follow = (f"SELECT {number} AS here, {following} FROM {table.source} WHERE ", *inside)
+        gaps = ("SELECT here + 1, next - 1 FROM (", *follow, f") pairs WHERE next - here > 1 ORDER BY 1 LIMIT {_GAPS + most}")
+        found: list[Interval] = [(int(low), int(high)) for low, high in rows_of(self.connection, gaps)]
+        ends = (f"SELECT min({number}), max({number}) FROM {table.source} WHERE ", *inside)
+        ((lowest, highest),) = rows_of(self.connection, ends)
+        if lowest is None:
+            return [(first, last)]
+        if len(found) >= _GAPS + most:
+            found[-1] = (found[-1][0], last)
+            highest = last
+        begin: list[Interval] = [(first, int(lowest) - 1)] if first < int(lowest) else []
+        end: list[Interval] = [(int(highest) + 1, last)] if int(highest) < last else []
+        return [*begin, *found, *end]
+
+    def left_out(self, table: Watched) -> int:
+        """How many rows have no key."""
+        condition = table.keys.absent(self.dialect)
+        return int(self.connection.rows(f"SELECT count(*) FROM {table.source} WHERE {condition}")[0][0]) if condition else 0
+
+    def text(self, expression: str) -> str:
+        """A time as text that is the same time again; as it is, where a database has no times."""
+        kind = _TEXT.get(self.dialect.name)
+        return f"CAST({expression} AS {kind})" if kind else expression
+
+    def _of_each(self, tables: Sequence[Watched], ask: Any) -> Iterator[tuple[Watched, tuple[Any, ...]]]:
+        """The answers, where they are not null; many tables are asked in one statement."""
+        rest = iter(tables)
+        while some := list(islice(rest, _AT_ONCE)):
+            asked = [(f"SELECT {n} AS n, v FROM (", *ask(one), f") q{n}") for n, one in enumerate(some)]
+            for n, value in rows_of(self.connection, joined(asked, " UNION ALL ")):
+                if value is not None:
+                    yield some[n], (value,)
+
+    def _largest_id(self, one: Watched) -> Clause:
+        return clause(f"SELECT max({one.keys.id(self.dialect)}) AS v FROM {one.source}")
+
+    def _largest_time(self, one: Watched, limit: Any) -> Clause:
+        time = one.keys.time(self.dialect)
+        present = clause() if one.keys.mode != BOTH else clause(f" AND {one.keys.id(self.dialect)} IS NOT NULL")
+        until = clause(f"{time} IS NOT NULL") if limit is None else clause(f"{time} <= ", Value(limit, one.keys.time_type))
+        return clause(f"SELECT {self.text(f'max({time})')} AS v FROM {one.source} WHERE ") + until + present
+
+    def _largest_id_at(self, one: Watched, at: Any) -> Clause:
+        time, number = one.keys.time(self.dialect), one.keys.id(self.dialect)
+        same = Value(at, one.keys.time_type)
+        return clause(f"SELECT max({number}) AS v FROM {one.source} WHERE {time} = ", same)

@@ -1,0 +1,222 @@
+"""The task's side of the streaming source: what lies between two states of a table, as record batches."""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ....core import ConnectorError, SplitReader, Transient
+from ....core.options import Values
+from ....core.serde import to_json
+from ..arrow_read import Rows, rows_for
+from ..connection import Connection
+from ..dialects import Dialect, Table
+from ..fitting import Fitting, columns_text
+from ..selecting import Clause, Selected, Value, clause, joined, select, selected
+from .catalog import looked_up
+from .keys import Keys, between
+from .options import is_stream_of_tables
+from .positions import BOTH, BULK, INCREMENTING, Interval, Part, loaded
+
+_log = logging.getLogger("connectors.jdbc")
+_KEY: Final = {
+    "postgresql": "CAST({0} AS text)", "duckdb": "CAST({0} AS VARCHAR)", "mariadb": "CAST({0} AS CHAR)", "sqlite": "quote({0})",
+}  # fmt: skip
+"""The key of a row as text that is the same key again."""
+_UTC: Final = pa.timestamp("us", "UTC")
+
+
+@dataclass
+class _Marks:
+    """After how many records of a split which key was complete."""
+
+    split: Part | None = None
+    counts: list[int] = field(default_factory=lambda: [0])
+    keys: list[str] = field(default_factory=lambda: [""])
+
+
+class StreamReader(SplitReader[Part]):
+    """Reads in the order of the key, and hands on rows of one key together: a read that broke off goes on after that key.
+
+    So it does not matter if rows before it are changed or deleted meanwhile. What has no key (``bulk``) is read whole.
+    """
+
+    def __init__(self, values: Values, dialect: Dialect, schema: pa.Schema) -> None:
+        super().__init__()
+        self.values = values
+        self.dialect = dialect
+        self.schema = schema
+        self.atomic = values["incremental"] == BULK  # type: ignore[misc]
+        self._rows: Rows | None = None
+        self._connection: Connection | None = None
+        self._marks = _Marks()
+
+    def open(self) -> None:
+        """Connections are made when the first split asks for them, and made again after an outage."""
+
+    def close(self) -> None:
+        for one in (self._rows, self._connection):
+            if one is not None:
+                one.close()
+        self._rows = self._connection = None
+
+    def wake_up(self) -> None:
+        super().wake_up()
+        if self._rows is not None:
+            self._rows.cancel()
+
+    def read(self, split: Part) -> Iterator[pa.RecordBatch]:
+        return self.resume(split, 0)
+
+    def resume(self, split: Part, records: int) -> Iterator[pa.RecordBatch]:
+        if self._marks.split != split or not records:
+            self._marks = _Marks(split)
+        if records:
+            self.close()
+        marks = self._marks
+        known = bisect_right(marks.counts, records)
+        del marks.counts[known:], marks.keys[known:]
+        skip = records - marks.counts[-1]
+        for batch, key in self._read(split, marks.keys[-1]):
+            marks.counts.append(marks.counts[-1] + batch.num_rows)
+            marks.keys.append(key)
+            if skip < batch.num_rows:
+                yield batch.slice(skip)
+            skip = max(0, skip - batch.num_rows)
+
+    def _read(self, split: Part, past: str) -> Iterator[tuple[pa.RecordBatch, str]]:
+        """Rows of whole keys, and the last of these keys; only keys after ``past``."""
+        found = self._found(split)
+        if found is None:
+            return
+        try:
+            yield from whole_keys(self._selected(split, found, past))
+        except ConnectorError as error:
+            if isinstance(error, Transient) or self._found(split) is not None:
+                raise
+            _log.warning("%s was dropped while it was read", split.table)
+
+    def _found(self, split: Part) -> Selected | None:
+        """What the split reads as it is now; ``None`` for a table that is gone. A table of that name may be another."""
+        if self._connection is None:
+            self._connection = self.dialect.connect_to_read()
+        if not is_stream_of_tables(self.values):
+            return selected(self.values, self._connection)
+        table = Table(split.table)
+        there = looked_up(self._connection, table)
+        if there is None or (split.oid is not None and there.oid != split.oid):
+            _log.warning("%s is gone: the rest of it is not read", split.table)
+            return None
+        source = self.dialect.table(table)
+        return Selected(source, tuple(self.dialect.described(self._connection, source)), table)
+
+    def _selected(self, split: Part, found: Selected, past: str) -> Iterator[tuple[pa.RecordBatch, pa.Array | None]]:
+        if self._rows is None:
+            self._rows = rows_for(self.dialect, self.values["fetchsize"])
+        keys = _keys(split, found)
+        fitting = self._fitting(found)
+        where, order = self._where(split, keys, past), keys.order(self.dialect)
+        marked = [_KEY[self.dialect.name].format(_first(keys, self.dialect)) + " AS connectors_key"] if order else []
+        statement = select(found.source, [*fitting.expressions, *marked], where, order)
+        for batch in self._rows.batches(statement, [*fitting.kinds, *[pa.string()] * len(marked)]):
+            if batch.num_rows:
+                rows = batch.select(range(len(fitting.kinds)))
+                made = self._made(split, found, fitting.fit(rows))
+                yield made, batch.columns[-1].cast(pa.string()) if marked else None
+
+    def _where(self, split: Part, keys: Keys, past: str) -> Clause:
+        ids: Sequence[Interval] = split.ids
+        if past and keys.mode == INCREMENTING:
+            done = int(past)
+            ids = [(max(done, (first or done + 1) - 1) + 1, last) for first, last in ids if last > done]
+        rows = between(keys, self.dialect, loaded(split.after), loaded(split.upto), ids)
+        if not past or keys.mode == INCREMENTING:
+            return rows
+        key = Value(_literal(past) if self.dialect.name == "sqlite" else past, keys.time_type)
+        return joined([rows, clause(f"{keys.time(self.dialect)} > ", key)], " AND ")
+
+    def _fitting(self, found: Selected) -> Fitting:
+        schema = row_schema(found, ntz=self._ntz) if is_stream_of_tables(self.values) else self.schema
+        return Fitting(self.dialect, found, schema, self.values["timeZone"])
+
+    @property
+    def _ntz(self) -> bool:
+        return bool(self.values["preferTimestampNTZ"])
+
+    def _made(self, split: Part, found: Selected, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """``rows`` as they are, or as JSON where many tables share a stream."""
+        if not is_stream_of_tables(self.values):
+            return rows
+        columns = {"table": pa.repeat(split.table, rows.num_rows), "row": pa.array(map(to_json, rows.to_pylist()), pa.string())}
+        columns["schema"] = pa.repeat(columns_text(found, ntz=self._ntz), rows.num_rows)
+        return pa.RecordBatch.from_arrays([columns[name] for name in self.schema.names], schema=self.schema)
+
+
+def whole_keys(
+    batches: Iterator[tuple[pa.RecordBatch, pa.Array | None]],
+) -> Iterator[tuple[pa.RecordBatch, str]]:
+    """``batches``, whose rows are in the order of their keys, cut so that each ends with the last row of a key."""
+    waiting: list[pa.RecordBatch] = []
+    key = ""
+    for rows, keys in batches:
+        if keys is None:
+            yield rows, ""
+            continue
+        first = pc.index(keys, keys[-1]).as_py()
+        if waiting and (first or keys[0].as_py() != key):
+            if keys[0].as_py() == key:
+                yield _one([*waiting, rows.slice(0, first)]), keys[first - 1].as_py()
+            else:
+                yield _one(waiting), key
+                if first:
+                    yield rows.slice(0, first), keys[first - 1].as_py()
+            waiting = []
+        elif first:
+            yield rows.slice(0, first), keys[first - 1].as_py()
+        waiting.append(rows.slice(first))
+        key = keys[-1].as_py()
+    if waiting:
+        yield _one(waiting), key
+
+
+def _one(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+
+
+def row_schema(found: Selected, *, ntz: bool) -> pa.Schema:
+    """The columns of a row that becomes JSON."""
+    return pa.schema([(one.name, _kind(one.kind if one.kind is not None else pa.string(), ntz)) for one in found.columns])
+
+
+def _kind(kind: pa.DataType, ntz: bool) -> pa.DataType:
+    if pa.types.is_list(kind):
+        return pa.list_(_kind(kind.value_type, ntz))
+    return _UTC if pa.types.is_timestamp(kind) and not ntz else kind
+
+
+def _keys(split: Part, found: Selected) -> Keys:
+    """The key of a split, with the types that its columns have now."""
+    if split.mode == BULK:
+        return Keys(BULK)
+    types = {name: found.wanted("incrementingColumn", name).sql for name in split.by}
+    number = split.by[-1] if split.mode in (INCREMENTING, BOTH) else ""
+    times = tuple(name for name in split.by if name != number)
+    return Keys(split.mode, number, times, types[times[0]] if times else "", types[number] if number else "")
+
+
+def _literal(text: str) -> Any:
+    """What SQLite's ``quote`` says of a value."""
+    if text.startswith("'"):
+        return text[1:-1].replace("''", "'")
+    return float(text) if set(text) & set(".eE") else int(text)
+
+
+def _first(keys: Keys, dialect: Dialect) -> str:
+    """What rows are ordered by first, as SQL."""
+    return keys.id(dialect) if keys.mode == INCREMENTING else keys.time(dialect)

@@ -1,0 +1,180 @@
+"""The source of ``connectors.jdbc``."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import zoneinfo
+from collections.abc import Iterator
+from functools import cached_property
+from importlib import import_module
+from typing import Any
+
+import pyarrow as pa
+
+from ...core import (
+    REQUIRED,
+    Duration,
+    Flag,
+    Int,
+    Misconfigured,
+    Options,
+    Problem,
+    Size,
+    Source,
+    SplitEnumerator,
+    SplitReader,
+    Text,
+)
+from ...core.options import Values
+from .batch import BatchEnumerator, RangeReader
+from .dialects import Dialect, dialect_of
+from .dialects.postgresql import PostgreSql
+from .fitting import columns_text
+from .incremental.options import INCREMENTAL, check_incremental, is_stream_of_tables
+from .selecting import NAME, check_selection, selected
+from .url import Address, parse
+
+_log = logging.getLogger(NAME)
+
+_WRITES = "is an option of the sink; this source reads."
+_KERBEROS = "is not supported: give user and password, or sslcert and sslkey in the url."
+REFUSED = {
+    **dict.fromkeys(
+        (
+            "batchsize", "truncate", "cascadeTruncate", "createTableOptions", "createTableColumnTypes", "isolationLevel",
+            "operation", "keyColumns", "updateColumns", "deleteColumn", "createTable", "evolveSchema",
+        ),
+        _WRITES,
+    ),
+    **dict.fromkeys(("keytab", "principal", "refreshKrb5Config", "connectionProvider"), _KERBEROS),
+    "customSchema": "is not supported: give .schema(…), which may also leave columns out.",
+    "prepareQuery": "is not needed: write WITH … at the beginning of the query itself.",
+    "hint": "is not supported: write it into the query.",
+}  # fmt: skip
+_NO_MEANING = (
+    "pushDownPredicate", "pushDownAggregate", "pushDownLimit", "pushDownOffset", "pushDownTableSample",
+)  # fmt: skip
+_LEAST_SPLIT = 10 << 20
+
+
+class JdbcSource(Source):
+    """The rows of a table or a query of PostgreSQL, SQLite, DuckDB or MariaDB.
+
+    Options: ``url`` (required; JDBC's or SQLAlchemy's), ``user``, ``password``; ``dbtable`` (``name``, ``schema.name``, quoted,
+    or ``(select …) alias``) or ``query``; ``partitionColumn`` (numbers, text, dates, times, uuids: whatever the database can
+    order; by default a key that is one column, if ``numPartitions`` is above 1), ``numPartitions`` (with a
+    ``partitionColumn`` as many as keep each below ``maxSplitMemorySize``, 64MB, at least 10MB; else 1), ``lowerBound`` with
+    ``upperBound`` (found: the ranges then have about the same number of rows, also under skew; given, they are cut into equal
+    steps; they leave no row out), ``fetchsize`` (rows of a block; 0: 4 MB on PostgreSQL, 10,000 rows elsewhere),
+    ``timeZone`` (UTC: of times without a zone), ``preferTimestampNTZ`` (false: times without a zone are ``timestamp``),
+    ``snapshot`` (true: on PostgreSQL all partitions of an action see one moment), ``sessionInitStatement``,
+    ``request.timeout`` (30s, also ``queryTimeout``; for connecting and for locks). Spark's ``driver`` and ``pushDown…``
+    are accepted and mean nothing here. ``.schema(…)`` may leave columns out and give others a type; JSON becomes arrays,
+    structs and maps by it.
+
+    Types without an equal in Spark (uuid, json, enums, intervals, times of a day, network addresses) are text. A numeric
+    without a precision is decimal(38,18), whole numbers of SQLite have 64 bits, arrays of PostgreSQL and DuckDB are arrays.
+
+    As a stream: ``incremental`` or ``tables``, see :mod:`connectors.systems.jdbc.incremental`.
+    """
+
+    name = "jdbc"
+    conditions = "as a stream: incremental or tables; rows are not changed behind the position"
+    options = (
+        Options(
+            {
+                "url": Text(REQUIRED),
+                "dbtable": Text(None),
+                "query": Text(None),
+                "user": Text(None),
+                "password": Text(None),
+                "driver": Text(None),
+                "partitionColumn": Text(None),
+                "lowerBound": Text(None),
+                "upperBound": Text(None),
+                "fetchsize": Int(0, at_least=0),
+                "maxSplitMemorySize": Size(64 << 20, at_least=_LEAST_SPLIT),
+                "timeZone": Text("UTC"),
+                "preferTimestampNTZ": Flag(False),
+                "snapshot": Flag(True),
+                "sessionInitStatement": Text(None),
+                "request.timeout": Duration(30.0),
+                **{name: Flag(None) for name in _NO_MEANING},
+            },
+            refused=REFUSED,
+            alias={"queryTimeout": "request.timeout"},
+        )
+        | INCREMENTAL
+    )
+
+    def __init__(self, values: Values, *, streaming: bool = False) -> None:
+        super().__init__(values, streaming=streaming)
+        if values["driver"]:
+            _log.info("driver is not needed: the url says which database it is")
+        if streaming and not self.is_incremental:
+            text = "missing; a stream needs incremental (incrementing, timestamp, timestamp+incrementing, bulk) or tables."
+            raise Misconfigured(NAME, [Problem("incremental", text)])
+
+    @classmethod
+    def check(cls, values: Values) -> Iterator[Problem]:
+        try:
+            parse(values["url"], values["user"], values["password"])
+        except ValueError as wrong:
+            yield Problem("url", str(wrong))
+        if not is_stream_of_tables(values):
+            yield from check_selection(values)
+        yield from _check_bounds(values)
+        try:
+            zoneinfo.ZoneInfo(values["timeZone"])
+        except (KeyError, ValueError, OSError):
+            yield Problem("timeZone", f"must be a region such as Europe/Berlin; got {values['timeZone']!r}.")
+        yield from check_incremental(values)
+
+    @property
+    def is_incremental(self) -> bool:
+        """Whether a stream knows what is new."""
+        return self.values["incremental"] is not None or is_stream_of_tables(self.values)
+
+    def address(self) -> Address:
+        return parse(self.values["url"], self.values["user"], self.values["password"])
+
+    def dialect(self) -> Dialect:
+        return dialect_of(self.address(), self.values["request.timeout"])
+
+    def shares_moment(self) -> bool:
+        """Whether the partitions of a batch are read at one moment."""
+        return bool(self.values["snapshot"]) and isinstance(self.dialect(), PostgreSql)
+
+    @cached_property
+    def schema(self) -> str:  # type: ignore[override]
+        if is_stream_of_tables(self.values):
+            return str(incremental().schema_of(self))
+        with contextlib.closing(self.dialect().connect_to_read()) as connection:
+            return columns_text(selected(self.values, connection), ntz=self.values["preferTimestampNTZ"])
+
+    def enumerator(self) -> SplitEnumerator[Any]:
+        return incremental().enumerator_of(self) if self._delegates else BatchEnumerator(self)
+
+    def reader(self, schema: pa.Schema) -> SplitReader[Any]:
+        return incremental().reader_of(self, schema) if self._delegates else RangeReader(self, schema)
+
+    @property
+    def _delegates(self) -> bool:
+        """``tables`` are one stream for many tables also as a batch; ``incremental`` is for streams only."""
+        return self.streaming or is_stream_of_tables(self.values)
+
+
+def incremental() -> Any:
+    """The streaming half: ``schema_of(source)`` of ``tables``, ``enumerator_of(source)``, ``reader_of(source, schema)``."""
+    return import_module(".incremental", __package__)
+
+
+def _check_bounds(values: Values) -> Iterator[Problem]:
+    for one, other in (("lowerBound", "upperBound"), ("upperBound", "lowerBound")):
+        if values[one] is not None and values[other] is None:
+            yield Problem(other, f"missing; {one} needs it. Or leave both out: they are found.")
+    if values["lowerBound"] is not None and not values["partitionColumn"]:
+        yield Problem("partitionColumn", "missing; lowerBound and upperBound are of this column.")
+    if values["lowerBound"] is not None and values["numPartitions"] is None:
+        yield Problem("numPartitions", "missing; with lowerBound and upperBound it says how many steps there are.")

@@ -1,0 +1,126 @@
+"""Reading from PostgreSQL: ``connectors.jdbc`` against Spark's own JDBC reader.
+
+``python tests/benchmarks/bench_jdbc_read.py [--rounds 3] [--rows 5000000] [--partitions 4]`` prints rows per second in each
+round and the medians of the ratios to the best of Spark's. All read the same table of five columns in the same number of
+partitions, into Spark's ``noop``, in turns, so that what else the machine does falls on all of them; every round counts what
+came. Spark gets the exact bounds of the key and tries several fetch sizes; ours finds its ranges itself, within the time that
+is measured, and shares one snapshot. ``into arrow`` is ours in one process without Spark, against which goes the best of
+Spark's with a single partition. A Spark job over a Python source costs about a second whatever it reads, so that few rows say
+little. Spark's reader needs the driver org.postgresql:postgresql, which Spark fetches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+LIBRARY = Path(__file__).parents[2] / "lib"
+DRIVER = "org.postgresql:postgresql:42.7.4"
+FETCH_SIZES = (1000, 10_000, 100_000)
+COLUMNS = "id BIGINT PRIMARY KEY, customer INTEGER, name TEXT, amount DOUBLE PRECISION, at TIMESTAMPTZ"
+ROW = "n, n % 10000, 'customer number ' || n, n * 0.25, to_timestamp(1700000000 + n)"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rows", type=int, default=5_000_000)
+    parser.add_argument("--partitions", type=int, default=4)
+    wanted = parser.parse_args()
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(LIBRARY), os.environ.get("PYTHONPATH", "")])
+    sys.path.insert(0, str(LIBRARY))
+    from connectors.testing.child import session
+    from connectors.testing.servers import PostgresServer
+
+    spark = session("local[2,4]", {"spark.jars.packages": DRIVER, "spark.driver.memory": "2g"})
+    rates: dict[str, list[float]] = {}
+    with PostgresServer() as server:
+        fill(server, wanted.rows)
+        for turn in range(wanted.rounds + 1):
+            for name, read in ways(spark, server, wanted.rows, wanted.partitions).items():
+                begun = time.perf_counter()
+                found = read()
+                took = time.perf_counter() - begun
+                if found != wanted.rows:
+                    raise SystemExit(f"{name} has read {found} rows, not {wanted.rows}")
+                if turn:  # the first one warms up
+                    rates.setdefault(name, []).append(wanted.rows / took)
+    spark.stop()
+    report(rates)
+
+
+def ways(spark: Any, server: Any, rows: int, partitions: int) -> dict[str, Callable[[], int]]:
+    bounds = {"partitionColumn": "id", "lowerBound": 1, "upperBound": rows + 1, "numPartitions": partitions}
+    found: dict[str, Callable[[], int]] = {}
+    for size in FETCH_SIZES:
+        found[f"spark, {size}"] = lambda size=size: sparks(spark, server, {**bounds, "fetchsize": size})
+        found[f"spark, 1 partition, {size}"] = lambda size=size: sparks(spark, server, {"fetchsize": size})
+    found["ours"] = lambda: ours(spark, server, {"partitionColumn": "id", "numPartitions": partitions})
+    found["ours, same bounds"] = lambda: ours(spark, server, bounds)
+    found["ours, 1 partition"] = lambda: ours(spark, server, {})
+    found["into arrow"] = lambda: into_arrow(server)
+    return found
+
+
+def sparks(spark: Any, server: Any, options: dict[str, Any]) -> int:
+    address = {"url": server.jdbc, "user": server.user, "driver": "org.postgresql.Driver", "dbtable": "numbers"}
+    return to_noop(spark.read.format("jdbc").options(**address, **options).load())
+
+
+def ours(spark: Any, server: Any, options: dict[str, Any]) -> int:
+    address = {"url": server.jdbc, "user": server.user, "dbtable": "numbers"}
+    return to_noop(spark.read.format("connectors.jdbc").options(**address, **options).load())
+
+
+def to_noop(frame: Any) -> int:
+    """Writes all columns to nowhere and says how many rows there were."""
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as F
+
+    seen = Observation()
+    frame.observe(seen, F.count("*").alias("rows")).write.format("noop").mode("overwrite").save()
+    return int(seen.get["rows"])
+
+
+def into_arrow(server: Any) -> int:
+    from connectors.core.planning import Planner
+    from connectors.core.reading import read_slice
+    from connectors.systems.jdbc import JdbcSource
+    from connectors.systems.jdbc.fitting import columns_schema
+    from connectors.systems.jdbc.selecting import selected
+
+    source = JdbcSource.of({"url": server.jdbc, "user": server.user, "dbtable": "numbers"})
+    with contextlib.closing(source.dialect().connect_to_read()) as connection:
+        schema = columns_schema(selected(source.values, connection), ntz=False)
+    return sum(batch.num_rows for part in Planner(source).whole() for batch in read_slice(source, part, schema))
+
+
+def fill(server: Any, rows: int) -> None:
+    import psycopg
+
+    with psycopg.connect(f"host=127.0.0.1 port={server.port} user={server.user} dbname=postgres", autocommit=True) as database:
+        database.execute(f"CREATE TABLE numbers ({COLUMNS})")
+        database.execute(f"INSERT INTO numbers SELECT {ROW} FROM generate_series(1, {rows}) AS n")
+        database.execute("VACUUM ANALYZE numbers")
+
+
+def report(rates: dict[str, list[float]]) -> None:
+    for name, found in rates.items():
+        print(f"{name:<28}" + "".join(f"{rate:12,.0f}" for rate in found) + f"   median {median(found):,.0f} rows/s")
+    for single, mine in ((True, ("ours, 1 partition", "into arrow")), (False, ("ours", "ours, same bounds"))):
+        theirs = [name for name in rates if name.startswith("spark") and ("1 partition" in name) == single]
+        best = max(theirs, key=lambda name: median(rates[name]))
+        for name in mine:
+            ratios = [our / their for our, their in zip(rates[name], rates[best], strict=True)]
+            print(f"{name:<18} / {best:<28}" + "".join(f"{one:7.2f}" for one in ratios) + f"   median {median(ratios):.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,170 @@
+"""Event Hubs as a real broker stands for it: over SASL_PLAINTEXT and SASL_SSL, with and without transactions."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from connectors.core import Batch, Guarantee, Misconfigured
+from connectors.core.commit import Commit
+from connectors.core.planning import Planner
+from connectors.core.reading import read_slice
+from connectors.core.writing import stage
+from connectors.systems.event_hubs import EventHubsSink, EventHubsSource
+from connectors.systems.kafka import KafkaSink, KafkaSource
+from connectors.testing.servers import KafkaServer
+from connectors.testing.servers.certificates import certificates
+from connectors.testing.servers.kafka_server import CONNECTION_STRING
+from tests.servers import required
+from tests.systems.kafka.source_contexts import SCHEMA
+
+WITH_ENTITY = f"{CONNECTION_STRING};EntityPath=flights"
+ROWS = pa.RecordBatch.from_pydict({"key": [f"k{n}" for n in range(30)], "value": [f"row {n}" for n in range(30)]})
+VALUES = sorted(value.encode() for value in ROWS.column("value").to_pylist())
+
+
+@pytest.fixture
+def plain() -> dict[str, str]:
+    """The shared broker, which asks for the connection string, and a new event hub there."""
+    server = required(KafkaServer)
+    hub = server.create_topic(f"hub-{uuid.uuid4().hex[:12]}", 2)
+    there = {"kafka.bootstrap.servers": server.sasl_bootstrap, "kafka.security.protocol": "SASL_PLAINTEXT"}
+    return {"connectionString": CONNECTION_STRING, "eventHub": hub, **there, "retry.initialBackoff": "10ms"}
+
+
+@pytest.fixture(scope="module")
+def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
+    """A broker behind TLS; ``$ConnectionString`` may prepare no transaction whose id begins with ``no``."""
+    acls = {"authorizer_class_name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer"}
+    acls |= {"allow_everyone_if_no_acl_found": "true", "super_users": "User:ANONYMOUS"}
+    issued = certificates(tmp_path_factory.mktemp("issued"))
+    with KafkaServer(tls=issued, connection_string=WITH_ENTITY, **acls) as server:
+        server.create_topic("flights", 2)
+        admin: Any = AdminClient({"bootstrap.servers": server.bootstrap})
+        kind, place = ResourceType.TRANSACTIONAL_ID, ResourcePatternType.PREFIXED
+        who, no = "User:$ConnectionString", AclPermissionType.DENY
+        denied = AclBinding(kind, "no", place, who, "*", AclOperation.ALL, no)
+        for done in admin.create_acls([denied]).values():
+            done.result(30)
+        yield server
+
+
+@pytest.fixture
+def trusted(secure: KafkaServer) -> dict[str, str]:
+    assert secure.tls is not None
+    there = {"kafka.bootstrap.servers": secure.tls_bootstrap, "kafka.ssl.ca.location": str(secure.tls.authority)}
+    return {"connectionString": WITH_ENTITY, **there, "retry.initialBackoff": "10ms"}
+
+
+@pytest.fixture
+def hub(secure: KafkaServer) -> str:
+    return secure.create_topic(f"hub-{uuid.uuid4().hex[:12]}", 2)
+
+
+def write(sink: Any, number: int = 0, rows: pa.RecordBatch = ROWS) -> None:
+    batch = Batch(sink.sink_id(), "q", number)
+    commit = Commit(sink)
+    commit.begin(batch)
+    commit.finish(batch, [stage(sink, batch, rows.schema, 0, iter([rows]))], rows.num_rows)
+
+
+def values(source: Any) -> list[bytes]:
+    parts = Planner(source).whole()
+    return sorted(row["value"] for part in parts for one in read_slice(source, part, SCHEMA) for row in one.to_pylist())
+
+
+def test_events_are_written_and_read_by_a_connection_string(plain: dict[str, str]) -> None:
+    sink = EventHubsSink.of(plain)
+    assert sink.guarantee() is Guarantee.AT_LEAST_ONCE
+    write(sink)
+    assert values(EventHubsSource.of(plain)) == VALUES
+
+
+def test_the_entity_path_is_enough_over_tls(trusted: dict[str, str]) -> None:
+    write(EventHubsSink.of(trusted))
+    assert values(EventHubsSource.of(trusted)) == VALUES
+
+
+def test_kafka_itself_is_written_and_read_over_tls(trusted: dict[str, str], hub: str) -> None:
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+    jaas = f'{module} username="app" password="app";'
+    there = {name: value for name, value in trusted.items() if name != "connectionString"}
+    there |= {"kafka.security.protocol": "SASL_SSL", "kafka.sasl.mechanism": "PLAIN", "kafka.sasl.jaas.config": jaas}
+    write(KafkaSink.of({**there, "topic": hub}))
+    assert values(KafkaSource.of({**there, "subscribe": hub})) == VALUES
+
+
+@pytest.mark.parametrize("kind", [EventHubsSource, EventHubsSink])
+def test_a_wrong_key_is_one_clear_error_without_the_key_in_it(plain: dict[str, str], kind: Any) -> None:
+    wrong = {**plain, "connectionString": CONNECTION_STRING.replace("SharedAccessKey=s", "SharedAccessKey=wrong-key")}
+    with pytest.raises(Misconfigured, match=r"connectors.event_hubs(.|\n)*refuses the key \"k\"") as told:
+        values(kind.of(wrong)) if kind is EventHubsSource else write(kind.of(wrong))
+    assert [problem.option for problem in told.value.problems] == ["connectionString"]
+    assert "wrong-key" not in str(told.value)
+
+
+def test_a_server_that_nobody_vouches_for_is_not_given_the_key(
+    trusted: dict[str, str], secure: KafkaServer, tmp_path: Path
+) -> None:
+    others = {**trusted, "kafka.ssl.ca.location": str(certificates(tmp_path).authority)}
+    for attempt in (lambda: values(EventHubsSource.of(others)), lambda: write(EventHubsSink.of(others))):
+        with pytest.raises(Misconfigured, match=r"kafka.ssl.ca.location(.|\n)*no secure connection") as told:
+            attempt()
+        assert WITH_ENTITY not in str(told.value)
+
+
+def test_a_service_that_has_transactions_makes_the_sink_exactly_once(
+    trusted: dict[str, str], hub: str, tmp_path: Path
+) -> None:
+    given = {**trusted, "topic": hub, "transactionalIdPrefix": hub, "stagingLocation": str(tmp_path)}
+    sink = EventHubsSink.of(given)
+    assert sink.guarantee() is Guarantee.EXACTLY_ONCE
+    write(sink)
+    commit = Commit(EventHubsSink.of(given))
+    assert commit.begin(Batch(sink.sink_id(), "q", 0)).name != "WRITE", "a replay finds the batch"
+    assert values(EventHubsSource.of({**trusted, "subscribe": hub})) == VALUES
+
+
+def test_a_service_without_transactions_leaves_the_sink_at_least_once(
+    trusted: dict[str, str], hub: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    sink = EventHubsSink.of({**trusted, "topic": hub, "transactionalIdPrefix": f"no-{hub}"})
+    with caplog.at_level(logging.WARNING, "connectors.event_hubs"):
+        assert sink.guarantee() is Guarantee.AT_LEAST_ONCE
+    assert "the service has no transactions" in caplog.text
+    write(sink)
+    assert values(EventHubsSource.of({**trusted, "subscribe": hub})) == VALUES
+
+
+@pytest.mark.parametrize("option", [{"guarantee": "exactly-once"}, {"operation": "upsert"}])
+def test_exactly_once_by_name_is_refused_by_a_service_without_transactions(
+    trusted: dict[str, str], hub: str, option: dict[str, str]
+) -> None:
+    sink = EventHubsSink.of({**trusted, "topic": hub, "transactionalIdPrefix": f"no-{hub}", **option})
+    with pytest.raises(Misconfigured, match="needs transactions, which this service does not have") as told:
+        write(sink)
+    assert [problem.option for problem in told.value.problems] == list(option)
+
+
+def test_an_event_above_one_megabyte_is_set_aside(plain: dict[str, str], tmp_path: Path) -> None:
+    letters = {"errors": "deadLetter", "deadLetterPath": str(tmp_path)}
+    rows = pa.RecordBatch.from_pydict({"value": ["x" * 900_000, "y" * 1_060_000, "z"]})
+    write(EventHubsSink.of({**plain, **letters}), rows=rows)
+    assert [len(value) for value in values(EventHubsSource.of(plain))] == [900_000, 1]
+    (letter,) = [one for file in tmp_path.glob("*.parquet") for one in pq.read_table(file).to_pylist()]
+    assert letter["source"].startswith("event_hubs")

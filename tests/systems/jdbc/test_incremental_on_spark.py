@@ -1,0 +1,86 @@
+"""A table as a stream on Spark, and a stream of tables that becomes one Delta table for each."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectors.core.errors import Misconfigured
+from connectors.systems.jdbc import fan_out
+from connectors.testing.spark_suites import SparkSourceSuite
+
+from . import incremental_contexts as contexts
+from .test_incremental_tables import Sqlite
+
+
+class WithoutTimes(contexts.StreamContext):
+    """By a query, without the column that JSON would round."""
+
+    def options(self) -> dict[str, str]:
+        return {**super().options(), "dbtable": f"(SELECT id, name FROM {self.target.table}) AS rows_of_it"}
+
+    def write(self, count: int) -> list[dict[str, Any]]:
+        return [{"id": row["id"], "name": row["name"]} for row in super().write(count)]
+
+
+class TestPostgres(SparkSourceSuite):
+    class context(WithoutTimes, contexts.PostgresById):  # noqa: N801
+        pass
+
+
+@pytest.mark.soak
+class TestSqlite(SparkSourceSuite):
+    class context(WithoutTimes, contexts.SqliteById):  # noqa: N801
+        pass
+
+
+@pytest.mark.soak
+class TestDuckDb(SparkSourceSuite):
+    class context(WithoutTimes, contexts.DuckDbById):  # noqa: N801
+        pass
+
+
+def test_each_table_becomes_a_delta_table_with_its_types(spark: Any, tmp_path: Path) -> None:
+    with contextlib.closing(Sqlite(tmp_path)) as shop:
+        shop.run("CREATE TABLE items (id INTEGER PRIMARY KEY, price DECIMAL(9, 2), made DATETIME, raw BLOB, note TEXT)")
+        shop.run("INSERT INTO items VALUES (1, '12.50', '2024-05-05 10:00:00.123456', x'00ff', 'a \"quoted\" one')")
+        run(spark, shop, tmp_path)
+        shop.run("ALTER TABLE items ADD COLUMN sold BOOLEAN", "INSERT INTO items VALUES (2, NULL, NULL, NULL, NULL, 1)")
+        shop.run('CREATE TABLE "odd name" (id INTEGER PRIMARY KEY)', 'INSERT INTO "odd name" VALUES (7)')
+        run(spark, shop, tmp_path)
+    items = spark.read.format("delta").load(str(tmp_path / "copy" / "items"))
+    assert dict(items.dtypes) == {
+        "id": "bigint",
+        "price": "decimal(9,2)",
+        "made": "timestamp",
+        "raw": "binary",
+        "note": "string",
+        "sold": "boolean",
+    }
+    shown = items.selectExpr("id", "cast(price AS string)", "cast(made AS string)", "hex(raw)", "note", "sold")
+    first, second = shown.orderBy("id").collect()
+    assert tuple(first) == (1, "12.50", "2024-05-05 10:00:00.123456", "00FF", 'a "quoted" one', None)
+    assert tuple(second) == (2, None, None, None, None, True)
+    assert [row.id for row in spark.read.format("delta").load(str(tmp_path / "copy" / "odd name")).collect()] == [7]
+
+
+def run(spark: Any, shop: Sqlite, folder: Path) -> None:
+    rows = spark.readStream.format("connectors.jdbc").options(**shop.options(), includeSchema="true").load()
+    writer = rows.writeStream.foreachBatch(fan_out(str(folder / "copy"))).trigger(availableNow=True)
+    writer.option("checkpointLocation", str(folder / "checkpoint")).start().awaitTermination()
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"operation": "upsert"}, "keyColumns"),
+        ({"operation": "append", "keyColumns": {"a": ["id"]}}, "keyColumns"),
+        ({"keyColumns": {"a": "id"}}, "keyColumns"),
+    ],
+)
+def test_options_of_the_copy_that_do_not_go_together_are_named(options: dict[str, Any], named: str) -> None:
+    with pytest.raises(Misconfigured, match=named):
+        fan_out("/tmp/copy", **options)

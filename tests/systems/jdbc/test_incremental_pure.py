@@ -1,0 +1,98 @@
+"""The clocks and sets of numbers behind the positions of a stream."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from connectors.systems.jdbc.incremental.clocks import UTC, like, limit, moment_of, safe_wall
+from connectors.systems.jdbc.incremental.positions import changed, common, fingerprint, shares, without
+
+BERLIN = ZoneInfo("Europe/Berlin")
+
+
+# ---- clocks
+
+
+@pytest.mark.parametrize(
+    ("now", "safe"),
+    [
+        ("2026-10-24 12:00:00", "2026-10-24 14:00:00"),
+        ("2026-10-25 00:30:00", "2026-10-25 01:59:59.999999"),  # 02:30, which comes a second time
+        ("2026-10-25 01:30:00", "2026-10-25 02:30:00"),  # the second time
+        ("2026-10-25 00:00:00", "2026-10-25 01:59:59.999999"),
+        ("2026-03-29 00:59:59", "2026-03-29 01:59:59"),
+        ("2026-03-29 01:00:01", "2026-03-29 03:00:01"),
+    ],
+)
+def test_an_hour_that_the_clock_shows_twice_is_read_after_the_second_time(now: str, safe: str) -> None:
+    moment = datetime.datetime.fromisoformat(now).replace(tzinfo=UTC)
+    assert safe_wall(moment, BERLIN) == datetime.datetime.fromisoformat(safe)
+
+
+@given(st.datetimes(datetime.datetime(2025, 10, 20), datetime.datetime(2026, 11, 5)), st.integers(0, 100_000))
+def test_no_time_that_may_still_be_written_is_passed(now: datetime.datetime, later: int) -> None:
+    moment = now.replace(tzinfo=UTC)
+    after = (moment + datetime.timedelta(seconds=later)).astimezone(BERLIN).replace(tzinfo=None)
+    assert safe_wall(moment, BERLIN) <= after
+
+
+def test_a_day_is_read_when_it_is_over() -> None:
+    noon = datetime.datetime(2026, 5, 5, 12, tzinfo=UTC)
+    assert limit(noon, 0, "day", ZoneInfo("UTC")) == "2026-05-04"
+    assert limit(noon, 86400, "day", ZoneInfo("UTC")) == "2026-05-03"
+
+
+@pytest.mark.parametrize(
+    "plain", ["2024-05-05 12:00:00", "2024-05-05T12:00:00.5", "2024-05-05T12:00:00Z", "2024-05-05", 1714910400, 1714910400000]
+)
+def test_the_clock_is_written_as_the_column_has_its_times(plain: Any) -> None:
+    now = datetime.datetime(2026, 5, 5, tzinfo=UTC)
+    last = like(plain, now, ZoneInfo("UTC"))
+    assert type(last) is type(plain)
+    assert plain < last
+    assert moment_of(last, ZoneInfo("UTC")) in (now, now - datetime.timedelta(days=1))
+
+
+# ---- intervals
+
+SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 4)), max_size=6)
+
+
+def _ascending(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    made: list[tuple[int, int]] = []
+    for gap, length in spans:
+        first = (made[-1][1] + 2 if made else 0) + gap
+        made.append((first, first + length))
+    return made
+
+
+def _numbers(some: list[Any]) -> list[int]:
+    return [n for first, last in some for n in range(first, last + 1)]
+
+
+@given(SPANS, SPANS)
+def test_intervals_are_sets_of_numbers(one: list[tuple[int, int]], other: list[tuple[int, int]]) -> None:
+    a, b = _ascending(one), _ascending(other)
+    assert _numbers(list(without(a, b))) == sorted(set(_numbers(a)) - set(_numbers(b)))
+    assert _numbers(list(common(a, b))) == sorted(set(_numbers(a)) & set(_numbers(b)))
+
+
+@given(SPANS, st.integers(1, 9))
+def test_shares_are_disjoint_and_even(spans: list[tuple[int, int]], count: int) -> None:
+    whole = _ascending(spans)
+    found = list(shares(whole, None, count))
+    assert [n for share in found for n in _numbers(share)] == _numbers(list(whole))
+    sizes = [len(_numbers(share)) for share in found]
+    assert not sizes or max(sizes) - min(sizes) <= 1
+
+
+def test_a_fingerprint_tells_what_has_changed() -> None:
+    before = fingerprint([("a", "int"), ("b", "text")])
+    change = changed(before, [("a", "bigint"), ("c", "text")])
+    assert (change.added, change.retyped, change.gone) == (("c",), ("a",), 1)

@@ -1,0 +1,214 @@
+"""A stream of all tables of a database: tables come and go, and their columns change."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import sqlite3
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from connectors.core.errors import Fatal, Misconfigured
+from connectors.core.planning import Offset
+from connectors.systems.jdbc.connection import Connection
+from connectors.systems.jdbc.source import JdbcSource
+from connectors.testing import SourceContext
+from connectors.testing.servers import PostgresServer
+from connectors.testing.source_suite import Reading
+from tests.servers import required
+
+
+class Database(SourceContext):
+    """A database whose tables the test makes, read as one stream."""
+
+    source = JdbcSource
+    schema = pa.schema([("table", pa.string()), ("row", pa.string())])
+
+    def options(self) -> dict[str, str]:
+        return {**self.address(), "tables": ".*", "discoveryInterval": "0s", "retry.initialBackoff": "10ms"}
+
+    def address(self) -> dict[str, str]:
+        raise NotImplementedError
+
+    def connect(self) -> Connection:
+        return JdbcSource.of({**self.address(), "tables": "x"}).dialect().connect()  # type: ignore[attr-defined, no-any-return]
+
+    def run(self, *statements: str) -> None:
+        with contextlib.closing(self.connect()) as connection:
+            for sql in statements:
+                connection.execute(sql)
+
+    def write(self, count: int) -> list[dict[str, Any]]:
+        raise NotImplementedError
+
+
+class Sqlite(Database):
+    def address(self) -> dict[str, str]:
+        return {"url": f"sqlite:///{self.folder}/tables.db"}
+
+
+class DuckDb(Database):
+    def address(self) -> dict[str, str]:
+        return {"url": f"duckdb:///{self.folder}/tables.duckdb"}
+
+
+class Postgres(Database):
+    """A database of its own on the shared server."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.server = required(PostgresServer)
+        self.name = f"db_{time.monotonic_ns()}"
+        self._elsewhere(f"CREATE DATABASE {self.name}")
+
+    def address(self) -> dict[str, str]:
+        return {"url": self.server.jdbc.rsplit("/", 1)[0] + f"/{self.name}", "user": self.server.user}
+
+    def close(self) -> None:
+        self._elsewhere(f"DROP DATABASE {self.name} WITH (FORCE)")
+
+    def _elsewhere(self, sql: str) -> None:
+        address = {"url": self.server.jdbc, "user": self.server.user}
+        with contextlib.closing(JdbcSource.of({**address, "tables": "x"}).dialect().connect()) as connection:  # type: ignore[attr-defined]
+            connection.execute(sql)
+
+
+@pytest.fixture(params=[Sqlite, DuckDb, Postgres])
+def database(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Database]:
+    with contextlib.closing(request.param(tmp_path)) as made:
+        yield made
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> Sqlite:
+    return Sqlite(tmp_path)
+
+
+@pytest.fixture
+def postgres(tmp_path: Path) -> Iterator[Postgres]:
+    with contextlib.closing(Postgres(tmp_path)) as made:
+        yield made
+
+
+def read(reading: Reading, log: list[Offset]) -> dict[str, list[dict[str, Any]]]:
+    """What is new, by table."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in reading.rest(log):
+        found.setdefault(row["table"], []).append(json.loads(row["row"]))
+    return found
+
+
+def test_a_new_table_is_read_from_its_beginning(database: Database) -> None:
+    database.run("CREATE TABLE a (id INTEGER PRIMARY KEY)", "INSERT INTO a VALUES (1), (2)")
+    reading, log = Reading(database), list[Offset]()
+    assert read(reading, log) == {"a": [{"id": 1}, {"id": 2}]}
+    database.run("CREATE TABLE b (id INTEGER PRIMARY KEY)", "INSERT INTO b VALUES (1)", "INSERT INTO a VALUES (3)")
+    assert read(reading, log) == {"a": [{"id": 3}], "b": [{"id": 1}]}
+
+
+def test_a_table_that_was_dropped_ends_in_the_task_before_discovery_notices(
+    database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    database.run("CREATE TABLE a (id INTEGER PRIMARY KEY)", "CREATE TABLE b (id INTEGER PRIMARY KEY)")
+    database.run("INSERT INTO a VALUES (1)", "INSERT INTO b VALUES (1)")
+    reading, log = Reading(database), list[Offset]()
+    end = reading.planner.latest({"v": 1, "phase": "initial"})
+    log.append(end)
+    database.run("DROP TABLE a")
+    with caplog.at_level(logging.WARNING, "connectors.jdbc"):
+        assert [row["table"] for row in reading.batch(log, 0)] == ["b"]
+    assert "a is gone" in caplog.text
+    assert read(reading, log) == {}
+    database.run("INSERT INTO b VALUES (2)")
+    assert read(Reading(database), log) == {"b": [{"id": 2}]}
+
+
+def test_a_table_that_is_made_anew_is_read_from_its_beginning(postgres: Postgres) -> None:
+    postgres.run("CREATE TABLE a (id INTEGER PRIMARY KEY)", "INSERT INTO a VALUES (7)")
+    reading, log = Reading(postgres), list[Offset]()
+    read(reading, log)
+    postgres.run("DROP TABLE a", "CREATE TABLE a (id INTEGER PRIMARY KEY)", "INSERT INTO a VALUES (1)")
+    assert read(reading, log) == {"a": [{"id": 1}]}
+    postgres.run("ALTER TABLE a RENAME TO b")
+    assert read(reading, log) == {"b": [{"id": 1}]}
+    postgres.run("ALTER TABLE b RENAME TO a", "INSERT INTO a VALUES (2)")
+    assert read(reading, log) == {"a": [{"id": 2}]}
+
+
+def test_a_new_column_appears_and_is_reported(database: Database, caplog: pytest.LogCaptureFixture) -> None:
+    database.run("CREATE TABLE a (id INTEGER PRIMARY KEY)", "INSERT INTO a VALUES (1)")
+    reading, log = Reading(database), list[Offset]()
+    read(reading, log)
+    database.run("ALTER TABLE a ADD COLUMN note VARCHAR(10)", "INSERT INTO a VALUES (2, 'new')")
+    with caplog.at_level(logging.WARNING, "connectors.jdbc"):
+        assert read(Reading(database), log) == {"a": [{"id": 2, "note": "new"}]}
+    assert "new: note" in caplog.text
+
+
+def test_a_column_of_another_type_stops_the_query_unless_it_may_be_cast(postgres: Postgres) -> None:
+    postgres.run("CREATE TABLE a (id INTEGER PRIMARY KEY, n varchar(5))", "INSERT INTO a VALUES (1, '5')")
+    reading, log = Reading(postgres), list[Offset]()
+    read(reading, log)
+    postgres.run("ALTER TABLE a ALTER n TYPE varchar(9)", "INSERT INTO a VALUES (2, '6')")
+    assert read(Reading(postgres), log) == {"a": [{"id": 2, "n": "6"}]}
+    postgres.run("ALTER TABLE a ALTER n TYPE integer USING n::integer", "INSERT INTO a VALUES (3, 7)")
+    with pytest.raises(Fatal, match=r"columns of a have another type now: n\n.*onTypeChange=cast"):
+        read(Reading(postgres), log)
+    assert read(Reading(postgres, onTypeChange="cast"), log) == {"a": [{"id": 3, "n": 7}]}
+
+
+@pytest.mark.parametrize(
+    ("tables", "expected"),
+    [("orders,items", {"orders", "items"}), ('["orders"]', {"orders"}), ("o.*", {"orders", "old"}), ("order", set())],
+)
+def test_tables_are_chosen_by_a_list_or_by_an_expression_for_the_whole_name(
+    sqlite: Sqlite, tables: str, expected: set[str]
+) -> None:
+    for name in ("orders", "items", "old", "connectors_ledger"):
+        sqlite.run(f"CREATE TABLE {name} (id INTEGER PRIMARY KEY)", f"INSERT INTO {name} VALUES (1)")
+    assert set(read(Reading(sqlite, tables=tables), [])) == expected
+
+
+def test_tables_without_a_key_are_all_named_at_the_start(sqlite: Sqlite) -> None:
+    sqlite.run("CREATE TABLE a (name TEXT)", "CREATE TABLE b (x INTEGER, y INTEGER, PRIMARY KEY (x, y))")
+    with pytest.raises(Misconfigured, match=r"2 problems(.|\n)*a has no primary key(.|\n)*b has no primary key"):
+        read(Reading(sqlite), [])
+
+
+def test_names_and_values_are_never_taken_for_sql(database: Database) -> None:
+    name = 'a"; DROP TABLE b; --%s ?'
+    quoted = '"' + name.replace('"', '""') + '"'
+    database.run("CREATE TABLE b (id INTEGER PRIMARY KEY)")
+    database.run(f'CREATE TABLE {quoted} ("i""d %s" INTEGER PRIMARY KEY)', f"INSERT INTO {quoted} VALUES (1)")
+    reading, log = Reading(database), list[Offset]()
+    assert read(reading, log) == {name: [{'i"d %s': 1}]}
+    database.run(f"INSERT INTO {quoted} VALUES (2)")
+    assert read(reading, log) == {name: [{'i"d %s': 2}]}
+
+
+def test_the_schema_of_each_row_travels_with_it(sqlite: Sqlite) -> None:
+    sqlite.run("CREATE TABLE a (id INTEGER PRIMARY KEY, price DECIMAL(9, 2))", "INSERT INTO a VALUES (1, '2.50')")
+    sqlite.schema = pa.schema([*Database.schema, ("schema", pa.string())])  # type: ignore[misc]
+    ((row),) = Reading(sqlite, includeSchema="true").rest([])
+    assert row["schema"] == "`id` bigint, `price` decimal(9,2)"
+    assert json.loads(row["row"]) == {"id": 1, "price": "2.50"}
+
+
+def test_a_thousand_tables_are_found_in_seconds(tmp_path: Path) -> None:
+    sqlite = Sqlite(tmp_path)
+    with contextlib.closing(sqlite3.connect(tmp_path / "tables.db")) as raw:
+        raw.execute("BEGIN")
+        for n in range(1000):
+            raw.execute(f"CREATE TABLE t{n} (id INTEGER PRIMARY KEY, name TEXT, changed DATETIME)")
+        raw.commit()
+    enumerator = Reading(sqlite).source.enumerator()
+    began = time.monotonic()
+    with contextlib.closing(enumerator):
+        assert len(enumerator.head().tables) == 1000
+    assert time.monotonic() - began < 10

@@ -1,0 +1,233 @@
+"""Types: what our sink writes comes back as it was, what databases have beside it has a meaning, and times keep theirs."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from connectors.core import Batch
+from connectors.core.commit import Commit
+from connectors.core.errors import ConnectorError
+from connectors.core.ledger import once_query
+from connectors.core.writing import stage
+from connectors.systems.jdbc import JdbcSink
+from connectors.systems.jdbc.fitting import fitted
+from connectors.testing import same_records
+
+from .batch_reading import DATABASES, NAMES, fill, read, table_of
+from .contexts import DatabaseContext, DuckDbContext, MariaDbContext, PostgresContext, SqliteContext
+
+UTC = datetime.timezone.utc
+TIME = pa.timestamp("us", "UTC")
+NESTED = pa.struct([("a", pa.int32()), ("b", pa.list_(pa.string()))])
+SCHEMA = pa.schema(
+    [
+        ("flag", pa.bool_()), ("tiny", pa.int16()), ("small", pa.int16()), ("whole", pa.int32()), ("large", pa.int64()),
+        ("single", pa.float32()), ("real", pa.float64()), ("exact", pa.decimal128(38, 10)), ("name", pa.string()),
+        ("bytes", pa.binary()), ("day", pa.date32()), ("moment", TIME), ("wall", pa.timestamp("us")),
+        ("list", pa.list_(pa.int64())), ("nested", NESTED), ("map", pa.map_(pa.string(), pa.float64())),
+    ]
+)  # fmt: skip
+ROWS: list[dict[str, Any]] = [
+    {
+        "flag": True, "tiny": -128, "small": 32767, "whole": -(1 << 31), "large": (1 << 63) - 1, "single": 0.1, "real": 1e-300,
+        "exact": Decimal("-1234567890123456789012345678.0123456789"), "name": "ä 'quoted' \\ %s \u2028 😀",
+        "bytes": b"\x00\xff",
+        "day": datetime.date(1582, 10, 4), "moment": datetime.datetime(2024, 3, 31, 1, 30, 0, 123456, UTC),
+        "wall": datetime.datetime(2024, 3, 31, 2, 30, 0, 1), "list": [1, None, -(1 << 63)],
+        "nested": {"a": 1, "b": ["x", None]}, "map": [("k", 1.5), ("l", None)],
+    },
+    {
+        "flag": False, "tiny": 0, "small": -1, "whole": 0, "large": 0, "single": -0.5, "real": 1.7e308, "exact": Decimal(0),
+        "name": "", "bytes": b"", "day": datetime.date(9999, 12, 31), "moment": datetime.datetime(1, 1, 1, tzinfo=UTC),
+        "wall": datetime.datetime(9999, 12, 31, 23, 59, 59, 999999), "list": [], "nested": {"a": None, "b": []}, "map": [],
+    },
+    dict.fromkeys(SCHEMA.names),
+]  # fmt: skip
+
+
+def write(context: DatabaseContext, table: pa.Table) -> None:
+    sink = JdbcSink.of({**context.address(), "dbtable": context.table + "_copy", "createTable": "true"})
+    batch = Batch(sink.sink_id(), once_query(), 0)
+    Commit(sink).finish(batch, [stage(sink, batch, table.schema, 0, iter(table.to_batches()))])
+
+
+def as_text(value: Any) -> str:
+    is_map = isinstance(value, list) and value and type(value[0]) is tuple
+    return repr(dict(value)) if is_map else repr(value)
+
+
+def plain(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Maps as Python's; what a suite compares must have an order."""
+    return [{name: as_text(value) for name, value in row.items()} for row in rows]
+
+
+@pytest.mark.parametrize("kind", DATABASES, ids=NAMES)
+def test_what_the_sink_writes_comes_back_as_it_was(kind: type[DatabaseContext], tmp_path: Path) -> None:
+    with contextlib.closing(table_of(kind, "id INT", tmp_path)) as context:
+        written = pa.Table.from_pylist(ROWS if kind is not MariaDbContext else _as_mariadb_can(ROWS), SCHEMA)
+        write(context, written)
+        one = read(context, SCHEMA, dbtable=f"{context.table}_copy")
+        same_records(plain(written.to_pylist()), plain(one.rows()))
+        context.run(f"DROP TABLE {context.table}_copy")
+
+
+def _as_mariadb_can(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Its times begin in the year 1000."""
+    return [
+        {**row, "moment": row["moment"] and max(row["moment"], datetime.datetime(1000, 1, 1, tzinfo=UTC))}
+        for row in rows
+    ]
+
+
+FOUND = {
+    PostgresContext: {
+        "tiny": "smallint", "list": "string", "nested": "string", "map": "string", "exact": "decimal(38,10)",
+    },
+    SqliteContext: {
+        "whole": "bigint", "single": "double", "exact": "string", "list": "string", "nested": "string", "map": "string",
+    },
+    DuckDbContext: {"list": "string", "nested": "string", "map": "string"},
+    MariaDbContext: {"list": "string", "nested": "string", "map": "string"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", DATABASES, ids=NAMES)
+def test_the_columns_without_a_schema_of_the_user(kind: type[DatabaseContext], tmp_path: Path) -> None:
+    own = {
+        "flag": "boolean", "tiny": "smallint", "small": "smallint", "whole": "int", "large": "bigint", "single": "float",
+        "real": "double", "exact": "decimal(38,10)", "name": "string", "bytes": "binary", "day": "date", "moment": "timestamp",
+        "wall": "timestamp", **FOUND[kind],
+    }  # fmt: skip
+    with contextlib.closing(table_of(kind, "id INT", tmp_path)) as context:
+        write(context, pa.Table.from_pylist(ROWS[-1:], SCHEMA))
+        one = read(context, dbtable=f"{context.table}_copy")
+        assert one.source.schema == ", ".join(f"`{name}` {own[name]}" for name in SCHEMA.names)
+        naive = read(context, dbtable=f"{context.table}_copy", preferTimestampNTZ="true").source.schema
+        assert "`wall` timestamp_ntz" in naive
+        context.run(f"DROP TABLE {context.table}_copy")
+
+
+def test_types_that_only_postgresql_has(tmp_path: Path) -> None:
+    values = {
+        "UUID": ("'00000000-0000-0000-0000-000000000001'", "00000000-0000-0000-0000-000000000001"),
+        "JSONB": ("""'{"a": [1, 2]}'""", '{"a": [1, 2]}'),
+        "INTERVAL": ("'1 day 02:00'", "1 day 02:00:00"),
+        "TIME": ("'10:30'", "10:30:00"),
+        "INET": ("'10.0.0.1'", "10.0.0.1/32"),
+        "MONEY": ("'1.5'", "$1.50"),
+        "XML": ("'<a/>'", "<a/>"),
+        "BIT(3)": ("B'101'", "101"),
+        "CHAR(3)": ("'a'", "a  "),
+        "NUMERIC": ("1.5", Decimal("1.500000000000000000")),
+        "INT[]": ("'{1,NULL,2}'", [1, None, 2]),
+        "NUMERIC(10, 2)[]": ("'{1.5,NULL}'", [Decimal("1.50"), None]),
+        "TEXT[]": ("""'{"a,b",c}'""", ["a,b", "c"]),
+        "OID": ("4294967295", 4294967295),
+        "INT4RANGE": ("'[1,3)'", "[1,3)"),
+    }
+    body = ", ".join(f"c{n} {sql}" for n, sql in enumerate(values))
+    with contextlib.closing(table_of(PostgresContext, body, tmp_path)) as context:
+        context.run(f"CREATE TYPE {context.table}_mood AS ENUM ('calm', 'wild')")
+        context.run(f"ALTER TABLE {context.table} ADD COLUMN mood {context.table}_mood")
+        fill(context, [(*(literal for literal, _ in values.values()), "'wild'")])
+        context.run(f"INSERT INTO {context.table} (mood) VALUES (NULL)")
+        row, empty = read(context).rows()
+        assert row == {**{f"c{n}": found for n, (_, found) in enumerate(values.values())}, "mood": "wild"}
+        assert set(empty.values()) == {None}
+        texts = read(context, pa.schema([("c9", pa.string()), ("c10", pa.string())])).rows()[0]
+        assert texts == {"c9": "1.5", "c10": "{1,NULL,2}"}
+        parsed = read(context, pa.schema([("c1", pa.struct([("a", pa.list_(pa.int64()))]))])).rows()[0]
+        assert parsed == {"c1": {"a": [1, 2]}}
+
+
+def test_infinite_times_are_the_first_and_the_last(tmp_path: Path) -> None:
+    with contextlib.closing(table_of(PostgresContext, "a TIMESTAMP, b TIMESTAMPTZ, c DATE", tmp_path)) as context:
+        fill(context, [("'infinity'",) * 3, ("'-infinity'",) * 3, ("'2024-01-01'",) * 3, ("NULL",) * 3])
+        last, first, usual, none = read(context, preferTimestampNTZ="true").rows()
+        assert last["a"] == datetime.datetime(9999, 12, 31, 23, 59, 59, 999999) == last["b"].replace(tzinfo=None)
+        assert first["a"] == datetime.datetime(1, 1, 1) == first["b"].replace(tzinfo=None)
+        assert (last["c"], first["c"]) == (datetime.date(9999, 12, 31), datetime.date(1, 1, 1))
+        assert usual["c"] == datetime.date(2024, 1, 1)
+        assert set(none.values()) == {None}
+
+
+def test_types_that_only_duckdb_has(tmp_path: Path) -> None:
+    body = (
+        "h HUGEINT, u UBIGINT, i INTEGER[], s STRUCT(a INTEGER, b VARCHAR), e ENUM('x', 'y'), n TIMESTAMP_NS, g UUID, "
+    )
+    body += "v INTERVAL"
+    with contextlib.closing(table_of(DuckDbContext, body, tmp_path)) as context:
+        literal = "1234567890123456789012345678901234567, 18446744073709551615, [1, NULL], {'a': 1, 'b': 'x'}, 'y', "
+        literal += "'2024-01-01 00:00:00.000001', '00000000-0000-0000-0000-000000000001', INTERVAL 2 DAY"
+        context.run(f"INSERT INTO {context.table} VALUES ({literal})")
+        (row,) = read(context).rows()
+        assert row == {
+            "h": Decimal("1234567890123456789012345678901234567"), "u": Decimal("18446744073709551615"), "i": [1, None],
+            "s": '{"a":1,"b":"x"}', "e": "y", "n": datetime.datetime(2024, 1, 1, microsecond=1, tzinfo=UTC),
+            "g": "00000000-0000-0000-0000-000000000001", "v": "2 days",
+        }  # fmt: skip
+        struct = pa.struct([("a", pa.int32()), ("b", pa.string())])
+        assert read(context, pa.schema([("s", struct)])).rows() == [{"s": {"a": 1, "b": "x"}}]
+
+
+def test_columns_of_sqlite_are_read_as_they_were_declared_or_as_what_they_hold(tmp_path: Path) -> None:
+    body = "i INTEGER, d DECIMAL(10, 2), b BOOLEAN, t DATETIME, x"
+    with contextlib.closing(table_of(SqliteContext, body, tmp_path)) as context:
+        fill(context, [(1, "'1.5'", 1, "'2024-01-01T10:00:00'", "1.5"), (2, 2, 0, "1704103200", 2), ("NULL",) * 5])
+        query = f"SELECT *, i * 2 AS twice, 'a' || i AS name FROM {context.table}"
+        one = read(context, query=query)
+        assert one.source.schema == (
+            "`i` bigint, `d` decimal(10,2), `b` boolean, `t` timestamp, `x` double, `twice` bigint, `name` string"
+        )
+        noon = datetime.datetime(2024, 1, 1, 10, tzinfo=UTC)
+        assert one.rows()[:2] == [
+            {"i": 1, "d": Decimal("1.50"), "b": True, "t": noon, "x": 1.5, "twice": 2, "name": "a1"},
+            {"i": 2, "d": Decimal("2.00"), "b": False, "t": noon, "x": 2.0, "twice": 4, "name": "a2"},
+        ]
+        context.run(f"INSERT INTO {context.table} VALUES ('none', 1, 7, 'yesterday', NULL)")
+        for name in ("i", "b", "t"):
+            with pytest.raises(ConnectorError, match=rf'the column "{name}" is read as .*\n.*string, by \.schema'):
+                read(context, query=f"SELECT {name} FROM {context.table}").rows()
+        texts = read(context, pa.schema([("i", pa.string()), ("t", pa.string())])).rows()
+        assert texts[-1] == {"i": "none", "t": "yesterday"}
+
+
+@pytest.mark.parametrize("kind", DATABASES, ids=NAMES)
+def test_times_without_a_zone_are_of_the_given_one_also_when_the_clock_changes(
+    kind: type[DatabaseContext], tmp_path: Path
+) -> None:
+    sql = "DATETIME(6)" if kind is MariaDbContext else "DATETIME" if kind is SqliteContext else "TIMESTAMP"
+    with contextlib.closing(table_of(kind, f"t {sql}", tmp_path)) as context:
+        fill(context, [("'2024-01-01 12:00:00'",), ("'2024-03-31 02:30:00'",), ("'2024-10-27 02:30:00'",)])
+        rows = [row["t"] for row in read(context, timeZone="Europe/Berlin").rows()]
+        assert rows == [
+            datetime.datetime(2024, 1, 1, 11, tzinfo=UTC),
+            datetime.datetime(2024, 3, 31, 1, tzinfo=UTC),  # is skipped: the next there is
+            datetime.datetime(2024, 10, 27, 0, 30, tzinfo=UTC),  # comes twice: the earlier one
+        ]
+
+
+def test_numbers_that_do_not_fit_are_told_with_their_column(tmp_path: Path) -> None:
+    with contextlib.closing(table_of(PostgresContext, "n NUMERIC, m INT", tmp_path)) as context:
+        fill(context, [("1e30", 70000)])
+        with pytest.raises(ConnectorError, match="numeric field overflow"):
+            read(context).rows()
+        with pytest.raises(ConnectorError, match='"m" is read as int16'):
+            read(context, pa.schema([("m", pa.int16())])).rows()
+        assert read(context, pa.schema([("n", pa.string())])).rows() == [{"n": "1" + "0" * 30}]
+
+
+def test_lists_keep_their_borders_in_slices_and_behind_nulls() -> None:
+    column = pa.array([["0"], None, ["1", None], [], ["2"]], pa.list_(pa.string()))
+    wanted = pa.list_(pa.decimal128(5, 1))
+    for sliced in (column, column.slice(1), column.slice(2, 2), column.slice(0, 0)):
+        texts = sliced.to_pylist()
+        expected = [one and [None if value is None else Decimal(f"{value}.0") for value in one] for one in texts]
+        assert fitted(sliced, wanted).to_pylist() == expected
