@@ -158,6 +158,37 @@ def seal(path: str, storage_options: str, max_part_size: str) -> None:
     click.echo(f"{count} {'file' if count == 1 else 'files'} sealed in {path}")
 
 
+@main.group()
+def kafka() -> None:
+    """Looks after what connectors.kafka leaves in a cluster."""
+
+
+@kafka.command()
+@click.option("--bootstrap", required=True, metavar="HOST:PORT", help="Brokers, as kafka.bootstrap.servers.")
+@click.option("--prefix", required=True, help="How the transactional ids begin: the sink's transactionalIdPrefix.")
+@click.option("--abort", is_flag=True, help="End them: their records are never seen by readers with read_committed.")
+@click.option(
+    "--config", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="More settings: name=value lines."
+)
+def transactions(bootstrap: str, prefix: str, abort: bool, config: Path | None) -> None:
+    """Lists open transactions, which keep readers waiting, and with --abort ends them.
+
+    The Python client has no calls for this (KIP-664). The list is read from the brokers' own topic __transaction_state, which
+    its user must be allowed to read; a transaction is ended by taking over its id, as the next start of its query does. That
+    also shuts out a query that is still running: it begins its batch again. If the brokers do not show the list, --abort takes
+    the prefix itself for an id.
+    """
+    from connectors.core.errors import ConnectorError
+    from connectors.systems.kafka.transactions import settings, told
+
+    given = settings(bootstrap, config.read_text() if config else "")
+    try:
+        for line in told(given, prefix, abort=abort):
+            click.echo(line)
+    except ConnectorError as error:
+        raise click.ClickException(str(error)) from None
+
+
 def _bundle(target: str | None, variables: tuple[str, ...]) -> Bundle:
     from connectors.bundle import load
 

@@ -31,7 +31,7 @@ def consumed(bootstrap: str, topic: str, partitions: int = 2, isolation: str = "
     reader: Any = Consumer({**settings, "isolation.level": isolation, "enable.partition.eof": True})
     places = [TopicPartition(topic, number, 0) for number in range(partitions)]
     until = time.monotonic() + 60
-    while isolation == "read_committed" and not all(_is_decided(bootstrap, place) for place in places):
+    while isolation == "read_committed" and not all(is_decided(bootstrap, place) for place in places):
         assert time.monotonic() < until, "a transaction that nobody ends keeps readers waiting"
         time.sleep(0.05)
     reader.assign(places)
@@ -50,7 +50,7 @@ def consumed(bootstrap: str, topic: str, partitions: int = 2, isolation: str = "
     reader.close()
 
 
-def _is_decided(bootstrap: str, place: TopicPartition) -> bool:
+def is_decided(bootstrap: str, place: TopicPartition) -> bool:
     """True when no transaction is open: a commit is answered before its markers are in every partition."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
     ends = [

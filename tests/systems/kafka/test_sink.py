@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-import uuid
 from pathlib import Path
 from typing import Any
 
@@ -18,67 +17,15 @@ from confluent_kafka.admin import AdminClient
 from connectors.core import Batch, CommitRefused, Guarantee, Misconfigured, Poison, Transient
 from connectors.core.commit import Commit
 from connectors.core.ledger import Entry
-from connectors.core.writing import stage
-from connectors.systems.kafka import KafkaSink
+from connectors.systems.kafka import session as sessions
 from connectors.systems.kafka.book import Book
 from connectors.systems.kafka.committer import publish
 from connectors.systems.kafka.session import session
 from connectors.testing.engine import in_a_child
-from connectors.testing.servers import KafkaServer
-from tests.servers import required
 
-from .sink_contexts import consumed
+from .sink_target import TEXT, Target, forget_sessions, murmur2, rows
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-
-
-class Target:
-    """A new topic, and batches that are written to it as the driver and its tasks would."""
-
-    def __init__(self, folder: Path, partitions: int = 2, **config: str) -> None:
-        self.server = required(KafkaServer)
-        self.partitions = partitions
-        self.topic = self.server.create_topic(f"s-{uuid.uuid4().hex[:12]}", partitions, **config)
-        self.folder = folder
-        self.number = -1
-
-    def sink(self, **options: Any) -> KafkaSink:
-        given = {
-            "kafka.bootstrap.servers": self.server.bootstrap,
-            "topic": self.topic,
-            "transactionalIdPrefix": self.topic,
-            "stagingLocation": self.folder / "stage",
-            "retry.maxRetries": 0,
-            **{name.replace("__", "."): value for name, value in options.items()},
-        }
-        sink = KafkaSink.of({name: value for name, value in given.items() if value is not None})
-        assert isinstance(sink, KafkaSink)
-        return sink
-
-    def write(
-        self, rows: list[dict[str, Any]], schema: dict[str, Any], number: int | None = None, **options: Any
-    ) -> None:
-        """One batch, in one task."""
-        sink = self.sink(**options)
-        self.number = self.number + 1 if number is None else number
-        batch, columns = Batch(sink.sink_id(), "query", self.number), pa.schema(schema)
-        records: Any = pa.RecordBatch.from_pylist(rows, columns)
-        commit = Commit(sink)
-        commit.begin(batch)
-        commit.finish(batch, [stage(sink, batch, columns, 0, iter([records]))])
-
-    def messages(self, isolation: str = "read_committed") -> list[Any]:
-        return list(consumed(self.server.bootstrap, self.topic, self.partitions, isolation))
-
-    def values(self, isolation: str = "read_committed") -> list[str]:
-        return sorted(message.value().decode() for message in self.messages(isolation))
-
-
-TEXT = {"key": pa.string(), "value": pa.string()}
-
-
-def rows(*numbers: int) -> list[dict[str, Any]]:
-    return [{"key": str(number % 3), "value": f"v{number}"} for number in numbers]
 
 
 @pytest.fixture
@@ -124,22 +71,7 @@ def test_keys_go_to_the_partitions_that_kafka_gives_them(tmp_path: Path) -> None
     target = Target(tmp_path, partitions=4)
     target.write([{"key": key, "value": "v"} for key in ("a", "b", "order-1", "order-2", "ü")], TEXT)
     found = {message.key().decode(): message.partition() for message in target.messages()}
-    assert found == {key: _murmur2(key.encode()) % 4 for key in found}
-
-
-def _murmur2(data: bytes) -> int:
-    """Kafka's default partitioner, as its documentation gives it."""
-    m, mask = 0x5BD1E995, 0xFFFFFFFF
-    h = (0x9747B28C ^ len(data)) & mask
-    for at in range(0, len(data) - len(data) % 4, 4):
-        k = int.from_bytes(data[at : at + 4], "little") * m & mask
-        k = (k ^ k >> 24) * m & mask
-        h = h * m & mask ^ k
-    tail = data[len(data) - len(data) % 4 :]
-    if tail:
-        h = (h ^ int.from_bytes(tail, "little")) * m & mask
-    h = (h ^ h >> 13) * m & mask
-    return (h ^ h >> 15) & 0x7FFFFFFF
+    assert found == {key: murmur2(key.encode()) % 4 for key in found}
 
 
 def test_values_are_serialized_by_their_format(target: Target) -> None:
@@ -228,10 +160,10 @@ def test_two_attempts_at_one_batch_write_it_once(target: Target) -> None:
     sink = target.sink()
     batch, schema = Batch(sink.sink_id(), "query", 0), pa.schema(TEXT)
     early = session(sink.address())
-    early.begin()
+    early.begin(early.books(0)[0])
     early.producer.produce(target.topic, b"from a zombie")
     early.producer.flush()
-    _forget(early)
+    forget_sessions()
     target.write(rows(1), TEXT)
     with pytest.raises(Transient, match="taken over"), early.guarded("x"):
         early.commit(early_book(batch))
@@ -244,16 +176,24 @@ def early_book(batch: Batch) -> Any:
     return Book().with_entry(Entry(batch.query, batch.number, 1))
 
 
-def _forget(one: Any) -> None:
-    from connectors.systems.kafka import session as module
-
-    module._open.clear()
+def test_workers_that_write_in_turns_take_over_from_each_other_without_an_error(target: Target) -> None:
+    """Each keeps its session; the target's retries are off."""
+    target.write(rows(1), TEXT)
+    first = dict(sessions._open)
+    forget_sessions()
+    target.write(rows(2), TEXT)
+    second = dict(sessions._open)
+    for number, kept in ((3, first), (4, second)):
+        sessions._open.update(kept)
+        target.write(rows(number), TEXT)
+    target.write(rows(5), TEXT)
+    assert target.values() == ["v1", "v2", "v3", "v4", "v5"]
 
 
 def test_a_batch_that_is_there_is_not_sent_again_by_who_comes_late(target: Target) -> None:
     """The late one has passed the check before its batch, and opens its session after the other has committed."""
     target.write(rows(1), TEXT)
-    _forget(None)
+    forget_sessions()
     sink = target.sink()
     late: Any = pa.RecordBatch.from_pylist([{"value": b"late"}], pa.schema({"value": pa.binary()}))
     batch = Batch(sink.sink_id(), "query", 0)
@@ -291,7 +231,7 @@ def test_a_process_that_dies_at_its_commit_leaves_rows_and_entry_or_neither(targ
         target.write(rows(2), TEXT, number=1)
 
     assert in_a_child(dies) == -signal.SIGKILL
-    _forget(None)
+    forget_sessions()
     last = Commit(target.sink()).last("query")
     assert last is not None
     assert last.batch == (0 if before else 1)
@@ -329,7 +269,7 @@ def test_an_entry_whose_offset_the_broker_forgot_is_read_from_the_ledger_topic(t
     target.write(rows(1), TEXT)
     target.write(rows(2), TEXT)
     sink = target.sink()
-    _forget(None)
+    forget_sessions()
     admin = AdminClient({"bootstrap.servers": target.server.bootstrap})
     for future in admin.delete_consumer_groups([sink.address().group]).values():
         future.result(30)
@@ -342,20 +282,6 @@ def test_an_entry_whose_offset_the_broker_forgot_is_read_from_the_ledger_topic(t
     assert last.batch == 1
     target.write(rows(2), TEXT, number=1)
     assert target.values() == ["v1", "v2"]
-
-
-def test_a_broker_that_is_killed_in_mid_batch_and_comes_back_has_the_batch_once(target: Target) -> None:
-    target.write(rows(*range(100)), TEXT)
-    ours = session(target.sink().address())
-    ours.begin()
-    for number in range(1000):
-        ours.producer.produce(target.topic, f"half {number}")
-    ours.producer.poll(0.1)
-    target.server.kill()
-    target.server.relaunch()
-    ours.give_up()
-    target.write(rows(*range(100, 200)), TEXT, retry__maxRetries=5, retry__initialBackoff="100ms")
-    assert target.values() == sorted(f"v{number}" for number in range(200))
 
 
 def test_a_timeout_above_the_brokers_is_refused_with_both_numbers(target: Target) -> None:

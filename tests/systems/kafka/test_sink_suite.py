@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
 from connectors.testing import SinkSuite
+from connectors.testing.engine import in_a_child
+from connectors.testing.faults import Action, Point
+from connectors.testing.sink_suite import Writing
 
+from .forgetful import ForgetfulStaged
 from .sink_contexts import AtLeastOnceContext, KafkaContext
 
 
@@ -29,3 +34,13 @@ class TestAtLeastOnce(FewerKills):
 @pytest.mark.soak
 class TestEverySeed(SinkSuite):
     context = KafkaContext
+
+
+def test_the_kit_sees_what_a_sink_without_memory_writes_twice(tmp_path: Path) -> None:
+    target = ForgetfulStaged(tmp_path)
+    writing = Writing(target, tmp_path, "foreach_batch")
+    writing.injector.arm(Point.COMMIT_AFTER, Action.KILL)
+    assert in_a_child(writing.engine().run) == -9
+    writing.engine().run()
+    with pytest.raises(AssertionError, match="10 duplicated"):
+        writing.expect()

@@ -25,6 +25,10 @@ class Fenced(Transient):
     """Another attempt at the same batch, or another run of the query, has taken over: the ledger tells what it did."""
 
 
+class Stuck(Transient):
+    """The client waits for a broker that does not come back to it. A new client finds its way."""
+
+
 def explained(error: Any, what: str, told: Sequence[tuple[str, str]] = ()) -> ConnectorError:
     """The error to raise for a ``KafkaException``; ``told`` are what the client reported meanwhile, the cause too."""
     name, text = error_of(error), error.args[0].str()

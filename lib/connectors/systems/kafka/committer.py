@@ -13,6 +13,7 @@ from ...core.ledger import Entry
 from ...core.rejects import Rejects
 from ...core.sink import Batch, Committable, GlobalCommitter
 from .book import Book
+from .client_errors import Fenced, Stuck
 from .producing import Feeder
 from .records import last_of_each_key
 from .session import BOOK, SEEN, Session, session
@@ -82,17 +83,36 @@ def publish(
     entry: Callable[[int], Entry],
 ) -> bool:
     """One transaction with ``records`` and ``entry`` (which is told their number). False if the batch was there already."""
-    ours = session(sink.address())
+    begun = _begun(sink, query, number)
+    if begun is None:
+        return False
+    ours, book = begun
     with ours.guarded(f"batch {number} cannot be written"):
-        book = ours.books(BOOK)[0]
-        if _is_there(book, query, number):
-            return False
-        ours.begin()
         sent = send(sink, ours, records, rejects)
         if rejects.count:
             rejects.decide()
         ours.commit(book.with_entry(entry(sent)))
     return True
+
+
+def _begun(sink: KafkaSink, query: str, number: int) -> tuple[Session, Book] | None:
+    """A session with an open transaction, and the book; ``None`` if the batch is there already.
+
+    Spark gives batches to its workers in turns, and each of them keeps a session: the last one that wrote has the id. And
+    brokers may have been restarted since.
+    """
+    ours = session(sink.address())
+    try:
+        with ours.guarded(f"batch {number} cannot be begun"):
+            book = ours.books(BOOK)[0]
+            if _is_there(book, query, number):
+                return None
+            ours.begin(book)
+        return ours, book
+    except (Fenced, Stuck):
+        if ours.fresh:
+            raise
+        return _begun(sink, query, number)
 
 
 def send(sink: KafkaSink, ours: Session, records: Iterable[pa.RecordBatch], rejects: Rejects) -> int:

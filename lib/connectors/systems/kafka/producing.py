@@ -11,11 +11,15 @@ import pyarrow as pa
 
 from ...core.errors import Misconfigured, Problem, Transient
 from ...core.rejects import Rejects
+from .library import COPIED, MESSAGE, UNASSIGNED, Library, library
+from .memory import places_of
 from .records import readable, sizes
 from .topics import Topics
 
 _CHUNK: Final = 10_000
 _POLL: Final = 0.02
+_BY_RECORD: Final = frozenset({"headers", "topic", "timestamp", "partition"})
+"""Columns that no call for whole batches takes; the client's own one passes over partitions in silence."""
 
 
 class Feeder:
@@ -35,6 +39,7 @@ class Feeder:
         self._bytes = int(config["queue.buffering.max.kbytes"]) * 1024
         self._batch = int(config["batch.size"])
         self._since_empty = 0
+        self._batches = Batches.of(producer) if "transactional.id" in config else None
 
     def feed(self, records: pa.RecordBatch, rejects: Rejects) -> int:
         """Queues ``records`` and returns how many; those that their topic cannot take go to ``rejects``."""
@@ -52,16 +57,17 @@ class Feeder:
         return int(records.num_rows)
 
     def _queue(self, records: pa.RecordBatch) -> None:
-        columns = records.schema.names
-        batches = hasattr(self.producer, "produce_batch")  # newer clients only
-        if not batches or {"headers", "topic", "timestamp"} & set(columns):  # the client's batches have none of these
+        if _BY_RECORD & set(records.schema.names):
             self._one_by_one(records)
-            return
-        messages = records.select([name for name in columns if name != "order"]).to_pylist()
-        if "partition" in columns:
-            for message in messages:
-                if message["partition"] is None:
-                    del message["partition"]
+        elif self._batches is not None:
+            self._batches.produce(str(self.topic), records)
+        elif hasattr(self.producer, "produce_batch"):  # newer clients only
+            self._at_once(records)
+        else:
+            self._one_by_one(records)
+
+    def _at_once(self, records: pa.RecordBatch) -> None:
+        messages = records.select([name for name in records.schema.names if name != "order"]).to_pylist()
         if self.producer.produce_batch(self.topic, messages) < len(messages):
             error = next(message["_error"] for message in messages if message.get("_error") is not None)
             raise Transient(f"records were not queued: {error}")
@@ -112,6 +118,46 @@ class Feeder:
             if time.monotonic() > until:
                 raise Transient("the brokers take no records: the producer's queue stays full")
         self._since_empty = size if not len(self.producer) else self._since_empty + size
+
+
+class Batches:
+    """Queues records by the client's C functions, straight from Arrow's memory.
+
+    Nobody is told of the single record that fails: a transaction is, when it is to be committed. Partitions are those of
+    Kafka's own partitioning: in a transaction, the library sends nothing to ones that are given by record.
+    """
+
+    def __init__(self, producer: Any, functions: Library, handle: int) -> None:
+        self._producer = producer  # it owns what the handle means
+        self._functions = functions
+        self._handle = handle
+
+    @classmethod
+    def of(cls, producer: Any) -> Batches | None:
+        """``None`` where the C functions cannot be used."""
+        functions = library()
+        handle = functions.handle(producer) if functions is not None else None
+        return cls(producer, functions, handle) if functions is not None and handle is not None else None
+
+    def produce(self, topic: str, records: pa.RecordBatch) -> None:
+        """Queues all of ``records``, for which there must be room. Raises ``Transient`` if one was refused."""
+        messages = np.zeros(records.num_rows, MESSAGE)
+        held = []  # the addresses are those of these arrays
+        for side, place, length in (("key", "key", "key_len"), ("value", "payload", "len")):
+            if side in records.schema.names:
+                held.append(records.column(side).cast(pa.binary()))
+                messages[place], messages[length] = places_of(held[-1])
+        name = self._functions.topic_new(self._handle, topic.encode(), None)
+        if not name:
+            raise Transient(f"the topic {topic} is not known to the client")
+        try:
+            count = len(messages)
+            queued = self._functions.produce_batch(name, UNASSIGNED, COPIED, messages.ctypes.data, count)
+        finally:
+            self._functions.topic_destroy(name)
+        if queued < count:
+            code = int(messages["err"][messages["err"] != 0][0])
+            raise Transient(f"records were not queued: {self._functions.err2name(code).decode()}")
 
 
 def _chunks(size: Any, most: int) -> list[tuple[int, int]]:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import logging
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 import pyarrow as pa
 
 from ...core import DataLoss, SplitReader, Transient
 from . import consumers
 from .failures import client, error_of, failed, meaning
+from .fetching import Event, PlainFetch, fetch_of
 from .positions import Range, named
 
 _log = logging.getLogger("connectors.kafka")
@@ -21,8 +22,6 @@ _WAIT: Final = 0.1  # seconds; how soon the end of a partition is noticed behind
 _SETTLE: Final = 5.0  # seconds at the end of a partition that should be longer, before it is called shrunk
 _GONE: Final = frozenset({"UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"})
 _WAY_OUT: Final = "set failOnDataLoss=false to go on without what is lost"
-
-HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
 class KafkaReader(SplitReader[Range]):
@@ -39,6 +38,7 @@ class KafkaReader(SplitReader[Range]):
         self.fail = fail
         self.patience = patience
         self._kept: consumers.Kept | None = None
+        self._fetch: PlainFetch
         self._marks: tuple[Range | None, list[int], list[int]] = (None, [0], [0])
 
     def open(self) -> None:
@@ -59,55 +59,48 @@ class KafkaReader(SplitReader[Range]):
         known = bisect_right(counts, records)
         del counts[known:], offsets[known:]
         skip = records - counts[-1]
-        for messages, following in self._messages(split, offsets[-1]):
-            counts.append(counts[-1] + len(messages))
+        for batch, following in self._batches(split, offsets[-1]):
+            counts.append(counts[-1] + batch.num_rows)
             offsets.append(following)
-            if skip < len(messages):
-                yield self._batch(split, messages[skip:] if skip else messages)
-            skip = max(0, skip - len(messages))
+            if skip < batch.num_rows:
+                yield batch.slice(skip) if skip else batch
+            skip = max(0, skip - batch.num_rows)
 
-    def _messages(self, split: Range, offset: int) -> Iterator[tuple[list[Any], int]]:
+    def _batches(self, split: Range, offset: int) -> Iterator[tuple[pa.RecordBatch, int]]:
         """The records from ``offset`` on, and the offset after each portion of them."""
         kept = self._kept or consumers.take(self.config)
         self._kept = kept
         what = f"{named((split.topic, split.partition))} cannot be read at offset {offset}"
         heard = time.monotonic()
+        self._fetch = fetch = fetch_of(kept.consumer, split, self.columns)
         try:
             with failed(what):
-                self._assign(split, offset)
+                fetch.assign(offset)
             while offset < split.end and not self.awake.is_set():
                 with failed(what):
-                    got = kept.consumer.consume(min(_MESSAGES, split.end - offset), _WAIT)
-                errors = [message for message in got if message.error() is not None]
-                records = [message for message in got if message.error() is None] if errors else got
-                if records:
-                    offset = records[-1].offset() + 1
-                    while records and records[-1].offset() >= split.end:
-                        records.pop()
-                if records:
-                    yield records, min(offset, split.end)
-                for message in errors:
-                    offset = self._told(split, message, offset)
-                if got:
+                    got = fetch.take(min(_MESSAGES, split.end - offset), _WAIT)
+                if len(got.offsets):
+                    offset = int(got.offsets[-1]) + 1
+                    batch = got.before(split.end)
+                    if batch.num_rows:
+                        yield batch, min(offset, split.end)
+                for event in got.events:
+                    offset = self._told(split, event, offset)
+                if len(got.offsets) or got.events:
                     heard = time.monotonic()
                 else:
                     offset = self._waited(kept, split, offset, time.monotonic() - heard)
         finally:
             if self._kept is kept:
-                kept.consumer.unassign()
+                fetch.close()
 
-    def _assign(self, split: Range, offset: int) -> None:
-        assert self._kept is not None
-        self._kept.consumer.assign([client().TopicPartition(split.topic, split.partition, offset)])
-
-    def _told(self, split: Range, message: Any, offset: int) -> int:
+    def _told(self, split: Range, event: Event, offset: int) -> int:
         """Where reading goes on after an event that is no record."""
-        name, text = message.error().name(), message.error().str()
-        if name == "_PARTITION_EOF":
-            return max(offset, int(message.offset()))
-        error = meaning(name, text, f"{named((split.topic, split.partition))} cannot be read at offset {offset}")
-        if isinstance(error, DataLoss) or name in _GONE:
-            return self._lost(split, offset, gone=name in _GONE)
+        if event.is_end:
+            return max(offset, event.offset)
+        error = meaning(event.name, event.text, f"{named((split.topic, split.partition))} cannot be read at offset {offset}")
+        if isinstance(error, DataLoss) or event.name in _GONE:
+            return self._lost(split, offset, gone=event.name in _GONE)
         raise error
 
     def _waited(self, kept: consumers.Kept, split: Range, offset: int, seconds: float) -> int:
@@ -145,34 +138,5 @@ class KafkaReader(SplitReader[Range]):
         _log.warning("%s", what)
         if not offset < low < split.end:
             return split.end
-        self._assign(split, low)
+        self._fetch.assign(low)
         return low
-
-    def _batch(self, split: Range, messages: Sequence[Any]) -> pa.RecordBatch:
-        return pa.RecordBatch.from_arrays(
-            [_COLUMNS[name](split, messages) for name in self.columns], list(self.columns)
-        )
-
-
-def _times(messages: Sequence[Any]) -> pa.Array:
-    return pa.array([message.timestamp()[1] for message in messages], pa.timestamp("ms", "UTC")).cast(_TIME)
-
-
-_TIME: Final = pa.timestamp("us", "UTC")
-_COLUMNS: Final[Mapping[str, Callable[[Range, Sequence[Any]], pa.Array]]] = {
-    "key": lambda _, messages: pa.array([message.key() for message in messages], pa.binary()),
-    "value": lambda _, messages: pa.array([message.value() for message in messages], pa.binary()),
-    "topic": lambda split, messages: pa.repeat(split.topic, len(messages)),
-    "partition": lambda split, messages: pa.repeat(pa.scalar(split.partition, pa.int32()), len(messages)),
-    "offset": lambda _, messages: pa.array([message.offset() for message in messages], pa.int64()),
-    "timestamp": lambda _, messages: _times(messages),
-    # the client counts from "not there" as 0, Kafka and Spark from -1
-    "timestampType": lambda _, messages: pa.array([message.timestamp()[0] - 1 for message in messages], pa.int32()),
-    "headers": lambda _, messages: pa.array([_headers(message) for message in messages], HEADERS),
-}
-"""How each column is made."""
-
-
-def _headers(message: Any) -> list[dict[str, Any]] | None:
-    headers = message.headers()
-    return [{"key": key, "value": value} for key, value in headers] if headers else None

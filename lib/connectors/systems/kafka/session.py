@@ -13,16 +13,19 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 from typing import Any, Final
 
 from ...core.errors import ConnectorError, Misconfigured, Problem, Transient
 from .book import Book
 from .client import connection_config, producer_config
-from .client_errors import explained
+from .client_errors import Stuck, explained
 from .failures import client, error_of
 from .topics import Topics, make_ledger, transaction_maximum
 
@@ -30,6 +33,8 @@ BOOK, SEEN = 0, 1
 """Places in the ledger: the book, and queries that have only seen empty batches."""
 
 _STEP: Final = 5.0
+_GRACE: Final = 3.0
+"""Seconds beyond those that the client was given, after which it is not going to return."""
 _GLANCE: Final = 0.05
 """Seconds; the client waits them out unless as many messages come as it was asked for."""
 _log = logging.getLogger("connectors.kafka")
@@ -66,12 +71,34 @@ def session(address: Address) -> Session:
     return _open[key]
 
 
+def _in_time(call: Callable[[], Any], seconds: float) -> None:
+    """Raises :class:`Stuck` if ``call`` does not return: after a broker was restarted, the client may wait for the old one
+    for ever, whatever time it is given. The thread stays with it."""
+    done: Future[None] = Future()
+
+    def work() -> None:
+        try:
+            call()
+        except BaseException as error:
+            done.set_exception(error)
+        else:
+            done.set_result(None)
+
+    threading.Thread(target=work, name="connectors-kafka", daemon=True).start()
+    try:
+        done.result(seconds)
+    except FutureTimeout:
+        raise Stuck("the Kafka client does not return: its broker was restarted or has left the cluster") from None
+
+
 class Session:
     """Reads the ledger and commits transactions. After an error it is thrown away, and the next one starts clean."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
         self.began = 0.0
+        self.fresh = True
+        """Nothing was written yet: the id was taken over a moment ago."""
         self._told: list[tuple[str, str]] = []
         self._kept: Mapping[int, str] | None = None
         config = dict(address.config)
@@ -95,22 +122,29 @@ class Session:
         texts = [one.metadata if one.offset >= 0 else kept.get(place) for one, place in zip(told, places, strict=True)]
         return [Book.of(text) if text else Book() for text in texts]
 
-    def begin(self) -> None:
-        """Opens a transaction."""
+    def begin(self, book: Book) -> None:
+        """Opens a transaction. ``book`` is what the ledger has: writing it again shows, before any record is sent, whether
+        somebody else has taken over since (:class:`~.client_errors.Fenced`)."""
         self.began = time.monotonic()
         self.producer.begin_transaction()
+        self._add(book)
+        self.fresh = False
 
     def commit(self, book: Book) -> None:
         """Adds ``book`` to the transaction and commits it: the rows and the entry are there, or neither."""
-        where, text = client().TopicPartition, book.text()
-        self.producer.produce(self.address.ledger, text, self._key(BOOK), partition=self._partition())
-        token = [where(self.address.ledger, BOOK, book.version, text)]
-        self._until(
-            lambda seconds: self.producer.send_offsets_to_transaction(token, self._group, seconds),
-            "the ledger entry cannot be added",
-        )
+        self.producer.produce(self.address.ledger, book.text(), self._key(BOOK), partition=self._partition())
+        self._add(book)
         self._until(self.producer.commit_transaction, "the transaction cannot be committed")
         self._warn_of_time()
+
+    def _add(self, book: Book) -> None:
+        token = [client().TopicPartition(self.address.ledger, BOOK, book.version, book.text())]
+        self._until(
+            lambda seconds: _in_time(
+                lambda: self.producer.send_offsets_to_transaction(token, self._group, seconds), seconds + _GRACE
+            ),
+            "the ledger entry cannot be added",
+        )
 
     def note(self, book: Book) -> None:
         """Writes ``book`` as seen, outside of transactions."""

@@ -32,6 +32,7 @@ from .source_client import REFUSED, check_settings, consumer_config
 from .starts import Bound, PartitionList, TimesByPartition, check_bounds, end_of, start_of
 
 _COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
+_SIDES = ("key", "value")
 _PLACE = ("topic", "partition", "offset")
 _MOST_TASKS = 1000
 
@@ -171,7 +172,8 @@ class KafkaSource(Source):
     def reader(self, schema: pa.Schema) -> KafkaReader:
         columns = list(schema.names)
         if self._decodes():
-            columns = [*_COLUMNS, *(["headers"] if self.values["includeHeaders"] else [])]
+            needed = {*schema.names, *_SIDES, *_PLACE}
+            columns = [name for name in (*_COLUMNS, "headers") if name in needed]
         return KafkaReader(
             self.config(), columns, self.values["failOnDataLoss"], self.values["kafkaConsumer.pollTimeoutMs"]
         )

@@ -1,0 +1,239 @@
+"""Topics of Kafka: ``connectors.kafka`` against Spark's own source and sink.
+
+``python tests/benchmarks/bench_kafka.py [--rounds 3] [--rows 1000000] [--records 5000000] [--only write,empty,read,copy]``
+prints seconds in each round and the medians of the ratios to Spark's. All ways take turns, so that what else the machine does
+falls on all of them. Records have 100 bytes, topics four partitions. Spark's source and sink need jars that Spark fetches; only
+this benchmark does.
+
+Spark's sink writes at least once; ours is exactly-once unless a line says otherwise. With ``CONNECTORS_KAFKA_CLIENT=plain`` the
+connector uses the Python client alone, without the client's C functions for whole batches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+LIBRARY = Path(__file__).parents[2] / "lib"
+PARTITIONS = 4
+SPARKS = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
+TOKENS = "org.apache.spark:spark-token-provider-kafka-0-10_2.13"
+TOKENS_VERSION = "4.0.0"
+"""The jar of tokens is not in every repository in the version of the other one, and is the same code."""
+TUNED = {"kafka.linger.ms": "20", "kafka.batch.size": "1000000"}
+TUNED_NAME, DEFAULT_NAME, NOOP_NAME = "spark, tuned", "spark, default", "noop"
+Times = dict[str, list[float]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rows", type=int, default=1_000_000, help="that are written")
+    parser.add_argument("--records", type=int, default=5_000_000, help="that are read")
+    parser.add_argument("--only", default="write,empty,read,copy")
+    wanted = parser.parse_args()
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(LIBRARY), os.environ.get("PYTHONPATH", "")])
+    sys.path.insert(0, str(LIBRARY))
+    from connectors.testing.servers import KafkaServer
+
+    with KafkaServer(log_retention_ms="-1") as server:
+        spark = spark_with_kafka()
+        bench = Bench(spark, server, wanted.rounds)
+        for part in wanted.only.split(","):
+            getattr(bench, part)(wanted.records if part in ("read", "copy") else wanted.rows)
+        spark.stop()
+
+
+def spark_with_kafka() -> Any:
+    from connectors.testing.child import session
+    from connectors.testing.servers.maven import classpath
+
+    jars = classpath("spark-kafka-tokens", f"{TOKENS}:{TOKENS_VERSION}").split(os.pathsep)
+    (tokens,) = [jar for jar in jars if "spark-token-provider-kafka" in jar]
+    settings = {
+        "spark.jars.packages": SPARKS,
+        "spark.jars.excludes": TOKENS,
+        "spark.jars": tokens,
+        "spark.driver.memory": "2g",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.extraJavaOptions": "",
+    }
+    return session("local[2,4]", settings)
+
+
+class Bench:
+    """One broker, one session; each part prints its own lines."""
+
+    def __init__(self, spark: Any, server: Any, rounds: int) -> None:
+        self.spark = spark
+        self.server = server
+        self.rounds = rounds
+        self.folder = Path(tempfile.mkdtemp())
+        self.address = {"kafka.bootstrap.servers": server.bootstrap}
+
+    def write(self, rows: int) -> None:
+        frame = rows_of(self.spark, rows)
+        ways: dict[str, Callable[[str], None]] = {
+            NOOP_NAME: lambda topic: frame.write.format("noop").mode("overwrite").save(),
+            TUNED_NAME: lambda topic: self._sparks(frame, topic, TUNED),
+            DEFAULT_NAME: lambda topic: self._sparks(frame, topic, {}),
+            "ours": lambda topic: self._ours(frame, topic, {"transactionalIdPrefix": topic}),
+            "ours, staged": lambda topic: self._staged(frame, topic),
+            "ours, at-least-once": lambda topic: self._ours(frame, topic, {}),
+        }
+        times = self._turns(ways, lambda name, topic: name == NOOP_NAME or self._check(topic, rows))
+        report(f"{rows:,} records written", times, rows, {TUNED_NAME: 2.2, DEFAULT_NAME: 5.0})
+
+    def empty(self, _: int) -> None:
+        """What an empty batch takes in the sink, above one that Spark drops."""
+        from connectors.core import Batch
+
+        more = []
+        for _ in range(self.rounds + 1):
+            topic = self._topic()
+            sink, batch = self._sink(topic, {"transactionalIdPrefix": topic}), partial(Batch, topic, "query")
+            noop = self._batches(lambda frame, _: frame.write.format("noop").mode("overwrite").save())
+            more.append(self._batches(lambda frame, number: sink.write(frame, batch(number))) - noop)  # noqa: B023
+        print(f"empty batch above noop: {median(more[1:]):.0f} ms (<= 150 ms)   " + " ".join(f"{one:.0f}" for one in more[1:]))
+
+    def read(self, records: int) -> None:
+        topic = self._filled(records)
+        five = "key binary, value binary, partition int, offset bigint, timestamp timestamp"
+        columns = [column.split()[0] for column in five.split(", ")]
+        cases = {"five columns": (columns, five, 1.25), "value": (["value"], "value binary", 1.6)}
+        for name, (names, schema, goal) in cases.items():
+            theirs = self.spark.read.format("kafka").options(**self.address, subscribe=topic).load().select(*names)
+            ours = self.spark.read.format("connectors.kafka").schema(schema).options(**self.address, subscribe=topic).load()
+            self._read(f"{records:,} records, {name}", theirs, ours, records, goal)
+        theirs = self.spark.read.format("kafka").options(**self.address, subscribe=topic).load().select(*columns)
+        texts = {"key.format": "string", "value.format": "string"}
+        schema = five.replace("binary", "string")
+        ours = self.spark.read.format("connectors.kafka").schema(schema).options(**self.address, **texts, subscribe=topic)
+        self._read(f"{records:,} records, decoded in Python", theirs.mapInArrow(decode, schema), ours.load(), records, 1.8)
+
+    def _read(self, title: str, theirs: Any, ours: Any, records: int, goal: float) -> None:
+        if (found := ours.count()) != records:
+            raise SystemExit(f"{found} records were read, not {records}")
+        ways = {"spark": lambda _: dropped(theirs), "ours": lambda _: dropped(ours)}
+        report(title, self._turns(ways, lambda *_: None, topics=False), records, {"spark": goal})
+
+    def copy(self, records: int) -> None:
+        """A stream from topic to topic, in batches of a fifth."""
+        source = self._filled(records)
+        read = {**self.address, "subscribe": source, "startingOffsets": "earliest", "maxOffsetsPerTrigger": str(records // 5)}
+
+        def theirs(topic: str) -> None:
+            rows = self.spark.readStream.format("kafka").options(**read).load().select("key", "value")
+            self._run(rows.writeStream.format("kafka").options(**self.address, **TUNED, topic=topic))
+
+        def ours(topic: str) -> None:
+            from connectors import foreach_batch
+
+            rows = self.spark.readStream.format("connectors.kafka").schema("key binary, value binary").options(**read).load()
+            sink = foreach_batch("kafka", {**self.address, "topic": topic, "transactionalIdPrefix": topic})
+            self._run(rows.writeStream.foreachBatch(sink))
+
+        times = self._turns({"spark": theirs, "ours": ours}, lambda _, topic: self._check(topic, records))
+        report(f"{records:,} records copied", times, records, {"spark": 0.85})
+
+    def _run(self, writer: Any) -> None:
+        checkpoint = self.folder / uuid.uuid4().hex
+        writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start().awaitTermination()
+
+    def _turns(self, ways: dict[str, Callable[[str], None]], check: Callable[..., Any], *, topics: bool = True) -> Times:
+        times: Times = {}
+        for turn in range(self.rounds + 1):
+            for name, way in ways.items():
+                topic = self._topic() if topics else ""
+                begun = time.perf_counter()
+                way(topic)
+                took = time.perf_counter() - begun
+                check(name, topic)
+                if turn:  # the first one warms up
+                    times.setdefault(name, []).append(took)
+        return times
+
+    def _topic(self) -> str:
+        return str(self.server.create_topic(f"b{uuid.uuid4().hex}", PARTITIONS))
+
+    def _filled(self, records: int) -> str:
+        topic = self._topic()
+        self._sparks(rows_of(self.spark, records), topic, TUNED)
+        return topic
+
+    def _sparks(self, frame: Any, topic: str, options: dict[str, str]) -> None:
+        frame.write.format("kafka").options(**self.address, **options, topic=topic).save()
+
+    def _ours(self, frame: Any, topic: str, options: dict[str, str]) -> None:
+        from connectors.core import Batch
+
+        self._sink(topic, options).write(frame, Batch(topic, "query", 0))
+
+    def _sink(self, topic: str, options: dict[str, str]) -> Any:
+        from connectors.spark.foreach_batch import ForeachBatch
+        from connectors.systems.kafka import KafkaSink
+
+        return ForeachBatch(KafkaSink.of({**self.address, "topic": topic, **options}))
+
+    def _staged(self, frame: Any, topic: str) -> None:
+        options = {"topic": topic, "transactionalIdPrefix": topic, "stagingLocation": str(self.folder / "stage")}
+        frame.write.format("connectors.kafka").mode("append").options(**self.address, **options).save()
+
+    def _batches(self, write: Callable[[Any, int], None]) -> float:
+        """The median milliseconds that an empty batch takes, after one that is not."""
+        spent = []
+        for number in range(12):
+            frame = self.spark.range(0 if number else 5).selectExpr("CAST(id AS string) AS key", "'v' AS value")
+            begun = time.perf_counter()
+            write(frame, number)
+            spent.append((time.perf_counter() - begun) * 1000)
+        return median(spent[2:])
+
+    def _check(self, topic: str, rows: int) -> None:
+        read = self.spark.read.format("connectors.kafka").schema("value binary").options(**self.address, subscribe=topic)
+        if (found := read.load().count()) != rows:
+            raise SystemExit(f"{topic} holds {found} records, not {rows}")
+
+
+def dropped(frame: Any) -> None:
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def decode(batches: Iterator[Any]) -> Iterator[Any]:
+    """What our source does with ``key.format`` and ``value.format``: bytes become text."""
+    import pyarrow as pa
+
+    for batch in batches:
+        columns = {name: batch.column(name) for name in batch.schema.names}
+        texts = {name: columns[name].cast(pa.string()) for name in ("key", "value")}
+        yield pa.RecordBatch.from_pydict({**columns, **texts})
+
+
+def rows_of(spark: Any, rows: int) -> Any:
+    text = "concat('value number ', lpad(id, 12, '0'), repeat('x', 60)) AS value"
+    return spark.range(0, rows, 1, PARTITIONS).selectExpr("concat('key-', id % 100000) AS key", text)
+
+
+def report(title: str, times: Times, rows: int, goals: dict[str, float]) -> None:
+    print(title)
+    for name, found in times.items():
+        rate = rows / median(found) / 1000
+        print(f"  {name:<20}" + "".join(f"{one:8.2f}" for one in found) + f"   median {median(found):.2f} s, {rate:,.0f} k/s")
+    for base, goal in goals.items():
+        for name in (name for name in times if name.startswith("ours")):
+            ratios = [theirs / ours for ours, theirs in zip(times[name], times[base], strict=True)]
+            wanted = f" (>= {goal})" if name == "ours" else ""
+            print(f"  {name:<20} {median(ratios):5.2f} x {base}{wanted}")
+
+
+if __name__ == "__main__":
+    main()
