@@ -109,6 +109,12 @@ def test_a_record_that_is_too_large_is_set_aside_alone(tmp_path: Path) -> None:
     assert b'"key": "large"' in letter["record"]
 
 
+def test_a_record_above_the_clients_own_maximum_is_set_aside_alone(target: Target) -> None:
+    large = [{"key": "k", "value": "small"}, {"key": "k", "value": "x" * 5000}]
+    target.write(large, TEXT, errors="skip", kafka__max__request__size="2000")
+    assert target.values() == ["small"]
+
+
 def test_the_largest_record_that_a_topic_takes_is_written(tmp_path: Path) -> None:
     target = Target(tmp_path, partitions=1, max_message_bytes="3000")
     target.write([{"key": "k", "value": "x" * (3000 - 90)}], TEXT)
