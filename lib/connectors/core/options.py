@@ -2,7 +2,8 @@
 
 A connector declares ``Options(start=Int(1), end=Int(None), numPartitions=Int(2, at_least=1))`` and reads
 ``Options.parse("connectors.sequence", typed)``: a :class:`Values` whose keys are case-insensitive. A default of
-``None`` means "not given"; :data:`REQUIRED` means that the user must give it.
+``None`` means "not given"; :data:`REQUIRED` means that the user must give it. An option that holds a secret takes a
+reference ``{{secrets/scope/key}}`` in its place.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from fractions import Fraction
 from typing import Any, Final
 
 from .errors import Misconfigured, Problem
+from .secret_references import filled
 
 REQUIRED: Final = object()
 """The default of an option that has none."""
@@ -261,7 +263,7 @@ class Options:
             elif key in self.refused:
                 problems.append(Problem(self.refused[key][0], self.refused[key][1]))
             elif key.startswith(self.through) and self.through:
-                extra[key] = str(raw)
+                problems += self._pass(key, name, raw, extra)
             else:
                 problems.append(Problem(name, self._unknown(key, kind)))
         problems += self._missing(values, problems)
@@ -278,10 +280,17 @@ class Options:
         if name.lower() in given:
             return [Problem(typed_as, f'is given twice, also as "{name}" or an alias of it. Give it once.')]
         try:
-            values[name] = self.declared[name].parse(_as_text(raw))
+            values[name] = _parsed(self.declared[name], _as_text(raw), secret=is_secret(name))
         except ValueError as wrong:
             return [Problem(name, f"must be {wrong}; got {redacted(name, raw)}")]
         given.add(name.lower())
+        return []
+
+    def _pass(self, key: str, name: str, raw: Any, extra: dict[str, str]) -> list[Problem]:
+        try:
+            extra[key] = filled(str(raw)) if is_secret(key) else str(raw)
+        except ValueError as wrong:
+            return [Problem(name, f"must be {wrong}; got {redacted(name, raw)}")]
         return []
 
     def _missing(self, values: Mapping[str, Any], known: Sequence[Problem]) -> list[Problem]:
@@ -294,6 +303,13 @@ class Options:
         close = difflib.get_close_matches(key, list(spelled), n=1, cutoff=0.7)
         hint = f'; did you mean "{spelled[close[0]]}"?' if close else "."
         return f"is no option of this {kind}{hint}"
+
+
+def _parsed(option: Option, text: str, *, secret: bool) -> Any:
+    """The value of ``text``; a secret is looked up first, but in JSON last, since it may hold any sign."""
+    if not secret:
+        return option.parse(text)
+    return filled(option.parse(text)) if isinstance(option, Json) else option.parse(filled(text))
 
 
 def _as_text(raw: Any) -> str:

@@ -1,4 +1,8 @@
-"""Secrets by reference: ``{{secrets/scope/key}}`` stands for a secret that is looked up where it is used."""
+"""Secrets by reference: ``{{secrets/scope/key}}`` stands for a secret that is looked up where it is used.
+
+Every option that holds a secret may hold a reference instead, whatever the system (see :mod:`connectors.core.options`): what
+is typed, planned by Spark and shown in its pages is the reference.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +14,17 @@ from typing import Any, Final
 _REFERENCE: Final = re.compile(r"\{\{\s*secrets/([^/{}\s]+)/([^/{}\s]+)\s*\}\}")
 
 
-def resolved(text: str) -> str:
-    """``text``, or the secret that it refers to: from ``$SECRET_SCOPE_KEY``, else from a workspace's ``dbutils.secrets``.
+def filled(value: Any) -> Any:
+    """``value``, text or JSON, with the secret in place of each reference in it: a JAAS configuration holds one in its middle.
 
-    Raises ``ValueError``, which names scope and key, when there is no such secret.
+    It comes from ``$SECRET_SCOPE_KEY``, else from a workspace's ``dbutils.secrets``. Raises ``ValueError``, which names scope
+    and key, when there is no such secret.
     """
-    reference = _REFERENCE.fullmatch(text.strip())
-    return text if reference is None else _secret(reference[1], reference[2])
+    if isinstance(value, dict):
+        return {key: filled(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [filled(item) for item in value]
+    return _REFERENCE.sub(lambda found: _secret(found[1], found[2]), value) if isinstance(value, str) else value
 
 
 def _secret(scope: str, key: str) -> str:

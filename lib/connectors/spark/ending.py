@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from .session import ended, execution_of
+from .session import ended, execution_of, offsets_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -29,6 +29,10 @@ class Run:
         self.id = str(execution.runId().toString())
         trigger = str(execution.trigger().toString())
         self.ends_by_itself = trigger.startswith(_BY_ITSELF)
+
+    def offsets(self, batch: int) -> list[Any] | None:
+        """Where each source will be after ``batch``; ``None`` where Spark does not tell."""
+        return offsets_of(self._execution, batch)
 
     def wait(self, seconds: float) -> str:
         """Waits for the end, at most so long: ``"running"``, ``"ended"`` or ``"failed"``."""

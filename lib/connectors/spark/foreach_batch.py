@@ -27,7 +27,7 @@ from .ending import Watching, run_of
 from .library import Carried
 from .measure import Measured, counted, measured
 from .meters import count_commit, sink_meter
-from .session import arrow_schema, leave_release_to_server, running_query
+from .session import arrow_schema, hadoop_client, is_deterministic, leave_release_to_server, running_query
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -46,11 +46,35 @@ class FrameSink(Protocol):
 
 
 @runtime_checkable
+class PlacingSink(Protocol):
+    """A sink that says which rows a task gets."""
+
+    def placed(self, frame: DataFrame, schema: pa.Schema, batch: Batch) -> tuple[Sink, DataFrame]:
+        """The rows, of the columns ``schema``, as they are to be dealt out to tasks, and the sink that these write to."""
+
+
+@runtime_checkable
+class ReplayingSink(Protocol):
+    """A sink that relies on a batch having the same rows in the same groups when Spark runs it again."""
+
+    def check_replay(self, is_deterministic: Callable[[], bool]) -> None:
+        """Called before a batch is written; ``is_deterministic`` is false if its plan is known to give other rows."""
+
+
+@runtime_checkable
 class FrameCommitter(Protocol):
     """A committer whose target takes a whole DataFrame in one transaction, ledger entry included: nothing is staged."""
 
     def commit_frame(self, frame: DataFrame, batch: Batch) -> None:
         """Writes and records ``batch``; both or neither."""
+
+
+@runtime_checkable
+class HadoopSink(Protocol):
+    """A sink that asks Spark's own client for file systems such as HDFS, where the driver has a JVM."""
+
+    def use_hadoop(self, client_of: Callable[[str], Any]) -> None:
+        """Called on the driver, first of all; ``client_of(url)`` is ``None`` on Spark Connect."""
 
 
 class ForeachBatch(Carried):
@@ -59,6 +83,8 @@ class ForeachBatch(Carried):
     def __init__(self, sink: Sink) -> None:
         self.sink = sink
         self._commit: Commit | None = None
+        if isinstance(sink, HadoopSink):
+            sink.use_hadoop(hadoop_client)
         if isinstance(sink, Watching):
             sink.watch(None)
 
@@ -85,6 +111,8 @@ class ForeachBatch(Carried):
 
     def _write(self, commit: Commit, frame: DataFrame, batch: Batch, meter: Meter) -> None:
         verdict, began = commit.begin(batch), time.monotonic()
+        if isinstance(self.sink, ReplayingSink):
+            self.sink.check_replay(lambda: is_deterministic(frame, batch.query))
         if verdict is Verdict.WRITE and isinstance(commit.committer, FrameCommitter):
             watched, seen = counted(frame)
             commit.committer.commit_frame(watched, batch)
@@ -132,6 +160,8 @@ class Several(Carried):
 
 
 def _staged(sink: Sink, frame: DataFrame, batch: Batch) -> list[Committable]:
+    if isinstance(sink, PlacingSink):
+        sink, frame = sink.placed(frame, arrow_schema(frame.schema), batch)
     staged = sink.stage_frame(frame, batch) if isinstance(sink, FrameSink) else None
     return staged if staged is not None else _stage_in_tasks(sink, frame, batch)
 

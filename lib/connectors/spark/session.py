@@ -7,6 +7,7 @@ Arrow, how jobs are ended. Whatever needs the JVM is in this module, with its co
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import sys
@@ -112,6 +113,22 @@ def execution_of(spark: SparkSession, query: str) -> Any:
     return classic._jsparkSession.sharedState().activeStreamingQueries().get(key)
 
 
+def is_deterministic(frame: DataFrame, query: str) -> bool:
+    """False if the plan of ``frame``, or of the running ``query``, is known to give other rows when it is run again.
+
+    True on Connect, where nobody can tell.
+    """
+    spark = frame.sparkSession
+    if is_connect(spark):
+        return True
+    classic: Any = frame
+    plans = [classic._jdf.queryExecution().analyzed()]
+    execution = execution_of(spark, query)
+    if execution is not None and execution.lastExecution() is not None:
+        plans.append(execution.lastExecution().analyzed())
+    return all(plan.deterministic() for plan in plans)
+
+
 def ended(execution: Any, seconds: float) -> str:
     """Waits for the end of :func:`execution_of`, at most so long: ``"running"``, ``"ended"`` or ``"failed"``."""
     from py4j.protocol import Py4JJavaError
@@ -121,6 +138,19 @@ def ended(execution: Any, seconds: float) -> str:
     except Py4JJavaError:  # it throws what the query died of
         return "failed"
     return "ended" if over else "running"
+
+
+def offsets_of(execution: Any, batch: int) -> list[Any] | None:
+    """Where each source of a query will be after ``batch``, as its offset's JSON; ``None`` where Spark does not tell."""
+    from py4j.protocol import Py4JError
+
+    try:
+        found = execution.offsetLog().get(batch)
+        offsets = found.get().offsets() if found.isDefined() else None
+        each = [offsets.apply(number) for number in range(offsets.size())] if offsets is not None else None
+        return None if each is None else [json.loads(one.get().json()) if one.isDefined() else None for one in each]
+    except (Py4JError, TypeError, ValueError):  # inside Spark: another version may have it elsewhere
+        return None
 
 
 def is_told(observation: Any) -> bool:
@@ -197,6 +227,42 @@ def classic_is_running() -> bool:
     from pyspark import SparkContext
 
     return SparkContext._active_spark_context is not None
+
+
+class HadoopClient:
+    """Spark's own client of one Hadoop file system, with the user and the settings of the session."""
+
+    def __init__(self, url: str) -> None:
+        from pyspark import SparkContext
+
+        context: Any = SparkContext._active_spark_context
+        self._jvm = context._jvm
+        address = self._jvm.java.net.URI.create(url)
+        self.files = self._jvm.org.apache.hadoop.fs.FileSystem.get(address, context._jsc.hadoopConfiguration())
+
+    def path(self, path: str) -> Any:
+        """``path`` as the client takes it."""
+        return self._jvm.org.apache.hadoop.fs.Path(path)
+
+    def listed(self, statuses: Any) -> list[str]:
+        """The paths of what was listed, in one call: each call to the JVM costs."""
+        paths = self._jvm.org.apache.hadoop.fs.FileUtil.stat2Paths(statuses)
+        joined = str(self._jvm.scala.collection.immutable.ArraySeq.unsafeWrapArray(paths).mkString("\n"))
+        return joined.split("\n") if joined else []
+
+    @staticmethod
+    def cause(error: Exception) -> tuple[str, str] | None:
+        """Class and message of the Java exception behind ``error``; ``None`` if there is none."""
+        java: Any = getattr(error, "java_exception", None)
+        if java is None:
+            return None
+        kind = str(java.getClass().getName())
+        return (str(java.getClassName()) if kind.endswith(".RemoteException") else kind), str(java.getMessage())
+
+
+def hadoop_client(url: str) -> HadoopClient | None:
+    """The client for ``url``; ``None`` in a process without a classic session."""
+    return HadoopClient(url) if classic_is_running() else None
 
 
 def driver_process(spark: SparkSession) -> int:

@@ -11,7 +11,8 @@ the fixture ``environment`` then runs in each environment, with its session as `
 
 ``pytest --environment cluster`` (or ``all``, or several with commas) chooses; otherwise every case runs in ``local``, and
 elsewhere the cases marked ``essential`` of suites whose ``everywhere`` is true; the rest is marked ``soak``.
-Tests are ordered by environment, and one session at a time is alive: a session costs 10 to 20 seconds.
+Tests are ordered by environment, and one session at a time is alive: a session costs 10 to 20 seconds. With pytest-xdist
+(``-n 2 --dist loadgroup``) a file stays in one process, and so does an environment.
 """
 
 from __future__ import annotations
@@ -75,6 +76,16 @@ class Environment:
         os.environ[_CONNECT_MODE] = "1"
         self.spark = SparkSession.builder.remote(self.server.url).create()
         connectors.register(self.spark)
+
+    @contextlib.contextmanager
+    def entered(self) -> Iterator[Environment]:
+        """While a test runs here. Other processes that it starts inherit the mode; those of later tests must not."""
+        if self.server is not None:
+            os.environ[_CONNECT_MODE] = "1"
+        try:
+            yield self
+        finally:
+            os.environ.pop(_CONNECT_MODE, None)
 
     def executors(self) -> list[int]:
         """The processes of the executors, asked by tasks: as many as could be reached at once."""
@@ -182,14 +193,21 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("environment", params, indirect=True)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Orders the tests by environment; those that ask for none come first."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Orders the tests by environment; those that ask for none come first, or last where several processes share the work."""
+    shared = hasattr(config, "workerinput")
+    if shared:
+        for item in items:
+            name = _environment_of(item)
+            item.add_marker(pytest.mark.xdist_group(item.location[0] if name == LOCAL else name))
+    items.sort(key=lambda item: ENVIRONMENTS.index(_environment_of(item)), reverse=shared)
 
-    def rank(item: pytest.Item) -> int:
-        name = getattr(item, "callspec", None) and item.callspec.params.get("environment")  # type: ignore[attr-defined]
-        return ENVIRONMENTS.index(name) if name in ENVIRONMENTS else 0
 
-    items.sort(key=rank)
+def _environment_of(item: pytest.Item) -> str:
+    given = getattr(item, "callspec", None)
+    name = given.params.get("environment") if given else None
+    return name if name in ENVIRONMENTS else LOCAL
 
 
 @pytest.fixture(scope="session")
@@ -207,11 +225,12 @@ def environments(environment_conf: Mapping[str, str]) -> Iterator[Environments]:
 
 
 @pytest.fixture
-def environment(environments: Environments, request: pytest.FixtureRequest) -> Environment:
+def environment(environments: Environments, request: pytest.FixtureRequest) -> Iterator[Environment]:
     """The environment that this test runs in."""
     for key, value in (("environment", request.param), ("subject", _subject(request))):
         request.node.user_properties.append((key, value))
-    return environments.use(request.param)
+    with environments.use(request.param).entered() as running:
+        yield running
 
 
 def _subject(request: pytest.FixtureRequest) -> str:

@@ -1,8 +1,8 @@
 """Killing drivers on Spark: many queries in one session that is killed again and again, and then every row compared.
 
-A round starts a driver, with a parallelism of its own, lets it write to all targets at once, and kills it: at a point
-that one of the queries reaches, or at any moment. Each round there is more to write: more numbers, or what a source under
-test has been given. What survives is told by the last run, which nobody disturbs.
+A round starts a driver, with another parallelism than the one before, lets it write to all targets at once, and kills it: at
+a point that one of the queries reaches, or at any moment. Each round there is more to write: more numbers, or what a source
+under test has been given. What survives is told by the last run, which nobody disturbs.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from .spark_suites import spark_query
 
 _START_SECONDS = 180.0
 _ROWS = 40
+_SCALES = (1, 2, 3, 5, 2)
 _LOG = 60_000
 
 
@@ -79,7 +80,7 @@ class Kills:
         point = (
             injector.arm_one_of(chance.randrange(1 << 30), _points(*self.targets[name]), rows=2) if at_a_point else None
         )
-        run = self._start(list(queries.values()), rows, chance.randint(1, 4), f"round {number}")
+        run = self._start(list(queries.values()), rows, _SCALES[number % len(_SCALES)], f"round {number}")
         how = f"where {point.value} in {name}" if point else "at any moment"
         code = run.finish(None if at_a_point else chance.uniform(0.0, 6.0))
         injector.disarm()

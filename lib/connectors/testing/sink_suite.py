@@ -327,7 +327,7 @@ class SinkSuite:
         fresh = self.context(tmp_path / "fresh")
         fresh.folder.mkdir()
         with contextlib.closing(fresh):
-            elsewhere = Writing(fresh, tmp_path, writing.carrier)
+            elsewhere = type(writing)(fresh, tmp_path, writing.carrier)
             with pytest.raises(CommitRefused, match="onLostLedger"):
                 elsewhere.engine().run()
             elsewhere.engine(onLostLedger=answer).run()
@@ -336,7 +336,7 @@ class SinkSuite:
 
     def test_two_queries_write_to_one_target_by_sink_ids_of_their_own(self, writing: Writing, tmp_path: Path) -> None:
         self._needs_ledger(writing)
-        other = Writing(writing.target, tmp_path / "other", writing.carrier)
+        other = type(writing)(writing.target, tmp_path / "other", writing.carrier)
         writing.engine(last=20, sinkId="left").run()
         other.engine(first=21, sinkId="right").run()
         writing.expect()

@@ -1,22 +1,30 @@
-"""On S3 each case of the kit costs seconds, and all of them twice for rolling: ``make test`` takes some, ``make soak`` all."""
+"""On S3 and HDFS each case of the kit costs seconds: ``make test`` takes some, ``make soak`` all."""
 
 from __future__ import annotations
 
 import pytest
 
-_SLOW = ("TestS3", "TestRollingS3", "TestSealing")
-_KEPT = (
-    "test_every_row_is_written",
-    "test_what_was_published_and_taken_away_is_not_brought_back",
-    "test_a_run_killed_at_any_moment_is_finished_by_the_next",
-    "test_a_killed_run_is_finished_by_the_next_ones[foreach_batch",
-)
+_TAKEN = "test_what_was_published_and_taken_away_is_not_brought_back"
+_KILLED = "test_a_run_killed_at_any_moment_is_finished_by_the_next"
+_REPLAYED = "test_a_batch_that_spark_replays_is_not_written_again"
+_FAULTS = "test_a_stream_writes_every_row_through_faults_of_tasks"
+_REMOTE = ("test_every_row_is_written", _TAKEN, _KILLED)
+_KEPT = {
+    "TestS3": _REMOTE,
+    "TestRollingS3": _REMOTE,
+    "TestHdfs": (f"{_TAKEN}[format", f"{_KILLED}[format"),
+    "TestRollingHdfs": (f"{_TAKEN}[foreach_batch", f"{_KILLED}[foreach_batch"),
+    "TestHdfsOnSpark": (f"{_FAULTS}[format", f"{_REPLAYED}[foreach_batch"),
+    "TestBucketed": _REMOTE,
+    "TestSealing": (*_REMOTE, "test_a_killed_run_is_finished_by_the_next_ones[foreach_batch"),
+}
+"""The cases that stay in ``make test``, by the beginning of their names."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         kind = getattr(item, "cls", None)
-        kept = _KEPT[:-1] if kind is not None and "S3" in kind.__name__ else _KEPT
-        if kind is not None and kind.__name__ in _SLOW and not item.name.startswith(kept):
+        kept = _KEPT.get(kind.__name__) if kind is not None else None
+        if kept and not item.name.startswith(kept):
             item.add_marker(pytest.mark.soak)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 import connectors
+from connectors.systems.files.by_hand import source_offsets
 from connectors.testing.spark_suites import SparkSourceSuite
 
 from .helpers import read, visible
@@ -72,3 +74,26 @@ def test_avro_comes_back_as_it_went(spark: Any, tmp_path: Path) -> None:
     found = spark.read.format("connectors.files").option("fileFormat", "avro").option("path", str(tmp_path / "out")).load()
     assert found.schema.simpleString() == "struct<id:bigint,name:string,nested:struct<a:bigint>>"
     assert sorted(found.collect()) == sorted(frame.union(frame).collect())
+
+
+def test_the_ledger_tells_where_the_files_end_in_the_source(spark: Any, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    write = connectors.foreach_batch("files", path=str(out))
+    for end in (30, 45):
+        query = numbers(spark, end).writeStream.foreachBatch(write).trigger(availableNow=True)
+        query = query.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+        query.awaitTermination()
+        (told,) = source_offsets(str(out)).values()
+        logged = (tmp_path / f"checkpoint/offsets/{told['batch']}").read_text().splitlines()[-1]
+        assert told["offsets"] == [json.loads(logged)]
+        assert read(out) == list(range(1, end + 1))
+    assert list(source_offsets(str(out))) == [query.id]
+
+
+def test_avro_is_divided_into_folders_by_tasks(spark: Any, tmp_path: Path) -> None:
+    write = connectors.foreach_batch("files", path=str(tmp_path / "out"), fileFormat="avro", partitionBy="odd")
+    query = numbers(spark, 10).writeStream.foreachBatch(write).trigger(availableNow=True)
+    query.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
+    found = spark.read.format("connectors.files").option("recursiveFileLookup", "true").option("fileFormat", "avro")
+    rows = found.option("path", str(tmp_path / "out")).load().collect()
+    assert sorted((row.id, row.odd) for row in rows) == [(number, str(number % 2)) for number in range(1, 11)]

@@ -208,6 +208,19 @@ class TestErrors:
         assert spark_options(bucket.path, {}) == {}
 
 
+    def test_a_secret_may_be_a_reference_and_is_not_shown(self, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("SECRET_AWS_KEY", "very secret")
+        options = {"path": "s3://no-such-bucket/x", "storageOptions": {**bucket.storage, "secret": "{{secrets/aws/key}}"}}
+        made = FilesSink.of(options)
+        assert made.values["storageOptions"]["secret"] == "very secret"
+        with pytest.raises(Misconfigured) as wrong:
+            Commit(made).begin(Batch(made.sink_id(), "q", 0))
+        assert "very secret" not in str(wrong.value)
+        monkeypatch.delenv("SECRET_AWS_KEY")
+        with pytest.raises(Misconfigured, match=r"storageOptions .*\$SECRET_AWS_KEY"):
+            FilesSink.of(options)
+
+
 class TestSource:
     def test_files_in_folders_of_a_bucket_are_read_once(self, bucket: Bucket) -> None:
         for number in range(3):

@@ -12,7 +12,7 @@ from connectors.testing.faults import Action, FailureInjector, Point
 from connectors.testing.spark_suites import ROWS, spark_query
 from connectors.workbench.s3_jars import s3_jars
 
-from .test_suites import RollingS3Context, S3Context
+from .contexts import RollingS3Context, S3Context
 
 
 @pytest.mark.parametrize("kills", [0, pytest.param(1, marks=pytest.mark.soak)])

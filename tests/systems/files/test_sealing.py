@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from connectors.core import Batch
+from connectors.core import Batch, Misconfigured
 from connectors.core.commit import Commit
 from connectors.core.writing import stage
 from connectors.systems.files import rolling as rolling_module
+from connectors.systems.files.by_hand import seal_folder
 from connectors.systems.files.rolling import Part
 from connectors.systems.files.sealing import Sealer
 
@@ -211,3 +212,10 @@ def test_a_look_at_the_policy_costs_the_same_after_many_seals(tmp_path: Path) ->
         sealer.seal(ending=True)
     assert len(list((tmp_path / sink.folder().hidden("seals")).rglob("*.json"))) == 100
     assert len(visible(tmp_path)) == 110
+
+
+def test_by_hand_options_are_checked_and_a_secret_may_be_a_reference() -> None:
+    with pytest.raises(Misconfigured, match=r"storageOptions .*anonymous"):
+        seal_folder("s3://bucket/folder", {"anonymous": True})
+    with pytest.raises(Misconfigured, match=r"storageOptions .*\$SECRET_KV_NOTHING"):
+        seal_folder("s3://bucket/folder", {"key": "me", "secret": "{{secrets/kv/nothing}}"})

@@ -73,19 +73,6 @@ class PostgresContext(DatabaseContext):
         return {"url": server.jdbc, "user": server.user}
 
 
-class PreparedContext(PostgresContext):
-    extra: ClassVar[dict[str, str]] = {"commit": "prepared"}
-
-    def close(self) -> None:
-        """What a refused run has prepared would keep the table from being dropped."""
-        for (name,) in self.query(f"SELECT gid FROM pg_prepared_xacts WHERE gid LIKE '{self.prefix()}%'"):
-            self.run(f"ROLLBACK PREPARED '{name}'")
-        super().close()
-
-    def prefix(self) -> str:
-        return f"connectors-{digest(JdbcSink.of(self.options()).sink_id())}-"
-
-
 class SqliteContext(DatabaseContext):
     def address(self) -> dict[str, str]:
         return {"url": f"jdbc:sqlite:{self.home.absolute()}/target.db"}
@@ -102,6 +89,48 @@ class MariaDbContext(DatabaseContext):
     def address(self) -> dict[str, str]:
         server = optional(MariaDbServer)
         return {"url": server.jdbc, "user": server.user, "password": server.password}
+
+
+class Preparing(DatabaseContext):
+    """Tasks prepare, the driver commits."""
+
+    extra: ClassVar[dict[str, str]] = {"commit": "prepared"}
+
+    def prepared(self) -> list[str]:
+        """The names of the sink's prepared transactions."""
+        with contextlib.closing(self.connect()) as connection:
+            prefix = f"connectors-{digest(JdbcSink.of(self.options()).sink_id())}-"
+            return sorted(connection.dialect.prepared(connection, prefix))
+
+    def close(self) -> None:
+        """What a refused run has prepared would keep the table from being dropped."""
+        with contextlib.closing(self.connect()) as connection:
+            for name in self.prepared():
+                connection.dialect.rollback_prepared(connection, name)
+        super().close()
+
+
+class PreparedContext(Preparing, PostgresContext):
+    pass
+
+
+class PreparedMariaDbContext(Preparing, MariaDbContext):
+    pass
+
+
+class ByTask(DatabaseContext):
+    """Each task commits for itself. ``body`` has no key: a row that comes twice is there twice."""
+
+    carriers: ClassVar[tuple[str, ...]] = ("foreach_batch",)
+    extra: ClassVar[dict[str, str]] = {"commit": "task", "numPartitions": "3"}
+
+
+class TaskContext(ByTask, PostgresContext):
+    pass
+
+
+class TaskMariaDbContext(ByTask, MariaDbContext):
+    pass
 
 
 class UpsertContext(PostgresContext):

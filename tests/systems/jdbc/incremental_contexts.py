@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from connectors.systems.jdbc import JdbcSink
 from connectors.systems.jdbc.source import JdbcSource
 from connectors.testing import SourceContext
 
@@ -59,12 +61,28 @@ class StreamContext(SourceContext):
         self.target.close()
 
 
+class WithoutTimes(StreamContext):
+    """By a query, without the column that JSON would round."""
+
+    schema = pa.schema([("id", pa.int64()), ("name", pa.string())])
+
+    def options(self) -> dict[str, str]:
+        return {**super().options(), "dbtable": f"(SELECT id, name FROM {self.target.table}) AS rows_of_it"}
+
+    def write(self, count: int) -> list[dict[str, Any]]:
+        return [{"id": row["id"], "name": row["name"]} for row in super().write(count)]
+
+
 BY_TIME = {"incremental": "timestamp", "timestampColumns": "changed"}
 BY_BOTH = {**BY_TIME, "incremental": "timestamp+incrementing", "incrementingColumn": "id"}
 
 
 class PostgresById(StreamContext):
     database = PostgresContext
+
+
+class PostgresStream(WithoutTimes, PostgresById):
+    """What survives a way through JSON."""
 
 
 class PostgresByTime(StreamContext):
@@ -102,16 +120,25 @@ class TablesContext(SourceContext):
     schema = pa.schema([("table", pa.string()), ("row", pa.string())])
     names = ("customers", "orders", "products")
 
+    database: ClassVar[type[DatabaseContext]] = SqliteContext
+
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.target = SqliteContext(folder.with_name("target"))
+        self.target = self.database(folder.with_name("target"))
         self.target.close()
         for name in self.names:
-            self.target.run(f"CREATE TABLE {name} (id INTEGER PRIMARY KEY, name TEXT)")
+            self.run(f"CREATE TABLE {name} (id INTEGER PRIMARY KEY, name VARCHAR(100))")
         self.written = 0
 
+    def address(self) -> dict[str, str]:
+        return self.target.address()
+
+    def run(self, sql: str) -> None:
+        with contextlib.closing(JdbcSink.of({**self.address(), "dbtable": "any"}).dialect().connect()) as connection:
+            connection.execute(sql)
+
     def options(self) -> dict[str, str]:
-        return {**self.target.address(), "tables": ".*", "retry.initialBackoff": "10ms"}
+        return {**self.address(), "tables": ".*", "retry.initialBackoff": "10ms"}
 
     def write(self, count: int) -> list[dict[str, Any]]:
         numbers = range(self.written + 1, self.written + count + 1)
@@ -119,9 +146,29 @@ class TablesContext(SourceContext):
         rows = []
         for n in numbers:
             name = self.names[n % 3]
-            self.target.run(f"INSERT INTO {name} VALUES ({n}, 'row {n}')")
+            self.run(f"INSERT INTO {name} VALUES ({n}, 'row {n}')")
             rows.append({"table": name, "row": f'{{"id": {n}, "name": "row {n}"}}'})
         return rows
 
     def partition(self, row: Mapping[str, Any]) -> str:
         return str(row["table"])
+
+
+class PostgresTables(TablesContext):
+    """In a schema of its own, which is the first in the search path."""
+
+    database = PostgresContext
+
+    def address(self) -> dict[str, str]:
+        found = self.target.address()
+        return {**found, "url": f"{found['url']}?options=-csearch_path%3D{self.target.table.split('.')[0]}"}
+
+
+class MariaDbTables(TablesContext):
+    """In a database of its own."""
+
+    database = MariaDbContext
+
+    def address(self) -> dict[str, str]:
+        found = self.target.address()
+        return {**found, "url": f"{found['url'].rsplit('/', 1)[0]}/{self.target.table.split('.')[0]}"}

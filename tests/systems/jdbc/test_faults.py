@@ -18,14 +18,13 @@ from connectors.core.ledger import Entry, Verdict
 from connectors.core.state import digest
 from connectors.core.writing import stage
 from connectors.systems.jdbc import JdbcSink
-from connectors.systems.jdbc.dialects import PostgreSql
 from connectors.systems.jdbc.ledger import TableLedger
 from connectors.systems.jdbc.prepared import Prepared
 from connectors.testing import in_a_child
-from connectors.testing.servers import HOST, PostgresServer
-from tests.servers import required
+from connectors.testing.servers import HOST, MariaDbServer, PostgresServer
+from tests.servers import optional, required
 
-from .contexts import PostgresContext, PreparedContext
+from .contexts import DatabaseContext, PostgresContext, PreparedContext, PreparedMariaDbContext, Preparing
 from .proxy import Proxy
 from .test_operations import UPSERT, content, rows
 
@@ -39,6 +38,10 @@ class Keyless(PostgresContext):
 
 class Prepare(PreparedContext):
     body = "id BIGINT, name TEXT, n INTEGER"
+
+
+class PrepareOnMariaDb(PreparedMariaDbContext):
+    body = "id BIGINT, name VARCHAR(100), n INTEGER"
 
 
 @pytest.fixture(params=[Keyless, Prepare], ids=["batch", "prepared"])
@@ -55,14 +58,21 @@ def keyless(tmp_path: Path) -> Iterator[Keyless]:
         yield made
 
 
+@pytest.fixture(params=[Prepare, PrepareOnMariaDb], ids=["postgresql", "mariadb"])
+def preparing(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Preparing]:
+    made = request.param(tmp_path / "target")
+    with contextlib.closing(made):
+        yield made
+
+
 @pytest.fixture
-def preparing(tmp_path: Path) -> Iterator[Prepare]:
+def on_postgresql(tmp_path: Path) -> Iterator[Prepare]:
     made = Prepare(tmp_path / "target")
     with contextlib.closing(made):
         yield made
 
 
-def sink_of(database: PostgresContext, **options: str) -> JdbcSink:
+def sink_of(database: DatabaseContext, **options: str) -> JdbcSink:
     return JdbcSink.of({**database.options(), **options})
 
 
@@ -74,10 +84,9 @@ def batch_of(sink: JdbcSink, number: int = 0) -> Batch:
     return Batch(sink.sink_id(), "11111111-query", number)
 
 
-def prepared(database: PostgresContext) -> int:
+def prepared(database: DatabaseContext) -> int:
     """How many prepared transactions there are of the sink."""
-    sink = digest(sink_of(database).sink_id())
-    return len(database.query(f"SELECT gid FROM pg_prepared_xacts WHERE gid LIKE 'connectors-{sink}-%'"))
+    return len(database.prepared()) if isinstance(database, Preparing) else 0
 
 
 def stages(database: PostgresContext) -> list[Any]:
@@ -100,12 +109,14 @@ def test_a_connection_lost_around_commit_loses_and_doubles_nothing(database: Pos
         assert Commit(sink).begin(batch) is Verdict.SKIP
 
 
-def test_a_connection_lost_at_commit_prepared_is_made_good_in_the_same_run(preparing: Prepare) -> None:
-    with Proxy(required(PostgresServer).port) as proxy:
-        sink = sink_of(preparing, url=f"postgresql://{HOST}:{proxy.port}/postgres")
+def test_a_connection_lost_at_commit_prepared_is_made_good_in_the_same_run(preparing: Preparing) -> None:
+    mariadb = isinstance(preparing, PreparedMariaDbContext)
+    server, word = (optional(MariaDbServer), "XA COMMIT") if mariadb else (required(PostgresServer), "COMMIT PREPARED")
+    with Proxy(server.port) as proxy:
+        sink = sink_of(preparing, url=preparing.address()["url"].replace(str(server.port), str(proxy.port)))
         batch = batch_of(sink)
         committables = staged(sink, batch)
-        proxy.arm("COMMIT PREPARED", "before")
+        proxy.arm(word, "before")
         Commit(sink).finish(batch, committables)
         assert proxy.dropped == 1
     assert content(preparing) == EXPECTED
@@ -151,6 +162,54 @@ def test_a_server_that_restarts_between_stage_and_commit_loses_nothing(tmp_path:
             assert sorted(found) == sorted(EXPECTED * (1 if way == "batch" else 2))
 
 
+def test_xa_transactions_outlive_a_killed_server(tmp_path: Path) -> None:
+    """Of its own, since it is killed, and with settings by which what is prepared is on the disk."""
+    optional(MariaDbServer)
+    with MariaDbServer(**{"innodb-flush-log-at-trx-commit": "1", "sync-binlog": "1"}) as server:
+        address = {"url": server.jdbc, "user": server.user, "password": server.password, "dbtable": "t"}
+        sink = JdbcSink.of({**address, "createTable": "true", "commit": "prepared"})
+        batch = batch_of(sink)
+        committables = staged(sink, batch)
+        server.kill()
+        server.relaunch()
+        Commit(sink).finish(batch, committables)
+        with contextlib.closing(sink.dialect().connect()) as connection:
+            assert sorted(connection.rows("SELECT id, name, n FROM t")) == EXPECTED
+            assert connection.rows("XA RECOVER") == []
+
+
+def test_a_transaction_whose_session_still_lives_is_waited_for(tmp_path: Path) -> None:
+    """The session of a task ends a moment after its client; one that stays, on a machine that is lost, is an outage."""
+    with contextlib.closing(PrepareOnMariaDb(tmp_path / "target")) as database:
+        sink = sink_of(database, **{"retry.maxRetries": "0"})
+        batch = batch_of(sink)
+        writer = sink.writer(batch, BATCH[0].schema, 0)
+        writer.write(BATCH[0])
+        committable = writer.prepare()
+        with pytest.raises(Transient, match="is still there"):
+            Commit(sink).finish(batch, [committable])
+        writer.close()
+        assert Commit(sink).begin(batch) is Verdict.SKIP
+        assert content(database) == EXPECTED[:2]
+
+
+def test_a_sink_of_the_same_name_in_another_database_keeps_its_transactions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("connectors.systems.jdbc.prepared.ABANDONED_SECONDS", -1.0)
+    with contextlib.closing(PrepareOnMariaDb(tmp_path / "target")) as database:
+        ours = sink_of(database, sinkId="one name")
+        staged(ours, batch_of(ours, 5))
+        schema = database.table.split(".")[0]
+        elsewhere = sink_of(database, sinkId="one name", url=database.address()["url"].replace("/test", f"/{schema}"))
+        Commit(elsewhere).begin(batch_of(elsewhere))
+        with contextlib.closing(ours.dialect().connect()) as connection:
+            prefix = f"connectors-{digest(ours.sink_id())}-"
+            assert len(connection.dialect.prepared(connection, prefix)) == 2
+            Commit(ours).begin(batch_of(ours))
+            assert connection.dialect.prepared(connection, prefix) == {}
+
+
 def test_a_deadlock_is_tried_again(tmp_path: Path) -> None:
     class Keyed(PostgresContext):
         body = "id BIGINT PRIMARY KEY, name TEXT, n INTEGER"
@@ -186,7 +245,7 @@ def test_nothing_is_left_after_a_batch_that_was_committed_or_given_up(database: 
     assert (stages(database), prepared(database)) == ([], 0)
 
 
-def test_transactions_that_a_dead_run_prepared_are_rolled_back_with_their_batch(preparing: Prepare) -> None:
+def test_transactions_that_a_dead_run_prepared_are_rolled_back_with_their_batch(preparing: Preparing) -> None:
     sink = sink_of(preparing)
     batch = batch_of(sink)
     staged(sink, batch)  # and the run dies
@@ -198,8 +257,17 @@ def test_transactions_that_a_dead_run_prepared_are_rolled_back_with_their_batch(
     assert content(preparing) == EXPECTED
 
 
+def test_they_are_rolled_back_by_a_run_that_commits_in_another_way_too(preparing: Preparing) -> None:
+    sink = sink_of(preparing)
+    staged(sink, batch_of(sink))
+    assert prepared(preparing) == 2
+    other = sink_of(preparing, commit="batch")
+    Commit(other).begin(batch_of(other))
+    assert prepared(preparing) == 0
+
+
 def test_transactions_that_nobody_decided_are_rolled_back_when_they_are_old(
-    preparing: Prepare, monkeypatch: pytest.MonkeyPatch
+    preparing: Preparing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink = sink_of(preparing)
     staged(sink, batch_of(sink, 5))
@@ -210,7 +278,7 @@ def test_transactions_that_nobody_decided_are_rolled_back_when_they_are_old(
     assert prepared(preparing) == 0
 
 
-def test_a_decided_batch_is_carried_through_by_the_next_run(preparing: Prepare, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decided_batch_is_carried_through_by_the_next_run(preparing: Preparing, monkeypatch: pytest.MonkeyPatch) -> None:
     """The driver is killed after the decision, and after each of its two transactions."""
     for survived in range(3):
         sink = sink_of(preparing, sinkId=f"killed after {survived}")
@@ -222,23 +290,23 @@ def test_a_decided_batch_is_carried_through_by_the_next_run(preparing: Prepare, 
 
 
 def _die_after(count: int, sink: JdbcSink, batch: Batch, committables: list[Any]) -> None:
-    done = 0
-    inner = PostgreSql.commit_prepared
+    done, dialect = 0, type(sink.dialect())
+    inner = dialect.commit_prepared
 
-    def commit_prepared(self: PostgreSql, connection: Any, name: str) -> None:
+    def commit_prepared(self: Any, connection: Any, name: str) -> None:
         nonlocal done
         if done == count:
             os.kill(os.getpid(), signal.SIGKILL)
         inner(self, connection, name)
         done += 1
 
-    PostgreSql.commit_prepared = commit_prepared  # type: ignore[method-assign]
+    dialect.commit_prepared = commit_prepared  # type: ignore[method-assign]
     if count == 2:
         TableLedger.amend = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign]
     Commit(sink).finish(batch, committables)
 
 
-def test_a_batch_whose_prepared_transactions_are_gone_is_not_decided(preparing: Prepare) -> None:
+def test_a_batch_whose_prepared_transactions_are_gone_is_not_decided(preparing: Preparing) -> None:
     sink = sink_of(preparing)
     batch = batch_of(sink)
     committables = staged(sink, batch)
@@ -285,19 +353,19 @@ def test_prepared_says_what_the_server_lacks(tmp_path: Path) -> None:
         assert "stage" in staged(auto, batch_of(auto))[0].data
 
 
-def test_auto_prepares_where_nothing_speaks_against_it(preparing: Prepare) -> None:
-    auto = sink_of(preparing, commit="auto")
+def test_auto_prepares_where_nothing_speaks_against_it(on_postgresql: Prepare) -> None:
+    auto = sink_of(on_postgresql, commit="auto")
     committables = staged(auto, batch_of(auto))
     assert [sorted(one.data) for one in committables] == [["prepared"]] * 2
     Commit(auto).abort(batch_of(auto), committables)
-    searching = sink_of(preparing, commit="auto", errors="skip")
+    searching = sink_of(on_postgresql, commit="auto", errors="skip")
     assert "stage" in staged(searching, batch_of(searching))[0].data
-    preparing.run(f"ALTER TABLE {preparing.table} ADD UNIQUE (id)")
+    on_postgresql.run(f"ALTER TABLE {on_postgresql.table} ADD UNIQUE (id)")
     assert "stage" in staged(auto, batch_of(auto))[0].data
 
 
 def test_a_task_that_fails_leaves_nothing(database: PostgresContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("connectors.systems.jdbc.staging.LOADED_AT_ONCE", 1)  # so that rows are in the database by then
+    monkeypatch.setattr("connectors.systems.jdbc.loaders.LOADED_AT_ONCE", 1)  # so that rows are in the database by then
 
     def rows_and_an_error() -> Iterator[Any]:
         yield BATCH[0]

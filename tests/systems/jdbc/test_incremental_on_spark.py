@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,30 +17,19 @@ from . import incremental_contexts as contexts
 from .test_incremental_tables import Sqlite
 
 
-class WithoutTimes(contexts.StreamContext):
-    """By a query, without the column that JSON would round."""
-
-    def options(self) -> dict[str, str]:
-        return {**super().options(), "dbtable": f"(SELECT id, name FROM {self.target.table}) AS rows_of_it"}
-
-    def write(self, count: int) -> list[dict[str, Any]]:
-        return [{"id": row["id"], "name": row["name"]} for row in super().write(count)]
-
-
 class TestPostgres(SparkSourceSuite):
-    class context(WithoutTimes, contexts.PostgresById):  # noqa: N801
-        pass
+    context = contexts.PostgresStream
 
 
 @pytest.mark.soak
 class TestSqlite(SparkSourceSuite):
-    class context(WithoutTimes, contexts.SqliteById):  # noqa: N801
+    class context(contexts.WithoutTimes, contexts.SqliteById):  # noqa: N801
         pass
 
 
 @pytest.mark.soak
 class TestDuckDb(SparkSourceSuite):
-    class context(WithoutTimes, contexts.DuckDbById):  # noqa: N801
+    class context(contexts.WithoutTimes, contexts.DuckDbById):  # noqa: N801
         pass
 
 
@@ -67,9 +57,38 @@ def test_each_table_becomes_a_delta_table_with_its_types(spark: Any, tmp_path: P
     assert [row.id for row in spark.read.format("delta").load(str(tmp_path / "copy" / "odd name")).collect()] == [7]
 
 
-def run(spark: Any, shop: Sqlite, folder: Path) -> None:
-    rows = spark.readStream.format("connectors.jdbc").options(**shop.options(), includeSchema="true").load()
-    writer = rows.writeStream.foreachBatch(fan_out(str(folder / "copy"))).trigger(availableNow=True)
+def test_a_table_that_cannot_be_written_is_named_and_the_others_are_written(spark: Any, tmp_path: Path) -> None:
+    with contextlib.closing(Sqlite(tmp_path)) as shop:
+        for name in ("a", "b", "c"):
+            shop.run(f"CREATE TABLE {name} (id INTEGER PRIMARY KEY)", f"INSERT INTO {name} VALUES (1)")
+        (tmp_path / "copy").mkdir()
+        (tmp_path / "copy" / "b").write_text("in the way")
+        with pytest.raises(Exception, match=r"1 of 3 tables are not written, b: "):
+            run(spark, shop, tmp_path)
+        assert [copied(spark, tmp_path, name) for name in ("a", "c")] == [[1], [1]]
+        (tmp_path / "copy" / "b").unlink()
+        run(spark, shop, tmp_path)
+    assert [copied(spark, tmp_path, name) for name in ("a", "b", "c")] == [[1], [1], [1]]
+
+
+def test_with_replace_the_copy_loses_what_the_table_has_lost(spark: Any, tmp_path: Path) -> None:
+    with contextlib.closing(Sqlite(tmp_path)) as shop:
+        shop.run("CREATE TABLE a (id INTEGER PRIMARY KEY)", "INSERT INTO a VALUES (1), (2), (3)")
+        for change, expected in (("SELECT 1", [1, 2, 3]), ("DELETE FROM a WHERE id = 2", [1, 3])):
+            shop.run(change)
+            run(spark, shop, tmp_path, {"incremental": "bulk"}, operation="replace")
+            assert copied(spark, tmp_path, "a") == expected
+
+
+def copied(spark: Any, folder: Path, table: str) -> list[int]:
+    found = spark.read.format("delta").load(str(folder / "copy" / table)).select("id").collect()
+    return sorted(row.id for row in found)
+
+
+def run(spark: Any, shop: Sqlite, folder: Path, source: Mapping[str, str] | None = None, **copy: str) -> None:
+    options = {**shop.options(), "includeSchema": "true", **(source or {})}
+    rows = spark.readStream.format("connectors.jdbc").options(**options).load()
+    writer = rows.writeStream.foreachBatch(fan_out(str(folder / "copy"), **copy)).trigger(availableNow=True)
     writer.option("checkpointLocation", str(folder / "checkpoint")).start().awaitTermination()
 
 

@@ -47,3 +47,12 @@ class TestDuckDbByBoth(SourceSuite):
 
 class TestTables(SourceSuite):
     context = contexts.TablesContext
+
+
+class TestTablesOfMariaDb(SourceSuite):
+    context = contexts.MariaDbTables
+
+
+@pytest.mark.soak
+class TestTablesOfPostgres(SourceSuite):
+    context = contexts.PostgresTables

@@ -19,9 +19,9 @@ from connectors.core.planning import Offset
 from connectors.systems.jdbc.connection import Connection
 from connectors.systems.jdbc.source import JdbcSource
 from connectors.testing import SourceContext
-from connectors.testing.servers import PostgresServer
+from connectors.testing.servers import MariaDbServer, PostgresServer
 from connectors.testing.source_suite import Reading
-from tests.servers import required
+from tests.servers import optional, required
 
 
 class Database(SourceContext):
@@ -79,7 +79,26 @@ class Postgres(Database):
             connection.execute(sql)
 
 
-@pytest.fixture(params=[Sqlite, DuckDb, Postgres])
+class MariaDb(Database):
+    """A database of its own on the shared server."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.server = optional(MariaDbServer)
+        self.name = "test"
+        name = f"db_{time.monotonic_ns()}"
+        self.run(f"CREATE DATABASE {name}")
+        self.name = name
+
+    def address(self) -> dict[str, str]:
+        url = self.server.jdbc.rsplit("/", 1)[0] + f"/{self.name}"
+        return {"url": url, "user": self.server.user, "password": self.server.password}
+
+    def close(self) -> None:
+        self.run(f"DROP DATABASE {self.name}")
+
+
+@pytest.fixture(params=[Sqlite, DuckDb, Postgres, MariaDb])
 def database(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Database]:
     with contextlib.closing(request.param(tmp_path)) as made:
         yield made
@@ -165,12 +184,19 @@ def test_a_column_of_another_type_stops_the_query_unless_it_may_be_cast(postgres
 
 @pytest.mark.parametrize(
     ("tables", "expected"),
-    [("orders,items", {"orders", "items"}), ('["orders"]', {"orders"}), ("o.*", {"orders", "old"}), ("order", set())],
+    [
+        ("orders,items", {"orders", "items"}),
+        ('["orders"]', {"orders"}),
+        (str(["orders"]), {"orders"}),
+        ("o.*", {"orders", "old"}),
+        (".*", {"orders", "items", "old"}),
+        ("order", set()),
+    ],
 )
 def test_tables_are_chosen_by_a_list_or_by_an_expression_for_the_whole_name(
     sqlite: Sqlite, tables: str, expected: set[str]
 ) -> None:
-    for name in ("orders", "items", "old", "connectors_ledger"):
+    for name in ("orders", "items", "old", "connectors_ledger", f"cst_{'0' * 8}_{'0' * 12}_{'0' * 8}_{'0' * 24}"):
         sqlite.run(f"CREATE TABLE {name} (id INTEGER PRIMARY KEY)", f"INSERT INTO {name} VALUES (1)")
     assert set(read(Reading(sqlite, tables=tables), [])) == expected
 
@@ -183,9 +209,10 @@ def test_tables_without_a_key_are_all_named_at_the_start(sqlite: Sqlite) -> None
 
 def test_names_and_values_are_never_taken_for_sql(database: Database) -> None:
     name = 'a"; DROP TABLE b; --%s ?'
-    quoted = '"' + name.replace('"', '""') + '"'
+    with contextlib.closing(database.connect()) as connection:
+        quoted, key = connection.dialect.quote(name), connection.dialect.quote('i"d %s')
     database.run("CREATE TABLE b (id INTEGER PRIMARY KEY)")
-    database.run(f'CREATE TABLE {quoted} ("i""d %s" INTEGER PRIMARY KEY)', f"INSERT INTO {quoted} VALUES (1)")
+    database.run(f"CREATE TABLE {quoted} ({key} INTEGER PRIMARY KEY)", f"INSERT INTO {quoted} VALUES (1)")
     reading, log = Reading(database), list[Offset]()
     assert read(reading, log) == {name: [{'i"d %s': 1}]}
     database.run(f"INSERT INTO {quoted} VALUES (2)")

@@ -1,20 +1,25 @@
-"""The sink on Spark: the cases of the kit, drivers that are killed, batch writes, and update mode."""
+"""The sink on Spark: the cases of the kit, batch writes, and update mode."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
 import connectors
-from connectors.testing import SinkContext, same_records
-from connectors.testing.kills import Kills
+from connectors.testing import same_records
 from connectors.testing.spark_suites import SparkSinkSuite
 
-from .contexts import DuckDbContext, MariaDbContext, PostgresContext, PreparedContext, SqliteContext
+from .contexts import (
+    DuckDbContext,
+    MariaDbContext,
+    PostgresContext,
+    PreparedMariaDbContext,
+    SqliteContext,
+    TaskContext,
+)
 
 
 class TestPostgres(SparkSinkSuite):
@@ -25,6 +30,16 @@ class TestPostgres(SparkSinkSuite):
 class TestSqlite(SparkSinkSuite):
     class context(SqliteContext):  # noqa: N801
         carriers: ClassVar[tuple[str, ...]] = ("foreach_batch",)
+
+
+@pytest.mark.soak
+class TestTask(SparkSinkSuite):
+    context = TaskContext
+
+
+@pytest.mark.soak
+class TestPreparedMariaDb(SparkSinkSuite):
+    context = PreparedMariaDbContext
 
 
 @pytest.mark.soak
@@ -40,43 +55,6 @@ class TestDuckDb(SparkSinkSuite):
 @pytest.mark.soak
 class TestMariaDb(SparkSinkSuite):
     context = MariaDbContext
-
-
-KILLED = (
-    (PostgresContext, "foreach_batch"),
-    (PreparedContext, "format"),
-    (SqliteContext, "foreach_batch"),
-    (DuckDbContext, "format"),
-)
-
-
-def _kills(folder: Path, seed: int) -> Kills:
-    targets: dict[str, tuple[SinkContext, str]] = {}
-    for kind, carrier in KILLED:
-        name = f"{kind.__name__}_{carrier}"
-        (folder / name).mkdir(parents=True)
-        targets[name] = (kind(folder / name / "target"), carrier)
-    return Kills(folder, targets, seed=seed)
-
-
-def _close(kills: Kills) -> None:
-    for target, _ in kills.targets.values():
-        with contextlib.suppress(Exception):
-            target.close()
-
-
-def test_killed_drivers_lose_and_double_no_row(tmp_path: Path) -> None:
-    kills = _kills(tmp_path, 3)
-    kills.run(2)
-    assert any("killed" in round_ for round_ in kills.told), kills.told
-    _close(kills)
-
-
-@pytest.mark.soak
-def test_many_killed_drivers_lose_and_double_no_row(tmp_path: Path) -> None:
-    kills = _kills(tmp_path, int(os.environ.get("SEED", "1")))
-    kills.run(int(os.environ.get("KILLS", "100")))
-    _close(kills)
 
 
 def test_an_aggregate_in_update_mode_is_upserted(spark: Any, tmp_path: Path) -> None:

@@ -101,12 +101,26 @@ def test_what_is_no_table_is_refused(text: str) -> None:
         ("deleteColumn", "d", "keyColumns +missing"),
         ("orderColumn", "d", "has no use without keyColumns"),
         ("guarantee", "idempotent", "needs operation=upsert"),
-        ("commit", "task", "commit"),
+        ("numPartitions", "4", "commit=task only"),
     ],
 )
 def test_options_that_cannot_work_are_told(option: str, value: str, said: str) -> None:
     with pytest.raises(Misconfigured, match=said):
         JdbcSink.of({**BASE, option: value})
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"url": "sqlite:////x.db"}, "one writer at a time"),
+        ({"url": "duckdb:////x.duckdb"}, "one writer at a time"),
+        ({"errors": "skip"}, "cannot set bad rows aside"),
+        ({"guarantee": "at-least-once"}, "has no use with guarantee"),
+    ],
+)
+def test_tasks_that_cannot_commit_for_themselves_are_told(options: dict[str, str], said: str) -> None:
+    with pytest.raises(Misconfigured, match=said):
+        JdbcSink.of({**BASE, "commit": "task", **options})
 
 
 def test_options_of_sparks_own_writer_are_taken() -> None:

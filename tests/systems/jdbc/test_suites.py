@@ -1,10 +1,16 @@
 """The sink passes every case of the kit on each database, and of more kills and both carriers in ``make soak``."""
 
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
-from connectors.testing import SinkSuite
+from connectors.core import Misconfigured
+from connectors.core.ledger import app_query
+from connectors.core.sink import Batch
+from connectors.core.writing import stage
+from connectors.testing import SinkContext, SinkSuite
+from connectors.testing.sink_suite import Writing
 
 from .contexts import (
     AtLeastOnceContext,
@@ -12,9 +18,13 @@ from .contexts import (
     MariaDbContext,
     PostgresContext,
     PreparedContext,
+    PreparedMariaDbContext,
     SqliteContext,
+    TaskContext,
+    TaskMariaDbContext,
     UpsertContext,
 )
+from .dealing import DealtWriting
 
 
 class FewerKills(SinkSuite):
@@ -43,6 +53,31 @@ class TestDuckDb(FewerKills):
 class TestMariaDb(FewerKills):
     class context(MariaDbContext):  # noqa: N801
         carriers: ClassVar[tuple[str, ...]] = ("format",)
+
+
+class TestPreparedMariaDb(FewerKills):
+    class context(PreparedMariaDbContext):  # noqa: N801
+        carriers: ClassVar[tuple[str, ...]] = ("format",)
+
+
+class TaskSuite(FewerKills):
+    """Rows are dealt out as ``foreach_batch`` does it; other ways to write are refused."""
+
+    @pytest.fixture
+    def writing(self, target: SinkContext, tmp_path: Path) -> Writing:
+        return DealtWriting(target, tmp_path, "foreach_batch")
+
+    def test_a_batch_write_is_whole_and_repeats_when_run_again(self, target: SinkContext) -> None:
+        sink = target.sink.of(target.options())
+        with pytest.raises(Misconfigured, match="task needs foreach_batch"):
+            stage(sink, Batch(sink.sink_id(), app_query("nightly"), 0), target.schema, 0, iter([]))
+
+    def test_a_batch_write_with_a_transaction_name_is_written_once(self, target: SinkContext) -> None:
+        pytest.skip("no batch writes")
+
+
+class TestTask(TaskSuite):
+    context = TaskContext
 
 
 class TestUpsert(FewerKills):
@@ -78,3 +113,19 @@ class TestDuckDbThroughAllKills(SinkSuite):
 @pytest.mark.soak
 class TestMariaDbThroughAllKills(SinkSuite):
     context = MariaDbContext
+
+
+@pytest.mark.soak
+class TestPreparedMariaDbThroughAllKills(SinkSuite):
+    context = PreparedMariaDbContext
+
+
+@pytest.mark.soak
+class TestTaskMariaDb(TaskSuite):
+    context = TaskMariaDbContext
+
+
+@pytest.mark.soak
+class TestTaskThroughAllKills(TaskSuite):
+    context = TaskContext
+    seeds = 12

@@ -30,8 +30,12 @@ class Query:
         end = self.planner.latest(start, self.source.limit())
         if end == start:
             return None
-        self.log.append(json.loads(json.dumps(end)))
-        parts = self.planner.slices(start, self.log[-1])
+        return self.run(start, json.loads(json.dumps(end)))
+
+    def run(self, start: Offset, end: Offset) -> list[dict[str, Any]]:
+        """The rows of the batch up to ``end``, which this run or an earlier one has planned."""
+        parts = self.planner.slices(start, end)
+        self.log.append(end)
         return [
             row for part in parts for batch in read_slice(self.source, part, self.schema) for row in batch.to_pylist()
         ]

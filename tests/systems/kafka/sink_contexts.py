@@ -116,3 +116,24 @@ class AtLeastOnceContext(KafkaContext):
 
     def leftovers(self) -> None:
         return None
+
+
+class KafkaCopyContext(DirectContext):
+    """A copy of what :class:`~.source_contexts.CopiedContext` has, record by record, in the same partitions."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.topic = self.server.create_topic(f"t-{uuid.uuid4().hex[:12]}", 3)
+
+    def rows(self) -> list[dict[str, Any]]:
+        found = consumed(self.server.bootstrap, self.topic, 3)
+        return [
+            {"key": one.key(), "value": one.value(), "partition": one.partition(), "timestamp": one.timestamp()[1]}
+            for one in found
+        ]
+
+
+class SlottedCopyContext(KafkaCopyContext):
+    """The same in three transactions for each batch."""
+
+    extra: ClassVar[dict[str, str]] = {"slots": "3"}

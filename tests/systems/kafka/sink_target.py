@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 from confluent_kafka import TopicPartition
@@ -23,6 +23,8 @@ from .sink_contexts import consumed
 class Target:
     """A new topic. ``options`` of the sink have ``__`` for dots, and ``None`` takes one away."""
 
+    kind: ClassVar[type[KafkaSink]] = KafkaSink
+
     def __init__(self, folder: Path, partitions: int = 2, **config: str) -> None:
         self.server = required(KafkaServer)
         self.partitions = partitions
@@ -39,7 +41,7 @@ class Target:
             "retry.maxRetries": 0,
             **{name.replace("__", "."): value for name, value in options.items()},
         }
-        sink = KafkaSink.of({name: value for name, value in given.items() if value is not None})
+        sink = self.kind.of({name: value for name, value in given.items() if value is not None})
         assert isinstance(sink, KafkaSink)
         return sink
 

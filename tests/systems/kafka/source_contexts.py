@@ -189,3 +189,13 @@ class TransactionalContext(KafkaContext):
     def lose(self) -> bool:
         self.topic.expire({partition: self.topic.end(partition) for partition in range(2)})
         return True
+
+
+class CopiedContext(KafkaContext):
+    """Records that are copied to another topic: what of them is to be found there. No two are the same."""
+
+    def write(self, count: int) -> list[dict[str, Any]]:
+        before = len(self.topic.rows)
+        sent = self.topic.send((b"value %d" % number for number in range(before, before + count)), key=b"k%d" % before)
+        wanted = [{name: row[name] for name in ("key", "value", "partition")} for row in sent]
+        return [{**row, "timestamp": BEGIN + number} for number, row in enumerate(wanted)]

@@ -19,8 +19,8 @@ from connectors.core.commit import Commit
 from connectors.core.ledger import Entry
 from connectors.systems.kafka import session as sessions
 from connectors.systems.kafka.book import Book
-from connectors.systems.kafka.committer import publish
 from connectors.systems.kafka.session import session
+from connectors.systems.kafka.transacting import publish
 from connectors.testing.engine import in_a_child
 
 from .sink_target import TEXT, Target, forget_sessions, murmur2, rows
@@ -332,7 +332,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"kafka.key.serializer": "org.apache.Some"}, "kafka.key.serializer"),
     ({"kafka.ssl.truststore.location": "x.jks"}, "kafka.ssl.truststore.location"),
     ({"topics": "a,b"}, "topics"),
-    ({"slots": 4}, "slots"),
     ({"orderColumn": "at"}, "orderColumn"),
     ({"operation": "upsert", "transactionalIdPrefix": None, "stagingLocation": None}, "operation"),
     ({"guarantee": "idempotent"}, "guarantee"),

@@ -15,8 +15,9 @@ import pytest
 from connectors.core import Batch
 from connectors.core.commit import Commit
 from connectors.core.ledger import Entry
-from connectors.systems.kafka.committer import KafkaCommitter, publish
-from connectors.systems.kafka.session import session
+from connectors.systems.kafka.committer import KafkaCommitter
+from connectors.systems.kafka.session import BOOK, session
+from connectors.systems.kafka.transacting import publish
 from connectors.testing.engine import in_a_child
 
 from .sink_contexts import is_decided
@@ -56,14 +57,21 @@ def test_a_broker_that_is_killed_in_mid_batch_and_comes_back_has_the_batch_once(
     assert target.values() == sorted(f"v{number}" for number in range(200))
 
 
-@pytest.mark.soak  # the ledger is not always there in time: the coordinator may take minutes to answer on a small machine
 def test_a_broker_that_was_restarted_between_batches_does_not_hold_up_the_next_one(target: Target) -> None:
     """The client that has written the first batch would wait for the broker of that time for ever."""
     target.write(rows(1), TEXT)
+    _is_marked_everywhere(target)
     target.server.kill()
     target.server.relaunch()
     target.write(rows(2), TEXT, retry__maxRetries=20, retry__initialBackoff="100ms", retry__maxBackoff="1s")
     assert target.values() == ["v1", "v2"]
+
+
+def _is_marked_everywhere(target: Target) -> None:
+    """A broker of Kafka 4.3.1 that dies between its answer to a commit and the marks of it in the topics forgets the marks:
+    readers of any producer's transactions then wait for ever."""
+    assert target.values() == ["v1"]
+    session(target.sink().address()).books(BOOK)
 
 
 def _leaves_half_a_batch(target: Target) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import time
 
 import pytest
 
@@ -10,8 +12,8 @@ from connectors.core import DataLoss
 from connectors.core.planning import INITIAL
 from connectors.systems.kafka.positions import Range
 
-from .reading import Query
-from .source_contexts import SCHEMA, Topic, fresh
+from .reading import Query, batch
+from .source_contexts import BEGIN, SCHEMA, Topic, fresh
 
 
 @pytest.mark.parametrize("restarted", [False, True])
@@ -84,6 +86,65 @@ def test_a_topic_that_was_made_anew_stops_the_query_though_it_is_longer(restarte
     assert going_on.values() == [b"b", b"c", b"d"]
     topic.send([b"e"])
     assert Query(options, going_on.log).values() == [b"e"]
+
+
+def test_a_topic_that_is_made_anew_while_a_batch_is_pending_does_not_lend_it_its_records(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The batch was planned by a run that is gone, and the new topic has its offsets, too."""
+    topic, other = Topic(1), Topic(1)
+    options = topic.options(subscribe=f"{topic.name},{other.name}")
+    topic.send([b"a", b"b"])
+    other.send([b"o"])
+    query = Query(options)
+    pending = json.loads(json.dumps(query.planner.latest(INITIAL)))
+    assert len(query.planner.slices(INITIAL, pending)) > 0
+    topic.delete()
+    topic.create()
+    topic.send([b"c", b"d", b"e"])
+    with pytest.raises(DataLoss, match="made anew; a batch that was planned before"):
+        Query(options).planner.slices(INITIAL, pending)
+    going_on = Query({**options, "failOnDataLoss": "false"})
+    with caplog.at_level(logging.WARNING, "connectors.kafka"):
+        assert [row["value"] for row in going_on.run(INITIAL, pending)] == [b"o"]
+    assert "made anew" in caplog.text
+    assert going_on.values() == [b"c", b"d", b"e"]
+
+
+@pytest.mark.parametrize("change", ["grown", "made anew"])
+def test_a_topic_that_changes_while_the_query_is_down_is_noticed_at_its_start(change: str) -> None:
+    topic = Topic(1)
+    topic.send([b"a"])
+    query = Query(topic.options())
+    assert query.values() == [b"a"]
+    query.planner.close()
+    if change == "grown":
+        topic.grow(3)
+        topic.send([b"b", b"c"], 2)
+        assert Query(topic.options(), query.log).values() == [b"b", b"c"]
+    else:
+        topic.delete()
+        topic.create()
+        with pytest.raises(DataLoss, match="deleted and made anew"):
+            Query(topic.options(), query.log).next()
+
+
+@pytest.mark.soak
+def test_a_compacted_topic_is_read_over_its_holes() -> None:
+    """The brokers' cleaner has to come by, which takes a while."""
+    topic = Topic(1, cleanup_policy="compact", segment_ms="100", min_cleanable_dirty_ratio="0.01")
+    for number in range(50):
+        topic.send([b"old %d" % number], 0, key=b"%d" % (number % 5), at=BEGIN + 1000 * number)
+    until = time.monotonic() + 120
+    while len(found := batch(topic.options())) == len(topic.rows):
+        assert time.monotonic() < until, "the cleaner has not come by"
+        topic.send([b"more"], 0, key=b"more", at=BEGIN + 1000 * len(topic.rows))  # the newest segment stays as it is
+        time.sleep(1)
+    newest = {row["key"]: row["value"] for row in topic.rows}
+    assert set(found) >= set(newest.values()), "the newest of each key is there"
+    halves = Query(topic.options(minPartitions="7")).values()
+    assert set(halves) >= set(newest.values())
+    assert len(halves) < len(topic.rows)
 
 
 def test_expired_records_stop_the_query_or_are_passed_over(caplog: pytest.LogCaptureFixture) -> None:

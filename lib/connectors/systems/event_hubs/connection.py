@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from ...core.errors import Problem
 from ...core.options import REQUIRED, Option, Options, Text, Values
-from ...core.secret_references import resolved
+from ...core.secret_references import filled
 
 USER: Final = "$ConnectionString"
 LARGEST_REQUEST: Final = 1_046_528 - 1024
@@ -35,7 +35,7 @@ class ConnectionString:
     @classmethod
     def parse(cls, text: str) -> ConnectionString:
         """Reads ``text``, or the secret that it refers to. Raises ``ValueError`` with a phrase after "must be"."""
-        text = resolved(text).strip()
+        text = filled(text).strip()
         parts = dict(_parts(text))
         missing = [name for name in ("Endpoint", "SharedAccessKeyName", "SharedAccessKey") if not parts.get(name.lower())]
         if missing:

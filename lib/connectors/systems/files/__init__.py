@@ -10,7 +10,7 @@ import re
 import time
 import zoneinfo
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
@@ -32,6 +32,7 @@ from ...core import (
 from ...core.ledger import FileLedger
 from ...core.options import Values
 from .committer import FilesCommitter
+from .hadoop import ClientOf
 from .joining import JOINED
 from .place import Folder, place
 from .rolling import MAX_PART_SIZE, RollingPolicy
@@ -54,8 +55,9 @@ class FilesSink(Sink):
 
     Options: ``path`` (required), ``fileFormat`` parquet|json|csv|text|avro|orc (parquet), ``partitionBy`` (columns),
     ``bucket`` (a date-time pattern such as ``'year='yyyy/'month='MM``), ``bucket.timeColumn``, ``bucket.timeZone``
-    (UTC), ``rolling`` onBatch|policy (onBatch), ``partPrefix`` (part), ``compression`` (the format's own default),
-    ``stagingRetention`` (7 days), ``storageOptions`` (fsspec's keys, for ``s3://``), and those of every sink.
+    (UTC; a time without a zone is taken as it is), ``rolling`` onBatch|policy (onBatch), ``partPrefix`` (part),
+    ``compression`` (the format's own default), ``stagingRetention`` (7 days), ``storageOptions`` (fsspec's keys, for
+    ``s3://`` and WebHDFS), and those of every sink.
 
     With ``rolling=policy`` the files of a batch stay hidden when it is committed. They become one file, without being
     decoded, ``rolling.rolloverInterval`` (15 minutes) after the first of them, ``rolling.inactivityInterval`` (5 minutes)
@@ -64,7 +66,14 @@ class FilesSink(Sink):
     ``foreach_batch`` on a classic session also while the query is idle, and a moment after it ends: then everything is
     sealed if ``rolling.sealAtEnd`` is true (by default under availableNow only) and the query did not fail.
 
-     Lines of csv have no header. By ``df.write`` orc is Arrow's, which Spark reads wrongly before 1582
+    On ``hdfs://`` ``foreach_batch`` of a classic session takes Spark's own client, with its user and settings. All else runs
+    in processes without one, and takes WebHDFS: ``storageOptions`` say ``host`` and ``port`` of the NameNode's web address
+    (the host of ``path`` and 9870), ``user`` or a delegation ``token``, and ``use_https``.
+
+    The ledger entry of a batch that ``foreach_batch`` wrote on a classic session also holds the source's offsets after it:
+    see :func:`~connectors.systems.files.by_hand.source_offsets`.
+
+    Lines of csv have no header. By ``df.write`` orc is Arrow's, which Spark reads wrongly before 1582
     (dates) and not at all before 1970 (fractions of seconds).
     Guarantee: exactly-once. A listing shows finished files only; the ledger and the stage lie hidden beside them, in a
     folder ``.connectors``. A reader that walks through hidden folders too (``pyarrow.dataset.dataset(folder)`` does, before
@@ -89,11 +98,14 @@ class FilesSink(Sink):
             "compression": Text(None),
             "stagingRetention": Duration(7 * 86400.0),
             "storageOptions": Json({}, kind=dict),
-        }
+        },
+        refused={"stagingLocation": "is always below path: only there a file gets its final name in one step."},
     )
 
-    conditions = "a local or mounted folder, or s3://; files appear one by one, each complete"
+    conditions = "a local or mounted folder, s3:// or hdfs://; files appear one by one, each complete"
     clock: ClassVar[Callable[[], float]] = time.time
+    _client_of: ClientOf | None = None
+    _run: Run | None = None
 
     @classmethod
     def check(cls, values: Values) -> Iterator[Problem]:
@@ -113,8 +125,6 @@ class FilesSink(Sink):
             got = values["fileFormat"]
             text = f"policy joins files without decoding them, which {got} does not allow; take onBatch, or another fileFormat."
             yield Problem("rolling", text)
-        if values["fileFormat"] == "avro" and (option := next((one for one in ("bucket", "partitionBy") if values[one]), None)):
-            yield Problem(option, "needs Spark's own writers, which have no avro; take another fileFormat.")
         codecs = CODECS[values["fileFormat"]]
         if (codec := values["compression"]) not in (None, *codecs):
             known = f"{', '.join(codecs)} for {values['fileFormat']}"
@@ -123,8 +133,15 @@ class FilesSink(Sink):
     def target(self) -> str:
         return str(self.values["path"])
 
+    def use_hadoop(self, client_of: ClientOf) -> None:
+        """Called by ``foreach_batch`` on the driver: Spark's own client for ``hdfs://``."""
+        self._client_of = client_of
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_run": None}  # it is of the driver
+
     def folder(self) -> Folder:
-        return place(self.values["path"], self.sink_id(), self.values.get("storageOptions", {}))
+        return place(self.values["path"], self.sink_id(), self.values.get("storageOptions", {}), self._client_of)
 
     def ledger(self) -> FileLedger:
         return self.folder().ledger()
@@ -144,11 +161,12 @@ class FilesSink(Sink):
 
     def watch(self, find: Callable[[], Run | None] | None) -> None:
         """Called on the driver by ``foreach_batch``: when it is made, then for each batch, to ``find`` its run."""
+        self._run = run = find() if find else None
         if not self.rolls():
             return
         if find is None:
             seal_what_is_due(self.sealer())
-        elif run := find():
+        elif run:
             watch(self.sealer(), run, self.values["rolling.sealAtEnd"])
 
     def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> FilesWriter:
@@ -160,7 +178,7 @@ class FilesSink(Sink):
             return None
         from .native import stage_with_spark
 
-        return stage_with_spark(self, frame, batch)
+        return stage_with_spark(self, frame, batch, self._run.offsets(batch.number) if self._run else None)
 
 
 def _is_zone(name: str) -> bool:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from ...core import Batch, Committable, Misconfigured, Problem
-from ...core.folder import HIDDEN
+from ...core import Batch, Committable
+from .folders import NO_TIME, NULL, check_names, checked_bucket
 from .staging import begin
 
 if TYPE_CHECKING:
@@ -16,11 +16,14 @@ if TYPE_CHECKING:
     from . import FilesSink
 
 _BUCKET = "__bucket"
-_NO_TIME = f"{_BUCKET}=__HIVE_DEFAULT_PARTITION__"
+_NO_TIME = f"{_BUCKET}={NULL}"
 
 
-def stage_with_spark(sink: FilesSink, frame: DataFrame, batch: Batch) -> list[Committable]:
-    """Writes ``frame`` into a staging folder of its own; the committable lists the files and the folder each goes to."""
+def stage_with_spark(sink: FilesSink, frame: DataFrame, batch: Batch, offsets: list[Any] | None) -> list[Committable]:
+    """Writes ``frame`` into a staging folder of its own; the committable lists the files and the folder each goes to.
+
+    ``offsets`` go with them into the ledger.
+    """
     bucketed, columns = _bucketed(sink, frame)
     attempt, folder = batch.attempt(), sink.folder()
     stage = begin(f"connectors.{sink.name}", folder, batch, attempt)
@@ -28,7 +31,7 @@ def stage_with_spark(sink: FilesSink, frame: DataFrame, batch: Batch) -> list[Co
     writer.options(**folder.spark_options()).mode("append").save(folder.spark_url(stage))
     files = sorted(PurePosixPath(name) for name, _ in folder.files(stage))
     listed = [[str(file), _bucket(sink, file.relative_to(stage).parent)] for file in files]
-    return [Committable(0, {"attempt": attempt, "files": listed})]
+    return [Committable(0, {"attempt": attempt, "files": listed, **({"offsets": offsets} if offsets else {})})]
 
 
 def _bucketed(sink: FilesSink, frame: DataFrame) -> tuple[DataFrame, list[str]]:
@@ -36,17 +39,15 @@ def _bucketed(sink: FilesSink, frame: DataFrame) -> tuple[DataFrame, list[str]]:
 
     values = sink.values
     wanted = [*values["partitionBy"], *([values["bucket.timeColumn"]] if values["bucket"] else [])]
-    if missing := [column for column in wanted if column not in frame.columns]:
-        raise Misconfigured(
-            f"connectors.{sink.name}",
-            [Problem("partitionBy" if not values["bucket"] else "bucket.timeColumn",
-                     f'names "{column}", but the columns are {", ".join(frame.columns)}.') for column in missing],
-        )
+    option = "bucket.timeColumn" if values["bucket"] else "partitionBy"
+    check_names(f"connectors.{sink.name}", option, wanted, frame.columns)
     if not values["bucket"]:
         return frame, wanted
-    time = F.col(f"`{wanted[-1].replace('`', '``')}`").cast("timestamp")
+    time = F.col(f"`{wanted[-1].replace('`', '``')}`")
+    naive = dict(frame.dtypes)[wanted[-1]] in ("timestamp_ntz", "date")
+    time = time.cast("timestamp_ntz" if naive else "timestamp")
     # date_format knows the session's time zone only, in which an hour may be missing or come twice.
-    form = {"timestampFormat": values["bucket"], "timeZone": values["bucket.timeZone"]}
+    form = {"timestampNTZFormat" if naive else "timestampFormat": values["bucket"], "timeZone": values["bucket.timeZone"]}
     wall = F.to_csv(F.struct(time), {**form, "sep": "\x01", "quote": "\x02"})
     return frame.withColumn(_BUCKET, F.when(time.isNotNull(), wall)), [_BUCKET]
 
@@ -66,9 +67,5 @@ def _bucket(sink: FilesSink, folder: PurePosixPath) -> str:
     if not name.startswith(f"{_BUCKET}="):
         return "" if name == "." else name
     if name == _NO_TIME:
-        return "bucket=__HIVE_DEFAULT_PARTITION__"
-    bucket = unquote(name.removeprefix(f"{_BUCKET}="))
-    if bucket.startswith("/") or any(part.startswith(HIDDEN) for part in bucket.split("/")):
-        text = f'makes the folder "{bucket}": a folder must lie below path, and readers pass over those with . or _ first.'
-        raise Misconfigured(f"connectors.{sink.name}", [Problem("bucket", text)])
-    return bucket
+        return NO_TIME
+    return checked_bucket(f"connectors.{sink.name}", unquote(name.removeprefix(f"{_BUCKET}=")))

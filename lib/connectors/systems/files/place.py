@@ -1,4 +1,4 @@
-"""The folders that files are written to: a local one, or one in S3."""
+"""The folders that files are written to: a local one, or one in S3 or HDFS."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any, BinaryIO, Protocol
 
 from ...core.folder import TargetFolder
 from ...core.ledger import FileLedger
+from .hadoop import HDFS, ClientOf
+from .hdfs import HdfsFolder
 from .s3 import S3Folder
 from .storage import S3
 
@@ -34,11 +36,15 @@ class Folder(Protocol):
     def sweep(self, older_than: float, live: frozenset[str]) -> None: ...
 
 
-def place(path: str, sink_id: str, storage: Mapping[str, Any]) -> Folder:
-    """The folder at ``path``, as the sink ``sink_id`` sees it."""
+def place(path: str, sink_id: str, storage: Mapping[str, Any], client_of: ClientOf | None = None) -> Folder:
+    """The folder at ``path``, as the sink ``sink_id`` sees it; ``client_of`` gives Spark's own client for ``hdfs://``."""
+    if path.startswith(HDFS):
+        return HdfsFolder(path, sink_id, storage, client_of)
     return S3Folder(path, sink_id, storage) if path.startswith(S3) else TargetFolder(path, sink_id)
 
 
 def sink_ids(path: str, storage: Mapping[str, Any]) -> list[str]:
     """The sinks that have written to the folder at ``path``."""
+    if path.startswith(HDFS):
+        return HdfsFolder.sink_ids(path, storage)
     return S3Folder.sink_ids(path, storage) if path.startswith(S3) else TargetFolder.sink_ids(path)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
@@ -25,8 +24,8 @@ from ...core.ledger import FileLedger
 from ...core.state import digest, dumps
 from ...core.store import Store
 from .storage import bucket_and_key, s3_client, spark_options
+from .uploaded import Uploaded, spooled
 
-_SPOOLED = 32 << 20
 _COPIED = 1 << 30
 """Bytes of one copied part; S3 allows five times as many."""
 _GONE = ("404", "NoSuchKey", "NotFound")
@@ -217,7 +216,7 @@ class S3Folder:
             return None
 
     def reading(self, name: str) -> BinaryIO:
-        content = cast(BinaryIO, tempfile.SpooledTemporaryFile(_SPOOLED))  # noqa: SIM115 - handed on open
+        content = spooled()
         body = self.s3.call("get_object", Key=self._key + name)["Body"]
         for block in body.iter_chunks(1 << 20):
             content.write(block)
@@ -225,7 +224,7 @@ class S3Folder:
         return content
 
     def writing(self, name: str) -> BinaryIO:
-        return cast(BinaryIO, _Uploaded(self.s3, self._key + name))
+        return cast(BinaryIO, Uploaded(lambda content: self.s3.upload(content, self._key + name)))
 
     def publish(self, staged: str, final: str) -> None:
         size = self.size(staged)
@@ -308,47 +307,3 @@ class S3Folder:
             f"{final} exists in {self.root}, and it is not the file that is to be published",
             way_out="move that object away; nothing was overwritten, and the next start goes on from here",
         )
-
-
-class _Uploaded:
-    """A new object; it is there, whole, when it is closed."""
-
-    def __init__(self, s3: S3, key: str) -> None:
-        self._s3 = s3
-        self._key = key
-        self._content = tempfile.SpooledTemporaryFile(_SPOOLED)  # noqa: SIM115
-        self.closed = False
-
-    def write(self, data: Any) -> int:
-        return self._content.write(bytes(data))
-
-    def tell(self) -> int:
-        return self._content.tell()
-
-    def flush(self) -> None:
-        """What was written is there when it is closed."""
-
-    def writable(self) -> bool:
-        return True
-
-    def readable(self) -> bool:
-        return False
-
-    def seekable(self) -> bool:
-        return False
-
-    def close(self) -> None:
-        if not self.closed:
-            self.closed = True
-            self._content.seek(0)
-            self._s3.upload(self._content, self._key)
-            self._content.close()
-
-    def __enter__(self) -> _Uploaded:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self._content.close()

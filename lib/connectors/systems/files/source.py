@@ -52,9 +52,9 @@ class WholeFile(Split):
 class FilesSource(Source):
     """The rows of finished files, each file once.
 
-    Options: ``path`` (required; a file, a folder or a glob; ``s3://`` too), ``fileFormat`` parquet|json|csv|text|avro|orc
-    (parquet), ``recursiveFileLookup`` (false), ``maxFilesPerTrigger`` (1000 in a stream), ``maxBytesPerTrigger``,
-    ``maxFileAge`` (1 hour), ``failOnDataLoss`` (true), ``storageOptions`` (fsspec's keys).
+    Options: ``path`` (required; a file, a folder or a glob; ``s3://``, and by WebHDFS ``hdfs://``, too), ``fileFormat``
+    parquet|json|csv|text|avro|orc (parquet), ``recursiveFileLookup`` (false), ``maxFilesPerTrigger`` (1000 in a stream),
+    ``maxBytesPerTrigger``, ``maxFileAge`` (1 hour), ``failOnDataLoss`` (true), ``storageOptions`` (fsspec's keys).
 
     Names that begin with ``.`` or ``_`` are passed over; ``.gz``, ``.bz2``, ``.zst`` and ``.lz4`` are unpacked. Columns are
     those of ``.schema(…)``, else of the newest file; json and csv need ``.schema(…)``. Columns that a file lacks are told

@@ -1,4 +1,4 @@
-"""``storageOptions``: fsspec's keys, in the words of Arrow, of boto3 and of Spark's S3 client."""
+"""``storageOptions``: fsspec's keys, in the words of Arrow, of boto3, of WebHDFS and of Spark's S3 client."""
 
 from __future__ import annotations
 
@@ -10,9 +10,14 @@ from urllib.parse import urlparse
 from ...core import Problem
 from ...core.errors import Misconfigured
 from ...core.options import redacted
+from .hadoop import HDFS
+from .hdfs_files import HdfsFiles
+from .webhdfs import WebHdfs
 
 _TOP = ("key", "secret", "token", "endpoint_url", "client_kwargs")
 _CLIENT = ("endpoint_url", "region_name")
+_WEB = ("host", "port", "user", "token", "use_https")
+_WEB_PORT = 9870
 S3 = ("s3://", "s3a://")
 _RETRIES = {"mode": "standard", "total_max_attempts": 2}
 """Few: the sink itself waits for outages, as ``retry.*`` says."""
@@ -31,9 +36,15 @@ def check_storage(path: str, storage: Mapping[str, Any]) -> Iterator[Problem]:
             yield Problem("storageOptions", "has one of key and secret; give both, or none to use the machine's own.")
         if not urlparse(path).netloc:
             yield Problem("path", f"must name a bucket, as s3://bucket/folder; got {redacted('path', path)}.")
+    elif path.startswith(HDFS):
+        if unknown := [key for key in storage if key not in _WEB]:
+            text = f"has {', '.join(sorted(unknown))}, which WebHDFS cannot use here; known: {', '.join(_WEB)}."
+            yield Problem("storageOptions", text + " With Kerberos give a delegation token, or write by foreach_batch.")
+        if "token" in storage and "user" in storage:
+            yield Problem("storageOptions", "has a token and a user; the token names its user, so leave user out.")
     elif "://" in path and not path.startswith("file:"):
-        text = f"must be a local or mounted folder, or s3://…; got {redacted('path', path)}."
-        yield Problem("path", text + " Mount it, or write by Spark's own format." if path.startswith("hdfs") else text)
+        text = f"must be a local or mounted folder, s3://… or hdfs://…; got {redacted('path', path)}. Mount it."
+        yield Problem("path", text)
     elif storage:
         yield Problem("storageOptions", "mean nothing for a local or mounted folder.")
 
@@ -56,10 +67,23 @@ def bucket_and_key(path: str) -> tuple[str, str]:
     return parsed.netloc, parsed.path.strip("/")
 
 
+def web_hdfs(path: str, storage: Mapping[str, Any]) -> WebHdfs:
+    """WebHDFS for ``path``; its address is that of the path, and the port Hadoop's own, unless ``storage`` has others."""
+    host = storage.get("host") or urlparse(path).hostname
+    if not host:
+        problem = Problem("storageOptions", "has no host; a process without a JVM needs the NameNode's web address.")
+        raise Misconfigured("connectors.files", [problem])
+    scheme = "https" if storage.get("use_https") else "http"
+    address = f"{scheme}://{host}:{storage.get('port', _WEB_PORT)}"
+    return WebHdfs(address, storage.get("user"), storage.get("token"))
+
+
 def file_system(path: str, storage: Mapping[str, Any]) -> tuple[Any, str]:
-    """Arrow's file system for ``path``, and the path in it."""
+    """Arrow's file system for ``path``, or what can as much, and the path in it."""
     from pyarrow import fs
 
+    if path.startswith(HDFS):
+        return HdfsFiles(web_hdfs(path, storage)), urlparse(path).path.rstrip("/") or "/"
     if not path.startswith(S3):
         return fs.LocalFileSystem(), path.removeprefix("file://").removeprefix("file:")
     given = {

@@ -10,7 +10,7 @@ import atexit
 import contextlib
 import logging
 import threading
-from typing import Protocol
+from typing import Any, Protocol
 
 from .rolling import RollingPolicy
 from .sealing import Sealer
@@ -25,6 +25,9 @@ class Run(Protocol):
     id: str
     ends_by_itself: bool
     """True if it stops when it has read what was there (``availableNow``, ``once``)."""
+
+    def offsets(self, batch: int) -> list[Any] | None:
+        """Where each source will be after ``batch``, if that is known."""
 
     def wait(self, seconds: float) -> str:
         """Waits for the end, at most so long: ``"running"``, ``"ended"`` or ``"failed"``."""

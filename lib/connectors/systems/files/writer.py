@@ -9,6 +9,7 @@ import pyarrow as pa
 from ...core import Batch, Committable, Misconfigured, Problem, SinkWriter
 from ...core.serde import to_json_lines
 from .avro_file import AvroFile
+from .folders import Folders
 from .staging import begin
 
 if TYPE_CHECKING:
@@ -24,49 +25,72 @@ class Open(Protocol):
 
 
 class FilesWriter(SinkWriter):
-    """Writes one file per task attempt, made with the first row."""
+    """Writes one file per task attempt and folder, made with the folder's first row.
+
+    At most ``most_open`` files are open: the one that has waited longest is closed, and its folder gets another one if more
+    rows for it come.
+    """
+
+    most_open = 64
 
     def __init__(self, sink: FilesSink, batch: Batch, schema: pa.Schema) -> None:
-        if sink.values["bucket"] or sink.values["partitionBy"]:
-            option = "bucket" if sink.values["bucket"] else "partitionBy"
-            raise Misconfigured(
-                f"connectors.{sink.name}", [Problem(option, "needs the carrier foreach_batch; write with that one.")]
-            )
-        check_columns(sink, schema)
         self.connector = f"connectors.{sink.name}"
+        divided = sink.values["bucket"] or sink.values["partitionBy"]
+        self.folders = Folders(self.connector, sink.values, schema) if divided else None
+        self._given = schema
+        self.schema = self.folders.schema if self.folders else schema
+        check_columns(sink, self.schema)
         self.folder = sink.folder()
         self.format = sink.values["fileFormat"]
         self.compression = sink.values["compression"]
         self.batch = batch
         self.attempt = batch.attempt()
-        self.schema = schema
         self.rows = 0
-        self._file = ""
-        self._open: Open | None = None
+        self._stage: str | None = None
+        self._files: list[list[str]] = []
+        self._open: dict[str, tuple[Open, BinaryIO]] = {}
 
     def write(self, batch: pa.RecordBatch) -> None:
-        if self._open is None:
-            stage = begin(self.connector, self.folder, self.batch, self.attempt)
-            self._file = f"{stage}/rows{extension_of(self.format, self.compression)}"
-            self._stream = self.folder.writing(self._file)
-            self._open = opened(self.format, self._stream, self.schema, self.compression)
-        self._open.write(batch)
+        if not batch.schema.equals(self._given):
+            batch = batch.cast(self._given)  # Spark hands over times in the zone of the session
+        for folder, rows in self.folders.split(batch) if self.folders else [("", batch)]:
+            self._file(folder).write(rows)
         self.rows += batch.num_rows
 
     def prepare(self) -> Committable:
         self.close()
-        files = [[self._file, ""]] if self._file else []
-        return Committable(self.rows, {"attempt": self.attempt, "files": files})
+        return Committable(self.rows, {"attempt": self.attempt, "files": self._files})
 
     def abort(self) -> None:
         self.close()
         self.folder.remove(self.attempt)
 
     def close(self) -> None:
-        if self._open is not None:
-            self._open.close()
-            self._stream.close()
-            self._open = None
+        for folder in list(self._open):
+            self._close(folder)
+
+    def _file(self, folder: str) -> Open:
+        """The open file of ``folder``, which is now the last one to be closed."""
+        found = self._open.pop(folder, None)
+        if found is None:
+            if len(self._open) >= self.most_open:
+                self._close(next(iter(self._open)))
+            found = self._new(folder)
+        self._open[folder] = found
+        return found[0]
+
+    def _new(self, folder: str) -> tuple[Open, BinaryIO]:
+        if self._stage is None:
+            self._stage = begin(self.connector, self.folder, self.batch, self.attempt)
+        name = f"{self._stage}/rows-{len(self._files)}{extension_of(self.format, self.compression)}"
+        self._files.append([name, folder])
+        stream = self.folder.writing(name)
+        return opened(self.format, stream, self.schema, self.compression), stream
+
+    def _close(self, folder: str) -> None:
+        rows, stream = self._open.pop(folder)
+        rows.close()
+        stream.close()
 
 
 def check_columns(sink: FilesSink, schema: pa.Schema) -> None:

@@ -6,8 +6,11 @@ moves them in one transaction, whose first statement is the ledger row that says
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import copy
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -19,6 +22,7 @@ from ...core import (
     Flag,
     Guarantee,
     Int,
+    Misconfigured,
     Names,
     Options,
     Problem,
@@ -28,16 +32,19 @@ from ...core import (
 )
 from ...core.folder import TargetFolder
 from ...core.options import Values
+from .by_task import Slots, TaskWriter, outside_foreach_batch, placed
 from .committer import JdbcCommitter
 from .dialects import DIALECTS, Dialect, dialect_of
-from .dialects.postgresql import PostgreSql
 from .direct import DirectWriter
 from .incremental import fan_out
 from .loading import PreparedWriter, plan_for
 from .source import JdbcSource
 from .staging import FileWriter, TableWriter
-from .target import table_of
+from .target import Target, table_of
 from .url import Address, parse
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 __all__ = ["JdbcSink", "JdbcSource", "fan_out"]
 
@@ -54,7 +61,6 @@ _REFUSED = {
     ),
     **dict.fromkeys(("keytab", "principal", "refreshKrb5Config", "connectionProvider"), _KERBEROS),
     "isolationLevel": "is not needed: a batch is one transaction, whose ledger row keeps others out.",
-    "numPartitions": "is not supported: repartition the rows before they are written.",
     "sessionInitStatement": "is not supported: give the database's user these settings.",
     "createTableOptions": "is not supported: make the table yourself, or take createTable=true without options.",
     "createTableColumnTypes": "is not supported: make the table yourself, or cast in the query.",
@@ -69,14 +75,21 @@ class JdbcSink(Sink):
     ``operation`` insert|upsert|update (insert), ``keyColumns`` (required by upsert, update and ``deleteColumn``),
     ``updateColumns`` (all but the keys), ``orderColumn`` (of rows with one key, the one with its largest value is the last),
     ``deleteColumn`` (a column of booleans; true deletes the row of that key), ``createTable`` (false), ``evolveSchema``
-    (false: adds new optional columns), ``commit`` auto|batch|prepared (auto), ``stagingRetention`` (7 days),
-    ``stagingLocation`` (beside the file, for databases in one), ``request.timeout`` (30s, for connecting and for locks), and
-    those of every sink. With a lower ``guarantee``, rows go straight into the table, in transactions of
-    ``batch.maxRecords`` (1000, also ``batchsize``) or ``batch.maxTime`` (200ms). Spark's ``driver`` and ``truncate`` are
-    accepted and mean nothing here.
+    (false: adds new optional columns), ``commit`` auto|batch|prepared|task (auto), ``numPartitions`` (8: the tasks of
+    ``commit=task``), ``stagingRetention`` (7 days), ``stagingLocation`` (beside the file, for databases in one),
+    ``request.timeout`` (30s, for connecting and for locks), and those of every sink. With a lower ``guarantee``, rows go
+    straight into the table, in transactions of ``batch.maxRecords`` (1000, also ``batchsize``) or ``batch.maxTime`` (200ms).
+    Spark's ``driver`` and ``truncate`` are accepted and mean nothing here.
 
     Guarantee: exactly-once, also for plain inserts without a key: the table ``connectors_ledger`` is beside the target.
-    Idempotent for upserts and at-least-once for inserts where that is asked for.
+    Idempotent for upserts and at-least-once for inserts where that is asked for. A batch is visible as a whole, whose commit is
+
+    * ``batch``: tasks fill staging tables or files, and the driver moves the rows in one transaction. Any database, any rows;
+    * ``prepared``: tasks load the table in transactions that they prepare, and the driver commits all of them, one right after
+      the other. Inserts into PostgreSQL, which ``auto`` does where it can, and by XA into MariaDB;
+    * ``task``: each task commits its rows with a row of the table ``connectors_tasks``, so they are visible task by task. In
+      ``foreach_batch`` only, which deals them out by a hash of the keys (values that the database takes for the same key must
+      be the same for Spark), and for queries that give the same rows in a replay. PostgreSQL and MariaDB.
     """
 
     name = "jdbc"
@@ -99,6 +112,7 @@ class JdbcSink(Sink):
             "retry.maxRetries": Int(3, at_least=0),
             "createTable": Flag(False),
             "evolveSchema": Flag(False),
+            "numPartitions": Int(8, at_least=1),
             "stagingLocation": Text(None),
             "stagingRetention": Duration(7 * 86400.0),
             "request.timeout": Duration(30.0),
@@ -109,6 +123,8 @@ class JdbcSink(Sink):
     conditions = "the ledger is a table beside the target; PostgreSQL, SQLite, DuckDB, MariaDB"
     rejects_rows = True
     replaces = True
+    slots = 0
+    """How many tasks the rows are dealt out to; 0 while nobody has done so."""
 
     @classmethod
     def check(cls, values: Values) -> Iterator[Problem]:
@@ -121,14 +137,9 @@ class JdbcSink(Sink):
         except ValueError as wrong:
             yield Problem("dbtable", f"must be {wrong}.")
         yield from _check_keys(values)
-        if values["commit"] == "task":
-            yield Problem("commit", "task is not supported; batch and prepared need no rows placed by hash, and are atomic.")
+        yield from _check_commit(values)
         if values["guarantee"] == "idempotent" and values["operation"] == "insert":
             yield Problem("guarantee", "idempotent needs operation=upsert or update with keyColumns; inserts are exactly-once.")
-        if values["commit"] == "prepared" and values["url"].find("postgres") < 0:
-            yield Problem("commit", "prepared is there for PostgreSQL only; take auto or batch.")
-        if values["guarantee"] not in (None, "exactly-once") and values["commit"] != "auto":
-            yield Problem("commit", f"has no use with guarantee={values['guarantee']}: rows then go straight into the table.")
 
     @classmethod
     def strongest(cls, values: Values) -> tuple[Guarantee, str]:
@@ -158,8 +169,10 @@ class JdbcSink(Sink):
         values, dialect = self.values, self.dialect()
         if self._direct:
             return DirectWriter(values, dialect, schema)
+        if values["commit"] == "task":
+            return self._task_writer(dialect, batch, schema, subtask)
         plan = plan_for(values, dialect, schema, batch, subtask)
-        if plan is not None and isinstance(dialect, PostgreSql):
+        if plan is not None:
             return PreparedWriter(dialect, plan, batch)
         if dialect.one_writer:
             return FileWriter(dialect, self.folder(), batch, schema)
@@ -167,6 +180,40 @@ class JdbcSink(Sink):
 
     def committer(self) -> JdbcCommitter | None:
         return None if self._direct else JdbcCommitter(self)
+
+    def check_replay(self, is_deterministic: Callable[[], bool]) -> None:
+        """Tasks that have committed keep their rows: raises ``Misconfigured`` if they may be others the next time."""
+        if self.values["commit"] == "task" and not is_deterministic():
+            text = (
+                "task needs a query that gives the same rows when it is run again; this one has rand(), uuid() or a function "
+                "that is marked as non-deterministic. Take commit=batch, where a batch is one transaction."
+            )
+            raise Misconfigured("connectors.jdbc", [Problem("commit", text)])
+
+    def placed(self, frame: DataFrame, schema: pa.Schema, batch: Batch) -> tuple[JdbcSink, DataFrame]:
+        """For ``commit=task``: the rows dealt out to slots, and the sink that writes them."""
+        if self.values["commit"] != "task":
+            return self, frame
+        with contextlib.closing(self.dialect().connect()) as connection:
+            Target(self.values, connection.dialect).plan(connection, schema)
+        dealt = self.with_slots(batch)
+        return dealt, placed(frame, dealt.slots, self.values["keyColumns"])
+
+    def with_slots(self, batch: Batch, wanted: int | None = None) -> JdbcSink:
+        """This sink for the tasks of ``batch``: as many ``slots`` as an earlier run has recorded, else ``wanted``."""
+        dealt = copy.copy(self)
+        with contextlib.closing(self.dialect().connect()) as connection:
+            recorded = Slots(connection.dialect, Target(self.values, connection.dialect).table, self.sink_id()).recorded
+            dealt.slots = recorded(connection, batch, wanted or self.values["numPartitions"])
+        return dealt
+
+    def _task_writer(self, dialect: Dialect, batch: Batch, schema: pa.Schema, slot: int) -> TaskWriter:
+        if not self.slots:
+            raise outside_foreach_batch()
+        target = Target(self.values, dialect)
+        with contextlib.closing(dialect.connect()) as connection:
+            plan = target.plan(connection, schema)
+        return TaskWriter(dialect, plan, Slots(dialect, target.table, self.sink_id()), batch, slot)
 
     @property
     def _direct(self) -> bool:
@@ -183,3 +230,22 @@ def _check_keys(values: Values) -> Iterator[Problem]:
         yield Problem("orderColumn", "has no use without keyColumns.")
     if both := sorted(set(keys) & set(values["updateColumns"])):
         yield Problem("updateColumns", f"has {', '.join(both)}, which is a key.")
+
+
+def _check_commit(values: Values) -> Iterator[Problem]:
+    commit = values["commit"]
+    if values["guarantee"] not in (None, "exactly-once") and commit != "auto":
+        yield Problem("commit", f"has no use with guarantee={values['guarantee']}: rows then go straight into the table.")
+    if commit in ("prepared", "task") and _dialect_named(values) in ("sqlite", "duckdb"):
+        yield Problem("commit", f"{commit} is there for PostgreSQL and MariaDB: a file has one writer at a time; take batch.")
+    if commit == "task" and values["errors"] != "fail":
+        yield Problem("commit", f"task cannot set bad rows aside; take commit=batch with errors={values['errors']}.")
+    if commit != "task" and values.given("numPartitions"):
+        yield Problem("numPartitions", "has a use with commit=task only; else repartition the rows before they are written.")
+
+
+def _dialect_named(values: Values) -> str:
+    try:
+        return parse(values["url"]).dialect
+    except ValueError:
+        return ""

@@ -12,17 +12,15 @@ ADBC's driver for SQLite is not used: it takes the types from the first rows, so
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import math
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from ...core.errors import Transient
+from .adbc import AdbcConnection
 from .connection import Connection
 from .dialects import Dialect
 from .dialects.duckdb import DuckDb
@@ -84,40 +82,21 @@ class AdbcRows(Rows):
     def __init__(self, dialect: PostgreSql, fetchsize: int = 0) -> None:
         super().__init__(dialect, fetchsize)
         self._cursor: Any = None
-        self._judge = Connection(dialect, None)
-        self._key = (os.getpid(), dialect.load_url())
-        self._raw = _idle.pop(self._key, None)
-        try:
-            self._prepare()
-        except Transient:
-            if self._raw is None:
-                raise
-            self._raw = None  # the server was away since the last reader
-            self._prepare()
-
-    def _prepare(self) -> None:
-        if self._raw is None:
-            module = self.dialect.module("adbc_driver_postgresql.dbapi")
-            try:
-                self._raw = module.connect(self._key[1], autocommit=True)
-            except self.dialect.errors() as error:
-                raise self.dialect.refused(error) from None
-        for setting in (*self.dialect.settings(), *self.dialect.reading_settings()):
-            self.execute(setting)
+        settings = (*dialect.settings(), *dialect.reading_settings())
+        self.connection = AdbcConnection(dialect, settings, autocommit=True)
 
     def control(self) -> contextlib.AbstractContextManager[Connection]:
         return contextlib.closing(self.dialect.connect_to_read())
 
     def execute(self, sql: str) -> None:
-        with self._judge.judged(), self._raw.cursor() as cursor:
-            cursor.execute(sql)
+        self.connection.execute(sql)
 
     def batches(self, statement: Clause, kinds: Sequence[pa.DataType]) -> Iterator[pa.RecordBatch]:
         quoted = self._quoted([part.value for part in statement if isinstance(part, Value)])
         text, _ = rendered(statement, lambda number, value: self.dialect.bound(quoted[number], value.sql))
         spoilt, self.spoilt = self.spoilt, True
         try:
-            with self._judge.judged(), self._raw.cursor() as self._cursor:
+            with self.connection.judged(), self.connection.raw.cursor() as self._cursor:
                 self._cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(_BLOCK_BYTES)})
                 self._cursor.execute(text)
                 for batch in self._cursor.fetch_record_batch():
@@ -135,10 +114,8 @@ class AdbcRows(Rows):
         """
         if not values:
             return []
-        calls = ", ".join(f"quote_literal(${number + 1}::text)" for number in range(len(values)))
-        with self._judge.judged(), self._raw.cursor() as cursor:
-            cursor.execute(f"SELECT {calls}", [str(value) for value in values])
-            return list(cursor.fetchone())
+        calls = ", ".join(["quote_literal(%s::text)"] * len(values))
+        return list(self.connection.rows(f"SELECT {calls}", [str(value) for value in values])[0])
 
     def cancel(self) -> None:
         cursor = self._cursor
@@ -147,24 +124,8 @@ class AdbcRows(Rows):
                 cursor.adbc_cancel()
 
     def close(self) -> None:
-        if not self.spoilt and self._key not in _idle:
-            _idle[self._key] = self._raw
-            return
-        with contextlib.suppress(Exception):
-            self._raw.close()
-
-
-_idle: dict[tuple[int, str], Any] = {}
-"""A connection that the last reader of this process has left, by process and address: ADBC needs long to make one."""
-
-
-@atexit.register
-def _close_idle() -> None:
-    for (process, _), connection in list(_idle.items()):
-        if process == os.getpid():
-            with contextlib.suppress(Exception):
-                connection.close()
-    _idle.clear()
+        self.connection.spoilt = self.connection.spoilt or self.spoilt
+        self.connection.close()
 
 
 class DuckDbRows(Rows):

@@ -14,7 +14,8 @@ from ...core.folder import TargetFolder
 from ...core.ledger import Entry, is_stream
 from ...core.rejects import Rejects
 from ...core.retry import Retry
-from ...core.sink import Committable, GlobalCommitter
+from ...core.sink import Batch, Committable, GlobalCommitter
+from .by_task import Slots
 from .connection import Connection
 from .dialects import Table
 from .ledger import TableLedger, pending, with_pending
@@ -60,6 +61,7 @@ class JdbcCommitter(GlobalCommitter):
             plan = self._plan(connection, staged)
             names = Prepared(connection, self.sink.sink_id())
             names.check(prepared)
+            self._check_tasks(connection, entry, committables)
             move = self._move(connection, plan, staged) if plan and staged else None
             self._transaction(connection, with_pending(entry, prepared), move)
             names.commit(prepared)
@@ -128,6 +130,12 @@ class JdbcCommitter(GlobalCommitter):
         move.check_rows(sum(one.rows for one in staged))
         move.check_keys()
         return move
+
+    def _check_tasks(self, connection: Connection, entry: Entry, committables: Sequence[Committable]) -> None:
+        values, sink_id = self.sink.values, self.sink.sink_id()
+        if values["commit"] == "task" and committables and values["onReplayMismatch"] == "stop":
+            slots = Slots(self._dialect, self._target.table, sink_id)
+            slots.check(connection, Batch(sink_id, entry.query, entry.batch), committables)
 
     def _transaction(self, connection: Connection, entry: Entry, move: Move | None) -> None:
         """Everything of the batch or nothing. A row that is refused is looked for in a second try."""

@@ -51,8 +51,7 @@ class TableLedger:
         The row is locked from here to the end, so that of two runs with the same batch only one comes through.
         """
         text = dumps(entry.state())
-        changed = self._change(connection, entry, text, "AND batch < ?", [entry.batch])
-        if changed == 0:
+        if not self.advance(connection, entry):
             try:
                 sql = f"INSERT INTO {self._name()} (sink_id, query, batch, entry) VALUES ({self.dialect.slots(4)})"
                 connection.execute(sql, [self.sink_id, entry.query, entry.batch, text])
@@ -61,6 +60,10 @@ class TableLedger:
                     f"batch {entry.batch} of query {entry.query} has been committed by another run in the meantime",
                     way_out="let one run at a time write with a checkpoint",
                 ) from None
+
+    def advance(self, connection: Connection, entry: Entry) -> bool:
+        """Replaces the row of an older batch of ``entry``'s query; false if there is none."""
+        return self._change(connection, entry, dumps(entry.state()), "AND batch < ?", [entry.batch]) > 0
 
     def amend(self, connection: Connection, entry: Entry) -> None:
         """Replaces the row of ``entry``'s batch."""

@@ -1,4 +1,7 @@
-"""Straight into the target: by a transaction that the task prepares and the driver commits."""
+"""Straight into the target: by a transaction that the task prepares and the driver commits.
+
+A task of ``commit=task`` loads in the same way, where nothing must be moved by a statement.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,8 @@ from ...core.options import Values
 from ...core.sink import Batch, Committable, SinkWriter
 from .column_types import fitted, flat, flat_schema
 from .dialects import Dialect
-from .dialects.postgresql import PostgreSql
+from .loaders import Chunks, Loader, loader_for
 from .prepared import Prepared, prepared_name
-from .staging import Chunks, CopyLoader
 from .target import Plan, Target
 
 
@@ -24,7 +26,7 @@ def plan_for(values: Values, dialect: Dialect, schema: pa.Schema, batch: Batch, 
     ``auto`` leaves half of the server's prepared transactions to others: tasks beyond that stage.
     """
     asked = values["commit"] == "prepared"
-    if not asked and (values["commit"] != "auto" or not dialect.prepares or list(_by_options(values, batch))):
+    if not asked and (values["commit"] != "auto" or not dialect.auto_prepares or list(_by_options(values, batch))):
         return None
     with contextlib.closing(dialect.connect()) as connection:
         most = dialect.most_prepared(connection)
@@ -32,14 +34,14 @@ def plan_for(values: Values, dialect: Dialect, schema: pa.Schema, batch: Batch, 
             return None
         problems = [*_by_options(values, batch)]
         if not most:
-            problems.append(Problem("commit", "prepared needs max_prepared_transactions above 0 in the server's settings."))
+            problems.append(Problem("commit", f"prepared needs {dialect.prepared_needs}."))
         if problems:
             raise Misconfigured("connectors.jdbc", problems)
         plan = Target(values, dialect).plan(connection, schema)
         # a row of a dead attempt would keep the same key from being written until that attempt is rolled back
         if not asked and dialect.unique_keys(connection, plan.table):
             return None
-    unfit = list(_unfit(plan))
+    unfit = list(unfit_columns(dialect, plan))
     if unfit and asked:
         raise Misconfigured("connectors.jdbc", unfit)
     return None if unfit else plan
@@ -54,7 +56,10 @@ def _by_options(values: Values, batch: Batch) -> Iterator[Problem]:
         yield Problem("commit", "prepared cannot replace what is in the table; take commit=batch with overwrite.")
 
 
-def _unfit(plan: Plan) -> Iterator[Problem]:
+def unfit_columns(dialect: Dialect, plan: Plan) -> Iterator[Problem]:
+    """What keeps rows from being loaded into the target as they are."""
+    if not dialect.loads_exactly:
+        return
     staged = flat_schema(plan.schema)
     for one in plan.columns:
         if not _fits(staged.field(one.index).type, one.target.kind):
@@ -71,24 +76,31 @@ def _fits(given: pa.DataType, target: pa.DataType | None) -> bool:
     return bool(given == target or same or (pa.types.is_integer(given) and pa.types.is_integer(target)))
 
 
+def loadable(dialect: Dialect, plan: Plan, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """``batch`` with the target's columns. Raises :class:`Poison` if a value does not fit."""
+    kept = flat(batch).select([one.index for one in plan.columns])
+    if not dialect.loads_exactly:
+        return kept
+    try:
+        return fitted(kept, [one.target.kind for one in plan.columns])
+    except pa.ArrowInvalid as error:
+        raise Poison(f"a value does not fit into {plan.table}: {error}") from None
+
+
 class PreparedWriter(SinkWriter):
     """Loads the rows of an attempt into the target, in a transaction that it prepares."""
 
-    def __init__(self, dialect: PostgreSql, plan: Plan, batch: Batch) -> None:
+    def __init__(self, dialect: Dialect, plan: Plan, batch: Batch) -> None:
         self.dialect = dialect
         self.plan = plan
         self.batch = batch
         self.name = prepared_name(batch)
         self.rows = 0
         self._chunks = Chunks()
-        self._loader: CopyLoader | None = None
+        self._loader: Loader | None = None
 
     def write(self, batch: pa.RecordBatch) -> None:
-        kept = flat(batch).select([one.index for one in self.plan.columns])
-        try:
-            kept = fitted(kept, [one.target.kind for one in self.plan.columns])
-        except pa.ArrowInvalid as error:
-            raise Poison(f"a value does not fit into {self.plan.table}: {error}") from None
+        kept = loadable(self.dialect, self.plan, batch)
         self.rows += kept.num_rows
         if self._chunks.add(kept):
             self._load()
@@ -97,7 +109,8 @@ class PreparedWriter(SinkWriter):
         self._load()
         if self._loader is None:
             return Committable(0)
-        self._loader.execute(f"PREPARE TRANSACTION '{self.name}'")
+        for statement in self.dialect.prepare(self.name):
+            self._loader.connection.execute(statement)
         return Committable(self.rows, {"prepared": self.name})
 
     def abort(self) -> None:
@@ -112,7 +125,8 @@ class PreparedWriter(SinkWriter):
 
     def _load(self) -> None:
         if self._chunks.batches:
-            self._loader = self._loader or CopyLoader(self.dialect, self.plan.table)
-            self._loader.load(self._chunks.take(self.plan.names))
+            self._loader = self._loader or loader_for(self.dialect)
+            self._loader.begin(self.dialect.begin_prepared(self.name))
+            self._loader.load(self.plan.table, self._chunks.take(self.plan.names))
 
 

@@ -6,30 +6,24 @@ ones. Its columns are ``c0``, ``c1``, …: no name of the user's can be in the w
 
 from __future__ import annotations
 
-import atexit
 import base64
 import contextlib
-import os
 import time
 import uuid
-from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...core.arrow_stage import ArrowStage
-from ...core.errors import Misconfigured, Problem, Transient
+from ...core.errors import Misconfigured, Problem
 from ...core.folder import TargetFolder
 from ...core.sink import Batch, Committable, SinkWriter
 from ...core.state import digest
-from .column_types import as_python, flat, flat_schema
-from .connection import Connection
+from .column_types import flat, flat_schema
 from .dialects import Dialect, Table
 from .dialects.postgresql import PostgreSql
-
-LOADED_AT_ONCE = 16 << 20
-"""Bytes of rows that a writer collects before it loads them."""
+from .loaders import Chunks, Loader, loader_for
 
 
 def stage_prefix(sink_id: str) -> str:
@@ -69,124 +63,6 @@ def staged_columns(dialect: Dialect, schema: pa.Schema) -> list[tuple[str, str]]
     return [(f"c{number}", str(sql)) for number, (_, sql) in enumerate(types)]
 
 
-class Chunks:
-    """Collects record batches until they are worth a load."""
-
-    def __init__(self) -> None:
-        self.batches: list[pa.RecordBatch] = []
-        self.bytes = 0
-
-    def add(self, batch: pa.RecordBatch) -> bool:
-        """Keeps ``batch``; true if it is time to load."""
-        self.batches.append(batch)
-        self.bytes += batch.nbytes
-        return self.bytes >= LOADED_AT_ONCE
-
-    def take(self, names: Sequence[str]) -> pa.Table:
-        table = pa.Table.from_batches(self.batches).rename_columns(list(names))
-        self.batches, self.bytes = [], 0
-        return table
-
-
-_idle: dict[tuple[int, str], Any] = {}
-"""A connection to load with that the last task has left, by process and address: to open one costs more than a small load."""
-
-
-@atexit.register
-def _close_idle() -> None:
-    for (process, _), connection in list(_idle.items()):
-        if process == os.getpid():
-            with contextlib.suppress(Exception):
-                connection.close()
-    _idle.clear()
-
-
-class CopyLoader:
-    """Loads Arrow into a table of PostgreSQL by binary COPY, in one transaction."""
-
-    def __init__(self, dialect: PostgreSql, table: Table) -> None:
-        self.table = table
-        self.dialect = dialect
-        self._key = (os.getpid(), dialect.load_url())
-        self._clean = False
-        self._used = _idle.pop(self._key, None)
-        self._raw: Any = None
-        try:
-            self._open(self._used)
-        except Transient:
-            if self._used is None:
-                raise
-            self._open(None)  # the server was away since the last task
-
-    def execute(self, sql: str) -> None:
-        self._clean = False
-        with self._judged(), self._raw.cursor() as cursor:
-            cursor.execute(sql)
-
-    def load(self, rows: pa.Table) -> None:
-        more = {"db_schema_name": self.table.schema} if self.table.schema else {}
-        self._clean = False
-        with self._judged(), self._raw.cursor() as cursor:
-            cursor.adbc_ingest(self.table.name, rows, mode="append", **more)
-
-    def commit(self) -> None:
-        with self._judged():
-            self._raw.commit()
-        self._clean = True
-
-    def close(self) -> None:
-        if self._clean and self._key not in _idle:
-            _idle[self._key] = self._raw
-        elif self._raw is not None:
-            with contextlib.suppress(Exception):
-                self._raw.close()
-
-    def _open(self, used: Any) -> None:
-        module = self.dialect.module("adbc_driver_postgresql.dbapi")
-        with self._judged():
-            self._raw = used or module.connect(self._key[1])
-        for setting in self.dialect.settings():
-            self.execute(setting)
-        self.commit()
-
-    def _judged(self) -> contextlib.AbstractContextManager[None]:
-        return Connection(self.dialect, None).judged()
-
-
-class RowLoader:
-    """Loads Arrow into a table by ``executemany``, in one transaction."""
-
-    def __init__(self, dialect: Dialect, table: Table) -> None:
-        self.dialect = dialect
-        self.table = table
-        self.connection = dialect.connect()
-        self._begun = False
-
-    def execute(self, sql: str) -> None:
-        self.connection.execute(sql)
-
-    def load(self, rows: pa.Table) -> None:
-        if not self._begun:
-            self.connection.execute(self.dialect.begin)
-            self._begun = True
-        sql = f"INSERT INTO {self.dialect.table(self.table)} ({self.dialect.names(rows.column_names)}) VALUES "
-        sql += f"({self.dialect.slots(rows.num_columns)})"
-        for batch in rows.to_batches(max_chunksize=10_000):
-            self.connection.many(sql, as_python(batch, plain=self.dialect.plain_values))
-
-    def commit(self) -> None:
-        if self._begun:
-            self.connection.commit()
-            self._begun = False
-
-    def close(self) -> None:
-        self.connection.close()
-
-
-def loader_for(dialect: Dialect, table: Table) -> CopyLoader | RowLoader:
-    return CopyLoader(dialect, table) if isinstance(dialect, PostgreSql) else RowLoader(dialect, table)
-
-
 class TableWriter(SinkWriter):
     """Stages rows in a table of their own, which other connections see when the attempt is complete."""
 
@@ -197,7 +73,7 @@ class TableWriter(SinkWriter):
         self.stage = target.beside(new_stage(batch))
         self.rows = 0
         self._chunks = Chunks()
-        self._loader: CopyLoader | RowLoader | None = None
+        self._loader: Loader | None = None
 
     def write(self, batch: pa.RecordBatch) -> None:
         kept = self._without_zeros(flat(batch))
@@ -225,9 +101,9 @@ class TableWriter(SinkWriter):
         if not self._chunks.batches:
             return
         if self._loader is None:
-            self._loader = loader_for(self.dialect, self.stage)
-            self._loader.execute(self.dialect.create_stage(self.stage, self.columns))
-        self._loader.load(self._chunks.take([name for name, _ in self.columns]))
+            self._loader = loader_for(self.dialect)
+            self._loader.connection.execute(self.dialect.create_stage(self.stage, self.columns))
+        self._loader.load(self.stage, self._chunks.take([name for name, _ in self.columns]))
 
     def _without_zeros(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """PostgreSQL has no text with a zero byte, and would refuse the whole load for one."""

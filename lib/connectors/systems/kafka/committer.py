@@ -1,22 +1,18 @@
-"""The commit of a batch: its records and its ledger entry in one transaction, sent by the driver or by one task."""
+"""The commit of a batch, sent by the driver or by tasks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from ...core.arrow_stage import ArrowStage
-from ...core.errors import CommitRefused
 from ...core.ledger import Entry
-from ...core.rejects import Rejects
 from ...core.sink import Batch, Committable, GlobalCommitter
-from .book import Book
-from .client_errors import Fenced, Stuck
-from .producing import Feeder
-from .records import last_of_each_key
 from .session import BOOK, SEEN, Session, session
+from .slots import Slots
+from .transacting import publish
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -74,74 +70,30 @@ class KafkaCommitter(GlobalCommitter):
                     yield reader.get_batch(number)
 
 
-def publish(
-    sink: KafkaSink,
-    query: str,
-    number: int,
-    records: Iterable[pa.RecordBatch],
-    rejects: Rejects,
-    entry: Callable[[int], Entry],
-) -> bool:
-    """One transaction with ``records`` and ``entry`` (which is told their number). False if the batch was there already."""
-    begun = _begun(sink, query, number)
-    if begun is None:
-        return False
-    ours, book = begun
-    with ours.guarded(f"batch {number} cannot be written"):
-        sent = send(sink, ours, records, rejects)
-        if rejects.count:
-            rejects.decide()
-        ours.commit(book.with_entry(entry(sent)))
-    return True
-
-
-def _begun(sink: KafkaSink, query: str, number: int) -> tuple[Session, Book] | None:
-    """A session with an open transaction, and the book; ``None`` if the batch is there already.
-
-    Spark gives batches to its workers in turns, and each of them keeps a session: the last one that wrote has the id. And
-    brokers may have been restarted since.
-    """
-    ours = session(sink.address())
-    try:
-        with ours.guarded(f"batch {number} cannot be begun"):
-            book = ours.books(BOOK)[0]
-            if _is_there(book, query, number):
-                return None
-            ours.begin(book)
-        return ours, book
-    except (Fenced, Stuck):
-        if ours.fresh:
-            raise
-        return _begun(sink, query, number)
-
-
-def send(sink: KafkaSink, ours: Session, records: Iterable[pa.RecordBatch], rejects: Rejects) -> int:
-    """Puts ``records`` into the open transaction; how many."""
-    feeder = Feeder(ours.producer, ours.config, ours.topics, sink.values["topic"], sink.patience())
-    if sink.values["operation"] == "upsert":
-        whole = list(records)
-        records = last_of_each_key(pa.Table.from_batches(whole)).to_batches() if whole else []
-    return sum(feeder.feed(batch, rejects) for batch in records)
-
-
-def _is_there(book: Book, query: str, number: int) -> bool:
-    last = book.entries.get(query)
-    if last is not None and last.batch > number:
-        raise CommitRefused(
-            f"batch {number} is older than batch {last.batch}, which is committed: another run has taken over"
-        )
-    return last is not None and last.batch == number
-
-
 class FrameCommitter(KafkaCommitter):
-    """Lets one task send the whole batch: nothing is staged, and the driver handles no rows. For ``foreach_batch``."""
+    """Lets tasks send the whole batch: nothing is staged, and the driver handles no rows. For ``foreach_batch``."""
+
+    def __init__(self, sink: KafkaSink) -> None:
+        super().__init__(sink)
+        self.slots = Slots(sink)
 
     def commit_frame(self, frame: DataFrame, batch: Batch) -> None:
-        """Writes and records ``batch``, all of it or nothing."""
-        from .tasks import funnel
-
-        rows = self.sink.retry().call(lambda: funnel(self.sink, frame, batch))
+        """Writes and records ``batch``, all of it or nothing; with several slots, as much as is missing of it."""
+        rows = self.sink.retry().call(lambda: self._send(frame, batch))
         if rows == 0:
             self.remember(Entry(batch.query, batch.number, 0))
         if letters := self.sink.letters():
             letters.publish(batch)
+
+    def _send(self, frame: DataFrame, batch: Batch) -> int:
+        from .tasks import funnel, spread
+
+        layout = self.slots.layout(batch.query, batch.number)
+        if layout is None:
+            return funnel(self.sink, frame, batch)
+        if isinstance(layout, Entry):
+            return layout.rows or 0
+        rows = spread(self.slots, frame, batch, layout)
+        if rows:
+            self.slots.finish(Entry(batch.query, batch.number, rows), layout)
+        return rows

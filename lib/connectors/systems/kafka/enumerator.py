@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ...core import DataLoss, PartitionProgress, Position, ReadLimit, SplitEnumerator, Transient
 from ...core.sharing import fair_shares
+from ...core.source import Slice
 from .alignment import Alignment
 from .cluster import Cluster, Head, Topic
 from .origin import Origin, wanted_names
@@ -36,6 +37,7 @@ class KafkaEnumerator(SplitEnumerator[Range]):
         self._listed = 0.0
         self._last: Mapping[Partition, int] = {}
         self._published: Position | None = None
+        self._planned: Position | None = None
         self._waiting_since: float | None = None
         self._alignment = Alignment(source.values["maxDrift"], source.values["idleTimeout"])
 
@@ -77,7 +79,12 @@ class KafkaEnumerator(SplitEnumerator[Range]):
             return at
         elsewhere = {one: offset for one, offset in before.at.items() if not self._is_read(one)}
         ids = {name: told for name, told in before.ids.items() if any(one[0] == name for one in elsewhere)}
-        return State({**elsewhere, **after}, moved, {**ids, **_ids(head)}, self.source.cut()).position()
+        self._planned = State({**elsewhere, **after}, moved, {**ids, **_ids(head)}, self.source.cut()).position()
+        return self._planned
+
+    def slices(self, start: Position, end: Position, parallelism: int) -> Sequence[Slice]:
+        """Those of a batch that an earlier run has planned are looked at: its offsets may be another topic's by now."""
+        return super().slices(start, end if end == self._planned else self._still_there(end), parallelism)
 
     def splits(self, start: Position, end: Position, parallelism: int) -> Iterator[Range]:
         return ranges(start, end)
@@ -180,6 +187,23 @@ class KafkaEnumerator(SplitEnumerator[Range]):
         return False
 
     # ---- what is lost
+
+    def _still_there(self, end: Position) -> Position:
+        """``end`` without topics that were made anew since: the next batch reads those from their first records."""
+        state = State.of(end)
+        now = self.cluster.topics(sorted(state.ids))
+        anew = {name for name, topic in now.items() if topic.id not in (None, state.ids[name])}
+        for name in sorted(anew):
+            loss = "the topic was deleted and made anew; a batch that was planned before has lost its records"
+            if self.fail:
+                raise DataLoss(loss, connector="connectors.kafka", where=name, way_out=_WAY_OUT)
+            _log.warning("%s: %s", name, loss)
+        if not anew:
+            return end
+        kept, begins = (
+            {one: at for one, at in part.items() if one[0] not in anew} for part in (state.at, state.begins)
+        )
+        return State(kept, begins, state.ids, state.cut).position()
 
     def _begins(self, before: State, head: Head) -> dict[Partition, int]:
         """Where the next batch begins in every partition: where the last one ended, or at the first offset of a new one."""

@@ -1,6 +1,6 @@
 """One transactional id in one process: its producer, the ledger it reads, and transactions that carry the ledger entry.
 
-The entry is a committed offset of the group ``<transactional id>-ledger`` on a ledger topic (its text is the offset's
+The entry is a committed offset of a group that is named after the sink on a ledger topic (its text is the offset's
 metadata), and the same text is a record in that topic, in the same transaction: a broker forgets the offsets of a group that
 was quiet for a week, and keeps the record.
 
@@ -30,11 +30,12 @@ from .failures import client, error_of
 from .topics import Topics, make_ledger, transaction_maximum
 
 BOOK, SEEN = 0, 1
-"""Places in the ledger: the book, and queries that have only seen empty batches."""
+"""Places in the ledger: the book, and queries that have only seen empty batches. Then come the books of slots."""
 
 _STEP: Final = 5.0
 _GRACE: Final = 3.0
 """Seconds beyond those that the client was given, after which it is not going to return."""
+_CONNECTING: Final = 1.0
 _GLANCE: Final = 0.05
 """Seconds; the client waits them out unless as many messages come as it was asked for."""
 _log = logging.getLogger("connectors.kafka")
@@ -44,19 +45,30 @@ _log = logging.getLogger("connectors.kafka")
 class Address:
     """What a session is to. ``config`` is the client's; ``timeout`` (of transactions) and ``patience`` are in seconds.
 
-    ``transactional_id`` is never one per attempt, or attempts could not shut each other out.
+    Transactional ids begin with ``prefix``. There is never one per attempt, or attempts could not shut each other out; there
+    is one for each ``slot`` of batches that are written in several, and slot 0 is the sink's own.
     """
 
     config: tuple[tuple[str, str], ...]
     ledger: str
-    transactional_id: str
+    prefix: str
     timeout: float
     patience: float
     topic: str | None
+    slot: int = 0
+
+    @property
+    def transactional_id(self) -> str:
+        return f"{self.prefix}-{self.slot}"
 
     @property
     def group(self) -> str:
-        return f"{self.transactional_id}-ledger"
+        return f"{self.prefix}-0-ledger"
+
+    @property
+    def place(self) -> int:
+        """Where the ledger has the book of the slot."""
+        return SEEN + self.slot if self.slot else BOOK
 
 
 _open: dict[tuple[int, Address], Session] = {}
@@ -69,6 +81,11 @@ def session(address: Address) -> Session:
     if key not in _open:
         _open[key] = Session(address)
     return _open[key]
+
+
+def is_kept(address: Address) -> bool:
+    """This process has a session, from an earlier batch or an earlier look: somebody may have taken over since."""
+    return (os.getpid(), address) in _open
 
 
 def _in_time(call: Callable[[], Any], seconds: float) -> None:
@@ -97,8 +114,6 @@ class Session:
     def __init__(self, address: Address) -> None:
         self.address = address
         self.began = 0.0
-        self.fresh = True
-        """Nothing was written yet: the id was taken over a moment ago."""
         self._told: list[tuple[str, str]] = []
         self._kept: Mapping[int, str] | None = None
         config = dict(address.config)
@@ -106,21 +121,57 @@ class Session:
         self.config = self._producer_config(config)
         self.producer: Any = self._made("Producer", self.config)
         self._consumer: Any = self._made("Consumer", self._consumer_config(config))
+        self._connect()
         self._until(
             self.producer.init_transactions, f"the transactions of {address.transactional_id} cannot be prepared"
         )
         self._group = self._consumer.consumer_group_metadata()
 
+    def _connect(self) -> None:
+        """A client that looks for its coordinator before it has a connection tries again after half a second only.
+
+        The first answer makes it drop the connection that it was given, and the second one has come over one to stay.
+        """
+        if self.address.topic:
+            with contextlib.suppress(client().KafkaException):
+                for _ in range(2):
+                    self.producer.list_topics(self.address.topic, timeout=_CONNECTING)
+
     def books(self, *places: int) -> list[Book]:
         """What the ledger has at ``places``. Waits while a transaction that would change it is open."""
         partitions = [client().TopicPartition(self.address.ledger, place) for place in places]
         with self.guarded("the ledger cannot be read"):
-            told = self._consumer.committed(partitions, timeout=_STEP)
+            told = self._committed(partitions)
         if all(one.offset >= 0 for one in told):
             return [Book.of(one.metadata) for one in told]
         kept = self._recorded() if told[0].offset < 0 else {}
         texts = [one.metadata if one.offset >= 0 else kept.get(place) for one, place in zip(told, places, strict=True)]
         return [Book.of(text) if text else Book() for text in texts]
+
+    def _committed(self, partitions: list[Any]) -> list[Any]:
+        try:
+            return list(self._consumer.committed(partitions, timeout=_STEP))
+        except client().KafkaException as error:
+            if error_of(error) == "_TIMED_OUT" and self._are_pending(partitions):
+                raise Transient(
+                    f"the ledger of {self.address.transactional_id} waits for a transaction that has ended without a "
+                    "mark in the topics: its broker died in that moment. When this lasts, every reader of them waits too",
+                    way_out="find it by Kafka's own 'kafka-transactions.sh find-hanging'",
+                ) from None
+            raise
+
+    def _are_pending(self, partitions: list[Any]) -> bool:
+        """The ledger answers a reader who does not mind what is open. Our own transaction was ended before we ask."""
+        config = {**self._consumer_config(dict(self.address.config)), "isolation.level": "read_uncommitted"}
+        reader = self._made("Consumer", config)
+        try:
+            reader.committed(partitions, timeout=_STEP)
+        except client().KafkaException:
+            return False
+        else:
+            return True
+        finally:
+            reader.close()
 
     def begin(self, book: Book) -> None:
         """Opens a transaction. ``book`` is what the ledger has: writing it again shows, before any record is sent, whether
@@ -128,17 +179,18 @@ class Session:
         self.began = time.monotonic()
         self.producer.begin_transaction()
         self._add(book)
-        self.fresh = False
 
     def commit(self, book: Book) -> None:
         """Adds ``book`` to the transaction and commits it: the rows and the entry are there, or neither."""
-        self.producer.produce(self.address.ledger, book.text(), self._key(BOOK), partition=self._partition())
+        self.producer.produce(
+            self.address.ledger, book.text(), self._key(self.address.place), partition=self._partition()
+        )
         self._add(book)
         self._until(self.producer.commit_transaction, "the transaction cannot be committed")
         self._warn_of_time()
 
     def _add(self, book: Book) -> None:
-        token = [client().TopicPartition(self.address.ledger, BOOK, book.version, book.text())]
+        token = [client().TopicPartition(self.address.ledger, self.address.place, book.version, book.text())]
         self._until(
             lambda seconds: _in_time(
                 lambda: self.producer.send_offsets_to_transaction(token, self._group, seconds), seconds + _GRACE

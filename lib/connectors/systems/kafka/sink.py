@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import pyarrow as pa
@@ -17,7 +17,7 @@ from ...core.sink import Batch, Guarantee, Sink, SinkWriter
 from .client import check_config, client_config
 from .committer import FrameCommitter, KafkaCommitter
 from .session import Address
-from .topics import Topics
+from .topics import MOST_SLOTS, Topics
 from .writing import SendingWriter, StagingWriter
 
 _PATIENCE: Final = 120.0
@@ -54,13 +54,16 @@ class KafkaSink(Sink):
     Options: ``kafka.bootstrap.servers`` (required) and any other ``kafka.*`` of the client, ``topic`` (or the column),
     ``transactionalIdPrefix`` (required for exactly-once; unique to the query), ``transactionTimeout`` (10 minutes; at most
     the broker's ``transaction.max.timeout.ms``), ``stagingLocation`` (a folder that driver and tasks share; required except
-    in ``foreach_batch``), ``stagingRetention`` (7 days), ``operation`` append|upsert (append; upsert keeps the last row of
+    in ``foreach_batch``), ``stagingRetention`` (7 days), ``slots`` (1: a batch is one transaction; more, in ``foreach_batch``
+    only and at most 30: as many tasks send it, each in a transaction of its own, for batches that are the same when Spark runs
+    them again), ``operation`` append|upsert (append; upsert keeps the last row of
     each key in a batch), ``orderColumn`` (for upsert: the row with its largest value is the last), ``value.format`` and
     ``key.format`` bytes|string|json|csv|avro|protobuf (bytes) with their options, ``ledgerTopic`` (``_connectors_ledger``,
     made when it is missing), and those of every sink.
 
     Guarantee: exactly-once for readers with ``isolation.level=read_committed``; others also see what was aborted. Without
-    ``transactionalIdPrefix`` at-least-once, by an idempotent producer.
+    ``transactionalIdPrefix`` at-least-once, by an idempotent producer. With ``slots`` above 1 a batch is seen slot by slot; a
+    query that is known to give other rows when it runs again is refused, and what cannot be known must be true.
     """
 
     name = "kafka"
@@ -69,7 +72,7 @@ class KafkaSink(Sink):
             "topic": Text(None),
             "transactionalIdPrefix": Text(None),
             "transactionTimeout": Duration(600.0, unit="ms"),
-            "slots": Int(1, at_least=1),
+            "slots": Int(1, at_least=1, at_most=MOST_SLOTS),
             "operation": Choice("append", among=("append", "upsert")),
             "orderColumn": Text(None),
             "stagingLocation": Text(None),
@@ -100,7 +103,7 @@ class KafkaSink(Sink):
         if not _exactly_once(values):
             yield from _check_at_least_once(values)
         if values["slots"] > 1:
-            yield Problem("slots", "above 1 is not supported: a batch is one transaction, of one producer.")
+            yield from _check_slots(values)
 
     @classmethod
     def strongest(cls, values: Values) -> tuple[Guarantee, str]:
@@ -140,15 +143,27 @@ class KafkaSink(Sink):
         return Address(
             config=tuple(sorted(self.config().items())),
             ledger=self.values["ledgerTopic"],
-            transactional_id=f"{prefix}-0" if prefix == sink_id else f"{prefix}-{sink_id}-0",
+            prefix=prefix if prefix == sink_id else f"{prefix}-{sink_id}",
             timeout=self.values["transactionTimeout"],
             patience=self.patience(),
             topic=self.values["topic"],
         )
 
+    def check_replay(self, is_deterministic: Callable[[], bool]) -> None:
+        """Slots that are written keep their rows: raises ``Misconfigured`` if they may be others the next time."""
+        if self.values["slots"] > 1 and not is_deterministic():
+            text = (
+                "above 1 needs a query that gives the same rows when it is run again; this one has rand(), uuid() or a "
+                "function that is marked as non-deterministic. Leave it at 1, where a batch is one transaction."
+            )
+            raise Misconfigured("connectors.kafka", [Problem("slots", text)])
+
     def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> SinkWriter:
         if self.guarantee() is Guarantee.AT_LEAST_ONCE:
             return SendingWriter(self, batch, schema)
+        if self.values["slots"] > 1:
+            text = "above 1 is for foreach_batch alone: elsewhere Spark does not let a sink place its rows."
+            raise Misconfigured("connectors.kafka", [Problem("slots", text)])
         if not self.values["stagingLocation"]:
             text = "missing; give a folder that driver and tasks share. Only foreach_batch does without it."
             raise Misconfigured("connectors.kafka", [Problem("stagingLocation", text)])
@@ -176,6 +191,13 @@ def _check_ours(values: Values) -> Iterator[Problem]:
     if int(config.get("message.timeout.ms", 0)) > values["transactionTimeout"] * 1000:
         text = f"must not be above transactionTimeout ({round(values['transactionTimeout'] * 1000)} ms)."
         yield Problem("kafka.delivery.timeout.ms", text)
+
+
+def _check_slots(values: Values) -> Iterator[Problem]:
+    if values["stagingLocation"]:
+        yield Problem("slots", "above 1 has no use with stagingLocation: what is staged is sent in one transaction.")
+    if values["errors"] == "deadLetter":
+        yield Problem("slots", "above 1 goes with errors=fail or skip: dead letters belong to a batch as a whole.")
 
 
 def _check_formats(values: Values) -> Iterator[Problem]:

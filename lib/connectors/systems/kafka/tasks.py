@@ -1,4 +1,4 @@
-"""Batches that tasks send themselves, without a stage: in one transaction by one task."""
+"""Batches that tasks send themselves, without a stage: one task in one transaction, or several in one each."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from ...core.errors import ConnectorError
+from ...core.errors import ConnectorError, Fatal, Misconfigured, Problem
 from ...core.ledger import Entry
 from ...core.sink import Batch
-from .committer import publish
-from .records import Serializer
+from .transacting import Incoming, publish
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from .book import Layout
     from .sink import KafkaSink
+    from .slots import Slots
 
 Told = dict[str, Any]
 
@@ -35,27 +36,44 @@ def funnel(sink: KafkaSink, frame: DataFrame, batch: Batch) -> int:
 
 
 def _send_all(sink: KafkaSink, batch: Batch, batches: Iterator[pa.RecordBatch]) -> int:
-    rows = 0
-
-    def records() -> Iterator[pa.RecordBatch]:
-        nonlocal rows
-        for one in _with_first(first, batches):
-            rows += one.num_rows
-            yield serializer.records(one, rejects)
-
-    first = next((one for one in batches if one.num_rows), None)
-    if first is None:  # an empty batch opens no transaction
+    incoming = Incoming(sink, batch, batches)
+    if not incoming:  # an empty batch opens no transaction
         return 0
-    serializer, rejects = Serializer(sink.values, first.schema), sink.rejects(batch)
-    written = publish(
-        sink, batch.query, batch.number, records(), rejects, lambda _: Entry(batch.query, batch.number, rows)
-    )
-    return rows if written else first.num_rows
+    query, number = batch.query, batch.number
+    publish(sink, query, number, incoming, incoming.rejects, lambda _: Entry(query, number, incoming.count))
+    return incoming.count or 1  # a batch that is there already had rows
 
 
-def _with_first(first: pa.RecordBatch, others: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield first
-    yield from others
+def spread(slots: Slots, frame: DataFrame, batch: Batch, layout: Layout) -> int:
+    """Sends ``frame`` in a task and a transaction for each slot, and returns how many rows it had."""
+    from pyspark.sql import functions as F
+
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context: Any = TaskContext.get()
+        slot = context.partitionId()
+        yield reported(lambda: {"slot": slot, "rows": slots.write(layout, batch, slot, batches)})
+
+    placed = frame.repartitionById(layout.slots, F.expr(f"CAST(pmod({_hash(frame)}, {layout.slots}) AS INT)"))
+    reports = run(placed, task)
+    if sorted(report["slot"] for report in reports) != list(range(layout.slots)):
+        raise Fatal(f"{batch}: Spark ran other tasks than the {layout.slots} slots")
+    return sum(report["rows"] for report in reports)
+
+
+def _hash(frame: DataFrame) -> str:
+    """Of the key, so that the order of its records stays; of the value where there is none."""
+    sides = [name for name in ("key", "value") if name in frame.columns]
+    for name in sides:
+        if any(kind in frame.schema[name].dataType.simpleString() for kind in ("map<", "variant")):
+            text = (
+                f"above 1 places rows by their {name}, and a {frame.schema[name].dataType.simpleString()} has no hash."
+            )
+            raise Misconfigured("connectors.kafka", [Problem("slots", text)])
+    if len(sides) == 2:
+        return "IF(key IS NULL, xxhash64(value), xxhash64(key))"
+    return f"xxhash64({', '.join(sides)})"
 
 
 def reported(work: Callable[[], Told]) -> pa.RecordBatch:

@@ -20,6 +20,8 @@ _USUAL_MAXIMUM: Final = 1_048_588
 """Kafka's default for ``max.message.bytes``, for who may not read the topic's own."""
 
 LEDGER_PARTITIONS: Final = 32
+MOST_SLOTS: Final = LEDGER_PARTITIONS - 2
+"""The ledger has a partition for the book of each slot, and two for the sink."""
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from .base import HOST, Server, Unavailable
 from .connect_server import ConnectServer
+from .hdfs_server import HdfsServer
 from .http_service import HttpService
 from .kafka_server import KafkaServer
 from .mariadb_server import MariaDbServer
@@ -14,6 +15,7 @@ from .schema_registry import SchemaRegistry
 __all__ = [
     "HOST",
     "ConnectServer",
+    "HdfsServer",
     "HttpService",
     "KafkaServer",
     "MariaDbServer",

@@ -23,6 +23,7 @@ _MODULE: Final = """\
 </ivy-module>
 """
 _DEPENDENCY: Final = '<dependency org="{}" name="{}" rev="{}" conf="default->master,compile,runtime"/>'
+_EXCLUDE: Final = '<exclude org="{}" module="{}"/>'
 
 
 def java() -> str:
@@ -33,8 +34,10 @@ def java() -> str:
         raise Unavailable(str(missing)) from None
 
 
-def classpath(name: str, *coordinates: str) -> str:
+def classpath(name: str, *coordinates: str, without: tuple[str, ...] = ()) -> str:
     """The class path of Maven ``coordinates`` (``group:artifact:version``), called ``name`` in the cache.
+
+    ``without`` names what they need and somebody else brings (``group:artifact``).
 
     The first call needs a Maven repository and takes a minute or two; later ones read the remembered paths. Raises
     :class:`Unavailable` when the jars cannot be had.
@@ -45,7 +48,7 @@ def classpath(name: str, *coordinates: str) -> str:
         fcntl.flock(lock, fcntl.LOCK_EX)  # two first starts at once would write into one Ivy cache
         paths = _remembered(folder, coordinates)
         if not paths:
-            _resolve(folder, name, coordinates)
+            _resolve(folder, name, coordinates, without)
             paths = _remembered(folder, coordinates)
     return paths
 
@@ -59,8 +62,9 @@ def _remembered(folder: Path, coordinates: tuple[str, ...]) -> str:
     return paths if all(Path(jar).exists() for jar in paths.split(os.pathsep)) else ""
 
 
-def _resolve(folder: Path, name: str, coordinates: tuple[str, ...]) -> None:
+def _resolve(folder: Path, name: str, coordinates: tuple[str, ...], without: tuple[str, ...]) -> None:
     dependencies = "".join(_DEPENDENCY.format(*coordinate.split(":")) for coordinate in coordinates)
+    dependencies += "".join(_EXCLUDE.format(*module.split(":")) for module in without)
     (folder / "ivy.xml").write_text(_MODULE.format(name=name, dependencies=dependencies))
     print(f"Fetching {', '.join(coordinates)} and what it needs, once …", file=sys.stderr, flush=True)
     options = ["-ivy", str(folder / "ivy.xml"), "-confs", "default", "-types", "jar", "bundle"]

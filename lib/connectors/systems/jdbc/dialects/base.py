@@ -7,7 +7,6 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from importlib import import_module
 from typing import Any, ClassVar
 
@@ -62,6 +61,12 @@ class Dialect(ABC):
     savepoints: ClassVar[bool] = True
     prepares: ClassVar[bool] = False
     """True if a transaction can be prepared here and committed by another connection."""
+    auto_prepares: ClassVar[bool] = False
+    """True if that is what ``commit=auto`` takes."""
+    prepared_needs: ClassVar[str] = ""
+    """What the server lacks where :meth:`most_prepared` is 0."""
+    loads_exactly: ClassVar[bool] = False
+    """True if rows are loaded as the target's own types: a column of another type goes through a stage."""
     tells_repeated_keys: ClassVar[bool] = False
     """True if an upsert that meets a key twice is refused by the database itself."""
     plain_values: ClassVar[bool] = False
@@ -198,9 +203,10 @@ class Dialect(ABC):
     def add_column(self, table: Table, column: str, sql: str) -> str:
         return f"ALTER TABLE {self.table(table)} ADD COLUMN {self.quote(column)} {sql}"
 
-    def create_stage(self, table: Table, columns: Sequence[tuple[str, str]]) -> str:
+    def create_stage(self, table: Table, columns: Sequence[tuple[str, str]], *, temporary: bool = False) -> str:
+        """A table for staged rows; a ``temporary`` one is seen by this connection only."""
         body = ", ".join(f"{self.quote(name)} {sql}" for name, sql in columns)
-        return f"CREATE TABLE {self.table(table)} ({body})"
+        return f"CREATE {'TEMPORARY ' if temporary else ''}TABLE {self.table(table)} ({body})"
 
     def cast(self, expression: str, staged: pa.DataType, target: Column) -> str:
         """``expression``, which was staged as ``staged``, as a value for ``target``."""
@@ -260,89 +266,16 @@ class Dialect(ABC):
         """The prepared transactions whose names begin with ``prefix``, and their ages in seconds."""
         return {}
 
+    def begin_prepared(self, name: str) -> str:
+        """What begins a transaction that is to be prepared."""
+        return self.begin
+
+    def prepare(self, name: str) -> tuple[str, ...]:
+        """What prepares the transaction of the connection."""
+        return (f"PREPARE TRANSACTION '{name}'",)
+
     def commit_prepared(self, connection: Connection, name: str) -> None:
         connection.execute(f"COMMIT PREPARED '{name}'")
 
     def rollback_prepared(self, connection: Connection, name: str) -> None:
         connection.execute(f"ROLLBACK PREPARED '{name}'")
-
-
-@lru_cache(maxsize=16)
-def _engine(url: Any, process: int) -> Any:
-    from sqlalchemy import create_engine
-    from sqlalchemy.pool import NullPool
-
-    return create_engine(url, poolclass=NullPool)
-
-
-class SqlAlchemyDialect(Dialect):
-    """A dialect whose catalog is read by SQLAlchemy; its connections are SQLAlchemy's, unpooled, so that forks are safe."""
-
-    def engine(self) -> Any:
-        sqlalchemy = self.module("sqlalchemy")
-        for name in self.packages:
-            self.module(name)
-        where = self.address
-        url = sqlalchemy.URL.create(
-            self.driver, where.user, where.password, where.host or None, where.port or None, where.database, self.parameters()
-        )
-        return _engine(url, os.getpid())
-
-    def parameters(self) -> dict[str, str]:
-        """Parameters of the SQLAlchemy URL."""
-        return dict(self.address.more)
-
-    def inspected(self) -> Any:
-        from sqlalchemy import exc, inspect
-
-        try:
-            return inspect(self.engine())
-        except exc.DBAPIError as error:
-            raise self.refused(error.orig) from None  # type: ignore[arg-type]
-
-    def columns(self, connection: Connection, table: Table) -> list[Column]:
-        from sqlalchemy import exc
-
-        try:
-            found = self.inspected().get_columns(table.name, table.schema or None)
-        except exc.NoSuchTableError:
-            return []
-        except exc.DBAPIError as error:
-            raise self.judge(error.orig) from None  # type: ignore[arg-type]
-        return [self._column(one) for one in found if not one.get("computed")]
-
-    def _column(self, told: Any) -> Column:
-        identity = told.get("identity") or told.get("autoincrement") is True
-        sql = str(told["type"].compile(self.engine().dialect))
-        return Column(told["name"], sql, self.arrow_type(told["type"]), told["nullable"], bool(told["default"] or identity))
-
-    def arrow_type(self, told: Any) -> pa.DataType | None:
-        """The Arrow type whose values a column of SQLAlchemy's type ``told`` takes as they are."""
-        return arrow_type(told)
-
-    def unique_keys(self, connection: Connection, table: Table) -> list[frozenset[str]]:
-        inspected, where = self.inspected(), (table.name, table.schema or None)
-        primary = [inspected.get_pk_constraint(*where)["constrained_columns"]]
-        unique = [one["column_names"] for one in inspected.get_unique_constraints(*where)]
-        indexed = [one["column_names"] for one in inspected.get_indexes(*where) if one["unique"]]
-        return [frozenset(columns) for columns in (*primary, *unique, *indexed) if columns and None not in columns]
-
-    def tables(self, connection: Connection, schema: str, prefix: str) -> list[str]:
-        return [name for name in self.inspected().get_table_names(schema or None) if name.startswith(prefix)]
-
-
-def arrow_type(told: Any) -> pa.DataType | None:
-    """The Arrow type of a column of SQLAlchemy's type ``told``; ``None`` where they have no equal."""
-    import sqlalchemy.types as sql
-
-    if isinstance(told, sql.Numeric) and not isinstance(told, sql.Float):
-        fits = told.precision is not None and told.precision <= 38
-        return pa.decimal128(told.precision, told.scale or 0) if fits else None
-    if isinstance(told, sql.DateTime):
-        return pa.timestamp("us", "UTC") if told.timezone else pa.timestamp("us")
-    simple = (
-        (sql.Boolean, pa.bool_()), (sql.SmallInteger, pa.int16()), (sql.BigInteger, pa.int64()), (sql.Integer, pa.int32()),
-        (sql.REAL, pa.float32()), (sql.Float, pa.float64()), (sql.Date, pa.date32()), (sql.JSON, None), (sql.Enum, None),
-        (sql.LargeBinary, pa.binary()), (sql.String, pa.string()),
-    )  # fmt: skip
-    return next((kind for declared, kind in simple if isinstance(told, declared)), None)

@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import re
+import sys
+import time
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from ....core.errors import ConnectorError, Misconfigured, Problem
+from ....core.errors import ConnectorError, Fatal, Misconfigured, Problem
 from ..column_types import family
 from ..connection import Connection
-from .base import Column, SqlAlchemyDialect, Table
+from .base import Column, Table
+from .catalog import SqlAlchemyDialect
 
-_OUTAGES = {1040, 1053, 1158, 1159, 1160, 1161, 1203, 1205, 1213, 1290, 1927, 2002, 2003, 2006, 2013, 2014, 2055}
+_OUTAGES = {
+    1040, 1053, 1158, 1159, 1160, 1161, 1203, 1205, 1213, 1290, 1402, 1613, 1614, 1927, 2002, 2003, 2006, 2013, 2014, 2055,
+}  # fmt: skip
 _TEXT = "LONGTEXT CHARACTER SET utf8mb4"
+_UNKNOWN = "XAER_NOTA"
+_ATTACHED_SECONDS = 1.0
+"""How long a session may live on after its client has closed it."""
 _CONFIGURATION = {1044, 1045, 1049, 1698}
 _BAD_ROWS = {1048, 1062, 1136, 1264, 1265, 1292, 1364, 1366, 1406, 1451, 1452, 1644, 3819, 4025}
 
 
 class MariaDb(SqlAlchemyDialect):
-    """MariaDB 10.6 and later."""
+    """MariaDB 10.6 and later. Transactions are prepared by XA, and the server lists them for all databases together."""
 
     name = "mariadb"
     driver = "mariadb+pymysql"
@@ -31,6 +40,8 @@ class MariaDb(SqlAlchemyDialect):
         "date": "DATE", "timestamp": "DATETIME(6)", "timestamp_ntz": "DATETIME(6)", "json": _TEXT,
     }  # fmt: skip
     row_id = "`connectors_row`"
+    prepares = True
+    prepared_needs = "a server that is no node of a Galera cluster, where XA is not to be had"
 
     def open(self) -> Any:
         where, pymysql = self.address, self.module("pymysql")
@@ -41,7 +52,8 @@ class MariaDb(SqlAlchemyDialect):
         with raw.cursor() as cursor:
             strict = "STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION"  # values that do not fit are refused
             wait = max(1, round(self.timeout))
-            cursor.execute(f"SET time_zone = '+00:00', sql_mode = '{strict}', innodb_lock_wait_timeout = {wait}")
+            locks = f"innodb_lock_wait_timeout = {wait}, lock_wait_timeout = {wait}"
+            cursor.execute(f"SET time_zone = '+00:00', sql_mode = '{strict}', {locks}")
         return raw
 
     def errors(self) -> tuple[type[Exception], ...]:
@@ -72,9 +84,9 @@ class MariaDb(SqlAlchemyDialect):
             return "VARCHAR(255) CHARACTER SET utf8mb4"  # an index needs a length
         return super().sql_type(kind, key=key)
 
-    def create_stage(self, table: Table, columns: Sequence[tuple[str, str]]) -> str:
+    def create_stage(self, table: Table, columns: Sequence[tuple[str, str]], *, temporary: bool = False) -> str:
         numbered = (*columns, ("connectors_row", "BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY"))
-        return super().create_stage(table, numbered)
+        return super().create_stage(table, numbered, temporary=temporary)
 
     def conflict(self, keys: Sequence[str], updated: Sequence[str]) -> str:
         names = [self.quote(name) for name in updated] or [self.quote(keys[0])]
@@ -113,6 +125,54 @@ class MariaDb(SqlAlchemyDialect):
         if pa.types.is_string(wanted) and not pa.types.is_string(column.kind or pa.string()):
             return f"CAST({name} AS CHAR)"
         return f"CAST({name} AS CHAR)" if column.kind is None else name
+
+
+    def most_prepared(self, connection: Connection) -> int:
+        galera = connection.rows("SHOW GLOBAL VARIABLES LIKE 'wsrep_on'")
+        return 0 if galera and galera[0][1] == "ON" else sys.maxsize
+
+    def prepared(self, connection: Connection, prefix: str) -> dict[str, float]:
+        """Ages are by the time in the names: the server keeps none."""
+        found = [told.decode() for form, _, _, told in connection.rows("XA RECOVER") if form == self._form()]
+        return {name: time.time() - int(name[-32:-24], 16) for name in found if name.startswith(prefix)}
+
+    def begin_prepared(self, name: str) -> str:
+        return f"XA START {self._xid(name)}"
+
+    def prepare(self, name: str) -> tuple[str, ...]:
+        return (f"XA END {self._xid(name)}", f"XA PREPARE {self._xid(name)}")
+
+    def commit_prepared(self, connection: Connection, name: str) -> None:
+        if not self._ended(connection, "COMMIT", name):
+            raise self.transient(RuntimeError(f"the session that has prepared {name} is still there"))
+
+    def rollback_prepared(self, connection: Connection, name: str) -> None:
+        """One whose session is still there, on a machine that is lost, say, is rolled back by a later run."""
+        self._ended(connection, "ROLLBACK", name)
+
+    def _ended(self, connection: Connection, how: str, name: str) -> bool:
+        """True if ``name`` is gone: a transaction can be ended only when the session that prepared it is."""
+        until = time.monotonic() + _ATTACHED_SECONDS
+        while True:
+            try:
+                connection.execute(f"XA {how} {self._xid(name)}")
+            except Fatal as error:
+                if _UNKNOWN not in str(error):
+                    raise
+                if name not in self.prepared(connection, name):
+                    return True  # somebody else was faster
+            else:
+                return True
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.02)
+
+    def _xid(self, name: str) -> str:
+        """``name`` in the two parts that XA has for it, each at most 64 bytes long, and the number of the database."""
+        return f"'{name[:-32]}', '{name[-32:]}', {self._form()}"
+
+    def _form(self) -> int:
+        return zlib.crc32(self.address.database.encode()) >> 1
 
 
 _BINARY = 63

@@ -11,7 +11,8 @@ import pyarrow as pa
 from ....core.errors import ConnectorError, Fatal, Misconfigured, Problem
 from ..column_types import family
 from ..connection import Connection
-from .base import Column, SqlAlchemyDialect, Table
+from .base import Column, Table
+from .catalog import SqlAlchemyDialect
 
 _OUTAGES = ("08", "53", "57P", "40", "55P03", "55006", "XX000", "58")
 """Lost connections, no resources, shutdown, deadlock and serialization, locks, and trouble of the server itself."""
@@ -35,7 +36,8 @@ class PostgreSql(SqlAlchemyDialect):
     name = "postgresql"
     driver = "postgresql+psycopg"
     packages = {"psycopg": "psycopg[binary]>=3.2", "adbc_driver_postgresql": "adbc-driver-postgresql>=1.3"}  # noqa: RUF012
-    prepares = True
+    prepares = auto_prepares = loads_exactly = True
+    prepared_needs = "max_prepared_transactions above 0 in the server's settings"
     at_begin = ("SET CONSTRAINTS ALL IMMEDIATE",)  # a row that breaks a deferred one must not be found at COMMIT only
     tells_repeated_keys = True
     types = {  # noqa: RUF012
@@ -131,8 +133,9 @@ class PostgreSql(SqlAlchemyDialect):
             return f"CAST({name} AS text[])"
         return f"CAST({name} AS int8)" if column.sql == "oid" else name
 
-    def create_stage(self, table: Table, columns: Sequence[tuple[str, str]]) -> str:
-        return super().create_stage(table, columns).replace("CREATE TABLE", "CREATE UNLOGGED TABLE", 1)
+    def create_stage(self, table: Table, columns: Sequence[tuple[str, str]], *, temporary: bool = False) -> str:
+        sql = super().create_stage(table, columns, temporary=temporary)
+        return f"{sql} ON COMMIT DROP" if temporary else sql.replace("CREATE TABLE", "CREATE UNLOGGED TABLE", 1)
 
     def add_column(self, table: Table, column: str, sql: str) -> str:
         return super().add_column(table, column, sql).replace("ADD COLUMN", "ADD COLUMN IF NOT EXISTS", 1)

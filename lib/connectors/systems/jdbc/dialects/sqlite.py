@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from ....core.errors import ConnectorError
 from ..connection import Connection
-from .base import Column, SqlAlchemyDialect
+from .base import Column
+from .catalog import SqlAlchemyDialect
 
 _SAMPLE = 1000
 """Rows that are looked at for the type of a column that has none."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -9,7 +10,7 @@ from typing import Any, Final
 from ..connection import Connection
 from ..dialects import Table
 
-OURS: Final = "connectors_"
+OURS: Final = re.compile("connectors_|cst_[0-9a-f]{8}_[0-9a-f]{12}_[0-9a-f]{8}_[0-9a-f]{24}")
 """Tables that begin so are the library's own: ledgers and stages."""
 
 
@@ -73,7 +74,7 @@ def listed(connection: Connection) -> dict[str, Listed]:
     """The tables of the default schema by their names; no views, and none of the library's own."""
     statement, wanted = _ALL[connection.dialect.name]
     found = connection.rows(statement.format(wanted=wanted))
-    return {name: one for name, one in _grouped(found, "").items() if not name.startswith(OURS)}
+    return {name: one for name, one in _grouped(found, "").items() if not OURS.match(name)}
 
 
 def looked_up(connection: Connection, table: Table) -> Listed | None:

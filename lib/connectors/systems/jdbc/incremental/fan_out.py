@@ -7,7 +7,9 @@ batch has written is not written again. The ledger, in a table ``_batches`` besi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
@@ -18,6 +20,8 @@ from ....core import (
     Batch,
     Choice,
     Committable,
+    ConnectorError,
+    Fatal,
     GlobalCommitter,
     Json,
     Misconfigured,
@@ -29,6 +33,7 @@ from ....core import (
 )
 from ....core.ledger import Entry
 from ....core.options import Values
+from ....core.state import digest
 from ...delta import MISSING, DeltaCommitter, DeltaSink
 
 if TYPE_CHECKING:
@@ -37,6 +42,8 @@ if TYPE_CHECKING:
 
 NAME: Final = "delta_tables"
 LEDGER: Final = "_batches"
+_SIDE_BY_SIDE: Final = 4
+"""How many tables are written at a time: most of the time goes by between the jobs of Spark, not in them."""
 _COLUMNS: Final = ("table", "row", "schema")
 
 
@@ -91,7 +98,7 @@ class DeltaTables(Sink):
 
 
 class DeltaTablesCommitter(GlobalCommitter):
-    """Writes the tables of a batch one after the other, and then the ledger."""
+    """Writes the tables of a batch side by side, and then the ledger."""
 
     def __init__(self, sink: DeltaTables) -> None:
         self.sink = sink
@@ -122,8 +129,10 @@ class DeltaTablesCommitter(GlobalCommitter):
         kept = frame.persist()
         try:
             counts = kept.groupBy("table", "schema").count().collect()
-            for table in sorted({row["table"] for row in counts}):
-                self._write(kept, table, sorted(row["schema"] for row in counts if row["table"] == table), batch)
+            schemas: dict[str, list[str]] = {}
+            for row in sorted(counts, key=lambda row: str(row["schema"])):
+                schemas.setdefault(row["table"], []).append(row["schema"])
+            _side_by_side(frame, {name: partial(self._write, kept, name, told, batch) for name, told in schemas.items()})
             told = [(row["table"], row["schema"], row["count"], batch.number) for row in counts]
             record = frame.sparkSession.createDataFrame(told, "table string, schema string, rows bigint, batch bigint")
             self.ledger.commit_frame(record, batch)
@@ -148,12 +157,34 @@ class DeltaTablesCommitter(GlobalCommitter):
     def _merge(self, rows: DataFrame, place: str, keys: Sequence[str], batch: Batch) -> None:
         """By key, and so the same when it is done again."""
         same = " AND ".join(f"old.{_quoted(key)} <=> new.{_quoted(key)}" for key in keys)
-        view = f"connectors_{batch.prefix()}".replace("-", "_")
+        view = f"connectors_{digest(batch.prefix(), place)}"
         rows.createOrReplaceTempView(view)
-        rows.sparkSession.sql(
-            f"MERGE WITH SCHEMA EVOLUTION INTO delta.{_quoted(place)} AS old USING {view} AS new ON {same} "
-            "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
-        )
+        try:
+            rows.sparkSession.sql(
+                f"MERGE WITH SCHEMA EVOLUTION INTO delta.{_quoted(place)} AS old USING {view} AS new ON {same} "
+                "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+            )
+        finally:
+            rows.sparkSession.catalog.dropTempView(view)
+
+
+def _side_by_side(frame: DataFrame, writes: Mapping[str, Callable[[], None]]) -> None:
+    """Runs all of ``writes``, also when some of them fail: those are named then."""
+    from pyspark import inheritable_thread_target
+
+    inherit: Any = inheritable_thread_target(frame.sparkSession)  # so that they belong to the query, and end with it
+    with ThreadPoolExecutor(_SIDE_BY_SIDE) as threads:
+        running = {name: threads.submit(inherit(write)) for name, write in writes.items()}
+    failed = {name: error for name, one in running.items() if (error := one.exception()) is not None}
+    for error in failed.values():
+        if not isinstance(error, Exception) or (len(writes) == 1 and isinstance(error, ConnectorError)):
+            raise error
+        told = "; ".join(f"{table}: {_first_line(wrong)}" for table, wrong in failed.items())
+        raise Fatal(f"{len(failed)} of {len(writes)} tables are not written, {told}", connector=f"connectors.{NAME}") from error
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def _is_names(columns: object) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Iterator
@@ -31,7 +32,7 @@ class Tables(Option):
     """Names of tables (comma-separated, JSON, or a Python list), or an expression that a whole name matches."""
 
     def parse(self, text: str) -> TableChoice:
-        if (listed := _json_names(text)) is not None:
+        if (listed := _listed_names(text)) is not None:
             return TableChoice(listed)
         if _NAMES.fullmatch(text):
             return TableChoice(tuple(name.strip() for name in text.split(",")))
@@ -44,11 +45,14 @@ class Tables(Option):
         return TableChoice(pattern=text)
 
 
-def _json_names(text: str) -> tuple[str, ...] | None:
+def _listed_names(text: str) -> tuple[str, ...] | None:
     try:
         names = json.loads(text)
     except ValueError:
-        return None
+        try:
+            names = ast.literal_eval(text)  # Spark makes such a text of a Python list
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            return None
     return tuple(names) if isinstance(names, list) and names and all(isinstance(name, str) for name in names) else None
 
 

@@ -1,0 +1,163 @@
+"""Which folder each row goes to, for rows that come as Arrow record batches: the same that Spark's own writers choose."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from ...core import Misconfigured, Problem
+from ...core.folder import HIDDEN
+from ...core.options import Values
+
+NULL: Final = "__HIVE_DEFAULT_PARTITION__"
+NO_TIME: Final = f"bucket={NULL}"
+_ESCAPED: Final = re.compile(r"""[\x01-\x1f"#%'*/:=?\\\x7f{\[\]^]""")
+_TOKEN: Final = re.compile(r"'((?:[^']|'')*)'|(([A-Za-z])\3*)|([^A-Za-z'\[\]{}#])")
+_UNITS: Final = {"y": "year", "u": "year", "M": "month", "d": "day", "D": "day", "H": "hour", "m": "minute", "s": "second"}
+_ORDER: Final = ("year", "month", "day", "hour", "minute", "second", "microsecond")
+
+
+def checked_bucket(connector: str, bucket: str) -> str:
+    """``bucket`` as a folder below the target. Raises :class:`Misconfigured` if readers would not see it."""
+    if bucket.startswith("/") or any(part.startswith(HIDDEN) for part in bucket.split("/")):
+        text = f'makes the folder "{bucket}": a folder must lie below path, and readers pass over those with . or _ first.'
+        raise Misconfigured(connector, [Problem("bucket", text)])
+    return bucket
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column that decides: what of its values matters, and what its folder is called."""
+
+    name: str
+    of: Callable[[pa.Array], pa.Array]
+    shown: Callable[[Any], str]
+
+
+class Folders:
+    """Splits record batches by ``partitionBy`` or ``bucket``. Raises :class:`Misconfigured` for columns that cannot decide."""
+
+    def __init__(self, connector: str, values: Values, schema: pa.Schema) -> None:
+        self.columns = list(_columns(connector, values, schema))
+        left = [field for field in schema if field.name not in values["partitionBy"]]
+        if not left:
+            text = "names every column, so that nothing is left for the files; leave one out."
+            raise Misconfigured(connector, [Problem("partitionBy", text)])
+        self.schema = pa.schema(left)
+        """The columns of the files."""
+
+    def split(self, rows: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """The rows of each folder, in their order."""
+        kept = rows.select(self.schema.names) if len(self.schema) < rows.num_columns else rows
+        codes, names = np.zeros(rows.num_rows, np.int64), [""]
+        for column in self.columns:
+            told = column.of(rows.column(column.name)).dictionary_encode("encode")
+            shown = [column.shown(value) for value in told.dictionary.to_pylist()]
+            codes = codes * len(shown) + told.indices.to_numpy(zero_copy_only=False)
+            found, codes = np.unique(codes, return_inverse=True)
+            names = [f"{names[code // len(shown)]}/{shown[code % len(shown)]}".lstrip("/") for code in found]
+        order = np.argsort(codes, kind="stable")
+        ends = np.searchsorted(codes[order], range(len(names)), side="right")
+        for name, first, end in zip(names, [0, *ends], ends, strict=False):
+            yield name, kept.take(pa.array(order[first:end])) if len(names) > 1 else kept
+
+
+def _columns(connector: str, values: Values, schema: pa.Schema) -> Iterator[Column]:
+    wanted, option = values["partitionBy"], "partitionBy"
+    if values["bucket"]:
+        wanted, option = (values["bucket.timeColumn"],), "bucket.timeColumn"
+    check_names(connector, option, wanted, schema.names)
+    for name in wanted:
+        kind = schema.field(name).type
+        if values["bucket"]:
+            yield _bucket(connector, values, name, kind)
+        elif not _can_name(kind):
+            text = f'has "{name}" of type {kind}, which only Spark can name; cast it, or write by foreach_batch.'
+            raise Misconfigured(connector, [Problem(option, text)])
+        else:
+            yield Column(name, lambda column: column, partial(_partition, name))
+
+
+def check_names(connector: str, option: str, wanted: Sequence[str], there: Sequence[str]) -> None:
+    """Raises :class:`Misconfigured` with the columns that are not there."""
+    columns = ", ".join(there)
+    missing = [Problem(option, f'names "{name}", but the columns are {columns}.') for name in wanted if name not in there]
+    if missing:
+        raise Misconfigured(connector, missing)
+
+
+def _can_name(kind: pa.DataType) -> bool:
+    tests = (pa.types.is_string, pa.types.is_large_string, pa.types.is_integer, pa.types.is_boolean, pa.types.is_date)
+    return any(test(kind) for test in tests)
+
+
+def _partition(name: str, value: Any) -> str:
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return f"{escaped(name)}={NULL if value is None or value == '' else escaped(text)}"
+
+
+def escaped(text: str) -> str:
+    """``text`` as the name of a folder, with ``%`` for signs that mean something in a path."""
+    return _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", text)
+
+
+def _bucket(connector: str, values: Values, name: str, kind: pa.DataType) -> Column:
+    import pyarrow.compute as pc
+
+    if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
+        text = f'names "{name}" of type {kind}; it must be a timestamp or a date.'
+        raise Misconfigured(connector, [Problem("bucket.timeColumn", text)])
+    pattern, zone = Pattern(connector, values["bucket"]), values["bucket.timeZone"]
+
+    def of(column: pa.Array) -> pa.Array:
+        if pa.types.is_timestamp(kind) and kind.tz:
+            column = pc.local_timestamp(column.cast(pa.timestamp("us", "UTC" if zone == "Z" else zone)))
+        wall = column.cast(pa.timestamp("us"))
+        return wall if pattern.unit == "microsecond" else pc.floor_temporal(wall, unit=pattern.unit)
+
+    def shown(time: datetime.datetime | None) -> str:
+        return NO_TIME if time is None else checked_bucket(connector, pattern.shown(time))
+
+    return Column(name, of, shown)
+
+
+class Pattern:
+    """The part of Spark's date-time patterns that folders are made of: years to fractions of seconds, and text."""
+
+    def __init__(self, connector: str, pattern: str) -> None:
+        self._parts: list[str | tuple[str, int]] = []
+        self.unit = "year"
+        """What of a time matters: times that differ in less go to one folder."""
+        at = 0
+        while at < len(pattern):
+            found = _TOKEN.match(pattern, at)
+            letter = found[3] if found else None
+            if found is None or (letter and letter not in (*_UNITS, "S")):
+                text = f'has "{pattern[at]}", which only Spark itself knows; write by foreach_batch, or without it.'
+                raise Misconfigured(connector, [Problem("bucket", text)])
+            at = found.end()
+            if letter:
+                self._parts.append((letter, len(found[2])))
+                self.unit = max(self.unit, _UNITS.get(letter, "microsecond"), key=_ORDER.index)
+            else:
+                self._parts.append(found[4] or (found[1] or "'").replace("''", "'"))
+
+    def shown(self, time: datetime.datetime) -> str:
+        return "".join(part if isinstance(part, str) else _shown(time, *part) for part in self._parts)
+
+
+def _shown(time: datetime.datetime, letter: str, width: int) -> str:
+    if letter == "S":
+        return f"{time.microsecond:06d}".ljust(width, "0")[:width]
+    if letter == "D":
+        return f"{time.timetuple().tm_yday:0{width}d}"
+    number = {"y": time.year, "u": time.year, "M": time.month, "d": time.day}.get(letter)
+    number = {"H": time.hour, "m": time.minute, "s": time.second}[letter] if number is None else number
+    return f"{number % 100:02d}" if letter in "yu" and width == 2 else f"{number:0{width}d}"

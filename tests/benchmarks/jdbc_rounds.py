@@ -1,0 +1,68 @@
+"""Rounds in which several ways take turns, and what is reported of them: shared by the benchmarks of databases."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+LIBRARY = Path(__file__).parents[2] / "lib"
+DRIVER = "org.postgresql:postgresql:42.7.4"
+
+Rates = Mapping[str, Sequence[float]]
+
+
+@dataclass(frozen=True)
+class Goal:
+    """``way`` is to be so many ``times`` as fast as ``base``; 0 is no goal, only a figure."""
+
+    way: str
+    base: str
+    times: float
+
+
+def arguments(doc: str | None, *, rounds: int, rows: int, **more: int) -> argparse.Namespace:
+    """What was asked for on the command line."""
+    parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
+    for name, default in {"rounds": rounds, "rows": rows, **more}.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
+    return parser.parse_args()
+
+
+@contextlib.contextmanager
+def postgresql_and_spark() -> Iterator[tuple[Any, Any]]:
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(LIBRARY), os.environ.get("PYTHONPATH", "")])
+    sys.path.insert(0, str(LIBRARY))
+    from connectors.testing.child import session
+    from connectors.testing.servers import PostgresServer
+
+    spark = session("local[2,4]", {"spark.jars.packages": DRIVER, "spark.driver.memory": "2g"})
+    with PostgresServer() as server:
+        yield server, spark
+        spark.stop()
+
+
+def in_turns(ways: Iterable[str], rounds: int, rate: Callable[[str], float]) -> dict[str, list[float]]:
+    """The rates of all ways in each round; one more round comes first and warms up."""
+    names = list(ways)
+    found = [{name: rate(name) for name in names} for _ in range(rounds + 1)]
+    return {name: [one[name] for one in found[1:]] for name in names}
+
+
+def report(rates: Rates, goals: Iterable[Goal]) -> None:
+    """Prints rows per second of each round, and then a table of what was measured and wanted."""
+    for name, found in rates.items():
+        print(f"{name:<28}" + "".join(f"{rate:12,.0f}" for rate in found) + f"   median {median(found):,.0f} rows/s")
+    print(f"\n{'ratio':<52}{'measured':>9}{'goal':>7}   rounds")
+    for goal in goals:
+        ratios = [ours / theirs for ours, theirs in zip(rates[goal.way], rates[goal.base], strict=True)]
+        wanted = f"{goal.times:.2f}" if goal.times else "-"
+        missed = " missed" if median(ratios) < goal.times else ""
+        rounds = " ".join(f"{one:.2f}" for one in ratios)
+        print(f"{goal.way + ' / ' + goal.base:<52}{median(ratios):9.2f}{wanted:>7}   {rounds}{missed}")

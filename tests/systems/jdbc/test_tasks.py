@@ -1,0 +1,181 @@
+"""``commit=task``: each task commits its rows with its own row of the ledger."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectors.core import Batch, CommitRefused, Misconfigured, Poison, Transient
+from connectors.core.commit import Commit
+from connectors.core.ledger import Verdict
+from connectors.core.writing import stage
+from connectors.systems.jdbc import JdbcSink
+from connectors.testing.servers import HOST, PostgresServer
+from tests.servers import required
+
+from .contexts import DatabaseContext, TaskContext, TaskMariaDbContext
+from .proxy import Proxy
+from .test_operations import ROWS, UPSERT, content, rows
+
+QUERY = "33333333-query"
+SLOTS = rows((1, "a", 1), (2, "b", 2)), rows((3, "c", 3))
+ALL = [(1, "a", 1), (2, "b", 2), (3, "c", 3)]
+
+
+class Keyless(TaskContext):
+    body = "id BIGINT, name VARCHAR(100), n INTEGER"
+
+
+class KeylessOnMariaDb(TaskMariaDbContext):
+    body = Keyless.body
+
+
+@pytest.fixture(params=[Keyless, KeylessOnMariaDb], ids=["postgresql", "mariadb"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[DatabaseContext]:
+    made = request.param(tmp_path / "target")
+    with contextlib.closing(made):
+        yield made
+
+
+@pytest.fixture
+def on_postgresql(tmp_path: Path) -> Iterator[Keyless]:
+    made = Keyless(tmp_path / "target")
+    with contextlib.closing(made):
+        yield made
+
+
+def sink_of(database: DatabaseContext, number: int = 0, **options: str) -> tuple[JdbcSink, Batch]:
+    """A sink that is ready for the tasks of a batch."""
+    sink: Any = JdbcSink.of({**database.options(), **options})
+    batch = Batch(sink.sink_id(), QUERY, number)
+    return sink.with_slots(batch), batch
+
+
+def write(sink: JdbcSink, batch: Batch, slot: int, part: Any) -> Any:
+    return stage(sink, batch, ROWS, slot, iter([part]))
+
+
+def write_all(sink: JdbcSink, batch: Batch, parts: Any = SLOTS) -> None:
+    Commit(sink).finish(batch, [write(sink, batch, slot, part) for slot, part in enumerate(parts)])
+
+
+def test_rows_are_visible_task_by_task_and_a_replay_writes_only_what_is_missing(database: DatabaseContext) -> None:
+    sink, batch = sink_of(database)
+    write(sink, batch, 0, SLOTS[0])  # and the run dies
+    assert content(database) == ALL[:2]
+    assert Commit(sink).begin(batch) is Verdict.WRITE
+    write_all(sink, batch)
+    assert content(database) == ALL
+    assert Commit(sink).begin(batch) is Verdict.SKIP
+
+
+def test_a_replay_keeps_the_number_of_slots_and_the_next_batch_may_have_another(database: DatabaseContext) -> None:
+    slots = [sink_of(database, batch, numPartitions=wanted)[0].slots for batch, wanted in ((0, "3"), (0, "5"), (1, "5"))]
+    assert slots == [3, 3, 5]
+
+
+def test_of_two_attempts_at_a_slot_the_second_waits_and_writes_nothing(database: DatabaseContext) -> None:
+    sink, batch = sink_of(database)
+    first = sink.writer(batch, ROWS, 0)
+    first.write(SLOTS[0])
+    first._load()  # type: ignore[attr-defined]
+    told: list[Any] = []
+    second = threading.Thread(target=lambda: told.append(write(sink, batch, 0, SLOTS[0])))
+    second.start()
+    second.join(0.5)
+    assert second.is_alive()
+    committable = first.prepare()
+    first.close()
+    second.join(30)
+    assert told == [committable]
+    assert content(database) == ALL[:2]
+
+
+def test_an_attempt_that_is_given_up_leaves_its_slot_to_the_next(database: DatabaseContext) -> None:
+    sink, batch = sink_of(database)
+    first = sink.writer(batch, ROWS, 0)
+    first.write(SLOTS[0])
+    first._load()  # type: ignore[attr-defined]
+    first.close()
+    assert content(database) == []
+    write_all(sink, batch)
+    assert content(database) == ALL
+
+
+def test_a_task_of_an_older_batch_is_refused(database: DatabaseContext) -> None:
+    old, first = sink_of(database)
+    write_all(old, first)
+    write_all(*sink_of(database, 1))
+    with pytest.raises(CommitRefused, match="newer batch"):
+        write(old, first, 0, SLOTS[0])
+    with pytest.raises(CommitRefused, match="newer batch"):
+        sink_of(database, 0)
+    assert content(database) == sorted(ALL * 2)
+
+
+def test_a_replay_with_other_rows_is_refused_unless_that_is_allowed(database: DatabaseContext) -> None:
+    sink, batch = sink_of(database)
+    write(sink, batch, 0, SLOTS[0])
+    for parts in ((SLOTS[1], SLOTS[1]), (SLOTS[0].slice(0, 0), SLOTS[1])):
+        with pytest.raises(CommitRefused, match=r"(?s)the tasks 0 of batch 0 .* onReplayMismatch"):
+            write_all(sink, batch, parts)
+    write_all(*sink_of(database, onReplayMismatch="skip"), (SLOTS[1], SLOTS[1]))
+    assert content(database) == ALL
+
+
+def test_rows_are_changed_and_deleted_by_key(database: DatabaseContext) -> None:
+    database.run(f"CREATE UNIQUE INDEX by_id ON {database.table} (id)")
+    write_all(*sink_of(database, **UPSERT), SLOTS)
+    write_all(*sink_of(database, 1, **UPSERT, orderColumn="n"), (rows((1, "new", 9), (1, "old", 8)), rows((4, "d", 4))))
+    assert content(database) == [(1, "new", 9), *ALL[1:], (4, "d", 4)]
+    sink, batch = sink_of(database, 2, operation="update", keyColumns="id")
+    write_all(sink, batch, (rows((2, "B", 7)), rows((9, "nobody", 1))))
+    assert content(database) == [(1, "new", 9), (2, "B", 7), (3, "c", 3), (4, "d", 4)]
+
+
+def test_a_refused_row_leaves_nothing_of_its_task(database: DatabaseContext) -> None:
+    database.run(f"ALTER TABLE {database.table} ADD CONSTRAINT small CHECK (n < 3)")
+    sink, batch = sink_of(database)
+    with pytest.raises(Poison):
+        write_all(sink, batch)
+    assert content(database) == ALL[:2]
+    database.run(f"ALTER TABLE {database.table} DROP CONSTRAINT small")
+    write_all(sink, batch)
+    assert content(database) == ALL
+
+
+@pytest.mark.parametrize("when", ["before", "at", "after"])
+def test_a_task_whose_connection_is_lost_around_its_commit_is_tried_again(on_postgresql: Keyless, when: str) -> None:
+    with Proxy(required(PostgresServer).port) as proxy:
+        sink, batch = sink_of(on_postgresql, url=f"postgresql://{HOST}:{proxy.port}/postgres")
+        writer = sink.writer(batch, ROWS, 0)
+        writer.write(SLOTS[0])
+        writer._load()  # type: ignore[attr-defined]
+        proxy.arm("COMMIT", when)
+        with pytest.raises(Transient) if when != "after" else contextlib.nullcontext():
+            writer.prepare()
+        writer.close()
+        assert proxy.dropped == 1
+        write_all(sink, batch)
+    assert content(on_postgresql) == ALL
+
+
+def test_elsewhere_it_is_refused_by_name(on_postgresql: Keyless) -> None:
+    sink: Any = JdbcSink.of(on_postgresql.options())
+    with pytest.raises(Misconfigured, match="task needs foreach_batch"):
+        write(sink, Batch(sink.sink_id(), QUERY, 0), 0, SLOTS[0])
+    assert content(on_postgresql) == []
+
+
+def test_a_query_that_gives_other_rows_each_time_is_refused_before_any_task(on_postgresql: Keyless) -> None:
+    sink = JdbcSink.of(on_postgresql.options())
+    sink.check_replay(lambda: True)
+    with pytest.raises(Misconfigured, match="Take commit=batch"):
+        sink.check_replay(lambda: False)
+    others = {name: value for name, value in on_postgresql.options().items() if name not in ("commit", "numPartitions")}
+    JdbcSink.of(others).check_replay(lambda: False)

@@ -1,0 +1,78 @@
+"""Batches in several transactions, without Spark: what the tasks of a stage would do, one slot after the other."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from connectors.core import Batch
+from connectors.core.errors import Problem
+from connectors.core.ledger import Entry
+from connectors.core.options import Values
+from connectors.core.sink import Committable
+from connectors.systems.kafka import KafkaSink
+from connectors.systems.kafka.committer import KafkaCommitter
+from connectors.systems.kafka.slots import Slots
+from connectors.systems.kafka.writing import StagingWriter
+
+from .sink_contexts import DirectContext, KafkaContext
+
+
+def of_slot(records: pa.RecordBatch, slot: int, slots: int) -> pa.RecordBatch:
+    """Those of ``records`` whose key belongs to ``slot``."""
+    keys = records.column("key").cast(pa.binary()).to_pylist()
+    return records.filter(pa.array([zlib.crc32(key) % slots == slot for key in keys], pa.bool_()))
+
+
+class SlotCommitter(KafkaCommitter):
+    """Deals what is staged out to slots and writes them; ``after`` is called with each slot that is written."""
+
+    after: ClassVar[Callable[[int], None]] = staticmethod(lambda slot: None)
+
+    def __init__(self, sink: KafkaSink) -> None:
+        super().__init__(sink)
+        self.slots = Slots(sink)
+
+    def commit(self, entry: Entry, committables: Sequence[Committable]) -> None:
+        layout = self.slots.layout(entry.query, entry.batch)
+        if layout is None or not entry.rows:
+            super().commit(entry, committables)
+        elif not isinstance(layout, Entry):
+            batch = Batch(self.sink.sink_id(), entry.query, entry.batch)
+            records = list(self._records([one.data["file"] for one in committables if one.data.get("file")]))
+            for slot in range(layout.slots):
+                self.slots.write(layout, batch, slot, (of_slot(one, slot, layout.slots) for one in records))
+                self.after(slot)
+            self.slots.finish(entry, layout)
+        for one in committables:
+            self.discard(one)
+
+
+class InSlots(KafkaSink):
+    """Stages rows as the engine of the kit wants it, and writes them in slots."""
+
+    @classmethod
+    def check(cls, values: Values) -> Iterator[Problem]:
+        return (problem for problem in super().check(values) if problem.option != "slots")
+
+    def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> Any:
+        return StagingWriter(self, batch, schema)
+
+    def committer(self) -> KafkaCommitter:
+        return SlotCommitter(self)
+
+
+class StagedSlotsContext(KafkaContext):
+    """Three slots, on the engine."""
+
+    sink = InSlots
+    extra: ClassVar[dict[str, str]] = {"slots": "3"}
+
+
+class SlotsContext(DirectContext):
+    """Three slots, on Spark."""
+
+    extra: ClassVar[dict[str, str]] = {"slots": "3"}
