@@ -123,7 +123,7 @@ def guarantees() -> None:
 
 
 @main.command()
-@click.option("--fetch", is_flag=True, help="Also fetch Delta's jars, if they are not here yet.")
+@click.option("--fetch", is_flag=True, help="Also get what makes a start faster: Delta's jars, an archive of classes.")
 def doctor(fetch: bool) -> None:
     """Says what this machine lacks. Exit code 1 when a local run would fail."""
     from connectors.workbench.doctor import examine

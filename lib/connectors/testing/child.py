@@ -20,6 +20,7 @@ from typing import Any
 import connectors
 
 from ..spark.session import driver_process, log_fatal_only
+from ..workbench.class_archive import java_options
 from .faults import FailureInjector
 from .spark_query import SparkQuery
 
@@ -38,8 +39,8 @@ def session(master: str, conf: dict[str, str]) -> Any:
         "spark.sql.streaming.stopTimeout": "60s",
         "spark.python.daemon.module": "connectors.workbench.daemon",
         "spark.executorEnv.PYTHONPATH": library_first(),
-        # Sessions of seconds: what the second compiler costs never comes back.
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.driver.extraJavaOptions": quick_java(),
+        "spark.executor.extraJavaOptions": quick_java(),
         **conf,
     }
     builder = SparkSession.builder.master(master).appName("connectors-child")
@@ -49,6 +50,11 @@ def session(master: str, conf: dict[str, str]) -> Any:
     log_fatal_only(spark)
     connectors.register(spark)
     return spark
+
+
+def quick_java() -> str:
+    """Options of a JVM for sessions of seconds: what the second compiler costs never comes back."""
+    return f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {java_options()}"
 
 
 def library_first() -> str:

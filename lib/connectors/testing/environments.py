@@ -31,7 +31,7 @@ import pytest
 
 import connectors
 
-from .child import session
+from .child import quick_java, session
 from .faults import executor_process
 from .servers.connect_server import ConnectServer
 
@@ -136,9 +136,8 @@ def _executor(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def quick(conf: Mapping[str, str]) -> dict[str, str]:
     """Settings of a small, quiet server for tests."""
-    options = conf.get("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     return {
-        "spark.driver.extraJavaOptions": options,
+        "spark.driver.extraJavaOptions": conf.get("spark.driver.extraJavaOptions", quick_java()),
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.streaming.stopTimeout": "60s",

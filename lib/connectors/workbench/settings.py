@@ -46,18 +46,21 @@ def default_master() -> str:
     return f"local[{os.cpu_count() or 2},4]"
 
 
-def local_settings(folder: Path, log: Path, jars: list[str], conf: Mapping[str, str]) -> dict[str, str]:
+def local_settings(
+    folder: Path, log: Path, jars: list[str], conf: Mapping[str, str], java_options: str = ""
+) -> dict[str, str]:
     """The settings of a local session; ``conf`` wins, except that lists such as ``spark.jars`` are joined.
 
     ``folder`` is for the session's own files (the warehouse), ``log`` the file for Spark's log.
     """
     logging = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
+    java = f"{java_options} {logging} -Dconnectors.log={log}".strip()
     settings = {
         **_SETTINGS,
         "spark.sql.warehouse.dir": (folder / "warehouse").as_uri(),
         "spark.jars": ",".join(jars),
-        "spark.driver.extraJavaOptions": f"{logging} -Dconnectors.log={log}",
-        "spark.executor.extraJavaOptions": f"{logging} -Dconnectors.log={log}",
+        "spark.driver.extraJavaOptions": java,
+        "spark.executor.extraJavaOptions": java,
         "spark.executorEnv.PYTHONPATH": python_path(),
     }
     for key, value in conf.items():

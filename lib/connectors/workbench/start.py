@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from connectors.core.errors import Misconfigured, Problem
 from connectors.spark.session import classic_is_running, require_spark
 
+from .class_archive import java_options
 from .jars import delta_jars
 from .java import use_java
 from .paths import in_workspace
@@ -68,7 +69,8 @@ def _local(conf: Mapping[str, str], master: str | None, log: Path | None) -> Spa
     prepare_environment()
     folder = Path(tempfile.mkdtemp(prefix="connectors-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    settings: dict[str, Any] = dict(local_settings(folder, log or folder / "spark.log", delta_jars(conf), conf))
+    made = local_settings(folder, log or folder / "spark.log", delta_jars(conf), conf, java_options())
+    settings: dict[str, Any] = dict(made)
     builder = _spark_session_class().builder.master(master or conf.get("spark.master") or default_master())
     return _launched(builder.config(map=settings), settings)
 

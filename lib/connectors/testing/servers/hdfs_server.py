@@ -51,7 +51,13 @@ class HdfsServer(Server):
 
     def ready(self) -> bool:
         state = self._bean("FSNamesystemState")
-        return bool(state["NumLiveDataNodes"] == 1 and state["FSState"] == "Operational")
+        return bool(state["NumLiveDataNodes"] == 1 and state["FSState"] == "Operational" and self._has_room())
+
+    def _has_room(self) -> bool:
+        """Whether a file can be put somewhere: the DataNode is alive a moment before it has told its disk."""
+        address = f"http://{self.web}/webhdfs/v1/ready?op=CREATE&noredirect=true&user.name=test"
+        with urllib.request.urlopen(urllib.request.Request(address, method="PUT"), timeout=5) as answer:
+            return "Location" in json.load(answer)
 
     def _bean(self, name: str) -> Any:
         address = f"http://{self.web}/jmx?qry=Hadoop:service=NameNode,name={name}"
@@ -81,6 +87,7 @@ class HdfsServer(Server):
                     "dfs.namenode.datanode.registration.ip-hostname-check": "false",
                     "dfs.namenode.fs-limits.min-block-size": "1024",
                     "dfs.heartbeat.interval": "1",
+                    "dfs.namenode.redundancy.considerLoad": "false",
                     "dfs.datanode.hostname": HOST,
                     "dfs.datanode.data.dir": f"file://{self.folder}/data",
                     "dfs.datanode.address": data,

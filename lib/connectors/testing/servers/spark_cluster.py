@@ -10,6 +10,7 @@ import urllib.request
 from pathlib import Path
 from typing import Final
 
+from ..child import quick_java
 from .base import HOST, Server, Unavailable, free_ports
 
 _HOSTS: Final = (HOST, "127.0.0.2")
@@ -48,7 +49,7 @@ class SparkCluster(Server):
             "PYSPARK_PYTHON": sys.executable,
             "SPARK_DAEMON_MEMORY": "256m",
             # The pages of master and worker are told where to listen by this alone.
-            "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "SPARK_DAEMON_JAVA_OPTS": quick_java(),
             "PATH": os.environ.get("PATH", ""),
         }
         self.spawn([str(self.home / "bin" / "spark-class"), kind, *arguments], env)

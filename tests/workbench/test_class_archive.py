@@ -1,0 +1,43 @@
+"""JVMs start from an archive of classes where there is one, and start as well where it is of no use."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from connectors.workbench.class_archive import java_options, make_archive
+
+SESSION = """
+import sys
+from pyspark.sql import SparkSession
+builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+builder.config("spark.driver.extraJavaOptions", sys.argv[1]).getOrCreate().range(3).count()
+"""
+
+
+def started(options: str, log: Path) -> int:
+    """How many classes a session takes from an archive of ours."""
+    told = f"{options} -Xlog:class+load:file={log}"
+    subprocess.run([sys.executable, "-c", SESSION, told], check=True, capture_output=True, timeout=300)
+    return len(re.findall(r"org\.apache\.spark\.\S+ source: shared objects file \(top\)", log.read_text()))
+
+
+@pytest.mark.spark
+def test_a_session_takes_sparks_classes_from_the_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not make_archive():
+        pytest.skip("this Java makes no archive")
+    assert started(java_options(), tmp_path / "with") > 3000
+    (archive,) = re.findall(r"SharedArchiveFile=(\S+)", java_options())
+    monkeypatch.setenv("CONNECTORS_CACHE", str(tmp_path))
+    assert java_options() == ""
+    damaged = tmp_path / "classes" / Path(archive).name
+    shutil.copyfile(archive, damaged)
+    with damaged.open("r+b") as file:
+        file.write(b"not what Java wrote")
+    assert str(damaged) in java_options()
+    assert started(java_options(), tmp_path / "damaged") == 0
