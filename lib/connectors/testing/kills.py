@@ -2,7 +2,8 @@
 
 A round starts a driver, with another parallelism than the one before, lets it write to all targets at once, and kills it: at
 a point that one of the queries reaches, or at any moment. Each round there is more to write: more numbers, or what a source
-under test has been given. What survives is told by the last run, which nobody disturbs.
+under test has been given. What survives is told by the last run, which nobody disturbs. A driver that fails of itself, such as
+one whose Python workers did not come up in time on a busy machine, is started again, as a scheduler does, and told of.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import time
@@ -26,7 +28,8 @@ from .faults import FailureInjector, Point
 from .spark_query import SparkQuery
 from .spark_suites import spark_query
 
-_START_SECONDS = 180.0
+_START_SECONDS = 300.0
+_STARTS = 3
 _ROWS = 40
 _SCALES = (1, 2, 3, 5, 2)
 _LOG = 60_000
@@ -59,7 +62,7 @@ class Kills:
         for query in queries.values():
             FailureInjector(query.faults).disarm()
             (Path(query.faults) / "victims").unlink(missing_ok=True)
-        self._start(list(queries.values()), rows, 2, "the last run").finish()
+        self._run(list(queries.values()), rows, 2, "the last run")
         for name, (target, _) in self.targets.items():
             self._compare(name, target, rows)
 
@@ -80,17 +83,26 @@ class Kills:
         point = (
             injector.arm_one_of(chance.randrange(1 << 30), _points(*self.targets[name]), rows=2) if at_a_point else None
         )
-        run = self._start(list(queries.values()), rows, _SCALES[number % len(_SCALES)], f"round {number}")
         how = f"where {point.value} in {name}" if point else "at any moment"
-        code = run.finish(None if at_a_point else chance.uniform(0.0, 6.0))
+        kill_after = None if at_a_point else chance.uniform(0.0, 6.0)
+        code = self._run(list(queries.values()), rows, _SCALES[number % len(_SCALES)], f"round {number}", kill_after)
         injector.disarm()
         self.told.append(f"round {number}: {'killed' if code else 'not reached'} {how}")
 
-    def _start(self, queries: Sequence[SparkQuery], rows: int, parallelism: int, what: str) -> _Run:
+    def _run(
+        self, queries: Sequence[SparkQuery], rows: int, parallelism: int, what: str, kill_after: float | None = None
+    ) -> int:
+        """Runs a driver to its end, or kills it so many seconds after its queries have started. Returns its exit code."""
         for query in queries:
             end = {"end": str(rows)} if query.source == "sequence" else {}
             query.source_options.update(end, numPartitions=str(parallelism))
-        return _Run(self.folder / "child", self.master, list(queries), what)
+        for _ in range(_STARTS):
+            run = _Run(self.folder / "child", self.master, list(queries), what)
+            code = run.finish(kill_after)
+            if code in (0, -signal.SIGKILL):
+                return code
+            self.told.append(f"{what}: failed of itself: {run.reason()}")
+        raise AssertionError("\n".join([*self.told[-_STARTS:], run.log.read_text()[-_LOG:]]))
 
     def _compare(self, name: str, target: SinkContext, rows: int) -> None:
         repeats = target.guarantee is Guarantee.AT_LEAST_ONCE
@@ -108,10 +120,11 @@ class _Run:
 
     def __init__(self, folder: Path, master: str, queries: list[SparkQuery], what: str) -> None:
         self.log, self.ready, self.what = folder / "log", folder / "ready", what
+        self.begin = self.log.stat().st_size if self.log.exists() else 0
         self.process = start_child(folder, master, queries)
 
     def finish(self, kill_after: float | None = None) -> int:
-        """Waits for the end, or kills the driver so many seconds after its queries have started. Returns the exit code."""
+        """The exit code. Raises ``AssertionError`` with all threads of a driver that hangs."""
         until = time.monotonic() + _START_SECONDS
         if kill_after is not None:
             while not self.ready.exists() and self.process.poll() is None and time.monotonic() < until:
@@ -119,21 +132,24 @@ class _Run:
             time.sleep(kill_after)
             self._kill()
         try:
-            code = self.process.wait(_START_SECONDS)
+            return self.process.wait(_START_SECONDS)
         except subprocess.TimeoutExpired:
-            code = self._give_up()
-        if code not in (0, -signal.SIGKILL):
-            raise AssertionError(f"{self.what} ended with {code}:\n{self.log.read_text()[-_LOG:]}")
-        return code
+            self._give_up()
+            raise AssertionError(f"{self.what} hangs:\n{self.log.read_text()[-_LOG:]}") from None
 
-    def _give_up(self) -> int:
-        """The driver hangs: lets Python and the JVM write where all their threads are, and ends both."""
+    def reason(self) -> str:
+        """What the driver said last of an error."""
+        said = self.log.read_bytes()[self.begin :].decode(errors="replace")
+        errors = re.findall(r"^\S*(?:Error|Exception|Transient)\b.*", said, re.MULTILINE)
+        return str(errors[-1]) if errors else said[-_LOG:]
+
+    def _give_up(self) -> None:
+        """Lets Python and the JVM write where all their threads are, and ends both."""
         for pid, ask in zip(_victims(self.log.parent / "spec.json"), (signal.SIGUSR1, signal.SIGQUIT), strict=False):
             os.kill(pid, ask)
         time.sleep(3)  # they write into the log
         self._kill()
         self.process.wait(_START_SECONDS)
-        return 1
 
     def _kill(self) -> None:
         """Kills Python and the JVM; Spark's workers lead groups of their own and live on for a moment."""
