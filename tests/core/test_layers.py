@@ -114,6 +114,13 @@ def test_the_core_is_imported_without_spark_and_without_clients() -> None:
     } & set(loaded)
 
 
+def test_a_system_is_imported_without_the_others() -> None:
+    code = "import sys, connectors.systems.kafka; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert {name.split(".")[2] for name in loaded if name.startswith("connectors.systems.")} == {"kafka"}
+    assert not {"tenacity", "confluent_kafka"} & set(loaded)
+
+
 def test_importing_the_library_imports_no_spark() -> None:
     code = "import sys, connectors, connectors.systems; print('pyspark' in sys.modules)"
     assert (

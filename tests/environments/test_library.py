@@ -17,7 +17,7 @@ from pyspark import cloudpickle
 import connectors
 from connectors.spark import library
 from connectors.spark.formats import format_of
-from connectors.systems import SYSTEMS
+from connectors.systems import all_systems
 from connectors.testing.environments import Environment
 
 RECEIVER = """
@@ -42,7 +42,7 @@ def through_a_bare_process(pickled: bytes) -> bytes:
 
 
 def carried_things() -> list[Any]:
-    kinds = SYSTEMS["sequence"]
+    kinds = all_systems()["sequence"]
     format_class = format_of("sequence", *kinds, before=(library._carrier(),))
     several = connectors.foreach_batch([("buffered", {"path": "/out"}), ("files", {"path": "/also"})])
     return [

@@ -8,12 +8,13 @@ import threading
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TypeVar
-
-import tenacity
+from typing import TYPE_CHECKING, TypeVar
 
 from .errors import Transient
 from .options import Duration, Int, Options, Values
+
+if TYPE_CHECKING:
+    import tenacity
 
 T = TypeVar("T")
 
@@ -79,6 +80,8 @@ class Retry:
 
     def call(self, work: Callable[[], T]) -> T:
         """What ``work`` returns, tried again while it raises :class:`Transient`; the last one is raised."""
+        import tenacity
+
         trying = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(Transient),
             stop=tenacity.stop_after_attempt(self.max_retries + 1),

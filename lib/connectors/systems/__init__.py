@@ -1,39 +1,35 @@
-"""The systems that come with the library. A system is a module, or a package, of its own; this is the list of them."""
+"""The systems that come with the library. A system is a module, or a package, of its own; this is the list of them.
+
+Each is imported when it is asked for: Spark starts a process for each plan and each commit, which needs one of them.
+"""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from importlib import import_module
+from typing import Final
 
 from ..core.errors import Misconfigured, Problem
 from ..core.simple import DECLARED
 from ..core.sink import Sink
 from ..core.source import Source
-from .buffered import BufferedSink
-from .delta import DeltaSink
-from .elasticsearch import ElasticsearchSink, ElasticsearchSource
-from .event_hubs import EventHubsSink, EventHubsSource
-from .file_stream import FileStreamSink, FileStreamSource
-from .files import FilesSink, FilesSource
-from .jdbc import JdbcSink, JdbcSource
-from .kafka import KafkaSink, KafkaSource
-from .print_rows import PrintSink
-from .sequence import SequenceSource
 
 System = tuple["type[Source] | None", "type[Sink] | None"]
 
-SYSTEMS: dict[str, System] = {
-    "sequence": (SequenceSource, None),
-    "print": (None, PrintSink),
-    "buffered": (None, BufferedSink),
-    "delta": (None, DeltaSink),
-    "elasticsearch": (ElasticsearchSource, ElasticsearchSink),
-    "event_hubs": (EventHubsSource, EventHubsSink),
-    "file_stream": (FileStreamSource, FileStreamSink),
-    "files": (FilesSource, FilesSink),
-    "jdbc": (JdbcSource, JdbcSink),
-    "kafka": (KafkaSource, KafkaSink),
+SYSTEMS: Final[Mapping[str, tuple[str, str | None, str | None]]] = {
+    "sequence": ("sequence", "SequenceSource", None),
+    "print": ("print_rows", None, "PrintSink"),
+    "buffered": ("buffered", None, "BufferedSink"),
+    "delta": ("delta", None, "DeltaSink"),
+    "elasticsearch": ("elasticsearch", "ElasticsearchSource", "ElasticsearchSink"),
+    "event_hubs": ("event_hubs", "EventHubsSource", "EventHubsSink"),
+    "file_stream": ("file_stream", "FileStreamSource", "FileStreamSink"),
+    "files": ("files", "FilesSource", "FilesSink"),
+    "jdbc": ("jdbc", "JdbcSource", "JdbcSink"),
+    "kafka": ("kafka", "KafkaSource", "KafkaSink"),
 }
+"""The module, the source and the sink of each, by its name."""
 
 
 _ADDED: dict[str, System] = {}
@@ -52,7 +48,14 @@ def add_system(kind: type) -> None:
 
 def all_systems() -> Mapping[str, System]:
     """Every system: the library's, those that were declared with ``@source``, and those that were added."""
-    return {**SYSTEMS, **{name: (declared, None) for name, declared in DECLARED.items()}, **_ADDED}
+    own = {name: _imported(name) for name in SYSTEMS}
+    return {**own, **{name: (declared, None) for name, declared in DECLARED.items()}, **_ADDED}
+
+
+def _imported(name: str) -> System:
+    module, *both = SYSTEMS[name]
+    source, sink = (getattr(import_module(f"{__name__}.{module}"), kind) if kind else None for kind in both)
+    return source, sink
 
 
 def sink_class(name: str) -> type[Sink]:

@@ -10,9 +10,12 @@ from __future__ import annotations
 import pandas  # noqa: F401
 import pyspark.daemon
 import pyspark.worker
+import tenacity  # noqa: F401
 
-import connectors.spark.formats
-import connectors.systems  # noqa: F401
+import connectors.spark.formats  # noqa: F401
+from connectors.systems import all_systems
+
+all_systems()
 
 if __name__ == "__main__":
     pyspark.daemon.manager()
