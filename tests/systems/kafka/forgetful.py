@@ -6,7 +6,8 @@ from typing import Any, ClassVar
 
 from connectors.systems.kafka import KafkaSink
 from connectors.systems.kafka.book import Book
-from connectors.systems.kafka.session import Address, session
+from connectors.systems.kafka.ledger import Address
+from connectors.systems.kafka.session import session
 
 from .sink_contexts import DirectContext, KafkaContext
 

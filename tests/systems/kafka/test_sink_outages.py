@@ -16,7 +16,8 @@ from connectors.core import Batch
 from connectors.core.commit import Commit
 from connectors.core.ledger import Entry
 from connectors.systems.kafka.committer import KafkaCommitter
-from connectors.systems.kafka.session import BOOK, session
+from connectors.systems.kafka.ledger import BOOK
+from connectors.systems.kafka.session import session
 from connectors.systems.kafka.transacting import publish
 from connectors.testing.engine import in_a_child
 

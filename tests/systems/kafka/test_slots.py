@@ -19,7 +19,8 @@ from connectors.core.commit import Commit
 from connectors.core.ledger import Entry
 from connectors.core.writing import stage
 from connectors.systems.kafka.book import Layout
-from connectors.systems.kafka.session import BOOK, session
+from connectors.systems.kafka.ledger import BOOK
+from connectors.systems.kafka.session import session
 from connectors.systems.kafka.slots import Slots
 from connectors.testing import SinkSuite
 from connectors.testing.engine import in_a_child

@@ -10,7 +10,8 @@ import pyarrow as pa
 from ...core.arrow_stage import ArrowStage
 from ...core.ledger import Entry
 from ...core.sink import Batch, Committable, GlobalCommitter
-from .session import BOOK, SEEN, Session, session
+from .ledger import BOOK, SEEN
+from .session import Session, session
 from .slots import Slots
 from .transacting import publish
 

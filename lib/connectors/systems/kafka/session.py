@@ -1,9 +1,5 @@
 """One transactional id in one process: its producer, the ledger it reads, and transactions that carry the ledger entry.
 
-The entry is a committed offset of a group that is named after the sink on a ledger topic (its text is the offset's
-metadata), and the same text is a record in that topic, in the same transaction: a broker forgets the offsets of a group that
-was quiet for a week, and keeps the record.
-
 Who may write is decided by Kafka: ``init_transactions`` ends what an earlier producer of the same id has open and shuts it
 out. What was read after it therefore stays true until our commit, or our commit fails.
 """
@@ -15,60 +11,24 @@ import logging
 import os
 import threading
 import time
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from dataclasses import dataclass
 from typing import Any, Final
 
-from ...core.errors import ConnectorError, Misconfigured, Problem, Transient
+from ...core.errors import ConnectorError, Misconfigured, Problem
 from .book import Book
 from .client import connection_config, producer_config
 from .client_errors import Stuck, explained
 from .failures import client, error_of
-from .topics import Topics, make_ledger, transaction_maximum
-
-BOOK, SEEN = 0, 1
-"""Places in the ledger: the book, and queries that have only seen empty batches. Then come the books of slots."""
+from .ledger import SEEN, Address, LedgerReader
+from .topics import Topics, transaction_maximum
 
 _STEP: Final = 5.0
 _GRACE: Final = 3.0
 """Seconds beyond those that the client was given, after which it is not going to return."""
 _CONNECTING: Final = 1.0
-_GLANCE: Final = 0.05
-"""Seconds; the client waits them out unless as many messages come as it was asked for."""
 _log = logging.getLogger("connectors.kafka")
-
-
-@dataclass(frozen=True)
-class Address:
-    """What a session is to. ``config`` is the client's; ``timeout`` (of transactions) and ``patience`` are in seconds.
-
-    Transactional ids begin with ``prefix``. There is never one per attempt, or attempts could not shut each other out; there
-    is one for each ``slot`` of batches that are written in several, and slot 0 is the sink's own.
-    """
-
-    config: tuple[tuple[str, str], ...]
-    ledger: str
-    prefix: str
-    timeout: float
-    patience: float
-    topic: str | None
-    slot: int = 0
-
-    @property
-    def transactional_id(self) -> str:
-        return f"{self.prefix}-{self.slot}"
-
-    @property
-    def group(self) -> str:
-        return f"{self.prefix}-0-ledger"
-
-    @property
-    def place(self) -> int:
-        """Where the ledger has the book of the slot."""
-        return SEEN + self.slot if self.slot else BOOK
 
 
 _open: dict[tuple[int, Address], Session] = {}
@@ -115,12 +75,12 @@ class Session:
         self.address = address
         self.began = 0.0
         self._told: list[tuple[str, str]] = []
-        self._kept: Mapping[int, str] | None = None
         config = dict(address.config)
         self.topics = Topics(config)
         self.config = self._producer_config(config)
         self.producer: Any = self._made("Producer", self.config)
-        self._consumer: Any = self._made("Consumer", self._consumer_config(config))
+        self._consumer: Any = self._made_consumer({})
+        self._ledger = LedgerReader(address, self._consumer, self._made_consumer)
         self._connect()
         self._until(
             self.producer.init_transactions, f"the transactions of {address.transactional_id} cannot be prepared"
@@ -139,39 +99,8 @@ class Session:
 
     def books(self, *places: int) -> list[Book]:
         """What the ledger has at ``places``. Waits while a transaction that would change it is open."""
-        partitions = [client().TopicPartition(self.address.ledger, place) for place in places]
         with self.guarded("the ledger cannot be read"):
-            told = self._committed(partitions)
-        if all(one.offset >= 0 for one in told):
-            return [Book.of(one.metadata) for one in told]
-        kept = self._recorded() if told[0].offset < 0 else {}
-        texts = [one.metadata if one.offset >= 0 else kept.get(place) for one, place in zip(told, places, strict=True)]
-        return [Book.of(text) if text else Book() for text in texts]
-
-    def _committed(self, partitions: list[Any]) -> list[Any]:
-        try:
-            return list(self._consumer.committed(partitions, timeout=_STEP))
-        except client().KafkaException as error:
-            if error_of(error) == "_TIMED_OUT" and self._are_pending(partitions):
-                raise Transient(
-                    f"the ledger of {self.address.transactional_id} waits for a transaction that has ended without a "
-                    "mark in the topics: its broker died in that moment. When this lasts, every reader of them waits too",
-                    way_out="find it by Kafka's own 'kafka-transactions.sh find-hanging'",
-                ) from None
-            raise
-
-    def _are_pending(self, partitions: list[Any]) -> bool:
-        """The ledger answers a reader who does not mind what is open. Our own transaction was ended before we ask."""
-        config = {**self._consumer_config(dict(self.address.config)), "isolation.level": "read_uncommitted"}
-        reader = self._made("Consumer", config)
-        try:
-            reader.committed(partitions, timeout=_STEP)
-        except client().KafkaException:
-            return False
-        else:
-            return True
-        finally:
-            reader.close()
+            return self._ledger.books(*places)
 
     def begin(self, book: Book) -> None:
         """Opens a transaction. ``book`` is what the ledger has: writing it again shows, before any record is sent, whether
@@ -182,9 +111,8 @@ class Session:
 
     def commit(self, book: Book) -> None:
         """Adds ``book`` to the transaction and commits it: the rows and the entry are there, or neither."""
-        self.producer.produce(
-            self.address.ledger, book.text(), self._key(self.address.place), partition=self._partition()
-        )
+        to = self.address
+        self.producer.produce(to.ledger, book.text(), to.key(to.place), partition=to.partition)
         self._add(book)
         self._until(self.producer.commit_transaction, "the transaction cannot be committed")
         self._warn_of_time()
@@ -265,43 +193,6 @@ class Session:
             )
             _log.warning(text, took, self.address.timeout)
 
-    def _recorded(self) -> Mapping[int, str]:
-        """Nothing was ever committed, or the broker has forgotten it: what the topic has. Nobody else can add to it now."""
-        if self._kept is None:
-            with self.guarded("the ledger topic cannot be read"):
-                make_ledger(dict(self.address.config), self.address.ledger)
-                self._kept = self._records()
-        return self._kept
-
-    def _records(self) -> dict[int, str]:
-        """The newest text at each place, from the records of the ledger topic."""
-        config = self._consumer_config(dict(self.address.config))
-        more = {"enable.partition.eof": True, "auto.offset.reset": "earliest", "fetch.wait.max.ms": 10}
-        reader: Any = self._made("Consumer", {**config, **more})
-        found: dict[int, str] = {}
-        prefix = self._key("").encode()
-        try:
-            reader.assign([client().TopicPartition(self.address.ledger, self._partition(), 0)])
-            until = time.monotonic() + self.address.patience
-            while time.monotonic() < until:
-                for message in reader.consume(1000, _GLANCE):
-                    if message.error():
-                        if message.error().name() == "_PARTITION_EOF":
-                            return found
-                        raise client().KafkaException(message.error())
-                    if (message.key() or b"").startswith(prefix):
-                        found[int(message.key()[len(prefix) :])] = message.value().decode()
-            raise Transient("the ledger topic cannot be read to its end")
-        finally:
-            reader.close()
-
-    def _key(self, place: int | str) -> str:
-        return f"{self.address.transactional_id}/{place}"
-
-    def _partition(self) -> int:
-        """Where the records of this sink are; the smallest number of partitions that a ledger topic may have bounds it."""
-        return zlib.crc32(self.address.transactional_id.encode()) % 4
-
     def _made(self, kind: str, config: Mapping[str, Any]) -> Any:
         try:
             return getattr(client(), kind)(dict(config))
@@ -316,9 +207,10 @@ class Session:
         }
         return {**mine, **producer_config(config, self._smallest(), self._heard, self._heard_delivery)}
 
-    def _consumer_config(self, config: Mapping[str, str]) -> dict[str, Any]:
+    def _made_consumer(self, more: Mapping[str, Any]) -> Any:
         mine = {"group.id": self.address.group, "enable.auto.commit": False, "isolation.level": "read_committed"}
-        return {**connection_config(config), **mine, "error_cb": self._heard}
+        connection = connection_config(dict(self.address.config))
+        return self._made("Consumer", {**connection, **mine, **more, "error_cb": self._heard})
 
     def _smallest(self) -> int:
         return self.topics[self.address.topic].largest if self.address.topic else 1_000_000

@@ -16,7 +16,7 @@ from ...core.retry import Retry
 from ...core.sink import Batch, Guarantee, Sink, SinkWriter
 from .client import check_config, client_config
 from .committer import FrameCommitter, KafkaCommitter
-from .session import Address
+from .ledger import Address
 from .topics import MOST_SLOTS, Topics
 from .writing import SendingWriter, StagingWriter
 

@@ -21,7 +21,8 @@ from ...core.ledger import Entry, Policy, compare_replay
 from ...core.sink import Batch
 from .book import Book, Layout
 from .client_errors import Fenced
-from .session import BOOK, Session, session
+from .ledger import BOOK
+from .session import Session, session
 from .transacting import Incoming, begin, is_there, transact
 
 if TYPE_CHECKING:

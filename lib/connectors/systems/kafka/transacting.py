@@ -14,9 +14,10 @@ from ...core.rejects import Rejects
 from ...core.sink import Batch
 from .book import Book
 from .client_errors import Fenced, Stuck
+from .ledger import BOOK, Address
 from .producing import Feeder
 from .records import Serializer, last_of_each_key
-from .session import BOOK, Address, Session, is_kept, session
+from .session import Session, is_kept, session
 
 if TYPE_CHECKING:
     from .sink import KafkaSink

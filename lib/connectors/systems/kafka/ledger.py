@@ -1,0 +1,135 @@
+"""Where a sink's ledger is in Kafka, and how it is read.
+
+An entry is a committed offset of a group that is named after the sink on a ledger topic (its text is the offset's
+metadata), and the same text is a record in that topic, in the same transaction: a broker forgets the offsets of a group that
+was quiet for a week, and keeps the record.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ...core.errors import Transient
+from .book import Book
+from .failures import client, error_of
+from .topics import make_ledger
+
+BOOK, SEEN = 0, 1
+"""Places in the ledger: the book, and queries that have only seen empty batches. Then come the books of slots."""
+
+_STEP: Final = 5.0
+_GLANCE: Final = 0.05
+"""Seconds; the client waits them out unless as many messages come as it was asked for."""
+
+
+@dataclass(frozen=True)
+class Address:
+    """What a session is to. ``config`` is the client's; ``timeout`` (of transactions) and ``patience`` are in seconds.
+
+    Transactional ids begin with ``prefix``. There is never one per attempt, or attempts could not shut each other out; there
+    is one for each ``slot`` of batches that are written in several, and slot 0 is the sink's own.
+    """
+
+    config: tuple[tuple[str, str], ...]
+    ledger: str
+    prefix: str
+    timeout: float
+    patience: float
+    topic: str | None
+    slot: int = 0
+
+    @property
+    def transactional_id(self) -> str:
+        return f"{self.prefix}-{self.slot}"
+
+    @property
+    def group(self) -> str:
+        return f"{self.prefix}-0-ledger"
+
+    @property
+    def place(self) -> int:
+        """Where the ledger has the book of the slot."""
+        return SEEN + self.slot if self.slot else BOOK
+
+    @property
+    def partition(self) -> int:
+        """Where the records of this sink are; the smallest number of partitions that a ledger topic may have bounds it."""
+        return zlib.crc32(self.transactional_id.encode()) % 4
+
+    def key(self, place: int | str) -> str:
+        """The key of the record of a book."""
+        return f"{self.transactional_id}/{place}"
+
+
+class LedgerReader:
+    """Reads what is committed, by ``consumer``; by consumers with more settings, which it has ``made``, where that is not
+    enough. What the client raises passes through."""
+
+    def __init__(self, address: Address, consumer: Any, made: Callable[[Mapping[str, Any]], Any]) -> None:
+        self.address, self._consumer, self._made_consumer = address, consumer, made
+        self._kept: Mapping[int, str] | None = None
+
+    def books(self, *places: int) -> list[Book]:
+        """What the ledger has at ``places``. Waits while a transaction that would change it is open."""
+        told = self._committed([client().TopicPartition(self.address.ledger, place) for place in places])
+        if all(one.offset >= 0 for one in told):
+            return [Book.of(one.metadata) for one in told]
+        kept = self._recorded() if told[0].offset < 0 else {}
+        texts = [one.metadata if one.offset >= 0 else kept.get(place) for one, place in zip(told, places, strict=True)]
+        return [Book.of(text) if text else Book() for text in texts]
+
+    def _committed(self, partitions: list[Any]) -> list[Any]:
+        try:
+            return list(self._consumer.committed(partitions, timeout=_STEP))
+        except client().KafkaException as error:
+            if error_of(error) == "_TIMED_OUT" and self._are_pending(partitions):
+                raise Transient(
+                    f"the ledger of {self.address.transactional_id} waits for a transaction that has ended without a "
+                    "mark in the topics: its broker died in that moment. When this lasts, every reader of them waits too",
+                    way_out="find it by Kafka's own 'kafka-transactions.sh find-hanging'",
+                ) from None
+            raise
+
+    def _are_pending(self, partitions: list[Any]) -> bool:
+        """The ledger answers a reader who does not mind what is open. Our own transaction was ended before we ask."""
+        reader = self._made_consumer({"isolation.level": "read_uncommitted"})
+        try:
+            reader.committed(partitions, timeout=_STEP)
+        except client().KafkaException:
+            return False
+        else:
+            return True
+        finally:
+            reader.close()
+
+    def _recorded(self) -> Mapping[int, str]:
+        """Nothing was ever committed, or the broker has forgotten it: what the topic has. Nobody else can add to it now."""
+        if self._kept is None:
+            make_ledger(dict(self.address.config), self.address.ledger)
+            self._kept = self._records()
+        return self._kept
+
+    def _records(self) -> dict[int, str]:
+        """The newest text at each place, from the records of the ledger topic."""
+        more = {"enable.partition.eof": True, "auto.offset.reset": "earliest", "fetch.wait.max.ms": 10}
+        reader = self._made_consumer(more)
+        found: dict[int, str] = {}
+        prefix = self.address.key("").encode()
+        try:
+            reader.assign([client().TopicPartition(self.address.ledger, self.address.partition, 0)])
+            until = time.monotonic() + self.address.patience
+            while time.monotonic() < until:
+                for message in reader.consume(1000, _GLANCE):
+                    if message.error():
+                        if message.error().name() == "_PARTITION_EOF":
+                            return found
+                        raise client().KafkaException(message.error())
+                    if (message.key() or b"").startswith(prefix):
+                        found[int(message.key()[len(prefix) :])] = message.value().decode()
+            raise Transient("the ledger topic cannot be read to its end")
+        finally:
+            reader.close()
