@@ -43,9 +43,10 @@ spark.stop()
 
 
 def java_options() -> str:
-    """What a JVM of Spark is started with to use the archive; empty where there is none."""
+    """What a JVM of Spark is started with to use the archive; empty where there is none, or a space in its path."""
     file = _file()
-    return f"-XX:SharedArchiveFile={file} -Xshare:auto -Xlog:cds=off -Xlog:cds+dynamic=off" if file.exists() else ""
+    usable = file.exists() and " " not in str(file)
+    return f"-XX:SharedArchiveFile={file} -Xshare:auto -Xlog:cds=off -Xlog:cds+dynamic=off" if usable else ""
 
 
 def make_archive() -> bool:
