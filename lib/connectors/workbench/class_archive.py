@@ -38,7 +38,10 @@ for query in (
     while query.lastProgress is None:
         pass
     query.stop()
+java = spark.sparkContext._gateway.proc
 spark.stop()
+java.stdin.close()  # that ends it
+sys.exit(java.wait())
 """
 
 
@@ -73,7 +76,9 @@ def _made(file: Path) -> None:
     environment = {key: value for key, value in os.environ.items() if key != "PYSPARK_SUBMIT_ARGS"}
     environment.update(SPARK_LOCAL_IP="127.0.0.1", PYSPARK_PYTHON=sys.executable, PYTHONPATH=python_path())
     with tempfile.TemporaryDirectory() as folder:
-        # It ends when the JVM has closed these pipes, and so has written the archive.
-        subprocess.run([sys.executable, "-c", _SESSION, str(part), folder], capture_output=True, env=environment, cwd=folder)
-    if part.exists():
+        command = [sys.executable, "-c", _SESSION, str(part), folder]
+        done = subprocess.run(command, capture_output=True, env=environment, cwd=folder)
+    if done.returncode == 0 and part.exists():  # a part of an archive would crash every JVM that is given it
+        with part.open("rb") as written:
+            os.fsync(written.fileno())
         part.replace(file)
