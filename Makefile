@@ -34,9 +34,11 @@ run: $(READY)
 	@$(BIN)/python -m connectors run $(JOB) $(ARGS)
 
 test: check
+	@$(BIN)/python -m connectors doctor --fetch
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
 
 soak: $(READY)
+	@$(BIN)/python -m connectors doctor --fetch
 	@KILLS=$(KILLS) $(BIN)/python -m pytest -m soak $(ARGS)
 
 check: $(READY)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,21 +18,6 @@ os.environ["PYSPARK_PYTHON"] = sys.executable
 
 
 pytest_plugins = ["connectors.testing.environments"]
-
-
-_ARCHIVE = pytest.StashKey[subprocess.Popen[bytes]]()
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Makes the archive that hundreds of JVMs then start from, beside the first tests, which start without it."""
-    if not hasattr(config, "workerinput"):
-        make = "from connectors.workbench.class_archive import make_archive; make_archive()"
-        config.stash[_ARCHIVE] = subprocess.Popen([sys.executable, "-c", make], stderr=subprocess.DEVNULL)
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
-    if making := config.stash.get(_ARCHIVE, None):
-        making.wait()
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,7 @@
 """Spark's JVM starts in little more than half the time when it maps its classes from an archive (class data sharing).
 
-The archive is made once per Java and PySpark, by a small session in a process of its own (about 20 s), and kept in the cache.
+The archive is made once per Java and PySpark, by a small session in a process of its own (45 s), and kept in the cache:
+``python -m connectors doctor --fetch``, with which ``make test`` begins.
 A session uses it where it is there; Java itself checks that it fits, and starts without it where it does not.
 """
 
@@ -58,6 +59,7 @@ def make_archive() -> bool:
     with open(file.with_suffix(".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not file.exists():
+            print("Making an archive of Spark's classes, once …", file=sys.stderr, flush=True)
             _made(file)
     return file.exists()
 

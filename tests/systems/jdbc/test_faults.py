@@ -259,11 +259,14 @@ def test_transactions_that_a_dead_run_prepared_are_rolled_back_with_their_batch(
 
 def test_they_are_rolled_back_by_a_run_that_commits_in_another_way_too(preparing: Preparing) -> None:
     sink = sink_of(preparing)
-    staged(sink, batch_of(sink))
+    batch = batch_of(sink)
+    staged(sink, batch)
     assert prepared(preparing) == 2
     other = sink_of(preparing, commit="batch")
-    Commit(other).begin(batch_of(other))
+    assert Commit(other).begin(batch) is Verdict.WRITE
+    Commit(other).finish(batch, staged(other, batch))
     assert prepared(preparing) == 0
+    assert content(preparing) == EXPECTED
 
 
 def test_transactions_that_nobody_decided_are_rolled_back_when_they_are_old(

@@ -56,12 +56,13 @@ class JdbcCommitter(GlobalCommitter):
         self._refuse_unrepeatable(entry)
         staged = [one for one in committables if one.data.get("stage") or one.data.get("file")]
         prepared = [one.data["prepared"] for one in committables if one.data.get("prepared")]
+        batch = Batch(self.sink.sink_id(), entry.query, entry.batch)
         with self._connected() as connection:
             self._ledger.make(connection)
             plan = self._plan(connection, staged)
-            names = Prepared(connection, self.sink.sink_id())
-            names.check(prepared)
-            self._check_tasks(connection, entry, committables)
+            names = Prepared(connection, batch.sink_id)
+            names.check(batch, prepared)
+            self._check_tasks(connection, batch, committables)
             move = self._move(connection, plan, staged) if plan and staged else None
             self._transaction(connection, with_pending(entry, prepared), move)
             names.commit(prepared)
@@ -131,11 +132,10 @@ class JdbcCommitter(GlobalCommitter):
         move.check_keys()
         return move
 
-    def _check_tasks(self, connection: Connection, entry: Entry, committables: Sequence[Committable]) -> None:
-        values, sink_id = self.sink.values, self.sink.sink_id()
+    def _check_tasks(self, connection: Connection, batch: Batch, committables: Sequence[Committable]) -> None:
+        values = self.sink.values
         if values["commit"] == "task" and committables and values["onReplayMismatch"] == "stop":
-            slots = Slots(self._dialect, self._target.table, sink_id)
-            slots.check(connection, Batch(sink_id, entry.query, entry.batch), committables)
+            Slots(self._dialect, self._target.table, batch.sink_id).check(connection, batch, committables)
 
     def _transaction(self, connection: Connection, entry: Entry, move: Move | None) -> None:
         """Everything of the batch or nothing. A row that is refused is looked for in a second try."""

@@ -35,9 +35,12 @@ class Prepared:
         self.dialect = connection.dialect
         self.prefix = _sink(sink_id)
 
-    def check(self, names: Sequence[str]) -> None:
-        """Before the decision: all of ``names`` must be there; others of the same batch belong to dead attempts."""
-        if not names:
+    def check(self, batch: Batch, names: Sequence[str]) -> None:
+        """Before the decision: all of ``names`` must be there; others of ``batch`` belong to dead attempts.
+
+        Those are rolled back, whichever way this run commits: the rows that they have locked are about to be written.
+        """
+        if not self.dialect.prepares:
             return
         found = set(self._found())
         if missing := set(names) - found:
@@ -45,8 +48,7 @@ class Prepared:
                 f"{len(missing)} of {len(names)} prepared transactions of the batch are gone; somebody has rolled them back",
                 way_out="start the query again: nothing of the batch was committed",
             )
-        batch = names[0].rsplit("-", 1)[0]
-        self.roll_back([name for name in found - set(names) if name.startswith(batch)])
+        self.roll_back([name for name in found - set(names) if name.startswith(f"{self.prefix}{batch.prefix()}-")])
 
     def commit(self, names: Sequence[str]) -> None:
         """Commits those of ``names`` that are still there."""
