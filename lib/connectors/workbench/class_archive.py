@@ -32,13 +32,8 @@ spark.range(10).repartition(2).write.format("noop").mode("overwrite").save()
 spark.range(10).write.parquet(sys.argv[2] + "/parquet")
 spark.read.parquet(sys.argv[2] + "/parquet").mapInArrow(lambda batches: batches, "id long").collect()
 rows = spark.readStream.format("connectors.sequence").option("end", 10).load()
-for query in (
-    rows.writeStream.format("noop").trigger(processingTime="1 hour").start(),
-    rows.writeStream.foreachBatch(lambda batch, number: batch.count()).trigger(processingTime="1 hour").start(),
-):
-    while query.lastProgress is None:
-        pass
-    query.stop()
+rows.writeStream.format("noop").trigger(availableNow=True).start().awaitTermination()
+rows.writeStream.foreachBatch(lambda batch, number: batch.count()).trigger(availableNow=True).start().awaitTermination()
 java = spark.sparkContext._gateway.proc
 spark.stop()
 java.stdin.close()  # that ends it
@@ -79,7 +74,7 @@ def _made(file: Path) -> None:
     environment.update(SPARK_LOCAL_IP="127.0.0.1", PYSPARK_PYTHON=sys.executable, PYTHONPATH=python_path())
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-c", _SESSION, str(part), folder]
-        done = subprocess.run(command, capture_output=True, env=environment, cwd=folder)
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, env=environment, cwd=folder)
     if done.returncode == 0 and part.exists():  # a part of an archive would crash every JVM that is given it
         with part.open("rb") as written:
             os.fsync(written.fileno())
