@@ -35,7 +35,7 @@ run: $(READY)
 
 test: check
 	@$(BIN)/python -m connectors doctor --fetch
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup $(ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 soak: $(READY)
 	@$(BIN)/python -m connectors doctor --fetch

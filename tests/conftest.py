@@ -22,14 +22,9 @@ pytest_plugins = ["connectors.testing.environments"]
 
 @pytest.fixture(scope="session")
 def environment_conf() -> dict[str, str]:
-    from connectors.workbench.jars import delta_jars
+    from tests.delta_log import settings
 
-    return {
-        "spark.jars": ",".join(delta_jars({})),
-        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-        "spark.databricks.delta.snapshotPartitions": "1",
-    }
+    return settings()
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Reading a Delta table without Spark."""
+"""Delta tables in tests: the settings that a session needs for them, and reading them without Spark."""
 
 from __future__ import annotations
 
@@ -8,6 +8,18 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from connectors.workbench.jars import delta_jars
+
+
+def settings() -> dict[str, str]:
+    """What a session of the test kit needs to write Delta tables."""
+    return {
+        "spark.jars": ",".join(delta_jars({})),
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.databricks.delta.snapshotPartitions": "1",
+    }
 
 
 def delta(table: Path) -> pa.Table:

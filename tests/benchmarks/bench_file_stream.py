@@ -1,11 +1,14 @@
 """Lines of growing files: ``connectors.file_stream`` against Spark's own text stream, on the flights data set.
 
 ``python tests/benchmarks/bench_file_stream.py [--rounds 5] [--folder FOLDER]`` prints seconds per round and the median of
-the ratios. Both read the same three files of JSON lines, as one ``availableNow`` batch, in turns, so that what else the
-machine does falls on both: once into ``noop``, once into Parquet (ours exactly-once by ``connectors.files``, Spark's by
+the ratios. All read the same three files of JSON lines, as one ``availableNow`` batch, in turns, so that what else the
+machine does falls on all: once into ``noop``, once into Parquet (ours exactly-once by ``connectors.files``, Spark's by
 its own sink). ``query`` is the time from start to end, ``batch`` that of the micro-batch alone, as the query's progress has
 it. A file of one line shows what a query costs before the first byte: the start of the Python process that plans it, for
 the most part; Spark starts one for each query over a Python source.
+
+``bare Arrow`` is the least that a source in Python can cost: it hands Spark the same rows, ready as Arrow in files that are
+mapped into memory. What it takes longer than Spark's text stream is the way from Python into the JVM.
 """
 
 from __future__ import annotations
@@ -17,12 +20,15 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+
 LIBRARY = Path(__file__).parents[2] / "lib"
-FILES = 3
+FILES, TASKS = 3, 4
 
 
 def flights(folder: Path) -> Path:
@@ -52,6 +58,63 @@ def one_line(folder: Path) -> Path:
     data.mkdir(exist_ok=True)
     (data / "line.json").write_text("{}\n")
     return data
+
+
+def ready_arrow(folder: Path, data: Path) -> Path:
+    """The rows that ``connectors.file_stream`` gives for ``data``, as Arrow, a file for each of its tasks; made once."""
+    import pyarrow as pa
+
+    ready = folder / f"{data.name}-arrow"
+    if not ready.exists():
+        lines = [line for file in sorted(data.iterdir()) for line in file.read_text().splitlines()]
+        table = pa.table({
+            "filename": pa.repeat(str(data / "lines.json"), len(lines)),
+            "position": pa.array(range(len(lines)), pa.int64()),
+            "value": lines,
+        })
+        growing = folder / "growing-arrow"
+        growing.mkdir(exist_ok=True)
+        share = -(-len(lines) // TASKS)
+        for task in range(TASKS):
+            with pa.ipc.new_file(str(growing / f"{task}.arrow"), table.schema) as file:
+                file.write_table(table.slice(task * share, share), max_chunksize=4096)
+        growing.rename(ready)
+    return ready
+
+
+class BareArrow(DataSource):
+    """Rows that wait as Arrow, as one batch of a stream."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "bare_arrow"
+
+    def schema(self) -> str:
+        return "filename string, position long, value string"
+
+    def streamReader(self, schema: Any) -> BareArrowReader:
+        return BareArrowReader(self.options["path"])
+
+
+class BareArrowReader(DataSourceStreamReader):
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def initialOffset(self) -> dict[str, Any]:
+        return {"done": 0}
+
+    def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:
+        return {"done": 1}
+
+    def partitions(self, start: Any, end: Any) -> list[InputPartition]:
+        return [InputPartition(str(file)) for file in Path(self.path).iterdir()] if start != end else []
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        import pyarrow as pa
+
+        file = pa.ipc.open_file(pa.memory_map(partition.value))
+        for number in range(file.num_record_batches):
+            yield file.get_batch(number)
 
 
 def seconds(rows: Any, checkpoint: Path, expected: int, ours: bool, parquet: bool) -> dict[str, float]:
@@ -87,6 +150,7 @@ def main() -> None:
 
     data = flights(wanted.folder)
     spark = session("local[2,4]", {})
+    spark.dataSource.register(BareArrow)
     ours = spark.readStream.format("connectors.file_stream")
     sizes = {
         "flights to noop": (data, 336_776, False),
@@ -96,23 +160,28 @@ def main() -> None:
     times: dict[tuple[str, str, str], list[float]] = {}
     with tempfile.TemporaryDirectory() as checkpoints:
         for turn, (size, (folder, lines, parquet)) in itertools.product(range(wanted.rounds + 1), sizes.items()):
-            readers = {"file_stream": ours.option("path", f"{folder}/*.json").load, "spark text": text(spark, folder)}
+            ready = ready_arrow(wanted.folder, folder)
+            readers = {
+                "file_stream": ours.option("path", f"{folder}/*.json").load,
+                "spark text": text(spark, folder),
+                "bare Arrow": spark.readStream.format("bare_arrow").option("path", str(ready)).load,
+            }
             for name, read in readers.items():
                 where = Path(checkpoints) / f"{name}-{size}-{turn}".replace(" ", "-")
-                took = seconds(read(), where, lines, name == "file_stream", parquet)
+                took = seconds(read(), where, lines, name != "spark text", parquet)
                 if turn:  # the first one warms up
                     for what, took_it in took.items():
                         times.setdefault((size, what, name), []).append(took_it)
     spark.stop()
     for (size, what, name), found in times.items():
         show(f"{size:<18} {what:<6} {name}", found)
-    for size, what in itertools.product(sizes, ("query", "batch")):
-        pairs = zip(times[size, what, "file_stream"], times[size, what, "spark text"], strict=True)
-        show(f"{size:<18} {what:<6} ratio", [ours_took / sparks for ours_took, sparks in pairs])
+    for other, size, what in itertools.product(("spark text", "bare Arrow"), sizes, ("query", "batch")):
+        pairs = zip(times[size, what, "file_stream"], times[size, what, other], strict=True)
+        show(f"{size:<18} {what:<6} by {other}", [ours_took / others for ours_took, others in pairs])
 
 
 def show(name: str, figures: list[float]) -> None:
-    print(f"{name:<38}" + "".join(f"{one:7.2f}" for one in figures) + f"   median {median(figures):.2f}")
+    print(f"{name:<40}" + "".join(f"{one:7.2f}" for one in figures) + f"   median {median(figures):.2f}")
 
 
 def text(spark: Any, folder: Path) -> Any:

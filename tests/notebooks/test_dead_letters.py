@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from tests.delta_log import delta
 
@@ -15,6 +16,7 @@ from .quickstart import run
 ROWS = 3000
 
 
+@pytest.mark.long
 def test_what_can_be_mended_is_delivered_once_and_the_rest_stays_dead(tmp_path: Path) -> None:
     parameters = {"workdir": str(tmp_path), "rows": str(ROWS)}
     root = tmp_path / f"rows_{ROWS}"

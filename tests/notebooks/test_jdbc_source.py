@@ -7,6 +7,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.delta_log import delta
 
 from .quickstart import run
@@ -14,6 +16,7 @@ from .quickstart import run
 DAYS, ORDERS = 4, 40
 
 
+@pytest.mark.long
 def test_a_killed_copy_goes_on_and_equals_the_database_row_by_row(tmp_path: Path) -> None:
     parameters = {"workdir": str(tmp_path), "days": str(DAYS), "orders": str(ORDERS)}
     root = tmp_path / f"days_{DAYS}_orders_{ORDERS}"

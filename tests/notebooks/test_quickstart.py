@@ -12,6 +12,8 @@ import pytest
 
 from .quickstart import DAMAGE, data, results, run_job
 
+pytestmark = pytest.mark.long
+
 ROWS = 20_000
 
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from connectors.testing import SinkContext, SourceContext
 from connectors.testing.kills import Kills
 
+from ..delta_log import settings
 from .elasticsearch.contexts import DocumentsContext, IndexContext, UpsertContext
 from .files.contexts import BucketedContext, HdfsContext, RollingContext, RollingHdfsContext, RollingS3Context
 from .files.test_source import FilesSourceContext
@@ -20,13 +21,22 @@ from .kafka import sink_contexts as kafka
 from .kafka import source_contexts as kafka_source
 from .kafka.slot_contexts import SlotsContext
 from .reference_contexts import BufferedContext, FilesContext, FileStreamContext, LinesContext
+from .test_delta import DeltaContext
 
 
-class CopyContext(FilesContext):
-    """What a source gave, as Parquet. Spark's own writer, behind ``foreach_batch``, leaves the time zone away."""
+class InUtc(SinkContext):
+    """What a source gave. Spark's own writer of Parquet, behind ``foreach_batch``, leaves the time zone away."""
 
     def rows(self) -> list[dict[str, Any]]:
         return [{name: _in_utc(value) for name, value in row.items()} for row in super().rows()]
+
+
+class CopyContext(InUtc, FilesContext):
+    """As Parquet."""
+
+
+class DeltaCopyContext(InUtc, DeltaContext):
+    """As a Delta table."""
 
 
 def _in_utc(value: Any) -> Any:
@@ -73,6 +83,7 @@ KAFKA: Pipelines = {
     "Kafka, staged by foreach_batch": Pipeline(kafka.KafkaContext, "foreach_batch"),
     "Kafka in slots": Pipeline(SlotsContext, "foreach_batch"),
     "Kafka to Kafka": Pipeline(kafka.KafkaCopyContext, "foreach_batch", kafka_source.CopiedContext),
+    "Kafka to Delta": Pipeline(DeltaCopyContext, "foreach_batch", kafka_source.KafkaContext),
     "copy of Kafka": Pipeline(CopyContext, "format", kafka_source.KafkaContext),
     "copy of Kafka in transactions": Pipeline(CopyContext, "foreach_batch", kafka_source.TransactionalContext),
 }
@@ -101,7 +112,8 @@ def killed(pipelines: Pipelines, folder: Path, seed: int) -> Iterator[Kills]:
             targets[name] = closing.enter_context(_made(one.sink, folder / "targets" / name / "target")), one.carrier
             if one.source is not None:
                 sources[name] = closing.enter_context(_made(one.source, folder / "systems" / name / "system"))
-        yield Kills(folder, targets, seed=seed, sources=sources)
+        to_delta = any(issubclass(one.sink, DeltaContext) for one in pipelines.values())
+        yield Kills(folder, targets, seed=seed, sources=sources, conf=settings() if to_delta else {})
 
 
 def _made(kind: Any, folder: Path) -> Any:

@@ -10,6 +10,7 @@ import pytest
 from .pipelines import ONE_OF_EACH, SYSTEMS, killed
 
 
+@pytest.mark.long
 def test_killed_drivers_lose_and_double_nothing(tmp_path: Path) -> None:
     with killed(ONE_OF_EACH, tmp_path, seed=3) as kills:
         kills.run(3)

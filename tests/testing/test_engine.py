@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -231,3 +233,23 @@ def test_batches_are_counted_as_numbers(tmp_path: Path) -> None:
         checkpoint.plan(batch, {"v": 1, "at": {}})
         checkpoint.finish(batch)
     assert (checkpoint.planned(), checkpoint.done()) == (11, 11)
+
+
+def test_a_child_does_not_collect_what_its_parent_left(tmp_path: Path) -> None:
+    class Left:
+        def __init__(self) -> None:
+            self.itself = self
+
+        def __del__(self) -> None:
+            (tmp_path / str(os.getpid())).touch()
+
+    gc.collect()
+    gc.disable()
+    try:
+        Left()
+        assert in_a_child(gc.collect) == 0
+    finally:
+        gc.enable()
+    assert list(tmp_path.iterdir()) == []
+    gc.collect()
+    assert [file.name for file in tmp_path.iterdir()] == [str(os.getpid())]

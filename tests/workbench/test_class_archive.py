@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from connectors.workbench import class_archive
 from connectors.workbench.class_archive import java_options, make_archive
 
 SESSION = """
@@ -41,3 +44,16 @@ def test_a_session_takes_sparks_classes_from_the_archive(tmp_path: Path, monkeyp
         file.write(b"not what Java wrote")
     assert str(damaged) in java_options()
     assert started(java_options(), tmp_path / "damaged") == 0
+
+
+def test_jars_that_are_installed_anew_have_an_archive_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jar = tmp_path / "jars" / "spark.jar"
+    jar.parent.mkdir()
+    jar.touch()
+    monkeypatch.setattr(class_archive, "find_spec", lambda _: SimpleNamespace(origin=str(tmp_path / "__init__.py")))
+    before = class_archive._file()
+    assert class_archive._file() == before
+    os.utime(jar, (1, 1))
+    after = class_archive._file()
+    assert after != before
+    assert after.name.partition("-")[0] == before.name.partition("-")[0]

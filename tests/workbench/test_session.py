@@ -120,3 +120,40 @@ def test_jars_that_cannot_be_fetched_are_told_with_the_way_out(tmp_path: Path) -
     assert "io.delta:delta-spark_4.2_2.13" in last
     assert "cannot be fetched from a Maven repository" in last
     assert "spark.jars.repositories" in last
+
+
+STOPPED = """
+import sys
+from IPython.core.interactiveshell import InteractiveShell
+
+CELLS = [
+    "from connectors import workbench\\nspark, dbutils, display = workbench.notebook(globals())",
+    '''
+import os, signal, threading
+threading.Timer(3, os.kill, (os.getpid(), signal.SIGINT)).start()
+spark.readStream.format("rate").load().writeStream.format("noop").start().awaitTermination()
+''',
+    '''
+rows = spark.readStream.format("connectors.sequence").option("end", 3).load().writeStream.format("connectors.print")
+rows.option("checkpointLocation", sys.argv[1]).trigger(availableNow=True).start().awaitTermination()
+''',
+]
+shell = InteractiveShell.instance()
+shell.user_ns["sys"] = sys
+for cell in CELLS:
+    error = shell.run_cell(cell).error_in_exec
+    print("cell:", type(error).__name__, flush=True)
+"""
+
+
+def test_a_cell_that_is_stopped_leaves_the_session_as_it_was(tmp_path: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", STOPPED, str(tmp_path / "checkpoint")],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(library())},
+        timeout=300,
+    )
+    ended = [line.removeprefix("cell: ") for line in ran.stdout.splitlines() if line.startswith("cell: ")]
+    assert ended == ["NoneType", "KeyboardInterrupt", "NoneType"], ran.stdout[-4000:] + ran.stderr[-4000:]

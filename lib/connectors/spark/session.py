@@ -199,21 +199,39 @@ def task_run() -> str:
 
 @contextlib.contextmanager
 def as_active(spark: SparkSession) -> Iterator[None]:
-    """Makes ``spark`` the active session of this thread for a while.
+    """Makes ``spark`` the active session of this thread for a while, or for good where the thread has none.
 
     Registering a format in a second classic session fails where the active one has a format of that name.
     """
     if is_connect(spark):
         yield
         return
-    classic: Any = spark
-    jvm = classic._jvm.org.apache.spark.sql.classic.SparkSession
+    jvm, session = _classic(spark)
     before = jvm.getActiveSession()
-    jvm.setActiveSession(classic._jsparkSession)
+    jvm.setActiveSession(session)
     try:
         yield
     finally:
-        jvm.setActiveSession(before.get()) if before.isDefined() else jvm.clearActiveSession()
+        if before.isDefined():
+            jvm.setActiveSession(before.get())
+
+
+def activate(spark: SparkSession) -> None:
+    """Makes a classic session that runs the active one of this thread, if the thread has none.
+
+    Spark looks for formats in the active session alone. A call that is interrupted ends the thread of the JVM that answers
+    this one, and the next thread has no active session.
+    """
+    if is_connect(spark) or spark.sparkContext._jsc is None:
+        return
+    jvm, session = _classic(spark)
+    if not jvm.getActiveSession().isDefined():
+        jvm.setActiveSession(session)
+
+
+def _classic(spark: Any) -> tuple[Any, Any]:
+    """The JVM's class of sessions, and its object behind ``spark``."""
+    return spark._jvm.org.apache.spark.sql.classic.SparkSession, spark._jsparkSession
 
 
 def log_fatal_only(spark: SparkSession) -> None:

@@ -8,6 +8,7 @@ commit raises, and replays the unfinished batch when it is started again. A proc
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import traceback
 import uuid
@@ -27,6 +28,10 @@ from ..core.state import digest, dumps, loads
 from ..core.store import LocalStore
 from ..core.writing import stage
 from .faults import FailureInjector, Point
+
+# What a parent has left as garbage is not collected by its children: clients whose threads the fork has not taken along
+# would crash there.
+os.register_at_fork(after_in_child=gc.freeze)
 
 Convert = Callable[[pa.RecordBatch], pa.RecordBatch]
 

@@ -12,7 +12,8 @@ the fixture ``environment`` then runs in each environment, with its session as `
 ``pytest --environment cluster`` (or ``all``, or several with commas) chooses; otherwise every case runs in ``local``, and
 elsewhere the cases marked ``essential`` of suites whose ``everywhere`` is true; the rest is marked ``soak``.
 Tests are ordered by environment, and one session at a time is alive: a session costs 10 to 20 seconds. With pytest-xdist
-(``-n 2 --dist loadgroup``) a file stays in one process, and so does an environment.
+(``-n 2 --dist loadgroup --no-loadscope-reorder``) the cases of a file stay in one process, those that suites inherit with
+the file that defines them, and so does an environment; cases marked ``long`` begin first: no process waits for them in the end.
 """
 
 from __future__ import annotations
@@ -161,6 +162,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Checks the option, before anything runs."""
     config.addinivalue_line("markers", "essential: runs in every environment")
+    config.addinivalue_line("markers", "long: begins before others where several processes share the work")
     config.addinivalue_line("markers", "environments(*names): the only environments in which a case makes sense")
     chosen(config)
     if file := config.getoption("--environment-table"):
@@ -200,6 +202,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             name = _environment_of(item)
             item.add_marker(pytest.mark.xdist_group(item.location[0] if name == LOCAL else name))
+        items.sort(key=lambda item: item.get_closest_marker("long") is None)
     items.sort(key=lambda item: ENVIRONMENTS.index(_environment_of(item)), reverse=shared)
 
 

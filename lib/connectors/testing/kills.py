@@ -40,6 +40,7 @@ class Kills:
     """Drivers that write to ``targets`` (by name: a context and a carrier) and are killed as ``seed`` says.
 
     A target whose name is in ``sources`` gets that system's rows as they are, any other one gets the rows of its context.
+    ``conf`` are settings of Spark that the drivers need.
     """
 
     folder: Path
@@ -47,6 +48,7 @@ class Kills:
     seed: int = 0
     master: str = "local[2,4]"
     sources: Mapping[str, SourceContext] = field(default_factory=dict)
+    conf: Mapping[str, str] = field(default_factory=dict)
     told: list[str] = field(default_factory=list)
     """How each round went."""
     _written: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
@@ -97,7 +99,7 @@ class Kills:
             end = {"end": str(rows)} if query.source == "sequence" else {}
             query.source_options.update(end, numPartitions=str(parallelism))
         for _ in range(_STARTS):
-            run = _Run(self.folder / "child", self.master, list(queries), what)
+            run = _Run(self.folder / "child", self.master, list(queries), what, self.conf)
             code = run.finish(kill_after)
             if code in (0, -signal.SIGKILL):
                 return code
@@ -118,10 +120,10 @@ class Kills:
 class _Run:
     """One driver."""
 
-    def __init__(self, folder: Path, master: str, queries: list[SparkQuery], what: str) -> None:
+    def __init__(self, folder: Path, master: str, queries: list[SparkQuery], what: str, conf: Mapping[str, str]) -> None:
         self.log, self.ready, self.what = folder / "log", folder / "ready", what
         self.begin = self.log.stat().st_size if self.log.exists() else 0
-        self.process = start_child(folder, master, queries)
+        self.process = start_child(folder, master, queries, **conf)
 
     def finish(self, kill_after: float | None = None) -> int:
         """The exit code. Raises ``AssertionError`` with all threads of a driver that hangs."""

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-import random
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,91 +26,16 @@ from ..core.errors import CommitRefused
 from ..core.ledger import app_query, once_query
 from ..core.sink import Batch, Guarantee, Sink
 from ..core.writing import stage
-from ..systems.sequence import SequenceSource
 from .compare import same_records
 from .contexts import SinkContext
-from .engine import Checkpoint, Engine, in_a_child
-from .faults import Action, FailureInjector, Injected, Point
-from .faulty import faulty_sink
-
-ROWS, BATCH = 40, 10
-_NUMBERS = pa.schema([("value", pa.int64())])
+from .engine import Checkpoint, in_a_child
+from .faults import Action, Point
+from .kill_suite import KillSuite
+from .sink_writing import BATCH, ROWS, Writing
 
 
-class Writing:
-    """A query that writes the rows ``first`` to ``last`` of a context, a few at a time."""
-
-    def __init__(self, target: SinkContext, folder: Path, carrier: str) -> None:
-        self.target = target
-        self.checkpoint = folder / "checkpoint"
-        self.injector = FailureInjector(folder / "faults")
-        self.carrier = carrier
-
-    def engine(
-        self, *, last: int = ROWS, first: int = 1, tasks: int = 2, rows: int = BATCH, **options: str
-    ) -> Engine:
-        """The query as it is started: with so many ``tasks``, and ``rows`` in a batch."""
-        source = {"start": first, "end": last, "numPartitions": tasks, "maxRowsPerTrigger": rows}
-        target, schema = self.target, self.target.schema
-
-        def convert(batch: pa.RecordBatch) -> pa.RecordBatch:
-            numbers = batch.column(0).to_pylist()
-            return pa.RecordBatch.from_pylist([target.row(number) for number in numbers], schema)
-
-        kind = faulty_sink(target.sink, self.injector)
-        return Engine(
-            self.checkpoint,
-            SequenceSource.of({name: str(value) for name, value in source.items()}, streaming=True),
-            kind.of({**target.options(), **options}),
-            _NUMBERS,
-            convert,
-            self.carrier,
-            injector=self.injector,
-            tasks=tasks,
-        )
-
-    def expect(self, last: int = ROWS, first: int = 1, **more: bool) -> None:
-        """The target holds the rows ``first`` to ``last``, as often as its guarantee says."""
-        repeats = self.target.guarantee is Guarantee.AT_LEAST_ONCE
-        expected = [self.target.row(number) for number in range(first, last + 1)]
-        same_records(expected, self.target.rows(), repeats=repeats)
-
-    def points(self) -> tuple[Point, ...]:
-        """The points that a batch of this sink passes."""
-        sink = self.target.sink.of(self.target.options())
-        commit = (Point.COMMIT_BEFORE, Point.COMMIT_AFTER) if sink.committer() is not None else ()
-        recorded = (Point.RECORDED, Point.PUBLISHED) if sink.ledger() is not None else ()
-        return (Point.TASK_ROW, Point.TASK_STAGED, *commit, *recorded, Point.BATCH_DONE)
-
-    def fails(self, run: Callable[[], object]) -> None:
-        """``run`` dies of the injected error."""
-        with pytest.raises(Injected):
-            run()
-
-
-class SinkSuite:
+class SinkSuite(KillSuite):
     """The cases. A subclass sets ``context``, and fewer ``seeds`` of kills where opening the target takes long."""
-
-    context: ClassVar[type[SinkContext]]
-    seeds: ClassVar[int] = 12
-
-    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """Gives the case of killed runs its seeds."""
-        if "seed" in metafunc.fixturenames:
-            metafunc.parametrize("seed", range(self.seeds))
-
-    @pytest.fixture
-    def target(self, tmp_path: Path) -> Iterator[SinkContext]:
-        made = self.context(tmp_path / "target")
-        made.folder.mkdir()
-        with contextlib.closing(made):
-            yield made
-
-    @pytest.fixture(params=["foreach_batch", "format"])
-    def writing(self, target: SinkContext, tmp_path: Path, request: pytest.FixtureRequest) -> Writing:
-        if request.param not in target.carriers:
-            pytest.skip(f"not a carrier of {target.sink.name}")
-        return Writing(target, tmp_path, request.param)
 
     def test_the_declared_guarantee_is_the_one_that_is_computed(self, target: SinkContext) -> None:
         assert target.sink.of(target.options()).guarantee() is target.guarantee
@@ -199,30 +123,6 @@ class SinkSuite:
     def test_what_a_dead_attempt_has_staged_is_not_used(self, writing: Writing, point: Point) -> None:
         writing.injector.arm(point, Action.KILL, row=2 if point is Point.TASK_ROW else 0)
         assert in_a_child(writing.engine().run) == -9
-        writing.engine().run()
-        writing.expect()
-
-    def test_a_killed_run_is_finished_by_the_next_ones(self, writing: Writing, seed: int) -> None:
-        chance = random.Random(f"{self.context.__name__} {writing.carrier} {seed}")
-        for _ in range(3):
-            writing.injector.arm_one_of(chance.randrange(1 << 30), writing.points(), rows=2)
-            engine = writing.engine(tasks=chance.randint(1, 4))
-            code = in_a_child(engine.run)
-            assert code in (0, -9), f"the run ended with {code}"
-        writing.injector.disarm()
-        writing.engine().run()
-        assert writing.injector.struck() >= 1
-        writing.expect()
-
-    def test_a_run_killed_at_any_moment_is_finished_by_the_next(self, writing: Writing) -> None:
-        chance = random.Random(self.context.__name__)
-        fork = multiprocessing.get_context("fork")
-        for _ in range(3):
-            child = fork.Process(target=writing.engine(last=ROWS).run)
-            child.start()
-            time.sleep(chance.uniform(0.0, 0.15))  # any moment: this is the case
-            child.kill()
-            child.join()
         writing.engine().run()
         writing.expect()
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+from connectors.spark.session import activate
 
 from .paths import in_workspace
 from .shim import DbUtils
@@ -38,7 +41,29 @@ def notebook(names: Mapping[str, Any]) -> tuple[SparkSession, Any, Any]:
     spark = session()
     if in_workspace():
         return names.get("spark", spark), _of_runtime("dbutils", names), _of_runtime("display", names)
+    _before_each_cell(_Activating(spark))
     return spark, names.get("dbutils", DbUtils()), names.get("display", display)
+
+
+@dataclass(frozen=True)
+class _Activating:
+    """What a stopped cell would break for the next ones: see :func:`~connectors.spark.session.activate`."""
+
+    spark: SparkSession
+
+    def __call__(self, *_: Any) -> None:
+        activate(self.spark)
+
+
+def _before_each_cell(activating: _Activating) -> None:
+    from IPython.core.getipython import get_ipython
+
+    if (shell := get_ipython()) is None:
+        return
+    for other in shell.events.callbacks["pre_run_cell"].copy():
+        if isinstance(other, _Activating):
+            shell.events.unregister("pre_run_cell", other)
+    shell.events.register("pre_run_cell", activating)
 
 
 def _of_runtime(name: str, names: Mapping[str, Any]) -> Any:

@@ -1,7 +1,7 @@
 """Spark's JVM starts in little more than half the time when it maps its classes from an archive (class data sharing).
 
-The archive is made once per Java and PySpark, by a small session in a process of its own (45 s), and kept in the cache:
-``python -m connectors doctor --fetch``, with which ``make test`` begins.
+The archive is made once per Java and installed PySpark, by a small session in a process of its own (45 s), and kept in the
+cache: ``python -m connectors doctor --fetch``, with which ``make test`` begins.
 A session uses it where it is there; Java itself checks that it fits, and starts without it where it does not.
 """
 
@@ -63,8 +63,14 @@ def _file() -> Path:
     home = use_java()
     spark = find_spec("pyspark")
     release = home / "release"
-    of = f"{home} {release.read_text() if release.exists() else ''} {spark.origin if spark else ''}"
-    return cache("classes") / f"{hashlib.sha256(of.encode()).hexdigest()[:16]}.jsa"
+    origin = Path(spark.origin) if spark and spark.origin else home
+    java = f"{home} {release.read_text() if release.exists() else ''}"
+    jars = [(jar.name, jar.stat().st_size, jar.stat().st_mtime_ns) for jar in sorted(origin.parent.glob("jars/*.jar"))]
+    return cache("classes") / f"{_digest(f'{java} {origin}')}-{_digest(str(jars))}.jsa"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _made(file: Path) -> None:
@@ -79,3 +85,6 @@ def _made(file: Path) -> None:
         with part.open("rb") as written:
             os.fsync(written.fileno())
         part.replace(file)
+        for older in file.parent.glob(f"{file.name.partition('-')[0]}-*.jsa"):  # of a PySpark that was installed here before
+            if older != file:
+                older.unlink()

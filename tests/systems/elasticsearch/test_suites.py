@@ -11,12 +11,6 @@ class TestWithIds(SinkSuite):
     context = IndexContext
 
 
-@pytest.mark.soak
-class TestWithIdsThroughManyKills(SinkSuite):
-    context = IndexContext
-    seeds = 40
-
-
 @pytest.mark.soak  # a made-up target goes through the same cases of the engine without ids
 class TestWithoutIds(SinkSuite):
     context = AtLeastOnceContext

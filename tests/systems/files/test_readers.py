@@ -15,7 +15,7 @@ import pytest
 
 from connectors.systems.files.by_hand import seal_folder
 from connectors.testing.engine import in_a_child
-from connectors.testing.sink_suite import Writing
+from connectors.testing.sink_writing import Writing
 
 from ..reference_contexts import FilesContext
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
 import adbc_driver_postgresql.dbapi  # noqa: F401 - before the suites fork, so that not every child must load it
+import pytest
 
 from connectors.core import Guarantee
 from connectors.core.state import digest
@@ -144,3 +146,14 @@ class UpsertContext(PostgresContext):
 class AtLeastOnceContext(PostgresContext):
     guarantee = Guarantee.AT_LEAST_ONCE
     extra: ClassVar[dict[str, str]] = {"guarantee": "at-least-once"}
+
+
+def table_in(**kinds: type[DatabaseContext]) -> Any:
+    """A fixture that gives a fresh table of each of ``kinds``, by the names that tests then carry."""
+
+    @pytest.fixture(params=kinds.values(), ids=kinds)
+    def table(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[DatabaseContext]:
+        with contextlib.closing(request.param(tmp_path / "target")) as made:
+            yield made
+
+    return table

@@ -24,7 +24,7 @@ from connectors.testing import in_a_child
 from connectors.testing.servers import HOST, MariaDbServer, PostgresServer
 from tests.servers import optional, required
 
-from .contexts import DatabaseContext, PostgresContext, PreparedContext, PreparedMariaDbContext, Preparing
+from .contexts import DatabaseContext, PostgresContext, PreparedContext, PreparedMariaDbContext, Preparing, table_in
 from .proxy import Proxy
 from .test_operations import UPSERT, content, rows
 
@@ -44,32 +44,10 @@ class PrepareOnMariaDb(PreparedMariaDbContext):
     body = "id BIGINT, name VARCHAR(100), n INTEGER"
 
 
-@pytest.fixture(params=[Keyless, Prepare], ids=["batch", "prepared"])
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PostgresContext]:
-    made = request.param(tmp_path / "target")
-    with contextlib.closing(made):
-        yield made
-
-
-@pytest.fixture
-def keyless(tmp_path: Path) -> Iterator[Keyless]:
-    made = Keyless(tmp_path / "target")
-    with contextlib.closing(made):
-        yield made
-
-
-@pytest.fixture(params=[Prepare, PrepareOnMariaDb], ids=["postgresql", "mariadb"])
-def preparing(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Preparing]:
-    made = request.param(tmp_path / "target")
-    with contextlib.closing(made):
-        yield made
-
-
-@pytest.fixture
-def on_postgresql(tmp_path: Path) -> Iterator[Prepare]:
-    made = Prepare(tmp_path / "target")
-    with contextlib.closing(made):
-        yield made
+database = table_in(batch=Keyless, prepared=Prepare)
+keyless = table_in(batch=Keyless)
+preparing = table_in(postgresql=Prepare, mariadb=PrepareOnMariaDb)
+on_postgresql = table_in(prepared=Prepare)
 
 
 def sink_of(database: DatabaseContext, **options: str) -> JdbcSink:

@@ -1,4 +1,4 @@
-"""The sink passes every case of the kit on each database, and of more kills and both carriers in ``make soak``."""
+"""The sink passes every case of the kit on each database, some by one carrier only; the other one is in ``make soak``."""
 
 from pathlib import Path
 from typing import ClassVar
@@ -10,7 +10,7 @@ from connectors.core.ledger import app_query
 from connectors.core.sink import Batch
 from connectors.core.writing import stage
 from connectors.testing import SinkContext, SinkSuite
-from connectors.testing.sink_suite import Writing
+from connectors.testing.sink_writing import Writing
 
 from .contexts import (
     AtLeastOnceContext,
@@ -91,41 +91,23 @@ class TestAtLeastOnce(FewerKills):
 
 
 @pytest.mark.soak
-class TestPostgresThroughAllKills(SinkSuite):
-    context = PostgresContext
+class TestDuckDbByFormat(FewerKills):
+    class context(DuckDbContext):  # noqa: N801
+        carriers: ClassVar[tuple[str, ...]] = ("format",)
 
 
 @pytest.mark.soak
-class TestPreparedThroughAllKills(SinkSuite):
-    context = PreparedContext
+class TestMariaDbByForeachBatch(FewerKills):
+    class context(MariaDbContext):  # noqa: N801
+        carriers: ClassVar[tuple[str, ...]] = ("foreach_batch",)
 
 
 @pytest.mark.soak
-class TestSqliteThroughAllKills(SinkSuite):
-    context = SqliteContext
-
-
-@pytest.mark.soak
-class TestDuckDbThroughAllKills(SinkSuite):
-    context = DuckDbContext
-
-
-@pytest.mark.soak
-class TestMariaDbThroughAllKills(SinkSuite):
-    context = MariaDbContext
-
-
-@pytest.mark.soak
-class TestPreparedMariaDbThroughAllKills(SinkSuite):
-    context = PreparedMariaDbContext
+class TestPreparedMariaDbByForeachBatch(FewerKills):
+    class context(PreparedMariaDbContext):  # noqa: N801
+        carriers: ClassVar[tuple[str, ...]] = ("foreach_batch",)
 
 
 @pytest.mark.soak
 class TestTaskMariaDb(TaskSuite):
     context = TaskMariaDbContext
-
-
-@pytest.mark.soak
-class TestTaskThroughAllKills(TaskSuite):
-    context = TaskContext
-    seeds = 12

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +16,7 @@ from connectors.systems.jdbc import JdbcSink
 from connectors.testing.servers import HOST, PostgresServer
 from tests.servers import required
 
-from .contexts import DatabaseContext, TaskContext, TaskMariaDbContext
+from .contexts import DatabaseContext, TaskContext, TaskMariaDbContext, table_in
 from .proxy import Proxy
 from .test_operations import ROWS, UPSERT, content, rows
 
@@ -35,18 +33,8 @@ class KeylessOnMariaDb(TaskMariaDbContext):
     body = Keyless.body
 
 
-@pytest.fixture(params=[Keyless, KeylessOnMariaDb], ids=["postgresql", "mariadb"])
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[DatabaseContext]:
-    made = request.param(tmp_path / "target")
-    with contextlib.closing(made):
-        yield made
-
-
-@pytest.fixture
-def on_postgresql(tmp_path: Path) -> Iterator[Keyless]:
-    made = Keyless(tmp_path / "target")
-    with contextlib.closing(made):
-        yield made
+database = table_in(postgresql=Keyless, mariadb=KeylessOnMariaDb)
+on_postgresql = table_in(postgresql=Keyless)
 
 
 def sink_of(database: DatabaseContext, number: int = 0, **options: str) -> tuple[JdbcSink, Batch]:

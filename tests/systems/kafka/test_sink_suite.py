@@ -10,14 +10,14 @@ import pytest
 from connectors.testing import SinkSuite
 from connectors.testing.engine import in_a_child
 from connectors.testing.faults import Action, Point
-from connectors.testing.sink_suite import Writing
+from connectors.testing.sink_writing import Writing
 
 from .forgetful import ForgetfulStaged
 from .sink_contexts import AtLeastOnceContext, KafkaContext
 
 
 class FewerKills(SinkSuite):
-    """Two seeded kills a carrier; the long run has more."""
+    """Two seeded kills a carrier; ``make soak`` has more."""
 
     seeds = 2
 
@@ -29,11 +29,6 @@ class TestStaged(FewerKills):
 class TestAtLeastOnce(FewerKills):
     class context(AtLeastOnceContext):  # noqa: N801
         carriers: ClassVar[tuple[str, ...]] = ("format",)
-
-
-@pytest.mark.soak
-class TestEverySeed(SinkSuite):
-    context = KafkaContext
 
 
 def test_the_kit_sees_what_a_sink_without_memory_writes_twice(tmp_path: Path) -> None:

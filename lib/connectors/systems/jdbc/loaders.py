@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pyarrow as pa
 
@@ -13,8 +14,8 @@ from .connection import Connection
 from .dialects import Dialect, Table
 from .dialects.postgresql import PostgreSql
 
-LOADED_AT_ONCE = 16 << 20
-"""Bytes of rows that a writer collects before it loads them."""
+LOADED_AT_ONCE = 4 << 20
+"""Bytes of rows that a writer collects before it loads them; as many again may be on their way into the database."""
 _ROWS = 10_000
 
 
@@ -40,7 +41,10 @@ class Chunks:
 class Loader(ABC):
     """Loads in one transaction, which is also that of what is done through ``connection``."""
 
-    connection: Connection
+    @property
+    @abstractmethod
+    def connection(self) -> Connection:
+        """For other statements; all that was loaded is there by then. Raises what a load has raised."""
 
     @abstractmethod
     def begin(self, statement: str = "") -> None:
@@ -50,28 +54,52 @@ class Loader(ABC):
     def load(self, table: Table, rows: pa.Table, *, temporary: bool = False) -> None:
         """Adds ``rows`` to ``table``, a ``temporary`` one of this connection's or one that all see."""
 
+    def prepare(self, statements: Sequence[str]) -> None:
+        """Ends the transaction with ``statements``, for another connection to commit."""
+        for statement in statements:
+            self.connection.execute(statement)
+
     def commit(self) -> None:
         self.connection.commit()
 
+    @abstractmethod
     def close(self) -> None:
         """What was not committed is given up."""
-        self.connection.close()
 
 
 class CopyLoader(Loader):
-    """PostgreSQL's binary COPY."""
+    """PostgreSQL's binary COPY, in a thread: while the database takes rows, Spark makes the next ones."""
 
     def __init__(self, dialect: PostgreSql) -> None:
-        self.connection: AdbcConnection = AdbcConnection(dialect, dialect.settings(), autocommit=False)
+        self._connection = AdbcConnection(dialect, dialect.settings(), autocommit=False)
+        self._thread = ThreadPoolExecutor(1)
+        self._loading: Future[None] | None = None
+
+    @property
+    def connection(self) -> AdbcConnection:
+        loading, self._loading = self._loading, None
+        if loading is not None:
+            loading.result()
+        return self._connection
 
     def begin(self, statement: str = "") -> None:
         """One is always open."""
 
     def load(self, table: Table, rows: pa.Table, *, temporary: bool = False) -> None:
+        self.connection.spoilt = True
+        self._loading = self._thread.submit(self._copy, table, rows, temporary)
+
+    def prepare(self, statements: Sequence[str]) -> None:
+        super().prepare(statements)
+        self._connection.commit()  # of nothing: it lets the driver begin another one
+
+    def close(self) -> None:
+        self._thread.shutdown()  # an error of the last load is that of a task that has another one already
+        self._connection.close()
+
+    def _copy(self, table: Table, rows: pa.Table, temporary: bool) -> None:
         more = {"db_schema_name": table.schema} if table.schema else {}
-        connection = self.connection
-        connection.spoilt = True
-        with connection.judged(), connection.raw.cursor() as cursor:
+        with self._connection.judged(), self._connection.raw.cursor() as cursor:
             cursor.adbc_ingest(table.name, rows, mode="append", temporary=temporary, **more)
 
 
@@ -80,8 +108,12 @@ class RowLoader(Loader):
 
     def __init__(self, dialect: Dialect) -> None:
         self.dialect = dialect
-        self.connection = dialect.connect()
+        self._connection = dialect.connect()
         self._begun = False
+
+    @property
+    def connection(self) -> Connection:
+        return self._connection
 
     def begin(self, statement: str = "") -> None:
         if not self._begun:
@@ -99,6 +131,9 @@ class RowLoader(Loader):
         if self._begun:
             super().commit()
             self._begun = False
+
+    def close(self) -> None:
+        self._connection.close()
 
 
 def loader_for(dialect: Dialect) -> Loader:

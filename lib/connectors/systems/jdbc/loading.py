@@ -109,8 +109,7 @@ class PreparedWriter(SinkWriter):
         self._load()
         if self._loader is None:
             return Committable(0)
-        for statement in self.dialect.prepare(self.name):
-            self._loader.connection.execute(statement)
+        self._loader.prepare(self.dialect.prepare(self.name))
         return Committable(self.rows, {"prepared": self.name})
 
     def abort(self) -> None:

@@ -21,8 +21,8 @@ _IDLE_SECONDS: Final = 300.0
 class Kept:
     """A consumer, and the last thing that it said about its brokers."""
 
-    def __init__(self, config: Mapping[str, str]) -> None:
-        self.key = _key(config)
+    def __init__(self, config: Mapping[str, str], use: str) -> None:
+        self.key = _key(config, use)
         self.fault: Any = None
         self.returned = 0.0
         self.consumer = client().Consumer({**config, "error_cb": self._hear})
@@ -41,18 +41,18 @@ _lock = threading.Lock()
 _owner = os.getpid()
 
 
-def take(config: Mapping[str, str]) -> Kept:
-    """A consumer with these settings that nobody else uses."""
+def take(config: Mapping[str, str], use: str) -> Kept:
+    """A consumer with these settings that nobody else uses, and that was for the same ``use`` before."""
     global _owner
     with _lock:
         if _owner != os.getpid():  # a client does not survive a fork
             _idle.clear()
             _owner = os.getpid()
-        found = next((kept for kept in _idle if kept.key == _key(config)), None)
+        found = next((kept for kept in _idle if kept.key == _key(config, use)), None)
         if found is not None:
             _idle.remove(found)
     if found is None:
-        return Kept(config)
+        return Kept(config, use)
     found.fault = None
     return found
 
@@ -83,5 +83,5 @@ def close_all() -> None:
         one.consumer.close()
 
 
-def _key(config: Mapping[str, str]) -> str:
-    return digest(dumps(dict(config)))
+def _key(config: Mapping[str, str], use: str) -> str:
+    return f"{use} {digest(dumps(dict(config)))}"

@@ -77,7 +77,6 @@ class BatchFetch(PlainFetch):
     def __init__(self, consumer: Any, split: Range, columns: Sequence[str], functions: Library, handle: int) -> None:
         super().__init__(consumer, split, columns)
         self.functions = functions
-        self._usual = functions.queue_get_consumer(handle)
         self._queue = functions.queue_get_partition(handle, split.topic.encode(), split.partition)
         functions.queue_forward(self._queue, None)
         self._pointers: Any = None
@@ -133,14 +132,21 @@ class BatchFetch(PlainFetch):
 
     def close(self) -> None:
         super().close()
-        self.functions.queue_forward(self._queue, self._usual)  # where the plain client looks for them
         self.functions.queue_destroy(self._queue)
-        self.functions.queue_destroy(self._usual)
+
+
+def functions_for(columns: Sequence[str]) -> Library | None:
+    """The client's functions, where they are fit for use here and give all of ``columns``."""
+    return library() if set(columns) <= _BATCH.keys() and hasattr(pa, "binary_view") else None
 
 
 def fetch_of(consumer: Any, split: Range, columns: Sequence[str]) -> PlainFetch:
-    """The fastest way to these columns that works here."""
-    functions = library() if set(columns) <= _BATCH.keys() and hasattr(pa, "binary_view") else None
+    """The fastest way to these columns that works here.
+
+    A consumer whose records the functions have had is none for the plain client any more: it would find nothing in the
+    partition's queue, which the client does not forward again.
+    """
+    functions = functions_for(columns)
     handle = functions.handle(consumer) if functions is not None else None
     if functions is None or handle is None:
         return PlainFetch(consumer, split, columns)

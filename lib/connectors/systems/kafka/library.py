@@ -68,7 +68,6 @@ _FUNCTIONS: Final[dict[str, tuple[Any, list[Any]]]] = {
     "rd_kafka_topic_new": (_P, [_P, _S, _P]),
     "rd_kafka_topic_destroy": (None, [_P]),
     "rd_kafka_produce_batch": (_I, [_P, ctypes.c_int32, _I, _P, _I]),
-    "rd_kafka_queue_get_consumer": (_P, [_P]),
     "rd_kafka_queue_get_partition": (_P, [_P, _S, ctypes.c_int32]),
     "rd_kafka_queue_forward": (None, [_P, _P]),
     "rd_kafka_queue_destroy": (None, [_P]),

@@ -13,7 +13,7 @@ import pyarrow as pa
 from ...core import DataLoss, SplitReader, Transient
 from . import consumers
 from .failures import client, error_of, failed, meaning
-from .fetching import Event, PlainFetch, fetch_of
+from .fetching import Event, PlainFetch, fetch_of, functions_for
 from .positions import Range, named
 
 _log = logging.getLogger("connectors.kafka")
@@ -42,12 +42,15 @@ class KafkaReader(SplitReader[Range]):
         self._marks: tuple[Range | None, list[int], list[int]] = (None, [0], [0])
 
     def open(self) -> None:
-        self._kept = consumers.take(self.config)
+        self._kept = self._taken()
 
     def close(self) -> None:
         if self._kept is not None:
             consumers.give_back(self._kept)
             self._kept = None
+
+    def _taken(self) -> consumers.Kept:
+        return consumers.take(self.config, "functions" if functions_for(self.columns) else "plain")
 
     def read(self, split: Range) -> Iterator[pa.RecordBatch]:
         return self.resume(split, 0)
@@ -68,7 +71,7 @@ class KafkaReader(SplitReader[Range]):
 
     def _batches(self, split: Range, offset: int) -> Iterator[tuple[pa.RecordBatch, int]]:
         """The records from ``offset`` on, and the offset after each portion of them."""
-        kept = self._kept or consumers.take(self.config)
+        kept = self._kept or self._taken()
         self._kept = kept
         what = f"{named((split.topic, split.partition))} cannot be read at offset {offset}"
         heard = time.monotonic()

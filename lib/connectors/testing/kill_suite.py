@@ -1,0 +1,73 @@
+"""Sinks in processes that are killed, without Spark; a part of :class:`~connectors.testing.sink_suite.SinkSuite`.
+
+Inherit it alone for many more schedules of kills::
+
+    class TestBuffered(KillSuite):
+        context = BufferedContext
+        seeds = 100
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from .contexts import SinkContext
+from .engine import in_a_child
+from .sink_writing import ROWS, Writing
+
+
+class KillSuite:
+    """The cases. A subclass sets ``context``; each of ``seeds`` is a schedule of up to three kills for each carrier."""
+
+    context: ClassVar[type[SinkContext]]
+    seeds: ClassVar[int] = 12
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """Gives the case of killed runs its seeds."""
+        if "seed" in metafunc.fixturenames:
+            metafunc.parametrize("seed", range(self.seeds))
+
+    @pytest.fixture
+    def target(self, tmp_path: Path) -> Iterator[SinkContext]:
+        made = self.context(tmp_path / "target")
+        made.folder.mkdir()
+        with contextlib.closing(made):
+            yield made
+
+    @pytest.fixture(params=["foreach_batch", "format"])
+    def writing(self, target: SinkContext, tmp_path: Path, request: pytest.FixtureRequest) -> Writing:
+        if request.param not in target.carriers:
+            pytest.skip(f"not a carrier of {target.sink.name}")
+        return Writing(target, tmp_path, request.param)
+
+    def test_a_killed_run_is_finished_by_the_next_ones(self, writing: Writing, seed: int) -> None:
+        chance = random.Random(f"{self.context.__name__} {writing.carrier} {seed}")
+        for _ in range(3):
+            writing.injector.arm_one_of(chance.randrange(1 << 30), writing.points(), rows=2)
+            engine = writing.engine(tasks=chance.randint(1, 4))
+            code = in_a_child(engine.run)
+            assert code in (0, -9), f"the run ended with {code}"
+        writing.injector.disarm()
+        writing.engine().run()
+        assert writing.injector.struck() >= 1
+        writing.expect()
+
+    def test_a_run_killed_at_any_moment_is_finished_by_the_next(self, writing: Writing) -> None:
+        chance = random.Random(self.context.__name__)
+        fork = multiprocessing.get_context("fork")
+        for _ in range(3):
+            child = fork.Process(target=writing.engine(last=ROWS).run)
+            child.start()
+            time.sleep(chance.uniform(0.0, 0.15))  # any moment: this is the case
+            child.kill()
+            child.join()
+        writing.engine().run()
+        writing.expect()
