@@ -1,4 +1,4 @@
-"""Tests in several processes: those of a file stay together, and so do those of an environment."""
+"""Tests in several processes: those of a file, of a system and of an environment stay together."""
 
 from __future__ import annotations
 
@@ -15,6 +15,18 @@ def group(request: pytest.FixtureRequest) -> str:
 
 def test_a_file_is_a_group(request: pytest.FixtureRequest) -> None:
     assert group(request) == "tests/environments/test_processes.py"
+
+
+def test_a_system_is_a_group_with_the_cases_that_it_inherits(request: pytest.FixtureRequest) -> None:
+    group(request)
+    groups = {
+        item.path.name: item.nodeid.rpartition("@")[2]
+        for item in request.session.items
+        if item.path.parent.name == "kafka" and not item.get_closest_marker("essential")
+    }
+    if not groups:
+        pytest.skip("Kafka's tests were not chosen")
+    assert set(groups.values()) == {"tests/systems/kafka"}
 
 
 @pytest.mark.parametrize("environment", [CONNECT])

@@ -12,8 +12,9 @@ the fixture ``environment`` then runs in each environment, with its session as `
 ``pytest --environment cluster`` (or ``all``, or several with commas) chooses; otherwise every case runs in ``local``, and
 elsewhere the cases marked ``essential`` of suites whose ``everywhere`` is true; the rest is marked ``soak``.
 Tests are ordered by environment, and one session at a time is alive: a session costs 10 to 20 seconds. With pytest-xdist
-(``-n 2 --dist loadgroup --no-loadscope-reorder``) the cases of a file stay in one process, those that suites inherit with
-the file that defines them, and so does an environment; cases marked ``long`` begin first: no process waits for them in the end.
+(``-n 2 --dist loadgroup --no-loadscope-reorder``) the cases of a file stay in one process, and so does an environment, and
+all files of a folder that pytest's setting ``one_process`` names, so that their servers start once; cases marked ``long``
+begin first: no process waits for them in the end.
 """
 
 from __future__ import annotations
@@ -157,6 +158,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     text = f"where suites run on Spark: {', '.join(ENVIRONMENTS)} or all; several with commas"
     parser.addoption("--environment", default="", help=text, metavar="NAME")
     parser.addoption("--environment-table", default="", help="writes what passed where to a file", metavar="FILE")
+    parser.addini("one_process", "folders whose tests stay in one process (patterns)", type="args", default=[])
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -201,9 +203,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if shared:
         for item in items:
             name = _environment_of(item)
-            item.add_marker(pytest.mark.xdist_group(item.location[0] if name == LOCAL else name))
+            item.add_marker(pytest.mark.xdist_group(_place_of(item) if name == LOCAL else name))
         items.sort(key=lambda item: item.get_closest_marker("long") is None)
     items.sort(key=lambda item: ENVIRONMENTS.index(_environment_of(item)), reverse=shared)
+
+
+def _place_of(item: pytest.Item) -> str:
+    """The file of a test, or its folder where that is kept together."""
+    file = item.path.relative_to(item.config.rootpath)
+    together = any(file.parent.match(pattern) for pattern in item.config.getini("one_process"))
+    return (file.parent if together else file).as_posix()
 
 
 def _environment_of(item: pytest.Item) -> str:

@@ -37,6 +37,7 @@ class SparkQuery:
 
     def start(self, spark: SparkSession) -> StreamingQuery:
         """Starts the query; it ends when everything available is written."""
+        self._forget_half_an_offset()
         injector = FailureInjector(self.faults)
         kind = faulty_sink(load(self.sink), injector)
         rows = spark.readStream.format(f"connectors.{self.source}").options(**self.source_options).load()
@@ -57,6 +58,18 @@ class SparkQuery:
         newest = max(commits, key=lambda file: int(file.name))
         newest.unlink()
         newest.with_name(f".{newest.name}.crc").unlink(missing_ok=True)
+
+    def _forget_half_an_offset(self) -> None:
+        """Lets a query begin whose driver was killed while it wrote its very first offset.
+
+        Spark (4.1 and later) takes what is left of that file for the state of another query, and refuses to start until
+        somebody has removed it.
+        """
+        offsets = Path(self.checkpoint) / "offsets"
+        left = list(offsets.iterdir()) if offsets.exists() else []
+        if all(file.name.startswith(".") for file in left):
+            for file in left:
+                file.unlink()
 
 
 class _Watched(Carried):
