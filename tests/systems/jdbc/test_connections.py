@@ -1,0 +1,71 @@
+"""Connections that load: kept for the next load of a process, and never with what an earlier one has left."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from connectors.core.sink import Batch
+from connectors.systems.jdbc import JdbcSink
+from connectors.systems.jdbc.dialects import Dialect, Table
+from connectors.systems.jdbc.loaders import CopyLoader
+from connectors.systems.jdbc.prepared import prepared_name
+
+from .contexts import PreparedContext, table_in
+
+ROWS = pa.table({"id": [1, 2], "name": ["a", "b"]})
+preparing = table_in(prepared=PreparedContext)
+
+
+@pytest.fixture
+def dialect(preparing: PreparedContext) -> Dialect:
+    return JdbcSink.of(preparing.options()).dialect()
+
+
+@pytest.fixture
+def table(preparing: PreparedContext) -> Table:
+    schema, _, name = preparing.table.partition(".")
+    return Table(name, schema)
+
+
+@pytest.fixture
+def batch(preparing: PreparedContext) -> Batch:
+    return Batch(JdbcSink.of(preparing.options()).sink_id(), "a-query", 0)
+
+
+def server_process(loader: CopyLoader) -> int:
+    return loader.connection.rows("SELECT pg_backend_pid()")[0][0]
+
+
+def load(dialect: Dialect, table: Table) -> CopyLoader:
+    loader = CopyLoader(dialect)
+    loader.begin()
+    loader.load(table, ROWS)
+    return loader
+
+
+def test_a_connection_outlives_what_it_has_prepared(
+    preparing: PreparedContext, dialect: Dialect, table: Table, batch: Batch
+) -> None:
+    processes, names = set(), [prepared_name(batch) for _ in range(3)]
+    for name in names:
+        loader = load(dialect, table)
+        processes.add(server_process(loader))
+        loader.prepare(dialect.prepare(name))
+        loader.close()
+    assert len(processes) == 1
+    assert preparing.prepared() == sorted(names)
+    assert preparing.rows() == []
+
+
+def test_a_connection_with_rows_that_nobody_has_committed_is_not_given_to_others(
+    preparing: PreparedContext, dialect: Dialect, table: Table
+) -> None:
+    given_up = load(dialect, table)
+    first = server_process(given_up)
+    given_up.close()
+    other = load(dialect, table)
+    assert server_process(other) != first
+    other.commit()
+    other.close()
+    assert len(preparing.rows()) == ROWS.num_rows
