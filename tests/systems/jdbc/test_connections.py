@@ -61,8 +61,10 @@ def test_a_connection_outlives_what_it_has_prepared(
 def test_a_connection_with_rows_that_nobody_has_committed_is_not_given_to_others(
     preparing: PreparedContext, dialect: Dialect, table: Table
 ) -> None:
-    given_up = load(dialect, table)
+    given_up = CopyLoader(dialect)
     first = server_process(given_up)
+    given_up.commit()
+    given_up.load(table, ROWS)
     given_up.close()
     other = load(dialect, table)
     assert server_process(other) != first
