@@ -1,4 +1,4 @@
-"""Files in a folder: names, formats, what is refused, and what a recovery does. No Spark; see test_files_native.py."""
+"""Files in a folder: names, formats, what is refused, and what a recovery does. No Spark; see test_native.py."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from connectors.systems.buffered import BufferedSink
 from connectors.systems.file_stream import FileStreamSink
 from connectors.systems.files import FilesSink
 
-from .reference_contexts import FilesContext
+from ..reference_contexts import FilesContext
 
 IDS = pa.record_batch({"id": pa.array([1, 2], pa.int64())})
 LINES = pa.record_batch({"value": ["one", None, "drei"]})

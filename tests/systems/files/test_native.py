@@ -15,8 +15,8 @@ import connectors
 from connectors.core import Batch, Misconfigured
 from connectors.spark.foreach_batch import ForeachBatch
 
-from .reference_contexts import FilesContext
-from .test_files import sink
+from ..reference_contexts import FilesContext
+from .test_sink import sink
 
 pytestmark = pytest.mark.spark
 
