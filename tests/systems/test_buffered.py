@@ -1,4 +1,4 @@
-"""The buffered sink: a batch is one file, whole, in order, whatever ends a run in between. See also test_files.py."""
+"""The buffered sink: a batch is one file, whole, in order, whatever ends a run in between. See also files/test_sink.py."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ import pytest
 from connectors.core import Batch, Sink
 from connectors.core.commit import Commit
 from connectors.core.folder import TargetFolder
+from connectors.core.writing import stage
 from connectors.systems.buffered import BufferedSink
 
-from .test_files import stage, visible, write
+from .batches import write
+from .files.helpers import visible
 
 
 def rows(*numbers: int) -> pa.RecordBatch:

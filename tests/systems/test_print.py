@@ -8,7 +8,7 @@ import pytest
 from connectors.core import Misconfigured
 from connectors.systems.print_rows import PrintSink
 
-from .test_files import write
+from .batches import write
 
 
 @pytest.mark.parametrize(

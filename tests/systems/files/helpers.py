@@ -8,10 +8,9 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from connectors.core import Batch
-from connectors.core.commit import Commit
-from connectors.core.writing import stage
 from connectors.systems.files import FilesSink
 
+from .. import batches
 from ..reference_contexts import FilesContext
 
 
@@ -44,10 +43,7 @@ def rows(*numbers: int) -> pa.RecordBatch:
 
 def write(sink: FilesSink, number: int, *tasks: pa.RecordBatch, query: str = "q") -> Batch:
     """Stages ``tasks`` and commits them as batch ``number``."""
-    batch = Batch(sink.sink_id(), query, number)
-    staged = [stage(sink, batch, one.schema, index, iter([one])) for index, one in enumerate(tasks)]
-    Commit(sink).finish(batch, staged)
-    return batch
+    return batches.write(sink, *tasks, number=number, query=query)
 
 
 def visible(folder: Path) -> list[Path]:

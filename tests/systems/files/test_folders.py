@@ -1,4 +1,4 @@
-"""``partitionBy`` and ``bucket`` without Spark; that Spark chooses the same folders is in test_files_native.py."""
+"""``partitionBy`` and ``bucket`` without Spark; that Spark chooses the same folders is in test_native.py."""
 
 from __future__ import annotations
 

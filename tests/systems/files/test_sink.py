@@ -27,23 +27,12 @@ from connectors.systems.buffered import BufferedSink
 from connectors.systems.file_stream import FileStreamSink
 from connectors.systems.files import FilesSink
 
-from ..reference_contexts import FilesContext
+from ..batches import write
+from .helpers import visible
 
 IDS = pa.record_batch({"id": pa.array([1, 2], pa.int64())})
 LINES = pa.record_batch({"value": ["one", None, "drei"]})
 FOLDERS = {"files": FilesSink, "buffered": BufferedSink, "file_stream": FileStreamSink}
-
-
-def write(sink: Sink, *tasks: pa.RecordBatch, number: int = 0, query: str = "q", replace: bool = False) -> Batch:
-    """Stages each of ``tasks`` and commits them as one batch."""
-    batch = Batch(sink.sink_id(), query, number, replace)
-    staged = [stage(sink, batch, rows.schema, index, iter([rows])) for index, rows in enumerate(tasks)]
-    Commit(sink).finish(batch, staged)
-    return batch
-
-
-def visible(folder: Path) -> list[Path]:
-    return FilesContext(folder).files()
 
 
 def sink(folder: Path, **options: str) -> Sink:
