@@ -1,0 +1,136 @@
+"""What a record has of its row: key, value, headers, topic, partition; and rows that make none."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from connectors.core import Misconfigured, Poison
+
+from .sink_target import TEXT, Target, murmur2, rows
+
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+def test_a_record_has_what_its_row_says(target: Target) -> None:
+    schema = {**TEXT, "partition": pa.int32(), "timestamp": pa.timestamp("us", tz="UTC"), "headers": HEADERS}
+    headers = [{"key": "h", "value": b"x"}]
+    now = int(time.time()) * 1_000_000 + 123_456
+    row = {"key": "k", "value": "v", "partition": 1, "timestamp": now, "headers": headers}
+    target.write([row, {**row, "headers": None, "partition": None}], schema)
+    first, second = sorted(target.messages(), key=lambda message: message.headers() is None)
+    assert (first.key(), first.value(), first.partition(), first.headers()) == (b"k", b"v", 1, [("h", b"x")])
+    assert first.timestamp()[1] == now // 1000
+    assert second.headers() is None
+
+
+def test_partition_and_timestamp_may_be_given_for_some_rows_only(target: Target) -> None:
+    schema = {**TEXT, "partition": pa.int32(), "timestamp": pa.timestamp("us")}
+    earlier = (int(time.time()) - 3600) * 1_000_000
+    target.write([{"value": "a", "partition": 1}, {"value": "b", "timestamp": earlier}], schema)
+    found = {message.value(): message for message in target.messages()}
+    assert found[b"a"].partition() == 1
+    assert found[b"b"].timestamp()[1] == earlier // 1000
+
+
+def test_a_null_value_is_a_tombstone(target: Target) -> None:
+    target.write([{"key": "k", "value": None}, {"key": None, "value": ""}], TEXT)
+    assert sorted((m.key(), m.value()) for m in target.messages() if m.key()) == [(b"k", None)]
+    assert [m.value() for m in target.messages() if m.key() is None] == [b""]
+
+
+def test_a_topic_by_column_is_taken_for_each_row(tmp_path: Path) -> None:
+    left, right = Target(tmp_path / "left"), Target(tmp_path / "right")
+    found = [{"topic": one.topic, "value": one.topic} for one in (left, right, left)]
+    left.write(found, {"topic": pa.string(), "value": pa.string()}, topic=None)
+    assert (left.values(), right.values()) == ([left.topic] * 2, [right.topic])
+
+
+def test_keys_go_to_the_partitions_that_kafka_gives_them(tmp_path: Path) -> None:
+    target = Target(tmp_path, partitions=4)
+    target.write([{"key": key, "value": "v"} for key in ("a", "b", "order-1", "order-2", "ü")], TEXT)
+    found = {message.key().decode(): message.partition() for message in target.messages()}
+    assert found == {key: murmur2(key.encode()) % 4 for key in found}
+
+
+def test_values_are_serialized_by_their_format(target: Target) -> None:
+    kind = pa.struct([("id", pa.int64()), ("name", pa.string())])
+    target.write([{"key": 7, "value": {"id": 1, "name": "x"}}], {"key": pa.int64(), "value": kind},
+                 value__format="json", key__format="string")  # fmt: skip
+    assert [(m.key(), m.value()) for m in target.messages()] == [(b"7", b'{"id":1,"name":"x"}')]
+
+
+def test_an_upsert_keeps_the_last_of_each_key_and_deletes_by_null(target: Target) -> None:
+    found = [
+        {"key": "a", "value": "1"},
+        {"key": "b", "value": "1"},
+        {"key": "a", "value": "2"},
+        {"key": "b", "value": None},
+    ]
+    target.write(found, TEXT, operation="upsert")
+    assert sorted((m.key(), m.value()) for m in target.messages()) == [(b"a", b"2"), (b"b", None)]
+
+
+def test_an_upsert_takes_the_largest_of_its_order_column(target: Target) -> None:
+    found = [{"key": "a", "value": value, "at": at} for value, at in (("new", 9), ("old", 3), ("none", None))]
+    target.write(found, {**TEXT, "at": pa.int64()}, operation="upsert", orderColumn="at")
+    assert target.values() == ["new"]
+
+
+def test_a_record_that_is_too_large_is_set_aside_alone(tmp_path: Path) -> None:
+    target = Target(tmp_path, max_message_bytes="3000")
+    letters = {"errors": "deadLetter", "deadLetterPath": tmp_path / "letters"}
+    found = [*rows(1), {"key": "large", "value": "x" * 3000}, *rows(*range(2, 200))]
+    target.write(found, TEXT, **letters)
+    assert len(target.values()) == 199
+    (letter,) = [one for file in (tmp_path / "letters").glob("*.parquet") for one in pq.read_table(file).to_pylist()]
+    assert "max.message.bytes" in letter["error"]
+    assert b'"key": "large"' in letter["record"]
+
+
+def test_a_record_above_the_clients_own_maximum_is_set_aside_alone(target: Target) -> None:
+    large = [{"key": "k", "value": "small"}, {"key": "k", "value": "x" * 5000}]
+    target.write(large, TEXT, errors="skip", kafka__max__request__size="2000")
+    assert target.values() == ["small"]
+
+
+def test_the_largest_record_that_a_topic_takes_is_written(tmp_path: Path) -> None:
+    target = Target(tmp_path, partitions=1, max_message_bytes="3000")
+    target.write([{"key": "k", "value": "x" * (3000 - 90)}], TEXT)
+    assert len(target.values()) == 1
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ({"value": "x" * 3000}, "max.message.bytes"),
+        ({"value": "x", "partition": 2}, "no partition 2"),
+    ],
+)
+def test_a_bad_row_fails_the_batch_unless_told_otherwise(tmp_path: Path, row: dict[str, Any], told: str) -> None:
+    target = Target(tmp_path, max_message_bytes="3000")
+    with pytest.raises(Poison, match=told):
+        target.write([*rows(1, 2), row], {**TEXT, "partition": pa.int32()})
+    assert target.values() == []
+    target.write([*rows(1, 2), row], {**TEXT, "partition": pa.int32()}, number=0, errors="skip")
+    assert target.values() == ["v1", "v2"]
+
+
+COLUMNS: list[tuple[dict[str, Any], str]] = [
+    ({"key": pa.string()}, "value"),
+    ({"value": pa.int64()}, "value"),
+    ({"value": pa.string(), "partition": pa.string()}, "partition"),
+    ({"value": pa.string(), "headers": pa.string()}, "headers"),
+]
+
+
+@pytest.mark.parametrize(("schema", "option"), COLUMNS, ids=[f"{option}-{len(schema)}" for schema, option in COLUMNS])
+def test_columns_that_make_no_record_are_refused_by_name(target: Target, schema: dict[str, Any], option: str) -> None:
+    with pytest.raises(Misconfigured) as wrong:
+        target.write([{}], schema)
+    assert [problem.option for problem in wrong.value.problems] == [option]
