@@ -1,4 +1,4 @@
-"""Retries, rate limit, circuit breaker and cache, in virtual time."""
+"""Tries, time and rate of calls; and descriptions that cannot work."""
 
 from __future__ import annotations
 
@@ -6,48 +6,11 @@ import asyncio
 from itertools import pairwise
 
 import pytest
-from aiolimiter import AsyncLimiter
-from cachetools import TTLCache
 
-from connectors.async_io.calls import Attempts, Cached, as_list, one_at_a_time
 from connectors.async_io.policies import Cache, CircuitBreaker, Retry
-from connectors.core.breaker import Breaker, CircuitOpen
 from connectors.core.errors import Misconfigured, Transient
 
-
-def fall_back(row, cause):
-    return cause
-
-
-class Service:
-    """Answers after ``seconds``, but does first what ``script`` says: raises an exception, or returns a value."""
-
-    def __init__(self, *script, seconds=1.0):
-        self.script, self.seconds, self.calls = list(script), seconds, []
-
-    async def __call__(self, row):
-        self.calls.append((row, asyncio.get_running_loop().time()))
-        await asyncio.sleep(self.seconds)
-        step = self.script.pop(0) if self.script else f"answer {row}"
-        if isinstance(step, Exception):
-            raise step
-        return step
-
-    @property
-    def times(self):
-        return [at for _, at in self.calls]
-
-
-def attempts(service, *, retry=None, limiter=None, breaker=None):
-    def make(counters):
-        now = asyncio.get_running_loop().time
-        limit = AsyncLimiter(*limiter) if limiter else None
-        return Attempts(service, counters, retry, limit, Breaker(breaker, now) if breaker else None)
-
-    return make
-
-
-# -- retries
+from .services import Service, attempts, cached, fall_back, rows
 
 
 def test_a_call_is_tried_again_after_pauses_that_grow(served):
@@ -120,9 +83,6 @@ def test_a_call_that_turns_its_cancel_into_an_error_is_not_tried_again(served):
     assert calls == [1]
 
 
-# -- rate limit
-
-
 def test_calls_keep_to_the_rate(served):
     service = Service(seconds=0.01)
     served(None, [list(range(100))], make_call=attempts(service, limiter=(2, 0.1)))
@@ -148,212 +108,11 @@ def test_the_rows_time_goes_on_after_waiting_for_the_rate(served):
     ]
 
 
-# -- circuit breaker
-
-
-def test_an_open_circuit_makes_no_calls(served):
-    service = Service(*[ConnectionError()] * 100, seconds=0.1)
-    ran = served(
-        None,
-        [list(range(20))],
-        make_call=attempts(service, breaker=CircuitBreaker(3, "30s"), retry=Retry(0)),
-        capacity=1,
-        fallback=fall_back,
-    )
-    assert len(service.calls) == 3
-    assert [type(cause) for _, cause in ran.outcomes] == [ConnectionError] * 3 + [CircuitOpen] * 17
-    assert ran.counters.rejected == 17
-
-
-def test_an_open_circuit_is_not_worth_a_retry(served):
-    service = Service(*[ConnectionError()] * 100, seconds=0.1)
-    breaker = CircuitBreaker(2, "30s")
-    ran = served(None, [[1]], make_call=attempts(service, breaker=breaker, retry=Retry(9)), fallback=fall_back)
-    assert isinstance(ran.outcomes[0][1], CircuitOpen)
-    assert len(service.calls) == 2
-
-
-def test_after_its_time_one_call_is_on_trial_and_its_success_closes_the_circuit(served):
-    service = Service(*[ConnectionError()] * 2, seconds=0.1)
-    ran = served(
-        None,
-        [[1], [2], [3, 4, 5], [6, 7]],
-        make_call=attempts(service, breaker=CircuitBreaker(2, "30s")),
-        gap=31,
-        fallback=lambda row, cause: "none",
-    )
-    assert [(row, result) for row, result in ran.outcomes if result != "none"][-2:] == [
-        (6, "answer 6"),
-        (7, "answer 7"),
-    ]
-    assert len([row for row, _ in service.calls if row in (3, 4, 5)]) == 1
-
-
-def test_rows_that_come_after_a_successful_trial_are_asked_for_even_in_the_same_batch(served):
-    service = Service(*[ConnectionError()] * 2, seconds=0)
-    ran = served(
-        None,
-        [[-1], [-2], list(range(100))],
-        make_call=attempts(service, breaker=CircuitBreaker(2, "30s")),
-        gap=31,
-        capacity=5,
-        fallback=lambda row, cause: "none",
-    )
-    assert len([row for row, result in ran.outcomes if result == f"answer {row}"]) > 80
-
-
-def test_a_failed_trial_keeps_the_circuit_open(served):
-    service = Service(*[ConnectionError()] * 3, seconds=0.1)
-    served(
-        None,
-        [[1, 2], [3], [4], [5]],
-        make_call=attempts(service, breaker=CircuitBreaker(2, "30s")),
-        gap=20,
-        fallback=lambda row, cause: "none",
-    )
-    assert [row for row, _ in service.calls] == [
-        1,
-        2,
-        4,
-    ]  # 3 at 20 s is too early; 4 on trial at 40 s fails; 5 at 60 s waits
-
-
-def test_timeouts_open_the_circuit(served):
-    service = Service(seconds=100)
-    ran = served(
-        None,
-        [list(range(5))],
-        make_call=attempts(service, breaker=CircuitBreaker(2, "1 hour")),
-        timeout=5,
-        capacity=1,
-        fallback=fall_back,
-    )
-    assert len(service.calls) == 2
-    assert len(ran.outcomes) == 5
-
-
-def test_successes_between_failures_keep_the_circuit_closed(served):
-    service = Service(ConnectionError(), "ok", ConnectionError(), "ok", ConnectionError())
-    ran = served(
-        None, [list(range(6))], make_call=attempts(service, breaker=CircuitBreaker(2)), capacity=1, fallback=fall_back
-    )
-    assert ran.counters.rejected == 0
-
-
-# -- cache
-
-
-def cached(service, store=None, several=False):
-    store = {} if store is None else store
-
-    def make(counters):
-        async def one(row, slot):
-            return await service(row["id"])
-
-        async def many(rows, slot):
-            return list(await service(tuple(row["id"] for row in rows)))
-
-        layer = Cached(many if several else as_list(one), ["id"], store, counters)
-        return layer if several else one_at_a_time(layer)
-
-    return make
-
-
-def rows(*ids):
-    return [{"id": n, "other": position} for position, n in enumerate(ids)]
-
-
-def test_equal_keys_are_asked_once_also_while_in_flight(served):
-    service = Service()
-    ran = served(None, [rows(1, 1, 2, 1), rows(2, 1)], make_call=cached(service))
-    assert sorted(row for row, _ in service.calls) == [1, 2]
-    assert all(result == f"answer {row['id']}" for row, result in ran.outcomes)
-    assert (ran.counters.cache_hits, ran.counters.cache_misses) == (4, 2)
-
-
-def test_missing_keys_are_kept_too(served):
-    service = Service(None, None)
-    ran = served(None, [rows(1), rows(1)], make_call=cached(service), gap=10)
-    assert len(service.calls) == 1
-    assert [result for _, result in ran.outcomes] == [None, None]
-
-
-def test_failures_are_not_kept(served):
-    service = Service(ConnectionError())
-    ran = served(None, [rows(1), rows(1)], make_call=cached(service), gap=10, fallback=lambda row, cause: "none")
-    assert [result for _, result in ran.outcomes] == ["none", "answer 1"]
-
-
 def test_a_failure_is_shared_by_those_that_wait_for_it(served):
     service = Service(ConnectionError())
     ran = served(None, [rows(1, 1, 1)], make_call=cached(service), fallback=lambda row, cause: "none")
     assert len(service.calls) == 1
     assert [result for _, result in ran.outcomes] == ["none"] * 3
-
-
-def test_who_waits_for_a_call_that_ran_out_of_time_asks_again(served):
-    calls = []
-
-    async def service(key):
-        calls.append(key)
-        await asyncio.sleep(1000 if len(calls) == 1 else 1)
-        return "answer"
-
-    ran = served(
-        None,
-        [rows(1), rows(1)],
-        make_call=cached(service),
-        gap=3,
-        timeout=5,
-        fallback=lambda row, cause: "none",
-        linger=60,
-    )
-    assert sorted(result for _, result in ran.outcomes) == ["answer", "none"]
-
-
-def test_who_runs_out_of_time_waiting_for_an_answer_disturbs_nobody_else(served):
-    service = Service()
-
-    def make(counters):
-        attempt = Attempts(lambda row: service(row["id"]), counters, None, AsyncLimiter(1, 20), None)
-        return one_at_a_time(Cached(as_list(attempt), ["id"], {}, counters))
-
-    # the second call waits 20 seconds for the rate, off the clock; those that wait for its answer do not have so long
-    ran = served(None, [rows(0, 1, 1, 1)], make_call=make, timeout=5, fallback=lambda row, cause: "none")
-    assert sorted(result for _, result in ran.outcomes) == ["answer 0", "answer 1", "none", "none"]
-
-
-def test_answers_expire_and_the_least_used_go_first(served, virtually):
-    service = Service(seconds=0)
-
-    async def timed():
-        return TTLCache(2, 10, timer=asyncio.get_running_loop().time)
-
-    store = virtually(timed)
-    served(None, [rows(1), rows(1), rows(2), rows(3), rows(1)], make_call=cached(service, store), gap=0.1, capacity=1)
-    assert [row for row, _ in service.calls] == [1, 2, 3, 1]
-
-
-def test_a_call_of_several_rows_asks_only_for_what_is_missing(served):
-    calls = []
-
-    async def service(keys):
-        calls.append(keys)
-        return [f"answer {key}" for key in keys]
-
-    ran = served(None, [rows(1, 2, 1), rows(2, 3, 3)], make_call=cached(service, several=True), batch_size=3, gap=10)
-    assert calls == [(1, 2), (3,)]
-    assert [result for _, result in ran.outcomes] == [
-        "answer 1",
-        "answer 2",
-        "answer 1",
-        "answer 2",
-        "answer 3",
-        "answer 3",
-    ]
-
-
-# -- descriptions
 
 
 @pytest.mark.parametrize(
