@@ -42,7 +42,9 @@ def postgresql_and_spark() -> Iterator[tuple[Any, Any]]:
     from connectors.testing.child import session
     from connectors.testing.servers import PostgresServer
 
-    spark = session("local[2,4]", {"spark.jars.packages": DRIVER, "spark.driver.memory": "2g"})
+    # With the second compiler, which the tests do without: the ratios are those of users.
+    conf = {"spark.jars.packages": DRIVER, "spark.driver.memory": "2g", "spark.driver.extraJavaOptions": "-XX:+UseSerialGC"}
+    spark = session("local[2,4]", conf)
     with PostgresServer() as server:
         yield server, spark
         spark.stop()

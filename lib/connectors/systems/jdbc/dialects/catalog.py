@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -37,23 +39,29 @@ class SqlAlchemyDialect(Dialect):
         """Parameters of the SQLAlchemy URL."""
         return dict(self.address.more)
 
-    def inspected(self) -> Any:
+    @contextlib.contextmanager
+    def inspected(self) -> Iterator[Any]:
+        """What SQLAlchemy knows of the database, over one connection."""
         from sqlalchemy import exc, inspect
 
         try:
-            return inspect(self.engine())
+            made = self.engine().connect()
         except exc.DBAPIError as error:
             raise self.refused(error.orig) from None  # type: ignore[arg-type]
+        with made:
+            try:
+                yield inspect(made)
+            except exc.DBAPIError as error:
+                raise self.judge(error.orig) from None  # type: ignore[arg-type]
 
     def columns(self, connection: Connection, table: Table) -> list[Column]:
         from sqlalchemy import exc
 
         try:
-            found = self.inspected().get_columns(table.name, table.schema or None)
+            with self.inspected() as known:
+                found = known.get_columns(table.name, table.schema or None)
         except exc.NoSuchTableError:
             return []
-        except exc.DBAPIError as error:
-            raise self.judge(error.orig) from None  # type: ignore[arg-type]
         return [self._column(one) for one in found if not one.get("computed")]
 
     def _column(self, told: Any) -> Column:
@@ -66,14 +74,16 @@ class SqlAlchemyDialect(Dialect):
         return arrow_type(told)
 
     def unique_keys(self, connection: Connection, table: Table) -> list[frozenset[str]]:
-        inspected, where = self.inspected(), (table.name, table.schema or None)
-        primary = [inspected.get_pk_constraint(*where)["constrained_columns"]]
-        unique = [one["column_names"] for one in inspected.get_unique_constraints(*where)]
-        indexed = [one["column_names"] for one in inspected.get_indexes(*where) if one["unique"]]
+        where = table.name, table.schema or None
+        with self.inspected() as known:
+            primary = [known.get_pk_constraint(*where)["constrained_columns"]]
+            unique = [one["column_names"] for one in known.get_unique_constraints(*where)]
+            indexed = [one["column_names"] for one in known.get_indexes(*where) if one["unique"]]
         return [frozenset(columns) for columns in (*primary, *unique, *indexed) if columns and None not in columns]
 
     def tables(self, connection: Connection, schema: str, prefix: str) -> list[str]:
-        return [name for name in self.inspected().get_table_names(schema or None) if name.startswith(prefix)]
+        with self.inspected() as known:
+            return [name for name in known.get_table_names(schema or None) if name.startswith(prefix)]
 
 
 def arrow_type(told: Any) -> pa.DataType | None:
