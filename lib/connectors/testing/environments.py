@@ -9,8 +9,9 @@ the fixture ``environment`` then runs in each environment, with its session as `
 ``connect``  a Spark Connect server, a process of its own, whose Python has everything but this library
 ===========  ======================================================================================================
 
-``pytest --environment cluster`` (or ``all``, or several with commas) chooses; otherwise every case runs in ``local``, and
-elsewhere the cases marked ``essential`` of suites whose ``everywhere`` is true; the rest is marked ``soak``.
+``pytest --environment cluster`` (or ``all``, or several with commas) chooses. Otherwise suites whose ``everywhere`` is true run
+all cases in ``local`` and those marked ``essential`` elsewhere; other suites run in ``local`` only, without the cases marked
+``thorough``. All that is left out is marked ``soak``.
 Tests are ordered by environment, and one session at a time is alive: a session costs 10 to 20 seconds. With pytest-xdist
 (``-n 2 --dist loadgroup --no-loadscope-reorder``) the cases of a file stay in one process, and so does an environment, and
 all files of a folder that pytest's setting ``one_process`` names, so that their servers start once; cases marked ``long``
@@ -164,6 +165,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Checks the option, before anything runs."""
     config.addinivalue_line("markers", "essential: runs in every environment")
+    config.addinivalue_line("markers", "thorough: left out unless chosen, but for suites that run everywhere")
     config.addinivalue_line("markers", "long: begins before others where several processes share the work")
     config.addinivalue_line("markers", "environments(*names): the only environments in which a case makes sense")
     chosen(config)
@@ -191,8 +193,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if names:
         metafunc.parametrize("environment", [name for name in possible if name in names], indirect=True)
         return
-    everywhere = getattr(metafunc.cls, "everywhere", True) and metafunc.definition.get_closest_marker("essential")
-    params = [pytest.param(name, marks=() if name == LOCAL or everywhere else pytest.mark.soak) for name in possible]
+    everywhere = getattr(metafunc.cls, "everywhere", True)
+    marked = {mark.name for mark in metafunc.definition.iter_markers()}
+    always = {LOCAL} if everywhere or "thorough" not in marked else set()
+    if everywhere and "essential" in marked:
+        always.update(ENVIRONMENTS)
+    params = [pytest.param(name, marks=() if name in always else pytest.mark.soak) for name in possible]
     metafunc.parametrize("environment", params, indirect=True)
 
 

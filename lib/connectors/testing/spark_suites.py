@@ -32,7 +32,7 @@ class SparkSourceSuite:
 
     context: ClassVar[type[SourceContext]]
     everywhere: ClassVar[bool] = False
-    """Whether the essential cases always run in every environment, not only when they are chosen."""
+    """Whether all cases always run, and the essential ones in every environment, not only when they are chosen."""
 
     @pytest.fixture
     def spark(self, environment: Environment) -> Any:
@@ -72,7 +72,7 @@ class SparkSinkSuite:
 
     context: ClassVar[type[SinkContext]]
     everywhere: ClassVar[bool] = False
-    """Whether the essential cases always run in every environment, not only when they are chosen."""
+    """Whether all cases always run, and the essential ones in every environment, not only when they are chosen."""
 
     @pytest.fixture
     def spark(self, environment: Environment) -> Any:
@@ -101,6 +101,7 @@ class SparkSinkSuite:
         assert injector.struck() == 1
         self._expect(target)
 
+    @pytest.mark.thorough
     @pytest.mark.parametrize("point", [Point.COMMIT_BEFORE, Point.COMMIT_AFTER])
     def test_a_commit_that_raises_is_made_good_by_the_next_start(
         self, spark: Any, target: SinkContext, query: SparkQuery, point: Point
@@ -123,6 +124,7 @@ class SparkSinkSuite:
         query.run(spark)
         self._expect(target)
 
+    @pytest.mark.thorough
     def test_a_new_checkpoint_is_refused_with_the_way_out(
         self, spark: Any, target: SinkContext, query: SparkQuery
     ) -> None:
