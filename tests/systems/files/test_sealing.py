@@ -48,6 +48,8 @@ class Breaking:
                 raise Died
             done = change(*args)
             if self._left == 0:
+                if hasattr(done, "close"):  # a file, which the end of a process closes
+                    done.close()
                 raise Died
             self._left -= 1
             return done
