@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
 from connectors.core import Batch
-from connectors.systems.files import FilesSink
+from connectors.core.planning import INITIAL, Planner
+from connectors.core.reading import read_slice
+from connectors.systems.files import FilesSink, FilesSource
 
 from .. import batches
 from ..reference_contexts import FilesContext
@@ -53,3 +56,28 @@ def visible(folder: Path) -> list[Path]:
 def read(folder: Path) -> list[Any]:
     """The numbers that a reader of a Parquet folder sees, sorted."""
     return sorted(row["id"] for row in FilesContext(folder).rows())
+
+
+def days_read_once(path: str, options: Mapping[str, Any]) -> FilesSource:
+    """Writes a file into each of three folders below ``path``, and reads two of them, once; the source that did."""
+    for number in range(3):
+        write(FilesSink.of({**options, "path": f"{path}/day={number}"}), 0, rows(number))  # type: ignore[arg-type]
+    source = FilesSource.of({**options, "path": f"{path}/day=[01]"}, streaming=True)
+    planner = Planner(source)
+    first = planner.latest(INITIAL)
+    schema = pa.schema([("id", pa.int64()), ("day", pa.int32())])
+    batches = (batch for part in planner.slices(INITIAL, first) for batch in read_slice(source, part, schema))
+    found = [row for batch in batches for row in batch.to_pylist()]
+    assert sorted(found, key=lambda row: row["id"]) == [{"id": 0, "day": 0}, {"id": 1, "day": 1}]
+    assert planner.latest(first) == first
+    return source  # type: ignore[return-value]
+
+
+def swept(folder: Any, put: Callable[[str, bytes], None], everything: Callable[[], list[str]]) -> None:
+    """Old staging goes, that of a live batch stays."""
+    for attempt in ("old-1", "live-1"):
+        put(f"{folder.begin(attempt)}/rows", b"")
+    folder.sweep(3600, frozenset())
+    assert len(everything()) == 2
+    folder.sweep(-1, frozenset({"live"}))
+    assert everything() == [f"{folder.begin('live-1')}/rows"]

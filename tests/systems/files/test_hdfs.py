@@ -9,13 +9,10 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from connectors.core import Batch, Fatal, Misconfigured, Transient
 from connectors.core.commit import Commit
-from connectors.core.planning import Planner
-from connectors.core.reading import read_slice
 from connectors.core.writing import stage
 from connectors.spark.session import hadoop_client
 from connectors.systems.files import FilesSink, FilesSource
@@ -25,7 +22,7 @@ from connectors.systems.files.webhdfs import WebHdfs
 from connectors.testing.servers import HdfsServer
 
 from ...servers import required
-from .helpers import rows
+from .helpers import days_read_once, rows, swept
 
 pytestmark = pytest.mark.server
 
@@ -222,13 +219,7 @@ class TestPublication:
         assert at.all() == ["part-0"]
 
     def test_old_staging_is_swept_but_not_that_of_a_live_batch(self, target: Target) -> None:
-        folder = target.folder()
-        for attempt in ("old-1", "live-1"):
-            target.put(f"{folder.begin(attempt)}/rows", b"")
-        folder.sweep(3600, frozenset())
-        assert len(target.all()) == 2
-        folder.sweep(-1, frozenset({"live"}))
-        assert target.all() == [f"{folder.begin('live-1')}/rows"]
+        swept(target.folder(), target.put, target.all)
 
     def test_files_are_listed_without_hidden_ones_at_any_depth(self, target: Target) -> None:
         for name in ("a/1", "a/day=2/2", "a/_SUCCESS", "a/.x/3", "b"):
@@ -289,19 +280,7 @@ class TestSource:
     @pytest.mark.parametrize("kind", ["parquet", "json", "avro", "orc"])
     def test_files_in_folders_of_hdfs_are_read_once(self, kind: str) -> None:
         at = Target()
-        for number in range(3):
-            made = FilesSink.of(at.options(path=f"{at.path}/day={number}", fileFormat=kind))
-            batch = Batch(made.sink_id(), "q", 0)
-            Commit(made).finish(batch, [stage(made, batch, rows(number).schema, 0, iter([rows(number)]))])
-        options = at.options(path=f"{at.path}/day=[01]", fileFormat=kind)
-        source = FilesSource.of(options, streaming=True)
-        planner = Planner(source)
-        first = planner.latest({"v": 1, "phase": "initial"})
-        parts = planner.slices({"v": 1, "phase": "initial"}, first)
-        schema = pa.schema([("id", pa.int64()), ("day", pa.int32())])
-        found = [row for part in parts for batch in read_slice(source, part, schema) for row in batch.to_pylist()]
-        assert sorted(found, key=lambda row: row["id"]) == [{"id": 0, "day": 0}, {"id": 1, "day": 1}]
-        assert planner.latest(first) == first
+        source = days_read_once(at.path, at.options(fileFormat=kind))
         if kind != "json":
             assert source.schema == "`id` bigint, `name` string, `day` string"
 

@@ -6,22 +6,18 @@ import json
 import uuid
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from connectors.core import Batch, Fatal, Misconfigured, Transient
 from connectors.core.commit import Commit
-from connectors.core.planning import Planner
-from connectors.core.reading import read_slice
-from connectors.core.writing import stage
-from connectors.systems.files import FilesSink, FilesSource
+from connectors.systems.files import FilesSink
 from connectors.systems.files import s3 as module
 from connectors.systems.files.s3 import S3, S3Folder, S3Store
 from connectors.systems.files.storage import spark_options
 from connectors.testing.servers import MotoServer
 
 from ...servers import required
-from .helpers import rows
+from .helpers import days_read_once, swept
 
 
 class Bucket:
@@ -166,13 +162,7 @@ class TestPublication:
             assert bucket.get(name) == data
 
     def test_old_staging_is_swept_but_not_that_of_a_live_batch(self, bucket: Bucket) -> None:
-        folder = bucket.folder()
-        for attempt in ("old-1", "live-1"):
-            bucket.put(f"{folder.begin(attempt)}/rows", b"")
-        folder.sweep(3600, frozenset())
-        assert len(bucket.keys()) == 2
-        folder.sweep(-1, frozenset({"live"}))
-        assert bucket.keys() == [f"{folder.begin('live-1')}/rows"]
+        swept(bucket.folder(), bucket.put, bucket.keys)
 
 
 class TestErrors:
@@ -207,7 +197,6 @@ class TestErrors:
         assert all(any(word in key for word in ("secret", "token", "access.key")) for key in hidden)
         assert spark_options(bucket.path, {}) == {}
 
-
     def test_a_secret_may_be_a_reference_and_is_not_shown(self, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("SECRET_AWS_KEY", "very secret")
         options = {"path": "s3://no-such-bucket/x", "storageOptions": {**bucket.storage, "secret": "{{secrets/aws/key}}"}}
@@ -223,16 +212,5 @@ class TestErrors:
 
 class TestSource:
     def test_files_in_folders_of_a_bucket_are_read_once(self, bucket: Bucket) -> None:
-        for number in range(3):
-            made = FilesSink.of({**bucket.options(), "path": f"{bucket.path}/day={number}"})
-            batch = Batch(made.sink_id(), "q", 0)
-            Commit(made).finish(batch, [stage(made, batch, rows(number).schema, 0, iter([rows(number)]))])
-        source = FilesSource.of({**bucket.options(), "path": f"{bucket.path}/day=[01]"}, streaming=True)
-        planner = Planner(source)
-        first = planner.latest({"v": 1, "phase": "initial"})
-        parts = planner.slices({"v": 1, "phase": "initial"}, first)
-        schema = pa.schema([("id", pa.int64()), ("day", pa.int32())])
-        found = [row for part in parts for batch in read_slice(source, part, schema) for row in batch.to_pylist()]
-        assert sorted(found, key=lambda row: row["id"]) == [{"id": 0, "day": 0}, {"id": 1, "day": 1}]
-        assert planner.latest(first) == first
+        source = days_read_once(bucket.path, bucket.options())
         assert source.schema == "`id` bigint, `name` string, `day` string"
