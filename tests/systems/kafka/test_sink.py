@@ -83,6 +83,19 @@ def test_workers_that_write_in_turns_take_over_from_each_other_without_an_error(
     assert target.values() == ["v1", "v2", "v3", "v4", "v5"]
 
 
+def test_sessions_that_nobody_has_used_for_longest_are_closed(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that writes for many queries has room for so many clients; one with an open transaction stays."""
+    monkeypatch.setattr(sessions, "_MOST_AT_REST", 2)
+    forget_sessions()
+    addresses = [target.sink(transactionalIdPrefix=f"{target.topic}-{number}").address() for number in range(5)]
+    writing = session(addresses[0])
+    writing.begin(writing.books(0)[0])
+    for address in (*addresses[1:4], addresses[2], addresses[4]):
+        session(address)
+    assert [address for _, address in sessions._open] == [addresses[0], addresses[2], addresses[4]]
+    writing.commit(Book().with_entry(Entry("query", 0, 0)))
+
+
 def test_a_batch_that_is_there_is_not_sent_again_by_who_comes_late(target: Target) -> None:
     """The late one has passed the check before its batch, and opens its session after the other has committed."""
     target.write(rows(1), TEXT)

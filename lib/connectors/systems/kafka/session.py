@@ -28,19 +28,32 @@ _STEP: Final = 5.0
 _GRACE: Final = 3.0
 """Seconds beyond those that the client was given, after which it is not going to return."""
 _CONNECTING: Final = 1.0
+_MOST_AT_REST: Final = 64
+"""Sessions that are kept; each has two clients with threads of their own, and a process has room for 1,024 clients."""
 _log = logging.getLogger("connectors.kafka")
 
 
 _open: dict[tuple[int, Address], Session] = {}
-"""By process: a client does not live on in a forked one, and must not even be closed there."""
+"""By process: a client does not live on in a forked one, and must not even be closed there. Last used, last in order."""
+_lock = threading.Lock()
 
 
 def session(address: Address) -> Session:
     """The session of this process; made when there is none."""
     key = (os.getpid(), address)
-    if key not in _open:
-        _open[key] = Session(address)
-    return _open[key]
+    with _lock:
+        found = _open.pop(key, None)
+        if found is not None:
+            _open[key] = found
+            return found
+    made = Session(address)
+    with _lock:
+        _open[key] = made
+        resting = [one for (process, _), one in _open.items() if process == key[0] and not one.in_transaction]
+        unused = resting[:-_MOST_AT_REST]
+    for one in unused:
+        one.close()
+    return made
 
 
 def is_kept(address: Address) -> bool:
@@ -74,6 +87,7 @@ class Session:
     def __init__(self, address: Address) -> None:
         self.address = address
         self.began = 0.0
+        self.in_transaction = False
         self._told: list[tuple[str, str]] = []
         config = dict(address.config)
         self.topics = Topics(config)
@@ -106,6 +120,7 @@ class Session:
         """Opens a transaction. ``book`` is what the ledger has: writing it again shows, before any record is sent, whether
         somebody else has taken over since (:class:`~.client_errors.Fenced`)."""
         self.began = time.monotonic()
+        self.in_transaction = True
         self.producer.begin_transaction()
         self._add(book)
 
@@ -115,6 +130,7 @@ class Session:
         self.producer.produce(to.ledger, book.text(), to.key(to.place), partition=to.partition)
         self._add(book)
         self._until(self.producer.commit_transaction, "the transaction cannot be committed")
+        self.in_transaction = False
         self._warn_of_time()
 
     def _add(self, book: Book) -> None:
@@ -147,12 +163,23 @@ class Session:
 
     def give_up(self) -> None:
         """Ends the open transaction, if that is still ours, so that readers do not wait for it; then forgets the session."""
-        _open.pop((os.getpid(), self.address), None)
+        self._forget()
         with contextlib.suppress(Exception):
             self.producer.purge(in_flight=False)
             self.producer.abort_transaction(_STEP)
+        self.close()
+
+    def close(self) -> None:
+        """Forgets the session, in which nothing is open."""
+        self._forget()
         with contextlib.suppress(Exception):
             self._consumer.close()
+
+    def _forget(self) -> None:
+        key = (os.getpid(), self.address)
+        with _lock:
+            if _open.get(key) is self:
+                del _open[key]
 
     def _until(self, call: Callable[[float], Any], what: str) -> None:
         """``call`` again as long as the client says that it may go on, and our patience lasts."""
