@@ -90,9 +90,11 @@ def test_sessions_that_nobody_has_used_for_longest_are_closed(target: Target, mo
     addresses = [target.sink(transactionalIdPrefix=f"{target.topic}-{number}").address() for number in range(5)]
     writing = session(addresses[0])
     writing.begin(writing.books(0)[0])
-    for address in (*addresses[1:4], addresses[2], addresses[4]):
+    unused = session(addresses[1])
+    for address in (*addresses[2:4], addresses[2], addresses[4]):
         session(address)
     assert [address for _, address in sessions._open] == [addresses[0], addresses[2], addresses[4]]
+    assert not hasattr(unused, "producer")
     writing.commit(Book().with_entry(Entry("query", 0, 0)))
 
 

@@ -174,6 +174,8 @@ class Session:
         self._forget()
         with contextlib.suppress(Exception):
             self._consumer.close()
+        for client_of_ours in ("producer", "_consumer", "_ledger"):  # they call back into this session, which keeps them alive
+            self.__dict__.pop(client_of_ours, None)
 
     def _forget(self) -> None:
         key = (os.getpid(), self.address)
