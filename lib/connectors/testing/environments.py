@@ -257,7 +257,7 @@ def _subject(request: pytest.FixtureRequest) -> str:
         name: str = request.node.originalname
         return name.removeprefix("test_").replace("_", " ")
     side = "source" if hasattr(context, "source") else "sink"
-    carrier = request.node.callspec.params.get("query", "format")
+    carrier = request.node.callspec.params.get("carrier", "format")
     return f"{getattr(context, side).name}, {side}" + (f", {carrier}" if side == "sink" else "")
 
 

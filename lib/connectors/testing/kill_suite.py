@@ -9,11 +9,9 @@ Inherit it alone for many more schedules of kills::
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import random
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
@@ -21,13 +19,13 @@ import pytest
 
 from .contexts import SinkContext
 from .engine import in_a_child
+from .sink_cases import SinkCases
 from .sink_writing import ROWS, Writing
 
 
-class KillSuite:
+class KillSuite(SinkCases):
     """The cases. A subclass sets ``context``; each of ``seeds`` is a schedule of up to three kills for each carrier."""
 
-    context: ClassVar[type[SinkContext]]
     seeds: ClassVar[int] = 12
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
@@ -36,17 +34,8 @@ class KillSuite:
             metafunc.parametrize("seed", range(self.seeds))
 
     @pytest.fixture
-    def target(self, tmp_path: Path) -> Iterator[SinkContext]:
-        made = self.context(tmp_path / "target")
-        made.folder.mkdir()
-        with contextlib.closing(made):
-            yield made
-
-    @pytest.fixture(params=["foreach_batch", "format"])
-    def writing(self, target: SinkContext, tmp_path: Path, request: pytest.FixtureRequest) -> Writing:
-        if request.param not in target.carriers:
-            pytest.skip(f"not a carrier of {target.sink.name}")
-        return Writing(target, tmp_path, request.param)
+    def writing(self, target: SinkContext, tmp_path: Path, carrier: str) -> Writing:
+        return Writing(target, tmp_path, carrier)
 
     def test_a_killed_run_is_finished_by_the_next_ones(self, writing: Writing, seed: int) -> None:
         chance = random.Random(f"{self.context.__name__} {writing.carrier} {seed}")

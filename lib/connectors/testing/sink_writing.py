@@ -52,7 +52,7 @@ class Writing:
             tasks=tasks,
         )
 
-    def expect(self, last: int = ROWS, first: int = 1, **more: bool) -> None:
+    def expect(self, last: int = ROWS, first: int = 1) -> None:
         """The target holds the rows ``first`` to ``last``, as often as its guarantee says."""
         repeats = self.target.guarantee is Guarantee.AT_LEAST_ONCE
         expected = [self.target.row(number) for number in range(first, last + 1)]

@@ -22,6 +22,7 @@ from .compare import same_records
 from .contexts import SinkContext, SourceContext
 from .environments import Environment
 from .faults import FailureInjector, Point
+from .sink_cases import SinkCases
 from .spark_query import SparkQuery
 
 ROWS, BATCH, COUNT = 30, 10, 50
@@ -67,10 +68,9 @@ class SparkSourceSuite:
         writer.option("checkpointLocation", str(folder / "checkpoint")).start(str(folder / "out")).awaitTermination()
 
 
-class SparkSinkSuite:
+class SparkSinkSuite(SinkCases):
     """The cases of a sink on Spark. A subclass sets ``context``. Kills of a driver are in :mod:`connectors.testing.kills`."""
 
-    context: ClassVar[type[SinkContext]]
     everywhere: ClassVar[bool] = False
     """Whether all cases always run, and the essential ones in every environment, not only when they are chosen."""
 
@@ -79,17 +79,8 @@ class SparkSinkSuite:
         return environment.spark
 
     @pytest.fixture
-    def target(self, tmp_path: Path) -> Iterator[SinkContext]:
-        made = self.context(tmp_path / "target")
-        made.folder.mkdir()
-        with contextlib.closing(made):
-            yield made
-
-    @pytest.fixture(params=["foreach_batch", "format"])
-    def query(self, target: SinkContext, tmp_path: Path, request: pytest.FixtureRequest) -> SparkQuery:
-        if request.param not in target.carriers:
-            pytest.skip(f"not a carrier of {target.sink.name}")
-        return spark_query(target, tmp_path, request.param)
+    def query(self, target: SinkContext, tmp_path: Path, carrier: str) -> SparkQuery:
+        return spark_query(target, tmp_path, carrier)
 
     @pytest.mark.essential
     def test_a_stream_writes_every_row_through_faults_of_tasks(

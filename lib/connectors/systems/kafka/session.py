@@ -11,6 +11,7 @@ import logging
 import os
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -33,7 +34,7 @@ _MOST_AT_REST: Final = 64
 _log = logging.getLogger("connectors.kafka")
 
 
-_open: dict[tuple[int, Address], Session] = {}
+_open: OrderedDict[tuple[int, Address], Session] = OrderedDict()
 """By process: a client does not live on in a forked one, and must not even be closed there. Last used, last in order."""
 _lock = threading.Lock()
 
@@ -42,10 +43,9 @@ def session(address: Address) -> Session:
     """The session of this process; made when there is none."""
     key = (os.getpid(), address)
     with _lock:
-        found = _open.pop(key, None)
-        if found is not None:
-            _open[key] = found
-            return found
+        if key in _open:
+            _open.move_to_end(key)
+            return _open[key]
     made = Session(address)
     with _lock:
         _open[key] = made
@@ -174,8 +174,8 @@ class Session:
         self._forget()
         with contextlib.suppress(Exception):
             self._consumer.close()
-        for client_of_ours in ("producer", "_consumer", "_ledger"):  # they call back into this session, which keeps them alive
-            self.__dict__.pop(client_of_ours, None)
+        for held in ("producer", "_consumer", "_ledger"):  # they call back into this session: a circle, which would live on
+            self.__dict__.pop(held, None)
 
     def _forget(self) -> None:
         key = (os.getpid(), self.address)
