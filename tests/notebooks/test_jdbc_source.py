@@ -13,7 +13,7 @@ from tests.delta_log import delta
 
 from .quickstart import run
 
-DAYS, ORDERS = 4, 40
+DAYS, ORDERS = 2, 40
 
 
 @pytest.mark.long

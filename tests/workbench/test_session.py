@@ -99,7 +99,7 @@ def test_nothing_is_left_in_the_current_folder(told: dict[str, Any]) -> None:
 
 
 def test_the_console_stays_quiet(told: dict[str, Any]) -> None:
-    allowed = ("Using incubator modules", "Fetching io.delta")
+    allowed = ("Using incubator modules", "Fetching io.delta", "JDK_JAVA_OPTIONS")
     assert [line for line in told["stderr"].splitlines() if not any(text in line for text in allowed)] == []
 
 
