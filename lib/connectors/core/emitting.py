@@ -15,7 +15,8 @@ from .state import dumps
 
 
 class FormatEmitter(RecordEmitter):
-    """Decodes the column ``value``, and ``key`` where records have keys. ``position`` names the columns that say where one was.
+    """Decodes the columns ``value`` and ``key``, those of them that ``schema`` has; ``position`` names the columns that say
+    where a record was.
 
     A record of which the key or the value is bad is one dead letter, with the bytes of the value.
     """
@@ -23,7 +24,8 @@ class FormatEmitter(RecordEmitter):
     def __init__(self, source: str, values: Values, schema: pa.Schema, position: Sequence[str]) -> None:
         self.source = source
         self.errors = values["errors"]
-        self.formats = {side: format_of(values, schema.field(side).type, side) for side in sides(values)}
+        wanted = [side for side in sides(values) if side in schema.names]
+        self.formats = {side: format_of(values, schema.field(side).type, side) for side in wanted}
         self.schema = schema
         self.position = tuple(position)
         self.letters = SourceLetters(source, values["deadLetterPath"]) if self.errors == "deadLetter" else None
@@ -37,7 +39,7 @@ class FormatEmitter(RecordEmitter):
 
     def _bad(self, decoded: Mapping[Side, Decoded]) -> Sequence[BadRecord]:
         """Every bad record once; where there are keys, its error says which of the two is bad."""
-        if len(decoded) == 1:
+        if list(decoded) == ["value"]:
             return decoded["value"].bad
         errors: dict[int, list[str]] = {}
         for side, one in decoded.items():

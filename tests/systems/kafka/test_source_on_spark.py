@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
+
+import pytest
+from pyspark.errors import StreamingQueryException
 
 from connectors.testing.compare import same_records
 from connectors.testing.spark_suites import SparkSourceSuite
@@ -71,3 +76,51 @@ def test_the_column_that_a_schema_names_is_the_only_one_made(environment: Any) -
     topic.send([b"a", b"b"])
     frame = environment.spark.read.format("connectors.kafka").schema("value binary").options(**topic.options()).load()
     assert [bytes(row.value) for row in frame.collect()] == [b"a", b"b"]
+
+
+@pytest.mark.parametrize(("columns", "expected"), [("value string", ["v"]), ("key string", ["k"]), ("offset bigint", [0])])
+def test_columns_that_a_schema_leaves_out_are_not_decoded(environment: Any, columns: str, expected: list[Any]) -> None:
+    topic = Topic(1)
+    topic.send([b"v"], key=b"k")
+    options = topic.options(**{"key.format": "string", "value.format": "string"})
+    frame = environment.spark.read.format("connectors.kafka").schema(columns).options(**options).load()
+    assert [row[0] for row in frame.collect()] == expected
+
+
+@pytest.mark.parametrize("fail", [True, False])
+def test_a_topic_that_is_made_anew_stops_a_running_query_or_is_read_from_its_begin(
+    spark: Any, tmp_path: Path, fail: bool
+) -> None:
+    topic = Topic(1)
+    topic.send([b"a", b"b"])
+    options = topic.options(**{"value.format": "string", "failOnDataLoss": str(fail).lower(), "discoveryInterval": "1h"})
+    rows = spark.readStream.format("connectors.kafka").schema("value string").options(**options).load()
+    writer = rows.writeStream.format("json").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = writer.trigger(processingTime="100 milliseconds").start(str(tmp_path / "out"))
+    try:
+        _wait(query, tmp_path, ["a", "b"])
+        topic.delete()
+        topic.create()
+        topic.send([b"c", b"d", b"e"])
+        if fail:
+            with pytest.raises(StreamingQueryException, match="deleted and made anew"):
+                query.awaitTermination(60)
+            assert _written(tmp_path) == ["a", "b"]
+        else:
+            _wait(query, tmp_path, ["a", "b", "c", "d", "e"])
+    finally:
+        query.stop()
+
+
+def _wait(query: Any, folder: Path, expected: list[str]) -> None:
+    until = time.monotonic() + 60
+    while query.isActive and _written(folder) != expected and time.monotonic() < until:
+        time.sleep(0.1)
+    assert _written(folder) == expected, str(query.exception())
+
+
+def _written(folder: Path) -> list[str]:
+    """What committed batches have written, each row as often as it is there."""
+    done = len([file for file in (folder / "checkpoint" / "commits").glob("*") if file.name.isdigit()])
+    files = (folder / "out").glob("part-*.json") if done else ()
+    return sorted(json.loads(line)["value"] for file in files for line in file.read_text().splitlines())
