@@ -123,12 +123,12 @@ def test_the_plain_client_has_consumers_of_its_own() -> None:
     topic.send([b"a"])
     with_headers = pa.schema([("value", pa.binary()), ("headers", HEADERS)])
     for _ in range(2):
-        consumers.close_all()
+        consumers.RESTING.close_all()
         assert [row["value"] for row in _read(topic)] == [b"a"]
-        (by_functions,) = consumers._idle
+        (by_functions,) = consumers.RESTING.items()
         assert Query(topic.options(), schema=with_headers).values() == [b"a"]
-        assert len(consumers._idle) == 2
-        assert by_functions in consumers._idle
+        assert len(consumers.RESTING.items()) == 2
+        assert by_functions in consumers.RESTING.items()
 
 
 UNFIT: list[tuple[str, Any]] = [

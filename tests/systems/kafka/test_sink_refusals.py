@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from connectors.core import Guarantee, Misconfigured
+from connectors.core import Misconfigured
 
 from .sink_target import TEXT, Target, rows
 
@@ -67,10 +67,3 @@ def test_what_cannot_work_is_refused_by_the_name_of_its_option(
     with pytest.raises(Misconfigured) as wrong:
         target.sink(**options)
     assert option in {problem.option for problem in wrong.value.problems}
-
-
-def test_a_sink_without_a_prefix_is_at_least_once(target: Target) -> None:
-    sink = target.sink(transactionalIdPrefix=None, stagingLocation=None)
-    assert sink.guarantee() is Guarantee.AT_LEAST_ONCE
-    target.write(rows(1, 2), TEXT, transactionalIdPrefix=None, stagingLocation=None)
-    assert target.values() == ["v1", "v2"]

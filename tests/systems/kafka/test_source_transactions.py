@@ -72,10 +72,10 @@ def test_a_range_that_ends_inside_an_aborted_run_ends(followed: bool) -> None:
 def test_a_consumer_is_kept_for_the_next_task() -> None:
     topic = Topic(1)
     topic.send([b"a"])
-    consumers.close_all()
+    consumers.RESTING.close_all()
     query = Query(topic.options())
     query.values()
-    (kept,) = consumers._idle
+    (kept,) = consumers.RESTING.items()
     topic.send([b"b"])
     assert query.values() == [b"b"]
-    assert consumers._idle == [kept]
+    assert consumers.RESTING.items() == [kept]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import queue
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
@@ -14,8 +18,12 @@ from .connection import Connection
 from .dialects import Dialect, Table
 from .dialects.postgresql import PostgreSql
 
-LOADED_AT_ONCE = 4 << 20
-"""Bytes of rows that a writer collects before it loads them; as many again may be on their way into the database."""
+LOADED_AT_ONCE = 1 << 20
+"""Bytes of rows that a writer collects before it loads them; some more may be on their way into the database."""
+_WAITING: Final = 2
+"""Loads that a COPY has not taken yet."""
+_LOOK: Final = 0.1
+"""Seconds between looks at a statement that takes nothing."""
 _ROWS = 10_000
 
 
@@ -72,35 +80,93 @@ class CopyLoader(Loader):
 
     def __init__(self, dialect: PostgreSql) -> None:
         self._connection = AdbcConnection(dialect, dialect.settings(), autocommit=False)
-        self._thread = ThreadPoolExecutor(1)
-        self._loading: Future[None] | None = None
+        self._copy: _Copy | None = None
 
     @property
     def connection(self) -> AdbcConnection:
-        loading, self._loading = self._loading, None
-        if loading is not None:
-            loading.result()
+        self._end()
         return self._connection
 
     def begin(self, statement: str = "") -> None:
         """One is always open."""
 
     def load(self, table: Table, rows: pa.Table, *, temporary: bool = False) -> None:
-        self.connection.spoilt = True
-        self._loading = self._thread.submit(self._copy, table, rows, temporary)
+        self._connection.spoilt = True
+        into = _Into(table, rows.schema, temporary)
+        if self._copy is None or self._copy.into != into:
+            self._end()
+            self._copy = _Copy(self._connection, into)
+        self._copy.put(rows)
 
     def prepare(self, statements: Sequence[str]) -> None:
         super().prepare(statements)
         self._connection.commit()  # of nothing: it lets the driver begin another one
 
     def close(self) -> None:
-        self._thread.shutdown()  # an error of the last load is that of a task that has another one already
+        if self._copy is not None:
+            self._copy.give_up()
         self._connection.close()
 
-    def _copy(self, table: Table, rows: pa.Table, temporary: bool) -> None:
+    def _end(self) -> None:
+        copy, self._copy = self._copy, None
+        if copy is not None:
+            copy.end()
+
+
+class _Into(NamedTuple):
+    table: Table
+    schema: pa.Schema
+    temporary: bool
+
+
+class _Copy:
+    """One statement in a thread, which takes rows until it is told of their end."""
+
+    def __init__(self, connection: AdbcConnection, into: _Into) -> None:
+        self.into = into
+        self._connection = connection
+        self._rows: queue.Queue[pa.Table | None] = queue.Queue(_WAITING)
+        self._given_up = False
+        self._done: Future[None] = Future()
+        threading.Thread(target=self._run, name="connectors-copy", daemon=True).start()
+
+    def put(self, rows: pa.Table | None) -> None:
+        """Waits while the database is behind. Raises what the statement has raised."""
+        while True:
+            if self._done.done():
+                self._done.result()
+            with contextlib.suppress(queue.Full):
+                self._rows.put(rows, timeout=_LOOK)
+                return
+
+    def end(self) -> None:
+        """Returns when all rows are in the database."""
+        self.put(None)
+        self._done.result()
+
+    def give_up(self) -> None:
+        """Ends the statement with an error, which nobody needs: the task has one already."""
+        self._given_up = True
+        with contextlib.suppress(Exception):
+            self.end()
+
+    def _run(self) -> None:
+        table = self.into.table
         more = {"db_schema_name": table.schema} if table.schema else {}
-        with self._connection.judged(), self._connection.raw.cursor() as cursor:
-            cursor.adbc_ingest(table.name, rows, mode="append", temporary=temporary, **more)
+        rows = pa.RecordBatchReader.from_batches(self.into.schema, self._batches())
+        try:
+            with self._connection.judged(), self._connection.raw.cursor() as cursor:
+                cursor.adbc_ingest(table.name, rows, mode="append", temporary=self.into.temporary, **more)
+        except BaseException as error:
+            self._done.set_exception(error)
+        else:
+            self._done.set_result(None)
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        while (rows := self._rows.get()) is not None:
+            yield from rows.to_batches()
+        if self._given_up:
+            raise InterruptedError("the rows are given up")
 
 
 class RowLoader(Loader):

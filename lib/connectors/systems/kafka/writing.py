@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -12,17 +12,19 @@ from ...core.arrow_stage import ArrowStage
 from ...core.errors import Transient
 from ...core.rejects import Rejects
 from ...core.sink import Batch, Committable, SinkWriter
+from ...core.state import digest, dumps
 from .client import producer_config
 from .client_errors import explained
 from .failures import client
 from .producing import Feeder
 from .records import Serializer
+from .resting import Resting
 from .topics import Topics
 
 if TYPE_CHECKING:
     from .sink import KafkaSink
 
-_STEP = 5.0
+_STEP: Final = 5.0
 
 
 class StagingWriter(SinkWriter):
@@ -57,6 +59,7 @@ class SendingWriter(SinkWriter):
         self.rejects: Rejects = sink.rejects(batch)
         self.sender = sender(sink)
         self.rows = 0
+        self._arrived = False
 
     def write(self, batch: pa.RecordBatch) -> None:
         with self.sender.guarded():
@@ -65,27 +68,28 @@ class SendingWriter(SinkWriter):
     def prepare(self) -> Committable:
         with self.sender.guarded():
             self.sender.flush()
+        self._arrived = True
         return Committable(self.rows)
 
     def abort(self) -> None:
+        self._arrived = False
         self.sender.give_up()
 
-
-_senders: dict[tuple[int, str], Sender] = {}
+    def close(self) -> None:
+        if self._arrived:
+            self.sender.rest()
 
 
 def sender(sink: KafkaSink) -> Sender:
-    """The sender of this process; kept between tasks."""
-    key = (os.getpid(), repr(sorted(sink.config().items())) + str(sink.values["topic"]))
-    if key not in _senders:
-        _senders[key] = Sender(sink, key)
-    return _senders[key]
+    """One that this process has from an earlier task, or a new one; its taker's alone."""
+    key = digest(dumps([sink.config(), sink.values["topic"]]))
+    return RESTING.take(key) or Sender(sink, key)
 
 
 class Sender:
     """An idempotent producer without transactions."""
 
-    def __init__(self, sink: KafkaSink, key: tuple[int, str]) -> None:
+    def __init__(self, sink: KafkaSink, key: str) -> None:
         self._key = key
         self._told: list[tuple[str, str]] = []
         self._patience = sink.patience()
@@ -96,7 +100,7 @@ class Sender:
             self.producer: Any = client().Producer(made)
         except client().KafkaException as error:
             raise explained(error, "the client refuses the options") from None
-        self.feeder = Feeder(self.producer, made, Topics(config), sink.values["topic"], self._patience)
+        self.feeder: Any = Feeder(self.producer, made, Topics(config), sink.values["topic"], self._patience)
         self._failed = ""
 
     def flush(self) -> None:
@@ -107,7 +111,8 @@ class Sender:
             raise Transient(f"records did not arrive: {self._failed}")
 
     @contextlib.contextmanager
-    def guarded(self) -> Any:
+    def guarded(self) -> Iterator[None]:
+        """An error inside is raised as one of ours, and nothing is sent any more."""
         try:
             yield
         except client().KafkaException as error:
@@ -117,10 +122,18 @@ class Sender:
             self.give_up()
             raise
 
+    def rest(self) -> None:
+        """Waits for the next task; everything must have arrived."""
+        RESTING.give_back(self._key, self)
+
     def give_up(self) -> None:
-        _senders.pop(self._key, None)
-        with contextlib.suppress(Exception):
-            self.producer.purge()
+        if self.producer is not None:
+            with contextlib.suppress(Exception):
+                self.producer.purge()
+            self.close()
+
+    def close(self) -> None:
+        self.producer = self.feeder = None  # it calls back into this sender: a circle, which would live on
 
     def _heard(self, error: Any) -> None:
         self._told = [*self._told[-20:], (error.name(), error.str())]
@@ -129,3 +142,6 @@ class Sender:
         if error is not None:
             self._failed = error.str()
             self._heard(error)
+
+
+RESTING: Final = Resting(Sender.close)
