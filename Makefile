@@ -13,6 +13,8 @@ UV = $(BIN)/uv pip install --quiet --python $(BIN)/python
 READY := $(VENV)/.ready$(if $(filter wheel,$(JAVA)),-with-java)
 
 export JAVA
+# Spark starts Python again and again: what it has compiled is kept, also where the environment says otherwise.
+unexport PYTHONDONTWRITEBYTECODE
 .PHONY: setup run test soak check bench lab clean
 .DEFAULT_GOAL := setup
 

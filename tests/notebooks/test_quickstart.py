@@ -14,7 +14,7 @@ from .quickstart import DAMAGE, data, results, run_job
 
 pytestmark = pytest.mark.long
 
-ROWS = 20_000
+ROWS = 12_000
 
 
 @pytest.fixture(scope="module")

@@ -97,7 +97,7 @@ SOME: Pipelines = {
     name: pipeline
     for pipelines in SYSTEMS.values()
     for name, pipeline in pipelines.items()
-    if name in ("rolling files", "PostgreSQL, prepared", "Kafka by foreach_batch", "copy of Kafka", "search")
+    if name in ("PostgreSQL, prepared", "Kafka by foreach_batch", "copy of Kafka")
 }
 """What ``make test`` kills: each query makes a driver some seconds longer."""
 
