@@ -35,7 +35,7 @@ class Finding:
 def examine(fetch: bool = False) -> list[Finding]:
     """Everything that a local run needs; ``fetch`` gets what is not here yet: Delta's jars, the archive of classes."""
     packages = (_package(name) for name in _PACKAGES)
-    return [_python(), *packages, _java(), _delta(fetch), _classes(fetch), _cache(), *_programs()]
+    return [_python(), *packages, _java(), _delta(fetch), _classes(fetch), _bytecode(), _cache(), *_programs()]
 
 
 def _python() -> Finding:
@@ -72,6 +72,11 @@ def _classes(fetch: bool) -> Finding:
     except Misconfigured:  # no Java, as told above
         there = False
     return Finding(name, there, "there" if there else text, optional=True)
+
+
+def _bytecode() -> Finding:
+    text = "PYTHONDONTWRITEBYTECODE is set: each Python that Spark starts compiles all that it imports anew; unset it"
+    return Finding("compiled python", not sys.dont_write_bytecode, text if sys.dont_write_bytecode else "kept", optional=True)
 
 
 def _cache() -> Finding:

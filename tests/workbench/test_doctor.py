@@ -1,0 +1,48 @@
+"""What ``python -m connectors doctor`` says of a machine."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from click.testing import CliRunner, Result
+
+from connectors.cli import main
+from connectors.workbench import doctor
+
+
+def told() -> Result:
+    return CliRunner().invoke(main, ["doctor"])
+
+
+def line_of(name: str) -> str:
+    (line,) = [line for line in told().output.splitlines() if line[8:].split("  ")[1:2] == [name]]
+    return line
+
+
+def test_a_machine_with_all_that_is_needed_is_fit() -> None:
+    result = told()
+    assert result.exit_code == 0, result.output
+    assert "MISSING" not in result.output
+    assert line_of("pyspark").startswith("ok")
+
+
+def test_a_package_that_is_missing_is_named_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_PACKAGES", (*doctor._PACKAGES, "no-such-package"))
+    assert told().exit_code == 1
+    assert line_of("no-such-package").startswith("MISSING")
+    assert "make setup" in line_of("no-such-package")
+
+
+@pytest.mark.parametrize(("kept", "mark"), [(True, "ok"), (False, "optional")])
+def test_a_python_that_keeps_nothing_it_compiles_is_told_of(monkeypatch: pytest.MonkeyPatch, kept: bool, mark: str) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", not kept)
+    assert line_of("compiled python").startswith(mark)
+    assert ("PYTHONDONTWRITEBYTECODE" in line_of("compiled python")) is not kept
+    assert told().exit_code == 0
+
+
+def test_jars_that_are_not_fetched_are_optional(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "remembered", lambda: None)
+    assert line_of("delta jars").startswith("optional")
+    assert "doctor --fetch" in line_of("delta jars")
