@@ -148,7 +148,7 @@ def _serve(port: int, latency: float) -> None:
             web.get("/seen", service.seen),
         ]
     )
-    web.run_app(app, host=HOST, port=port, access_log=None, print=None)
+    web.run_app(app, host=HOST, port=port, access_log=None, print=None, shutdown_timeout=0.1)  # some answers never come
 
 
 if __name__ == "__main__":
