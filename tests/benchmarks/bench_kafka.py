@@ -214,7 +214,7 @@ class Bench:
         from connectors.systems.kafka.producing import Batches
 
         config = {"bootstrap.servers": self.server.bootstrap, "transactional.id": topic, "log_level": "2"}
-        producer = Producer(producer_config(config, 1_000_000, None, None))
+        producer = Producer(producer_config(config, 1_000_000, lambda *_: None, lambda *_: None))
         producer.init_transactions(30)
         producer.begin_transaction()
         batches = Batches.of(producer)
