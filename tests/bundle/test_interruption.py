@@ -29,6 +29,11 @@ def wait_for(path: Path, running: subprocess.Popen[str], seconds: float = 200) -
         time.sleep(0.05)
 
 
+def _can_be_interrupted() -> None:
+    """A shell that has started the tests in the background lets them, and what they start, ignore Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize(
     "cells",
     [
@@ -40,7 +45,9 @@ def wait_for(path: Path, running: subprocess.Popen[str], seconds: float = 200) -
 def test_ctrl_c_ends_a_run_at_once_and_says_what_was_canceled(bench: Workbench, cells: list[str]) -> None:
     bench.job("job", bench.task("a", *cells), bench.task("b", "1", after="a"))
     command = [sys.executable, "-m", "connectors", "run", "job"]
-    running = subprocess.Popen(command, cwd=bench.root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    running = subprocess.Popen(
+        command, cwd=bench.root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=_can_be_interrupted
+    )
     wait_for(bench.root / "begun", running)
     running.send_signal(signal.SIGINT)
     out, errors = running.communicate(timeout=60)
