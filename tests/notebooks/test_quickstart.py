@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from .flights import expected
 from .quickstart import DAMAGE, data, results, run_job
+from .quickstart_expected import expected
 
 pytestmark = pytest.mark.long
 

@@ -164,7 +164,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Checks the option, before anything runs."""
-    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")  # with it, some processes that we start break off
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")  # it aborts some processes between fork and exec
     config.addinivalue_line("markers", "essential: runs in every environment")
     config.addinivalue_line("markers", "thorough: left out unless chosen, but for suites that run everywhere")
     config.addinivalue_line("markers", "long: begins before others where several processes share the work")

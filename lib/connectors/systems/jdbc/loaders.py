@@ -103,8 +103,8 @@ class CopyLoader(Loader):
         self._connection.commit()  # of nothing: it lets the driver begin another one
 
     def close(self) -> None:
-        if self._copy is not None:
-            self._copy.give_up()
+        with contextlib.suppress(Exception):  # an error of the last load is that of a task that has another one already
+            self._end()
         self._connection.close()
 
     def _end(self) -> None:
@@ -126,7 +126,6 @@ class _Copy:
         self.into = into
         self._connection = connection
         self._rows: queue.Queue[pa.Table | None] = queue.Queue(_WAITING)
-        self._given_up = False
         self._done: Future[None] = Future()
         threading.Thread(target=self._run, name="connectors-copy", daemon=True).start()
 
@@ -144,12 +143,6 @@ class _Copy:
         self.put(None)
         self._done.result()
 
-    def give_up(self) -> None:
-        """Ends the statement with an error, which nobody needs: the task has one already."""
-        self._given_up = True
-        with contextlib.suppress(Exception):
-            self.end()
-
     def _run(self) -> None:
         table = self.into.table
         more = {"db_schema_name": table.schema} if table.schema else {}
@@ -165,8 +158,6 @@ class _Copy:
     def _batches(self) -> Iterator[pa.RecordBatch]:
         while (rows := self._rows.get()) is not None:
             yield from rows.to_batches()
-        if self._given_up:
-            raise InterruptedError("the rows are given up")
 
 
 class RowLoader(Loader):

@@ -44,20 +44,22 @@ class Resting(Generic[Kind]):
         with self._lock:
             self._all.append(_One(os.getpid(), key, now, kept))
             mine = self._mine()
-            old = [one for number, one in enumerate(mine, _MOST - len(mine)) if number < 0 or now - one.since > _SECONDS]
-            self._drop(old)
+            old = [*mine[:-_MOST], *(one for one in mine[-_MOST:] if now - one.since > _SECONDS)]
+            self._all = [one for one in self._all if one not in old]
+        for one in old:
+            self._close(one.kept)
 
     def close_all(self) -> None:
+        """Closes what nobody uses in this process."""
         with self._lock:
-            self._drop(self._mine())
+            mine = self._mine()
+            self._all = [one for one in self._all if one not in mine]
+        for one in mine:
+            self._close(one.kept)
 
     def items(self) -> list[Kind]:
+        """What rests in this process, last given back last."""
         return [one.kept for one in self._mine()]
 
     def _mine(self) -> list[_One[Kind]]:
         return [one for one in self._all if one.process == os.getpid()]
-
-    def _drop(self, ones: list[_One[Kind]]) -> None:
-        self._all = [one for one in self._all if one not in ones]
-        for one in ones:
-            self._close(one.kept)
