@@ -8,12 +8,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from connectors.workbench import class_archive
 from connectors.workbench.class_archive import java_options, make_archive
+from connectors.workbench.home import spark_home
 
 SESSION = """
 import sys
@@ -32,6 +32,7 @@ def started(options: str, log: Path) -> int:
 
 @pytest.mark.spark
 def test_a_session_takes_sparks_classes_from_the_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_HOME", str(spark_home()))  # it stays, whatever the cache
     if not make_archive():
         pytest.skip("this Java makes no archive")
     assert started(java_options(), tmp_path / "with") > 3000
@@ -50,7 +51,7 @@ def test_jars_that_are_installed_anew_have_an_archive_of_their_own(tmp_path: Pat
     jar = tmp_path / "jars" / "spark.jar"
     jar.parent.mkdir()
     jar.touch()
-    monkeypatch.setattr(class_archive, "find_spec", lambda _: SimpleNamespace(origin=str(tmp_path / "__init__.py")))
+    monkeypatch.setattr(class_archive, "spark_home", lambda: tmp_path)
     before = class_archive._file()
     assert class_archive._file() == before
     os.utime(jar, (1, 1))

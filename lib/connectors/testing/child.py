@@ -21,6 +21,7 @@ import connectors
 
 from ..spark.session import driver_process, log_fatal_only
 from ..workbench.class_archive import java_options
+from ..workbench.home import at_home
 from .faults import FailureInjector
 from .spark_query import SparkQuery
 
@@ -46,7 +47,8 @@ def session(master: str, conf: dict[str, str]) -> Any:
     builder = SparkSession.builder.master(master).appName("connectors-child")
     for key, value in settings.items():
         builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    with at_home():
+        spark = builder.getOrCreate()
     log_fatal_only(spark)
     connectors.register(spark)
     return spark

@@ -34,6 +34,7 @@ import pytest
 
 import connectors
 
+from ..workbench.home import spark_home
 from .child import quick_java, session
 from .faults import executor_process
 from .servers.connect_server import ConnectServer
@@ -149,9 +150,7 @@ def quick(conf: Mapping[str, str]) -> dict[str, str]:
 
 def _remove_work_of(app: str) -> None:
     """The workers of a local cluster keep the logs of executors in Spark's own folder, for ever."""
-    import pyspark
-
-    shutil.rmtree(Path(pyspark.__path__[0]) / "work" / app, ignore_errors=True)
+    shutil.rmtree(spark_home() / "work" / app, ignore_errors=True)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -13,10 +13,10 @@ import os
 import subprocess
 import sys
 import tempfile
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+from .home import spark_home
 from .java import use_java
 from .paths import cache
 from .settings import python_path
@@ -61,12 +61,11 @@ def make_archive() -> bool:
 
 def _file() -> Path:
     home = use_java()
-    spark = find_spec("pyspark")
     release = home / "release"
-    origin = Path(spark.origin) if spark and spark.origin else home
+    spark = spark_home()
     java = f"{home} {release.read_text() if release.exists() else ''}"
-    jars = [(jar.name, jar.stat().st_size, jar.stat().st_mtime_ns) for jar in sorted(origin.parent.glob("jars/*.jar"))]
-    return cache("classes") / f"{_digest(f'{java} {origin}')}-{_digest(str(jars))}.jsa"
+    jars = [(jar.name, jar.stat().st_size, jar.stat().st_mtime_ns) for jar in sorted(spark.glob("jars/*.jar"))]
+    return cache("classes") / f"{_digest(f'{java} {spark}')}-{_digest(str(jars))}.jsa"
 
 
 def _digest(text: str) -> str:
@@ -77,7 +76,8 @@ def _made(file: Path) -> None:
     part = file.with_suffix(".part")
     part.unlink(missing_ok=True)
     environment = {key: value for key, value in os.environ.items() if key != "PYSPARK_SUBMIT_ARGS"}
-    environment.update(SPARK_LOCAL_IP="127.0.0.1", PYSPARK_PYTHON=sys.executable, PYTHONPATH=python_path())
+    environment.update(SPARK_HOME=str(spark_home()), SPARK_LOCAL_IP="127.0.0.1")
+    environment.update(PYSPARK_PYTHON=sys.executable, PYTHONPATH=python_path())
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-c", _SESSION, str(part), folder]
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, env=environment, cwd=folder)

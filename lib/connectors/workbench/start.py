@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import shutil
 import tempfile
@@ -14,6 +15,7 @@ from connectors.core.errors import Misconfigured, Problem
 from connectors.spark.session import classic_is_running, require_spark
 
 from .class_archive import java_options
+from .home import at_home
 from .jars import delta_jars
 from .java import use_java
 from .paths import in_workspace
@@ -71,8 +73,10 @@ def _local(conf: Mapping[str, str], master: str | None, log: Path | None) -> Spa
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     made = local_settings(folder, log or folder / "spark.log", delta_jars(conf), conf, java_options())
     settings: dict[str, Any] = dict(made)
-    builder = _spark_session_class().builder.master(master or conf.get("spark.master") or default_master())
-    return _launched(builder.config(map=settings), settings)
+    chosen = master or conf.get("spark.master") or default_master()
+    builder = _spark_session_class().builder.config(map=settings).master(chosen)
+    with at_home() if chosen.startswith("local") else contextlib.nullcontext():  # a cluster has a home of its own
+        return _launched(builder, settings)
 
 
 def _launched(builder: Any, settings: Mapping[str, Any]) -> SparkSession:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import socket
 import sys
 import sysconfig
 import venv
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 
+from ...workbench.home import spark_home
 from .base import HOST, Server, Unavailable, free_ports
 
 _LIBRARY = Path(__file__).resolve().parents[3]
@@ -32,10 +33,9 @@ class ConnectServer(Server):
 
     def __init__(self, conf: Mapping[str, str] | None = None, *, library: bool = True, master: str = "local[2,4]") -> None:
         super().__init__()
-        spec = importlib.util.find_spec("pyspark")
-        if spec is None or spec.origin is None or importlib.util.find_spec("grpc") is None:
+        if None in map(find_spec, ("pyspark", "grpc")):
             raise Unavailable("install pyspark[connect]")
-        self.home = Path(spec.origin).parent
+        self.home = spark_home()
         self.master = master
         self.library = library
         (self.port,) = free_ports(1)

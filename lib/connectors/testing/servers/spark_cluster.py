@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import sys
 import urllib.request
-from pathlib import Path
+from importlib.util import find_spec
 from typing import Final
 
+from ...workbench.home import spark_home
 from ..child import quick_java
 from .base import HOST, Server, Unavailable, free_ports
 
@@ -24,10 +24,9 @@ class SparkCluster(Server):
 
     def __init__(self) -> None:
         super().__init__()
-        spec = importlib.util.find_spec("pyspark")
-        if spec is None or spec.origin is None or sys.platform != "linux":
+        if find_spec("pyspark") is None or sys.platform != "linux":
             raise Unavailable("needs pyspark, and Linux, where all of 127.0.0.0/8 is this machine")
-        self.home = Path(spec.origin).parent
+        self.home = spark_home()
         self.port, self.web, *self.others = free_ports(4)
         self.url = f"spark://{HOST}:{self.port}"
 

@@ -1,0 +1,76 @@
+"""A home for Spark where its Python processes find PySpark compiled.
+
+Spark puts ``python/lib/pyspark.zip`` of its home first on the path of every Python process that it starts, and Python keeps
+nothing of what it compiles out of a zip file: each process would compile PySpark anew, which takes half a second, and a
+streaming query starts up to eight of them. The home made here is one of links to the installed PySpark, with the packages
+themselves in place of their zip files; it is kept in the cache.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from connectors.core.errors import Misconfigured, Problem
+
+from .paths import cache
+
+_VARIABLE: Final = "SPARK_HOME"
+_OF_SPARK: Final = ("bin", "conf", "data", "jars", "sbin")
+
+
+def spark_home() -> Path:
+    """``SPARK_HOME`` where it is set; else a home for the installed PySpark, made at the first call.
+
+    PySpark's own folder where no links can be made, or where PySpark comes without Spark's jars.
+    """
+    if given := os.environ.get(_VARIABLE):
+        return Path(given)
+    pyspark = _package("pyspark")
+    zips = {"pyspark.zip": pyspark, **{file.name: _package("py4j") for file in pyspark.glob("python/lib/py4j-*-src.zip")}}
+    home = cache("spark-home") / hashlib.sha256(f"{zips}".encode()).hexdigest()[:16]
+    if not home.exists() and (pyspark / "jars").exists():
+        with contextlib.suppress(OSError):
+            _make(home, pyspark, zips)
+    return home if home.exists() else pyspark
+
+
+@contextlib.contextmanager
+def at_home() -> Iterator[None]:
+    """While a JVM for this machine is started: it, and what it starts, is at home in :func:`spark_home`."""
+    before = os.environ.get(_VARIABLE)
+    os.environ[_VARIABLE] = str(spark_home())
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_VARIABLE]
+
+
+def _package(name: str) -> Path:
+    spec = find_spec(name)
+    if spec is None or spec.origin is None:
+        raise Misconfigured("Spark", [Problem(name, "is not installed; make setup, or pip install -r requirements.txt")])
+    return Path(spec.origin).parent
+
+
+def _make(home: Path, pyspark: Path, zips: dict[str, Path]) -> None:
+    part = Path(tempfile.mkdtemp(prefix=f"{home.name}.", dir=home.parent))
+    try:
+        for name in _OF_SPARK:
+            if (pyspark / name).exists():
+                (part / name).symlink_to(pyspark / name)
+        for name, package in zips.items():
+            folder = part / "python" / "lib" / name
+            folder.mkdir(parents=True)
+            (folder / package.name).symlink_to(package)
+        part.rename(home)  # fails where another process was first
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
