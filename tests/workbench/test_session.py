@@ -28,6 +28,10 @@ def library(n):
     import connectors
     return connectors.__file__
 
+@udf("string")
+def socket_of_worker(n):
+    return os.environ["PYTHON_UNIX_DOMAIN_ENABLED"] + " " + os.environ["PYTHON_WORKER_FACTORY_SOCK_DIR"]
+
 @udf("int")
 def fails_once(n):
     from pyspark import TaskContext
@@ -50,6 +54,7 @@ print(json.dumps({
     "packages": conf.get("spark.jars.packages"),
     "delta": first.read.format("delta").load(sys.argv[1]).count(),
     "worker": first.range(1).select(library("id")).first()[0],
+    "socket": first.range(1).select(socket_of_worker("id")).first()[0],
     "retried": first.range(1).select(fails_once("id")).first()[0],
     "registered": first.read.format("connectors.sequence").option("end", 3).load().count(),
     "folder": os.listdir("."),
@@ -88,6 +93,12 @@ def test_delta_is_there_without_asking_a_repository(told: dict[str, Any]) -> Non
 
 def test_workers_import_the_library(told: dict[str, Any]) -> None:
     assert Path(told["worker"]).is_relative_to(library())
+
+
+def test_workers_talk_to_the_jvm_without_tcp_and_leave_no_socket_behind(told: dict[str, Any]) -> None:
+    enabled, _, folder = told["socket"].partition(" ")
+    assert enabled == "true"
+    assert not Path(folder).exists()
 
 
 def test_the_formats_are_registered(told: dict[str, Any]) -> None:

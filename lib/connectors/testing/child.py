@@ -39,6 +39,7 @@ def session(master: str, conf: dict[str, str]) -> Any:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.sql.streaming.stopTimeout": "60s",
         "spark.python.daemon.module": "connectors.workbench.daemon",
+        "spark.python.unix.domain.socket.enabled": "true",
         "spark.executorEnv.PYTHONPATH": library_first(),
         "spark.driver.extraJavaOptions": quick_java(),
         "spark.executor.extraJavaOptions": quick_java(),

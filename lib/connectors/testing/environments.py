@@ -142,6 +142,7 @@ def quick(conf: Mapping[str, str]) -> dict[str, str]:
     """Settings of a small, quiet server for tests."""
     return {
         "spark.driver.extraJavaOptions": conf.get("spark.driver.extraJavaOptions", quick_java()),
+        "spark.python.unix.domain.socket.enabled": "true",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.streaming.stopTimeout": "60s",

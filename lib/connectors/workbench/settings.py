@@ -24,6 +24,8 @@ _SETTINGS: Final = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     # Workers fork from a daemon that has Arrow and this library loaded already.
     "spark.python.daemon.module": "connectors.workbench.daemon",
+    # By TCP, each task's first rows come 40 ms late: small packets wait for delayed acknowledgements.
+    "spark.python.unix.domain.socket.enabled": "true",
     # A query that is being stopped may wait for its batch, but not for ever.
     "spark.sql.streaming.stopTimeout": "60s",
     "spark.sql.streaming.metricsEnabled": "false",
@@ -51,13 +53,14 @@ def local_settings(
 ) -> dict[str, str]:
     """The settings of a local session; ``conf`` wins, except that lists such as ``spark.jars`` are joined.
 
-    ``folder`` is for the session's own files (the warehouse), ``log`` the file for Spark's log.
+    ``folder`` is for the session's own files (the warehouse, sockets), ``log`` the file for Spark's log.
     """
     logging = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
     java = f"{java_options} {logging} -Dconnectors.log={log}".strip()
     settings = {
         **_SETTINGS,
         "spark.sql.warehouse.dir": (folder / "warehouse").as_uri(),
+        "spark.python.unix.domain.socket.dir": str(folder),
         "spark.jars": ",".join(jars),
         "spark.driver.extraJavaOptions": java,
         "spark.executor.extraJavaOptions": java,
