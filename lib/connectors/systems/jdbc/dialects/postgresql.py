@@ -113,6 +113,12 @@ class PostgreSql(SqlAlchemyDialect):
             return None
         return super().arrow_type(told)
 
+    def tables(self, connection: Connection, schema: str, prefix: str) -> list[str]:
+        """Asked for several times in each batch, so not by SQLAlchemy, which connects anew."""
+        where = "relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = %s)" if schema else "pg_table_is_visible(oid)"
+        sql = f"SELECT relname::text FROM pg_class WHERE relkind IN ('r', 'p') AND starts_with(relname, %s) AND {where}"
+        return [name for (name,) in connection.rows(sql, [prefix, *([schema] if schema else [])])]
+
     def described(self, connection: Connection, source: str) -> list[Column]:
         with connection.judged(), self.cursor(connection.raw) as cursor:
             cursor.execute(f"SELECT * FROM {source} LIMIT 0")
