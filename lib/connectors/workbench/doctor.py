@@ -12,6 +12,7 @@ from connectors.core.errors import Misconfigured
 
 from . import java
 from .class_archive import java_options, make_archive
+from .home import spark_home
 from .jars import delta_coordinate, delta_jars, remembered
 from .paths import cache
 
@@ -35,7 +36,8 @@ class Finding:
 def examine(fetch: bool = False) -> list[Finding]:
     """Everything that a local run needs; ``fetch`` gets what is not here yet: Delta's jars, the archive of classes."""
     packages = (_package(name) for name in _PACKAGES)
-    return [_python(), *packages, _java(), _delta(fetch), _classes(fetch), _bytecode(), _cache(), *_programs()]
+    spark = _attempt("spark home", lambda: str(spark_home()))
+    return [_python(), *packages, _java(), spark, _delta(fetch), _classes(fetch), _bytecode(), _cache(), *_programs()]
 
 
 def _python() -> Finding:
