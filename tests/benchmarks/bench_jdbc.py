@@ -7,6 +7,8 @@ keys are there already. Spark's writer needs the driver org.postgresql:postgresq
 does.
 
 Spark appends at least once; all of ours are exactly-once. ``task`` goes through ``foreach_batch``, and deals the rows out anew.
+``the database alone`` is what PostgreSQL needs without Spark: COPY of the same rows from memory, and upserts from a table where
+they are already, each by two connections at once. No sink is faster than that.
 """
 
 from __future__ import annotations
@@ -16,15 +18,19 @@ import resource
 import time
 import uuid
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from jdbc_rounds import Goal, arguments, in_turns, postgresql_and_spark, report
 
 COLUMNS = "id BIGINT {key}, customer INTEGER, name TEXT, amount DOUBLE PRECISION, at TIMESTAMPTZ"
 SPARK, REWRITTEN = "spark, default", "spark, rewritten"
+ALONE, UPSERTS_ALONE = "the database alone", "upsert, the database alone"
+STAGED = "connectors_bench_rows"
 GOALS = (
     Goal("prepared", REWRITTEN, 1.7), Goal("prepared", SPARK, 3.0), Goal("batch", REWRITTEN, 1.0), Goal("task", REWRITTEN, 0.0),
-    Goal("upsert", REWRITTEN, 0.45), Goal("upsert by task", REWRITTEN, 0.45),
+    Goal("upsert", REWRITTEN, 0.45), Goal("upsert by task", REWRITTEN, 0.45), Goal("prepared", ALONE, 0.0),
+    Goal("upsert by task", UPSERTS_ALONE, 0.0), Goal(UPSERTS_ALONE, REWRITTEN, 0.0),
 )  # fmt: skip
 _UPSERT = {"operation": "upsert", "keyColumns": "id"}
 
@@ -35,6 +41,7 @@ def main() -> None:
         ways = {SPARK: sparks(server, {}), REWRITTEN: sparks(server, {"batchsize": "10000"}, "?reWriteBatchedInserts=true")}
         ways |= {name: ours(server, commit=name) for name in ("prepared", "batch")}
         ways |= {"task": by_task(server), "upsert": ours(server, **_UPSERT), "upsert by task": by_task(server, **_UPSERT)}
+        ways |= alone(server, frame(spark, wanted.rows).toArrow())
 
         def timed(name: str, rows: int) -> float:
             table = prepared_table(server, name, rows)
@@ -82,6 +89,33 @@ def by_task(server: Any, **options: str) -> Callable[[Any, str], None]:
         made.write(rows, Batch(made.sink.sink_id(), str(uuid.uuid4()), 0))
 
     return write
+
+
+def alone(server: Any, rows: Any) -> dict[str, Callable[[Any, str], None]]:
+    import adbc_driver_postgresql.dbapi as adbc
+
+    def load(part: Any, table: str) -> None:
+        with adbc.connect(server.url.replace("//", f"//{server.user}@")) as made, made.cursor() as cursor:
+            cursor.adbc_ingest(table, part, mode="append" if table != STAGED else "create_append")
+            made.commit()
+
+    def upsert(half: int, table: str) -> None:
+        names = rows.column_names
+        changes = ", ".join(f"{name} = excluded.{name}" for name in names[1:])
+        select = f"SELECT {', '.join(names)} FROM {STAGED} WHERE id % 2 = {half}"
+        with connected(server) as database:
+            database.execute(f"INSERT INTO {table} ({', '.join(names)}) {select} ON CONFLICT (id) DO UPDATE SET {changes}")
+
+    def both(way: Callable[[Any, str], None], *parts: Any) -> Callable[[Any, str], None]:
+        def write(_: Any, table: str) -> None:
+            with ThreadPoolExecutor() as pool:
+                list(pool.map(way, parts, (table, table)))
+
+        return write
+
+    load(rows, STAGED)
+    middle = rows.num_rows // 2
+    return {ALONE: both(load, rows.slice(0, middle), rows.slice(middle)), UPSERTS_ALONE: both(upsert, 0, 1)}
 
 
 @contextlib.contextmanager

@@ -42,8 +42,8 @@ def postgresql_and_spark() -> Iterator[tuple[Any, Any]]:
     from connectors.testing.child import session
     from connectors.testing.servers import PostgresServer
 
-    # With the second compiler, which the tests do without: the ratios are those of users.
-    conf = {"spark.jars.packages": DRIVER, "spark.driver.memory": "2g", "spark.driver.extraJavaOptions": "-XX:+UseSerialGC"}
+    # Java as users have it, with the second compiler, which the tests do without.
+    conf = {"spark.jars.packages": DRIVER, "spark.driver.memory": "2g", "spark.driver.extraJavaOptions": ""}
     spark = session("local[2,4]", conf)
     with PostgresServer() as server:
         yield server, spark
