@@ -98,6 +98,7 @@ def test_workers_import_the_library(told: dict[str, Any]) -> None:
 def test_workers_talk_to_the_jvm_without_tcp_and_leave_no_socket_behind(told: dict[str, Any]) -> None:
     enabled, _, folder = told["socket"].partition(" ")
     assert enabled.lower() == "true"
+    assert "connectors-" in folder
     assert not Path(folder).exists()
 
 

@@ -32,6 +32,13 @@ def test_jars_extensions_and_java_options_are_joined() -> None:
     assert made["spark.driver.extraJavaOptions"].endswith("-Dconnectors.log=/tmp/x.log -Dx=y")
 
 
+def test_sockets_are_where_their_paths_fit() -> None:
+    option = "spark.python.unix.domain.socket.dir"
+    assert settings()[option] == "/tmp/x"
+    long = Path("/tmp") / ("x" * 60)
+    assert option not in local_settings(long, long, [], {})
+
+
 def test_the_library_comes_first_on_the_workers_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", f"/mine{os.pathsep}{library()}")
     assert python_path() == f"{library()}{os.pathsep}/mine"

@@ -35,6 +35,8 @@ _SETTINGS: Final = {
     # Delta's 50 partitions per table state cost 20 s at the first write of a small table.
     "spark.databricks.delta.snapshotPartitions": "2",
 }
+_FOLDER_OF_SOCKETS: Final = 60
+"""Bytes. The path of a socket has at most 104, on macOS, of which 43 are its name."""
 _JOINED: Final = {
     "spark.jars": ",",
     "spark.sql.extensions": ",",
@@ -60,12 +62,13 @@ def local_settings(
     settings = {
         **_SETTINGS,
         "spark.sql.warehouse.dir": (folder / "warehouse").as_uri(),
-        "spark.python.unix.domain.socket.dir": str(folder),
         "spark.jars": ",".join(jars),
         "spark.driver.extraJavaOptions": java,
         "spark.executor.extraJavaOptions": java,
         "spark.executorEnv.PYTHONPATH": python_path(),
     }
+    if len(os.fsencode(folder)) <= _FOLDER_OF_SOCKETS:  # else they are in Java's temporary folder, and some stay there
+        settings["spark.python.unix.domain.socket.dir"] = str(folder)
     for key, value in conf.items():
         joined = _JOINED.get(key) if settings.get(key) else None
         settings[key] = f"{settings[key]}{joined}{value}" if joined else value
