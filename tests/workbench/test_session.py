@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 
 from connectors.workbench.paths import library
@@ -27,6 +28,11 @@ second = workbench.session({"spark.sql.shuffle.partitions": 5, "spark.driver.mem
 def library(n):
     import connectors
     return connectors.__file__
+
+@udf("string")
+def pyspark_of_worker(n):
+    import pyspark
+    return os.path.realpath(pyspark.__file__)
 
 @udf("string")
 def socket_of_worker(n):
@@ -54,6 +60,7 @@ print(json.dumps({
     "packages": conf.get("spark.jars.packages"),
     "delta": first.read.format("delta").load(sys.argv[1]).count(),
     "worker": first.range(1).select(library("id")).first()[0],
+    "pyspark": first.range(1).select(pyspark_of_worker("id")).first()[0],
     "socket": first.range(1).select(socket_of_worker("id")).first()[0],
     "retried": first.range(1).select(fails_once("id")).first()[0],
     "registered": first.read.format("connectors.sequence").option("end", 3).load().count(),
@@ -93,6 +100,10 @@ def test_delta_is_there_without_asking_a_repository(told: dict[str, Any]) -> Non
 
 def test_workers_import_the_library(told: dict[str, Any]) -> None:
     assert Path(told["worker"]).is_relative_to(library())
+
+
+def test_workers_import_the_pyspark_that_is_installed(told: dict[str, Any]) -> None:
+    assert told["pyspark"] == pyspark.__file__
 
 
 def test_workers_talk_to_the_jvm_without_tcp_and_leave_no_socket_behind(told: dict[str, Any]) -> None:
