@@ -19,6 +19,7 @@ from connectors.core.writing import stage
 from connectors.systems.jdbc import JdbcSink
 from connectors.systems.jdbc.ledger import TableLedger
 from connectors.systems.jdbc.prepared import Prepared
+from connectors.systems.jdbc.staging import stage_prefix
 from connectors.testing import in_a_child
 from connectors.testing.servers import PostgresServer
 
@@ -72,6 +73,19 @@ def test_a_sink_of_the_same_name_in_another_database_keeps_its_transactions(
             assert len(connection.dialect.prepared(connection, prefix)) == 2
             Commit(ours).begin(batch_of(ours))
             assert connection.dialect.prepared(connection, prefix) == {}
+
+
+def test_a_table_without_a_schema_in_its_name_has_the_ledger_and_stages_beside_it(tmp_path: Path) -> None:
+    class Visible(Keyless):
+        own_schema = ""
+
+    with contextlib.closing(Visible(tmp_path / "target")) as database:
+        sink = sink_of(database, stagingRetention="0s")
+        staged(sink, batch_of(sink, 5))
+        Commit(sink).finish(batch_of(sink), staged(sink, batch_of(sink)))
+        assert Commit(sink).begin(batch_of(sink)) is Verdict.SKIP
+        prefix = stage_prefix(sink.sink_id())
+        assert database.query(f"SELECT relname FROM pg_class WHERE starts_with(relname, '{prefix}')") == []
 
 
 def test_nothing_is_left_after_a_batch_that_was_committed_or_given_up(database: PostgresContext) -> None:
