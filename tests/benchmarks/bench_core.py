@@ -24,8 +24,8 @@ from connectors import workbench
 from connectors.core import Batch, Committable, Committer, Options, Sink, SinkWriter
 from connectors.core.ledger import FileLedger
 from connectors.core.state import dumps, loads
-from connectors.core.store import LocalStore
 from connectors.spark.foreach_batch import ForeachBatch
+from connectors.storage.local import LocalStorage
 from connectors.systems.sequence import Range
 
 ROWS, ROUNDS, BATCHES = 20_000_000, 5, 40
@@ -75,7 +75,7 @@ class Null(Sink):
         return []
 
     def ledger(self) -> FileLedger:
-        return FileLedger(LocalStore(f"{self.folder}/{self.sink_id()}"))
+        return FileLedger(LocalStorage(f"{self.folder}/{self.sink_id()}"))
 
     def committer(self) -> Committer:
         return Nothing()

@@ -11,8 +11,8 @@ import pytest
 from connectors.core import Batch, CommitRefused, Committable, Committer, Fatal, Options, Sink, SinkWriter
 from connectors.core.commit import Commit
 from connectors.core.ledger import Entry, FileLedger, Verdict, once_query
-from connectors.core.store import LocalStore
 from connectors.core.writing import stage
+from connectors.storage.local import LocalStorage
 
 
 class Crash(Exception):
@@ -50,7 +50,7 @@ class Toy(Sink):
         raise NotImplementedError
 
     def ledger(self) -> FileLedger:
-        return FileLedger(LocalStore(self.root))
+        return FileLedger(LocalStorage(self.root))
 
     def committer(self) -> Recorder:
         return self.recorder
@@ -152,7 +152,7 @@ def test_the_loser_of_a_race_gives_way(sink: Toy) -> None:
             Commit(sink).finish(batch(0), staged("fast"))
             return super().record(entry)
 
-    slow.ledger = Faster(LocalStore(sink.root))
+    slow.ledger = Faster(LocalStorage(sink.root))
     slow.finish(batch(0), staged("slow"))
     assert work(sink) == [("publish", 0), ("discard", "slow")]
 

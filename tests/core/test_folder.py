@@ -1,142 +1,123 @@
-"""Files become visible whole, once, and over nothing that is there; a store puts a file once."""
+"""Files become visible whole, once, and over nothing that exists; what was staged must be there before it is recorded."""
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from connectors.core import Fatal
-from connectors.core.folder import TargetFolder
-from connectors.core.store import LocalStore
+from connectors.core import Batch, Fatal
+from connectors.core.folder import SinkFolder
+from connectors.storage import storage_of
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> TargetFolder:
-    return TargetFolder(str(tmp_path), "orders")
+def folder(tmp_path: Path) -> SinkFolder:
+    return SinkFolder(storage_of(str(tmp_path)), "orders")
 
 
-def staged(folder: TargetFolder, content: str = "rows") -> str:
-    file = folder.stage("attempt") / "rows"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(content)
-    return folder.relative(file)
+def staged(folder: SinkFolder, content: str = "rows", attempt: str = "attempt") -> str:
+    name = f"{folder.begin(attempt)}/rows"
+    with folder.create(name) as file:
+        file.write(content.encode())
+    return name
 
 
-def test_a_staged_file_gets_its_final_name(folder: TargetFolder) -> None:
+def test_a_staged_file_gets_its_final_name(folder: SinkFolder, tmp_path: Path) -> None:
     name = staged(folder)
     folder.publish(name, "year=2024/part-0")
-    assert (folder.root / "year=2024/part-0").read_text() == "rows"
-    assert not (folder.root / name).exists()
+    assert (tmp_path / "year=2024/part-0").read_text() == "rows"
+    assert not (tmp_path / name).exists()
 
 
-def test_a_publication_that_is_called_again_does_nothing(folder: TargetFolder) -> None:
+def test_a_publication_that_is_called_again_does_nothing(folder: SinkFolder, tmp_path: Path) -> None:
     name = staged(folder)
     for _ in range(2):
         folder.publish(name, "part-0")
-    assert (folder.root / "part-0").read_text() == "rows"
+    assert (tmp_path / "part-0").read_text() == "rows"
 
 
-def test_a_publication_is_one_step(folder: TargetFolder) -> None:
+def test_a_publication_is_one_step(folder: SinkFolder, tmp_path: Path) -> None:
     name = staged(folder)
-    node = (folder.root / name).stat().st_ino
+    node = (tmp_path / name).stat().st_ino
     folder.publish(name, "part-0")
-    assert (folder.root / "part-0").stat().st_ino == node, "renamed, not copied: there is no half of it"
-    assert (folder.root / "part-0").stat().st_nlink == 1, "and not linked first: there is no second name of it"
+    assert (tmp_path / "part-0").stat().st_ino == node, "renamed, not copied: there is no half of it"
+    assert (tmp_path / "part-0").stat().st_nlink == 1, "and not linked first: there is no second name of it"
 
 
-def test_what_was_published_and_then_moved_or_deleted_is_not_published_again(folder: TargetFolder) -> None:
+def test_what_was_published_and_then_moved_or_deleted_is_not_published_again(folder: SinkFolder, tmp_path: Path) -> None:
     name = staged(folder)
     folder.publish(name, "part-0")
-    (folder.root / "part-0").unlink()
+    (tmp_path / "part-0").unlink()
     folder.publish(name, "part-0")
-    assert not (folder.root / "part-0").exists()
+    assert not (tmp_path / "part-0").exists()
 
 
-def test_nothing_is_ever_overwritten(folder: TargetFolder) -> None:
+def test_nothing_is_ever_overwritten(folder: SinkFolder, tmp_path: Path) -> None:
     name = staged(folder)
-    (folder.root / "part-0").write_text("somebody's")
+    (tmp_path / "part-0").write_text("somebody's")
     with pytest.raises(Fatal, match="part-0 exists") as caught:
         folder.publish(name, "part-0")
     assert "nothing was overwritten" in caught.value.way_out
-    assert (folder.root / "part-0").read_text() == "somebody's"
-    (folder.root / "part-0").unlink()
+    assert (tmp_path / "part-0").read_text() == "somebody's"
+    (tmp_path / "part-0").unlink()
     folder.publish(name, "part-0")
-    assert (folder.root / "part-0").read_text() == "rows"
+    assert (tmp_path / "part-0").read_text() == "rows"
 
 
-def test_staging_and_ledger_are_hidden_from_readers(folder: TargetFolder) -> None:
+def test_staging_and_ledger_are_hidden_from_readers(folder: SinkFolder, tmp_path: Path) -> None:
     staged(folder)
-    folder.ledger().store.put_if_absent("q/1.json", b"{}")
-    assert [entry.name[0] for entry in folder.root.iterdir()] == ["."]
+    folder.ledger().storage.put_if_absent("q/1.json", b"{}")
+    assert [entry.name[0] for entry in tmp_path.iterdir()] == ["."]
 
 
 @pytest.mark.parametrize("sink_id", ["..", "../../elsewhere", "a/b", ".", "a b", "/absolute"])
 def test_a_sink_id_of_any_text_has_a_hidden_folder_of_its_own(tmp_path: Path, sink_id: str) -> None:
     target = tmp_path / "target"
-    own = Path(os.path.normpath(TargetFolder(str(target), sink_id).own))
+    own = Path(os.path.normpath(target / SinkFolder(storage_of(str(target)), sink_id).own))
     assert own.parent == target / ".connectors"
 
 
-def test_old_staging_is_swept_but_not_that_of_a_live_batch(folder: TargetFolder) -> None:
+def test_old_staging_is_swept_but_not_that_of_a_live_batch(folder: SinkFolder, tmp_path: Path) -> None:
     for attempt in ("old-1", "live-1", "young-1"):
-        folder.stage(attempt).mkdir(parents=True)
+        folder.begin(attempt)
     for attempt in ("old-1", "live-1"):
-        os.utime(folder.stage(attempt), (time.time() - 1000, time.time() - 1000))
+        os.utime(tmp_path / folder.stage(attempt), (time.time() - 1000, time.time() - 1000))
     folder.sweep(500, frozenset({"live"}))
-    assert sorted(entry.name for entry in (folder.own / "stage").iterdir()) == ["live-1", "young-1"]
+    assert sorted(os.listdir(tmp_path / folder.hidden("stage"))) == ["live-1", "young-1"]
 
 
-def test_sweeping_and_removing_what_is_not_there_is_no_error(folder: TargetFolder) -> None:
+def test_sweeping_and_removing_what_does_not_exist_is_no_error(folder: SinkFolder) -> None:
     folder.sweep(0, frozenset())
     folder.remove("nothing")
 
 
-def test_a_url_of_a_file_is_a_path(tmp_path: Path) -> None:
-    assert TargetFolder(f"file://{tmp_path}", "x").root == tmp_path
-    assert TargetFolder(f"file:{tmp_path}", "x").root == tmp_path
+def test_a_staged_file_that_is_gone_or_has_another_size_is_an_error_that_names_the_folder(
+    folder: SinkFolder, tmp_path: Path
+) -> None:
+    name = staged(folder)
+    folder.check_staged([(name, 4)])
+    with pytest.raises(Fatal, match=f"with 5 bytes, and on the driver it has 4 bytes: {tmp_path} is not the same folder"):
+        folder.check_staged([(name, 5)])
+    folder.remove("attempt")
+    with pytest.raises(Fatal, match="on the driver it is gone"):
+        folder.check_staged([(name, 4)])
 
 
-def test_a_file_is_put_once(tmp_path: Path) -> None:
-    store = LocalStore(tmp_path)
-    assert store.put_if_absent("a/b", b"first")
-    assert not store.put_if_absent("a/b", b"second")
-    assert store.get("a/b") == b"first"
-    assert os.listdir(tmp_path / "a") == ["b"]
-
-
-def _put(root: Path, start: Any, number: int) -> bool:
-    start.wait()
-    return LocalStore(root).put_if_absent("a/b", str(number).encode() * 100_000)
-
-
-def test_one_of_many_processes_puts_a_file_and_it_is_whole(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("fork")
-    with context.Manager() as manager, context.Pool(6) as pool:
-        start = manager.Barrier(6)
-        won = pool.starmap(_put, [(tmp_path, start, number) for number in range(6)], chunksize=1)
-    assert sum(won) == 1
-    assert LocalStore(tmp_path).get("a/b") == str(won.index(True)).encode() * 100_000
-
-
-def test_a_listing_has_neither_folders_nor_what_is_not_finished(tmp_path: Path) -> None:
-    store = LocalStore(tmp_path)
-    for name in ("x/1", "x/2", "y/1", "top"):
-        store.put_if_absent(name, b"")
-    (tmp_path / "x/.growing").touch()
-    (tmp_path / ".hidden").mkdir()
-    assert sorted(store.names("x")) == ["1", "2"]
-    assert store.names() == ["top"]
-    assert sorted(store.folders()) == ["x", "y"]
-
-
-def test_what_is_not_there_is_empty_or_not_found(tmp_path: Path) -> None:
-    store = LocalStore(tmp_path / "nowhere")
-    assert store.names("x") == store.folders() == []
-    store.delete("x/1")
-    with pytest.raises(FileNotFoundError):
-        store.get("x/1")
+def test_of_the_runs_that_died_at_a_batch_the_newest_are_left(folder: SinkFolder, tmp_path: Path) -> None:
+    stage = tmp_path / folder.hidden("stage")
+    runs = [Batch("orders", "q", 7, run=f"run {number}") for number in range(6)]
+    for number, batch in enumerate(runs):
+        for _ in range(2):
+            attempt = batch.attempt()
+            staged(folder, attempt=attempt)
+            os.utime(stage / attempt, (number, number))
+    other = Batch("orders", "q", 8, run="run 0").attempt()
+    staged(folder, attempt=other)
+    folder.drop_attempts(runs[5])
+    begins = {attempt.rpartition("-")[0] for attempt in os.listdir(stage)}
+    assert begins == {batch.attempt().rpartition("-")[0] for batch in runs[2:]} | {other.rpartition("-")[0]}
+    folder.drop_attempts(runs[5], failed=True)
+    assert runs[5].attempt().rpartition("-")[0] not in {attempt.rpartition("-")[0] for attempt in os.listdir(stage)}

@@ -24,9 +24,10 @@ PACKAGES = sorted(name for name, file in MODULES.items() if file.name == "__init
 EVERYTHING = {name.split(".")[1] for name in MODULES if "." in name}
 
 BELOW = {
-    "core": set(),
+    "storage": {"core"},
+    "core": {"storage"},
     "batching": {"core"},
-    "systems": {"core", "batching"},
+    "systems": {"core", "storage", "batching"},
     "spark": {"core"},
     "async_io": {"core"},
     "quality": {"core", "spark"},
@@ -35,7 +36,10 @@ BELOW = {
 }
 """What each layer may import of the library, beside itself. ``workbench`` and ``testing`` are on top."""
 
-PATTERNS_MAY_USE = {"core", "spark", "systems", "async_io", "quality", "connect", "batching", "hybrid"}
+STORAGE_MAY_USE = {"connectors.core.errors", "connectors.core.retry"}
+"""The core stands on the storage, which takes of it no more than these modules: they import nothing of the rest."""
+
+PATTERNS_MAY_USE = {"core", "storage", "spark", "systems", "async_io", "quality", "connect", "batching", "hybrid"}
 """What layers that are not in :data:`BELOW` may use: nothing that is on top of them."""
 
 CORE_NEEDS = {"numpy", "pyarrow", "tenacity"}
@@ -78,6 +82,21 @@ def used_layers(name: str) -> set[str]:
 @pytest.mark.parametrize("name", sorted(name for name in MODULES if layer(name) in BELOW))
 def test_arrows_between_layers_point_down(name: str) -> None:
     assert used_layers(name) <= BELOW[layer(name)]
+
+
+def test_the_storage_is_below_the_core() -> None:
+    used = {of for name in MODULES if layer(name) == "storage" for of in imports(name) if layer(of) == "core" and of in MODULES}
+    assert used - {"connectors.core"} <= STORAGE_MAY_USE
+
+
+def test_importing_the_storage_loads_neither_fsspec_nor_a_client() -> None:
+    code = (
+        "import sys, pkgutil, importlib, connectors.storage as storage\n"
+        "for found in pkgutil.walk_packages(storage.__path__, 'connectors.storage.'): importlib.import_module(found.name)\n"
+        "print(*sorted({name.split('.')[0] for name in sys.modules}))"
+    )
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"fsspec", "boto3", "botocore", "adlfs", "gcsfs", "urllib3", "pyspark"} & set(loaded)
 
 
 def test_a_pattern_uses_nothing_that_is_above_it() -> None:

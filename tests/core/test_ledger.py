@@ -22,7 +22,7 @@ from connectors.core.ledger import (
     is_stream,
     once_query,
 )
-from connectors.core.store import LocalStore
+from connectors.storage.local import LocalStorage
 
 WRITE, SKIP, RECORD_ONLY = Verdict.WRITE, Verdict.SKIP, Verdict.RECORD_ONLY
 Q, OTHER = "query-q", "query-o"
@@ -115,7 +115,7 @@ def test_a_replay_is_compared_with_what_was_committed(recorded: Any, replayed: A
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> FileLedger:
-    return FileLedger(LocalStore(tmp_path / "ledger"))
+    return FileLedger(LocalStorage(tmp_path / "ledger"))
 
 
 def publish(ledger: FileLedger, query: str, batch: int) -> None:
@@ -125,7 +125,7 @@ def publish(ledger: FileLedger, query: str, batch: int) -> None:
 
 
 def files(ledger: FileLedger) -> int:
-    return sum(1 for file in Path(ledger.store.root).rglob("*") if file.is_file())  # type: ignore[attr-defined]
+    return sum(1 for file in Path(ledger.storage.root).rglob("*") if file.is_file())  # type: ignore[attr-defined]
 
 
 def test_an_empty_ledger_knows_nothing(ledger: FileLedger) -> None:
@@ -160,7 +160,7 @@ def test_a_batch_is_recorded_once(ledger: FileLedger) -> None:
 
 def _record(root: Path, start: Any, number: int) -> bool:
     start.wait()
-    return FileLedger(LocalStore(root)).record(Entry(Q, 7, number))
+    return FileLedger(LocalStorage(root)).record(Entry(Q, 7, number))
 
 
 def test_one_of_many_processes_records_a_batch(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_one_of_many_processes_records_a_batch(tmp_path: Path) -> None:
                     _record, [(tmp_path / str(round_), start, number) for number in range(6)], chunksize=1
                 )
             assert sum(won) == 1
-            last = FileLedger(LocalStore(tmp_path / str(round_))).last(Q)
+            last = FileLedger(LocalStorage(tmp_path / str(round_))).last(Q)
             assert last is not None
             assert last.rows == won.index(True)
 
@@ -192,7 +192,7 @@ def test_what_is_recorded_and_not_published_is_told_oldest_first(ledger: FileLed
 def test_the_newest_entries_are_kept_and_the_rest_goes(ledger: FileLedger) -> None:
     for batch in range(KEPT + 30):
         publish(ledger, Q, batch)
-    kept = {int(name[:20]) for name in ledger.store.names(Q)}
+    kept = {int(name[:20]) for name in ledger.storage.names(Q)}
     assert kept == set(range(30, KEPT + 30))
     assert files(ledger) == 2 * KEPT
 
@@ -208,10 +208,10 @@ def test_a_batch_write_of_its_own_leaves_nothing_behind(ledger: FileLedger) -> N
     for _ in range(20):
         publish(ledger, once_query(), 0)
     assert files(ledger) == 0
-    assert ledger.store.folders() == []
+    assert ledger.storage.folders() == []
 
 
-class Counting(LocalStore):
+class Counting(LocalStorage):
     """Counts the names that a ledger reads."""
 
     seen = 0
@@ -246,7 +246,7 @@ def test_a_look_up_costs_the_same_after_a_thousand_batches(tmp_path: Path) -> No
     [(b"", "not JSON"), (b"{", "not JSON"), (b"[]", "no state"), (b'{"v":99}', "version 99"), (b'{"v":1}', "lacks")],
 )
 def test_a_damaged_entry_is_a_clear_error(ledger: FileLedger, content: bytes, says: str) -> None:
-    ledger.store.put_if_absent(f"{Q}/{5:020d}.json", content)
+    ledger.storage.put_if_absent(f"{Q}/{5:020d}.json", content)
     for look in (lambda: ledger.last(Q), ledger.unpublished):
         with pytest.raises(StateError, match=says):
             look()
@@ -255,7 +255,7 @@ def test_a_damaged_entry_is_a_clear_error(ledger: FileLedger, content: bytes, sa
 def test_foreign_files_in_the_ledger_are_passed_over(ledger: FileLedger) -> None:
     publish(ledger, Q, 1)
     for name in ("readme.txt", f"{9:020d}.json.bak", ".hidden", f"{9:019d}.json", f"{7:020d}.done"):
-        ledger.store.put_if_absent(f"{Q}/{name}", b"x")
+        ledger.storage.put_if_absent(f"{Q}/{name}", b"x")
     last = ledger.last(Q)
     assert last is not None
     assert last.batch == 1

@@ -10,8 +10,9 @@ import pytest
 
 from connectors.core import Batch, Sink
 from connectors.core.commit import Commit
-from connectors.core.folder import TargetFolder
+from connectors.core.folder import SinkFolder
 from connectors.core.writing import stage
+from connectors.storage import local
 from connectors.systems.buffered import BufferedSink
 
 from .batches import write
@@ -62,20 +63,20 @@ def _break(patch: pytest.MonkeyPatch, step: str) -> None:
     """Lets a release die at ``step``."""
     calls = {"half discarded": 1, "discarded": 2, "released": 2}
     left = [calls.get(step, 0)]
-    remove = TargetFolder.remove
+    remove = SinkFolder.remove
 
     def die(*_: object) -> None:
         raise OSError("died")
 
-    def counting(self: TargetFolder, attempt: str) -> None:
+    def counting(self: SinkFolder, attempt: str) -> None:
         if not left[0]:
             die()
         left[0] -= 1
         remove(self, attempt)
 
     if step == "growing":
-        patch.setattr(Path, "rename", die)
+        patch.setattr(local, "disk", type("Dying", (local.Disk,), {"rename_if_absent": die})())
     elif step == "discarded":
-        patch.setattr(TargetFolder, "publish", die)
+        patch.setattr(SinkFolder, "publish", die)
     else:
-        patch.setattr(TargetFolder, "remove", counting)
+        patch.setattr(SinkFolder, "remove", counting)

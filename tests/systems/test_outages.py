@@ -75,7 +75,7 @@ def test_a_commit_whose_answer_was_lost_is_not_repeated(run: Run) -> None:
     run.injector.arm(Point.RECORDED, Action.OUTAGE)
     run.engine().run()
     run.expect()
-    entries = FileLedger(BufferedSink.of(run.target.options()).ledger().store)  # type: ignore[union-attr, attr-defined]
+    entries = FileLedger(BufferedSink.of(run.target.options()).ledger().storage)  # type: ignore[union-attr, attr-defined]
     assert entries.unpublished() == []
 
 

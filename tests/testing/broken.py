@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 
@@ -147,8 +147,8 @@ class PublishesTwice(LinesContext):
     class Committer(LinesCommitter):
         def publish(self, batch: Batch, committables: Sequence[Committable]) -> None:
             for committable in committables:
-                staged = self.folder.stage(committable.data["attempt"]) / "rows"
-                (self.folder.root / f"{batch.attempt()}.json").write_bytes(staged.read_bytes())
+                rows = self.folder.storage.read(f"{self.folder.stage(committable.data['attempt'])}/rows")
+                self.folder.storage.put_if_absent(f"{batch.attempt()}.json", rows)
 
     class sink(LinesSink):  # noqa: N801
         def committer(self) -> LinesCommitter:
@@ -179,7 +179,7 @@ class UndoesABatchThatIsDecided(LinesContext):
 
     class sink(LinesSink):  # noqa: N801
         def ledger(self) -> FileLedger:
-            return UndoesABatchThatIsDecided.Ledger(self.folder().ledger().store)
+            return UndoesABatchThatIsDecided.Ledger(self.folder().ledger().storage)
 
 
 class LosesADecidedBatch(LinesContext):
@@ -191,7 +191,7 @@ class LosesADecidedBatch(LinesContext):
 
     class sink(LinesSink):  # noqa: N801
         def ledger(self) -> FileLedger:
-            return LosesADecidedBatch.Ledger(self.folder().ledger().store)
+            return LosesADecidedBatch.Ledger(self.folder().ledger().storage)
 
 
 class DependsOnTheLayout(SqliteContext):
@@ -220,6 +220,10 @@ class DependsOnTheLayout(SqliteContext):
 class TrustsTheAttemptNumber(LinesContext):
     """Attempts are numbered by the process, from 0: after a restart the files of a dead attempt are taken for its own."""
 
+    class Writer(LinesWriter):
+        def opened(self) -> BinaryIO:
+            return (Path(self.folder.root) / self.name).open("ab")
+
     class sink(LinesSink):  # noqa: N801
         def __init__(self, values: Any) -> None:
             super().__init__(values)
@@ -228,7 +232,7 @@ class TrustsTheAttemptNumber(LinesContext):
         def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> SinkWriter:
             attempt = self.attempts.setdefault((batch.number, subtask), 0)
             self.attempts[batch.number, subtask] += 1
-            return LinesWriter(self.folder(), f"{batch.prefix()}-{subtask}-{attempt}")
+            return TrustsTheAttemptNumber.Writer(self.folder(), f"{batch.prefix()}-{subtask}-{attempt}")
 
 
 class SkipsByBatchIdAlone(LinesContext):
@@ -240,7 +244,7 @@ class SkipsByBatchIdAlone(LinesContext):
 
     class sink(LinesSink):  # noqa: N801
         def ledger(self) -> FileLedger:
-            return SkipsByBatchIdAlone.Ledger(self.folder().ledger().store)
+            return SkipsByBatchIdAlone.Ledger(self.folder().ledger().storage)
 
 
 class NeverSweeps(LinesContext):
@@ -265,7 +269,7 @@ class KnowsNoOlderBatch(LinesContext):
 
     class sink(LinesSink):  # noqa: N801
         def ledger(self) -> FileLedger:
-            return KnowsNoOlderBatch.Ledger(self.folder().ledger().store)
+            return KnowsNoOlderBatch.Ledger(self.folder().ledger().storage)
 
 
 class NumbersItsOffsetsInMemory(LogContext):
@@ -344,7 +348,7 @@ class KnowsOneQueryOnly(LinesContext):
 
     class sink(LinesSink):  # noqa: N801
         def ledger(self) -> FileLedger:
-            return KnowsOneQueryOnly.Ledger(self.folder().ledger().store)
+            return KnowsOneQueryOnly.Ledger(self.folder().ledger().storage)
 
 
 class SharesOneLedger(SqliteContext):

@@ -198,7 +198,7 @@ def test_a_commit_that_raises_is_followed_by_an_abort(run: Run, carrier: str) ->
         def record(self, entry: Any) -> bool:
             raise Injected("no")
 
-    run.sink.ledger = lambda: Broken(made().store)  # type: ignore[method-assign]
+    run.sink.ledger = lambda: Broken(made().storage)  # type: ignore[method-assign]
     with pytest.raises(Injected):
         engine.run()
     assert sorted(run.asked("discard")) == [("discard", 2), ("discard", 3)]

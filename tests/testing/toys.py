@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, BinaryIO, ClassVar
 
 import pyarrow as pa
 
@@ -33,10 +33,11 @@ from connectors.core import (
     SplitReader,
     Text,
 )
-from connectors.core.folder import TargetFolder
+from connectors.core.folder import SinkFolder
 from connectors.core.ledger import Entry, FileLedger
 from connectors.core.serde import to_json_lines
 from connectors.core.sharing import even_ranges, fair_shares
+from connectors.storage import storage_of
 from connectors.testing import SinkContext, SourceContext
 
 
@@ -214,8 +215,8 @@ class LinesSink(Sink):
     def target(self) -> str:
         return str(self.values["path"])
 
-    def folder(self) -> TargetFolder:
-        return TargetFolder(self.values["path"], self.sink_id())
+    def folder(self) -> SinkFolder:
+        return SinkFolder(storage_of(self.values["path"]), self.sink_id())
 
     def ledger(self) -> FileLedger:
         return self.folder().ledger()
@@ -228,35 +229,50 @@ class LinesSink(Sink):
 
 
 class LinesWriter(SinkWriter):
-    def __init__(self, folder: TargetFolder, attempt: str) -> None:
+    def __init__(self, folder: SinkFolder, attempt: str) -> None:
         self.folder = folder
         self.attempt = attempt
         self.rows = 0
-        self.file = folder.stage(attempt) / "rows"
-        self.file.parent.mkdir(parents=True, exist_ok=True)
+        self.name = f"{folder.begin(attempt)}/rows"
+        self.file = self.opened()
+
+    def opened(self) -> BinaryIO:
+        return self.folder.create(self.name)
 
     def write(self, batch: pa.RecordBatch) -> None:
-        with self.file.open("ab") as file:
-            file.write(to_json_lines(batch))
+        self.file.write(to_json_lines(batch))
         self.rows += batch.num_rows
 
     def prepare(self) -> Committable:
-        self.file.touch()
-        return Committable(self.rows, {"attempt": self.attempt})
+        self.file.close()
+        self.folder.sync([self.name])
+        return Committable(self.rows, {"attempt": self.attempt, "size": self.folder.size(self.name)})
 
     def abort(self) -> None:
         self.folder.remove(self.attempt)
 
+    def close(self) -> None:
+        self.file.close()
+
 
 class LinesCommitter(Committer):
-    def __init__(self, folder: TargetFolder, retention: float = 7 * 86400.0) -> None:
+    def __init__(self, folder: SinkFolder, retention: float = 7 * 86400.0) -> None:
         self.folder = folder
         self.retention = retention
 
+    def check(self, committables: Sequence[Committable], rows: int) -> None:
+        staged = [(f"{self.folder.stage(one.data['attempt'])}/rows", one.data["size"]) for one in committables]
+        self.folder.check_staged(staged)
+
+    def drop_attempts(self, batch: Batch, *, failed: bool = False) -> None:
+        self.folder.drop_attempts(batch, failed=failed)
+
     def publish(self, batch: Batch, committables: Sequence[Committable]) -> None:
-        for number, committable in enumerate(committables):
-            staged = self.folder.stage(committable.data["attempt"]) / "rows"
-            self.folder.publish(self.folder.relative(staged), f"{batch.file_id()}-{number}.json")
+        names = [f"{batch.file_id()}-{number}.json" for number in range(len(committables))]
+        for name, committable in zip(names, committables, strict=True):
+            self.folder.publish(f"{self.folder.stage(committable.data['attempt'])}/rows", name)
+        self.folder.sync_names(names)
+        for committable in committables:
             self.discard(committable)
 
     def discard(self, committable: Committable) -> None:

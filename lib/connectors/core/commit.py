@@ -9,8 +9,11 @@ commit is tried again, the ledger is asked whether the first try went through af
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
+from typing import Final
 
 from .errors import ConnectorError
 from .ledger import Entry, Ledger, Policy, Verdict, compare_replay, decide, is_stream
@@ -18,6 +21,9 @@ from .rejects import staged_letters
 from .retry import Retry
 from .sink import Batch, Committable, Committer, GlobalCommitter, Sink
 from .state import dumps
+
+SWEEP_SECONDS: Final = 3600.0
+"""How often a run that goes on for months looks for what dead attempts have left."""
 
 
 class Commit:
@@ -30,13 +36,13 @@ class Commit:
         self.committer: Committer | GlobalCommitter | None = sink.committer()
         self.retry = Retry.of(sink.values)
         self.letters = sink.letters()
-        self._recovered = False
+        self._swept: float | None = None
 
     def begin(self, batch: Batch) -> Verdict:
         """What to do with ``batch``. Carries through, first, what an earlier run had decided and not finished."""
         if self.committer is None:
             return Verdict.WRITE
-        if not self._recovered:
+        if self._swept is None or time.monotonic() - self._swept > SWEEP_SECONDS:
             self.recover(batch)
         last = self.last(batch.query)
         queries = self._queries() if last is None else frozenset[str]()
@@ -69,6 +75,8 @@ class Commit:
         if verdict is Verdict.RECORD_ONLY:
             self.discard(committables)
             committables = ()
+        elif isinstance(self.committer, Committer):
+            self._check(batch, self.committer, committables, counted)
         staged = tuple(asdict(committable) for committable in committables)
         entry = Entry(batch.query, batch.number, counted, checksum, staged, replace=batch.replace)
         self._decide_letters(batch, committables)
@@ -81,6 +89,12 @@ class Commit:
         else:  # another attempt at the same batch, of a driver that still lives, was faster
             self.replayed(batch, counted, checksum)
             self.discard(committables)
+
+    def _check(self, batch: Batch, committer: Committer, committables: Sequence[Committable], rows: int) -> None:
+        try:
+            self.retry.call(lambda: committer.check(committables, rows))
+        except ConnectorError as error:
+            raise error.located(f"connectors.{self.sink.name}", str(batch)) from None
 
     def _commit_in_target(
         self, committer: GlobalCommitter, batch: Batch, entry: Entry, committables: Sequence[Committable]
@@ -136,7 +150,7 @@ class Commit:
             self.letters.recover(self._last_number)
             self.letters.sweep(frozenset({batch.prefix()}))
         self.committer.sweep(frozenset({batch.prefix()}))
-        self._recovered = True
+        self._swept = time.monotonic()
 
     def _publish(self, entry: Entry, batch: Batch) -> None:
         committer = self.committer
@@ -152,6 +166,12 @@ class Commit:
     def _publish_letters(self, batch: Batch, committables: Sequence[Committable]) -> None:
         if self.letters:
             self.letters.publish(batch, staged_letters(committables))
+
+    def drop_attempts(self, batch: Batch, *, failed: bool = False) -> None:
+        """Removes what earlier runs have staged for ``batch``, and with ``failed`` what this run has."""
+        for part in (self.committer, self.letters):
+            if part is not None:
+                self.retry.call(partial(part.drop_attempts, batch, failed=failed))
 
     def discard(self, committables: Sequence[Committable | None]) -> None:
         """Removes what was staged for a batch that is not recorded."""

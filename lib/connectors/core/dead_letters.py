@@ -4,7 +4,7 @@ Those of a source have no commit to hang on: their files are named by source and
 adds nothing. Those of a sink appear with the batch's commit, once, also when the batch is replayed::
 
     <deadLetterPath>/<sink>-<batch>.parquet                           dead letters of a committed batch
-    <deadLetterPath>/.connectors/<sink id>/stage/<attempt>.parquet    what a task attempt has set aside
+    <deadLetterPath>/.connectors/<sink id>/stage/<attempt>/letters    what a task attempt has set aside
     <deadLetterPath>/.connectors/<sink id>/ready/<query>/<batch>      all of a batch, written before the batch is committed
 """
 
@@ -12,26 +12,32 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import io
-import os
-import time
-import uuid
+import hashlib
+import posixpath
+from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 from urllib.parse import quote, unquote
 
+import numpy as np
 import pyarrow as pa
 
+from ..storage import Storage
+from ..storage.base import spooled
+from .folder import SinkFolder
 from .source import Split
 from .state import digest, dumps
-from .store import LocalStore
 
 if TYPE_CHECKING:
     from .sink import Batch
 
-STAGING_SECONDS = 7 * 86400.0
+STAGING_SECONDS: Final = 7 * 86400.0
 """How old staged dead letters must be before they are swept."""
+SHOWN: Final = 2000
+"""So many characters of an error are kept in a letter: some databases put a whole statement into it."""
+_ROWS: Final = 1000
+_BYTES: Final = 4 << 20
+"""A row group of a letter file has so many rows, or bytes of records, at most: what is kept in memory."""
 
 DEAD_LETTERS = pa.schema(
     [
@@ -41,114 +47,219 @@ DEAD_LETTERS = pa.schema(
         ("error", pa.string()),
         ("record", pa.binary()),
         ("at", pa.timestamp("us", tz="UTC")),
+        ("key", pa.binary()),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
     ]
 )
-"""The columns of dead letters, whichever connector wrote them."""
+"""The columns of dead letters, whichever connector wrote them; files of earlier versions end with ``at``."""
+
+_ANY: Final = "*"
+"""In the place of an error class that nobody knows: earlier versions said ``Poison`` of every record of a source."""
+
+Letter = Mapping[str, Any]
+
+
+class LetterFile:
+    """Letters on their way into a Parquet file, of which a part is in memory and the rest in a temporary file."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._file: BinaryIO = spooled()
+        self._sink: Any = None
+        self._writer: Any = None
+        self._rows: list[Letter] = []
+        self._bytes = 0
+
+    def add(self, letter: Letter) -> None:
+        """Takes one letter; columns that it lacks are null."""
+        error = str(letter.get("error") or "")
+        shown = error if len(error) <= SHOWN else f"{error[:SHOWN]} … ({len(error)} characters)"
+        at = letter.get("at") or datetime.datetime.now(datetime.timezone.utc)
+        self._rows.append({**letter, "error": shown, "at": at})
+        self._bytes += len(letter.get("record") or b"")
+        self.count += 1
+        if len(self._rows) >= _ROWS or self._bytes >= _BYTES:
+            self._flush()
+
+    def content(self) -> BinaryIO:
+        """The whole file, at its beginning. Nothing may be added after that; it lives as long as this object."""
+        if self._writer is None or self._rows:
+            self._flush()
+        self._writer.close()  # again, it does nothing
+        self._file.seek(0)
+        return self._file
+
+    def __del__(self) -> None:
+        self._file.close()
+
+    def _flush(self) -> None:
+        import pyarrow.parquet as pq
+
+        if self._writer is None:
+            self._sink = pa.PythonFile(self._file, mode="w")
+            self._writer = pq.ParquetWriter(self._sink, DEAD_LETTERS)
+        self._writer.write_table(pa.Table.from_pylist(self._rows, DEAD_LETTERS))
+        self._rows, self._bytes = [], 0
+
+
+def letters_in(file: Any) -> Iterator[dict[str, Any]]:
+    """The letters of an open file, one by one, also of one that an earlier version wrote."""
+    import pyarrow.parquet as pq
+
+    source = file if isinstance(file, pa.NativeFile) else pa.PythonFile(file, mode="r")
+    for rows in pq.ParquetFile(source).iter_batches(batch_size=_ROWS):
+        yield from rows.to_pylist()
 
 
 class SourceLetters:
     """The bad records of one split, as a Parquet file named by source and split, and put only if it is not there yet.
 
-    A replay reads the same splits, so it finds its file there and adds nothing.
+    A replay reads the same splits, so it finds its file there and adds nothing. Where the name is taken by other letters
+    (of a topic that was made anew, or by a replay with another schema), those that differ get a file of their own.
     """
 
-    def __init__(self, source: str, path: str) -> None:
+    def __init__(self, source: str, storage: Storage) -> None:
         self.source = source
-        self.store = LocalStore(path.removeprefix("file://").removeprefix("file:"))
-        self._rows: dict[str, dict[str, object]] = {}
+        self.storage = storage
+        self._letters: LetterFile | None = None
+        self._places = array("Q")
 
-    def add(self, position: str, error: str, record: bytes) -> None:
-        now = datetime.datetime.now(datetime.timezone.utc)
-        cells = (self.source, position, "Poison", error, record, now)
-        self._rows[position] = dict(zip(DEAD_LETTERS.names, cells, strict=True))
+    def add(self, position: str, error_class: str, error: str, record: bytes | None, **original: Any) -> None:
+        """Takes a bad record; ``original`` are its ``key``, ``headers`` and ``timestamp``, where it has them."""
+        if self._letters is None:
+            self._letters = LetterFile()
+        given = {"source": self.source, "position": position, "error_class": error_class, "error": error, "record": record}
+        self._letters.add({**given, **original})
+        self._places.append(hash(position) & 0xFFFFFFFFFFFFFFFF)
 
     def put(self, split: Split) -> None:
         """Writes what was added for ``split``."""
-        if self._rows:
-            import pyarrow.parquet as pq
+        if self._letters is None:
+            return
+        letters, places = self._letters, np.asarray(self._places)
+        self._letters, self._places = None, array("Q")
+        _, first = np.unique(places, return_index=True)
+        if len(first) < len(places):  # the emitter has seen some records again
+            letters = _only(letters, set(first.tolist()))
+        short = self.source.removeprefix("connectors.")
+        name, earlier = f"{short}-{digest(split.identity(), length=24)}", f"{short}-{digest(split, length=24)}"
+        if name != earlier and (known := self._known(f"{earlier}.parquet")):
+            letters = _without(letters, known)
+        if letters.count and not self.storage.put_if_absent(f"{name}.parquet", letters.content()):
+            rest = _without(letters, self._known(f"{name}.parquet"))
+            if rest.count:
+                own = digest(*sorted(key.hex() for key in _keys(rest.content())))
+                self.storage.put_if_absent(f"{name}-{own}.parquet", rest.content())
 
-            content = io.BytesIO()
-            pq.write_table(pa.Table.from_pylist(list(self._rows.values()), DEAD_LETTERS), content)
-            name = f"{self.source.removeprefix('connectors.')}-{digest(split, length=24)}.parquet"
-            self.store.put_if_absent(name, content.getvalue())
-            self._rows = {}
+    def _known(self, name: str) -> set[bytes]:
+        """The letters of a file, each as a digest; none if there is no such file."""
+        with contextlib.suppress(FileNotFoundError), self.storage.open(name) as file:
+            return set(_keys(file))
+        return set()
+
+
+def _keys(file: Any) -> Iterator[bytes]:
+    return (_key(letter, letter["error_class"] if "headers" in letter else _ANY) for letter in letters_in(file))
+
+
+def _key(letter: Letter, error_class: str) -> bytes:
+    """What a letter is compared by: never its time, nor the words of its error, which another version may say otherwise."""
+    place = dumps([letter["position"], error_class]).encode()
+    return hashlib.blake2b(b"%b\x00%b" % (place, letter["record"] or b""), digest_size=16).digest()
+
+
+def _without(letters: LetterFile, known: set[bytes]) -> LetterFile:
+    """The letters that are not ``known``."""
+    rest = LetterFile()
+    for letter in letters_in(letters.content()):
+        if not {_key(letter, letter["error_class"]), _key(letter, _ANY)} & known:
+            rest.add(letter)
+    return rest
+
+
+def _only(letters: LetterFile, numbers: set[int]) -> LetterFile:
+    """The letters with these numbers."""
+    rest = LetterFile()
+    for number, letter in enumerate(letters_in(letters.content())):
+        if number in numbers:
+            rest.add(letter)
+    return rest
 
 
 class SinkLetters:
-    """The dead letters of one sink, in a local or mounted folder."""
+    """The dead letters of one sink. ``repeats`` where its batches are not recorded, so that a replay writes them again."""
 
-    def __init__(self, path: str, sink: str, sink_id: str) -> None:
-        self.root = Path(path.removeprefix("file://").removeprefix("file:"))
+    def __init__(self, storage: Storage, sink: str, sink_id: str, *, repeats: bool = False) -> None:
+        self.storage = storage
         self.sink = sink
         self.sink_id = sink_id
-        self.own = self.root / ".connectors" / quote(sink_id, safe="").replace(".", "%2E")
+        self.repeats = repeats
+        self.folder = SinkFolder(storage, sink_id)
 
-    def stage(self, batch: Batch, rows: Sequence[Mapping[str, Any]]) -> str:
-        name = f"{batch.prefix()}-{uuid.uuid4().hex}.parquet"
-        self._write(self.own / "stage" / name, batch, rows)
-        return name
+    def stage(self, batch: Batch, letters: LetterFile) -> str:
+        """Puts aside the letters of one task attempt, and names them."""
+        attempt = batch.attempt()
+        self.folder.begin(attempt)
+        self.storage.put_if_absent(self._staged(attempt), letters.content())
+        return attempt
 
-    def decide(self, batch: Batch, staged: Sequence[str], more: Sequence[Mapping[str, Any]] = ()) -> None:
-        """Joins what the tasks have ``staged`` and ``more`` of the driver; replaces what an earlier try left there."""
-        ready = self._ready(batch.query, batch.number)
-        rows = [row for name in staged if name for row in self._read(self.own / "stage" / name)]
-        if rows or more:
-            self._write(ready, batch, [*rows, *more])
+    def decide(self, batch: Batch, staged: Sequence[str]) -> None:
+        """Joins what the tasks, and the driver, have ``staged``; replaces what an earlier try left there."""
+        ready, letters = self._ready(batch.query, batch.number), LetterFile()
+        for name in filter(None, staged):
+            with self.storage.open(self._staged(name)) as file:
+                for letter in letters_in(file):
+                    position = {"query": batch.query, "batch": batch.number, "n": letters.count}
+                    letters.add({**letter, "source": batch.sink_id, "position": dumps(position)})
+        if letters.count:
+            self.storage.replace(ready, letters.content())
+            self.storage.sync([ready], [posixpath.dirname(ready)])
         else:
-            ready.unlink(missing_ok=True)
+            self.storage.delete(ready)
 
     def publish(self, batch: Batch, staged: Sequence[str] = ()) -> None:
         """``batch`` is committed: its dead letters appear, if they have not before."""
-        with contextlib.suppress(FileNotFoundError):
-            self._ready(batch.query, batch.number).rename(self.root / f"{self.sink}-{batch.file_id()}.parquet")
+        ready, final = self._ready(batch.query, batch.number), f"{self.sink}-{batch.file_id()}.parquet"
+        if self.repeats and self.storage.size(ready) is not None:
+            self.storage.delete(final)
+        if self.folder.publish(ready, final):
+            self.folder.sync_names([final])
         self.discard(staged)
 
     def recover(self, last: Callable[[str], int]) -> None:
-        """Publishes what an earlier run left ready, if its batch is at most the ``last`` one of its query; else removes it."""
+        """Publishes what an earlier run left ready, if its batch is at most the ``last`` one of its query.
+
+        Nothing else is touched: another query of the same sink id may be between its decision and its record, and this one
+        replaces its own letters when it decides.
+        """
         from .sink import Batch
 
-        for file in sorted((self.own / "ready").glob("*/*")):
-            query, number = unquote(file.parent.name), int(file.name)
+        for query, number in self._all_ready():
             if number <= last(query):
                 self.publish(Batch(self.sink_id, query, number))
-            else:
-                file.unlink(missing_ok=True)
 
     def discard(self, staged: Sequence[str]) -> None:
+        """Removes what was staged."""
         for name in filter(None, staged):
-            (self.own / "stage" / name).unlink(missing_ok=True)
+            self.folder.remove(name)
+
+    def drop_attempts(self, batch: Batch, *, failed: bool = False) -> None:
+        """As :meth:`~connectors.core.sink.Committer.drop_attempts`."""
+        self.folder.drop_attempts(batch, failed=failed)
 
     def sweep(self, live: frozenset[str]) -> None:
         """Removes what dead attempts set aside long ago."""
-        with contextlib.suppress(FileNotFoundError), os.scandir(self.own / "stage") as found:
-            for entry in found:
-                old = time.time() - entry.stat().st_mtime > STAGING_SECONDS
-                if old and entry.name.split("-")[0] not in live:
-                    Path(entry.path).unlink(missing_ok=True)
+        self.folder.sweep(STAGING_SECONDS, live)
 
-    def _ready(self, query: str, number: int) -> Path:
-        return self.own / "ready" / quote(query, safe="") / str(number)
+    def _staged(self, attempt: str) -> str:
+        return f"{self.folder.stage(attempt)}/letters"
 
-    def _write(self, file: Path, batch: Batch, rows: Sequence[Mapping[str, Any]]) -> None:
-        import pyarrow.parquet as pq
+    def _ready(self, query: str, number: int) -> str:
+        return self.folder.hidden("ready", quote(query, safe=""), str(number))
 
-        now = datetime.datetime.now(datetime.timezone.utc)
-        whole = [
-            {
-                "source": self.sink_id,
-                "position": dumps({"query": batch.query, "batch": batch.number, "n": n}),
-                "at": row.get("at", now),
-                **{name: row[name] for name in ("error_class", "error", "record")},
-            }
-            for n, row in enumerate(rows)
-        ]
-        file.parent.mkdir(parents=True, exist_ok=True)
-        growing = file.with_name(f".{uuid.uuid4().hex}")
-        pq.write_table(pa.Table.from_pylist(whole, DEAD_LETTERS), growing)
-        growing.replace(file)
-
-    @staticmethod
-    def _read(file: Path) -> Iterator[Mapping[str, Any]]:
-        import pyarrow.parquet as pq
-
-        yield from pq.ParquetFile(file).read().to_pylist()
+    def _all_ready(self) -> list[tuple[str, int]]:
+        """The batches whose letters are ready; what is still being written has a hidden name."""
+        top = self.folder.hidden("ready")
+        found = [(query, name) for query in self.storage.folders(top) for name in self.storage.names(f"{top}/{query}")]
+        return sorted((unquote(query), int(name)) for query, name in found if name.isdigit())

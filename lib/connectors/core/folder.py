@@ -1,4 +1,4 @@
-"""A folder that others read while we write into it: staging, publication by rename, and the ledger, all out of sight.
+"""A folder that others read while we write into it: staging, publication, and the ledger, all out of sight.
 
 ::
 
@@ -6,156 +6,165 @@
     <target>/.connectors/<sink id>/ledger/<query>/…     which batches are committed
     <target>/.connectors/<sink id>/stage/<attempt>/…    what task attempts have written
     <target>/.connectors/<sink id>/parts/…              committed parts that grow into larger files (rolling)
+    <target>/.connectors/<sink id>/uploads/…            publications to S3 that are prepared and not completed
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-import shutil
+import re
 import time
-from collections.abc import Iterator
-from pathlib import Path
-from typing import BinaryIO
+from collections.abc import Iterable, Iterator
+from posixpath import dirname
+from typing import TYPE_CHECKING, BinaryIO, Final
 from urllib.parse import quote, unquote
 
+import pyarrow as pa
+
+from ..storage.base import Storage, folders_above
 from .errors import Fatal
 from .ledger import FileLedger
-from .store import LocalStore
 
-HIDDEN = (".", "_")
-"""First characters of names that readers of data folders pass over."""
+if TYPE_CHECKING:
+    from .sink import Batch
+
+HIDDEN_FOLDER: Final = ".connectors"
+_RUNS: Final = 3
+"""Of so many earlier runs that died at a batch its staged files are left: one of them may not be quite dead."""
+_FILE_ID: Final = re.compile(r"\d{10}-[0-9a-f]{12}")
+"""The part of a file name that :meth:`~connectors.core.sink.Batch.file_id` gives."""
 
 
-def is_hidden(name: str) -> bool:
-    """True for names that readers pass over. A folder of a partition column may begin with ``_``: ``_day=1``."""
-    return name.startswith(".") or (name.startswith("_") and "=" not in name)
+class SinkFolder:
+    """One sink's view of its target folder in a storage. Names are relative to the target, so that a mount may move."""
 
+    def __init__(self, storage: Storage, sink_id: str) -> None:
+        self.storage = storage
+        self.own = f"{HIDDEN_FOLDER}/{quote(sink_id, safe='').replace('.', '%2E')}"
 
-class TargetFolder:
-    """One sink's view of its target folder on a local or mounted file system."""
+    @property
+    def root(self) -> str:
+        """The target, as a message names it."""
+        return self.storage.root
 
-    def __init__(self, path: str, sink_id: str) -> None:
-        self.root = Path(path.removeprefix("file://").removeprefix("file:"))
-        self.own = self.root / ".connectors" / quote(sink_id, safe="").replace(".", "%2E")
+    @staticmethod
+    def sink_ids(storage: Storage) -> list[str]:
+        """The sinks that have written to the folder."""
+        return sorted(unquote(name) for name in storage.folders(HIDDEN_FOLDER))
 
     def ledger(self, name: str = "ledger") -> FileLedger:
         """A ledger beside the data: that of the batches, or another one by ``name``."""
-        return FileLedger(LocalStore(self.own / name))
-
-    def stage(self, attempt: str) -> Path:
-        """The staging folder of an attempt (not made yet)."""
-        return self.own / "stage" / attempt
-
-    @classmethod
-    def sink_ids(cls, path: str) -> list[str]:
-        """The sinks that have written to the folder at ``path``."""
-        hidden = cls(path, "").root / ".connectors"
-        return sorted(unquote(entry.name) for entry in hidden.iterdir()) if hidden.is_dir() else []
-
-    def begin(self, attempt: str) -> str:
-        """Makes the staging folder of an attempt, and names it relative to the target."""
-        self.stage(attempt).mkdir(parents=True)
-        return self.relative(self.stage(attempt))
+        return FileLedger(self.storage.below(self.hidden(name)))
 
     def hidden(self, *names: str) -> str:
-        """A path in the sink's hidden folder, relative to the target."""
-        return self.own.joinpath(*names).relative_to(self.root).as_posix()
+        """A name in the sink's hidden folder."""
+        return "/".join((self.own, *names))
 
-    def spark_url(self, name: str) -> str:
-        """The file or folder ``name`` as Spark's writers take it."""
-        return f"file:{(self.root / name).absolute()}"
+    def stage(self, attempt: str) -> str:
+        """The staging folder of an attempt."""
+        return self.hidden("stage", attempt)
 
-    def spark_options(self) -> dict[str, str]:
-        """What Spark's writers need beside the URL."""
-        return {}
+    def begin(self, attempt: str) -> str:
+        """Makes the staging folder of an attempt, and names it."""
+        stage = self.stage(attempt)
+        self.storage.make_folder(stage)
+        return stage
 
     def files(self, under: str) -> Iterator[tuple[str, int]]:
         """The files below the folder ``under`` that are not hidden in it, and their sizes, in no order."""
-        for name in self.listed(under):
-            if (size := self.size(name)) is not None:
-                yield name, size
-
-    def listed(self, under: str) -> Iterator[str]:
-        """The files below the folder ``under`` that are not hidden in it, in no order."""
-        with contextlib.suppress(FileNotFoundError), os.scandir(self.root / under) as found:
-            for entry in found:
-                if is_hidden(entry.name):
-                    continue
-                if entry.is_dir():
-                    yield from self.listed(f"{under}/{entry.name}")
-                else:
-                    yield f"{under}/{entry.name}"
+        return self.storage.files(under)
 
     def size(self, name: str) -> int | None:
-        """The bytes of a file; ``None`` if it is not there."""
-        try:
-            return (self.root / name).stat().st_size
-        except FileNotFoundError:
-            return None
+        """The bytes of a file; ``None`` if it does not exist."""
+        return self.storage.size(name)
 
-    def reading(self, name: str) -> BinaryIO:
+    def open(self, name: str) -> pa.NativeFile:
         """The file ``name``, open for reading."""
-        return (self.root / name).open("rb")
+        return self.storage.open(name)
 
-    def writing(self, name: str) -> BinaryIO:
+    def create(self, name: str) -> BinaryIO:
         """A new file ``name``, open for writing; its folder is made."""
-        file = self.root / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        return file.open("xb")
+        return self.storage.create(name)
 
-    def delete(self, name: str) -> None:
-        """Removes a hidden file, if it is there, and those of its folders that are then empty."""
-        file = self.root / name
-        file.unlink(missing_ok=True)
-        self._prune(file.parent)
+    def sync(self, files: Iterable[str]) -> None:
+        """Makes staged files durable, with the folders between them and the staging folder."""
+        names = list(files)
+        self.storage.sync(names, sorted(folders_above(names, self.hidden("stage"))))
 
-    def relative(self, file: Path) -> str:
-        """``file`` as a committable names it: relative to the target, so that a mount may move."""
-        return file.relative_to(self.root).as_posix()
+    def sync_names(self, files: Iterable[str]) -> None:
+        """Makes the names of files durable: that they have come to their folders, or have left them."""
+        self.storage.sync(folders=sorted({dirname(name) for name in files}))
 
-    def publish(self, staged: str, final: str) -> None:
+    def check_staged(self, staged: Iterable[tuple[str, int]]) -> None:
+        """Raises :class:`Fatal` for a staged file that does not exist, or has not as many bytes as its task has reported."""
+        for name, size in staged:
+            found = self.size(name)
+            if found != size:
+                what = "is gone" if found is None else f"has {found} bytes"
+                raise Fatal(
+                    f"a task has staged {name} with {size} bytes, and on the driver it {what}: {self.root} is not the same "
+                    "folder for the driver and for all executors, or another program has removed what was staged",
+                    way_out="give a folder that all of them share (a mount, s3://…, hdfs://…); nothing was recorded, and the "
+                    "next start writes the batch again",
+                )
+
+    def publish(self, staged: str, final: str) -> bool:
         """Gives a complete staged file its final name, in one step. Never overwrites; called again, it does nothing.
 
-        A staged file that is gone was published before, whatever has happened to it since. Nobody else gives a file
-        the same name: it holds the digest of sink, query and batch.
+        False for a staged file that is gone: it was published before, whatever has happened to it since. Nobody else gives
+        a file the same name: it holds the digest of sink, query and batch.
         """
-        source, target = self.root / staged, self.root / final
-        if not source.exists():
-            return
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if target.exists():
-            if not source.exists():  # somebody else has published it in this very moment
-                return
-            raise Fatal(
-                f"{final} exists in {self.root}, and it is not the file that is to be published",
-                way_out="move that file away; nothing was overwritten, and the next start goes on from here",
-            )
-        try:
-            source.rename(target)
-        except FileNotFoundError:
-            if source.exists():  # the folder was empty, and removed by who emptied it
-                self.publish(staged, final)
-        self._prune(source.parent)
+        published = self.storage.publish(staged, final, self.hidden("uploads"))
+        if published:
+            self._prune(staged)
+        return published
 
-    def _prune(self, folder: Path) -> None:
-        """Removes empty folders of hidden parts, upwards."""
-        parts = self.own / "parts"
-        while parts in folder.parents:
-            try:
-                folder.rmdir()
-            except OSError:
-                return
-            folder = folder.parent
+    def delete(self, name: str) -> None:
+        """Removes a hidden file, if it exists, and those of its folders that are then empty."""
+        self.storage.delete(name)
+        self._prune(name)
+
+    def _prune(self, name: str) -> None:
+        parts = self.hidden("parts")
+        if name.startswith(f"{parts}/"):
+            self.storage.prune(dirname(name), parts)
 
     def remove(self, attempt: str) -> None:
-        """Removes the staging folder of an attempt, as far as it is there."""
-        shutil.rmtree(self.stage(attempt), ignore_errors=True)
+        """Removes the staging folder of an attempt, as far as it exists."""
+        self.storage.delete_folder(self.stage(attempt))
 
     def sweep(self, older_than: float, live: frozenset[str]) -> None:
         """Removes staging folders that were last touched ``older_than`` seconds ago, except those of ``live`` prefixes."""
-        with contextlib.suppress(FileNotFoundError), os.scandir(self.own / "stage") as found:
-            for entry in found:
-                old = time.time() - entry.stat().st_mtime > older_than
-                if old and entry.name.split("-")[0] not in live:
-                    shutil.rmtree(entry.path, ignore_errors=True)
+        now = time.time()
+        for attempt, touched in self.storage.touched(self.hidden("stage")).items():
+            if now - touched > older_than and attempt.split("-")[0] not in live:
+                self.remove(attempt)
+        self.storage.abort_orphans(older_than, self.hidden("uploads"), self._is_own)
+
+    def drop_attempts(self, batch: Batch, *, failed: bool = False) -> None:
+        """Removes what earlier runs have staged for ``batch``; of the newest of them it is left.
+
+        With ``failed`` everything of the batch's own run goes: its tasks are over. A run that seems dead and is not loses
+        its files only when some more have come after it.
+        """
+        run, begin = run_of(batch.attempt()), f"{batch.prefix()}-"
+        newest: dict[str, float] = {}
+        attempts: dict[str, str] = {}
+        for attempt, touched in self.storage.touched(self.hidden("stage")).items():
+            if attempt.startswith(begin):
+                attempts[attempt] = run_of(attempt)
+                newest[run_of(attempt)] = max(newest.get(run_of(attempt), 0.0), touched)
+        earlier = sorted(newest.keys() - {run}, key=lambda each: newest[each], reverse=True)
+        dropped = {*earlier[_RUNS:], *([run] if failed else [])}
+        for attempt, staged_by in attempts.items():
+            if staged_by in dropped:
+                self.remove(attempt)
+
+    def _is_own(self, name: str) -> bool:
+        return name.startswith(f"{self.own}/") or _FILE_ID.search(name) is not None
+
+
+def run_of(attempt: str) -> str:
+    """The run that an attempt's name tells; older versions wrote names without one, each a run of its own."""
+    _, _, rest = attempt.partition("-")
+    run, dash, _ = rest.partition("-")
+    return run if dash else rest

@@ -20,10 +20,10 @@ from enum import Enum
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
+from ..storage.base import Storage
 from .errors import CommitRefused, StateError
 from .options import Values
 from .state import checked, dumps, loads, versioned
-from .store import Store
 
 KEPT: Final = 100
 """How many of the newest entries of a query a file ledger keeps."""
@@ -178,15 +178,16 @@ class Ledger(ABC):
 
 
 class FileLedger(Ledger):
-    """Entries as files ``<query>/<batch>.json`` in a :class:`Store`, and a ``.done`` mark beside those published.
+    """Entries as files ``<query>/<batch>.json`` in a :class:`~connectors.storage.base.Storage`.
 
-    Only the newest :data:`KEPT` batches of a query are kept, so that a look-up costs the same after a million batches.
+    A ``.done`` mark stands beside those that are published. Only the newest :data:`KEPT` batches of a query are kept, so
+    that a look-up costs the same after a million batches.
     """
 
     _file = re.compile(r"(?P<batch>\d{20})\.(?P<kind>json|done)")
 
-    def __init__(self, store: Store) -> None:
-        self.store = store
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
 
     def last(self, query: str) -> Entry | None:
         recorded = self._batches(query)[0]
@@ -201,7 +202,7 @@ class FileLedger(Ledger):
         return next((entry for entry in entries if wanted(entry)), None)
 
     def record(self, entry: Entry) -> bool:
-        return self.store.put_if_absent(_name(entry.query, entry.batch, "json"), dumps(entry.state()).encode())
+        return self.storage.put_if_absent(_name(entry.query, entry.batch, "json"), dumps(entry.state()).encode())
 
     def unpublished(self) -> list[Entry]:
         pending = []
@@ -211,26 +212,29 @@ class FileLedger(Ledger):
         return sorted(pending, key=lambda entry: (entry.at, entry.batch))
 
     def mark_published(self, entry: Entry) -> None:
-        self.store.put_if_absent(_name(entry.query, entry.batch, "done"), b"")
+        # Not durable: a mark that a power failure takes is made again, after a publication that finds everything done.
+        self.storage.replace(_name(entry.query, entry.batch, "done"), b"")
         recorded, done = self._batches(entry.query)
         kept = 0 if entry.query.startswith(_ONCE) else KEPT
         for batch in sorted(recorded & done, reverse=True)[kept:]:
-            self.store.delete(_name(entry.query, batch, "json"))
-            self.store.delete(_name(entry.query, batch, "done"))
+            self.storage.delete(_name(entry.query, batch, "json"))
+            self.storage.delete(_name(entry.query, batch, "done"))
+        if not kept:
+            self.storage.prune(quote(entry.query, safe=""), "")
 
     def _all_queries(self) -> list[str]:
-        return [unquote(folder) for folder in self.store.folders()]
+        return [unquote(folder) for folder in self.storage.folders()]
 
     def _batches(self, query: str) -> tuple[set[int], set[int]]:
         found: dict[str, set[int]] = {"json": set(), "done": set()}
-        for name in self.store.names(quote(query, safe="")):
+        for name in self.storage.names(quote(query, safe="")):
             if match := self._file.fullmatch(name):
                 found[match["kind"]].add(int(match["batch"]))
         return found["json"], found["done"]
 
     def _entry(self, query: str, batch: int) -> Entry:
         name = _name(query, batch, "json")
-        return Entry.of(loads(self.store.get(name), f"the ledger entry {name}"))
+        return Entry.of(loads(self.storage.read(name), f"the ledger entry {name}"))
 
 
 def _name(query: str, batch: int, kind: str) -> str:

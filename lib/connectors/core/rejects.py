@@ -9,15 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .dead_letters import SinkLetters
+from ..storage import check_location
+from .dead_letters import SHOWN, LetterFile, SinkLetters
 from .errors import ConnectorError, Poison, Problem
-from .options import Choice, Options, Text, Values
+from .options import Choice, Json, Options, Text, Values
 from .serde import to_json
 
 if TYPE_CHECKING:
     from .sink import Batch, Committable
 
-ERROR_OPTIONS = Options(errors=Choice("fail", among=("fail", "skip", "deadLetter")), deadLetterPath=Text(None))
+ERROR_OPTIONS = Options(
+    errors=Choice("fail", among=("fail", "skip", "deadLetter")),
+    deadLetterPath=Text(None),
+    storageOptions=Json({}, kind=dict),
+)
 """What to do with a bad record or row; common to every connector that can meet one."""
 
 
@@ -27,6 +32,8 @@ def check_errors(values: Values) -> Iterator[Problem]:
         yield Problem("deadLetterPath", "missing; errors=deadLetter needs a folder for what cannot be read or written.")
     if values["deadLetterPath"] and values["errors"] != "deadLetter":
         yield Problem("deadLetterPath", f'has no use with errors={values["errors"]}; set errors=deadLetter.')
+    if values["deadLetterPath"]:
+        yield from check_location("deadLetterPath", values["deadLetterPath"], values["storageOptions"])
 
 
 class Rejects:
@@ -47,7 +54,7 @@ class Rejects:
         self.count = 0
         self._letters = letters
         self._staged = tuple(staged)
-        self._rows: list[dict[str, Any]] = []
+        self._file: LetterFile | None = None
 
     def add(self, row: Mapping[str, Any], error: BaseException | str) -> None:
         """``row`` can never be written, because of ``error``. Raises :class:`Poison` with ``errors=fail``."""
@@ -55,7 +62,7 @@ class Rejects:
         record = to_json(row)
         if self.policy == "fail":
             raise Poison(
-                f"a row cannot be written: {text}; it is {record[:200]}",
+                f"a row cannot be written: {text[:SHOWN]}; it is {record[:200]}",
                 record=record,
                 connector=self.connector,
                 where=str(self.batch),
@@ -63,17 +70,21 @@ class Rejects:
             )
         self.count += 1
         if self._letters:
+            self._file = self._file or LetterFile()
             kind = type(error).__name__ if isinstance(error, BaseException) else "Poison"
-            self._rows.append({"error_class": kind, "error": text, "record": record.encode()})
+            self._file.add({"error_class": kind, "error": text, "record": record.encode()})
 
     def stage(self) -> str:
         """Sets the rows of a task attempt aside and returns their name; empty when there are none."""
-        return self._letters.stage(self.batch, self._rows) if self._letters and self._rows else ""
+        letters, self._file = self._file, None
+        return self._letters.stage(self.batch, letters) if self._letters and letters else ""
 
     def decide(self) -> None:
         """Makes all bad rows of the batch durable, where no reader sees them: they appear when the batch is committed."""
         if self._letters:
-            self._letters.decide(self.batch, self._staged, self._rows)
+            own = self.stage()
+            self._letters.decide(self.batch, [*self._staged, own])
+            self._letters.discard([own])
 
 
 def staged_letters(committables: Sequence[Committable | None]) -> list[str]:

@@ -25,6 +25,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from ..storage import check_location, storage_of
 from .dead_letters import SinkLetters
 from .errors import Problem
 from .ledger import Entry, Ledger
@@ -46,21 +47,23 @@ class Guarantee(str, Enum):
 class Batch:
     """One micro-batch: ``number`` of ``query`` (its id in the checkpoint), written by the sink called ``sink_id``.
 
-    ``replace`` asks that the batch takes the place of all that the target holds.
+    ``replace`` asks that the batch takes the place of all that the target holds. ``run`` names the run of the query that
+    writes it: another one after each restart.
     """
 
     sink_id: str
     query: str
     number: int
     replace: bool = False
+    run: str = ""
 
     def prefix(self) -> str:
-        """The part of a staging name that all attempts at this batch share."""
+        """The part of a staging name that all attempts at this batch share: letters and digits."""
         return digest(self.sink_id, self.query, self.number)
 
     def attempt(self) -> str:
-        """A new staging name, at most 63 bytes. Random: attempt numbers start at 0 again after a restart."""
-        return f"{self.prefix()}-{uuid.uuid4().hex}"
+        """A new staging name, at most 63 bytes: batch, run, and a random part, since attempt numbers begin at 0 again."""
+        return f"{self.prefix()}-{digest(self.run, length=8)}-{uuid.uuid4().hex}"
 
     def file_id(self) -> str:
         """The part of a file name that is the batch's own; the order of names is the order of batches."""
@@ -122,6 +125,20 @@ class Committer(ABC):
     def discard(self, committable: Committable) -> None:
         """Removes what was staged. Never called for a committable of a recorded batch."""
 
+    def check(self, committables: Sequence[Committable], rows: int) -> None:  # noqa: B027
+        """Called before the batch is recorded: what was staged must be there, durable, and hold ``rows`` with those rejected.
+
+        Raise :class:`~connectors.core.errors.Fatal` where it is not: nothing is recorded then. Only after this may
+        :meth:`publish` take what is gone for published.
+        """
+
+    def drop_attempts(self, batch: Batch, *, failed: bool = False) -> None:  # noqa: B027
+        """Removes what earlier runs have staged for ``batch``, and with ``failed`` what this run has, whose tasks failed.
+
+        So a batch that fails at each start leaves no more than a few of them. Called before its first task, and where no
+        driver code runs before tasks by the first of them.
+        """
+
     def sweep(self, live: frozenset[str]) -> None:  # noqa: B027
         """Removes staging that no run can still need: old (a week, say), and its name does not begin with one of ``live``.
 
@@ -159,6 +176,9 @@ class GlobalCommitter(ABC):
     def discard(self, committable: Committable) -> None:
         """Removes what was staged."""
 
+    def drop_attempts(self, batch: Batch, *, failed: bool = False) -> None:  # noqa: B027
+        """As :meth:`Committer.drop_attempts`."""
+
     def sweep(self, live: frozenset[str]) -> None:  # noqa: B027
         """Removes staging that is old and whose prefix is not in ``live``."""
 
@@ -195,6 +215,9 @@ class Sink(ABC):
     replaces: ClassVar[bool] = False
     """True if a batch can take the place of everything in the target, in one step (``mode("overwrite")``)."""
 
+    checkpoint: str | None = None
+    """The query's checkpoint, where the carrier knows it: a folder that all processes of the query share."""
+
     def __init__(self, values: Values) -> None:
         self.values = values
 
@@ -209,6 +232,8 @@ class Sink(ABC):
         yield from cls.check(values)
         if cls.rejects_rows:
             yield from check_errors(values)
+        if values.get("stagingLocation"):
+            yield from check_location("stagingLocation", values["stagingLocation"], values.get("storageOptions", {}))
         yield from check_guarantee(cls, values)
         if (values["txnAppId"] is None) != (values["txnVersion"] is None):
             missing = "txnAppId" if values["txnAppId"] is None else "txnVersion"
@@ -237,10 +262,18 @@ class Sink(ABC):
         """The name of this sink's ledger and staging: ``sinkId``, else derived from the target."""
         return self.values["sinkId"] or f"{self.name}-{digest(self.target())}"
 
+    def staging_location(self) -> str | None:
+        """``stagingLocation`` for sinks that have it, else a folder in the checkpoint; ``None`` where neither is known."""
+        inside = f"{self.checkpoint.rstrip('/')}/staging" if self.checkpoint else None
+        location: str | None = self.values["stagingLocation"] or inside
+        return location
+
     def letters(self) -> SinkLetters | None:
         """Where dead letters go; ``None`` unless the user asked for them."""
-        wanted = self.rejects_rows and self.values["errors"] == "deadLetter"
-        return SinkLetters(self.values["deadLetterPath"], self.name, self.sink_id()) if wanted else None
+        if not self.rejects_rows or self.values["errors"] != "deadLetter":
+            return None
+        storage = storage_of(self.values["deadLetterPath"], self.values["storageOptions"])
+        return SinkLetters(storage, self.name, self.sink_id(), repeats=self.committer() is None)
 
     def rejects(self, batch: Batch, staged: Sequence[str] = ()) -> Rejects:
         """What takes the bad rows of ``batch``; ``staged`` names those that its tasks have set aside already."""
@@ -254,8 +287,8 @@ class Sink(ABC):
     def ledger(self) -> Ledger | None:
         """Where committed batches are recorded, for sinks with a :class:`Committer`.
 
-        For a target that is a folder, :class:`~connectors.core.folder.TargetFolder` has the ledger, the staging folders
-        and a rename that never overwrites; elsewhere ``FileLedger(LocalStore(folder))`` with a folder per sink id.
+        For a target that is a folder, :class:`~connectors.core.folder.SinkFolder` has the ledger, the staging folders and
+        a publication that never overwrites; elsewhere ``FileLedger(storage_of(folder))`` with a folder per sink id.
         """
         return None
 

@@ -10,6 +10,7 @@ import contextlib
 import json
 import logging
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -83,6 +84,7 @@ class ForeachBatch(Carried):
     def __init__(self, sink: Sink) -> None:
         self.sink = sink
         self._commit: Commit | None = None
+        self._run = uuid.uuid4().hex
         if isinstance(sink, HadoopSink):
             sink.use_hadoop(hadoop_client)
         if isinstance(sink, Watching):
@@ -91,7 +93,7 @@ class ForeachBatch(Carried):
     def __call__(self, frame: DataFrame, number: int) -> None:
         leave_release_to_server(frame)
         query = running_query(frame, self.sink.values["queryName"])
-        self.write(frame, Batch(self.sink.sink_id(), query, number))
+        self.write(frame, Batch(self.sink.sink_id(), query, number, run=self._run))
 
     def __getstate__(self) -> dict[str, Any]:
         return {"sink": self.sink}
@@ -125,8 +127,14 @@ class ForeachBatch(Carried):
             count_commit(meter, began, commit.recorded(batch), seen)
 
     def _stage_and_commit(self, commit: Commit, frame: DataFrame, batch: Batch, meter: Meter) -> None:
+        commit.drop_attempts(batch)
         tries = Retry(0) if self.sink.writers_retry else commit.retry  # here, since Spark would try its tasks again at once
-        staged, seen = tries.call(lambda: self._stage(commit, frame, batch))
+        try:
+            staged, seen = tries.call(lambda: self._stage(commit, frame, batch))
+        except BaseException:
+            with contextlib.suppress(Exception):  # the first error is the one that counts
+                commit.drop_attempts(batch, failed=True)
+            raise
         if seen.rows == 0:  # Spark's writers make an empty file of an empty frame
             commit.discard(staged)
             staged = []

@@ -36,7 +36,7 @@ from ..core.source import UNLIMITED, Slice, Source
 from ..core.writing import stage
 from .library import format_bases
 from .meters import count_commit, sink_meter, source_meter
-from .session import action_ids, arrow_schema, as_active, task_ids
+from .session import action_ids, arrow_schema, as_active, task_ids, task_run
 
 
 @contextlib.contextmanager
@@ -73,7 +73,9 @@ class ConnectorFormat(DataSource):
         if self.sink_class is None:
             raise Misconfigured(self.name(), [Problem("format", f"{self.name()} is a source; it cannot be written.")])
         typed = {key: value for key, value in self.options.items() if key.lower() not in _SPARKS_OWN}
-        return self.sink_class.of(typed)
+        sink = self.sink_class.of(typed)
+        sink.checkpoint = next((self.options[key] for key in self.options if key.lower() in _SPARKS_OWN), None)
+        return sink
 
     def schema(self) -> str:
         with plainly():
@@ -260,7 +262,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         query, number, subtask = task_ids()
-        batch = Batch(self.sink.sink_id(), str(query), number)
+        batch = Batch(self.sink.sink_id(), str(query), number, run=task_run())
+        if subtask == 0:  # no code of the driver runs before the tasks
+            Commit(self.sink).drop_attempts(batch)
         with sink_meter(self.sink, batch, subtask).counting() as meter:
             staged = stage(self.sink, batch, arrow_schema(self.columns), subtask, meter.through(iterator))
         return Staged(query, asdict(staged))

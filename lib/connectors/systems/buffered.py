@@ -8,18 +8,19 @@ one file. Batches are released in the order of their numbers, so a reader never 
 from __future__ import annotations
 
 import shutil
+import uuid
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import BinaryIO
 
 import pyarrow as pa
 
 from ..core import REQUIRED, Batch, Committable, Committer, Duration, Options, Problem, Sink, SinkWriter, Text
-from ..core.folder import TargetFolder
+from ..core.folder import SinkFolder
 from ..core.ledger import FileLedger
 from ..core.options import Values
 from ..core.serde import to_json_lines
-from .files.staging import new_stage
+from ..storage import is_local, storage_of
+from .files.staging import begin
 
 
 class BufferedSink(Sink):
@@ -36,14 +37,14 @@ class BufferedSink(Sink):
 
     @classmethod
     def check(cls, values: Values) -> Iterator[Problem]:
-        if "://" in values["path"] and not values["path"].startswith("file:"):
+        if not is_local(values["path"]):
             yield Problem("path", f'must be a local or mounted folder; got "{values["path"]}".')
 
     def target(self) -> str:
         return str(self.values["path"])
 
-    def folder(self) -> TargetFolder:
-        return TargetFolder(self.values["path"], self.sink_id())
+    def folder(self) -> SinkFolder:
+        return SinkFolder(storage_of(self.values["path"]), self.sink_id())
 
     def ledger(self) -> FileLedger:
         return self.folder().ledger()
@@ -58,7 +59,7 @@ class BufferedSink(Sink):
 class BufferedWriter(SinkWriter):
     """Buffers the rows of a task attempt in a hidden file, made with the first row."""
 
-    def __init__(self, folder: TargetFolder, batch: Batch) -> None:
+    def __init__(self, folder: SinkFolder, batch: Batch) -> None:
         self.folder = folder
         self.batch = batch
         self.attempt = batch.attempt()
@@ -67,14 +68,17 @@ class BufferedWriter(SinkWriter):
 
     def write(self, batch: pa.RecordBatch) -> None:
         if self._file is None:
-            stage = new_stage("connectors.buffered", self.folder, self.batch, self.attempt)
-            self._file = (stage / "rows").open("wb")
+            self._file = self.folder.create(f"{begin('connectors.buffered', self.folder, self.batch, self.attempt)}/rows")
         self._file.write(to_json_lines(batch))
         self.rows += batch.num_rows
 
     def prepare(self) -> Committable:
         self.close()
-        return Committable(self.rows, {"attempt": self.attempt})
+        if not self.rows:
+            return Committable(0, {"attempt": self.attempt})
+        name = rows_name(self.folder, self.attempt)
+        self.folder.sync([name])
+        return Committable(self.rows, {"attempt": self.attempt, "size": self.folder.size(name)})
 
     def abort(self) -> None:
         self.close()
@@ -88,21 +92,30 @@ class BufferedWriter(SinkWriter):
 class BufferedCommitter(Committer):
     """Joins the buffers of a batch in one hidden file, and releases it under its final name."""
 
-    def __init__(self, folder: TargetFolder, retention: float) -> None:
+    def __init__(self, folder: SinkFolder, retention: float) -> None:
         self.folder = folder
         self.retention = retention
+
+    def check(self, committables: Sequence[Committable], rows: int) -> None:
+        buffers = [committable.data for committable in committables if committable.rows]
+        self.folder.check_staged((rows_name(self.folder, data["attempt"]), data["size"]) for data in buffers)
+
+    def drop_attempts(self, batch: Batch, *, failed: bool = False) -> None:
+        self.folder.drop_attempts(batch, failed=failed)
 
     def publish(self, batch: Batch, committables: Sequence[Committable]) -> None:
         buffers = [committable for committable in committables if committable.rows]
         if not buffers:
             return
-        ready = self.folder.stage(f"{batch.prefix()}-ready") / "rows"
-        if not ready.exists():
+        whole = f"{batch.prefix()}-ready"
+        ready, final = rows_name(self.folder, whole), f"part-{batch.file_id()}-0.json"
+        if self.folder.size(ready) is None:
             self._join(buffers, ready)
         for committable in buffers:  # from here on, what is not in `ready` was released before
             self.discard(committable)
-        self.folder.publish(self.folder.relative(ready), f"part-{batch.file_id()}-0.json")
-        self.folder.remove(ready.parent.name)
+        self.folder.publish(ready, final)
+        self.folder.sync_names([final])
+        self.folder.remove(whole)
 
     def discard(self, committable: Committable) -> None:
         self.folder.remove(committable.data["attempt"])
@@ -110,14 +123,20 @@ class BufferedCommitter(Committer):
     def sweep(self, live: frozenset[str]) -> None:
         self.folder.sweep(self.retention, live)
 
-    def _join(self, buffers: Sequence[Committable], ready: Path) -> None:
-        files = [self.folder.stage(buffer.data["attempt"]) / "rows" for buffer in buffers]
-        if not all(file.exists() for file in files):
+    def _join(self, buffers: Sequence[Committable], ready: str) -> None:
+        names = [rows_name(self.folder, buffer.data["attempt"]) for buffer in buffers]
+        if any(self.folder.size(name) is None for name in names):
             return
-        ready.parent.mkdir(parents=True, exist_ok=True)
-        growing = ready.with_name("growing")
-        with growing.open("wb") as whole:
-            for file in files:
-                with file.open("rb") as buffer:
+        growing = f"{ready}-{uuid.uuid4().hex}"
+        with self.folder.create(growing) as whole:
+            for name in names:
+                with self.folder.open(name) as buffer:
                     shutil.copyfileobj(buffer, whole)
-        growing.rename(ready)
+        self.folder.sync([growing])
+        self.folder.publish(growing, ready)
+        self.folder.sync_names([ready])
+
+
+def rows_name(folder: SinkFolder, attempt: str) -> str:
+    """The file with the rows of an attempt."""
+    return f"{folder.stage(attempt)}/rows"

@@ -25,8 +25,8 @@ from ..core.reading import read_slice
 from ..core.sink import Batch, Committable, Sink
 from ..core.source import Slice, Source
 from ..core.state import digest, dumps, loads
-from ..core.store import LocalStore
 from ..core.writing import stage
+from ..storage.local import LocalStorage
 from .faults import FailureInjector, Point
 
 # What a parent has left as garbage is not collected by its children: clients whose threads the fork has not taken along
@@ -40,33 +40,33 @@ class Checkpoint:
     """Offsets and marks in a folder, as a streaming query keeps them."""
 
     def __init__(self, folder: Path) -> None:
-        self.store = LocalStore(folder)
-        self.store.put_if_absent("metadata", str(uuid.uuid4()).encode())
+        self.storage = LocalStorage(folder)
+        self.storage.put_if_absent("metadata", str(uuid.uuid4()).encode())
 
     @property
     def query(self) -> str:
-        return self.store.get("metadata").decode()
+        return self.storage.read("metadata").decode()
 
     def planned(self) -> int:
         """The number of the newest batch whose end is known; -1 if there is none."""
-        return max((int(name) for name in self.store.names("offsets")), default=-1)
+        return max((int(name) for name in self.storage.names("offsets")), default=-1)
 
     def done(self) -> int:
         """The number of the newest batch that is finished; -1 if there is none."""
-        return max((int(name) for name in self.store.names("commits")), default=-1)
+        return max((int(name) for name in self.storage.names("commits")), default=-1)
 
     def end(self, batch: int) -> Offset:
-        return INITIAL if batch < 0 else loads(self.store.get(f"offsets/{batch}"), f"offset {batch}")
+        return INITIAL if batch < 0 else loads(self.storage.read(f"offsets/{batch}"), f"offset {batch}")
 
     def plan(self, batch: int, end: Offset) -> None:
-        self.store.put_if_absent(f"offsets/{batch}", dumps(end).encode())
+        self.storage.put_if_absent(f"offsets/{batch}", dumps(end).encode())
 
     def finish(self, batch: int) -> None:
-        self.store.put_if_absent(f"commits/{batch}", b"")
+        self.storage.put_if_absent(f"commits/{batch}", b"")
 
     def forget_commit(self) -> None:
         """As if the engine had died after the sink's commit and before its own."""
-        self.store.delete(f"commits/{self.done()}")
+        self.storage.delete(f"commits/{self.done()}")
 
 
 @dataclass
@@ -91,6 +91,7 @@ class Engine:
     def run(self, batches: int | None = None) -> int:
         """Runs until the end, or for so many ``batches``. Returns how many batches ran."""
         checkpoint, planner, commit = Checkpoint(self.folder), Planner(self.source), Commit(self.sink)
+        run = uuid.uuid4().hex
         planner.freeze()
         ran = 0
         with contextlib.closing(planner):
@@ -102,7 +103,7 @@ class Engine:
                     if end == start:
                         break
                     checkpoint.plan(number, end)
-                batch = Batch(self.sink.sink_id(), checkpoint.query, number)
+                batch = Batch(self.sink.sink_id(), checkpoint.query, number, run=run)
                 self._batch(commit, batch, planner.slices(start, checkpoint.end(number)))
                 self._reach(Point.BATCH_DONE)
                 checkpoint.finish(number)
@@ -116,6 +117,7 @@ class Engine:
                 return
         else:
             commit = Commit(self.sink)
+        commit.drop_attempts(batch)
         staged: list[Committable] = []
         try:
             for index in range(self.tasks or len(slices)):

@@ -182,7 +182,7 @@ class SinkSuite(KillSuite):
         writing.engine(last=BATCH).run()
         checkpoint = Checkpoint(writing.checkpoint)
         checkpoint.forget_commit()
-        checkpoint.store.delete("offsets/0")
+        checkpoint.storage.delete("offsets/0")
         with pytest.raises(CommitRefused, match="onReplayMismatch"):
             writing.engine(last=BATCH, rows=3).run()
         writing.engine(last=BATCH, rows=3, onReplayMismatch="skip").run(batches=1)

@@ -15,9 +15,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from connectors.storage.webhdfs import WebHdfs
 from connectors.systems.files import FilesSink
 from connectors.systems.files.by_hand import seal_folder
-from connectors.systems.files.webhdfs import WebHdfs
 from connectors.testing import SinkContext
 from connectors.testing.servers import HdfsServer, MotoServer
 

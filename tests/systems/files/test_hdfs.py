@@ -13,12 +13,14 @@ import pytest
 
 from connectors.core import Batch, Fatal, Misconfigured, Transient
 from connectors.core.commit import Commit
+from connectors.core.folder import SinkFolder
 from connectors.core.writing import stage
 from connectors.spark.session import hadoop_client
+from connectors.storage import Storage
+from connectors.storage.hadoop import Hadoop
+from connectors.storage.hdfs import HdfsStorage
+from connectors.storage.webhdfs import WebHdfs
 from connectors.systems.files import FilesSink, FilesSource
-from connectors.systems.files.hadoop import Hadoop
-from connectors.systems.files.hdfs import HdfsFolder, HdfsStore
-from connectors.systems.files.webhdfs import WebHdfs
 from connectors.testing.servers import HdfsServer
 
 from ...servers import required
@@ -37,14 +39,17 @@ class Target:
         self.client_of = client_of
         self.web = WebHdfs(f"http://{self.server.web}", "test")
 
-    def folder(self) -> HdfsFolder:
-        return HdfsFolder(self.path, "orders", self.server.storage, self.client_of)
+    def storage(self) -> HdfsStorage:
+        return HdfsStorage(self.path, self.server.storage, self.client_of)
+
+    def folder(self) -> SinkFolder:
+        return SinkFolder(self.storage(), "orders")
 
     def hdfs(self) -> Hadoop:
-        return self.folder().hdfs
+        return self.storage().hdfs
 
-    def store(self) -> HdfsStore:
-        return HdfsStore(self.hdfs(), f"{self.at}/x")
+    def store(self) -> Storage:
+        return self.storage().below("x")
 
     def put(self, name: str, content: bytes) -> None:
         self.web.upload(io.BytesIO(content), f"{self.at}/{name}")
@@ -97,7 +102,7 @@ class Mortal:
         return step
 
 
-def each_death(of: Callable[[], HdfsFolder], act: Callable[[HdfsFolder], None]) -> Iterator[HdfsFolder]:
+def each_death(of: Callable[[], HdfsStorage], act: Callable[[HdfsStorage], object]) -> Iterator[HdfsStorage]:
     """Folders in which ``act`` died, at each of its steps, before and after."""
     for after in (False, True):
         for number in range(20):
@@ -116,7 +121,7 @@ class TestStore:
         store = target.store()
         assert store.put_if_absent("a/b", b"first")
         assert not store.put_if_absent("a/b", b"second")
-        assert store.get("a/b") == b"first"
+        assert store.read("a/b") == b"first"
         assert target.all() == ["x/a/b"], "no temporary file is left"
 
     def test_of_many_who_put_at_once_one_does(self) -> None:
@@ -145,15 +150,14 @@ class TestStore:
         store = target.store()
         for name in ("1", "2"):
             store.put_if_absent(f"a/{name}", b"")
-        store.delete("a/1")
-        assert store.folders() == ["a"]
-        store.delete("a/2")
-        store.delete("a/2")
-        assert store.folders() == []
+        for name, left in (("1", ["a"]), ("2", []), ("2", [])):
+            store.delete(f"a/{name}")
+            store.prune("a", "")
+            assert store.folders() == left
 
     def test_what_is_not_there_is_not_found(self, target: Target) -> None:
         with pytest.raises(FileNotFoundError):
-            target.store().get("nothing")
+            target.store().read("nothing")
 
 
 class TestPublication:
@@ -161,12 +165,12 @@ class TestPublication:
         deaths = 0
         targets: list[Target] = []
 
-        def fresh() -> HdfsFolder:
+        def fresh() -> HdfsStorage:
             targets.append(Target())
             targets[-1].put("staged", b"rows")
-            return targets[-1].folder()
+            return targets[-1].storage()
 
-        for _ in each_death(fresh, lambda folder: folder.publish("staged", "day=1/part-0")):
+        for _ in each_death(fresh, lambda storage: storage.publish("staged", "day=1/part-0", "journal")):
             at = targets[-1]
             assert at.all() in (["staged"], ["day=1/part-0"])
             at.folder().publish("staged", "day=1/part-0")
@@ -192,30 +196,28 @@ class TestPublication:
 
     def test_a_rename_that_is_refused_without_a_reason_is_an_outage(self, target: Target) -> None:
         target.put("staged", b"rows")
-        folder = target.folder()
-        folder.hdfs.rename = lambda *_: False  # type: ignore[method-assign]
+        storage = target.storage()
+        storage.hdfs.rename = lambda *_: False  # type: ignore[method-assign]
         with pytest.raises(Transient, match="does not rename"):
-            folder.publish("staged", "part-0")
-        store = target.store()
-        store.files.rename = lambda *_: False  # type: ignore[method-assign]
+            storage.publish("staged", "part-0", "journal")
         with pytest.raises(Transient, match="does not rename"):
-            store.put_if_absent("a", b"")
+            storage.put_if_absent("a", b"")
         assert target.all() == ["staged"]
 
     @pytest.mark.parametrize("step", ["status", "rename"])
     def test_of_two_who_publish_the_same_file_both_find_it_published(self, step: str) -> None:
         at = Target()
         at.put("staged", b"rows")
-        folder, other = at.folder(), at.folder()
-        call = getattr(folder.hdfs, step)
+        storage, other = at.storage(), at.folder()
+        call = getattr(storage.hdfs, step)
 
         def meanwhile(*arguments: str) -> Any:
             before = call(*arguments) if step == "status" else None
             other.publish("staged", "part-0")
             return before if step == "status" and arguments[0].endswith("staged") else call(*arguments)
 
-        setattr(folder.hdfs, step, meanwhile)
-        folder.publish("staged", "part-0")
+        setattr(storage.hdfs, step, meanwhile)
+        storage.publish("staged", "part-0", "journal")
         assert at.all() == ["part-0"]
 
     def test_old_staging_is_swept_but_not_that_of_a_live_batch(self, target: Target) -> None:
@@ -229,13 +231,13 @@ class TestPublication:
 
     def test_what_is_written_is_there_when_it_is_closed_and_read_back(self, target: Target) -> None:
         content = bytes(range(256)) * 40_000
-        with contextlib.suppress(OSError), target.folder().writing("broken") as file:
+        with contextlib.suppress(OSError), target.folder().create("broken") as file:
             file.write(b"half")
             raise OSError
-        with target.folder().writing("deep/er/file") as file:
+        with target.folder().create("deep/er/file") as file:
             file.write(content)
             assert target.all() == []
-        with target.folder().reading("deep/er/file") as file:
+        with target.folder().open("deep/er/file") as file:
             assert file.read() == content
         assert target.all() == ["deep/er/file"]
 
@@ -262,9 +264,9 @@ class TestErrors:
             Commit(made).finish(batch, [stage(made, batch, rows(1).schema, 0, iter([rows(1)]))])
 
     def test_a_server_that_is_away_is_an_outage_that_names_the_address(self) -> None:
-        folder = HdfsFolder("hdfs://127.0.0.1/x", "orders", {"port": 9})
+        storage = HdfsStorage("hdfs://127.0.0.1/x", {"port": 9})
         with pytest.raises(Transient, match=r"WebHDFS at http://127.0.0.1:9 cannot be reached(.|\n)*storageOptions"):
-            folder.size("x")
+            storage.size("x")
 
     def test_an_answer_that_breaks_off_is_an_outage_and_no_content(self, monkeypatch: pytest.MonkeyPatch) -> None:
         at = Target()
@@ -273,7 +275,7 @@ class TestErrors:
         monkeypatch.setattr(WebHdfs, "read", lambda self, path, offset, length: whole(self, path, offset, length)[:-1])
         listing = FilesSource.of(at.options(fileFormat="text")).listing()  # type: ignore[attr-defined]
         with pytest.raises(Transient, match="came incompletely"):
-            listing.files.open_input_file(f"{at.at}/file").read()
+            listing.open("file").read()
 
 
 class TestSource:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from typing import Any
 
@@ -10,10 +11,11 @@ import pytest
 
 from connectors.core import Batch, Fatal, Misconfigured, Transient
 from connectors.core.commit import Commit
+from connectors.core.folder import SinkFolder
+from connectors.storage import Storage
+from connectors.storage import s3 as module
+from connectors.storage.s3 import S3Storage, spark_options
 from connectors.systems.files import FilesSink
-from connectors.systems.files import s3 as module
-from connectors.systems.files.s3 import S3, S3Folder, S3Store
-from connectors.systems.files.storage import spark_options
 from connectors.testing.servers import MotoServer
 
 from ...servers import required
@@ -29,8 +31,11 @@ class Bucket:
         self.client = required(MotoServer).client("s3")
         self.path = f"s3://{self.name}/folder"
 
-    def folder(self) -> S3Folder:
-        return S3Folder(self.path, "orders", self.storage)
+    def folder(self) -> SinkFolder:
+        return SinkFolder(S3Storage(self.path, self.storage), "orders")
+
+    def store(self) -> Storage:
+        return S3Storage(f"s3://{self.name}/x", self.storage)
 
     def put(self, name: str, content: bytes) -> None:
         self.client.put_object(Bucket=self.name, Key=f"folder/{name}", Body=content)
@@ -62,10 +67,10 @@ class Died(BaseException):
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """``[n, after]``: the n-th change to the bucket dies, before it or after it; ``[-1, 0]`` lets all of them pass."""
     left = [-1, 0]
-    whole = S3.call
+    whole = module.Bucket.call
     changes = ("put_object", "create", "upload", "complete", "delete", "abort")
 
-    def call(self: S3, operation: str, **arguments: Any) -> Any:
+    def call(self: module.Bucket, operation: str, **arguments: Any) -> Any:
         if not operation.startswith(changes) or left[0] < 0:
             return whole(self, operation, **arguments)
         left[0] -= 1
@@ -76,25 +81,25 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             raise Died
         return done
 
-    monkeypatch.setattr(S3, "call", call)
+    monkeypatch.setattr(module.Bucket, "call", call)
     return left
 
 
 class TestStore:
     def test_a_file_is_put_once(self, bucket: Bucket) -> None:
-        store = S3Store(S3(bucket.name, bucket.storage), "x/")
+        store = bucket.store()
         assert store.put_if_absent("a/b", b"first")
         assert not store.put_if_absent("a/b", b"second")
-        assert store.get("a/b") == b"first"
+        assert store.read("a/b") == b"first"
 
     def test_a_put_whose_answer_was_lost_is_ones_own(self, bucket: Bucket) -> None:
-        store = S3Store(S3(bucket.name, bucket.storage), "x/")
+        store = bucket.store()
         assert store.put_if_absent("a", b"mine")
         assert store.put_if_absent("a", b"mine")
 
     def test_a_listing_is_one_level_of_any_length(self, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(S3, "page", 2)
-        store = S3Store(S3(bucket.name, bucket.storage), "x/")
+        monkeypatch.setattr(module.Bucket, "page", 2)
+        store = bucket.store()
         for number in range(5):
             bucket.client.put_object(Bucket=bucket.name, Key=f"x/many/{number}", Body=b"")
         store.put_if_absent("top", b"")
@@ -102,10 +107,10 @@ class TestStore:
         assert (store.names(), store.folders(), store.names("nothing")) == (["top"], ["many"], [])
 
     def test_what_is_not_there_is_not_found(self, bucket: Bucket) -> None:
-        store = S3Store(S3(bucket.name, bucket.storage), "x/")
+        store = bucket.store()
         store.delete("nothing")
         with pytest.raises(FileNotFoundError):
-            store.get("nothing")
+            store.read("nothing")
 
 
 class TestPublication:
@@ -129,22 +134,58 @@ class TestPublication:
             break
         assert number == 6, "create, copy, put the id, complete, delete the staged one, delete the id"
 
-    def test_what_was_published_and_taken_away_is_not_brought_back(self, steps: list[int]) -> None:
-        number = 0
-        while True:
-            bucket = Bucket()
+    def test_what_was_published_and_taken_away_is_not_brought_back(self, bucket: Bucket) -> None:
+        bucket.put("staged", b"rows")
+        bucket.folder().publish("staged", "part-0")
+        bucket.client.delete_object(Bucket=bucket.name, Key="folder/part-0")
+        bucket.folder().publish("staged", "part-0")
+        assert bucket.keys() == []
+
+    def test_an_upload_that_is_gone_with_its_object_stops_with_both_ways_out_and_keeps_the_rows(
+        self, bucket: Bucket, steps: list[int]
+    ) -> None:
+        """Completed and taken away, or aborted by a rule of the bucket: nobody can tell."""
+        ways = {"moved": ["staged"], "aborted": []}
+        for cause, visible in ways.items():
             bucket.put("staged", b"rows")
-            steps[:] = [number, 1]
-            try:
+            steps[:] = [3, cause == "moved"]  # where the upload is completed, after it or before
+            with pytest.raises(Died):
                 bucket.folder().publish("staged", "part-0")
-            except Died:
-                taken = "part-0" in bucket.visible()
+            if cause == "moved":
                 bucket.client.delete_object(Bucket=bucket.name, Key="folder/part-0")
+            else:
+                (upload,) = bucket.client.list_multipart_uploads(Bucket=bucket.name)["Uploads"]
+                bucket.client.abort_multipart_upload(Bucket=bucket.name, Key=upload["Key"], UploadId=upload["UploadId"])
+            with pytest.raises(Fatal, match="a reader has moved the object since, or a rule of the bucket") as stopped:
                 bucket.folder().publish("staged", "part-0")
-                assert ("part-0" in bucket.visible()) != taken
-                number += 1
-                continue
-            break
+            assert bucket.get("staged") == b"rows"
+            moved, never = re.findall(rf"delete s3://{bucket.name}/folder/(\S+?)[:;]? ", stopped.value.way_out)
+            bucket.client.delete_object(Bucket=bucket.name, Key=f"folder/{moved if cause == 'moved' else never}".rstrip(";:"))
+            bucket.folder().publish("staged", "part-0")
+            assert bucket.visible() == ([] if cause == "moved" else ["part-0"]), visible
+
+    def test_an_upload_whose_id_was_never_put_is_aborted_when_it_is_old(self, bucket: Bucket, steps: list[int]) -> None:
+        final = "part-0000000000-0123456789ab-0.parquet"
+        bucket.put("staged", b"rows")
+        steps[:] = [1, 1]  # after the copy
+        with pytest.raises(Died):
+            bucket.folder().publish("staged", final)
+        foreign = bucket.client.create_multipart_upload(Bucket=bucket.name, Key="folder/of-another-program")["UploadId"]
+        bucket.folder().sweep(3600, frozenset())
+        assert len(bucket.client.list_multipart_uploads(Bucket=bucket.name)["Uploads"]) == 2
+        bucket.folder().sweep(-1, frozenset())
+        left = bucket.client.list_multipart_uploads(Bucket=bucket.name)["Uploads"]
+        assert [upload["UploadId"] for upload in left] == [foreign]
+
+    def test_an_upload_whose_id_was_put_is_never_aborted(self, bucket: Bucket, steps: list[int]) -> None:
+        final = "part-0000000000-0123456789ab-0.parquet"
+        bucket.put("staged", b"rows")
+        steps[:] = [3, 0]
+        with pytest.raises(Died):
+            bucket.folder().publish("staged", final)
+        bucket.folder().sweep(-1, frozenset())
+        assert bucket.folder().publish("staged", final)
+        assert bucket.visible() == [final]
 
     def test_nothing_is_overwritten(self, bucket: Bucket) -> None:
         bucket.put("staged", b"rows")
@@ -188,14 +229,14 @@ class TestErrors:
     def test_a_server_that_is_away_is_an_outage(self, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
         gone = {**bucket.storage, "client_kwargs": {"endpoint_url": "http://127.0.0.1:9", "region_name": "us-east-1"}}
         with pytest.raises(Transient, match="cannot be reached"):
-            S3Folder(bucket.path, "orders", gone).size("x")
+            S3Storage(bucket.path, gone).size("x")
 
     def test_what_spark_is_told_is_of_this_bucket_alone_and_its_secrets_are_redacted_by_name(self, bucket: Bucket) -> None:
-        told = spark_options(bucket.path, {**bucket.storage, "token": "t"})
+        told = spark_options(bucket.name, {**bucket.storage, "token": "t"})
         assert told[f"fs.s3a.bucket.{bucket.name}.endpoint"] == required(MotoServer).url
         hidden = [key for key, value in told.items() if value in ("test", "t")]
         assert all(any(word in key for word in ("secret", "token", "access.key")) for key in hidden)
-        assert spark_options(bucket.path, {}) == {}
+        assert spark_options(bucket.name, {}) == {}
 
     def test_a_secret_may_be_a_reference_and_is_not_shown(self, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("SECRET_AWS_KEY", "very secret")

@@ -59,7 +59,7 @@ class AvroFormat(Format):
             self._readers[number] = self._made(number)
         reader = self._readers[number]
         if isinstance(reader, ValueError):
-            bad = [BadRecord(index, f"schema {number}: {reader}") for index in range(len(bodies))]
+            bad = [BadRecord(index, f"schema {number}: {reader}", type(reader).__name__) for index in range(len(bodies))]
             return Decoded(pa.nulls(len(bodies), self.kind), bad)
         return present(reader.decode, bodies)
 

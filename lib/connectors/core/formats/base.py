@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -20,6 +20,8 @@ class BadRecord:
 
     index: int
     error: str
+    kind: str = "Poison"
+    """The class of the error, where there was one."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ def one_by_one(records: pa.Array, read: Callable[[bytes], Any], kind: pa.DataTyp
             values.append(None if record is None else read(record))
         except (ValueError, RecursionError, OverflowError) as error:  # Arrow's own errors are values errors too
             values.append(None)
-            bad.append(BadRecord(index, str(error)))
+            bad.append(BadRecord(index, str(error), type(error).__name__))
     return Decoded(pa.array(values, kind), bad)
 
 
@@ -103,7 +105,7 @@ def present(decode: Callable[[pa.Array], Decoded], records: pa.Array) -> Decoded
     places = pc.indices_nonzero(valid)
     decoded = decode(records.take(places))
     at = places.to_pylist() if decoded.bad else []
-    return Decoded(spread(decoded.values, valid), [BadRecord(at[one.index], one.error) for one in decoded.bad])
+    return Decoded(spread(decoded.values, valid), [replace(one, index=at[one.index]) for one in decoded.bad])
 
 
 def around(first: int, end: int, row: int | None) -> list[tuple[int, int]]:

@@ -60,7 +60,7 @@ class CsvFormat(Format):
                 pieces.append(self._read(part))
             except (pa.ArrowInvalid, ValueError) as error:
                 if len(part) == 1:
-                    bad.append(BadRecord(first, str(error)))
+                    bad.append(BadRecord(first, str(error), type(error).__name__))
                     pieces.append(pa.nulls(1, self.kind))
                 else:
                     todo += reversed(around(first, end, _row(error)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -60,7 +61,7 @@ class JsonFormat(Format):
             return self._objects(records)
         keep = np.flatnonzero(~wrong)
         decoded = self._objects(records.take(pa.array(keep)))
-        bad = [BadRecord(int(keep[one.index]), one.error) for one in decoded.bad]
+        bad = [replace(one, index=int(keep[one.index])) for one in decoded.bad]
         for index in np.flatnonzero(wrong).tolist():
             bad.append(BadRecord(index, _why_no_object(records[index].as_py())))
         places = np.cumsum(~wrong) - 1
@@ -100,12 +101,12 @@ class JsonFormat(Format):
             return pa.array([self._by_python(record[0].as_py())], self.kind)
         except (ValueError, OverflowError) as error:
             if str(error).startswith("field "):  # a value that Arrow refuses too
-                bad.append(BadRecord(at, str(error)))
+                bad.append(BadRecord(at, str(error), type(error).__name__))
                 return pa.nulls(1, self.kind)
             try:
                 return self._read(record)  # which reads deeper nesting
             except (pa.ArrowInvalid, ValueError):
-                bad.append(BadRecord(at, str(error)))
+                bad.append(BadRecord(at, str(error), type(error).__name__))
                 return pa.nulls(1, self.kind)
 
     def _by_python(self, record: bytes) -> object:

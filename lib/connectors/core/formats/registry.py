@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -141,13 +141,13 @@ class Framing:
                 self.schema(number)
                 decoded = read(number, bodies)
             except UnknownSchema as error:
-                bad += [BadRecord(index, str(error)) for index in at.tolist()]
+                bad += [BadRecord(index, str(error), "UnknownSchema") for index in at.tolist()]
                 continue
             if whole:
                 return decoded
             pieces.append(decoded.values)
             places.append(at)
-            bad += [BadRecord(int(at[one.index]), one.error) for one in decoded.bad]
+            bad += [replace(one, index=int(at[one.index])) for one in decoded.bad]
         return Decoded(_placed(pieces, places, len(records), kind), sorted(bad, key=lambda one: one.index))
 
     def encode(self, bodies: pa.Array, text: str, kind: str) -> pa.Array:

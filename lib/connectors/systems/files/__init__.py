@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 import zoneinfo
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
@@ -29,16 +29,17 @@ from ...core import (
     Size,
     Text,
 )
+from ...core.folder import SinkFolder
 from ...core.ledger import FileLedger
 from ...core.options import Values
+from ...storage import check_location, is_local, storage_of
+from ...storage.hadoop import HDFS, ClientOf
+from ...storage.location import S3, without_user
 from .committer import FilesCommitter
-from .hadoop import ClientOf
 from .joining import JOINED
-from .place import Folder, place
 from .rolling import MAX_PART_SIZE, RollingPolicy
 from .sealing import Sealer
 from .source import FilesSource
-from .storage import check_storage
 from .watching import Run, seal_what_is_due, watch
 from .writer import CODECS, FilesWriter
 
@@ -109,7 +110,7 @@ class FilesSink(Sink):
 
     @classmethod
     def check(cls, values: Values) -> Iterator[Problem]:
-        yield from check_storage(values["path"], values["storageOptions"])
+        yield from check_target(values["path"], values["storageOptions"])
         if values["bucket"] and values["partitionBy"]:
             yield Problem("bucket", "cannot go with partitionBy; give one of them.")
         if values["bucket"] and not values["bucket.timeColumn"]:
@@ -140,8 +141,9 @@ class FilesSink(Sink):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_run": None}  # it is of the driver
 
-    def folder(self) -> Folder:
-        return place(self.values["path"], self.sink_id(), self.values.get("storageOptions", {}), self._client_of)
+    def folder(self) -> SinkFolder:
+        storage = storage_of(self.values["path"], self.values.get("storageOptions", {}), self._client_of)
+        return SinkFolder(storage, self.sink_id())
 
     def ledger(self) -> FileLedger:
         return self.folder().ledger()
@@ -179,6 +181,15 @@ class FilesSink(Sink):
         from .native import stage_with_spark
 
         return stage_with_spark(self, frame, batch, self._run.offsets(batch.number) if self._run else None)
+
+
+def check_target(path: str, options: Mapping[str, Any]) -> Iterator[Problem]:
+    """What is wrong with a folder that files are to be published in: an object store needs a publication in one step."""
+    problems = list(check_location("path", path, options, sole=True))
+    if not problems and not path.startswith((*S3, HDFS)) and not is_local(path):
+        text = f"must be a local or mounted folder, s3://… or hdfs://…; got {without_user(path)!r}. Mount it."
+        problems = [Problem("path", text)]
+    yield from problems
 
 
 def _is_zone(name: str) -> bool:

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...core import Misconfigured, Problem
+from ...core.folder import SinkFolder
 from ...core.ledger import Entry
 from ...core.secret_references import filled
-from .place import Folder, place, sink_ids
+from ...storage import checked_storage
 from .rolling import MAX_PART_SIZE, RollingPolicy
 from .sealing import Sealer
-from .storage import check_storage
 
 
 def seal_folder(path: str, storage: Mapping[str, Any] | None = None, max_part_size: int = MAX_PART_SIZE) -> int:
@@ -43,14 +43,13 @@ def _offsets(entry: Entry) -> Any:
     return next((one["data"]["offsets"] for one in entry.committables if "offsets" in one.get("data", {})), None)
 
 
-def _folders(path: str, storage: Mapping[str, Any] | None) -> list[Folder]:
+def _folders(path: str, storage: Mapping[str, Any] | None) -> list[SinkFolder]:
     try:
         options = filled(dict(storage or {}))
     except ValueError as wrong:
         raise Misconfigured("connectors.files", [Problem("storageOptions", f"must be {wrong}.")]) from None
-    if problems := list(check_storage(path, options)):
-        raise Misconfigured("connectors.files", problems)
-    found = sink_ids(path, options)
-    if not found:
+    target = checked_storage("connectors.files", "path", path, options)
+    sink_ids = SinkFolder.sink_ids(target)
+    if not sink_ids:
         raise Misconfigured("connectors.files", [Problem("path", f'no sink has written to "{path}".')])
-    return [place(path, sink_id, options) for sink_id in found]
+    return [SinkFolder(target, sink_id) for sink_id in sink_ids]

@@ -5,33 +5,54 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 
-from ...core import Batch, Committable, Committer
+from ...core import Batch, Committable, Committer, Fatal
+from ...core.folder import SinkFolder
 from ...core.ledger import is_stream
-from .place import Folder
 from .sealing import Sealer
 
 
 class FilesCommitter(Committer):
     """Moves each staged file to ``<bucket>/<prefix>-<batch>-<n>.<extension>``; with ``rolling``, first among the parts."""
 
-    def __init__(self, folder: Folder, prefix: str, retention: float, sealer: Sealer, *, rolling: bool) -> None:
+    def __init__(self, folder: SinkFolder, prefix: str, retention: float, sealer: Sealer, *, rolling: bool) -> None:
         self.folder = folder
         self.prefix = prefix
         self.retention = retention
         self.sealer = sealer
         self.rolling = rolling
 
+    def check(self, committables: Sequence[Committable], rows: int) -> None:
+        reported = sum(committable.rows + committable.rejected for committable in committables)
+        if reported != rows:
+            raise Fatal(
+                f"the staged files hold {reported} rows, and the batch has {rows}: another program has written into the stage, "
+                f"or {self.folder.root} is not the same folder for the driver and for all executors",
+                way_out="nothing was recorded; the next start writes the batch again, in a folder that all of them share",
+            )
+        for committable in committables:
+            files = committable.data["files"]
+            if committable.rows and not files:
+                raise Fatal(f"a task reports {committable.rows} rows and no file", way_out="nothing was recorded; start again")
+            self.folder.check_staged((name, size) for name, _, size in files)
+
+    def drop_attempts(self, batch: Batch, *, failed: bool = False) -> None:
+        self.folder.drop_attempts(batch, failed=failed)
+
     def publish(self, batch: Batch, committables: Sequence[Committable]) -> None:
         waits = self.rolling and is_stream(batch.query)  # a batch write is over when it is committed
+        published: list[str] = []
         number = 0
         for committable in committables:
-            for staged, bucket in committable.data["files"]:
+            for staged, bucket, *_ in committable.data["files"]:
                 name = f"{self.prefix}-{batch.file_id()}-{number}{extension(staged)}"
                 if waits:
                     self.sealer.add(staged, bucket, name)
                 else:
-                    self.folder.publish(staged, str(PurePosixPath(bucket) / name))
+                    final = str(PurePosixPath(bucket) / name)
+                    self.folder.publish(staged, final)
+                    published.append(final)
                 number += 1
+        self.folder.sync_names(published)
         for committable in committables:
             self.discard(committable)
         if waits:

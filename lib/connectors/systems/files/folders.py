@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 
 from ...core import Misconfigured, Problem
-from ...core.folder import HIDDEN
 from ...core.options import Values
 
 NULL: Final = "__HIVE_DEFAULT_PARTITION__"
@@ -26,7 +25,7 @@ _ORDER: Final = ("year", "month", "day", "hour", "minute", "second", "microsecon
 
 def checked_bucket(connector: str, bucket: str) -> str:
     """``bucket`` as a folder below the target. Raises :class:`Misconfigured` if readers would not see it."""
-    if bucket.startswith("/") or any(part.startswith(HIDDEN) for part in bucket.split("/")):
+    if bucket.startswith("/") or any(part.startswith((".", "_")) for part in bucket.split("/")):
         text = f'makes the folder "{bucket}": a folder must lie below path, and readers pass over those with . or _ first.'
         raise Misconfigured(connector, [Problem("bucket", text)])
     return bucket

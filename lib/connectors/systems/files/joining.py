@@ -10,14 +10,14 @@ from .avro_join import Header, join_avro
 from .parquet_join import Footer, join_parquet
 
 if TYPE_CHECKING:
-    from .place import Folder
+    from ...core.folder import SinkFolder
     from .rolling import Part
 
 JOINED = ("parquet", "json", "csv", "text", "avro")
 """The file formats that can be joined without being decoded."""
 
 
-def joinable(folder: Folder, parts: Sequence[Part]) -> Iterator[list[Part]]:
+def joinable(folder: SinkFolder, parts: Sequence[Part]) -> Iterator[list[Part]]:
     """``parts`` in runs that can be one file each: a change of columns begins a new one."""
     if not _has_schema(parts[0].path):
         yield list(parts)
@@ -25,7 +25,7 @@ def joinable(folder: Folder, parts: Sequence[Part]) -> Iterator[list[Part]]:
     run: list[Part] = []
     first: Footer | Header | None = None
     for part in parts:
-        with folder.reading(part.path) as file:
+        with folder.open(part.path) as file:
             here = _schema(part.path, file)
         if run and (here is None or first is None or not here.like(first)):  # type: ignore[arg-type]
             yield run
@@ -35,9 +35,9 @@ def joinable(folder: Folder, parts: Sequence[Part]) -> Iterator[list[Part]]:
     yield run
 
 
-def join(folder: Folder, paths: Sequence[str], ready: str) -> None:
+def join(folder: SinkFolder, paths: Sequence[str], ready: str) -> None:
     """Writes the files at ``paths``, in their order, as one file ``ready``; see :func:`joinable`."""
-    with folder.writing(ready) as out:
+    with folder.create(ready) as out:
         if not _has_schema(ready):
             for file in _opened(folder, paths):  # compressed ones too: gzip and bzip2 files may have several members
                 shutil.copyfileobj(file, out, 1 << 20)
@@ -47,10 +47,10 @@ def join(folder: Folder, paths: Sequence[str], ready: str) -> None:
             join_avro(_opened(folder, paths), out)
 
 
-def _opened(folder: Folder, paths: Sequence[str]) -> Iterator[BinaryIO]:
+def _opened(folder: SinkFolder, paths: Sequence[str]) -> Iterator[BinaryIO]:
     """One after the other: there may be more of them than a process may have open."""
     for path in paths:
-        with folder.reading(path) as file:
+        with folder.open(path) as file:
             yield file
 
 

@@ -9,8 +9,9 @@ from fnmatch import fnmatchcase
 from typing import Any
 from urllib.parse import unquote
 
-from ...core.folder import is_hidden
-from .storage import file_system
+import pyarrow as pa
+
+from ...storage import is_hidden, is_local, local_path, storage_of
 
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 
@@ -27,42 +28,39 @@ class Found:
 class Listing:
     """The finished files that a path stands for. ``root`` is its part without magic: what is found lies below it."""
 
-    def __init__(self, path: str, storage: Mapping[str, Any], *, recursive: bool) -> None:
-        self.files, self.path = file_system(path, storage)
+    def __init__(self, path: str, options: Mapping[str, Any], *, recursive: bool) -> None:
+        self.path = str(local_path(path)) if is_local(path) else path
         self.recursive = recursive
         folders = self.path.rstrip("/").split("/")
         plain = next((n for n, folder in enumerate(folders) if glob.has_magic(folder)), len(folders))
         self.root = "/".join(folders[:plain]) or "/"
         self._patterns = folders[plain:]
+        self.storage = storage_of(self.root, options)
 
     def __iter__(self) -> Iterator[Found]:
-        from pyarrow import fs
-
-        at = self.files.get_file_info(self.root)
-        if at.type == fs.FileType.File and not self._patterns:
-            yield self._found(at)
-        elif at.type == fs.FileType.Directory:
-            yield from self._below(self.root, self._patterns)
+        item = self.storage.item("")
+        if item is not None and not item.is_folder and not self._patterns:
+            yield Found("", item.size, item.changed)
+        elif item is not None and item.is_folder:
+            yield from self._below("", self._patterns)
 
     def full(self, path: str) -> str:
-        """The path in the file system of one below the root; the root itself may be the file."""
+        """The location of a file below the root; the root itself may be the file."""
         return f"{self.root.rstrip('/')}/{path}" if path else self.root
 
+    def open(self, path: str) -> pa.NativeFile:
+        """The file, open for reading. Raises ``FileNotFoundError``."""
+        return self.storage.open(path)
+
     def _below(self, folder: str, patterns: list[str]) -> Iterator[Found]:
-        from pyarrow import fs
-
-        for info in self.files.get_file_info(fs.FileSelector(folder, allow_not_found=True)):
-            name, is_file = info.base_name, info.type == fs.FileType.File
-            if is_hidden(name) or (patterns and not fnmatchcase(name, patterns[0])):
+        for item in self.storage.items(folder):
+            if is_hidden(item.name) or (patterns and not fnmatchcase(item.name, patterns[0])):
                 continue
-            if is_file and len(patterns) <= 1:
-                yield self._found(info)
-            elif not is_file and (patterns or self.recursive):
-                yield from self._below(info.path, patterns[1:])
-
-    def _found(self, info: Any) -> Found:
-        below = info.path.removeprefix(self.root).lstrip("/")
-        return Found(below, info.size, info.mtime_ns or 0)
+            path = f"{folder}/{item.name}" if folder else item.name
+            if not item.is_folder and len(patterns) <= 1:
+                yield Found(path, item.size, item.changed)
+            elif item.is_folder and (patterns or self.recursive):
+                yield from self._below(path, patterns[1:])
 
 
 def partition_values(path: str) -> dict[str, str | None]:

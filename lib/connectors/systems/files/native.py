@@ -8,6 +8,7 @@ from urllib.parse import unquote
 
 from ...core import Batch, Committable
 from .folders import NO_TIME, NULL, check_names, checked_bucket
+from .staged_rows import committed_files, observed_line_ends, rows_of
 from .staging import begin
 
 if TYPE_CHECKING:
@@ -25,13 +26,17 @@ def stage_with_spark(sink: FilesSink, frame: DataFrame, batch: Batch, offsets: l
     ``offsets`` go with them into the ledger.
     """
     bucketed, columns = _bucketed(sink, frame)
+    bucketed, line_ends = observed_line_ends(bucketed, sink.values["fileFormat"])
     attempt, folder = batch.attempt(), sink.folder()
     stage = begin(f"connectors.{sink.name}", folder, batch, attempt)
     writer = bucketed.write.format(sink.values["fileFormat"]).partitionBy(*columns).options(**_options(sink))
-    writer.options(**folder.spark_options()).mode("append").save(folder.spark_url(stage))
-    files = sorted(PurePosixPath(name) for name, _ in folder.files(stage))
-    listed = [[str(file), _bucket(sink, file.relative_to(stage).parent)] for file in files]
-    return [Committable(0, {"attempt": attempt, "files": listed, **({"offsets": offsets} if offsets else {})})]
+    writer.options(**folder.storage.spark_options()).mode("append").save(folder.storage.spark_url(stage))
+    sizes = committed_files(folder, stage)
+    folder.sync(sizes)
+    files = sorted(map(PurePosixPath, sizes))
+    listed = [[str(file), _bucket(sink, file.relative_to(stage).parent), sizes[str(file)]] for file in files]
+    rows = rows_of(folder, sizes, sink.values["fileFormat"], frame.sparkSession) - line_ends()
+    return [Committable(rows, {"attempt": attempt, "files": listed, **({"offsets": offsets} if offsets else {})})]
 
 
 def _bucketed(sink: FilesSink, frame: DataFrame) -> tuple[DataFrame, list[str]]:

@@ -19,10 +19,10 @@ from collections.abc import Callable, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
+from ...core.folder import SinkFolder
 from ...core.ledger import Entry
 from ...core.state import digest
 from .joining import join, joinable
-from .place import Folder
 from .rolling import Part, RollingPolicy, crowded, due
 
 _SEALS = "seals"
@@ -31,7 +31,7 @@ _SEALS = "seals"
 class Sealer:
     """Seals the hidden parts of one sink, when its policy says so. May be used by several threads and processes."""
 
-    def __init__(self, folder: Folder, policy: RollingPolicy, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, folder: SinkFolder, policy: RollingPolicy, clock: Callable[[], float] = time.time) -> None:
         self.folder = folder
         self.policy = policy
         self.clock = clock
@@ -50,7 +50,7 @@ class Sealer:
 
     def parts(self) -> list[Part]:
         """The parts that wait."""
-        return [Part.of(path, self._parts_folder) for path in self.folder.listed(self._parts_folder)]
+        return [Part.of(path, self._parts_folder) for path, _ in self.folder.files(self._parts_folder)]
 
     def seal(self, *, ending: bool = False) -> int:
         """Seals what is due, everything if ``ending``. Returns how many files were published by this call."""

@@ -30,9 +30,9 @@ from ...core import (
 )
 from ...core.options import Values
 from ...core.state import digest
+from ...storage import check_location
 from .listing import Found, Listing, partition_values
 from .reading import conformed, read_file, schema_of, sql_columns
-from .storage import check_storage
 
 FORMATS = ("parquet", "json", "csv", "text", "avro", "orc")
 MOST_FILES = 1000
@@ -79,7 +79,7 @@ class FilesSource(Source):
 
     @classmethod
     def check(cls, values: Values) -> Iterator[Problem]:
-        yield from check_storage(values["path"], values["storageOptions"])
+        yield from check_location("path", values["path"], values["storageOptions"], write=False, sole=True)
 
     @property
     def schema(self) -> str:  # type: ignore[override]
@@ -88,7 +88,7 @@ class FilesSource(Source):
         if newest is None:
             problem = Problem("schema", f'missing, and "{self.values["path"]}" has no file yet; give .schema(…).')
             raise Misconfigured("connectors.files", [problem])
-        with listing.files.open_input_file(listing.full(newest.path)) as file:
+        with listing.open(newest.path) as file:
             columns = schema_of(file, newest.path, self.values["fileFormat"])
         told = [(name, pa.string()) for name in partition_values(newest.path) if name not in columns.names]
         return sql_columns(pa.schema([*columns, *(pa.field(*one) for one in told)]))
@@ -191,7 +191,7 @@ class FilesReader(SplitReader[WholeFile]):
         told: dict[str, str | None] = partition_values(split.path)
         wanted = pa.schema([field for field in self.schema if field.name not in told])
         try:
-            with self.listing.files.open_input_file(self.listing.full(split.path)) as file:
+            with self.listing.open(split.path) as file:
                 if file.size() != split.size:
                     raise DataLoss(f"{split.path} had {split.size} bytes when it was listed and has {file.size()} now")
                 path = self.listing.full(split.path)

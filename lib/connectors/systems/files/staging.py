@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from ...core import Batch, Misconfigured, Problem
-from ...core.folder import TargetFolder
-from .place import Folder
+from ...core.folder import SinkFolder
 
 
-def begin(connector: str, folder: Folder, batch: Batch, attempt: str) -> str:
+def begin(connector: str, folder: SinkFolder, batch: Batch, attempt: str) -> str:
     """The staging folder of ``attempt``, relative to the target, made. Raises :class:`Misconfigured` if that cannot be.
 
     A batch that is to replace what is there is refused: readers list the folder file by file, so they would see both
@@ -23,8 +20,3 @@ def begin(connector: str, folder: Folder, batch: Batch, attempt: str) -> str:
     except OSError as error:
         text = f'"{folder.root}" cannot be written: {error.strerror} ({error.filename}).'
         raise Misconfigured(connector, [Problem("path", text)]) from None
-
-
-def new_stage(connector: str, folder: TargetFolder, batch: Batch, attempt: str) -> Path:
-    """:func:`begin` in a local folder, as a path."""
-    return folder.root / begin(connector, folder, batch, attempt)

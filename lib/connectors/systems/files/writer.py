@@ -47,7 +47,7 @@ class FilesWriter(SinkWriter):
         self.attempt = batch.attempt()
         self.rows = 0
         self._stage: str | None = None
-        self._files: list[list[str]] = []
+        self._files: list[list[Any]] = []
         self._open: dict[str, tuple[Open, BinaryIO]] = {}
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -59,7 +59,10 @@ class FilesWriter(SinkWriter):
 
     def prepare(self) -> Committable:
         self.close()
-        return Committable(self.rows, {"attempt": self.attempt, "files": self._files})
+        names = [name for name, _ in self._files]
+        self.folder.sync(names)
+        files = [[name, bucket, self.folder.size(name)] for name, bucket in self._files]
+        return Committable(self.rows, {"attempt": self.attempt, "files": files})
 
     def abort(self) -> None:
         self.close()
@@ -84,7 +87,7 @@ class FilesWriter(SinkWriter):
             self._stage = begin(self.connector, self.folder, self.batch, self.attempt)
         name = f"{self._stage}/rows-{len(self._files)}{extension_of(self.format, self.compression)}"
         self._files.append([name, folder])
-        stream = self.folder.writing(name)
+        stream = self.folder.create(name)
         return opened(self.format, stream, self.schema, self.compression), stream
 
     def _close(self, folder: str) -> None:

@@ -30,8 +30,9 @@ from ...core import (
     SinkWriter,
     Text,
 )
-from ...core.folder import TargetFolder
+from ...core.folder import SinkFolder
 from ...core.options import Values
+from ...storage import storage_of
 from .by_task import Slots, TaskWriter, outside_foreach_batch, placed
 from .committer import JdbcCommitter
 from .dialects import DIALECTS, Dialect, dialect_of
@@ -155,10 +156,10 @@ class JdbcSink(Sink):
         address = self.address()
         return f"{address}/{table_of(self.values['dbtable'], DIALECTS[address.dialect](address, 0.0))}"
 
-    def folder(self) -> TargetFolder:
+    def folder(self) -> SinkFolder:
         """Where rows are staged for a database in a file."""
         where = self.values["stagingLocation"] or Path(self.address().database).absolute().parent
-        return TargetFolder(str(where), self.sink_id())
+        return SinkFolder(storage_of(str(where), self.values["storageOptions"]), self.sink_id())
 
     def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> SinkWriter:
         writer = self._writer(batch, schema, subtask)

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from ...core.arrow_stage import ArrowStage
 from ...core.errors import Fatal, Misconfigured, Poison, Problem, Transient
-from ...core.folder import TargetFolder
+from ...core.folder import SinkFolder
 from ...core.ledger import Entry, is_stream
 from ...core.rejects import Rejects
 from ...core.retry import Retry
@@ -193,8 +193,8 @@ class JdbcCommitter(GlobalCommitter):
         connection.execute(f"DROP TABLE IF EXISTS {dialect.table(_TEMPORARY)}")
         connection.execute(dialect.create_stage(_TEMPORARY, columns).replace("CREATE TABLE", "CREATE TEMPORARY TABLE", 1))
         for one in staged:
-            with pa.memory_map(str(ArrowStage.file(self._folder(), one.data["file"]))) as file:
-                dialect.load(connection, _TEMPORARY, [name for name, _ in columns], pa.ipc.open_file(file))
+            with ArrowStage.reader(self._folder(), one.data["file"]) as reader:
+                dialect.load(connection, _TEMPORARY, [name for name, _ in columns], reader)
 
     def _clean(self, connection: Connection, entry: Entry, committables: Sequence[Committable]) -> None:
         """The batch is committed; what is left over now is swept one day, should this fail."""
@@ -213,7 +213,7 @@ class JdbcCommitter(GlobalCommitter):
         if data.get("prepared"):
             Prepared(connection, self.sink.sink_id()).roll_back([data["prepared"]])
 
-    def _folder(self) -> TargetFolder:
+    def _folder(self) -> SinkFolder:
         return self.sink.folder()
 
     @contextlib.contextmanager

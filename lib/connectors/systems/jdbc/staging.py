@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from ...core.arrow_stage import ArrowStage
 from ...core.errors import Misconfigured, Problem
-from ...core.folder import TargetFolder
+from ...core.folder import SinkFolder
 from ...core.sink import Batch, Committable, SinkWriter
 from ...core.state import digest
 from .column_types import flat, flat_schema
@@ -126,7 +126,7 @@ class TableWriter(SinkWriter):
 class FileWriter(SinkWriter):
     """Stages rows in an Arrow file beside the database's, for the driver to load."""
 
-    def __init__(self, dialect: Dialect, folder: TargetFolder, batch: Batch, schema: pa.Schema) -> None:
+    def __init__(self, dialect: Dialect, folder: SinkFolder, batch: Batch, schema: pa.Schema) -> None:
         staged_columns(dialect, schema)  # types that there are not are told before anything is written
         self.schema = schema
         self.staged = ArrowStage(folder, batch.attempt())

@@ -57,7 +57,7 @@ class KafkaCommitter(GlobalCommitter):
             self.sink.folder().remove(committable.data["file"])
 
     def sweep(self, live: frozenset[str]) -> None:
-        if self.sink.values["stagingLocation"]:
+        if self.sink.staging_location():
             self.sink.folder().sweep(self.sink.values["stagingRetention"], live)
 
     def _session(self) -> Session:
@@ -65,8 +65,7 @@ class KafkaCommitter(GlobalCommitter):
 
     def _records(self, staged: Sequence[str]) -> Iterator[pa.RecordBatch]:
         for name in staged:
-            with pa.memory_map(str(ArrowStage.file(self.sink.folder(), name))) as file:
-                reader = pa.ipc.open_file(file)
+            with ArrowStage.reader(self.sink.folder(), name) as reader:
                 for number in range(reader.num_record_batches):
                     yield reader.get_batch(number)
 

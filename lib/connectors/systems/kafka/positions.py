@@ -32,6 +32,11 @@ class Range(Split):
     partition: int
     first: int
     end: int
+    topic_id: str = field(default="", repr=False)
+
+    def identity(self) -> str:
+        """With the topic's id: one that was made anew has other records at the same offsets."""
+        return f"{self} {self.topic_id}" if self.topic_id else str(self)
 
 
 @dataclass(frozen=True)
@@ -81,7 +86,7 @@ def ranges(start: Position, end: Position) -> Iterator[Range]:
     total = sum(last - first for _, first, last in whole)
     for (topic, number), first, last in whole:
         for low, high in even_ranges(first, last - 1, _pieces(last - first, total, after.cut)):
-            yield Range(topic, number, low, high + 1)
+            yield Range(topic, number, low, high + 1, after.ids.get(topic, ""))
 
 
 def _pieces(size: int, total: int, cut: Mapping[str, int]) -> int:

@@ -8,12 +8,13 @@ from typing import Final
 import pyarrow as pa
 
 from ...core.errors import Misconfigured, Problem
-from ...core.folder import TargetFolder
+from ...core.folder import SinkFolder
 from ...core.formats import format_options
 from ...core.formats.options import check_format
 from ...core.options import Choice, Duration, Int, Options, Text, Values
 from ...core.retry import Retry
 from ...core.sink import Batch, Guarantee, Sink, SinkWriter
+from ...storage import storage_of
 from .client import check_config, client_config
 from .committer import FrameCommitter, KafkaCommitter
 from .ledger import Address
@@ -26,7 +27,7 @@ _OF_THE_FRAME: Final = "is an option of the source; a sink takes the types of it
 _FORMATS: Final = {
     name: option
     for name, option in format_options("bytes", key="bytes").declared.items()
-    if name not in ("schema", "key.schema", "errors", "deadLetterPath")
+    if name not in ("schema", "key.schema", "errors", "deadLetterPath", "storageOptions")
 }
 _REFUSED: Final = {
     **dict.fromkeys(
@@ -133,9 +134,9 @@ class KafkaSink(Sink):
         """The largest record of the topic, where there is only one. Asks the brokers."""
         return Topics(self.config())[self.values["topic"]].largest if self.values["topic"] else 1_000_000
 
-    def folder(self) -> TargetFolder:
+    def folder(self) -> SinkFolder:
         """Where records are staged."""
-        return TargetFolder(self.values["stagingLocation"], self.sink_id())
+        return SinkFolder(storage_of(str(self.staging_location()), self.values["storageOptions"]), self.sink_id())
 
     def address(self) -> Address:
         """The sessions that this sink opens."""
@@ -164,7 +165,7 @@ class KafkaSink(Sink):
         if self.values["slots"] > 1:
             text = "above 1 is for foreach_batch alone: elsewhere Spark does not let a sink place its rows."
             raise Misconfigured("connectors.kafka", [Problem("slots", text)])
-        if not self.values["stagingLocation"]:
+        if not self.staging_location():
             text = "missing; give a folder that driver and tasks share. Only foreach_batch does without it."
             raise Misconfigured("connectors.kafka", [Problem("stagingLocation", text)])
         return StagingWriter(self, batch, schema)
@@ -172,7 +173,7 @@ class KafkaSink(Sink):
     def committer(self) -> KafkaCommitter | None:
         if self.guarantee() is Guarantee.AT_LEAST_ONCE:
             return None
-        return KafkaCommitter(self) if self.values["stagingLocation"] else FrameCommitter(self)
+        return KafkaCommitter(self) if self.staging_location() else FrameCommitter(self)
 
 
 def _exactly_once(values: Values) -> bool:

@@ -1,7 +1,8 @@
 """HDFS from a process without a JVM: WebHDFS, the REST interface of its NameNode.
 
 The NameNode answers an upload or a download with the address of a DataNode, where the bytes go directly. Nothing is asked
-twice here: an answer that was lost is a :class:`Transient`, and the layers above look before they act again.
+twice here: an answer that was lost is a :class:`Transient`, and the layers above look before they act again. fsspec has a
+client of WebHDFS too, which drops the answer of a rename and uploads block by block.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from importlib import import_module
 from typing import Any, BinaryIO
 from urllib.parse import quote, urlencode
 
-from ...core import Misconfigured, Problem, Transient
-from .hadoop import Status, told
+from ..core.errors import Misconfigured, Problem, Transient
+from .hadoop import Status, error_of
 
 _SECONDS = 60.0
 _BLOCK = 1 << 20
@@ -114,7 +115,7 @@ def _pool(process: int) -> Any:
         urllib3 = import_module("urllib3")
     except ImportError:
         problem = Problem("path", "hdfs:// needs urllib3 in processes without a JVM; pip install 'urllib3>=2'.")
-        raise Misconfigured("connectors.files", [problem]) from None
+        raise Misconfigured("connectors.storage", [problem]) from None
     timeout = urllib3.Timeout(connect=10.0, read=_SECONDS)
     return urllib3.PoolManager(maxsize=4, retries=False, timeout=timeout)
 
@@ -127,6 +128,6 @@ def _refused(answer: Any, path: str) -> Exception:
     """The error of an answer that is none of success."""
     try:
         error = json.loads(answer.read())["RemoteException"]
-        return told(str(error["exception"]), str(error["message"]), path)
+        return error_of(str(error["exception"]), str(error["message"]), path)
     except (ValueError, KeyError, TypeError):
         return Transient(f"WebHDFS answered {answer.status} for {path}")

@@ -1,0 +1,332 @@
+"""What a storage can do: the operations that ledgers, staged files, dead letters and logs stand on."""
+
+from __future__ import annotations
+
+import io
+import posixpath
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, BinaryIO, NamedTuple, cast
+
+import pyarrow as pa
+
+from ..core.errors import Transient
+
+Content = bytes | BinaryIO
+"""The content of a small file as bytes, or of a large one as a file that is open for reading from its beginning."""
+
+SPOOLED = 32 << 20
+"""Bytes of a file that are kept in memory; a larger one goes to a temporary file."""
+_AHEAD = 4 << 20
+"""Bytes of one request for a part of a file, at least."""
+
+
+class Item(NamedTuple):
+    """A file or folder: its ``size`` in bytes, and when it was ``changed`` (nanoseconds since 1970; 0 where nobody knows)."""
+
+    name: str
+    is_folder: bool
+    size: int
+    changed: int
+
+
+def is_hidden(name: str) -> bool:
+    """True for names that readers pass over. A folder of a partition column may begin with ``_``: ``_day=1``."""
+    return name.startswith(".") or (name.startswith("_") and "=" not in name)
+
+
+class Storage(ABC):
+    """A folder in some storage. Names are relative to it, with ``/`` between their parts.
+
+    Every method may raise :class:`~connectors.core.errors.Transient` for an outage, and ``OSError`` for what the storage
+    refuses. Safe to use from several processes at once; an object belongs to one process and its threads.
+    """
+
+    root: str
+    """The folder, as a message names it."""
+
+    @abstractmethod
+    def put_if_absent(self, name: str, content: Content) -> bool:
+        """Creates the file whole and durable, or leaves the one that exists. True if this call created it.
+
+        Atomic among processes: of any number of calls one creates the file.
+        """
+
+    @abstractmethod
+    def replace(self, name: str, content: Content) -> None:
+        """Creates the file, or replaces the one that exists; a reader sees the old content or the new one. Not durable."""
+
+    @abstractmethod
+    def read(self, name: str) -> bytes:
+        """The content of a small file. Raises ``FileNotFoundError``."""
+
+    @abstractmethod
+    def open(self, name: str) -> pa.NativeFile:
+        """The file, open for reading at any position. Raises ``FileNotFoundError``."""
+
+    @abstractmethod
+    def create(self, name: str) -> BinaryIO:
+        """A new file, open for writing. It exists when it is closed at the latest, and is durable after :meth:`sync`."""
+
+    @abstractmethod
+    def items(self, folder: str = "") -> list[Item]:
+        """What is directly in ``folder``, hidden or not; empty if there is no such folder."""
+
+    @abstractmethod
+    def item(self, name: str) -> Item | None:
+        """The file or folder ``name``, or with ``""`` the storage's own; ``None`` if there is none."""
+
+    def size(self, name: str) -> int | None:
+        """The bytes of a file; ``None`` if it does not exist."""
+        item = self.item(name)
+        return None if item is None or item.is_folder else item.size
+
+    @abstractmethod
+    def delete(self, name: str) -> None:
+        """Removes the file, if it exists."""
+
+    @abstractmethod
+    def delete_folder(self, name: str) -> None:
+        """Removes the folder with everything in it, if it exists."""
+
+    @abstractmethod
+    def make_folder(self, name: str) -> None:
+        """Makes the folder and those above it, durably, where the storage has folders."""
+
+    @abstractmethod
+    def publish(self, name: str, final: str, journal: str) -> bool:
+        """Gives a file its final name in one step, never over a file that exists. Durable after :meth:`sync` of its folder.
+
+        False if there is no file ``name``: whether it was published before is for the caller to know. Raises
+        :class:`~connectors.core.errors.Fatal` if another file has the final name. Called again after a crash, it carries
+        through what it began; ``journal`` is a folder for what it must know then, of the caller's own.
+        """
+
+    def sync(self, files: Iterable[str] = (), folders: Iterable[str] = ()) -> None:  # noqa: B027
+        """Makes durable the content of ``files``, and which names are in ``folders``.
+
+        By default nothing is to be done: object stores and HDFS answer when a write is as durable as it gets.
+        """
+
+    def prune(self, folder: str, top: str) -> None:  # noqa: B027
+        """Removes ``folder`` and those above it that are empty, below ``top``, where the storage has folders."""
+
+    def abort_orphans(self, older_than: float, journal: str, is_own: Callable[[str], bool]) -> None:  # noqa: B027
+        """Ends what dead processes began to publish ``older_than`` seconds ago, and of which ``journal`` knows nothing.
+
+        Only under names for which ``is_own`` is true.
+        """
+
+    def check(self) -> None:  # noqa: B027
+        """Raises :class:`~connectors.core.errors.Misconfigured` where :meth:`put_if_absent` cannot be had."""
+
+    def names(self, folder: str = "") -> list[str]:
+        """The names of the files directly in ``folder``, without hidden ones."""
+        return [item.name for item in self.items(folder) if not item.is_folder and not item.name.startswith(".")]
+
+    def folders(self, folder: str = "") -> list[str]:
+        """The names of the folders directly in ``folder``, without hidden ones."""
+        return [item.name for item in self.items(folder) if item.is_folder and not item.name.startswith(".")]
+
+    def files(self, under: str) -> Iterator[tuple[str, int]]:
+        """The files anywhere below ``under`` that are not hidden in it, and their sizes, in no order."""
+        for item in self.items(under):
+            if is_hidden(item.name):
+                continue
+            name = f"{under}/{item.name}" if under else item.name
+            if item.is_folder:
+                yield from self.files(name)
+            else:
+                yield name, item.size
+
+    def touched(self, folder: str) -> dict[str, float]:
+        """What is directly in ``folder``, and when the newest file in it was changed (seconds since 1970)."""
+        return {item.name: item.changed / 1e9 for item in self.items(folder)}
+
+    def below(self, folder: str) -> Storage:
+        """The storage of a folder in this one."""
+        return Subfolder(self, folder)
+
+    def spark_url(self, name: str) -> str:
+        """The file or folder ``name`` as Spark's readers and writers take it."""
+        raise NotImplementedError(f"Spark does not write to {self.root} by itself")
+
+    def spark_options(self) -> dict[str, str]:
+        """What Spark's readers and writers need beside the URL."""
+        return {}
+
+    def __str__(self) -> str:
+        return self.root
+
+
+class Subfolder(Storage):
+    """A folder of another storage."""
+
+    def __init__(self, whole: Storage, folder: str) -> None:
+        self.whole = whole
+        self.folder = folder
+        self.root = f"{whole.root}/{folder}"
+
+    def _name(self, name: str) -> str:
+        return posixpath.join(self.folder, name) if name else self.folder
+
+    def put_if_absent(self, name: str, content: Content) -> bool:
+        return self.whole.put_if_absent(self._name(name), content)
+
+    def replace(self, name: str, content: Content) -> None:
+        self.whole.replace(self._name(name), content)
+
+    def read(self, name: str) -> bytes:
+        return self.whole.read(self._name(name))
+
+    def open(self, name: str) -> pa.NativeFile:
+        return self.whole.open(self._name(name))
+
+    def create(self, name: str) -> BinaryIO:
+        return self.whole.create(self._name(name))
+
+    def items(self, folder: str = "") -> list[Item]:
+        return self.whole.items(self._name(folder))
+
+    def item(self, name: str) -> Item | None:
+        return self.whole.item(self._name(name))
+
+    def size(self, name: str) -> int | None:
+        return self.whole.size(self._name(name))
+
+    def delete(self, name: str) -> None:
+        self.whole.delete(self._name(name))
+
+    def delete_folder(self, name: str) -> None:
+        self.whole.delete_folder(self._name(name))
+
+    def make_folder(self, name: str) -> None:
+        self.whole.make_folder(self._name(name))
+
+    def publish(self, name: str, final: str, journal: str) -> bool:
+        return self.whole.publish(self._name(name), self._name(final), self._name(journal))
+
+    def sync(self, files: Iterable[str] = (), folders: Iterable[str] = ()) -> None:
+        self.whole.sync(map(self._name, files), map(self._name, folders))
+
+    def prune(self, folder: str, top: str) -> None:
+        self.whole.prune(self._name(folder), self._name(top))
+
+    def check(self) -> None:
+        self.whole.check()
+
+    def touched(self, folder: str) -> dict[str, float]:
+        return self.whole.touched(self._name(folder))
+
+    def spark_url(self, name: str) -> str:
+        return self.whole.spark_url(self._name(name))
+
+    def spark_options(self) -> dict[str, str]:
+        return self.whole.spark_options()
+
+
+def spooled() -> BinaryIO:
+    """A file of this process, empty, open for writing and reading."""
+    return cast(BinaryIO, tempfile.SpooledTemporaryFile(SPOOLED))
+
+
+class Upload:
+    """A file that is open for writing: ``upload`` gets everything when it is closed, and nothing after an error."""
+
+    def __init__(self, upload: Callable[[BinaryIO], None]) -> None:
+        self._upload = upload
+        self._content = spooled()
+        self.closed = False
+
+    def write(self, data: Any) -> int:
+        return self._content.write(bytes(data))
+
+    def tell(self) -> int:
+        return self._content.tell()
+
+    def flush(self) -> None:
+        """The content goes out when the file is closed."""
+
+    def writable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return False
+
+    def seekable(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self._content.seek(0)
+            self._upload(self._content)
+            self._content.close()
+
+    def __enter__(self) -> Upload:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.closed = True
+            self._content.close()
+
+
+def ranged(name: str, size: int, read: Callable[[int, int], bytes]) -> pa.NativeFile:
+    """A file of ``size`` bytes that ``read(offset, length)`` brings piece by piece."""
+    return pa.PythonFile(io.BufferedReader(_Ranged(name, size, read), _AHEAD), mode="r")
+
+
+class _Ranged(io.RawIOBase):
+    """A file that is read from any position, as long as it was when it was opened."""
+
+    def __init__(self, name: str, size: int, read: Callable[[int, int], bytes]) -> None:
+        self._name = name
+        self._size = size
+        self._read = read
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        return self._position
+
+    def readinto(self, into: Any) -> int:
+        length = min(len(into), self._size - self._position)
+        if length <= 0:
+            return 0
+        data = self._read(self._position, length)
+        if len(data) != length:
+            raise Transient(f"{self._name} came incompletely: {len(data)} bytes of {length} at {self._position}")
+        into[:length] = data
+        self._position += length
+        return length
+
+
+def whole(content: Content) -> bytes:
+    """The content as bytes."""
+    return content if isinstance(content, bytes) else content.read()
+
+
+def folders_above(names: Iterable[str], top: str) -> set[str]:
+    """The folders of ``names`` from their own up to ``top``, which is one of them."""
+    found: set[str] = set()
+    for name in names:
+        folder = posixpath.dirname(name)
+        while folder not in found and (folder == top or folder.startswith(f"{top}/" if top else "")):
+            found.add(folder)
+            if folder == top:
+                break
+            folder = posixpath.dirname(folder)
+    return found

@@ -1,0 +1,247 @@
+"""A folder of a local or mounted file system. :class:`Disk` is its seam: the test kit puts a disk there that forgets."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import shutil
+import stat
+import uuid
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import pyarrow as pa
+
+from ..core.errors import Fatal, Misconfigured, Problem
+from .base import Content, Item, Storage
+
+_AT_CWD: Final = -100
+_NO_REPLACE: Final = 1
+_REFUSED: Final = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EMLINK)
+"""What a file system answers that has no hard links, or no rename that leaves what exists."""
+_SYNCS: Final = 8
+"""So many files are made durable at a time: a journal takes several in one write."""
+
+
+class Disk:
+    """The changes that a file system can make: each of them is one step, and durable only after a ``sync``."""
+
+    def create(self, path: Path) -> BinaryIO:
+        return path.open("xb")
+
+    def link(self, path: Path, to: Path) -> None:
+        """A second name of a file. Raises ``FileExistsError``."""
+        os.link(path, to)
+
+    def rename(self, path: Path, to: Path) -> None:
+        """Gives a file another name, whatever has it."""
+        path.rename(to)
+
+    def rename_if_absent(self, path: Path, to: Path) -> None:
+        """Gives a file another name. Raises ``FileExistsError``, and ``OSError`` where there is no such step."""
+        rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+        if rename is None:
+            raise OSError(errno.ENOSYS, "no renameat2", str(to))
+        if rename(_AT_CWD, os.fsencode(path), _AT_CWD, os.fsencode(to), _NO_REPLACE):
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), str(to))
+
+    def remove(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+
+    def make_folder(self, path: Path) -> None:
+        path.mkdir(exist_ok=True)
+
+    def remove_folder(self, path: Path) -> None:
+        """Removes an empty folder. Raises ``OSError`` for another one."""
+        path.rmdir()
+
+    def remove_tree(self, path: Path) -> None:
+        shutil.rmtree(path, ignore_errors=True)
+
+    def sync(self, path: Path) -> None:
+        """Makes the content of a file durable, or which names a folder has."""
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+disk: Disk = Disk()
+
+
+class LocalStorage(Storage):
+    """A folder of a local or mounted file system, which all processes that share it see alike."""
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.path = Path(root)
+        self.root = str(root)
+
+    def put_if_absent(self, name: str, content: Content) -> bool:
+        target = self.path / name
+        if target.exists():
+            return False
+        temporary = self._temporary(target, content, durable=True)
+        try:
+            self._claim(temporary, target)
+        except FileExistsError:
+            return False
+        finally:
+            disk.remove(temporary)
+        disk.sync(target.parent)
+        return True
+
+    def replace(self, name: str, content: Content) -> None:
+        target = self.path / name
+        disk.rename(self._temporary(target, content), target)
+
+    def read(self, name: str) -> bytes:
+        return (self.path / name).read_bytes()
+
+    def open(self, name: str) -> pa.NativeFile:
+        return pa.OSFile(str(self.path / name))
+
+    def create(self, name: str) -> BinaryIO:
+        path = self.path / name
+        self._make(path.parent)
+        return disk.create(path)
+
+    def items(self, folder: str = "") -> list[Item]:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(self.path / folder) as entries:
+            return [item for item in map(_item, entries) if item is not None]
+        return []
+
+    def names(self, folder: str = "") -> list[str]:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(self.path / folder) as entries:
+            return [entry.name for entry in entries if not entry.name.startswith(".") and entry.is_file()]
+        return []
+
+    def item(self, name: str) -> Item | None:
+        path = self.path / name
+        try:
+            status = path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return Item(path.name, stat.S_ISDIR(status.st_mode), status.st_size, status.st_mtime_ns)
+
+    def delete(self, name: str) -> None:
+        disk.remove(self.path / name)
+
+    def delete_folder(self, name: str) -> None:
+        disk.remove_tree(self.path / name)
+
+    def make_folder(self, name: str) -> None:
+        self._make(self.path / name)
+
+    def publish(self, name: str, final: str, journal: str) -> bool:
+        source, target = self.path / name, self.path / final
+        while source.exists():
+            self._make(target.parent)
+            try:
+                self._rename(source, target)
+            except FileExistsError:
+                if source.exists():
+                    raise Fatal(
+                        f"{final} exists in {self.root}, and it is not the file that is to be published",
+                        way_out="move that file away; nothing was overwritten, and the next start goes on from here",
+                    ) from None
+            except FileNotFoundError:
+                continue  # its folder was empty, and another process has removed it; or another one has published it
+            else:
+                return True
+        return False
+
+    def sync(self, files: Iterable[str] = (), folders: Iterable[str] = ()) -> None:
+        for names in (list(files), list(folders)):
+            paths = [self.path / name for name in names]
+            if len(paths) <= 1:
+                for path in paths:
+                    disk.sync(path)
+                continue
+            with ThreadPoolExecutor(_SYNCS) as threads:
+                list(threads.map(disk.sync, paths))
+
+    def prune(self, folder: str, top: str) -> None:
+        path, end = self.path / folder, self.path / top
+        while end in path.parents:
+            try:
+                disk.remove_folder(path)
+            except OSError:  # something is in it
+                return
+            path = path.parent
+
+    def check(self) -> None:
+        """A folder without a step that creates a name only once is found out by trying."""
+        probe = f".{uuid.uuid4().hex}"
+        try:
+            self.put_if_absent(f"{probe}/probe", b"")
+        finally:
+            self.delete_folder(probe)
+
+    def spark_url(self, name: str) -> str:
+        return f"file:{(self.path / name).absolute()}"
+
+    def _temporary(self, target: Path, content: Content, *, durable: bool = False) -> Path:
+        """A hidden file beside ``target`` that holds ``content``."""
+        self._make(target.parent)
+        path = target.parent / f".{uuid.uuid4().hex}"
+        with disk.create(path) as file:
+            if isinstance(content, bytes):
+                file.write(content)
+            else:
+                shutil.copyfileobj(content, file, 1 << 20)
+        if durable:
+            disk.sync(path)
+        return path
+
+    def _claim(self, path: Path, target: Path) -> None:
+        """Gives a complete file the name ``target``. Raises ``FileExistsError`` if that is there, whoever came first."""
+        for step in (disk.link, disk.rename_if_absent):
+            try:
+                return step(path, target)
+            except FileExistsError:
+                raise
+            except OSError as refused:
+                if refused.errno not in _REFUSED:
+                    raise
+        text = (
+            f'"{self.root}" cannot create a file only where there is none: its file system has neither hard links nor a '
+            "rename that leaves what exists. Give the address of the object store behind it (s3://…, abfss://…, gs://…), or "
+            "a folder of another file system."
+        )
+        raise Misconfigured("connectors.storage", [Problem("path", text)])
+
+    @staticmethod
+    def _rename(source: Path, target: Path) -> None:
+        try:
+            disk.rename_if_absent(source, target)
+        except OSError as refused:
+            if refused.errno not in _REFUSED:
+                raise
+            if target.exists():
+                raise FileExistsError(errno.EEXIST, "exists", str(target)) from None
+            disk.rename(source, target)  # two files of one name do not come at once: each holds the digest of its batch
+
+    @staticmethod
+    def _make(folder: Path) -> None:
+        """Makes ``folder`` and those above it; what is made is durable."""
+        missing = []
+        while not folder.is_dir():
+            missing.append(folder)
+            folder = folder.parent
+        for path in reversed(missing):
+            disk.make_folder(path)
+            disk.sync(path.parent)
+
+
+def _item(entry: os.DirEntry[str]) -> Item | None:
+    try:
+        status: Any = entry.stat()
+    except FileNotFoundError:  # removed since the folder was listed, or a link to nothing
+        return None
+    return Item(entry.name, entry.is_dir(), status.st_size, status.st_mtime_ns)

@@ -1,0 +1,377 @@
+"""A folder in S3: publication where there is no rename.
+
+A staged object becomes visible by a multipart upload whose only parts are copies of it, made by the server: the upload is
+prepared, its id is put into the journal, and then it is completed, which is one step. Whoever finds the id later looks for
+the upload: the answer ``NoSuchUpload`` says that it was completed, or that somebody has aborted it; the final object tells
+which. Nothing is ever overwritten. Small files are put by conditional writes (``If-None-Match``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from importlib import import_module
+from typing import Any, BinaryIO, Final, cast
+from urllib.parse import urlparse
+
+import pyarrow as pa
+
+from ..core.errors import Fatal, Misconfigured, Problem, Transient
+from .base import Content, Item, Storage, Upload, is_hidden, ranged
+
+_COPIED = 1 << 30
+"""Bytes of one copied part; S3 allows five times as many."""
+_GONE = ("404", "NoSuchKey", "NotFound")
+_TAKEN = ("412", "PreconditionFailed")
+_BUSY = ("409", "ConditionalRequestConflict")
+_WRONG = {
+    "NoSuchBucket": ("path", "names a bucket that is not there"),
+    "AccessDenied": ("storageOptions", "may not do that (AccessDenied); give credentials that may read, write and delete"),
+    "InvalidAccessKeyId": ("storageOptions", "has a key that S3 does not know"),
+    "SignatureDoesNotMatch": ("storageOptions", "has a secret that does not fit the key"),
+}
+_RETRIES: Final = {"mode": "standard", "total_max_attempts": 2}
+"""Few: the layers above wait for outages, as ``retry.*`` says."""
+
+
+class PreconditionFailed(Exception):
+    """A conditional write found something there."""
+
+
+class NoSuchUpload(Exception):
+    """The multipart upload was completed, or aborted."""
+
+
+class Bucket:
+    """One bucket, with errors of this library."""
+
+    page = 1000
+    """How many keys a listing has at a time."""
+
+    def __init__(self, name: str, options: Mapping[str, Any]) -> None:
+        self.name = name
+        self._options = json.dumps(dict(options), sort_keys=True)
+
+    @property
+    def client(self) -> Any:
+        return _client(self._options, os.getpid())
+
+    def call(self, operation: str, **arguments: Any) -> Any:
+        """One request. Raises ``FileNotFoundError`` for a key that is not there, :class:`Transient` for an outage."""
+        key = str(arguments.get("Key", ""))
+        return self._translated(lambda: getattr(self.client, operation)(Bucket=self.name, **arguments), key)
+
+    def upload(self, content: Any, key: str) -> None:
+        """Puts a file of any size, in parts if it is large."""
+        self._translated(lambda: self.client.upload_fileobj(content, self.name, key), key)
+
+    def _translated(self, request: Callable[[], Any], key: str) -> Any:
+        """The answer to ``request``; its errors are those of this library."""
+        _ = self.client  # says what is missing, if boto3 is
+        errors, more = import_module("botocore.exceptions"), import_module("boto3.exceptions")
+        try:
+            return request()
+        except errors.ClientError as error:
+            raise _error_of_answer(error, self.name, key) from None
+        except (errors.BotoCoreError, more.Boto3Error) as error:
+            raise _error_without_answer(error) from None
+
+    def keys(self, prefix: str) -> Iterator[Mapping[str, Any]]:
+        """The objects whose keys begin with ``prefix``."""
+        for page in self.pages(Prefix=prefix):
+            yield from page.get("Contents", ())
+
+    def delete_all(self, prefix: str) -> None:
+        keys = [{"Key": listed["Key"]} for listed in self.keys(prefix)]
+        for first in range(0, len(keys), 1000):
+            self.call("delete_objects", Delete={"Objects": keys[first : first + 1000], "Quiet": True})
+
+    def pages(self, **arguments: Any) -> Iterator[Mapping[str, Any]]:
+        token: dict[str, str] = {}
+        while True:
+            page = self.call("list_objects_v2", MaxKeys=self.page, **arguments, **token)
+            yield page
+            if not page.get("IsTruncated"):
+                return
+            token = {"ContinuationToken": page["NextContinuationToken"]}
+
+    def uploads(self, prefix: str) -> Iterator[Mapping[str, Any]]:
+        """The multipart uploads that are neither completed nor aborted, to keys that begin with ``prefix``."""
+        after: dict[str, str] = {}
+        while True:
+            page = self.call("list_multipart_uploads", Prefix=prefix, **after)
+            yield from page.get("Uploads", ())
+            if not page.get("IsTruncated"):
+                return
+            after = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
+
+
+def _error_of_answer(error: Any, bucket: str, key: str) -> Exception:
+    code = error.response["Error"]["Code"]
+    status = error.response["ResponseMetadata"]["HTTPStatusCode"]
+    if code in _GONE:
+        return FileNotFoundError(2, "no such object", f"s3://{bucket}/{key}")
+    if code in _TAKEN:
+        return PreconditionFailed()
+    if code == "NoSuchUpload":
+        return NoSuchUpload()
+    if code in _WRONG:
+        option, text = _WRONG[code]
+        return Misconfigured("connectors.storage", [Problem(option, f"{text} (bucket {bucket}).")])
+    if status >= 500 or status == 429 or code in (*_BUSY, "SlowDown", "RequestTimeout"):
+        return Transient(f"S3 answered {code} ({status}) for s3://{bucket}/{key}")
+    return cast(Exception, error)
+
+
+def _error_without_answer(error: Exception) -> Exception:
+    if "Credentials" in type(error).__name__:
+        text = "missing, and this machine has no credentials of its own; give key and secret."
+        return Misconfigured("connectors.storage", [Problem("storageOptions", text)])
+    if "Region" in type(error).__name__:
+        return Misconfigured("connectors.storage", [Problem("storageOptions", "has no client_kwargs.region_name.")])
+    return Transient(f"S3 cannot be reached: {error}")
+
+
+class S3Storage(Storage):
+    """The objects whose keys begin with a folder's name."""
+
+    def __init__(self, location: str, options: Mapping[str, Any]) -> None:
+        bucket, key = bucket_and_key(location)
+        self.root = f"s3://{bucket}/{key}".rstrip("/")
+        self.options = options
+        self.bucket = Bucket(bucket, options)
+        self._prefix = f"{key}/" if key else ""
+
+    def put_if_absent(self, name: str, content: Content) -> bool:
+        try:
+            self.bucket.call("put_object", Key=self._prefix + name, Body=content, IfNoneMatch="*")
+        except PreconditionFailed:
+            # Ours after all, if an answer was lost and the client asked again.
+            return isinstance(content, bytes) and self.read(name) == content
+        return True
+
+    def replace(self, name: str, content: Content) -> None:
+        self.bucket.call("put_object", Key=self._prefix + name, Body=content)
+
+    def read(self, name: str) -> bytes:
+        return bytes(self.bucket.call("get_object", Key=self._prefix + name)["Body"].read())
+
+    def open(self, name: str) -> pa.NativeFile:
+        size = self.size(name)
+        if size is None:
+            raise FileNotFoundError(2, "no such object", f"{self.root}/{name}")
+
+        def read(offset: int, length: int) -> bytes:
+            part = f"bytes={offset}-{offset + length - 1}"
+            return bytes(self.bucket.call("get_object", Key=self._prefix + name, Range=part)["Body"].read())
+
+        return ranged(f"{self.root}/{name}", size, read)
+
+    def create(self, name: str) -> BinaryIO:
+        return cast(BinaryIO, Upload(lambda content: self.bucket.upload(content, self._prefix + name)))
+
+    def items(self, folder: str = "") -> list[Item]:
+        prefix = self._prefix + (f"{folder}/" if folder else "")
+        found = []
+        for page in self.bucket.pages(Prefix=prefix, Delimiter="/"):
+            objects = ((listed["Key"].removeprefix(prefix), listed) for listed in page.get("Contents", ()))
+            found += [Item(name, False, listed["Size"], _nanoseconds(listed)) for name, listed in objects if name]
+            folders = (listed["Prefix"].removeprefix(prefix) for listed in page.get("CommonPrefixes", ()))
+            found += [Item(name.rstrip("/"), True, 0, 0) for name in folders]
+        return found
+
+    def files(self, under: str) -> Iterator[tuple[str, int]]:
+        prefix = f"{self._prefix}{under}/" if under else self._prefix
+        for listed in self.bucket.keys(prefix):
+            below = listed["Key"].removeprefix(prefix)
+            if below and not below.endswith("/") and not any(map(is_hidden, below.split("/"))):
+                yield f"{under}/{below}" if under else below, listed["Size"]
+
+    def touched(self, folder: str) -> dict[str, float]:
+        prefix = f"{self._prefix}{folder}/"
+        newest: dict[str, float] = {}
+        for listed in self.bucket.keys(prefix):
+            name = listed["Key"].removeprefix(prefix).split("/")[0]
+            newest[name] = max(newest.get(name, 0.0), listed["LastModified"].timestamp())
+        return newest
+
+    def item(self, name: str) -> Item | None:
+        key = f"{self._prefix}{name}".rstrip("/")
+        with contextlib.suppress(FileNotFoundError):
+            if key:
+                head = self.bucket.call("head_object", Key=key)
+                return Item(name, False, head["ContentLength"], _nanoseconds(head))
+        page = self.bucket.call("list_objects_v2", Prefix=f"{key}/" if key else "", MaxKeys=1)
+        return Item(name, True, 0, 0) if page.get("KeyCount") else None
+
+    def size(self, name: str) -> int | None:
+        try:
+            return int(self.bucket.call("head_object", Key=self._prefix + name)["ContentLength"])
+        except FileNotFoundError:
+            return None
+
+    def delete(self, name: str) -> None:
+        self.bucket.call("delete_object", Key=self._prefix + name)
+
+    def delete_folder(self, name: str) -> None:
+        self.bucket.delete_all(f"{self._prefix}{name}/")
+
+    def make_folder(self, name: str) -> None:
+        """A bucket has no folders."""
+
+    def publish(self, name: str, final: str, journal: str) -> bool:
+        record = f"{journal}/{hashlib.sha256(name.encode()).hexdigest()[:24]}"
+        size = self.size(name)
+        if size is None:
+            self.delete(record)
+            return False
+        upload = self._recorded(record) or self._prepared(name, final, size)
+        if upload is None:
+            return False
+        if "recorded" not in upload and not self.put_if_absent(record, json.dumps(upload, sort_keys=True).encode()):
+            self._abort(upload)
+            upload = self._recorded(record)  # whoever put it may be through with it by now
+        if upload is not None:
+            self._complete(upload, name, record)
+        self.delete(name)
+        self.delete(record)
+        return True
+
+    def abort_orphans(self, older_than: float, journal: str, is_own: Callable[[str], bool]) -> None:
+        known = {self._recorded(f"{journal}/{name}", {}).get("upload") for name in self.names(journal)}
+        for upload in self.bucket.uploads(self._prefix):
+            old = time.time() - upload["Initiated"].timestamp() > older_than
+            if old and upload["UploadId"] not in known and is_own(upload["Key"].removeprefix(self._prefix)):
+                self._abort({"key": upload["Key"], "upload": upload["UploadId"]})
+
+    def spark_url(self, name: str) -> str:
+        return f"s3a://{self.bucket.name}/{self._prefix}{name}"
+
+    def spark_options(self) -> dict[str, str]:
+        return spark_options(self.bucket.name, self.options)
+
+    def _recorded(self, record: str, default: Any = None) -> Any:
+        """The upload that an earlier call has prepared."""
+        with contextlib.suppress(FileNotFoundError):
+            return {**json.loads(self.read(record)), "recorded": True}
+        return default
+
+    def _prepared(self, name: str, final: str, size: int) -> dict[str, Any] | None:
+        """An upload that holds a copy of ``name``; ``None`` if another process has published it in this very moment."""
+        key, source = self._prefix + final, {"Bucket": self.bucket.name, "Key": self._prefix + name}
+        if self.size(final) is not None:
+            if self.size(name) is None:
+                return None
+            raise self._exists(final)
+        upload = {"key": key, "final": final, "upload": self.bucket.call("create_multipart_upload", Key=key)["UploadId"]}
+        target = {"Key": key, "UploadId": upload["upload"]}
+        parts = []
+        try:
+            for number, first in enumerate(range(0, max(1, size), _COPIED), 1):
+                if size:
+                    part = {"CopySource": source, "CopySourceRange": f"bytes={first}-{min(first + _COPIED, size) - 1}"}
+                    copy = self.bucket.call("upload_part_copy", PartNumber=number, **target, **part)["CopyPartResult"]
+                else:
+                    copy = self.bucket.call("upload_part", PartNumber=number, Body=b"", **target)
+                parts.append({"PartNumber": number, "ETag": copy["ETag"]})
+        except FileNotFoundError:
+            self._abort(upload)
+            return None
+        return {**upload, "parts": parts}
+
+    def _complete(self, upload: Mapping[str, Any], name: str, record: str) -> None:
+        target = {"Key": upload["key"], "UploadId": upload["upload"]}
+        try:
+            self.bucket.call("list_parts", **target)  # for a while S3 answers a second completion as it did the first
+            self.bucket.call("complete_multipart_upload", MultipartUpload={"Parts": upload["parts"]}, IfNoneMatch="*", **target)
+        except PreconditionFailed:
+            raise self._exists(upload["final"]) from None
+        except NoSuchUpload:
+            if self.size(upload["final"]) is None and self.size(name) is not None:
+                raise self._lost(upload["final"], name, record) from None
+
+    def _abort(self, upload: Mapping[str, Any]) -> None:
+        with contextlib.suppress(NoSuchUpload):
+            self.bucket.call("abort_multipart_upload", Key=upload["key"], UploadId=upload["upload"])
+
+    def _exists(self, final: str) -> Fatal:
+        return Fatal(
+            f"{final} exists in {self.root}, and it is not the file that is to be published",
+            way_out="move that object away; nothing was overwritten, and the next start goes on from here",
+        )
+
+    def _lost(self, final: str, name: str, record: str) -> Fatal:
+        return Fatal(
+            f"{final} is not in {self.root}, and the upload that was to bring it there is gone: it was completed and a reader "
+            "has moved the object since, or a rule of the bucket has aborted the upload; its rows are still staged",
+            way_out=f"if a reader has moved it, delete {self.root}/{name}; if it was never there, delete {self.root}/{record}: "
+            "the next start publishes it. Either way the start goes on from here",
+        )
+
+
+def bucket_and_key(location: str) -> tuple[str, str]:
+    """``s3://bucket/some/folder/`` as bucket and ``some/folder``."""
+    parsed = urlparse(location)
+    return parsed.netloc, parsed.path.strip("/")
+
+
+def endpoint(options: Mapping[str, Any]) -> str | None:
+    """The address of an S3 that is not Amazon's."""
+    address: str | None = options.get("endpoint_url") or options.get("client_kwargs", {}).get("endpoint_url")
+    return address
+
+
+def region(options: Mapping[str, Any]) -> str | None:
+    """The region, if there is one in the options."""
+    name: str | None = options.get("client_kwargs", {}).get("region_name")
+    return name
+
+
+@lru_cache(maxsize=8)
+def _client(options: str, process: int) -> Any:
+    """One client for each process: connections do not survive a fork."""
+    try:
+        boto3, config = import_module("boto3"), import_module("botocore.config")
+    except ImportError:
+        text = "s3:// needs boto3; pip install 'boto3>=1.35.70'."
+        raise Misconfigured("connectors.storage", [Problem("path", text)]) from None
+    keys = json.loads(options)
+    return boto3.client(
+        "s3",
+        aws_access_key_id=keys.get("key"),
+        aws_secret_access_key=keys.get("secret"),
+        aws_session_token=keys.get("token"),
+        endpoint_url=endpoint(keys),
+        region_name=region(keys),
+        config=config.Config(retries=_RETRIES, connect_timeout=10),
+    )
+
+
+def spark_options(bucket: str, options: Mapping[str, Any]) -> dict[str, str]:
+    """Options of Spark's reader or writer that let its S3 client (``s3a://``) reach what the others reach."""
+    if not options:
+        return {}
+    address, token = endpoint(options), options.get("token")
+    provider = "TemporaryAWSCredentialsProvider" if token else "SimpleAWSCredentialsProvider"
+    settings = {
+        "access.key": options.get("key"),
+        "secret.key": options.get("secret"),
+        "session.token": token,
+        "aws.credentials.provider": f"org.apache.hadoop.fs.s3a.{provider}" if options.get("key") else None,
+        "endpoint.region": region(options),
+        "endpoint": address,
+        "path.style.access": "true" if address else None,
+        "connection.ssl.enabled": "false" if address and address.startswith("http:") else None,
+    }
+    named = {f"fs.s3a.bucket.{bucket}.{name}": str(value) for name, value in settings.items() if value}
+    # Hadoop keeps one client per bucket, whatever options come later: a session's own would be used instead of these.
+    return named | {"fs.s3a.impl.disable.cache": "true"}
+
+
+def _nanoseconds(listed: Mapping[str, Any]) -> int:
+    return int(listed["LastModified"].timestamp() * 1_000_000) * 1000

@@ -1,0 +1,133 @@
+"""A local folder: what is put is put once, what is published is published once, and what is synced lasts."""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectors.core import Misconfigured
+from connectors.storage import local, storage_of
+from connectors.storage.local import LocalStorage
+
+
+def test_a_file_is_put_once(tmp_path: Path) -> None:
+    store = LocalStorage(tmp_path)
+    assert store.put_if_absent("a/b", b"first")
+    assert not store.put_if_absent("a/b", b"second")
+    assert store.read("a/b") == b"first"
+    assert os.listdir(tmp_path / "a") == ["b"]
+
+
+def _put(root: Path, start: Any, number: int) -> bool:
+    start.wait()
+    return LocalStorage(root).put_if_absent("a/b", str(number).encode() * 100_000)
+
+
+def test_one_of_many_processes_puts_a_file_and_it_is_whole(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    with context.Manager() as manager, context.Pool(6) as pool:
+        start = manager.Barrier(6)
+        won = pool.starmap(_put, [(tmp_path, start, number) for number in range(6)], chunksize=1)
+    assert sum(won) == 1
+    assert LocalStorage(tmp_path).read("a/b") == str(won.index(True)).encode() * 100_000
+
+
+def test_a_listing_has_neither_folders_nor_what_is_not_finished(tmp_path: Path) -> None:
+    store = LocalStorage(tmp_path)
+    for name in ("x/1", "x/2", "y/1", "top"):
+        store.put_if_absent(name, b"")
+    (tmp_path / "x/.growing").touch()
+    (tmp_path / ".hidden").mkdir()
+    assert sorted(store.names("x")) == ["1", "2"]
+    assert store.names() == ["top"]
+    assert sorted(store.folders()) == ["x", "y"]
+
+
+def test_what_is_not_there_is_empty_or_not_found(tmp_path: Path) -> None:
+    store = LocalStorage(tmp_path / "nowhere")
+    assert store.names("x") == store.folders() == []
+    store.delete("x/1")
+    with pytest.raises(FileNotFoundError):
+        store.read("x/1")
+
+
+def test_a_url_of_a_file_is_a_path(tmp_path: Path) -> None:
+    for location in (f"file://{tmp_path}", f"file:{tmp_path}", str(tmp_path)):
+        assert storage_of(location).root == str(tmp_path)
+
+
+class Mount(local.Disk):
+    """A file system without hard links, and with ``renames`` false without a rename that leaves what exists."""
+
+    def __init__(self, *, renames: bool) -> None:
+        self.renames = renames
+
+    def link(self, path: Path, to: Path) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted", str(to))
+
+    def rename_if_absent(self, path: Path, to: Path) -> None:
+        if not self.renames:
+            raise OSError(errno.EINVAL, "Invalid argument", str(to))
+        super().rename_if_absent(path, to)
+
+
+def test_a_mount_without_hard_links_puts_by_a_rename_that_leaves_what_exists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "disk", Mount(renames=True))
+    storage = LocalStorage(tmp_path)
+    storage.check()
+    assert storage.put_if_absent("a/b", b"first")
+    monkeypatch.setattr(Path, "exists", lambda self: False)  # the other one came in this very moment
+    assert not storage.put_if_absent("a/b", b"second")
+    assert storage.read("a/b") == b"first"
+    assert os.listdir(tmp_path / "a") == ["b"]
+
+
+def test_a_mount_with_neither_is_refused_by_name_and_still_publishes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "disk", Mount(renames=False))
+    storage = LocalStorage(tmp_path)
+    with pytest.raises(Misconfigured, match=f'"{tmp_path}" cannot create a file only where there is none'):
+        storage.check()
+    assert os.listdir(tmp_path) == []
+    storage.replace("staged", b"rows")
+    assert storage.publish("staged", "part-0", "journal")
+    assert storage.read("part-0") == b"rows"
+
+
+class Watched(local.Disk):
+    """Notes what is made durable."""
+
+    def __init__(self) -> None:
+        self.synced: list[str] = []
+
+    def sync(self, path: Path) -> None:
+        self.synced.append(str(path))
+        super().sync(path)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Watched:
+    watched = Watched()
+    monkeypatch.setattr(local, "disk", watched)
+    return watched
+
+
+def test_what_is_put_is_durable_with_its_name_and_its_folders(disk: Watched, tmp_path: Path) -> None:
+    LocalStorage(tmp_path).put_if_absent("a/b/c", b"content")
+    assert [Path(path).relative_to(tmp_path).as_posix() for path in disk.synced if "/." not in path] == [".", "a", "a/b"]
+    assert sum("/." in path for path in disk.synced) == 1, "the file, before it had its name"
+
+
+def test_files_and_folders_are_synced_when_it_is_said_so(disk: Watched, tmp_path: Path) -> None:
+    storage = LocalStorage(tmp_path)
+    for number in range(20):
+        storage.replace(str(number), b"")
+    assert disk.synced == []
+    storage.sync(map(str, range(20)), [""])
+    assert sorted(disk.synced) == sorted([*(str(tmp_path / str(number)) for number in range(20)), str(tmp_path)])
