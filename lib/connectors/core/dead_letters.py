@@ -22,8 +22,7 @@ from urllib.parse import quote, unquote
 import numpy as np
 import pyarrow as pa
 
-from ..storage import Storage
-from ..storage.base import spooled
+from ..storage.base import Storage, spooled
 from .folder import SinkFolder
 from .source import Split
 from .state import digest, dumps

@@ -7,7 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..storage import Storage, storage_of
+from ..storage.base import Storage
+from ..storage.location import storage_of
 from .dead_letters import SourceLetters
 from .errors import Poison
 from .formats import BadRecord, Decoded, Side, format_of, sides

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..storage import check_location
+from ..storage.location import check_location
 from .dead_letters import SHOWN, LetterFile, SinkLetters
 from .errors import ConnectorError, Poison, Problem
 from .options import Choice, Json, Options, Text, Values

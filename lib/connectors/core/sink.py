@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from ..storage import check_location, storage_of
+from ..storage.location import check_location, storage_of
 from .dead_letters import SinkLetters
 from .errors import Problem
 from .ledger import Entry, Ledger
