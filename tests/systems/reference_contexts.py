@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -75,6 +76,14 @@ class FolderContext(SinkContext):
 
     def options(self) -> dict[str, str]:
         return {"path": str(self.folder)}
+
+    def disks(self) -> list[Path]:
+        return [self.folder]
+
+    def lose_stage(self) -> bool:
+        for stage in self.folder.glob(".connectors/*/stage/*"):
+            shutil.rmtree(stage)
+        return True
 
     def take_away(self) -> list[dict[str, Any]]:
         taken = self.rows()

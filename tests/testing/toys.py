@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -284,6 +285,14 @@ class LinesCommitter(Committer):
 
 class LinesContext(SinkContext):
     sink = LinesSink
+
+    def disks(self) -> list[Path]:
+        return [self.folder]
+
+    def lose_stage(self) -> bool:
+        for stage in self.folder.glob(".connectors/*/stage/*"):
+            shutil.rmtree(stage)
+        return True
 
     def leftovers(self) -> list[str]:
         return [stage.name for stage in self.folder.glob(".connectors/*/stage/*")]

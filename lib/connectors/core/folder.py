@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 HIDDEN_FOLDER: Final = ".connectors"
 _RUNS: Final = 3
 """Of so many earlier runs that died at a batch its staged files are left: one of them may not be quite dead."""
+_ATTEMPT: Final = 4
+"""The parts of the name of an attempt's staging folder."""
 _FILE_ID: Final = re.compile(r"\d{10}-[0-9a-f]{12}")
 """The part of a file name that :meth:`~connectors.core.sink.Batch.file_id` gives."""
 
@@ -86,13 +88,18 @@ class SinkFolder:
         return self.storage.create(name)
 
     def sync(self, files: Iterable[str]) -> None:
-        """Makes staged files durable, with the folders between them and the staging folder."""
+        """Makes staged files durable, with the folders between them and that of their attempt."""
         names = list(files)
-        self.storage.sync(names, sorted(folders_above(names, self.hidden("stage"))))
+        above = {folder for name in names for folder in folders_above([name], "/".join(name.split("/")[:_ATTEMPT]))}
+        self.storage.sync(names, sorted(above))
 
     def sync_names(self, files: Iterable[str]) -> None:
         """Makes the names of files durable: that they have come to their folders, or have left them."""
         self.storage.sync(folders=sorted({dirname(name) for name in files}))
+
+    def sync_stage(self) -> None:
+        """Makes durable that the staging folders of some attempts were removed."""
+        self.storage.sync(folders=[self.hidden("stage")])
 
     def check_staged(self, staged: Iterable[tuple[str, int]]) -> None:
         """Raises :class:`Fatal` for a staged file that does not exist, or has not as many bytes as its task has reported."""
@@ -118,10 +125,14 @@ class SinkFolder:
             self._prune(staged)
         return published
 
-    def delete(self, name: str) -> None:
-        """Removes a hidden file, if it exists, and those of its folders that are then empty."""
-        self.storage.delete(name)
-        self._prune(name)
+    def delete(self, names: Iterable[str]) -> None:
+        """Removes hidden files, as far as they exist, durably, and those of their folders that are then empty."""
+        removed = list(names)
+        for name in removed:
+            self.storage.delete(name)
+        self.sync_names(removed)
+        for name in removed:
+            self._prune(name)
 
     def _prune(self, name: str) -> None:
         parts = self.hidden("parts")

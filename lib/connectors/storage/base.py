@@ -104,7 +104,7 @@ class Storage(ABC):
         """
 
     def sync(self, files: Iterable[str] = (), folders: Iterable[str] = ()) -> None:  # noqa: B027
-        """Makes durable the content of ``files``, and which names are in ``folders``.
+        """Makes durable the content of ``files``, and which names are in ``folders``, as far as these exist.
 
         By default nothing is to be done: object stores and HDFS answer when a write is as durable as it gets.
         """

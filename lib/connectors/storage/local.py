@@ -9,7 +9,7 @@ import os
 import shutil
 import stat
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -24,7 +24,6 @@ _NO_REPLACE: Final = 1
 _REFUSED: Final = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EMLINK)
 """What a file system answers that has no hard links, or no rename that leaves what exists."""
 _SYNCS: Final = 8
-"""So many files are made durable at a time: a journal takes several in one write."""
 
 
 class Disk:
@@ -157,14 +156,18 @@ class LocalStorage(Storage):
         return False
 
     def sync(self, files: Iterable[str] = (), folders: Iterable[str] = ()) -> None:
-        for names in (list(files), list(folders)):
-            paths = [self.path / name for name in names]
-            if len(paths) <= 1:
-                for path in paths:
-                    disk.sync(path)
-                continue
-            with ThreadPoolExecutor(_SYNCS) as threads:
-                list(threads.map(disk.sync, paths))
+        self._each(disk.sync, files)
+        self._each(_sync_folder, folders)
+
+    def _each(self, act: Callable[[Path], None], names: Iterable[str]) -> None:
+        """Several at a time: a journal takes them in one write."""
+        paths = [self.path / name for name in names]
+        if len(paths) <= 1:
+            for path in paths:
+                act(path)
+            return
+        with ThreadPoolExecutor(_SYNCS) as threads:
+            list(threads.map(act, paths))
 
     def prune(self, folder: str, top: str) -> None:
         path, end = self.path / folder, self.path / top
@@ -232,6 +235,8 @@ class LocalStorage(Storage):
         """Makes ``folder`` and those above it; what is made is durable."""
         missing = []
         while not folder.is_dir():
+            if folder.exists():
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
             missing.append(folder)
             folder = folder.parent
         for path in reversed(missing):
@@ -245,3 +250,8 @@ def _item(entry: os.DirEntry[str]) -> Item | None:
     except FileNotFoundError:  # removed since the folder was listed, or a link to nothing
         return None
     return Item(entry.name, entry.is_dir(), status.st_size, status.st_mtime_ns)
+
+
+def _sync_folder(path: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):  # whoever took the last file out of it may have removed it
+        disk.sync(path)

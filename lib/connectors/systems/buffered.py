@@ -113,6 +113,7 @@ class BufferedCommitter(Committer):
             self._join(buffers, ready)
         for committable in buffers:  # from here on, what is not in `ready` was released before
             self.discard(committable)
+        self.folder.sync_stage()
         self.folder.publish(ready, final)
         self.folder.sync_names([final])
         self.folder.remove(whole)

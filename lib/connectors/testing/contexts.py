@@ -90,6 +90,17 @@ class SinkContext(ABC):
         """
         return None
 
+    def disks(self) -> Sequence[Path]:
+        """The local folders that the sink writes to, each whole: what is not synced there is lost in a power failure.
+
+        None skips the cases of power failures.
+        """
+        return ()
+
+    def lose_stage(self) -> bool:
+        """Removes all that is staged, as a wrong clean-up does, or a folder that executors do not share. False if it cannot."""
+        return False
+
     sweeping: ClassVar[Mapping[str, Any]] = {"stagingRetention": "0s"}
 
     def row(self, number: int) -> dict[str, Any]:

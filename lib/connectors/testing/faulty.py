@@ -122,6 +122,12 @@ class _Committer(Committer):
         self.inner = inner
         self.injector = injector
 
+    def check(self, committables: Sequence[Committable], rows: int) -> None:
+        self.inner.check(committables, rows)
+
+    def drop_attempts(self, batch: Batch, *, failed: bool = False) -> None:
+        self.inner.drop_attempts(batch, failed=failed)
+
     def publish(self, batch: Batch, committables: Sequence[Committable]) -> None:
         self.inner.publish(batch, committables)
         self.injector.reach(Point.PUBLISHED)
@@ -152,6 +158,9 @@ class _GlobalCommitter(GlobalCommitter):
 
     def discard(self, committable: Committable) -> None:
         self.inner.discard(committable)
+
+    def drop_attempts(self, batch: Batch, *, failed: bool = False) -> None:
+        self.inner.drop_attempts(batch, failed=failed)
 
     def sweep(self, live: frozenset[str]) -> None:
         self.inner.sweep(live)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import multiprocessing
 import random
 import time
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -19,6 +20,7 @@ import pytest
 
 from .contexts import SinkContext
 from .engine import in_a_child
+from .forgetful_disk import ForgetfulDisk
 from .sink_cases import SinkCases
 from .sink_writing import ROWS, Writing
 
@@ -47,6 +49,19 @@ class KillSuite(SinkCases):
         writing.injector.disarm()
         writing.engine().run()
         assert writing.injector.struck() >= 1
+        writing.expect()
+
+    def test_a_power_failure_at_any_moment_loses_and_doubles_nothing(self, writing: Writing, tmp_path: Path, seed: int) -> None:
+        if not writing.target.disks():
+            pytest.skip("the target is no folder of this machine")
+        chance = random.Random(f"{self.context.__name__} {writing.carrier} {seed}")
+        for number in range(3):
+            disk = ForgetfulDisk(writing.target.disks()[0], tmp_path / f"disk {number}", chance.randrange(100))
+            disk.start()
+            engine = writing.engine(tasks=chance.randint(1, 3))
+            assert in_a_child(partial(disk.run, engine.run)) in (0, -9)
+            disk.fail(chance)
+        writing.engine().run()
         writing.expect()
 
     def test_a_run_killed_at_any_moment_is_finished_by_the_next(self, writing: Writing) -> None:

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pytest
 
 from ..core.commit import Commit
-from ..core.errors import CommitRefused
+from ..core.errors import CommitRefused, Fatal
 from ..core.ledger import app_query, once_query
 from ..core.sink import Batch, Guarantee, Sink
 from ..core.writing import stage
@@ -125,6 +125,19 @@ class SinkSuite(KillSuite):
         assert in_a_child(writing.engine().run) == -9
         writing.engine().run()
         writing.expect()
+
+    def test_a_stage_that_vanished_is_an_error_and_the_batch_is_written_by_the_next_start(self, writing: Writing) -> None:
+        sink = writing.engine().sink
+        batch = Batch(sink.sink_id(), "vanished", 0)
+        rows: Any = pa.RecordBatch.from_pylist([writing.target.row(1)], writing.target.schema)
+        staged = stage(sink, batch, rows.schema, 0, iter([rows]))
+        if not writing.target.lose_stage():
+            pytest.skip("nothing that is staged can be removed")
+        with pytest.raises(Fatal, match="share"):
+            Commit(sink).finish(batch, [staged])
+        assert writing.target.rows() == []
+        Commit(sink).finish(batch, [stage(sink, batch, rows.schema, 0, iter([rows]))])
+        writing.expect(last=1)
 
     def test_a_zombie_that_finishes_late_changes_nothing(self, writing: Writing) -> None:
         self._needs_commit(writing)

@@ -84,7 +84,7 @@ class TestPartitions:
             writer.write(pa.record_batch({"id": [number], "p": [number]}, schema=schema))
             assert len(writer._open) <= 2
         staged = writer.prepare()
-        assert [folder for _, folder in staged.data["files"]] == ["p=0", "p=1", "p=2", "p=1"]
+        assert [folder for _, folder, _ in staged.data["files"]] == ["p=0", "p=1", "p=2", "p=1"]
         assert (staged.rows, len(writer._open)) == (5, 0)
 
     @pytest.mark.parametrize("kind", ["json", "csv", "avro", "orc", "text"])

@@ -46,11 +46,10 @@ class FilesCommitter(Committer):
             for staged, bucket, *_ in committable.data["files"]:
                 name = f"{self.prefix}-{batch.file_id()}-{number}{extension(staged)}"
                 if waits:
-                    self.sealer.add(staged, bucket, name)
+                    published += filter(None, [self.sealer.add(staged, bucket, name)])
                 else:
-                    final = str(PurePosixPath(bucket) / name)
-                    self.folder.publish(staged, final)
-                    published.append(final)
+                    published.append(str(PurePosixPath(bucket) / name))
+                    self.folder.publish(staged, published[-1])
                 number += 1
         self.folder.sync_names(published)
         for committable in committables:

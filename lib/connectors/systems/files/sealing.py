@@ -41,12 +41,11 @@ class Sealer:
         self._unsure = True
         """True until it is known that no decided seal waits to be carried through."""
 
-    def add(self, staged: str, bucket: str, name: str) -> None:
-        """Takes a committed file over as a part. Called again for a file that was taken over, it does nothing."""
+    def add(self, staged: str, bucket: str, name: str) -> str | None:
+        """Takes a committed file over as a part, and names it. ``None`` for a file that was taken over before."""
         size = self.folder.size(staged)
-        if size is not None:
-            part = PurePosixPath(self._parts_folder, bucket, Part.name(self.clock(), size, name))
-            self.folder.publish(staged, part.as_posix())
+        part = PurePosixPath(self._parts_folder, bucket, Part.name(self.clock(), size or 0, name)).as_posix()
+        return part if size is not None and self.folder.publish(staged, part) else None
 
     def parts(self) -> list[Part]:
         """The parts that wait."""
@@ -91,6 +90,7 @@ class Sealer:
             return {"ready": paths[0], "final": final, "parts": []}
         ready = self.folder.hidden("stage", attempt, final)
         join(self.folder, paths, ready)
+        self.folder.sync([ready])
         return {"ready": ready, "final": final, "parts": paths}
 
     def _merged(self, parts: Sequence[Part], attempt: str) -> dict[str, Any]:
@@ -124,5 +124,5 @@ class Sealer:
         for one in entry.committables:
             for file in one["files"]:
                 self.folder.publish(file["ready"], file["final"])
-                for part in file["parts"]:
-                    self.folder.delete(part)
+            self.folder.sync_names(file["final"] for file in one["files"])
+            self.folder.delete(part for file in one["files"] for part in file["parts"])

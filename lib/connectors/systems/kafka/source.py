@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +21,7 @@ from ...core import (
     Problem,
     RecordEmitter,
     Source,
+    Split,
     Text,
 )
 from ...core.emitting import FormatEmitter
@@ -27,6 +30,7 @@ from ...core.options import Values
 from ...core.state import digest
 from .cluster import Cluster
 from .enumerator import KafkaEnumerator
+from .positions import Range
 from .reader import KafkaReader
 from .source_client import REFUSED, check_settings, consumer_config
 from .starts import Bound, PartitionList, TimesByPartition, check_bounds, end_of, start_of
@@ -172,14 +176,28 @@ class KafkaSource(Source):
     def reader(self, schema: pa.Schema) -> KafkaReader:
         columns = list(schema.names)
         if self._decodes():
-            needed = {*schema.names, *_SIDES, *_PLACE}
+            needed = {*schema.names, *_SIDES, *_PLACE, *(("timestamp",) if self.values["errors"] == "deadLetter" else ())}
             columns = [name for name in (*_COLUMNS, "headers") if name in needed]
         return KafkaReader(
             self.config(), columns, self.values["failOnDataLoss"], self.values["kafkaConsumer.pollTimeoutMs"]
         )
 
     def emitter(self, schema: pa.Schema) -> RecordEmitter | None:
-        return FormatEmitter(f"connectors.{self.name}", self.values, schema, _PLACE) if self._decodes() else None
+        if not self._decodes():
+            return None
+        return FormatEmitter(f"connectors.{self.name}", self.values, schema, _PLACE, self._headers)
+
+    def _headers(self, records: pa.RecordBatch, split: Split) -> Sequence[Any]:
+        """The headers of bad records, read once more: to read them with every record takes twice as long."""
+        offsets = records.column("offset").to_pylist()
+        if not isinstance(split, Range) or not offsets:
+            return [None] * len(offsets)
+        found: dict[int, Any] = {}
+        reader = KafkaReader(self.config(), ("offset", "headers"), False, self.values["kafkaConsumer.pollTimeoutMs"])
+        with contextlib.closing(reader):
+            for batch in reader.read(replace(split, first=offsets[0], end=offsets[-1] + 1)):
+                found.update(zip(batch.column("offset").to_pylist(), batch.column("headers").to_pylist(), strict=True))
+        return [found.get(offset) for offset in offsets]
 
     def _decodes(self) -> bool:
         return (self.values["key.format"], self.values["value.format"]) != ("bytes", "bytes")
