@@ -11,6 +11,8 @@ from typing import TypeVar
 import pytest
 
 from connectors.testing.servers import (
+    AzuriteServer,
+    GcsServer,
     HdfsServer,
     KafkaServer,
     MariaDbServer,
@@ -25,8 +27,8 @@ S = TypeVar("S", bound=Server)
 
 REQUIRED: tuple[type[Server], ...] = (PostgresServer, MotoServer, OpenSearchServer, KafkaServer, HdfsServer)
 """From package registries on any machine: a run without one of these proves too little."""
-OPTIONAL: tuple[type[Server], ...] = (MariaDbServer,)
-"""Only where somebody has installed them."""
+OPTIONAL: tuple[type[Server], ...] = (MariaDbServer, AzuriteServer, GcsServer)
+"""Only where somebody has installed them, or what builds them: node, go."""
 
 _started: dict[type[Server], Server | Unavailable] = {}
 

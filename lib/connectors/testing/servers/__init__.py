@@ -1,7 +1,9 @@
 """Real servers for tests and notebooks: from package registries, on loopback, without root or docker."""
 
+from .azurite_server import AzuriteServer
 from .base import HOST, Server, Unavailable
 from .connect_server import ConnectServer
+from .gcs_server import GcsServer
 from .hdfs_server import HdfsServer
 from .http_service import HttpService
 from .kafka_server import KafkaServer
@@ -14,7 +16,9 @@ from .schema_registry import SchemaRegistry
 
 __all__ = [
     "HOST",
+    "AzuriteServer",
     "ConnectServer",
+    "GcsServer",
     "HdfsServer",
     "HttpService",
     "KafkaServer",

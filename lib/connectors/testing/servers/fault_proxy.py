@@ -88,11 +88,21 @@ class FaultProxy:
         try:
             connection.request(seen.method, seen.path, body or None, headers)
             answer = connection.getresponse()
-            return Reply(answer.status, answer.read(), {"Content-Type": answer.headers.get("Content-Type", "text/plain")})
+            return Reply(answer.status, answer.read(), _headers(seen.method, answer))
         except OSError as refused:
             return Reply(502, str(refused).encode(), {"Content-Type": "text/plain"})
         finally:
             connection.close()
+
+
+def _headers(method: str, answer: http.client.HTTPResponse) -> dict[str, str]:
+    """The headers of an answer, without those of its connection. The length is that of the body, which a rule may change."""
+    own = {"connection", "date", "keep-alive", "server", "transfer-encoding"}
+    if method != "HEAD":
+        own.add("content-length")
+    return {"Content-Type": "text/plain"} | {
+        name.title(): value for name, value in answer.headers.items() if name.lower() not in own
+    }
 
 
 def _handler(proxy: FaultProxy) -> type[BaseHTTPRequestHandler]:
@@ -106,7 +116,7 @@ def _handler(proxy: FaultProxy) -> type[BaseHTTPRequestHandler]:
                 self.close_connection = True
                 return
             self.send_response(reply.status)
-            for name, value in {**reply.headers, "Content-Length": str(len(reply.body))}.items():
+            for name, value in {"Content-Length": str(len(reply.body)), **reply.headers}.items():
                 self.send_header(name, value)
             self.end_headers()
             if self.command != "HEAD":
