@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -11,11 +12,10 @@ from ..core.errors import Misconfigured, Problem
 from .base import Storage
 from .hadoop import HDFS, ClientOf
 from .local import LocalStorage
+from .object_store import PROVEN, ObjectStore
 
 S3: Final = ("s3://", "s3a://")
-CONDITIONAL: Final = ("abfss", "abfs", "az", "gs", "gcs")
-"""fsspec's protocols whose conditional create was proven by a race of many creators against a server."""
-
+_PROTOCOL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _S3_KEYS: Final = ("key", "secret", "token", "endpoint_url", "client_kwargs")
 _S3_CLIENT_KEYS: Final = ("endpoint_url", "region_name")
 _WEB_HDFS_KEYS: Final = ("host", "port", "user", "token", "use_https")
@@ -37,24 +37,17 @@ def storage_of(location: str, options: Mapping[str, Any] | None = None, client_o
         return HdfsStorage(location, keys, client_of)
     if is_local(location):
         return LocalStorage(local_path(location))
-    from .object_store import ObjectStore
-
     return ObjectStore(location, keys)
 
 
 def is_local(location: str) -> bool:
-    """True for a path and for ``file:``."""
-    return "://" not in location or location.startswith("file:")
+    """True for a path and for ``file:``; a name of two letters or more before a colon is a protocol (``dbfs:/``)."""
+    return location.startswith("file:") or not _PROTOCOL.match(location)
 
 
 def local_path(location: str) -> Path:
     """The path of a local location, which may begin with ``file:``."""
     return Path(location.removeprefix("file://").removeprefix("file:"))
-
-
-def is_absolute(location: str) -> bool:
-    """True if every process understands the location alike: a relative path depends on where a process runs."""
-    return not is_local(location) or local_path(location).is_absolute()
 
 
 def options_for(location: str, options: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -103,13 +96,13 @@ def _check_s3(option: str, location: str, keys: Mapping[str, Any]) -> Iterator[P
 
 
 def _check_protocol(option: str, location: str, write: bool) -> Iterator[Problem]:
-    protocol = location.split("://")[0]
-    if write and protocol not in CONDITIONAL:
-        known = ", ".join(f"{name}://" for name in ("s3", "hdfs", *CONDITIONAL))
+    protocol = location.split(":")[0]
+    if write and protocol not in PROVEN:
+        known = ", ".join(f"{name}://" for name in ("s3", "hdfs", *PROVEN))
         yield Problem(
             option,
             f"cannot be {without_user(location)!r}: {protocol}:// has no proven way to create a file only where there is none. "
-            f"Give a local or mounted folder, or one of {known}",
+            f"Give a local or mounted folder, or one of {known}.",
         )
 
 

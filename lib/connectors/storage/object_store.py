@@ -16,9 +16,11 @@ from datetime import datetime, timezone
 from importlib import import_module
 from typing import Any, BinaryIO, Final, cast
 
+import pyarrow as pa
+
 from ..core.errors import ConnectorError, Misconfigured
 from . import conditional_copy
-from .base import Content, Item, Options, Storage, Upload, process
+from .base import Content, Item, Storage, Upload
 from .service_errors import misconfigured, translated
 
 PROVEN: Final = {"abfs": "adlfs", "abfss": "adlfs", "az": "adlfs", "gs": "gcsfs", "gcs": "gcsfs"}
@@ -40,7 +42,7 @@ class ObjectStore(Storage):
     that is missing. Google's zonal buckets do not answer: they speak gRPC only.
     """
 
-    def __init__(self, url: str, options: Options | None = None) -> None:
+    def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
         self.url = url.rstrip("/")
         self.options = dict(options or {})
         self.protocol = url.partition("://")[0]
@@ -69,13 +71,13 @@ class ObjectStore(Storage):
             system, path = self._locate(name)
             return bytes(system.cat_file(path))
 
-    def open(self, name: str) -> BinaryIO:
+    def open(self, name: str) -> pa.NativeFile:
         with self._errors():
             system, path = self._locate(name)
             file = system.open(path, "rb")
             if (getattr(file, "details", None) or {}).get("type") == "directory":
                 raise FileNotFoundError(f"{path} is a folder")
-            return io.BufferedReader(_Reader(self._errors, file))
+            return pa.PythonFile(io.BufferedReader(_Reader(self._errors, file)), mode="r")
 
     def create(self, name: str) -> BinaryIO:
         return cast(BinaryIO, Upload(lambda content: self._put(name, content)))
@@ -90,16 +92,16 @@ class ObjectStore(Storage):
         inside = {_inside(path, entry["name"]): entry for entry in entries}
         return [_item(name, entry) for name, entry in inside.items() if name and "/" not in name]
 
-    def size(self, name: str) -> int | None:
+    def item(self, name: str) -> Item | None:
         try:
             with self._errors():
                 system, path = self._locate(name)
                 entry = system.info(path)
         except FileNotFoundError:
             return None
-        if entry["type"] == "directory":
-            return None
-        return len(self.read(name)) if entry["size"] is None else int(entry["size"])
+        item = _item(name, entry)
+        unknown = not item.is_folder and entry["size"] is None
+        return item._replace(size=len(self.read(name))) if unknown else item
 
     def delete(self, name: str) -> None:
         with contextlib.suppress(FileNotFoundError), self._errors():
@@ -124,10 +126,10 @@ class ObjectStore(Storage):
         newest: dict[str, float] = {}
         for file, entry in entries.items():
             name = file.split("/")[0]
-            newest[name] = max(newest.get(name, 0.0), _changed(entry))
+            newest[name] = max(newest.get(name, 0.0), _changed(entry) / 1e9)
         return newest
 
-    def publish(self, name: str, final: str) -> bool:
+    def publish(self, name: str, final: str, journal: str) -> bool:
         """See :meth:`Storage.publish`. Two steps, because there is no atomic rename: a conditional copy, and a deletion.
 
         The final file appears whole and at once. After a crash between the steps both files exist, with the same content;
@@ -143,7 +145,7 @@ class ObjectStore(Storage):
                 self._copy(name, final)
             except FileExistsError:
                 with self.open(name) as staged:
-                    same = self._has(final, staged)
+                    same = self._has(final, cast(BinaryIO, staged))
                 if not same and self.size(name) is not None:
                     raise
         except FileNotFoundError:
@@ -165,7 +167,7 @@ class ObjectStore(Storage):
         if self.size(final) is not None:  # spares a large upload that would be refused
             raise FileExistsError(f"{self.root}/{final} exists")
         with self.open(name) as staged:
-            self._put(final, staged, mode="create")
+            self._put(final, cast(BinaryIO, staged), mode="create")
 
     def _put(self, name: str, content: Content, **mode: str) -> None:
         """Uploads the content; with ``mode="create"`` conditionally. A large one goes by blocks, and is committed at once."""
@@ -203,9 +205,9 @@ class ObjectStore(Storage):
 
     def _locate(self, name: str) -> tuple[Any, str]:
         """The file system of this process, and the path of ``name`` in it."""
-        if process() not in self._connections:
-            self._connections.setdefault(process(), self._connect())
-        system, root = self._connections[process()]
+        if os.getpid() not in self._connections:
+            self._connections.setdefault(os.getpid(), self._connect())
+        system, root = self._connections[os.getpid()]
         return system, f"{root}/{name}" if name else root
 
     def _connect(self) -> tuple[Any, str]:
@@ -319,16 +321,16 @@ def _item(name: str, entry: Mapping[str, Any]) -> Item:
     return Item(name, entry["type"] == "directory", int(entry.get("size") or 0), _changed(entry))
 
 
-def _changed(entry: Mapping[str, Any]) -> float:
-    """When a file was changed; each file system has a key and a type of its own for it."""
+def _changed(entry: Mapping[str, Any]) -> int:
+    """When a file was changed, in nanoseconds; each file system has a key and a type of its own for it."""
     values = (entry.get(key) for key in ("last_modified", "mtime", "updated", "LastModified", "created"))
     value = next((value for value in values if value), 0.0)
     if isinstance(value, str):
         with contextlib.suppress(ValueError):
             value = datetime.fromisoformat(value.replace("Z", "+00:00"))
     if isinstance(value, datetime):
-        return (value if value.tzinfo else value.replace(tzinfo=timezone.utc)).timestamp()
-    return float(value) if isinstance(value, (int, float)) else 0.0
+        value = (value if value.tzinfo else value.replace(tzinfo=timezone.utc)).timestamp()
+    return int(value * 1_000_000) * 1000 if isinstance(value, (int, float)) else 0
 
 
 _systems: weakref.WeakSet[Any] = weakref.WeakSet()

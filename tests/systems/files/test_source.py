@@ -213,10 +213,21 @@ class TestFiles:
         with pytest.raises(DataLoss, match="had 4 bytes when it was listed and has 8 now"):
             list(read_slice(source, parts[0], schema))
 
-    @pytest.mark.parametrize("path", ["abfss://name/folder", "gs://bucket/x", "https://host/x"])
-    def test_another_file_system_is_refused_by_name(self, path: str) -> None:
-        with pytest.raises(Misconfigured, match=f'path .*must be a local or mounted folder, s3(.|\n)*got .{path}'):
-            FilesSource.of({"path": path})
+    def test_whatever_fsspec_reads_is_read(self) -> None:
+        import fsspec
+
+        memory = fsspec.filesystem("memory")
+        for name in ("one.txt", "deep/two.txt", "_hidden.txt"):
+            memory.pipe_file(f"/read-{id(memory)}/{name}", name.encode() + b"\n")
+        source = FilesSource.of({"path": f"memory://read-{id(memory)}/*", "fileFormat": "text"}, streaming=False)
+        parts = Planner(source).whole()
+        schema = pa.schema([("value", pa.string())])
+        lines = [line for part in parts for batch in read_slice(source, part, schema) for line in batch.column(0).to_pylist()]
+        assert sorted(lines) == ["deep/two.txt", "one.txt"]
+
+    def test_a_protocol_that_nobody_knows_is_one_clear_error(self) -> None:
+        with pytest.raises(Misconfigured, match=r"storageOptions .*Protocol not known: gopher"):
+            FilesSource.of({"path": "gopher://host/x"}).schema  # noqa: B018
 
 
 class TestFormats:
