@@ -128,6 +128,16 @@ def test_recovery_and_sweeping_come_once_in_a_run_and_spare_the_live_batch(sink:
     assert [one for one in sink.recorder.done if one[0] == "sweep"] == [("sweep", 1)]
 
 
+def test_a_run_of_months_sweeps_again_and_again(sink: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit, now = Commit(sink), [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    for number, minutes in enumerate((0, 30, 59, 61, 90, 122)):
+        now[0] = minutes * 60.0
+        commit.begin(batch(number, "q"))
+        commit.finish(batch(number, "q"), [Committable(1, {"name": str(number)})])
+    assert [one for one in sink.recorder.done if one[0] == "sweep"] == [("sweep", 1)] * 3
+
+
 def test_a_replay_is_compared_and_its_stage_removed(sink: Toy) -> None:
     Commit(sink).finish(batch(0), staged("a"))
     work(sink)

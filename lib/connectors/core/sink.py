@@ -29,7 +29,7 @@ from ..storage.location import check_location, storage_of
 from .dead_letters import SinkLetters
 from .errors import Problem
 from .ledger import Entry, Ledger
-from .options import Choice, Int, Options, Text, Values
+from .options import Choice, Duration, Int, Options, Text, Values
 from .rejects import ERROR_OPTIONS, Rejects, check_errors
 from .retry import RETRY_OPTIONS
 from .state import digest
@@ -189,6 +189,7 @@ SINK_OPTIONS = Options(
     queryName=Text(None),
     txnAppId=Text(None),
     txnVersion=Int(None, at_least=0),
+    taskTimeout=Duration(None),
     onNewQuery=Choice("stop", among=("stop", "continue")),
     onReplayMismatch=Choice("stop", among=("stop", "skip")),
     onLostLedger=Choice("stop", among=("stop", "written", "notWritten")),

@@ -29,6 +29,7 @@ from .library import Carried
 from .measure import Measured, counted, measured
 from .meters import count_commit, sink_meter
 from .session import arrow_schema, hadoop_client, is_deterministic, leave_release_to_server, running_query
+from .task_watch import watched_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -130,7 +131,7 @@ class ForeachBatch(Carried):
         commit.drop_attempts(batch)
         tries = Retry(0) if self.sink.writers_retry else commit.retry  # here, since Spark would try its tasks again at once
         try:
-            staged, seen = tries.call(lambda: self._stage(commit, frame, batch))
+            staged, seen = tries.call(lambda: self._watched(commit, frame, batch))
         except BaseException:
             with contextlib.suppress(Exception):  # the first error is the one that counts
                 commit.drop_attempts(batch, failed=True)
@@ -146,6 +147,10 @@ class ForeachBatch(Carried):
             with contextlib.suppress(Exception):  # the first error is the one that counts
                 commit.abort(batch, staged)
             raise
+
+    def _watched(self, commit: Commit, frame: DataFrame, batch: Batch) -> tuple[list[Committable], Measured]:
+        with watched_tasks(frame.sparkSession, self.sink.values["taskTimeout"]):
+            return self._stage(commit, frame, batch)
 
     def _stage(self, commit: Commit, frame: DataFrame, batch: Batch) -> tuple[list[Committable], Measured]:
         if commit.committer is None:

@@ -159,6 +159,23 @@ def is_told(observation: Any) -> bool:
     return inside is None or bool(inside.future().isCompleted())
 
 
+def ended_tasks(spark: SparkSession) -> Callable[[], int]:
+    """A call that counts the tasks that have ended in the jobs of the query that is running in this thread.
+
+    Always 0 on Connect.
+    """
+    if is_connect(spark):
+        return lambda: 0
+    tracker, group = spark.sparkContext.statusTracker(), spark.sparkContext.getLocalProperty(_RUN_ID)
+
+    def count() -> int:
+        jobs = (tracker.getJobInfo(number) for number in tracker.getJobIdsForGroup(group))
+        stages = [tracker.getStageInfo(number) for job in jobs if job is not None for number in job.stageIds]
+        return sum(stage.numCompletedTasks for stage in stages if stage is not None)
+
+    return count
+
+
 def leave_release_to_server(frame: DataFrame) -> None:
     """Stops a batch's frame from saying goodbye to a Connect server, which drops it itself when the batch ends.
 
