@@ -54,6 +54,7 @@ NESTED = {
 }
 NESTED_TIMES = {
     "times": "array(timestamp'2025-03-30 01:30:00.5Z', NULL)",
+    "stamps": "named_struct('t', timestamp'2025-03-30 01:30:00.5Z', 'inner', array(named_struct('x', 1), NULL))",
     "deep": "map('k', named_struct('t', timestamp_ntz'2025-03-30 02:30:00', 'e', cast(NULL AS int)))",
 }
 NESTED_CLOCK = {"clocks": "map('k', array(named_struct('t', time'01:02:03.5'), NULL))"}
@@ -72,7 +73,7 @@ VOID = {"nothing": "NULL"}
 
 COLUMNS = {
     "json": {**PLAIN, **TIMES, **CLOCK, **NESTED, **NESTED_TIMES, **NESTED_CLOCK, **KEYS, **ODD_NAMES, **VOID},
-    "csv": {**PLAIN, **TIMES, **CLOCK},
+    "csv": {**PLAIN, **TIMES, **CLOCK, "again": PLAIN["text"]},
     "text": {"text": PLAIN["text"]},
     "parquet": {**PLAIN, **TIMES, **CLOCK, **NESTED, **NESTED_TIMES, **NESTED_CLOCK, **KEYS, **ODD_NAMES},
     "orc": {**PLAIN, **NESTED},
