@@ -1,26 +1,50 @@
-"""Rows as text: JSON lines of Arrow record batches."""
+"""Rows as text: JSON lines of Arrow record batches, and single rows."""
 
 from __future__ import annotations
 
 import base64
 import datetime
 import json
+import math
 from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 
+from .json_text import json_lines
+
 
 def to_json_lines(batch: pa.RecordBatch) -> bytes:
-    """One JSON object a row, each ended by a newline; nulls left out, as Spark's JSON writer does."""
-    lines = [to_json({name: cell for name, cell in row.items() if cell is not None}) for row in batch.to_pylist()]
-    return "".join(line + "\n" for line in lines).encode()
+    """One JSON object a row, each ended by a newline, in the form of Spark's JSON writer: see :mod:`.json_text`."""
+    return b"".join(json_lines(batch))
 
 
 def to_json(row: Mapping[str, Any]) -> str:
-    """One row as a JSON object on one line."""
-    return json.dumps(dict(row), ensure_ascii=False, default=_plain)
+    """One row, as ``to_pylist`` gives it, as a JSON object on one line: the form of dead letters.
+
+    Nulls stay, times keep their microseconds and decimals are text, so that nothing of a row is lost. NaN and infinities
+    are strings. A map is an object, unless it is empty: then nothing tells it from a list.
+    """
+    return json.dumps({name: _finite(value) for name, value in row.items()}, ensure_ascii=False, default=_plain)
+
+
+def _finite(value: Any) -> Any:
+    """``value`` without what ``json`` would write wrongly: numbers that are none, and the pairs of a map."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dict):
+        return {_key(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        if value and all(isinstance(item, tuple) and len(item) == 2 for item in value):
+            return {_key(key): _finite(item) for key, item in value}
+        return [_finite(item) for item in value]
+    return value
+
+
+def _key(key: Any) -> str:
+    plain = key if isinstance(key, (str, bool, int, float)) else _finite(key)
+    return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False, default=_plain).strip('"')
 
 
 def _plain(value: Any) -> Any:

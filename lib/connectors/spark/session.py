@@ -76,10 +76,24 @@ def worker_paths(spark: SparkSession) -> list[str]:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The columns of ``schema`` as Arrow has them on both sides of Spark's Python workers."""
-    from pyspark.sql.pandas.types import to_arrow_schema
+    """The columns of ``schema`` as Arrow has them on both sides of Spark's Python workers.
 
-    return to_arrow_schema(schema, timezone="UTC")
+    Raises :class:`Misconfigured` for a column that Arrow has no type for, such as an interval of months.
+    """
+    from pyspark.errors import PySparkTypeError
+    from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
+
+    try:
+        return to_arrow_schema(schema, timezone="UTC")
+    except PySparkTypeError:
+        for field in schema:
+            try:
+                to_arrow_type(field.dataType, timezone="UTC")
+            except PySparkTypeError:
+                text = f'has "{field.name}" of type {field.dataType.simpleString()}, which cannot pass through Python; '
+                way_out = "cast it, such as to a string, or write files by foreach_batch on a classic session."
+                raise Misconfigured("connectors", [Problem("schema", text + way_out)]) from None
+        raise
 
 
 def running_query(frame: DataFrame, query_name: str | None) -> str:

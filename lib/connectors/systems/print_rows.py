@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from ..core import Batch, Committable, Guarantee, Options, Sink, SinkWriter, Text
-from ..core.serde import to_json_lines
+from ..core.serde import to_json
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -34,7 +34,9 @@ class PrintSink(Sink):
         mark = f"{self.values['prefix']}:{subtask}> " if self.values["prefix"] else f"{subtask}> "
         if rows.num_columns == 1:
             return [f"{mark}{'null' if value is None else value}" for value in rows.column(0).to_pylist()]
-        return [mark + line for line in to_json_lines(rows).decode().splitlines()]
+        return [
+            mark + to_json({name: cell for name, cell in row.items() if cell is not None}) for row in rows.to_pylist()
+        ]
 
     def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> PrintWriter:
         return PrintWriter(self, subtask)

@@ -1,6 +1,9 @@
-"""On S3 and HDFS each case of the kit costs seconds: ``make test`` takes some, ``make soak`` all."""
+"""The session's time zone; and which cases run: on S3 and HDFS each costs seconds, so that most are for ``make soak``."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -19,6 +22,14 @@ _KEPT = {
     "TestSealing": (*_REMOTE, "test_a_killed_run_is_finished_by_the_next_ones[foreach_batch"),
 }
 """The cases that stay in ``make test``, by the beginning of their names."""
+
+
+@pytest.fixture
+def zone(spark: Any, request: pytest.FixtureRequest) -> Iterator[None]:
+    """Gives the session another time zone for the length of a test."""
+    spark.conf.set("spark.sql.session.timeZone", request.param)
+    yield
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
 
 
 @pytest.hookimpl(tryfirst=True)

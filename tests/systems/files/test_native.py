@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -36,13 +35,6 @@ def by_folder(folder: Path, column: str) -> dict[str, list[Any]]:
         place = found.setdefault(file.parent.relative_to(folder).as_posix(), [])
         place += pq.ParquetFile(file).read().column(column).to_pylist()
     return {place: sorted(values, key=str) for place, values in found.items()}
-
-
-@pytest.fixture
-def zone(spark: Any, request: pytest.FixtureRequest) -> Iterator[None]:
-    spark.conf.set("spark.sql.session.timeZone", request.param)
-    yield
-    spark.conf.set("spark.sql.session.timeZone", "UTC")
 
 
 class TestBuckets:
@@ -118,18 +110,6 @@ TYPES = """
 
 
 class TestCarriers:
-    @pytest.mark.parametrize("kind", ["parquet", "orc"])
-    def test_both_carriers_write_the_same_rows_of_every_type(self, spark: Any, tmp_path: Path, kind: str) -> None:
-        frame = spark.sql(TYPES)
-        if kind == "orc":  # see the sink's docstring
-            frame = frame.withColumn("naive", frame.time.cast("timestamp_ntz")).withColumn("day", frame.time.cast("date"))
-        write(frame, tmp_path / "native", fileFormat=kind)
-        options = {"path": str(tmp_path / "arrow"), "fileFormat": kind}
-        frame.write.format("connectors.files").options(**options).mode("append").save()
-        native, arrow = (spark.read.format(kind).load(str(tmp_path / name)).orderBy("id") for name in ("native", "arrow"))
-        assert native.collect() == arrow.collect() == frame.collect()
-        assert native.dtypes == frame.dtypes
-
     @pytest.mark.parametrize(
         ("kind", "codec", "ending"),
         [("json", "gzip", ".json.gz"), ("csv", "bzip2", ".csv.bz2"), ("parquet", "lz4", ".parquet")],

@@ -243,6 +243,8 @@ class TestFormats:
             "time": (pa.timestamp("us", "UTC"), [datetime.datetime(2025, 3, 30, 1, 30, tzinfo=UTC), None, None]),
             "day": (pa.date32(), [datetime.date(2025, 2, 28), None, None]),
         }
+        if kind == "orc":
+            del fields["time"]  # refused: see test_same_content
         if kind != "csv":
             fields["bytes"] = (pa.binary(), [b"\x00\xff", None, b""])
             fields["items"] = (pa.list_(pa.int32()), [[1, None], None, []])

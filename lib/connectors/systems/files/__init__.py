@@ -74,8 +74,12 @@ class FilesSink(Sink):
     The ledger entry of a batch that ``foreach_batch`` wrote on a classic session also holds the source's offsets after it:
     see :func:`~connectors.systems.files.by_hand.source_offsets`.
 
-    Lines of csv have no header. By ``df.write`` orc is Arrow's, which Spark reads wrongly before 1582
-    (dates) and not at all before 1970 (fractions of seconds).
+    The same rows give the same content in every carrier: that of Spark's own writers, whether they or Python write. Times in
+    json and csv have milliseconds, in the session's time zone. A double may have fewer digits by Python than by a Java
+    before 19. Lines of csv have no header, and texts in it keep their blanks; a csv of one column is always written by
+    Python, since Spark drops its nulls. Timestamps in parquet are microseconds in UTC, never INT96.
+    Python refuses what it cannot write like Spark: intervals, variants, ``void`` (but in json and avro), timestamps and times
+    in orc, and maps in json with keys that are binary or nested. ``foreach_batch`` on a classic session writes what Spark does.
     Guarantee: exactly-once. A listing shows finished files only; the ledger and the stage lie hidden beside them, in a
     folder ``.connectors``. A reader that walks through hidden folders too (``pyarrow.dataset.dataset(folder)`` does, before
     it drops what is hidden) may find one of them gone; list the folder itself, or by a glob.
@@ -176,11 +180,15 @@ class FilesSink(Sink):
 
     def stage_frame(self, frame: DataFrame, batch: Batch) -> list[Committable] | None:
         """Spark's own writers make the files, and no row passes through Python, unless Spark has no such writer."""
-        if self.values["fileFormat"] == "avro":
+        if self.values["fileFormat"] == "avro" or self._is_single_csv(frame):
             return None
         from .native import stage_with_spark
 
         return stage_with_spark(self, frame, batch, self._run.offsets(batch.number) if self._run else None)
+
+    def _is_single_csv(self, frame: DataFrame) -> bool:
+        """True for csv of one column: Spark's writer drops its rows that are null."""
+        return self.values["fileFormat"] == "csv" and len({*frame.columns} - {*self.values["partitionBy"]}) == 1
 
 
 def check_target(path: str, options: Mapping[str, Any]) -> Iterator[Problem]:

@@ -12,6 +12,7 @@ import pyarrow as pa
 from ...core.formats import AvroFormat
 from ...core.formats.avro_schema import derived
 from .avro_join import long_of
+from .nested import valid_texts
 
 _BLOCK_ROWS = 4096
 
@@ -31,6 +32,7 @@ class AvroFile:
         file.write(b"Obj\x01" + long_of(len(told)) + pairs + long_of(0) + self._marker)
 
     def write(self, batch: pa.RecordBatch) -> None:
+        batch = valid_texts(batch)
         for first in range(0, batch.num_rows, _BLOCK_ROWS):
             rows = batch.slice(first, _BLOCK_ROWS)
             values = pa.StructArray.from_arrays(rows.columns, fields=list(self._kind))

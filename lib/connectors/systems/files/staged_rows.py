@@ -7,7 +7,7 @@ the rows of the files are compared with the rows of the batch before anything is
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from posixpath import basename, dirname
 from typing import TYPE_CHECKING, Any, Final
@@ -42,9 +42,13 @@ def committed_files(folder: SinkFolder, stage: str) -> dict[str, int]:
     return files
 
 
-def observed_line_ends(frame: DataFrame, kind: str) -> tuple[DataFrame, Callable[[], int]]:
-    """``frame``, and once it is written the number of line ends inside its values, which are no ends of rows."""
-    columns = [name for name, type_name in frame.dtypes if type_name == "string"] if kind in ("csv", "text") else []
+def observed_line_ends(frame: DataFrame, kind: str, folders: Sequence[str]) -> tuple[DataFrame, Callable[[], int]]:
+    """``frame``, and once it is written the number of line ends inside its values, which are no ends of rows.
+
+    The columns ``folders`` do not go into the files.
+    """
+    texts = [name for name, type_name in frame.dtypes if type_name == "string" and name not in folders]
+    columns = texts if kind in ("csv", "text") else []
     if not columns:
         return frame, lambda: 0
     from pyspark.sql import Observation

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from ...core import Batch, Committable, Misconfigured, Problem, SinkWriter
-from ...core.serde import to_json_lines
+from ...core import Batch, Committable, SinkWriter
+from ...core.json_text import content_of, json_lines
 from .avro_file import AvroFile
+from .column_types import check_types
+from .csv_file import csv_lines
 from .folders import Folders
+from .nested import as_schema, hybrid_days, parquet_schema
 from .staging import begin
 
 if TYPE_CHECKING:
@@ -51,8 +56,8 @@ class FilesWriter(SinkWriter):
         self._open: dict[str, tuple[Open, BinaryIO]] = {}
 
     def write(self, batch: pa.RecordBatch) -> None:
-        if not batch.schema.equals(self._given):
-            batch = batch.cast(self._given)  # Spark hands over times in the zone of the session
+        if self.format not in ZONED and not batch.schema.equals(self._given):
+            batch = as_schema(batch, self._given)  # Spark hands over times in the zone of the session
         for folder, rows in self.folders.split(batch) if self.folders else [("", batch)]:
             self._file(folder).write(rows)
         self.rows += batch.num_rows
@@ -98,16 +103,11 @@ class FilesWriter(SinkWriter):
 
 def check_columns(sink: FilesSink, schema: pa.Schema) -> None:
     """Raises :class:`Misconfigured` for columns that the file format cannot hold."""
-    kinds = [field.type for field in schema]
-    shown = ", ".join(f"{field.name} {field.type}" for field in schema)
-    if sink.values["fileFormat"] == "text" and not (len(kinds) == 1 and pa.types.is_string(kinds[0])):
-        problem = Problem("fileFormat", f"text takes one column of strings; got {shown}.")
-    elif sink.values["fileFormat"] == "csv" and any(map(pa.types.is_nested, kinds)):
-        problem = Problem("fileFormat", f"csv has no nested columns; got {shown}. Take json or parquet.")
-    else:
-        return
-    raise Misconfigured(f"connectors.{sink.name}", [problem])
+    check_types(f"connectors.{sink.name}", sink.values["fileFormat"], schema)
 
+
+ZONED = ("json", "csv")
+"""The file formats whose times show the zone of the session."""
 
 CODECS = {
     "parquet": ("none", "snappy", "gzip", "zstd", "lz4"),
@@ -129,9 +129,7 @@ def extension_of(kind: str, compression: str | None) -> str:
 def opened(kind: str, file: BinaryIO, schema: pa.Schema, compression: str | None) -> Open:
     """A writer of rows of ``schema`` into ``file``."""
     if kind == "parquet":
-        import pyarrow.parquet as pq
-
-        return cast(Open, pq.ParquetWriter(file, schema, compression=compression or "snappy"))
+        return _Parquet(file, schema, compression or "snappy")
     if kind == "orc":
         import pyarrow.orc as orc
 
@@ -141,9 +139,23 @@ def opened(kind: str, file: BinaryIO, schema: pa.Schema, compression: str | None
         return AvroFile(file, schema, compression)
     packed = compression not in (None, "none")
     stream = pa.CompressedOutputStream(file, "bz2" if compression == "bzip2" else compression) if packed else file
-    if kind == "csv":
-        return _Csv(stream, schema)
-    return _Lines(stream, to_json_lines if kind == "json" else _text_lines)
+    return _Lines(stream, {"json": json_lines, "csv": csv_lines, "text": _text_lines}[kind])
+
+
+class _Parquet:
+    """Parquet with Spark's physical types: small decimals are integers, times of the day microseconds."""
+
+    def __init__(self, file: BinaryIO, schema: pa.Schema, compression: str) -> None:
+        import pyarrow.parquet as pq
+
+        self._schema = parquet_schema(schema)
+        self._writer = pq.ParquetWriter(file, self._schema, compression=compression, store_decimal_as_integer=True)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._writer.write(as_schema(batch, self._schema))
+
+    def close(self) -> None:
+        self._writer.close()
 
 
 class _Orc:
@@ -151,42 +163,28 @@ class _Orc:
         self._writer = writer
 
     def write(self, batch: pa.RecordBatch) -> None:
-        self._writer.write(pa.Table.from_batches([batch]))
+        self._writer.write(pa.table([hybrid_days(column) for column in batch.columns], schema=batch.schema))
 
     def close(self) -> None:
         self._writer.close()
-
-
-class _Csv:
-    """Comma-separated values as RFC 4180 has them, without a header."""
-
-    def __init__(self, stream: Any, schema: pa.Schema) -> None:
-        import pyarrow.csv as csv
-
-        self._stream = stream
-        self._writer = csv.CSVWriter(stream, schema, write_options=csv.WriteOptions(include_header=False))
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        self._writer.write(batch)
-
-    def close(self) -> None:
-        self._writer.close()
-        self._stream.close()
 
 
 class _Lines:
     """A text file whose lines are made of record batches."""
 
-    def __init__(self, stream: Any, encode: Any) -> None:
+    def __init__(self, stream: Any, encode: Callable[[pa.RecordBatch], Iterable[bytes]]) -> None:
         self._stream = stream
         self._encode = encode
 
     def write(self, batch: pa.RecordBatch) -> None:
-        self._stream.write(self._encode(batch))
+        for piece in self._encode(batch):
+            self._stream.write(piece)
 
     def close(self) -> None:
         self._stream.close()
 
 
-def _text_lines(batch: pa.RecordBatch) -> bytes:
-    return "".join(f"{line or ''}\n" for line in batch.column(0).to_pylist()).encode()
+def _text_lines(rows: pa.RecordBatch) -> list[bytes]:
+    """The bytes as they are, also those that are no UTF-8, as Spark writes them."""
+    lines = pc.fill_null(rows.column(0).cast(pa.binary()), b"")
+    return [content_of(pc.binary_join_element_wise(lines, b"\n", b""))]
