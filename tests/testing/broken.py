@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from connectors.core import Batch, Committable, Position, ReadLimit, SinkWriter, Slice
+from connectors.core import Batch, Committable, Position, ReadLimit, SinkWriter, Slice, SplitReader
 from connectors.core.ledger import Entry, FileLedger
 
 from .toys import (
@@ -45,6 +45,80 @@ class SkipsARowOnResume(LogContext):
     class source(LogSource):  # noqa: N801
         def reader(self, schema: pa.Schema) -> LogReader:
             return SkipsARowOnResume.Reader(self, schema)
+
+
+class ReadsBackwards(LogContext):
+    """Hands on the records of each split from the last to the first, the same way at each call."""
+
+    class Reader(LogReader):
+        def read(self, split: Numbered) -> Iterator[pa.RecordBatch]:
+            rows = pa.Table.from_batches(super().resume(split, 0), self.schema)
+            yield from rows.take(pa.array(range(rows.num_rows - 1, -1, -1), pa.int64())).to_batches()
+
+        resume = SplitReader.resume
+
+    class source(LogSource):  # noqa: N801
+        def reader(self, schema: pa.Schema) -> LogReader:
+            return ReadsBackwards.Reader(self, schema)
+
+
+class CutsTheNewestFirst(LogContext):
+    """Lists the splits of a range from the newest to the oldest, several for each task."""
+
+    class Enumerator(LogEnumerator):
+        def splits(self, start: Position, end: Position, parallelism: int) -> Iterator[Numbered]:
+            yield from reversed(list(super().splits(start, end, 3 * parallelism)))
+
+    class source(LogSource):  # noqa: N801
+        def enumerator(self) -> LogEnumerator:
+            return CutsTheNewestFirst.Enumerator(self)
+
+
+class BeginsWithTheNewestBatch(LogContext):
+    """Each batch reads the newest of what is left, in order."""
+
+    class Enumerator(LogEnumerator):
+        def start(self) -> Position:
+            return {"lines": 0, "left": 0, "before": 0}
+
+        def advance(self, at: Position, head: int, limit: ReadLimit) -> Position:
+            left, before = (at["left"], at["before"]) if at["left"] else (head - at["lines"], head)
+            if not left:
+                return at
+            rows = min(left, limit.rows or left)
+            return {"lines": max(head, at["lines"]), "left": left - rows, "before": before - rows, "rows": rows}
+
+        def splits(self, start: Position, end: Position, parallelism: int) -> Iterator[Numbered]:
+            yield Numbered(end["before"], end["before"] + end["rows"] - 1)
+
+    class source(LogSource):  # noqa: N801
+        def enumerator(self) -> LogEnumerator:
+            return BeginsWithTheNewestBatch.Enumerator(self)
+
+
+class NeedsARecordToBegin(LogContext):
+    """Takes a log without lines for an error."""
+
+    class Enumerator(LogEnumerator):
+        def start(self) -> Position:
+            return {"lines": self.source.lines().index("line 0")}
+
+    class source(LogSource):  # noqa: N801
+        def enumerator(self) -> LogEnumerator:
+            return NeedsARecordToBegin.Enumerator(self)
+
+
+class TakesAnEmptySystemForItsEnd(LogContext):
+    """A query that begins on a log without lines is at its end for ever."""
+
+    class Enumerator(LogEnumerator):
+        def advance(self, at: Position, head: int, limit: ReadLimit) -> Position:
+            ended = at.get("ended") or not head
+            return {"lines": 0, "ended": True} if ended else super().advance(at, head, limit)
+
+    class source(LogSource):  # noqa: N801
+        def enumerator(self) -> LogEnumerator:
+            return TakesAnEmptySystemForItsEnd.Enumerator(self)
 
 
 class ItsStartMoves(LogContext):

@@ -2,11 +2,15 @@
 
 from connectors.testing import SinkSuite, SourceSuite
 
-from .toys import LinesContext, LogContext, SqliteContext
+from .toys import LinesContext, LogContext, PairContext, SqliteContext
 
 
 class TestLog(SourceSuite):
     context = LogContext
+
+
+class TestPair(SourceSuite):
+    context = PairContext
 
 
 class TestLines(SinkSuite):

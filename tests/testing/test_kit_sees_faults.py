@@ -10,9 +10,17 @@ from . import broken, toys
 
 pytest_plugins = ["pytester"]
 
+ORDER = "test_the_records_of_a_partition_come_in_the_order_in_which_they_were_written"
+
 SOURCES: list[tuple[type[SourceContext], str]] = [
     (broken.SkipsARowOnResume, "test_a_split_is_resumed_after_any_record"),
     (broken.SkipsARowOnResume, "test_an_outage_while_reading_is_bridged"),
+    (broken.ReadsBackwards, ORDER),
+    (broken.CutsTheNewestFirst, ORDER),
+    (broken.BeginsWithTheNewestBatch, ORDER),
+    (broken.NeedsARecordToBegin, "test_an_empty_system_is_a_batch_without_rows"),
+    (broken.NeedsARecordToBegin, "test_a_query_that_begins_on_an_empty_system_reads_what_comes_later"),
+    (broken.TakesAnEmptySystemForItsEnd, "test_a_query_that_begins_on_an_empty_system_reads_what_comes_later"),
     (broken.ItsStartMoves, "test_the_start_does_not_move"),
     (broken.CutsByTodaysParallelism, "test_a_replay_cuts_the_same_splits_with_another_parallelism"),
     (broken.ReadsWhatCameLater, "test_a_replay_reads_the_same_rows_with_another_parallelism_and_more_data"),

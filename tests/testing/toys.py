@@ -189,6 +189,8 @@ class PairContext(SourceContext):
         self.counts = {"left": 0, "right": 0}
 
     def options(self) -> dict[str, str]:
+        for side in self.counts:
+            (self.folder / side).touch()
         return {"path": str(self.folder)}
 
     def write(self, count: int) -> list[dict[str, Any]]:
