@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import shutil
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -211,8 +212,58 @@ class CommitsInTwoSteps(SqliteContext):
                 super().record(database, entry)
 
     class sink(SqliteSink):  # noqa: N801
+        def forget(self, place: str) -> None:
+            pass
+
         def committer(self) -> SqliteCommitter:
             return CommitsInTwoSteps.Committer(self.target(), self.sink_id())
+
+
+class ChecksAndThenCommits(SqliteContext):
+    """Asks the ledger before its transaction and not in it: two runs at the same time both find nothing."""
+
+    class Committer(SqliteCommitter):
+        def check(self, database: sqlite3.Connection, committable: Committable) -> None:
+            pass
+
+        def record(self, database: sqlite3.Connection, entry: Entry) -> None:
+            values = (self.sink_id, entry.query, entry.batch, entry.rows)
+            database.execute("INSERT OR REPLACE INTO ledger VALUES (?, ?, ?, ?)", values)
+
+        def commit(self, entry: Entry, committables: Sequence[Committable]) -> None:
+            last = self.last(entry.query)
+            time.sleep(0.2)
+            if last is None or last.batch < entry.batch:
+                super().commit(entry, committables)
+
+    class sink(SqliteSink):  # noqa: N801
+        def forget(self, place: str) -> None:
+            pass
+
+        def committer(self) -> SqliteCommitter:
+            return ChecksAndThenCommits.Committer(self.target(), self.sink_id())
+
+
+class KeepsTheStagesOfFailedStarts(SqliteContext):
+    """Each start of a batch leaves what it has staged."""
+
+    class sink(SqliteSink):  # noqa: N801
+        def forget(self, place: str) -> None:
+            pass
+
+
+class SweepsTheStagesOfOthers(LinesContext):
+    """Takes every stage for a leftover that is not of its own batch, also those of a query that is running."""
+
+    class Committer(LinesCommitter):
+        def sweep(self, live: frozenset[str]) -> None:
+            for stage in self.folder.glob(".connectors/*/stage/*"):
+                if not stage.name.startswith(tuple(live)):
+                    shutil.rmtree(str(stage), ignore_errors=True)
+
+    class sink(LinesSink):  # noqa: N801
+        def committer(self) -> LinesCommitter:
+            return SweepsTheStagesOfOthers.Committer(self.folder())
 
 
 class PublishesTwice(LinesContext):

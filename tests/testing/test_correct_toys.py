@@ -2,6 +2,7 @@
 
 from connectors.testing import SinkSuite, SourceSuite
 
+from ..systems.marks import IN_A_FOLDER, every_start_leaves_a_stage
 from .toys import LinesContext, LogContext, PairContext, SqliteContext
 
 
@@ -13,6 +14,7 @@ class TestPair(SourceSuite):
     context = PairContext
 
 
+@every_start_leaves_a_stage(IN_A_FOLDER)
 class TestLines(SinkSuite):
     context = LinesContext
 

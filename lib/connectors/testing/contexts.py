@@ -92,13 +92,15 @@ class SinkContext(ABC):
         return None
 
     def leftovers(self) -> list[str] | None:
-        """The names of everything that is staged now; ``None`` skips the case of staging that must go.
+        """The names of everything that is staged now; ``None`` skips the cases of staging that must go.
 
         ``sweeping`` are the options that make all old staging old enough.
         """
         return None
 
     sweeping: ClassVar[Mapping[str, Any]] = {"stagingRetention": "0s"}
+    most_leftovers: ClassVar[int] = 4
+    """How many things may be staged, however often the same batch has failed: what two starts of two tasks leave."""
 
     def row(self, number: int) -> dict[str, Any]:
         """The ``number``-th row that the suite writes; the same one at each call."""
