@@ -17,7 +17,9 @@ class TestPair(SourceSuite):
 @every_start_leaves_a_stage(IN_A_FOLDER)
 class TestLines(SinkSuite):
     context = LinesContext
+    starts = 10
 
 
 class TestSqlite(SinkSuite):
     context = SqliteContext
+    starts = 20
