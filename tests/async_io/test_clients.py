@@ -12,9 +12,10 @@ from connectors import async_io
 from connectors.async_io.task import Plan, run
 from connectors.async_io.work import Settings
 from connectors.core.errors import Misconfigured, Poison, Transient
-from connectors.testing.servers import HttpService, PostgresServer, RedisServer
+from connectors.testing.servers import HOST, HttpService, PostgresServer, RedisServer
 from connectors.testing.servers.http_service import UNKNOWN
 from tests.servers import required
+from tests.systems.jdbc.proxy import Proxy
 
 pytestmark = pytest.mark.server
 
@@ -214,14 +215,60 @@ def test_postgres_tells_what_is_wrong_with_a_query(postgres):
         ask(async_io.SqlLookup(postgres, "select nonsense from lookup_users where id = :id"), [1])
 
 
-def test_postgres_that_goes_down_is_an_outage():
+def test_postgres_that_goes_down_is_an_outage_and_its_return_is_noticed():
     with PostgresServer() as server:
         url = server.url.replace("postgresql://", "postgresql+asyncpg://postgres@")
         query = "select 'ann' as name, 1 as age where :id > 0"
-        assert ask(async_io.SqlLookup(url, query), [1]) == [(1, "ann", 1)]
+        lookup = async_io.SqlLookup(url, query)
+        assert ask(lookup, [1]) == [(1, "ann", 1)]
+        server.kill()
+        server.relaunch()
+        assert ask(lookup, [1]) == [(1, "ann", 1)]  # the pool's connections are those of before
         server.kill()
         with pytest.raises(Transient):
-            ask(async_io.SqlLookup(url, query), [1])
+            ask(lookup, [1])
+        server.relaunch()
+        assert ask(lookup, [1]) == [(1, "ann", 1)]
+
+
+def test_postgres_that_dies_and_returns_loses_no_row():
+    under_way = threading.Event()
+
+    def batches():
+        for first in range(0, 500, 50):
+            yield pa.RecordBatch.from_pydict({"id": pa.array(range(first, first + 50), pa.int64())})
+            if first == 100:
+                under_way.set()
+
+    with PostgresServer() as server, ThreadPoolExecutor(1) as pool:
+        url = server.url.replace("postgresql://", "postgresql+asyncpg://postgres@")
+        lookup = async_io.SqlLookup(url, "select 'user-' || cast(:id as bigint) as name from pg_sleep(0.01)")
+        retry = async_io.Retry(1000, "50ms", "200ms")
+        rows = pool.submit(
+            ask, lookup, None, results=NAME, batches=batches(), retry=retry, capacity=5, timeout=60.0
+        )
+        assert under_way.wait(30)
+        server.kill()
+        server.relaunch()
+        assert rows.result() == [(n, f"user-{n}") for n in range(500)]
+
+
+@pytest.mark.soak
+def test_connections_that_fall_silent_cost_their_rows_alone():
+    def batches(proxy):
+        for first in range(0, 40, 4):
+            proxy.silent = first in (12, 16)
+            yield pa.RecordBatch.from_pydict({"id": pa.array(range(first, first + 4), pa.int64())})
+
+    with Proxy(required(PostgresServer).port) as proxy:
+        url = f"postgresql+asyncpg://postgres@{HOST}:{proxy.port}/postgres"
+        lookup = async_io.SqlLookup(url, "select 'user-' || cast(:id as bigint) as name", failed="null")
+        rows = ask(lookup, None, results=NAME, batches=batches(proxy), capacity=4, timeout=0.5)
+    assert [n for n, _ in rows] == list(range(40))
+    answered = {n for n, name in rows if name == f"user-{n}"}
+    lost = set(range(40)) - answered
+    assert lost
+    assert len(lost) <= 12, f"rows without answer: {sorted(lost)}"
 
 
 # -- dynamodb

@@ -11,11 +11,19 @@ from typing import Any
 
 import pytest
 
-from connectors.core import Guarantee
-from connectors.testing import Action, FailureInjector, Point, SinkContext, same_records
+import connectors
+from connectors.core import Guarantee, Source
+from connectors.core.state import digest
+from connectors.testing import Action, FailureInjector, Point, SinkContext, SourceContext, faulty_source, same_records
 from connectors.testing.environments import Environment
 from connectors.testing.spark_query import SparkQuery
 from connectors.testing.spark_suites import ROWS, spark_query
+from tests.systems.jdbc import contexts as jdbc
+from tests.systems.jdbc.incremental_contexts import PostgresStream, PostgresTables
+from tests.systems.kafka import sink_contexts as kafka
+from tests.systems.kafka import source_contexts as kafka_source
+from tests.systems.kafka.slot_contexts import SlotsContext
+from tests.systems.pipelines import CopyContext
 from tests.systems.reference_contexts import BufferedContext, FilesContext, LinesContext
 
 pytestmark = pytest.mark.environments("cluster")
@@ -24,6 +32,18 @@ TARGETS = [
     pytest.param((BufferedContext, "format"), id="buffered-format"),
     pytest.param((FilesContext, "foreach_batch"), id="files-foreach_batch", marks=pytest.mark.soak),
     pytest.param((LinesContext, "format"), id="file_stream-format", marks=pytest.mark.soak),
+    pytest.param((kafka.DirectContext, "foreach_batch"), id="kafka-foreach_batch"),
+    pytest.param((kafka.KafkaContext, "format"), id="kafka-format", marks=pytest.mark.soak),
+    pytest.param((SlotsContext, "foreach_batch"), id="kafka-slots", marks=pytest.mark.soak),
+    pytest.param((jdbc.PreparedContext, "format"), id="jdbc-prepared-format"),
+    pytest.param((jdbc.PostgresContext, "foreach_batch"), id="jdbc-batch-foreach_batch", marks=pytest.mark.soak),
+    pytest.param((jdbc.TaskContext, "foreach_batch"), id="jdbc-task-foreach_batch", marks=pytest.mark.soak),
+]
+SOURCES = [
+    pytest.param((kafka_source.KafkaContext, "foreach_batch"), id="kafka"),
+    pytest.param((kafka_source.TransactionalContext, "format"), id="kafka-transactions", marks=pytest.mark.soak),
+    pytest.param((PostgresStream, "format"), id="jdbc"),
+    pytest.param((PostgresTables, "foreach_batch"), id="jdbc-tables", marks=pytest.mark.soak),
 ]
 every_target = pytest.mark.parametrize("writing", TARGETS, indirect=True)
 
@@ -50,6 +70,35 @@ def writing(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Writing]
     made.target.close()
 
 
+class Copying(Writing):
+    """A query that copies what a system holds to files. Its reader passes :attr:`Point.READ_ROW`."""
+
+    def __init__(self, kind: type[SourceContext], carrier: str, folder: Path) -> None:
+        super().__init__(CopyContext, carrier, folder)
+        (folder / "system").mkdir()
+        self.system = kind(folder / "system")
+        self.written = self.system.write(ROWS)
+        self.query.source = self.system.source.name
+        self.query.source_options = {**self.system.options(), "maxRowsPerTrigger": "20"}
+        self.query.select = ["*"]
+
+    def register(self, spark: Any) -> None:
+        connectors.register(spark, faulty_source(self.system.source, self.injector))
+
+    def expect_every_row_once(self) -> None:
+        same_records(self.written, self.target.rows())
+
+
+@pytest.fixture
+def copying(request: pytest.FixtureRequest, environment: Environment, tmp_path: Path) -> Iterator[Copying]:
+    copying = Copying(*request.param, tmp_path)
+    copying.register(environment.spark)
+    yield copying
+    connectors.register(environment.spark)
+    copying.target.close()
+    copying.system.close()
+
+
 def wait_until(what: Callable[[], Any], seconds: float = 90.0) -> None:
     until = time.monotonic() + seconds
     while not what():
@@ -71,12 +120,71 @@ def alive(pid: int) -> bool:
 def test_an_executor_killed_in_mid_batch_loses_and_doubles_nothing(
     environment: Environment, writing: Writing, point: Point
 ) -> None:
+    if point is Point.TASK_STAGED and isinstance(writing.target, kafka.DirectContext):
+        pytest.skip("no task of this sink stages its rows")
     before = set(environment.executors())
     writing.injector.arm(point, Action.KILL_EXECUTOR, row=1 if point is Point.TASK_ROW else 0)
     writing.query.run(environment.spark)
     assert writing.injector.struck() == 1
     assert not all(alive(pid) for pid in before)
     writing.expect_every_row_once()
+
+
+@pytest.mark.essential
+@pytest.mark.parametrize("copying", SOURCES, indirect=True)
+def test_an_executor_killed_while_it_reads_loses_and_doubles_nothing(environment: Environment, copying: Copying) -> None:
+    before = set(environment.executors())
+    copying.injector.arm(Point.READ_ROW, Action.KILL_EXECUTOR, row=2)
+    copying.query.run(environment.spark)
+    assert copying.injector.struck() == 1
+    assert not all(alive(pid) for pid in before)
+    copying.expect_every_row_once()
+
+
+def acknowledging(kind: type[Source], folder: Path) -> type[Source]:
+    """``kind`` as a queue whose reader acknowledges what it reads: a split that was begun is not read again."""
+
+    class Acknowledging(kind):  # type: ignore[valid-type, misc]
+        def reader(self, schema: Any) -> Any:
+            reader = super().reader(schema)
+            read = reader.read
+
+            def read_once(split: Any) -> Any:
+                begun = folder / digest(str(split))
+                if begun.exists():
+                    return iter(())
+                begun.touch()
+                return read(split)
+
+            reader.read = read_once
+            return reader
+
+    return Acknowledging
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("copying", SOURCES[2:3], indirect=True)
+def test_the_case_sees_a_source_that_acknowledges_what_it_reads(
+    environment: Environment, copying: Copying, tmp_path: Path
+) -> None:
+    kind = acknowledging(copying.system.source, tmp_path / "system")
+    connectors.register(environment.spark, faulty_source(kind, copying.injector))
+    copying.injector.arm(Point.READ_ROW, Action.KILL_EXECUTOR, row=2)
+    copying.query.run(environment.spark)
+    with pytest.raises(AssertionError, match="missing"):
+        copying.expect_every_row_once()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    "writing", [pytest.param((kafka.AtLeastOnceContext, "format"), id="at-least-once")], indirect=True
+)
+def test_the_case_sees_a_sink_that_writes_again(environment: Environment, writing: Writing) -> None:
+    writing.injector.arm(Point.TASK_STAGED, Action.KILL_EXECUTOR)
+    writing.query.run(environment.spark)
+    writing.target.guarantee = Guarantee.EXACTLY_ONCE  # type: ignore[misc]
+    with pytest.raises(AssertionError, match="duplicated"):
+        writing.expect_every_row_once()
 
 
 @pytest.mark.essential

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import shutil
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +14,7 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
-from connectors.core import Batch, Committable, Position, ReadLimit, SinkWriter, Slice
+from connectors.core import Batch, Committable, Position, ReadLimit, SinkWriter, Slice, SplitReader
 from connectors.core.ledger import Entry, FileLedger
 
 from .toys import (
@@ -45,6 +46,80 @@ class SkipsARowOnResume(LogContext):
     class source(LogSource):  # noqa: N801
         def reader(self, schema: pa.Schema) -> LogReader:
             return SkipsARowOnResume.Reader(self, schema)
+
+
+class ReadsBackwards(LogContext):
+    """Hands on the records of each split from the last to the first, the same way at each call."""
+
+    class Reader(LogReader):
+        def read(self, split: Numbered) -> Iterator[pa.RecordBatch]:
+            rows = pa.Table.from_batches(super().resume(split, 0), self.schema)
+            yield from rows.take(pa.array(range(rows.num_rows - 1, -1, -1), pa.int64())).to_batches()
+
+        resume = SplitReader.resume
+
+    class source(LogSource):  # noqa: N801
+        def reader(self, schema: pa.Schema) -> LogReader:
+            return ReadsBackwards.Reader(self, schema)
+
+
+class CutsTheNewestFirst(LogContext):
+    """Lists the splits of a range from the newest to the oldest, several for each task."""
+
+    class Enumerator(LogEnumerator):
+        def splits(self, start: Position, end: Position, parallelism: int) -> Iterator[Numbered]:
+            yield from reversed(list(super().splits(start, end, 3 * parallelism)))
+
+    class source(LogSource):  # noqa: N801
+        def enumerator(self) -> LogEnumerator:
+            return CutsTheNewestFirst.Enumerator(self)
+
+
+class BeginsWithTheNewestBatch(LogContext):
+    """Each batch reads the newest of what is left, in order."""
+
+    class Enumerator(LogEnumerator):
+        def start(self) -> Position:
+            return {"lines": 0, "left": 0, "before": 0}
+
+        def advance(self, at: Position, head: int, limit: ReadLimit) -> Position:
+            left, before = (at["left"], at["before"]) if at["left"] else (head - at["lines"], head)
+            if not left:
+                return at
+            rows = min(left, limit.rows or left)
+            return {"lines": max(head, at["lines"]), "left": left - rows, "before": before - rows, "rows": rows}
+
+        def splits(self, start: Position, end: Position, parallelism: int) -> Iterator[Numbered]:
+            yield Numbered(end["before"], end["before"] + end["rows"] - 1)
+
+    class source(LogSource):  # noqa: N801
+        def enumerator(self) -> LogEnumerator:
+            return BeginsWithTheNewestBatch.Enumerator(self)
+
+
+class NeedsARecordToBegin(LogContext):
+    """Takes a log without lines for an error."""
+
+    class Enumerator(LogEnumerator):
+        def start(self) -> Position:
+            return {"lines": self.source.lines().index("line 0")}
+
+    class source(LogSource):  # noqa: N801
+        def enumerator(self) -> LogEnumerator:
+            return NeedsARecordToBegin.Enumerator(self)
+
+
+class TakesAnEmptySystemForItsEnd(LogContext):
+    """A query that begins on a log without lines is at its end for ever."""
+
+    class Enumerator(LogEnumerator):
+        def advance(self, at: Position, head: int, limit: ReadLimit) -> Position:
+            ended = at.get("ended") or not head
+            return {"lines": 0, "ended": True} if ended else super().advance(at, head, limit)
+
+    class source(LogSource):  # noqa: N801
+        def enumerator(self) -> LogEnumerator:
+            return TakesAnEmptySystemForItsEnd.Enumerator(self)
 
 
 class ItsStartMoves(LogContext):
@@ -137,8 +212,58 @@ class CommitsInTwoSteps(SqliteContext):
                 super().record(database, entry)
 
     class sink(SqliteSink):  # noqa: N801
+        def forget(self, place: str) -> None:
+            pass
+
         def committer(self) -> SqliteCommitter:
             return CommitsInTwoSteps.Committer(self.target(), self.sink_id())
+
+
+class ChecksAndThenCommits(SqliteContext):
+    """Asks the ledger before its transaction and not in it: two runs at the same time both find nothing."""
+
+    class Committer(SqliteCommitter):
+        def check(self, database: sqlite3.Connection, committable: Committable) -> None:
+            pass
+
+        def record(self, database: sqlite3.Connection, entry: Entry) -> None:
+            values = (self.sink_id, entry.query, entry.batch, entry.rows)
+            database.execute("INSERT OR REPLACE INTO ledger VALUES (?, ?, ?, ?)", values)
+
+        def commit(self, entry: Entry, committables: Sequence[Committable]) -> None:
+            last = self.last(entry.query)
+            time.sleep(0.2)
+            if last is None or last.batch < entry.batch:
+                super().commit(entry, committables)
+
+    class sink(SqliteSink):  # noqa: N801
+        def forget(self, place: str) -> None:
+            pass
+
+        def committer(self) -> SqliteCommitter:
+            return ChecksAndThenCommits.Committer(self.target(), self.sink_id())
+
+
+class KeepsTheStagesOfFailedStarts(SqliteContext):
+    """Each start of a batch leaves what it has staged."""
+
+    class sink(SqliteSink):  # noqa: N801
+        def forget(self, place: str) -> None:
+            pass
+
+
+class SweepsTheStagesOfOthers(LinesContext):
+    """Takes every stage for a leftover that is not of its own batch, also those of a query that is running."""
+
+    class Committer(LinesCommitter):
+        def sweep(self, live: frozenset[str]) -> None:
+            for stage in self.folder.glob(".connectors/*/stage/*"):
+                if not stage.name.startswith(tuple(live)):
+                    shutil.rmtree(str(stage), ignore_errors=True)
+
+    class sink(LinesSink):  # noqa: N801
+        def committer(self) -> LinesCommitter:
+            return SweepsTheStagesOfOthers.Committer(self.folder())
 
 
 class PublishesTwice(LinesContext):

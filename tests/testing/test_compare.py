@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.testing import same_records
+from connectors.testing import same_order, same_records
 
 
 def complaint(expected: Any, actual: Any, **how: bool) -> str:
@@ -68,3 +68,33 @@ def test_the_order_of_keys_does_not_count_and_the_kind_of_a_value_does() -> None
 def test_nothing_is_the_same_as_nothing() -> None:
     same_records([], [])
     assert "missing" in complaint([1], [])
+
+
+def disorder(written: list[int], batches: list[list[list[int]]]) -> str:
+    with pytest.raises(AssertionError) as error:
+        same_order(written, batches, lambda record: record % 2)
+    return str(error.value)
+
+
+def test_records_of_one_partition_have_an_order_and_those_of_two_have_none() -> None:
+    same_order([1, 2, 3, 4], [[[2, 1, 4, 3]]], lambda record: record % 2)
+    assert "partition 1: 1 came after the newer 3" in disorder([1, 2, 3, 4], [[[3, 1, 2, 4]]])
+
+
+def test_the_order_counts_from_batch_to_batch() -> None:
+    same_order([1, 3, 5], [[[1]], [[3], [5]]], lambda record: 0)
+    assert "batch 1, partition 1: 1 came after" in disorder([1, 3], [[[3]], [[1]]])
+
+
+def test_tasks_of_one_batch_have_no_order() -> None:
+    same_order([1, 3, 5, 7], [[[5, 7], [1, 3]]], lambda record: 0)
+    assert "batch 1" in disorder([1, 3, 5, 7], [[[5], [1]], [[3], [7]]])
+
+
+def test_equal_records_are_taken_in_turn() -> None:
+    same_order([1, 3, 1], [[[1, 3, 1]]], lambda record: 0)
+    assert "3 came after the newer 1" in disorder([1, 3, 1], [[[1, 1, 3]]])
+
+
+def test_an_order_of_other_records_is_no_order() -> None:
+    assert "missing: 3" in disorder([1, 3], [[[1]]])

@@ -10,9 +10,17 @@ from . import broken, toys
 
 pytest_plugins = ["pytester"]
 
+ORDER = "test_the_records_of_a_partition_come_in_the_order_in_which_they_were_written"
+
 SOURCES: list[tuple[type[SourceContext], str]] = [
     (broken.SkipsARowOnResume, "test_a_split_is_resumed_after_any_record"),
     (broken.SkipsARowOnResume, "test_an_outage_while_reading_is_bridged"),
+    (broken.ReadsBackwards, ORDER),
+    (broken.CutsTheNewestFirst, ORDER),
+    (broken.BeginsWithTheNewestBatch, ORDER),
+    (broken.NeedsARecordToBegin, "test_an_empty_system_is_a_batch_without_rows"),
+    (broken.NeedsARecordToBegin, "test_a_query_that_begins_on_an_empty_system_reads_what_comes_later"),
+    (broken.TakesAnEmptySystemForItsEnd, "test_a_query_that_begins_on_an_empty_system_reads_what_comes_later"),
     (broken.ItsStartMoves, "test_the_start_does_not_move"),
     (broken.CutsByTodaysParallelism, "test_a_replay_cuts_the_same_splits_with_another_parallelism"),
     (broken.ReadsWhatCameLater, "test_a_replay_reads_the_same_rows_with_another_parallelism_and_more_data"),
@@ -29,6 +37,10 @@ SOURCES: list[tuple[type[SourceContext], str]] = [
 SINKS: list[tuple[type[SinkContext], str]] = [
     (broken.CommitsTwiceOnReplay, "test_a_batch_that_is_replayed_is_not_written_again"),
     (broken.CommitsInTwoSteps, "test_a_zombie_that_finishes_late_changes_nothing"),
+    (broken.ChecksAndThenCommits, "test_of_two_runs_of_one_query_at_the_same_time_one_wins"),
+    (broken.SweepsTheStagesOfOthers, "test_two_queries_write_to_one_target_at_the_same_time"),
+    (broken.SharesOneLedger, "test_two_queries_write_to_one_target_at_the_same_time"),
+    (broken.KeepsTheStagesOfFailedStarts, "test_a_batch_that_fails_at_every_start_leaves_a_bounded_stage"),
     (broken.PublishesTwice, "test_a_commit_that_raises_is_carried_through_or_repeated"),
     (broken.UndoesWhatIsPublished, "test_what_is_published_stays_when_the_commit_raises_after_it"),
     (broken.UndoesABatchThatIsDecided, "test_a_commit_that_raises_is_carried_through_or_repeated"),
@@ -49,9 +61,11 @@ from tests.testing import broken, toys
 
 class TestBroken({suite}):
     context = broken.{broken}
+    starts = 12
 
 class TestCorrect({suite}):
     context = toys.{correct}
+    starts = 12
 """
 
 

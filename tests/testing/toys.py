@@ -191,6 +191,8 @@ class PairContext(SourceContext):
         self.counts = {"left": 0, "right": 0}
 
     def options(self) -> dict[str, str]:
+        for side in self.counts:
+            (self.folder / side).touch()
         return {"path": str(self.folder)}
 
     def write(self, count: int) -> list[dict[str, Any]]:
@@ -330,7 +332,14 @@ class SqliteSink(Sink):
         return str(self.values["path"])
 
     def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> SinkWriter:
-        return SqliteWriter(self.target(), batch.attempt())
+        place = f"{batch.prefix()}/{subtask}/"
+        self.forget(place)
+        return SqliteWriter(self.target(), place + batch.attempt())
+
+    def forget(self, place: str) -> None:
+        """Removes what earlier attempts have staged at ``place``: a batch that fails for ever does not fill the table."""
+        with closing(connect(self.target())) as database:
+            database.execute("DELETE FROM staged WHERE attempt LIKE ?", (f"{place}%",))
 
     def committer(self) -> GlobalCommitter:
         return SqliteCommitter(self.target(), self.sink_id())
@@ -379,9 +388,17 @@ class SqliteCommitter(GlobalCommitter):
             self.record(database, entry)
             for committable in committables:
                 attempt = (committable.data["attempt"],)
+                self.check(database, committable)
                 database.execute("INSERT INTO rows SELECT id, name FROM staged WHERE attempt = ?", attempt)
                 database.execute("DELETE FROM staged WHERE attempt = ?", attempt)
             database.execute("COMMIT")
+
+    def check(self, database: sqlite3.Connection, committable: Committable) -> None:
+        """Raises where the stage is gone: another run has begun the batch anew, and this one must not commit it."""
+        attempt = (committable.data["attempt"],)
+        (rows,) = database.execute("SELECT count(*) FROM staged WHERE attempt = ?", attempt).fetchone()
+        if rows != committable.rows:
+            raise ValueError(f"{rows} of {committable.rows} rows are staged: another run has taken over")
 
     def record(self, database: sqlite3.Connection, entry: Entry) -> None:
         values = (self.sink_id, entry.query, entry.batch, entry.rows)
@@ -394,6 +411,11 @@ class SqliteCommitter(GlobalCommitter):
 
 class SqliteContext(SinkContext):
     sink = SqliteSink
+    sweeping: ClassVar[Mapping[str, Any]] = {}
+
+    def leftovers(self) -> list[str]:
+        with closing(connect(self.options()["path"])) as database:
+            return [attempt for (attempt,) in database.execute("SELECT DISTINCT attempt FROM staged")]
 
     def options(self) -> dict[str, str]:
         return {"path": str(self.folder / "target.db")}

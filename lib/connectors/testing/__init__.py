@@ -1,6 +1,6 @@
 """The test kit: suites that a connector inherits, failures to inject, and an engine to run it on without Spark."""
 
-from .compare import same_records
+from .compare import same_order, same_records
 from .contexts import SinkContext, SourceContext
 from .engine import Checkpoint, Engine, in_a_child
 from .faults import Action, FailureInjector, Injected, Point
@@ -24,5 +24,6 @@ __all__ = [
     "faulty_source",
     "in_a_child",
     "run_suite",
+    "same_order",
     "same_records",
 ]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ..core.state import dumps
@@ -25,6 +25,32 @@ def same_records(expected: Iterable[Any], actual: Iterable[Any], *, repeats: boo
     found = [_line(what, records) for what, records in wrong.items() if records]
     if found:
         raise AssertionError(f"{sum(want.values())} records expected, {sum(have.values())} found\n" + "\n".join(found))
+
+
+def same_order(
+    written: Sequence[Any], batches: Sequence[Sequence[Sequence[Any]]], partition: Callable[[Any], Hashable]
+) -> None:
+    """As :func:`same_records`; raises also where a record came after a newer one of its partition.
+
+    ``batches`` are those of a query, one after the other, each as the records of its tasks. Tasks of one batch run side
+    by side: the order counts within each task, and from one batch to the next.
+    """
+    same_records(written, [record for tasks in batches for task in tasks for record in task])
+    places: dict[str, deque[int]] = defaultdict(deque)
+    for place, record in enumerate(written):
+        places[_key(record)].append(place)
+    newest: dict[Hashable, int] = {}
+    for number, tasks in enumerate(batches):
+        before = dict(newest)
+        for task in tasks:
+            at = dict(before)
+            for record in task:
+                name, place = partition(record), places[_key(record)].popleft()
+                if place < at.get(name, -1):
+                    newer = _key(written[at[name]])
+                    raise AssertionError(f"batch {number}, partition {name}: {_key(record)} came after the newer {newer}")
+                at[name] = place
+                newest[name] = max(place, newest.get(name, -1))
 
 
 def _key(record: Any) -> str:

@@ -26,6 +26,11 @@ class SourceContext(ABC):
     """Options that cut the data of one :meth:`write` into several batches."""
     latest: ClassVar[Mapping[str, str] | None] = None
     """Options that start at the newest record. ``None`` skips the case of a start that must not move."""
+    unordered: ClassVar[str] = ""
+    """Why the system has no order, such as "an index has no order of writing". Empty: the records of one partition are
+    read in the order in which :meth:`write` returned them; all records, where :meth:`partition` names none."""
+    never_empty: ClassVar[str] = ""
+    """Why there cannot be a system without records. Empty: a new context is such a system."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -39,7 +44,10 @@ class SourceContext(ABC):
         """Adds ``count`` new records to the system and returns them as rows."""
 
     def partition(self, row: Mapping[str, Any]) -> str | None:
-        """The partition that ``row`` was written to. ``None`` skips the case of a limit that must be shared fairly."""
+        """The partition that ``row`` was written to: the records of one have an order (see ``unordered``).
+
+        ``None`` is one partition for everything, and skips the case of a limit that must be shared fairly.
+        """
         return None
 
     def lose(self) -> bool:
@@ -84,7 +92,7 @@ class SinkContext(ABC):
         return None
 
     def leftovers(self) -> list[str] | None:
-        """The names of everything that is staged now; ``None`` skips the case of staging that must go.
+        """The names of everything that is staged now; ``None`` skips the cases of staging that must go.
 
         ``sweeping`` are the options that make all old staging old enough.
         """
@@ -102,6 +110,8 @@ class SinkContext(ABC):
         return False
 
     sweeping: ClassVar[Mapping[str, Any]] = {"stagingRetention": "0s"}
+    most_leftovers: ClassVar[int] = 4
+    """How many things may be staged, however often the same batch has failed: what two starts of two tasks leave."""
 
     def row(self, number: int) -> dict[str, Any]:
         """The ``number``-th row that the suite writes; the same one at each call."""

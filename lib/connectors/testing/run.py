@@ -31,7 +31,7 @@ def run_suite(context: type[SourceContext] | type[SinkContext], *, only: str = "
     _context.append(context)
     said = io.StringIO()
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(said):
-        file = Path(folder) / "test_connector.py"
+        file = Path(folder) / f"test_{Path(folder).name}.py"  # Python remembers a module by its name
         file.write_text(_MODULE)
         quiet = ["-q", "--tb=short", "-p", "no:cacheprovider", "--rootdir", folder, "-c", "/dev/null"]
         code = pytest.main([str(file), *quiet, "-k", only])

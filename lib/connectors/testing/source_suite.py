@@ -24,7 +24,7 @@ from ..core.planning import INITIAL, Offset, Planner
 from ..core.reading import read_slice
 from ..core.source import UNLIMITED, ReadLimit, Slice, Source
 from ..core.state import dumps
-from .compare import same_records
+from .compare import same_order, same_records
 from .contexts import SourceContext
 from .faults import Action, FailureInjector, Injected, Point
 from .faulty import faulty_source
@@ -43,18 +43,27 @@ class Reading:
 
     def next(self, log: list[Offset], limit: ReadLimit | None = None) -> Rows | None:
         """The rows of the next batch, whose end goes into ``log``; ``None`` when there is nothing new."""
+        number = self.plan(log, limit)
+        return None if number is None else self.batch(log, number)
+
+    def plan(self, log: list[Offset], limit: ReadLimit | None = None) -> int | None:
+        """The number of the next batch, whose end goes into ``log``; ``None`` when there is nothing new."""
         assert len(log) < 10 * COUNT, f"the query has not come to its end after {len(log)} batches"
         start = log[-1] if log else INITIAL
         end = self.planner.latest(start, self.source.limit() if limit is None else limit)
         if end == start:
             return None
         log.append(json.loads(json.dumps(end)))
-        return self.batch(log, len(log) - 1)
+        return len(log) - 1
 
     def batch(self, log: list[Offset], number: int) -> Rows:
         """The rows of batch ``number`` of ``log``, as a replay reads them."""
+        return [row for rows in self.tasks(log, number) for row in rows]
+
+    def tasks(self, log: list[Offset], number: int) -> list[Rows]:
+        """The rows of batch ``number`` of ``log``, task by task."""
         start = log[number - 1] if number else INITIAL
-        return [row for part in self.planner.slices(start, log[number]) for row in self.rows(part)]
+        return [self.rows(part) for part in self.planner.slices(start, log[number])]
 
     def rest(self, log: list[Offset], limit: ReadLimit | None = None) -> Rows:
         """The rows of all batches until there is nothing new."""
@@ -62,6 +71,11 @@ class Reading:
         while (rows := self.next(log, limit)) is not None:
             found += rows
         return found
+
+    def whole(self) -> Rows:
+        """The rows of a batch read."""
+        self.source.streaming = False
+        return [row for part in Planner(self.source).whole() for row in self.rows(part)]
 
     def rows(self, part: Slice) -> Rows:
         return [row for batch in read_slice(self.source, part, self.context.schema) for row in batch.to_pylist()]
@@ -89,8 +103,29 @@ class SourceSuite:
         reading = Reading(system)
         if not reading.source.bounded:
             pytest.skip("the source has no end")
-        reading.source.streaming = False
-        same_records(written, [row for part in Planner(reading.source).whole() for row in reading.rows(part)])
+        same_records(written, reading.whole())
+
+    def test_an_empty_system_is_a_batch_without_rows(self, system: SourceContext) -> None:
+        self._needs_an_empty(system)
+        reading = Reading(system)
+        if not reading.source.bounded:
+            pytest.skip("the source has no end")
+        assert reading.whole() == []
+        same_records(system.write(COUNT), Reading(system).whole())
+
+    def test_a_query_that_begins_on_an_empty_system_reads_what_comes_later(self, system: SourceContext) -> None:
+        self._needs_an_empty(system)
+        log: list[Offset] = []
+        ending = Reading(system)
+        ending.planner.freeze()
+        assert ending.rest(log) == []
+        options, running = system.options(), Reading(system)
+        assert running.rest(log) == []
+        assert Reading(system).rest(log) == []
+        copy, written = list(log), system.write(COUNT)
+        same_records(written, Reading(system).rest(log))
+        if system.options() == options:  # where they say what there is, a query that runs sees no more than that
+            same_records(written, running.rest(copy))
 
     def test_limited_batches_are_several_and_lose_nothing(self, system: SourceContext) -> None:
         written = system.write(COUNT)
@@ -135,6 +170,16 @@ class SourceSuite:
         reading = Reading(system, failOnDataLoss="false")
         reading.rest(log)
         same_records(system.write(COUNT), reading.rest(log))
+
+    def test_the_records_of_a_partition_come_in_the_order_in_which_they_were_written(self, system: SourceContext) -> None:
+        if system.unordered:
+            pytest.skip(system.unordered)
+        log: list[Offset] = []
+        written = system.write(COUNT)
+        batches = _batches(Reading(system, numPartitions="1", **system.limit), log)
+        written += system.write(COUNT)
+        batches += _batches(Reading(system, numPartitions="3"), log)
+        same_order(written, batches, system.partition)
 
     @pytest.mark.parametrize("parallelism", ["1", "3", "5"])
     def test_a_restart_after_each_batch_loses_and_doubles_nothing(
@@ -287,6 +332,19 @@ class SourceSuite:
                 else:
                     found += batch.to_pylist()
         same_records(written, found)
+
+
+    def _needs_an_empty(self, system: SourceContext) -> None:
+        if system.never_empty:
+            pytest.skip(system.never_empty)
+
+
+def _batches(reading: Reading, log: list[Offset]) -> list[list[Rows]]:
+    """The rows of all batches until there is nothing new, each task by task."""
+    batches = []
+    while (number := reading.plan(log)) is not None:
+        batches.append(reading.tasks(log, number))
+    return batches
 
 
 def _broken(system: SourceContext, injector: FailureInjector, **options: str) -> Reading:

@@ -61,11 +61,32 @@ class SparkSourceSuite:
         self._stream(spark, system, tmp_path, numPartitions="3")
         same_records(written, spark.read.json(str(tmp_path / "out")).collect())
 
-    def _stream(self, spark: Any, system: SourceContext, folder: Path, **options: str) -> None:
+    @pytest.mark.thorough
+    def test_an_empty_system_gives_no_rows_and_what_comes_later_is_read(
+        self, spark: Any, system: SourceContext, tmp_path: Path
+    ) -> None:
+        if system.never_empty:
+            pytest.skip(system.never_empty)
+        reader = spark.read.format(f"connectors.{system.source.name}").options(**system.options())
+        assert reader.schema(_schema(system)).load().collect() == []
+        self._stream(spark, system, tmp_path, schema=_schema(system))
+        written = system.write(COUNT)
+        self._stream(spark, system, tmp_path, schema=_schema(system))
+        same_records(written, spark.read.json(str(tmp_path / "out")).collect())
+
+    def _stream(self, spark: Any, system: SourceContext, folder: Path, schema: Any = None, **options: str) -> None:
         given = {**system.options(), **system.limit, **options}
-        rows = spark.readStream.format(f"connectors.{system.source.name}").options(**given).load()
+        reader = spark.readStream.format(f"connectors.{system.source.name}").options(**given)
+        rows = (reader.schema(schema) if schema else reader).load()
         writer = rows.writeStream.format("json").trigger(availableNow=True)
         writer.option("checkpointLocation", str(folder / "checkpoint")).start(str(folder / "out")).awaitTermination()
+
+
+def _schema(system: SourceContext) -> Any:
+    """The schema of a context, as Spark's: not every system has one before it has records."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return from_arrow_schema(system.schema)
 
 
 class SparkSinkSuite(SinkCases):

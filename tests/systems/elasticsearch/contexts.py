@@ -59,6 +59,7 @@ class DocumentsContext(SourceContext):
     source = ElasticsearchSource
     schema = pa.schema([("_id", pa.string()), ("n", pa.int64()), ("name", pa.string())])
     body: ClassVar[dict[str, Any]] = {"properties": {"n": {"type": "long"}, "name": {"type": "keyword"}}}
+    unordered = "an index has no order of writing"
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)

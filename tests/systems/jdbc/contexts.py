@@ -66,21 +66,33 @@ class DatabaseContext(SinkContext):
         self.run(f"DROP TABLE {self.table}")
 
 
+class InOneFile(DatabaseContext):
+    """A database in a file: its staging is a folder beside it."""
+
+    def leftovers(self) -> list[str]:
+        return sorted(stage.name for stage in self.home.glob("**/stage/*"))
+
+
 class PostgresContext(DatabaseContext):
     own_schema = "CREATE SCHEMA {0}"
     extra: ClassVar[dict[str, str]] = {"commit": "batch"}
+
+    def leftovers(self) -> list[str] | None:
+        schema = self.table.split(".")[0]
+        stages = "SELECT tablename FROM pg_tables WHERE schemaname = '{}' AND tablename LIKE 'cst%'"
+        return sorted(name for (name,) in self.query(stages.format(schema)))
 
     def address(self) -> dict[str, str]:
         server = required(PostgresServer)
         return {"url": server.jdbc, "user": server.user}
 
 
-class SqliteContext(DatabaseContext):
+class SqliteContext(InOneFile):
     def address(self) -> dict[str, str]:
         return {"url": f"jdbc:sqlite:{self.home.absolute()}/target.db"}
 
 
-class DuckDbContext(DatabaseContext):
+class DuckDbContext(InOneFile):
     def address(self) -> dict[str, str]:
         return {"url": f"jdbc:duckdb:{self.home.absolute()}/target.duckdb"}
 
@@ -104,6 +116,9 @@ class Preparing(DatabaseContext):
             prefix = f"connectors-{digest(JdbcSink.of(self.options()).sink_id())}-"
             return sorted(connection.dialect.prepared(connection, prefix))
 
+    def leftovers(self) -> list[str]:
+        return self.prepared()
+
     def close(self) -> None:
         """What a refused run has prepared would keep the table from being dropped."""
         with contextlib.closing(self.connect()) as connection:
@@ -126,6 +141,9 @@ class ByTask(DatabaseContext):
     carriers: ClassVar[tuple[str, ...]] = ("foreach_batch",)
     extra: ClassVar[dict[str, str]] = {"commit": "task", "numPartitions": "3"}
 
+    def leftovers(self) -> None:
+        return None
+
 
 class TaskContext(ByTask, PostgresContext):
     pass
@@ -142,10 +160,16 @@ class UpsertContext(PostgresContext):
     guarantee = Guarantee.IDEMPOTENT
     extra: ClassVar[dict[str, str]] = {"guarantee": "idempotent", "operation": "upsert", "keyColumns": "id"}
 
+    def leftovers(self) -> None:
+        return None
+
 
 class AtLeastOnceContext(PostgresContext):
     guarantee = Guarantee.AT_LEAST_ONCE
     extra: ClassVar[dict[str, str]] = {"guarantee": "at-least-once"}
+
+    def leftovers(self) -> None:
+        return None
 
 
 def table_in(**kinds: type[DatabaseContext]) -> Any:

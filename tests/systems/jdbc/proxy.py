@@ -1,4 +1,4 @@
-"""A TCP proxy on loopback that drops a connection at a chosen message."""
+"""A TCP proxy on loopback that drops a connection at a chosen message, or goes silent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ class Proxy:
     """Passes everything on to ``port``, until :meth:`arm` says otherwise. Use it as a context.
 
     A connection whose client sends ``word`` is dropped ``before`` the server gets it, ``at`` it (the server gets it, and its
-    answer is lost), or ``after`` the answer was passed on.
+    answer is lost), or ``after`` the answer was passed on. While it is ``silent`` nothing is passed on, and no connection ends:
+    those that were open stay silent for ever, as those to a machine that is lost.
     """
 
     def __init__(self, port: int) -> None:
@@ -22,6 +23,7 @@ class Proxy:
         self.listener = socket.create_server((HOST, 0))
         self.port: int = self.listener.getsockname()[1]
         self.dropped = 0
+        self.silent = False
         self._word, self._when, self._times = b"", "", 0
         self._lock = threading.Lock()
 
@@ -50,6 +52,8 @@ class Proxy:
         back.start()
         with contextlib.suppress(OSError):
             while data := client.recv(1 << 16):
+                if self._swallows(state):
+                    continue
                 state["cut"] = self._strikes(data)
                 if state["cut"] == "before":
                     break
@@ -61,6 +65,8 @@ class Proxy:
     def _answers(self, server: socket.socket, client: socket.socket, state: dict[str, str]) -> None:
         with contextlib.suppress(OSError):
             while data := server.recv(1 << 16):
+                if self._swallows(state):
+                    continue
                 if state["cut"] == "at":
                     break
                 client.sendall(data)
@@ -68,6 +74,11 @@ class Proxy:
                     break
         _shut(client)
         _shut(server)
+
+    def _swallows(self, state: dict[str, str]) -> bool:
+        if self.silent:
+            state["cut"] = "silent"
+        return state["cut"] == "silent"
 
     def _strikes(self, data: bytes) -> str:
         with self._lock:

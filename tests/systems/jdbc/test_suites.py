@@ -12,6 +12,7 @@ from connectors.core.writing import stage
 from connectors.testing import SinkContext, SinkSuite
 from connectors.testing.sink_writing import Writing
 
+from ..marks import IN_A_DATABASE, STAGES, every_start_leaves_a_stage, marked
 from .contexts import (
     AtLeastOnceContext,
     DuckDbContext,
@@ -27,12 +28,14 @@ from .contexts import (
 from .dealing import DealtWriting
 
 
+@every_start_leaves_a_stage(IN_A_DATABASE)
 class FewerKills(SinkSuite):
     """To open a database a hundred times costs more than it tells."""
 
-    seeds = 3
+    seeds, starts = 3, 10
 
 
+@marked(STAGES, pytest.mark.soak)
 class TestPostgres(FewerKills):
     context = PostgresContext
 
@@ -45,16 +48,19 @@ class TestSqlite(FewerKills):
     context = SqliteContext
 
 
+@marked(STAGES, pytest.mark.soak)
 class TestDuckDb(FewerKills):
     class context(DuckDbContext):  # noqa: N801
         carriers: ClassVar[tuple[str, ...]] = ("foreach_batch",)
 
 
+@marked(STAGES, pytest.mark.soak)
 class TestMariaDb(FewerKills):
     class context(MariaDbContext):  # noqa: N801
         carriers: ClassVar[tuple[str, ...]] = ("format",)
 
 
+@marked(STAGES, pytest.mark.soak)
 class TestPreparedMariaDb(FewerKills):
     class context(PreparedMariaDbContext):  # noqa: N801
         carriers: ClassVar[tuple[str, ...]] = ("format",)
