@@ -10,7 +10,6 @@ import pytest
 
 Suite = TypeVar("Suite", bound=type)
 
-IN_A_FOLDER = "the stages of a batch in a folder stay until they are old, or until the batch is committed"
 IN_A_DATABASE = "the stages of a batch in a database stay until they are old, or until the batch is committed"
 STAGES = "test_a_batch_that_fails_at_every_start_leaves_a_bounded_stage"
 

@@ -31,7 +31,7 @@ def test_a_task_that_never_answers_is_given_up_and_its_batch_is_tried_again(spar
     query = spark_query(target, tmp_path, "foreach_batch")
     query.sink_options.update({"taskTimeout": "3s", "retry.initialBackoff": "100ms", "fileFormat": "avro"})
     injector = FailureInjector(query.faults)
-    injector.arm(Point.TASK_STAGED, Action.HOLD)
+    injector.arm(Point.TASK_ROW, Action.HOLD)
     began = time.monotonic()
     query.run(spark)
     assert injector.struck() == 1

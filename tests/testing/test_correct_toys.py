@@ -2,7 +2,6 @@
 
 from connectors.testing import SinkSuite, SourceSuite
 
-from ..systems.marks import IN_A_FOLDER, every_start_leaves_a_stage
 from .toys import LinesContext, LogContext, PairContext, SqliteContext
 
 
@@ -14,7 +13,6 @@ class TestPair(SourceSuite):
     context = PairContext
 
 
-@every_start_leaves_a_stage(IN_A_FOLDER)
 class TestLines(SinkSuite):
     context = LinesContext
     starts = 10

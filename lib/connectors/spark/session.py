@@ -173,6 +173,20 @@ def is_told(observation: Any) -> bool:
     return inside is None or bool(inside.future().isCompleted())
 
 
+@contextlib.contextmanager
+def tagged_jobs(spark: SparkSession, tag: str) -> Iterator[Callable[[], object]]:
+    """Gives a call that cancels, from any thread, the jobs which this thread runs inside."""
+    # A classic session finds its own tags only in the thread that has added them.
+    target: Any = spark if is_connect(spark) else spark.sparkContext
+    add, remove = (target.addTag, target.removeTag) if is_connect(spark) else (target.addJobTag, target.removeJobTag)
+    cancel = target.interruptTag if is_connect(spark) else target.cancelJobsWithTag
+    add(tag)
+    try:
+        yield lambda: cancel(tag)
+    finally:
+        remove(tag)
+
+
 def ended_tasks(spark: SparkSession) -> Callable[[], int]:
     """A call that counts the tasks that have ended in the jobs of the query that is running in this thread.
 

@@ -9,11 +9,11 @@ import contextlib
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from ..core.errors import Transient
-from .session import ended_tasks
+from .session import ended_tasks, tagged_jobs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,32 +31,30 @@ def watched_tasks(spark: SparkSession, timeout: float | None) -> Iterator[None]:
     if timeout is None:
         yield
         return
-    tag, over, expired = f"connectors-{uuid.uuid4().hex}", threading.Event(), threading.Event()
-    tasks = ended_tasks(spark)
+    over, expired, tasks = threading.Event(), threading.Event(), ended_tasks(spark)
 
-    def watch() -> None:
+    def watch(cancel: Callable[[], object]) -> None:
         last, since = tasks(), time.monotonic()
         while not over.wait(timeout / _LOOKS):
             if (ended := tasks()) != last:
                 last, since = ended, time.monotonic()
             elif time.monotonic() - since >= timeout:
                 expired.set()
-                spark.interruptTag(tag)
+                cancel()
                 return
 
-    spark.addTag(tag)
-    watcher = threading.Thread(target=watch, name="connectors.taskTimeout", daemon=True)
-    watcher.start()
-    try:
-        yield
-    except Exception:
-        if expired.is_set():
-            raise Transient(
-                f"no task of the batch has ended for {timeout:g} s (taskTimeout), so it was cancelled",
-                way_out="look at what the tasks wait for; raise taskTimeout if they only take long",
-            ) from None
-        raise
-    finally:
-        over.set()
-        watcher.join()
-        spark.removeTag(tag)
+    with tagged_jobs(spark, f"connectors-{uuid.uuid4().hex}") as cancel:
+        watcher = threading.Thread(target=watch, args=(cancel,), name="connectors.taskTimeout", daemon=True)
+        watcher.start()
+        try:
+            yield
+        except Exception:
+            if expired.is_set():
+                raise Transient(
+                    f"no task of the batch has ended for {timeout:g} s (taskTimeout), so it was cancelled",
+                    way_out="look at what the tasks wait for; raise taskTimeout if they only take long",
+                ) from None
+            raise
+        finally:
+            over.set()
+            watcher.join()

@@ -110,8 +110,8 @@ class SinkContext(ABC):
         return False
 
     sweeping: ClassVar[Mapping[str, Any]] = {"stagingRetention": "0s"}
-    most_leftovers: ClassVar[int] = 4
-    """How many things may be staged, however often the same batch has failed: what two starts of two tasks leave."""
+    most_leftovers: ClassVar[int] = 8
+    """How many things may be staged, however often the same batch has failed: what four starts of two tasks leave."""
 
     def row(self, number: int) -> dict[str, Any]:
         """The ``number``-th row that the suite writes; the same one at each call."""

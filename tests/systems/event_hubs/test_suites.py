@@ -10,7 +10,6 @@ from connectors.systems.event_hubs import EventHubsSink, EventHubsSource
 from connectors.testing import SinkSuite, SourceSuite
 from connectors.testing.servers.kafka_server import CONNECTION_STRING
 from tests.systems.kafka import sink_contexts, source_contexts
-from tests.systems.marks import IN_A_FOLDER, every_start_leaves_a_stage
 
 pytestmark = pytest.mark.soak
 
@@ -51,6 +50,5 @@ class TestSink(SinkSuite):
     context = SinkContext
 
 
-@every_start_leaves_a_stage(IN_A_FOLDER)
 class TestTransactionalSink(SinkSuite):
     context = TransactionalSinkContext

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from connectors.testing import SinkSuite
 
-from ..marks import IN_A_FOLDER, every_start_leaves_a_stage
 from .contexts import (
     BucketedContext,
     HdfsContext,
@@ -16,7 +15,6 @@ from .contexts import (
 )
 
 
-@every_start_leaves_a_stage(IN_A_FOLDER)
 class FewerStarts(SinkSuite):
     """Fewer failed starts of a batch: all of these stage alike."""
 

@@ -12,12 +12,10 @@ from connectors.testing.engine import in_a_child
 from connectors.testing.faults import Action, Point
 from connectors.testing.sink_writing import Writing
 
-from ..marks import IN_A_FOLDER, every_start_leaves_a_stage
 from .forgetful import ForgetfulStaged
 from .sink_contexts import AtLeastOnceContext, KafkaContext
 
 
-@every_start_leaves_a_stage(IN_A_FOLDER)
 class FewerKills(SinkSuite):
     """Two seeded kills a carrier, and few starts that fail; ``make soak`` has more."""
 

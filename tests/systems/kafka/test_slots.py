@@ -25,13 +25,11 @@ from connectors.systems.kafka.slots import Slots
 from connectors.testing import SinkSuite
 from connectors.testing.engine import in_a_child
 
-from ..marks import IN_A_FOLDER, every_start_leaves_a_stage
 from .sink_target import TEXT, Target, forget_sessions, rows
 from .slot_contexts import InSlots, SlotCommitter, StagedSlotsContext, of_slot
 
 
 @pytest.mark.soak
-@every_start_leaves_a_stage(IN_A_FOLDER)
 class TestStagedSlots(SinkSuite):
     context = StagedSlotsContext
 

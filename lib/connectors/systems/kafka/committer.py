@@ -56,6 +56,10 @@ class KafkaCommitter(GlobalCommitter):
         if committable.data.get("file"):
             self.sink.folder().remove(committable.data["file"])
 
+    def drop_attempts(self, batch: Batch, *, failed: bool = False) -> None:
+        if self.sink.staging_location():
+            self.sink.folder().drop_attempts(batch, failed=failed)
+
     def sweep(self, live: frozenset[str]) -> None:
         if self.sink.staging_location():
             self.sink.folder().sweep(self.sink.values["stagingRetention"], live)
