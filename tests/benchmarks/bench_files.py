@@ -5,7 +5,7 @@ round and the median of the ratios. ``plain`` is ``df.write`` of Spark, ``exactl
 ``foreach_batch`` (Spark's writers, ledger, publication), ``arrow`` through ``df.write.format("connectors.files")`` (Python
 writers). They take turns, so that what else the machine does falls on all. Then ``--batches`` small micro-batches are
 written by Spark's streaming sink and by ours with ``rolling=policy``, and the files are counted; and ``--commits`` batches
-are committed without Spark, to compare the first ones with the last.
+are committed without Spark, to compare the first ones with the last. A batch of no row and of one says what a batch costs.
 """
 
 from __future__ import annotations
@@ -69,6 +69,32 @@ def throughput(spark: Any, folder: Path, rows: int, rounds: int) -> None:
             print(f"{kind:<8} {name:<13}{seconds}   {rows / median(found):>11,.0f} rows/s   {median(ratios):5.2f} of plain")
 
 
+def latency(spark: Any, folder: Path, count: int) -> None:
+    """Milliseconds of an empty batch and of one with one row, and of an fsync of this disk."""
+    import connectors
+    from connectors.core import Batch
+
+    number = 0
+    for rows in (0, 1):
+        frame, times = spark.range(0, rows, numPartitions=1).selectExpr("id"), []
+        sink = connectors.foreach_batch("files", path=str(folder / f"latency-{rows}"), on_lost_ledger="notWritten")
+        for _ in range(count + 5):
+            begun = time.perf_counter()
+            sink.write(frame, Batch("bench", f"query {rows}", number))  # type: ignore[attr-defined]
+            times.append((time.perf_counter() - begun) * 1000)
+            number += 1
+        print(f"a batch of {rows} rows  {median(times[5:]):6.1f} ms")
+    with (folder / "synced").open("wb") as file:
+        syncs = []
+        for _ in range(20):
+            file.write(b"x")
+            file.flush()
+            begun = time.perf_counter()
+            os.fsync(file.fileno())
+            syncs.append((time.perf_counter() - begun) * 1000)
+    print(f"an fsync          {median(syncs):6.1f} ms")
+
+
 def small_batches(spark: Any, folder: Path, batches: int) -> None:
     import connectors
 
@@ -129,6 +155,7 @@ def main() -> None:
         commits(Path(made), wanted.commits)
         # The tests' sessions do without the second compiler; with it all is twice as fast, and the ratios are those of users.
         spark = session("local[2,4]", {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC"})
+        latency(spark, Path(made), 40)
         throughput(spark, Path(made), wanted.rows, wanted.rounds)
         small_batches(spark, Path(made), wanted.batches)
         spark.stop()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from connectors.testing import FailureInjector, same_records
 from connectors.testing.engine import Checkpoint, Engine, in_a_child
 from connectors.testing.faults import Injected, Point
 from connectors.testing.faulty import faulty_sink
+from connectors.testing.forgetful_disk import ForgetfulDisk
 
 NUMBERS = pa.schema([("value", pa.int64())])
 LINES = pa.schema([("value", pa.string())])
@@ -73,7 +75,8 @@ class Run:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    return Run(tmp_path)
+    (tmp_path / "run").mkdir()
+    return Run(tmp_path / "run")
 
 
 @pytest.mark.parametrize("carrier", ["foreach_batch", "format"])
@@ -144,6 +147,19 @@ def test_killed_runs_lose_and_double_no_dead_letter(run: Run, seed: int) -> None
         engine = run.engine(chance.choice(("foreach_batch", "format")), tasks=chance.randint(1, 4))
         assert in_a_child(engine.run) in (0, -9)
     run.injector.disarm()
+    run.engine().run()
+    run.reconcile()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_power_failure_loses_and_doubles_no_dead_letter(run: Run, tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    for number in range(3):
+        disk = ForgetfulDisk(run.folder, tmp_path / f"disk {number}", chance.randrange(250))
+        disk.start()
+        engine = run.engine(chance.choice(("foreach_batch", "format")), tasks=chance.randint(1, 3))
+        assert in_a_child(partial(disk.run, engine.run)) in (0, -9)
+        disk.fail(chance)
     run.engine().run()
     run.reconcile()
 

@@ -11,7 +11,7 @@ import pytest
 from connectors.core import Batch
 from connectors.spark.foreach_batch import ForeachBatch
 from connectors.systems.kafka import KafkaSink
-from connectors.testing.spark_suites import SparkSinkSuite
+from connectors.testing.spark_suites import SparkSinkSuite, spark_query
 
 from ..pipelines import Pipeline, Pipelines, killed
 from .forgetful import ForgetfulDirect, ForgetfulStaged
@@ -43,6 +43,16 @@ def test_bad_rows_of_a_batch_that_one_task_sends_are_set_aside(spark: Any, tmp_p
     assert len(target.rows()) == 19
     (letter,) = [one for file in (tmp_path / "letters").glob("*.parquet") for one in pq.read_table(file).to_pylist()]
     assert "no partition 9" in letter["error"]
+
+
+def test_a_stream_by_format_stages_in_its_checkpoint_unless_it_is_told_where(spark: Any, tmp_path: Path) -> None:
+    (tmp_path / "target").mkdir()
+    target = KafkaContext(tmp_path / "target")
+    query = spark_query(target, tmp_path, "format")
+    query.sink_options.pop("stagingLocation")
+    query.run(spark)
+    assert len(target.rows()) == 30
+    assert (tmp_path / "checkpoint" / "staging" / ".connectors").is_dir()
 
 
 def test_an_empty_batch_that_one_task_would_send_opens_no_transaction(spark: Any, tmp_path: Path) -> None:

@@ -60,6 +60,10 @@ class FilesSink(Sink):
     ``compression`` (the format's own default), ``stagingRetention`` (7 days), ``storageOptions`` (fsspec's keys, for
     ``s3://`` and WebHDFS), and those of every sink.
 
+    Unless the user says otherwise, a batch's files are seen when the batch is committed (``rolling=onBatch``), and lie
+    directly in ``path``: a batch is Spark's checkpoint, whoever runs ``availableNow`` expects its rows when it has ended, and
+    folders by time need a column that only the user knows. The intervals and sizes below are those of Flink's file sink.
+
     With ``rolling=policy`` the files of a batch stay hidden when it is committed. They become one file, without being
     decoded, ``rolling.rolloverInterval`` (15 minutes) after the first of them, ``rolling.inactivityInterval`` (5 minutes)
     after the last one, or when they are ``rolling.maxPartSize`` (256MB) together; so what readers see never changes. This
@@ -70,6 +74,10 @@ class FilesSink(Sink):
     On ``hdfs://`` ``foreach_batch`` of a classic session takes Spark's own client, with its user and settings. All else runs
     in processes without one, and takes WebHDFS: ``storageOptions`` say ``host`` and ``port`` of the NameNode's web address
     (the host of ``path`` and 9870), ``user`` or a delegation ``token``, and ``use_https``.
+
+    Before a batch is recorded, everything that was staged is durable on the disk, each staged file is there with the size that
+    its task has reported, and the files hold as many rows as the batch: so a folder that executors do not share, or a file of
+    a failed attempt, is an error and not a loss. Footers tell the rows, or lines are counted, by Spark where they are many.
 
     The ledger entry of a batch that ``foreach_batch`` wrote on a classic session also holds the source's offsets after it:
     see :func:`~connectors.systems.files.by_hand.source_offsets`.

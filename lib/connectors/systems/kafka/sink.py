@@ -54,11 +54,11 @@ class KafkaSink(Sink):
 
     Options: ``kafka.bootstrap.servers`` (required) and any other ``kafka.*`` of the client, ``topic`` (or the column),
     ``transactionalIdPrefix`` (required for exactly-once; unique to the query), ``transactionTimeout`` (10 minutes; at most
-    the broker's ``transaction.max.timeout.ms``), ``stagingLocation`` (a folder that driver and tasks share; required except
-    in ``foreach_batch``), ``stagingRetention`` (7 days), ``slots`` (1: a batch is one transaction; more, in ``foreach_batch``
-    only and at most 30: as many tasks send it, each in a transaction of its own, for batches that are the same when Spark runs
-    them again), ``operation`` append|upsert (append; upsert keeps the last row of
-    each key in a batch), ``orderColumn`` (for upsert: the row with its largest value is the last), ``value.format`` and
+    the broker's ``transaction.max.timeout.ms``), ``stagingLocation`` (a folder that driver and tasks share; a stream by
+    ``format`` has one in its checkpoint, ``foreach_batch`` needs none), ``stagingRetention`` (7 days), ``slots`` (1: a batch
+    is one transaction; more, in ``foreach_batch`` only and at most 30: as many tasks send it, each in a transaction of its own,
+    for batches that are the same when Spark runs them again), ``operation`` append|upsert (append; upsert keeps the last row
+    of each key in a batch), ``orderColumn`` (for upsert: the row with its largest value is the last), ``value.format`` and
     ``key.format`` bytes|string|json|csv|avro|protobuf (bytes) with their options, ``ledgerTopic`` (``_connectors_ledger``,
     made when it is missing), and those of every sink.
 
