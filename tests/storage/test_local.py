@@ -10,9 +10,12 @@ from typing import Any
 
 import pytest
 
-from connectors.core import Misconfigured
+from connectors.core import Batch, Misconfigured
+from connectors.core.commit import Commit
+from connectors.core.ledger import Verdict
 from connectors.storage import local, storage_of
 from connectors.storage.local import LocalStorage
+from connectors.systems.files import FilesSink
 
 
 def test_a_file_is_put_once(tmp_path: Path) -> None:
@@ -87,6 +90,17 @@ def test_a_mount_without_hard_links_puts_by_a_rename_that_leaves_what_exists(
     assert not storage.put_if_absent("a/b", b"second")
     assert storage.read("a/b") == b"first"
     assert os.listdir(tmp_path / "a") == ["b"]
+
+
+def test_a_sink_says_at_its_start_that_a_mount_cannot_hold_its_ledger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = FilesSink.of({"path": str(tmp_path)})
+    monkeypatch.setattr(local, "disk", Mount(renames=False))
+    with pytest.raises(Misconfigured, match=f'"{tmp_path}" cannot create a file only where there is none'):
+        Commit(sink).begin(Batch(sink.sink_id(), "q", 0))
+    monkeypatch.setattr(local, "disk", Mount(renames=True))
+    assert Commit(sink).begin(Batch(sink.sink_id(), "q", 0)) is Verdict.WRITE
 
 
 def test_a_mount_with_neither_is_refused_by_name_and_still_publishes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -144,9 +144,11 @@ class Commit:
         if self.committer is None:
             return
         if isinstance(self.committer, Committer):
+            self.retry.call(self._ledger().check)
             for entry in self._ledger().unpublished():
                 self._publish(entry, Batch(batch.sink_id, entry.query, entry.batch, entry.replace))
         if self.letters:
+            self.retry.call(self.letters.storage.check)
             self.letters.recover(self._last_number)
             self.letters.sweep(frozenset({batch.prefix()}))
         self.committer.sweep(frozenset({batch.prefix()}))

@@ -176,6 +176,9 @@ class Ledger(ABC):
     def mark_published(self, entry: Entry) -> None:
         """Everything of ``entry`` is visible."""
 
+    def check(self) -> None:  # noqa: B027
+        """Raises :class:`~connectors.core.errors.Misconfigured` where an entry cannot be recorded once and only once."""
+
 
 class FileLedger(Ledger):
     """Entries as files ``<query>/<batch>.json`` in a :class:`~connectors.storage.base.Storage`.
@@ -210,6 +213,9 @@ class FileLedger(Ledger):
             recorded, done = self._batches(query)
             pending += [self._entry(query, batch) for batch in recorded - done]
         return sorted(pending, key=lambda entry: (entry.at, entry.batch))
+
+    def check(self) -> None:
+        self.storage.check()
 
     def mark_published(self, entry: Entry) -> None:
         # Not durable: a mark that a power failure takes is made again, after a publication that finds everything done.

@@ -314,11 +314,6 @@ class _Ranged(io.RawIOBase):
         return length
 
 
-def whole(content: Content) -> bytes:
-    """The content as bytes."""
-    return content if isinstance(content, bytes) else content.read()
-
-
 def folders_above(names: Iterable[str], top: str) -> set[str]:
     """The folders of ``names`` from their own up to ``top``, which is one of them."""
     found: set[str] = set()

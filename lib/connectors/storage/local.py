@@ -72,6 +72,8 @@ class Disk:
 
 
 disk: Disk = Disk()
+_checked: set[str] = set()
+"""Folders that can create a file only where there is none."""
 
 
 class LocalStorage(Storage):
@@ -179,12 +181,18 @@ class LocalStorage(Storage):
             path = path.parent
 
     def check(self) -> None:
-        """A folder without a step that creates a name only once is found out by trying."""
-        probe = f".{uuid.uuid4().hex}"
+        """Tries it in the folder, once in a process."""
+        if self.root in _checked:
+            return
+        probe = self.path / f".{uuid.uuid4().hex}" / "probe"
         try:
-            self.put_if_absent(f"{probe}/probe", b"")
+            self._claim(self._temporary(probe, b""), probe)
+        except OSError as error:
+            text = f'"{self.root}" cannot be written: {error.strerror} ({error.filename}).'
+            raise Misconfigured("connectors.storage", [Problem("path", text)]) from None
         finally:
-            self.delete_folder(probe)
+            disk.remove_tree(probe.parent)
+        _checked.add(self.root)
 
     def spark_url(self, name: str) -> str:
         return f"file:{(self.path / name).absolute()}"
