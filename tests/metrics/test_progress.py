@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from connectors.core.progress import Waiting, packed, unpacked
 from connectors.core.state import dumps
 from connectors.metrics import table
 from connectors.systems.file_stream import FileStreamSource
+from connectors.systems.files import FilesSource
 from connectors.systems.sequence import SequenceSource
 
 
@@ -118,6 +121,40 @@ def test_what_is_packed_comes_back(names: list[str]) -> None:
         assert unpacked({"progress": packed(parts)}) == parts
 
 
+def test_what_was_skipped_travels_beside_the_cells_that_earlier_versions_know() -> None:
+    cells: list[tuple[Any, ...]] = [("a", 5, 5, 0, 0.0, 3), ("b", None, None, None, 1.5, 0), ("c", 1)]
+    parts = [PartitionProgress(*values) for values in cells]
+    told = packed(parts)
+    assert unpacked({"progress": json.loads(json.dumps(told))}) == parts
+    assert max(map(len, told["parts"])) == 5
+    assert "skipped" not in packed(parts[2:])
+    del told["skipped"]
+    assert [part.skipped for part in unpacked({"progress": told})] == [None] * 3
+
+
+def test_what_many_partitions_have_skipped_is_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(telling, "PARTITIONS", 2)
+    parts = [PartitionProgress(str(n), 0, n, n, skipped=n if n else None) for n in range(4)]
+    assert {part.partition: part.skipped for part in unpacked({"progress": packed(parts)})} == {"(3 others)": 3, "3": 3}
+    others = [PartitionProgress(str(n), 0, n, n) for n in range(4)]
+    assert [part.skipped for part in unpacked({"progress": packed(others)})] == [None, None]
+
+
+def test_the_table_says_how_many_files_were_skipped(tmp_path: Path) -> None:
+    planner = Planner(FilesSource.of({"path": str(tmp_path), "fileFormat": "text"}, streaming=True))
+    end = INITIAL
+    for name, age in (("new", 0), ("old", 86400), ("newer", 0)):
+        (tmp_path / f".{name}").write_text("line\n")
+        os.utime(tmp_path / f".{name}", (time.time() - age, time.time() - age))
+        (tmp_path / f".{name}").rename(tmp_path / name)
+        end = planner.latest(end)
+    lines = sequence().latest(INITIAL)
+    frame = table({"id": "never-run", "sources": [{"endOffset": dumps(end)}, {"endOffset": dumps(lines)}]})
+    assert frame["component"].tolist() == ["source files", "source sequence"]
+    assert frame["skipped"].isna().tolist() == [False, True]
+    assert frame["skipped"][0] == 1
+
+
 def test_a_source_keeps_its_name_when_only_sizes_are_tuned_and_secrets_are_no_part_of_it() -> None:
     def named(**options: Any) -> str:
         return source_id(SequenceSource.of({"end": 100, **options}))
@@ -138,7 +175,7 @@ def test_a_table_is_made_of_a_progress_and_two_sources_of_one_system_are_told_ap
 def test_the_columns_are_there_before_the_first_batch() -> None:
     assert list(table("no-such-query").columns) == [
         "component", "partition", "position", "latest", "lag_records", "lag_seconds", "rows", "bytes", "errors", "retries",
-        "dead_letters", "in_flight", "commit_ms", "last_commit",
+        "dead_letters", "in_flight", "commit_ms", "last_commit", "skipped",
     ]  # fmt: skip
 
 

@@ -20,7 +20,8 @@ class PartitionProgress:
     ``position`` and ``latest`` are in the unit of the source (numbers, bytes, offsets); ``lag_records`` are the records
     between them, if they can be told without reading; ``lag_seconds`` says for how long the oldest of them has waited.
     ``None`` is "not known". If only ``lag_seconds`` is left out, and the positions are whole numbers, the time since the
-    query first saw that record waiting is taken.
+    query first saw that record waiting is taken. ``skipped`` is how many records or files, in the unit of the source, the
+    query has passed over for good, if it counts them.
     """
 
     partition: str
@@ -28,6 +29,7 @@ class PartitionProgress:
     latest: int | str | None = None
     lag_records: int | None = None
     lag_seconds: float | None = None
+    skipped: int | None = None
 
     def behind(self) -> int:
         """The lag, in records or else in the unit of the position; 0 if it is not known."""
@@ -67,7 +69,8 @@ class Waiting:
 def packed(partitions: Sequence[PartitionProgress]) -> dict[str, Any]:
     """``partitions`` as small JSON, ordered by name: what all names begin with stands there once, times are milliseconds.
 
-    A partition that is read to its end has three cells (name, position, lag_records), others have all five.
+    A partition that is read to its end has three cells (name, position, lag_records), others have all five. What was
+    skipped is told apart from them, by number of the partition: earlier versions know five cells at most.
     """
     kept, rest = list(partitions), []
     if len(kept) > PARTITIONS:
@@ -75,9 +78,14 @@ def packed(partitions: Sequence[PartitionProgress]) -> dict[str, Any]:
         kept, rest = kept[: PARTITIONS - 1], kept[PARTITIONS - 1 :]
     if rest:
         waits = max((one.lag_seconds or 0.0 for one in rest), default=0.0)
-        kept.append(PartitionProgress(f"({len(rest)} others)", None, None, sum(map(PartitionProgress.behind, rest)), waits))
+        skips = [one.skipped for one in rest if one.skipped is not None]
+        lag = sum(map(PartitionProgress.behind, rest))
+        kept.append(PartitionProgress(f"({len(rest)} others)", None, None, lag, waits, sum(skips) if skips else None))
     start = os.path.commonprefix([one.partition for one in kept])  # noqa: RUF071 - letters in common, not folders
-    return {"start": start, "parts": [_cells(one, len(start)) for one in sorted(kept, key=lambda one: one.partition)]}
+    kept.sort(key=lambda one: one.partition)
+    told: dict[str, Any] = {"start": start, "parts": [_cells(one, len(start)) for one in kept]}
+    skipped = {str(number): one.skipped for number, one in enumerate(kept) if one.skipped is not None}
+    return {**told, "skipped": skipped} if skipped else told
 
 
 def _cells(one: PartitionProgress, start: int) -> list[Any]:
@@ -90,9 +98,14 @@ def _cells(one: PartitionProgress, start: int) -> list[Any]:
 def unpacked(offset: Mapping[str, Any]) -> list[PartitionProgress]:
     """The partitions that an offset tells of; none for one of an older version, or of a source that knows none."""
     told = offset.get("progress", {})
-    return [_unpacked(told["start"], *cells) for cells in told.get("parts", [])]
+    skipped = told.get("skipped", {})
+    return [
+        _unpacked(told["start"], skipped.get(str(number)), *cells) for number, cells in enumerate(told.get("parts", []))
+    ]
 
 
-def _unpacked(start: str, name: str, position: Any, lag: int | None, *more: Any) -> PartitionProgress:
+def _unpacked(
+    start: str, skipped: int | None, name: str, position: Any, lag: int | None, *more: Any
+) -> PartitionProgress:
     latest, waits = more if more else (position, 0)
-    return PartitionProgress(start + name, position, latest, lag, None if waits is None else waits / 1000)
+    return PartitionProgress(start + name, position, latest, lag, None if waits is None else waits / 1000, skipped)

@@ -28,6 +28,7 @@ COLUMNS: Final = {
     "in_flight": "Int64",
     "commit_ms": "Int64",
     "last_commit": "datetime64[us, UTC]",
+    "skipped": "Int64",
 }
 """The columns of :func:`table`, and pandas' types of them."""
 _KINDS: Final = ("source", "async", "sink")
@@ -49,6 +50,7 @@ def table(query: Any) -> pd.DataFrame:
     * ``errors``: bad records, failed calls, failed attempts at a task or commit; ``dead_letters``: bad ones set aside
     * ``retries``: further tries after an outage; ``in_flight``: calls at the same time, at most, in the newest batch
     * ``commit_ms``, ``last_commit``: duration and time (UTC) of the sink's newest commit
+    * ``skipped``: what a source has passed over for good, in its unit: files that appeared later than ``maxFileAge``
 
     What is not known is null. A query that has not finished a task yet has no rows.
     """
@@ -99,6 +101,7 @@ def rows_of(query_id: str, progress: Mapping[str, Any] | None) -> list[Row]:
         for one in unpacked(offset):
             row = _row(rows, names["source", offset["source"], offset["progress"]["id"]], one.partition)
             row.update(position=one.position, latest=one.latest, lag_records=one.lag_records, lag_seconds=one.lag_seconds)
+            row["skipped"] = one.skipped
     return sorted(rows.values(), key=_place)
 
 

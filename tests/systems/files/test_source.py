@@ -19,9 +19,12 @@ import pytest
 
 from connectors.core import DataLoss, Fatal, Misconfigured, Poison
 from connectors.core.planning import Offset, Planner
+from connectors.core.progress import unpacked
 from connectors.core.reading import read_slice
 from connectors.core.state import dumps
 from connectors.systems.files import FilesSink, FilesSource
+from connectors.systems.files import source as source_module
+from connectors.systems.files.listing import Found
 from connectors.testing import SourceContext, SourceSuite
 
 from .helpers import write
@@ -91,17 +94,26 @@ class Query:
         self.schema = schema or pa.schema([("id", pa.int64())])
         self.log: list[Offset] = [{"v": 1, "phase": "initial"}]
 
-    def rows(self) -> list[dict[str, Any]]:
-        """The rows of the next batch, by a query that was started anew."""
-        source = FilesSource.of(self.options, streaming=True)
-        planner = Planner(source)
+    def rows(self, planner: Planner | None = None) -> list[dict[str, Any]]:
+        """The rows of the next batch, by the query of ``planner``, or by one that was started anew."""
+        planner = planner or self.planner()
+        source = planner.source
         end = planner.latest(self.log[-1], source.limit())
         parts = [] if end == self.log[-1] else planner.slices(self.log[-1], end)
         self.log.append(json.loads(dumps(end)))
         return [row for part in parts for rows in read_slice(source, part, self.schema) for row in rows.to_pylist()]
 
-    def numbers(self) -> list[int]:
-        return sorted(row["id"] for row in self.rows())
+    def planner(self) -> Planner:
+        """One run of the query."""
+        return Planner(FilesSource.of(self.options, streaming=True))
+
+    def numbers(self, planner: Planner | None = None) -> list[int]:
+        return sorted(row["id"] for row in self.rows(planner))
+
+    def skipped(self) -> int | None:
+        """How many files the newest batch has skipped, as its offset tells."""
+        (folder,) = unpacked(self.log[-1])
+        return folder.skipped
 
 
 class TestFiles:
@@ -178,7 +190,7 @@ class TestFiles:
             found += batch
             sizes.append(len(dumps(query.log[-1])))
         assert found == list(range(300))
-        assert max(sizes[15:]) <= max(sizes[:15]), "an hour of files, one a minute"
+        assert max(sizes[15:]) <= max(sizes[:15]) + 2, "an hour of files, one a minute; the count of old ones has more digits"
         assert max(sizes) < 8000
 
     def test_a_stream_has_at_most_a_thousand_files_in_an_offset(self, tmp_path: Path) -> None:
@@ -228,6 +240,158 @@ class TestFiles:
     def test_a_protocol_that_nobody_knows_is_one_clear_error(self) -> None:
         with pytest.raises(Misconfigured, match=r"storageOptions .*Protocol not known: gopher"):
             FilesSource.of({"path": "gopher://host/x"}).schema  # noqa: B018
+
+
+HOUR, DAY = 3600, 86400
+
+
+class TestSkippedFiles:
+    """Files that appear more than ``maxFileAge`` behind the newest file read."""
+
+    def test_an_old_file_that_is_moved_in_while_the_query_runs_is_counted(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        query = Query(tmp_path)
+        run = query.planner()
+        put(tmp_path / "a.parquet", ids(1))
+        assert (query.numbers(run), query.skipped()) == ([1], 0)
+        put(tmp_path / "old.parquet", ids(2), age=DAY)
+        put(tmp_path / "older.parquet", ids(3), age=2 * DAY)
+        assert query.numbers(run) == []
+        (warning,) = caplog.records
+        assert "2 files appeared more than maxFileAge (3600 s) behind" in warning.getMessage()
+        assert "An example is old.parquet." in warning.getMessage()
+        put(tmp_path / "b.parquet", ids(4))
+        assert (query.numbers(run), query.skipped()) == ([4], 2)
+
+    def test_a_run_warns_once_and_counts_on(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        query = Query(tmp_path)
+        run = query.planner()
+        for number in range(4):
+            put(tmp_path / f"{number}.parquet", ids(number))
+            assert query.numbers(run) == [number]
+            put(tmp_path / f"old-{number}.parquet", ids(-1), age=DAY)
+        assert query.skipped() == 3
+        assert len(caplog.records) == 1
+
+    @pytest.mark.parametrize("before", [0, 3])
+    def test_old_files_that_are_moved_in_while_the_query_is_down_are_counted(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture, before: int
+    ) -> None:
+        query = Query(tmp_path)
+        for number in range(before):
+            put(tmp_path / f"read-{number}.parquet", ids(number), age=10 * DAY)
+        put(tmp_path / "a.parquet", ids(100))
+        assert query.numbers() == [*range(before), 100]
+        for number in range(2):
+            put(tmp_path / f"old-{number}.parquet", ids(-1), age=(3 - number) * DAY)
+        put(tmp_path / "b.parquet", ids(101))
+        assert (query.numbers(), query.skipped()) == ([101], 2)
+        (warning,) = caplog.records
+        assert "2 files appeared" in warning.getMessage()
+        assert "old-1.parquet" in warning.getMessage()
+        assert ("among the 5 files" in warning.getMessage()) == bool(before)
+
+    def test_what_was_skipped_is_counted_once_over_restarts(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        query = Query(tmp_path)
+        put(tmp_path / "a.parquet", ids(0))
+        query.rows()
+        put(tmp_path / "old.parquet", ids(-1), age=DAY)
+        for number in range(1, 4):
+            assert query.numbers() == []
+            put(tmp_path / f"{number}.parquet", ids(number))
+            assert (query.numbers(), query.skipped()) == ([number], 1)
+        assert len(caplog.records) == 2, "the run that found nothing to read, and the one after it: no batch had told it before"
+
+    @pytest.mark.parametrize("restart", [False, True])
+    def test_files_that_were_read_and_are_forgotten_are_not_counted(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture, restart: bool
+    ) -> None:
+        query = Query(tmp_path, maxFilesPerTrigger="3")
+        run = query.planner()
+        for number in range(30):
+            put(tmp_path / f"{number}.parquet", ids(number), age=40 * HOUR - number * HOUR)
+        batches = [query.numbers(query.planner() if restart else run) for _ in range(11)]
+        assert batches == [[first, first + 1, first + 2] for first in range(0, 30, 3)] + [[]]
+        assert (query.skipped(), caplog.records) == (0, [])
+        assert len(query.log[-1]["at"]["seen"]) < 3, "most are forgotten"
+
+    def test_files_within_the_limit_are_not_counted(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        query = Query(tmp_path)
+        put(tmp_path / "a.parquet", ids(0))
+        query.rows()
+        put(tmp_path / "late.parquet", ids(1), age=HOUR - 60)
+        assert (query.numbers(), query.skipped(), caplog.records) == ([1], 0, [])
+
+    @pytest.mark.parametrize("deleted", ["before the last batch", "while the query is down"])
+    def test_deleted_files_hide_others_at_most(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture, deleted: str
+    ) -> None:
+        query = Query(tmp_path)
+        for number in range(3):
+            put(tmp_path / f"read-{number}.parquet", ids(number), age=10 * DAY)
+        put(tmp_path / "a.parquet", ids(3))
+        query.rows()
+        if deleted == "before the last batch":
+            (tmp_path / "read-0.parquet").unlink()
+            put(tmp_path / "b.parquet", ids(4))
+            query.rows()
+        else:
+            (tmp_path / "read-0.parquet").unlink()
+        put(tmp_path / "old.parquet", ids(-1), age=DAY)
+        put(tmp_path / "c.parquet", ids(5))
+        expected = 1 if deleted == "before the last batch" else 0
+        assert (query.numbers(), query.skipped(), len(caplog.records)) == ([5], expected, expected)
+
+    def test_deletions_while_the_query_runs_hide_nothing(self, tmp_path: Path) -> None:
+        query = Query(tmp_path)
+        run = query.planner()
+        put(tmp_path / "read.parquet", ids(0), age=DAY)
+        put(tmp_path / "a.parquet", ids(1))
+        query.rows(run)
+        (tmp_path / "read.parquet").unlink()
+        put(tmp_path / "old.parquet", ids(-1), age=DAY)
+        put(tmp_path / "b.parquet", ids(2))
+        assert (query.numbers(run), query.skipped()) == ([2], 1)
+
+    def test_a_checkpoint_of_an_earlier_version_counts_from_its_next_batch_on(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        query = Query(tmp_path)
+        for name, age in (("read", 10 * DAY), ("a", 0)):
+            put(tmp_path / f"{name}.parquet", ids(0), age=age)
+        query.rows()
+        del query.log[-1]["at"]["old"], query.log[-1]["at"]["skipped"], query.log[-1]["progress"]["skipped"]
+        assert query.skipped() is None
+        put(tmp_path / "old.parquet", ids(-1), age=DAY)
+        put(tmp_path / "b.parquet", ids(1))
+        assert (query.numbers(), query.skipped(), caplog.records) == ([1], 0, [])
+        put(tmp_path / "older.parquet", ids(-1), age=2 * DAY)
+        put(tmp_path / "c.parquet", ids(2))
+        assert (query.numbers(), query.skipped(), len(caplog.records)) == ([2], 1, 1)
+
+    @pytest.mark.parametrize("age", ["10m", "30d"])
+    def test_another_max_file_age_reads_no_file_again_and_counts_none_that_was_read(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture, age: str
+    ) -> None:
+        query = Query(tmp_path)
+        for number, hours in enumerate((50, 0.5, 0.4, 0.1)):
+            put(tmp_path / f"{number}.parquet", ids(number), age=hours * HOUR)
+            assert query.numbers() == [number]
+        query.options["maxFileAge"] = age
+        assert query.numbers() == []
+        for number in (4, 5):
+            put(tmp_path / f"{number}.parquet", ids(number))
+            assert (query.numbers(), query.skipped(), caplog.records) == ([number], 0, [])
+
+    def test_names_that_are_remembered_in_a_run_are_as_many_as_the_files(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(source_module, "_SPARE_NAMES", 5)
+        late = source_module.LateFiles("folder", 60.0)
+        for number in range(1000):
+            late.count({}, [Found(f"{number}-{n}", 1, number) for n in range(10)], -1)
+        assert len(late._names or ()) <= 35
 
 
 class TestFormats:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import logging
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -37,6 +39,9 @@ from .reading import conformed, read_file, schema_of, sql_columns
 FORMATS = ("parquet", "json", "csv", "text", "avro", "orc")
 MOST_FILES = 1000
 """How many files a batch of a stream has at most: their names are in its offset."""
+_log = logging.getLogger("connectors.files")
+_SPARE_NAMES = 100_000
+"""Names of files that are gone, remembered within a run beside as many as there are files."""
 _WAY_OUT = "bring the file back, or set failOnDataLoss=false to go on without it"
 
 
@@ -62,6 +67,9 @@ class FilesSource(Source):
 
     Files are read in the order of their times. What is remembered of them does not grow for ever: a file that appears
     more than ``maxFileAge`` after its own last change, seen from the newest file read, is taken for one that was read.
+    Such files, moved in with an old modification time, are counted as ``skipped`` in the query's table, from its next batch
+    on, and a warning names the first one. For files that came while the query was down, the count of old files is compared
+    with that of its last batch: where old files were deleted, it tells too few. A file that is brought back also appears.
     Files must appear complete, by a rename or an upload, and not change after that.
     """
 
@@ -117,12 +125,15 @@ class FilesEnumerator(SplitEnumerator[WholeFile]):
 
     A position has the ``files`` of its batch, the time ``at`` up to which files were read, and in ``seen`` the time and a
     digest of the name of each file that was read in earlier batches and is not older than ``max_age`` before ``at``.
+    ``old`` is the time up to which names are forgotten, and how many files were as old as that; ``skipped`` says how many
+    of them appeared too late to be read. Earlier versions have neither.
     """
 
     def __init__(self, listing: Listing, max_age: float, most: int | None) -> None:
         self.listing = listing
         self.max_age = round(max_age * 1e9)
         self.most = most
+        self._late_files = LateFiles(listing.path, max_age)
 
     def start(self) -> Position:
         return {}
@@ -134,15 +145,19 @@ class FilesEnumerator(SplitEnumerator[WholeFile]):
             raise Transient(f"{self.listing.path} cannot be listed: {error}") from None
 
     def advance(self, at: Position, head: Head, limit: ReadLimit) -> Position:
+        skipped = self._late_files.count(at, head.files, self._forgotten(at, at.get("at")))
         taken = list(_limited(self._new(at, head), limit, self.most))
         if not taken:
             return at
         newest = max(at.get("at", 0), min(taken[-1].changed, head.now))  # a file from the future is not believed
+        forgotten = self._forgotten(at, newest)
         read = [*at.get("seen", []), *([file[2], _mark(file[0])] for file in at.get("files", []))]
         return {
             "at": newest,
             "files": [[file.path, file.size, file.changed] for file in taken],
-            "seen": sorted(one for one in read if one[0] > newest - self.max_age),
+            "seen": sorted(mark for mark in read if mark[0] > forgotten),
+            "old": [forgotten, sum(file.changed <= forgotten for file in head.files)],
+            "skipped": skipped,
         }
 
     def splits(self, start: Position, end: Position, parallelism: int) -> Iterator[WholeFile]:
@@ -151,12 +166,76 @@ class FilesEnumerator(SplitEnumerator[WholeFile]):
     def progress(self, at: Position, head: Head) -> Sequence[PartitionProgress]:
         waiting = list(self._new(at, head))
         since = (head.now - waiting[0].changed) / 1e9 if waiting else 0.0
-        return [PartitionProgress(self.listing.path, lag_records=None, lag_seconds=max(0.0, since))]
+        seconds = max(0.0, since)
+        return [
+            PartitionProgress(self.listing.path, lag_records=None, lag_seconds=seconds, skipped=at.get("skipped", 0))
+        ]
 
     def _new(self, at: Position, head: Head) -> Iterator[Found]:
         seen = {mark for _, mark in at.get("seen", [])} | {_mark(file[0]) for file in at.get("files", [])}
-        oldest = at["at"] - self.max_age if "at" in at else -1
-        return (file for file in head.files if file.changed > oldest and _mark(file.path) not in seen)
+        forgotten = self._forgotten(at, at.get("at"))
+        return (file for file in head.files if file.changed > forgotten and _mark(file.path) not in seen)
+
+    def _forgotten(self, at: Position, newest: int | None) -> int:
+        """The time up to which names are forgotten. It never goes back: a larger ``max_age`` brings no name back."""
+        return -1 if newest is None else max(newest - self.max_age, at["old"][0] if "old" in at else -1)
+
+
+class LateFiles:
+    """Counts the files that appear when they are already too old to be told from those that were read, and warns once.
+
+    Within a run they are told by the names of earlier listings, of which it keeps hashes. At its first listing all it has
+    is the number of old files that the position tells: there may be more now.
+    """
+
+    def __init__(self, path: str, max_age: float) -> None:
+        self.path = path
+        self.max_age = max_age
+        self._names: set[int] | None = None
+        self._skipped = 0
+        self._warned = False
+
+    def count(self, at: Position, files: Sequence[Found], forgotten: int) -> int:
+        """How many files were skipped until this listing; names up to the time ``forgotten`` are no longer in ``at``."""
+        if self._names is None:
+            self._names = set()
+            self._skipped = at.get("skipped", 0)
+            self._compare(at, files)
+        else:
+            late = [file for file in files if file.changed <= forgotten and hash(file.path) not in self._names]
+            self._add(len(late), late)
+        names = {hash(file.path) for file in files}
+        self._names = self._names | names if len(self._names) <= 2 * len(names) + _SPARE_NAMES else names
+        return self._skipped
+
+    def _compare(self, at: Position, files: Sequence[Found]) -> None:
+        """Counts what came while the query was down, beside the files that were as old at its last batch."""
+        forgotten, number = at.get("old", (-1, 0))
+        old = [file for file in files if file.changed <= forgotten]
+        self._add(len(old) - number, old)
+
+    def _add(self, number: int, among: Sequence[Found]) -> None:
+        if number <= 0:
+            return
+        self._skipped += number
+        if not self._warned:
+            self._warned = True
+            self._warn(number, among)
+
+    def _warn(self, number: int, among: Sequence[Found]) -> None:
+        example = f"An example is {among[-1].path or self.path}."
+        if number < len(among):
+            changed = datetime.datetime.fromtimestamp(among[-1].changed / 1e9, datetime.timezone.utc)
+            until = changed.isoformat(" ", "seconds")
+            example = (
+                f"They came while the query was down and are among the {len(among)} files last changed until {until}; "
+                f"which ones they are is not known. The newest of these is {among[-1].path}."
+            )
+        _log.warning(
+            "%s: %d %s more than maxFileAge (%g s) behind the newest file read, and skipped as if read before. %s "
+            "To have a skipped file read, give it a new modification time.",
+            self.path, number, "file appeared" if number == 1 else "files appeared", self.max_age, example,
+        )  # fmt: skip
 
 
 def _limited(files: Iterator[Found], limit: ReadLimit, most: int | None) -> Iterator[Found]:
@@ -208,8 +287,4 @@ class FilesReader(SplitReader[WholeFile]):
     def _lost(self, error: DataLoss) -> None:
         if self.fail:
             raise error from None
-        import logging
-
-        logging.getLogger("connectors.files").warning("%s", error.message)
-
-
+        _log.warning("%s", error.message)
