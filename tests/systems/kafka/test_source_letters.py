@@ -1,4 +1,4 @@
-"""Dead letters of the source: each can be sent again as it was, and is there once, whatever a replay finds at its offset."""
+"""Dead letters of the source: each can be sent again as it was, and is there once, whatever a replay finds."""
 
 from __future__ import annotations
 
@@ -89,7 +89,8 @@ def test_each_of_many_letters_has_the_headers_of_its_own_record(tmp_path: Path, 
     topic = Topic(2)
     for number in range(40):
         value = b"{broken}" if number % 3 == 0 else b'{"id": %d}' % number
-        topic.send([value], number % 2, key=b"%d" % number, headers=[("number", b"%d" % number)] if number % 4 else None)
+        headers = [("number", b"%d" % number)] if number % 4 else None
+        topic.send([value], number % 2, key=b"%d" % number, headers=headers)
     LetterQuery(topic, tmp_path, includeHeaders=include, minPartitions="7").values()
     found = {letter["key"]: letter["headers"] for letter in letters(tmp_path)}
     numbers = [(b"%d" % number, [("number", b"%d" % number)] if number % 4 else None) for number in range(0, 40, 3)]
@@ -126,6 +127,19 @@ def test_headers_are_waited_for_when_the_broker_is_away_while_they_are_read(tmp_
 def signal_broker(topic: Topic, number: signal.Signals) -> None:
     for child in topic.server.children:
         os.killpg(child.pid, number)
+
+
+def test_a_letter_has_what_the_rows_leave_out(tmp_path: Path) -> None:
+    topic = Topic(1)
+    (sent,) = topic.send([b"{broken}"], key=b"order-7", headers=SEVERAL)
+    topic.send([b'{"id": 1}'])
+    query = LetterQuery(topic, tmp_path)
+    query.schema = pa.schema([query.schema.field("value")])
+    assert query.next() == [{"value": {"id": 1}}]
+    (letter,) = letters(tmp_path)
+    assert (letter["key"], letter["headers"]) == (b"order-7", as_sent(SEVERAL))
+    assert letter["timestamp"] == sent["timestamp"]
+    assert json.loads(letter["position"]) == {"topic": topic.name, "partition": 0, "offset": 0}
 
 
 def test_rows_beside_letters_keep_their_headers(tmp_path: Path) -> None:
