@@ -86,7 +86,7 @@ def test_a_bad_record_becomes_a_dead_letter(tmp_path: Path) -> None:
     (letter,) = letters(tmp_path)
     assert list(letter) == DEAD_LETTERS.names
     assert (letter["source"], letter["position"]) == ("connectors.toy", '{"at":1,"file":"one"}')
-    assert (letter["error_class"], letter["record"]) == ("Poison", b"rotten")
+    assert (letter["error_class"], letter["record"]) == ("JSONDecodeError", b"rotten")
     assert letter["error"]
     assert letter["at"].tzinfo is not None
 

@@ -147,6 +147,9 @@ class SourceLetters:
             letters = _without(letters, known)
         if letters.count and not self.storage.put_if_absent(f"{name}.parquet", letters.content()):
             rest = _without(letters, self._known(f"{name}.parquet"))
+            if rest.count:  # what other replays have found is in files whose names go on
+                others = [other for other in self.storage.names() if other.startswith(f"{name}-")]
+                rest = _without(rest, set().union(*map(self._known, others)))
             if rest.count:
                 own = digest(*sorted(key.hex() for key in _keys(rest.content())))
                 self.storage.put_if_absent(f"{name}-{own}.parquet", rest.content())

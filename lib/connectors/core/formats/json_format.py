@@ -63,7 +63,7 @@ class JsonFormat(Format):
         decoded = self._objects(records.take(pa.array(keep)))
         bad = [replace(one, index=int(keep[one.index])) for one in decoded.bad]
         for index in np.flatnonzero(wrong).tolist():
-            bad.append(BadRecord(index, _why_no_object(records[index].as_py())))
+            bad.append(_no_object(index, records[index].as_py()))
         places = np.cumsum(~wrong) - 1
         values = decoded.values.take(pa.array(places, mask=wrong))
         return Decoded(values, sorted(bad, key=lambda one: one.index))
@@ -164,6 +164,16 @@ def _why_no_object(record: bytes) -> str:
     except ValueError as error:
         return str(error)
     return "" if len(text) > 1 and text[0] == "{" and text[-1] == "}" else "not a JSON object"
+
+
+def _no_object(index: int, record: bytes) -> BadRecord:
+    """A record that :func:`_why_no_object` refuses, with the class of the error that a parser raises for it."""
+    kind = "ValueError"  # JSON, but no object
+    try:
+        parsed(text_of(record))
+    except ValueError as error:
+        kind = type(error).__name__
+    return BadRecord(index, _why_no_object(record), kind)
 
 
 def _row(error: Exception) -> int | None:

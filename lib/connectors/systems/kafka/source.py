@@ -27,6 +27,7 @@ from ...core import (
 from ...core.emitting import FormatEmitter
 from ...core.formats import check_format, format_options, value_type
 from ...core.options import Values
+from ...core.retry import Retry
 from ...core.state import digest
 from .cluster import Cluster
 from .enumerator import KafkaEnumerator
@@ -192,12 +193,17 @@ class KafkaSource(Source):
         offsets = records.column("offset").to_pylist()
         if not isinstance(split, Range) or not offsets:
             return [None] * len(offsets)
+        between = replace(split, first=offsets[0], end=offsets[-1] + 1)
+        headers = Retry.of(self.values).call(lambda: self._headers_by_offset(between))
+        return [headers.get(offset) for offset in offsets]
+
+    def _headers_by_offset(self, split: Range) -> dict[int, Any]:
         found: dict[int, Any] = {}
         reader = KafkaReader(self.config(), ("offset", "headers"), False, self.values["kafkaConsumer.pollTimeoutMs"])
         with contextlib.closing(reader):
-            for batch in reader.read(replace(split, first=offsets[0], end=offsets[-1] + 1)):
+            for batch in reader.read(split):
                 found.update(zip(batch.column("offset").to_pylist(), batch.column("headers").to_pylist(), strict=True))
-        return [found.get(offset) for offset in offsets]
+        return found
 
     def _decodes(self) -> bool:
         return (self.values["key.format"], self.values["value.format"]) != ("bytes", "bytes")
