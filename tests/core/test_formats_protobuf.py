@@ -12,11 +12,13 @@ from google.protobuf import descriptor_pb2, duration_pb2, timestamp_pb2
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connectors.core import Misconfigured
+from connectors.core import Misconfigured, Transient
 from connectors.core.formats import ProtobufFormat, Settings, check_format, format_options, value_type
 from connectors.core.formats.protobuf_format import without_indexes, written_indexes
 from connectors.testing.servers import SchemaRegistry
+from connectors.testing.servers.base import free_ports
 
+from ..machine_bucket import MachineBucket, machine_bucket  # noqa: F401 - a fixture
 from .columns import same, values
 
 Proto = descriptor_pb2.FieldDescriptorProto
@@ -237,6 +239,48 @@ WRONG = {
 def test_a_wrong_descriptor_is_said(options: dict[str, str], wrong: dict[str, str], text: str) -> None:
     with pytest.raises(Misconfigured, match=text):
         value_type(format_options("bytes").parse("connectors.toy", {**options, **wrong}, check_format))
+
+
+def test_a_descriptor_may_be_in_an_object_store(machine_bucket: MachineBucket, options: dict[str, str]) -> None:  # noqa: F811
+    columns = made(options).kind
+    for key in ("shop.desc", "deep/in/shop.desc"):
+        machine_bucket.client.put_object(Bucket=machine_bucket.name, Key=key, Body=described())
+        assert made({**options, "value.descriptorFile": f"{machine_bucket.url}/{key}"}).kind == columns
+
+
+@pytest.mark.parametrize(
+    ("location", "text"),
+    [("{}/shop.desc", "no such object"), ("{}-else/shop.desc", "names a bucket that is not there")],
+)
+def test_a_descriptor_that_an_object_store_lacks_is_said(
+    machine_bucket: MachineBucket,  # noqa: F811
+    options: dict[str, str],
+    location: str,
+    text: str,
+) -> None:
+    with pytest.raises(Misconfigured, match=text) as caught:
+        made({**options, "value.descriptorFile": location.format(machine_bucket.url)})
+    assert [problem.option for problem in caught.value.problems] == ["value.descriptorFile"]
+
+
+def test_an_outage_of_the_store_of_a_descriptor_is_no_mistake_of_the_user(
+    machine_bucket: MachineBucket,  # noqa: F811
+    options: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_ports(1)[0]}")
+    with pytest.raises(Transient):
+        made({**options, "value.descriptorFile": f"{machine_bucket.url}/shop.desc"})
+
+
+@pytest.mark.parametrize("spelling", ["{}", "file:{}", "file://{}", "{name}", "./{name}"])
+def test_a_local_descriptor_is_spelled_as_any_location(
+    options: dict[str, str], monkeypatch: pytest.MonkeyPatch, spelling: str
+) -> None:
+    path = Path(options["value.descriptorFile"])
+    monkeypatch.chdir(path.parent)
+    columns = made(options).kind
+    assert made({**options, "value.descriptorFile": spelling.format(path, name=path.name)}).kind == columns
 
 
 def test_protobuf_without_a_descriptor_is_said_at_once(tmp_path: Path) -> None:

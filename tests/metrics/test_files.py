@@ -10,12 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from botocore.exceptions import ConnectTimeoutError
 
 from connectors.core import metrics
 from connectors.core.errors import Transient
 from connectors.core.metrics import Component, Meter, Place, counted
 from connectors.core.retry import Retry
 from connectors.metrics import table
+from connectors.storage import s3
+
+from ..machine_bucket import MachineBucket, machine_bucket  # noqa: F401 - a fixture
 
 SOURCE = Component("source", "lines", "abc")
 
@@ -221,3 +225,78 @@ def test_the_file_is_plain_json(root: Path) -> None:
     record: dict[str, Any] = json.loads(file.read_text())
     assert file.name == "source.lines.abc.0.json"
     assert (record["batch"], record["now"]) == (3, {"p": {"rows": 2}})
+
+
+def test_a_folder_may_be_a_location_of_files(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(metrics.FOLDER, f"file:{root}")
+    attempt(0, 3)
+    assert [file.relative_to(root) for file in root.rglob("*.json")] == [Path("q/source.lines.abc.0.json")]
+    assert total() == 3
+
+
+def test_only_this_user_may_read_the_folder(root: Path) -> None:
+    attempt(0, 1)
+    assert root.stat().st_mode & 0o777 == 0o700
+
+
+class TestObjectStore:
+    """Metrics in a folder of S3, with the machine's own credentials."""
+
+    @pytest.fixture
+    def bucket(self, machine_bucket: MachineBucket, monkeypatch: pytest.MonkeyPatch) -> MachineBucket:  # noqa: F811
+        monkeypatch.setenv(metrics.FOLDER, f"{machine_bucket.url}/metrics")
+        return machine_bucket
+
+    def test_batches_and_replays_add_up(self, bucket: MachineBucket) -> None:
+        for batch in (0, 0, 1, 1, 2):
+            for index in range(2):
+                attempt(batch, 10, index=index, partition=str(index), retries=1)
+        assert bucket.keys() == {f"metrics/q/source.lines.abc.{index}.json" for index in range(2)}
+        assert total() == 60
+        assert table("q")[["rows", "retries"]].sum().tolist() == [60, 10]
+
+    def test_a_further_batch_takes_two_requests(self, bucket: MachineBucket) -> None:
+        attempt(0, 1)
+        requests: list[str] = []
+        client = s3._client("{}", os.getpid())
+        client.meta.events.register("before-send.s3", lambda event_name, **_: requests.append(event_name))
+        attempt(1, 1)
+        assert requests == ["before-send.s3.GetObject", "before-send.s3.PutObject"]
+
+    def test_old_queries_are_removed_when_another_begins_and_nothing_else(
+        self, bucket: MachineBucket, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        attempt(0, 1, query="old")
+        bucket.client.put_object(Bucket=bucket.name, Key="metrics/photos/beach.jpg", Body=b"")
+        attempt(0, 1, query="other")
+        assert {"metrics/old/source.lines.abc.0.json", "metrics/photos/beach.jpg"} < bucket.keys()
+        monkeypatch.setattr(metrics, "KEPT_SECONDS", -60.0)
+        attempt(0, 1, query="new")
+        assert bucket.keys() == {"metrics/photos/beach.jpg", "metrics/new/source.lines.abc.0.json"}
+
+    def test_a_bucket_that_is_missing_is_one_warning_and_no_error(
+        self, bucket: MachineBucket, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setenv(metrics.FOLDER, f"{bucket.url}-else/metrics")
+        for batch in range(3):
+            attempt(batch, 1)
+        assert table("q").empty
+        (warning,) = caplog.records
+        assert "names a bucket that is not there" in warning.getMessage()
+
+    def test_an_outage_of_a_moment_does_not_begin_the_counts_anew(
+        self, bucket: MachineBucket, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        attempt(0, 10)
+        events = s3._client("{}", os.getpid()).meta.events
+
+        def fail(**_: Any) -> None:
+            raise ConnectTimeoutError(endpoint_url=bucket.url)
+
+        events.register("before-send.s3.GetObject", fail)
+        attempt(1, 10)
+        assert table("q").empty
+        events.unregister("before-send.s3.GetObject", fail)
+        assert "S3 cannot be reached" in caplog.text
+        attempt(2, 10)
+        assert total() == 20

@@ -2,6 +2,7 @@
 
     $CONNECTORS_METRICS/<query>/<kind>.<name>.<id>.<index>.json
 
+The folder is a local or mounted one, or one in an object store (``s3://…``), with the credentials of the machine.
 One file per query, component and task index, replaced as a whole at the end of each task. It holds the numbers of the
 newest batch (``now``) apart from the totals of all batches before it (``before``): a batch that is tried or replayed once
 more does not count twice, and the files do not grow in number. A query without metrics runs as well as one with them:
@@ -18,15 +19,16 @@ import re
 import tempfile
 import threading
 import time
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import quote
 
 import pyarrow as pa
 
+from ..storage.base import Item, Storage
+from ..storage.location import is_local, local_path, storage_of, without_user
 from .retry import counted_retries
 
 Numbers = dict[str, float]
@@ -47,16 +49,21 @@ _log = logging.getLogger("connectors.metrics")
 _warned: set[str] = set()
 
 
-def folder() -> Path | None:
+def folder() -> str | None:
     """Where the files are: ``$CONNECTORS_METRICS``, else a folder of this user among the temporary files.
 
     ``None`` when it is ``off``. Executors on other machines need a folder that all of them and the driver share.
     """
     named = os.environ.get(FOLDER)
     if named:
-        return None if named.lower() == "off" else Path(named)
+        return None if named.lower() == "off" else named
     user = os.getuid() if hasattr(os, "getuid") else "user"
-    return Path(tempfile.gettempdir()) / f"connectors-metrics-{user}"
+    return f"{tempfile.gettempdir()}/connectors-metrics-{user}"
+
+
+@lru_cache(maxsize=8)
+def _storage(location: str) -> Storage:
+    return storage_of(location)
 
 
 @dataclass(frozen=True)
@@ -78,10 +85,11 @@ class Place:
     index: int = 0
     run: str = ""
 
-    def file(self, root: Path) -> Path:
+    def file(self) -> str:
+        """The name of its file."""
         one = self.component
         parts = [_plain(part)[:70] for part in (one.kind, one.name, one.id)]
-        return root / _plain(self.query) / ".".join([*parts, "commit" if self.index < 0 else str(self.index), "json"])
+        return f"{_plain(self.query)}/{'.'.join([*parts, 'commit' if self.index < 0 else str(self.index), 'json'])}"
 
 
 class Meter:
@@ -146,12 +154,12 @@ class Meter:
         if self.place is None or root is None or not (self.rows or self.events or self.state):
             return
         try:
-            file = self.place.file(root)
-            _make_room(root, file.parent)
-            record = joined(_read(file), self.place, self.rows, self.events, self.state)
-            growing = file.with_name(f".{uuid.uuid4().hex}")
-            growing.write_text(json.dumps(record, separators=(",", ":")))
-            growing.replace(file)
+            storage, name = _storage(root), self.place.file()
+            old = _read(storage, name)
+            if old is None:
+                _make_room(root, storage, _plain(self.place.query))
+            record = joined(old, self.place, self.rows, self.events, self.state)
+            storage.replace(name, json.dumps(record, separators=(",", ":")).encode())
         except Exception as refused:
             _warn_once(root, refused)
 
@@ -176,16 +184,23 @@ def joined(old: Mapping[str, Any] | None, place: Place, rows: Counts, events: Co
     return {**file, "v": _VERSION, **about, **begun, "index": place.index}
 
 
-def counted(query: str, root: Path | None = None) -> list[dict[str, Any]]:
+def counted(query: str) -> list[dict[str, Any]]:
     """The files of ``query``, each with its ``totals``; empty if there are none. A file that cannot be read is left out."""
-    root = root or folder()
-    if root is None:
+    root = folder()
+    try:
+        files = _records(_storage(root), _plain(query)) if root else []
+    except Exception as refused:
+        _warn_once(str(root), refused)
         return []
-    own = root / _plain(query)
-    files = [file for file in (_read(own / name) for name in _names(own)) if file]
     for file in files:
         file["totals"] = _add(_add({}, file["before"]), {} if _is_replaced(file, files) else file["now"])
     return files
+
+
+def _records(storage: Storage, own: str) -> list[dict[str, Any]]:
+    """What the files of a query hold, by their names."""
+    records = (_read(storage, f"{own}/{name}") for name in sorted(storage.names(own)))
+    return [record for record in records if record]
 
 
 def _is_replaced(file: Mapping[str, Any], files: Sequence[Mapping[str, Any]]) -> bool:
@@ -199,20 +214,14 @@ def _is_replaced(file: Mapping[str, Any], files: Sequence[Mapping[str, Any]]) ->
     )
 
 
-def _names(own: Path) -> list[str]:
-    with contextlib.suppress(OSError):
-        return sorted(name for name in os.listdir(own) if not name.startswith("."))
-    return []
-
-
 def _plain(text: str) -> str:
     """``text`` as a file name."""
     return quote(text, safe="").replace(".", "%2E")
 
 
-def _read(file: Path) -> dict[str, Any] | None:
+def _read(storage: Storage, name: str) -> dict[str, Any] | None:
     with contextlib.suppress(OSError, ValueError):
-        record = json.loads(file.read_bytes())
+        record = json.loads(storage.read(name))
         if isinstance(record, dict) and record.get("v") == _VERSION:
             return record
     return None
@@ -241,35 +250,34 @@ def _few(counts: Counts) -> Counts:
     return counts
 
 
-def _make_room(root: Path, own: Path) -> None:
+def _make_room(root: str, storage: Storage, own: str) -> None:
     """Makes the folder of a query. A new one is the moment to remove those of queries that are long over."""
-    if own.is_dir():
+    if storage.item(own) is not None:
         return
-    root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    own.mkdir(exist_ok=True)
-    with os.scandir(root) as found:
-        old = [entry.path for entry in found if entry.is_dir(follow_symlinks=False) and _is_old(entry)]
-    for query in old:
-        _remove(Path(query))
+    if is_local(root):
+        local_path(root).mkdir(mode=0o700, parents=True, exist_ok=True)
+    storage.make_folder(own)
+    for query in [item.name for item in storage.items() if item.is_folder and _is_old(storage, item)]:
+        _remove(storage, query)
 
 
-def _is_old(entry: os.DirEntry[str]) -> bool:
-    with contextlib.suppress(FileNotFoundError):
-        return time.time() - entry.stat().st_mtime > KEPT_SECONDS
-    return False
+def _is_old(storage: Storage, query: Item) -> bool:
+    """True if nothing was written to a query's folder for long; in an object store its newest file tells when."""
+    changed = query.changed or max((item.changed for item in storage.items(query.name)), default=0)
+    return 0 < changed < (time.time() - KEPT_SECONDS) * 1e9
 
 
-def _remove(query: Path) -> None:
+def _remove(storage: Storage, query: str) -> None:
     """Removes a query's folder, unless it holds anything else: the user may have named a folder that has more in it."""
-    files = list(query.iterdir())
-    if all(_OURS.fullmatch(file.name) for file in files):
-        with contextlib.suppress(OSError):  # another process removes it as well
-            for file in files:
-                file.unlink()
-            query.rmdir()
+    items = storage.items(query)
+    if all(_OURS.fullmatch(item.name) for item in items):
+        for item in items:
+            storage.delete(f"{query}/{item.name}")
+        storage.prune(query, "")
 
 
-def _warn_once(root: Path, refused: Exception) -> None:
-    if str(root) not in _warned:
-        _warned.add(str(root))
-        _log.warning("no metrics: %s cannot be written (%s). Name another folder by %s", root, refused, FOLDER)
+def _warn_once(root: str, refused: Exception) -> None:
+    if root not in _warned:
+        _warned.add(root)
+        text = "no metrics: %s cannot be read or written (%s). Name another folder by %s"
+        _log.warning(text, without_user(root), refused, FOLDER)

@@ -10,9 +10,10 @@
 
 The numbers are written by a query's own processes into small files below ``$CONNECTORS_METRICS`` (by default a folder among
 the temporary files of this machine; ``off`` for none). Where executors run on other machines, name a folder that they share
-with the driver, such as a volume, in the environment of both: in the cluster's environment variables, or by
-``spark.executorEnv.CONNECTORS_METRICS``. Positions and lag travel with the query's progress and need no folder. What runs
-inside ``foreachBatch`` on Spark Connect is counted by its commits alone.
+with the driver, such as a volume or ``s3://…``, in the environment of both: in the cluster's environment variables, or by
+``spark.executorEnv.CONNECTORS_METRICS``. An object store is reached with the machine's own credentials; each task sends it
+two requests. Positions and lag travel with the query's progress and need no folder. What runs inside ``foreachBatch`` on
+Spark Connect is counted by its commits alone.
 """
 
 from __future__ import annotations

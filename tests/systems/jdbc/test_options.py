@@ -35,6 +35,8 @@ BASE = {"url": "jdbc:postgresql://db:5433/shop", "dbtable": "orders"}
         ("sqlite:///relative.db", Address("sqlite", "relative.db")),
         ("sqlite:////absolute.db", Address("sqlite", "/absolute.db")),
         ("jdbc:sqlite:/absolute.db", Address("sqlite", "/absolute.db")),
+        ("jdbc:sqlite:file:/absolute.db", Address("sqlite", "/absolute.db")),
+        ("jdbc:sqlite:./relative.db", Address("sqlite", "./relative.db")),
         ("duckdb:///my%20file.duckdb", Address("duckdb", "my file.duckdb")),
         ("jdbc:duckdb:/absolute.duckdb", Address("duckdb", "/absolute.duckdb")),
     ],
@@ -57,6 +59,8 @@ def test_urls_of_both_kinds(url: str, expected: Address) -> None:
         ("jdbc:postgresql://db/shop?targetServerType=primary", "targetservertype, which is not supported"),
         ("sqlite://", "must name a file"),
         ("jdbc:sqlite::memory:", "must name a file"),
+        ("jdbc:sqlite:s3://bucket/x.db", "must name a local or mounted file"),
+        ("duckdb:///s3://bucket/x.duckdb", "must name a local or mounted file"),
     ],
 )
 def test_urls_that_are_refused_say_why(url: str, said: str) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from ...storage.location import is_local, local_path, storage_of, without_user
 from ..errors import Misconfigured, Problem
 from .base import Decoded, Format, Settings, fields_of, one_by_one
 from .protobuf_schema import Message, is_map
@@ -71,18 +71,31 @@ class ProtobufFormat(Format):
 
 
 def protobuf_message(settings: Settings, side: str = "value") -> Message:
-    """The message that the options name. Raises :class:`Misconfigured` when there is none."""
+    """The message that the options name. Raises :class:`Misconfigured` when there is none, :class:`Transient` in an outage."""
     file, name = settings.descriptor_file, settings.message_name
     if file is None or name is None:
         missing = f"{side}.descriptorFile" if file is None else f"{side}.messageName"
         text = "missing; protobuf needs a descriptor set and a message of it."
         raise Misconfigured("connectors", [Problem(missing, text)])
     try:
-        return Message(Path(file.removeprefix("file:")).read_bytes(), name)
+        return Message(_content(file), name)
+    except Misconfigured as wrong:
+        text = " ".join(f"{problem.option} {problem.text}" for problem in wrong.problems)
+        raise Misconfigured("connectors", [_unread(side, file, text)]) from None
     except OSError as wrong:
-        raise Misconfigured("connectors", [Problem(f"{side}.descriptorFile", f"cannot be read: {wrong}.")]) from None
+        raise Misconfigured("connectors", [_unread(side, file, f"{wrong}.")]) from None
     except ValueError as wrong:
         raise Misconfigured("connectors", [Problem(f"{side}.messageName", f"{file}: {wrong}.")]) from None
+
+
+def _content(file: str) -> bytes:
+    """The descriptor set, from wherever a storage is; an object store is asked with the machine's own credentials."""
+    folder, _, name = str(local_path(file).absolute() if is_local(file) else file).rpartition("/")
+    return storage_of(folder or "/").read(name)
+
+
+def _unread(side: str, file: str, why: str) -> Problem:
+    return Problem(f"{side}.descriptorFile", f'"{without_user(file)}" cannot be read: {why}')
 
 
 _WIDER = {

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from ...core import REQUIRED, Batch, Committable, Misconfigured, Options, Problem, Text
 from ...core.options import Duration, Values
 from ...core.rejects import Rejects
+from ...storage.location import is_local, without_user
 from ..files import FilesSink
 from ..files.writer import FilesWriter
 from .source import FileStreamSource
@@ -59,8 +60,9 @@ class FileStreamSink(FilesSink):
 
     @classmethod
     def check(cls, values: Values) -> Iterator[Problem]:
-        if "://" in values["path"] and not values["path"].startswith("file:"):
-            yield Problem("path", f'must be a local or mounted folder; got "{values["path"]}".')
+        if not is_local(values["path"]):
+            shown = without_user(values["path"])
+            yield Problem("path", f'must be a local or mounted folder; got "{shown}". Elsewhere, take connectors.files.')
 
     def stage_frame(self, frame: DataFrame, batch: Batch) -> list[Committable] | None:
         self._must_have_value([f"{name} {kind}" for name, kind in frame.dtypes])

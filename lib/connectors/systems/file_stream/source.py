@@ -31,6 +31,7 @@ from ...core.emitting import FormatEmitter
 from ...core.formats import check_format, format_options, value_type
 from ...core.options import Values
 from ...core.sharing import fair_shares
+from ...storage.location import is_local, local_path, without_user
 from .lines import first_line_end, last_line_end, read_lines
 from .sample import first_lines
 from .tail import Followed, Head, Seen, holds, is_rotated, listing, locate, look, mark_of, opened
@@ -77,13 +78,15 @@ class FileStreamSource(Source):
 
     def __init__(self, values: Values, *, streaming: bool = False) -> None:
         super().__init__(values, streaming=streaming)
-        kind = value_type(values, sample=lambda count: first_lines(_plain_path(values["path"]), count))
+        kind = value_type(values, sample=lambda count: first_lines(str(local_path(values["path"])), count))
         self.schema = f"filename string, position long, value {kind}"
 
     @classmethod
     def check(cls, values: Values) -> Iterator[Problem]:
-        if "://" in values["path"] and not values["path"].startswith("file://"):
-            yield Problem("path", f'must be a local or mounted path or glob; got "{values["path"]}".')
+        if not is_local(values["path"]):
+            shown = without_user(values["path"])
+            text = f'must be a local or mounted path or glob: files that grow are followed by their inodes. Got "{shown}".'
+            yield Problem("path", text)
         yield from check_format(values)
 
     def parallelism(self) -> int:
@@ -99,15 +102,11 @@ class FileStreamSource(Source):
         return FormatEmitter("connectors.file_stream", self.values, schema, ("filename", "position"))
 
 
-def _plain_path(path: str) -> str:
-    return path.removeprefix("file://").removeprefix("file:")
-
-
 class FileStreamEnumerator(SplitEnumerator[Lines]):
     """The position is ``{"files": {number: file}, "next": number}``; a file keeps its number when it is renamed."""
 
     def __init__(self, source: FileStreamSource) -> None:
-        self.pattern = os.path.abspath(_plain_path(source.values["path"]))
+        self.pattern = os.path.abspath(local_path(source.values["path"]))
         self.fail = source.values["failOnDataLoss"]
         self._checked: dict[str, Seen] = {}
 

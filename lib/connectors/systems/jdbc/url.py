@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from ...storage.location import is_local
+
 NETWORK: Final = {"postgresql": 5432, "mariadb": 3306}
 """Databases behind a port, and the port they usually have."""
 FILES: Final = ("sqlite", "duckdb")
@@ -77,7 +79,10 @@ def _file(dialect: str, rest: str, jdbc: bool) -> str:
         raise ValueError(f"has parameters ({named}); a {dialect} file takes none.")
     if path.startswith("//") and not jdbc:  # sqlite:///relative, sqlite:////absolute
         path = path[3:]
-    path = unquote(path).removeprefix("file:")
+    path = unquote(path)
+    if not is_local(path):
+        raise ValueError(f"must name a local or mounted file: no driver opens a {dialect} file in an object store.")
+    path = path.removeprefix("file:")  # and otherwise as it is spelled: the sink id is derived from it
     if path in ("", ":memory:"):
         raise ValueError(f"must name a file: tasks and driver are processes of their own, and share no {dialect} in memory.")
     return path

@@ -1,0 +1,39 @@
+"""Where files that grow may be: on a local or mounted file system, since they are followed by their inodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from connectors.core import Misconfigured
+from connectors.core.planning import INITIAL, Planner
+from connectors.systems.file_stream import FileStreamSink, FileStreamSource
+
+from .following import append
+
+ELSEWHERE = ["s3://bucket/logs/*.log", "hdfs://host/logs", "abfss://container@account/logs", "dbfs:/logs/a.log"]
+
+
+@pytest.mark.parametrize("kind", [FileStreamSource, FileStreamSink])
+@pytest.mark.parametrize("path", ELSEWHERE)
+def test_a_location_without_a_local_path_is_one_problem(
+    kind: type[FileStreamSource] | type[FileStreamSink], path: str
+) -> None:
+    with pytest.raises(Misconfigured, match="must be a local or mounted") as caught:
+        kind.of({"path": path})
+    assert [problem.option for problem in caught.value.problems] == ["path"]
+
+
+def test_a_password_in_a_location_is_not_shown() -> None:
+    with pytest.raises(Misconfigured) as caught:
+        FileStreamSource.of({"path": "sftp://me:geheim@host/a.log"})
+    assert "geheim" not in str(caught.value)
+
+
+@pytest.mark.parametrize("spelling", ["{}/*.log", "file:{}/*.log", "file://{}/*.log", "{}//a.log"])
+def test_each_spelling_of_a_local_path_finds_the_same_files(tmp_path: Path, spelling: str) -> None:
+    append(tmp_path / "a.log", "line\n")
+    planner = Planner(FileStreamSource.of({"path": spelling.format(tmp_path)}, streaming=True))
+    files = planner.latest(INITIAL)["at"]["files"]
+    assert [file["path"] for file in files.values()] == [str(tmp_path / "a.log")]
