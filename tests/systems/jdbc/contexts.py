@@ -23,6 +23,7 @@ from tests.servers import optional, required
 class DatabaseContext(SinkContext):
     """A table of its own in some database. ``extra`` are more options, ``body`` its columns."""
 
+    most_leftovers = 4
     sink = JdbcSink
     body: ClassVar[str] = "id BIGINT, name VARCHAR(100)"
     extra: ClassVar[dict[str, str]] = {}
