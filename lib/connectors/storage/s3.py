@@ -193,7 +193,7 @@ class S3Storage(Storage):
                 yield f"{under}/{below}" if under else below, listed["Size"]
 
     def touched(self, folder: str) -> dict[str, float]:
-        prefix = f"{self._prefix}{folder}/"
+        prefix = f"{self._prefix}{folder}/" if folder else self._prefix
         newest: dict[str, float] = {}
         for listed in self.bucket.keys(prefix):
             name = listed["Key"].removeprefix(prefix).split("/")[0]
