@@ -39,7 +39,6 @@ SINKS: list[tuple[type[SinkContext], str]] = [
     (broken.CommitsInTwoSteps, "test_a_zombie_that_finishes_late_changes_nothing"),
     (broken.ChecksAndThenCommits, "test_of_two_runs_of_one_query_at_the_same_time_one_wins"),
     (broken.SweepsTheStagesOfOthers, "test_two_queries_write_to_one_target_at_the_same_time"),
-    (broken.SharesOneLedger, "test_two_queries_write_to_one_target_at_the_same_time"),
     (broken.KeepsTheStagesOfFailedStarts, "test_a_batch_that_fails_at_every_start_leaves_a_bounded_stage"),
     (broken.PublishesTwice, "test_a_commit_that_raises_is_carried_through_or_repeated"),
     (broken.UndoesWhatIsPublished, "test_what_is_published_stays_when_the_commit_raises_after_it"),

@@ -83,7 +83,8 @@ def as_frame(rows: Iterable[Row]) -> pd.DataFrame:
     import pandas as pd
 
     frame = pd.DataFrame(list(rows), columns=list(COLUMNS), dtype=object)  # whole numbers beside nulls stay whole
-    frame["last_commit"] = pd.to_datetime(frame["last_commit"].astype("Float64"), unit="s", utc=True)
+    # Not pandas' own Float64: what it holds in the place of a null is any number, and may overflow.
+    frame["last_commit"] = pd.to_datetime(frame["last_commit"].astype("float64"), unit="s", utc=True)
     return frame.astype(COLUMNS)
 
 

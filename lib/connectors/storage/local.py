@@ -243,7 +243,7 @@ class LocalStorage(Storage):
         """Makes ``folder`` and those above it; what is made is durable."""
         missing = []
         while not folder.is_dir():
-            if folder.exists():
+            if folder.exists() and not folder.is_dir():  # it may have been made in this very moment
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
             missing.append(folder)
             folder = folder.parent
