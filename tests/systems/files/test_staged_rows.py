@@ -39,12 +39,12 @@ def meddling(monkeypatch: pytest.MonkeyPatch, meddle: Callable[[Path], None]) ->
     monkeypatch.setattr(native, "committed_files", look)
 
 
-@pytest.mark.parametrize("bytes_of_the_driver", [0, staged_rows._DRIVER_BYTES], ids=["counted by a job", "by the driver"])
+@pytest.mark.parametrize("bytes_of_the_driver", [0, staged_rows._LOCAL_BYTES], ids=["counted by a job", "by the driver"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_rows_of_every_format_are_counted(
     spark: Any, tmp_path: Path, kind: str, bytes_of_the_driver: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staged_rows, "_DRIVER_BYTES", bytes_of_the_driver)
+    monkeypatch.setattr(staged_rows, "_LOCAL_BYTES", bytes_of_the_driver)
     columns = [AWKWARD] if kind == "text" else ["id", AWKWARD, "CAST(NULL AS string) AS nothing"]
     codec = {} if kind in ("parquet", "orc") else {"compression": "gzip"}
     write(spark.range(0, 90, 1, 3).selectExpr(*columns), sink(tmp_path, fileFormat=kind, **codec))

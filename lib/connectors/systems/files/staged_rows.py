@@ -12,9 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from posixpath import basename, dirname
 from typing import TYPE_CHECKING, Any, Final
 
-import pyarrow as pa
+import numpy as np
 
 from ...core.folder import SinkFolder
+from ...storage.local import LocalStorage
 from .reading import unpacked
 
 if TYPE_CHECKING:
@@ -22,9 +23,11 @@ if TYPE_CHECKING:
 
 _READERS: Final = 8
 """So many footers are read at a time."""
-_DRIVER_BYTES: Final = 32 << 20
-"""Up to so many bytes of text are counted by the driver itself, which is faster than a job."""
+_LOCAL_BYTES: Final = 1 << 30
+_REMOTE_BYTES: Final = 32 << 20
+"""Up to so many bytes of text are counted by the driver itself: its disk has just seen them, or a job would take longer."""
 _MARK: Final = "_committed_"
+_LINE_END: Final = ord("\n")
 
 
 def committed_files(folder: SinkFolder, stage: str) -> dict[str, int]:
@@ -64,7 +67,8 @@ def observed_line_ends(frame: DataFrame, kind: str, folders: Sequence[str]) -> t
 
 def rows_of(folder: SinkFolder, files: Mapping[str, int], kind: str, spark: SparkSession) -> int:
     """The rows of ``files``, by their footers, or by their lines."""
-    if kind not in ("parquet", "orc") and sum(files.values()) > _DRIVER_BYTES:
+    most = _LOCAL_BYTES if isinstance(folder.storage, LocalStorage) else _REMOTE_BYTES
+    if kind not in ("parquet", "orc") and sum(files.values()) > most:
         urls = [folder.storage.spark_url(name) for name in files]
         reader = spark.read.options(**folder.storage.spark_options()).option("lineSep", "\n")
         return reader.text(urls).count()
@@ -88,5 +92,5 @@ def _rows(folder: SinkFolder, name: str, kind: str) -> int:
 def _lines(stream: Any) -> int:
     count = 0
     while block := stream.read(1 << 20):
-        count += (block.to_pybytes() if isinstance(block, pa.Buffer) else block).count(b"\n")
+        count += int(np.count_nonzero(np.frombuffer(block, np.uint8) == _LINE_END))
     return count
