@@ -128,8 +128,8 @@ class SourceLetters:
         """Takes a bad record; ``original`` are its ``key``, ``headers`` and ``timestamp``, where it has them."""
         if self._letters is None:
             self._letters = LetterFile()
-        given = {"source": self.source, "position": position, "error_class": error_class, "error": error, "record": record}
-        self._letters.add({**given, **original})
+        letter = {"source": self.source, "position": position, "error_class": error_class, "error": error, "record": record}
+        self._letters.add({**letter, **original})
         self._places.append(hash(position) & 0xFFFFFFFFFFFFFFFF)
 
     def put(self, split: Split) -> None:

@@ -88,10 +88,10 @@ class FormatEmitter(RecordEmitter):
         originals = {name: records.column(name).to_pylist() for name in _ORIGINAL if name in records.schema.names}
         if self.headers is not None and "headers" not in originals:
             originals["headers"] = list(self.headers(records, split))
-        for number, one in enumerate(bad):
+        for number, record in enumerate(bad):
             where = dumps({name: records.column(name)[number].as_py() for name in self.position})
             original = {name: cells[number] for name, cells in originals.items()}
-            letters.add(where, one.kind, one.error, records.column("value")[number].as_py(), **original)
+            letters.add(where, record.kind, record.error, records.column("value")[number].as_py(), **original)
 
 
 _ORIGINAL = ("key", "headers", "timestamp")

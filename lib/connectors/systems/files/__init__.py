@@ -201,11 +201,11 @@ class FilesSink(Sink):
 
 def check_target(path: str, options: Mapping[str, Any]) -> Iterator[Problem]:
     """What is wrong with a folder that files are to be published in: an object store needs a publication in one step."""
-    problems = list(check_location("path", path, options, sole=True))
-    if not problems and not path.startswith((*S3, HDFS)) and not is_local(path):
+    if is_local(path) or path.startswith((*S3, HDFS)):
+        yield from check_location("path", path, options, sole=True)
+    else:
         text = f"must be a local or mounted folder, s3://… or hdfs://…; got {without_user(path)!r}. Mount it."
-        problems = [Problem("path", text)]
-    yield from problems
+        yield Problem("path", text)
 
 
 def _is_zone(name: str) -> bool:
