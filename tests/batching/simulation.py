@@ -15,7 +15,7 @@ from connectors.batching.limits import Limits
 from connectors.batching.pieces import Chunk, Piece
 from connectors.core import Transient
 from connectors.core.breaker import Breaker, BreakerPolicy
-from connectors.core.retry import Retry
+from connectors.core.retry import Contact, Retry
 
 NEVER = float("inf")
 LIMITS = Limits(records=10, bytes=1000, seconds=5.0, record_bytes=1000, in_flight=3, buffered=30, timeout=60.0)
@@ -49,6 +49,7 @@ class Simulation:
     limits: Limits = LIMITS
     retry: Retry = RETRY
     breaker: BreakerPolicy = NO_BREAKER
+    reached: bool = False
     key: Callable[[Any], Any] | None = None
     size: Callable[[Any], int] = lambda entry: 1
     now: float = 0.0
@@ -60,7 +61,12 @@ class Simulation:
     limits_seen: set[int] = field(default_factory=set)
 
     def run(self, input: Sequence[tuple[float, list[Any]]]) -> Flow:
-        self.flow = flow = Flow(self.limits, self.retry, Breaker(self.breaker, lambda: self.now), lambda: self.now)
+        self.flow = flow = Flow(
+            self.limits,
+            Contact(self.retry, reached=self.reached),
+            Breaker(self.breaker, lambda: self.now),
+            lambda: self.now,
+        )
         self._events: list[tuple[float, int, Request, Answer]] = []
         feeding = self._feed(list(input))
         due = next(feeding)

@@ -9,10 +9,10 @@ import pytest
 
 from connectors.batching import Throttled
 from connectors.core import Fatal, Poison, Transient
-from connectors.core.breaker import BreakerPolicy, CircuitOpen
+from connectors.core.breaker import BreakerPolicy
 from connectors.core.retry import Retry
 
-from .simulation import LIMITS, NEVER, Answer, Simulation
+from .simulation import LIMITS, NEVER, NO_BREAKER, Answer, Simulation
 
 
 def outage() -> Exception:
@@ -175,7 +175,7 @@ def test_the_rate_is_never_below_one_nor_above_its_maximum() -> None:
     assert flow.rate.limit <= flow.rate.most == 30
 
 
-def test_an_open_circuit_fails_a_try_without_a_request_and_lets_one_through_later() -> None:
+def test_an_open_circuit_is_waited_for_and_lets_one_request_through() -> None:
     policy = BreakerPolicy(failures=3, reset_seconds=30.0)
     simulation = Simulation(
         lambda number, entries: Answer(0.0, error=outage) if simulation.now < 3 or number < 3 else Answer(),
@@ -197,9 +197,8 @@ def test_while_one_request_is_on_trial_the_others_wait_and_use_up_no_try() -> No
     simulation = Simulation(
         lambda number, entries: Answer(error=outage) if number < 1 else Answer(), limits, breaker=policy
     )
-    flow = simulation.run([(0.0, list(range(10))), (2.0, list(range(10, 100)))])
+    simulation.run([(0.0, list(range(10))), (2.0, list(range(10, 100)))])
     assert min(simulation.limits_seen) == 20  # there would be room for two
-    assert flow.counts.spared == 1
     assert sorted(simulation.applied) == list(range(100))
 
 
@@ -210,13 +209,66 @@ def test_requests_that_fail_together_are_one_failure_to_the_circuit() -> None:
     assert simulation.now < 10
 
 
-def test_an_open_circuit_at_the_last_try_is_what_the_error_tells() -> None:
+def test_an_open_circuit_uses_up_no_try() -> None:
     policy = BreakerPolicy(failures=3, reset_seconds=300.0)
     simulation = Simulation(lambda number, entries: Answer(error=outage), breaker=policy, retry=Retry(3))
     flow = simulation.run([(0.0, [1])])
-    assert isinstance(flow.error, CircuitOpen)
-    assert "after 3 failures in a row" in str(flow.error)
-    assert len(simulation.sent) == 3
+    assert "refused 4 times; the last answer: away" in str(flow.error)
+    assert simulation.now > 300
+    assert len(simulation.sent) == 4
+
+
+@pytest.mark.parametrize("breaker", [NO_BREAKER, BreakerPolicy(5, 30.0)])
+def test_an_outage_of_five_minutes_is_waited_for(breaker: BreakerPolicy) -> None:
+    simulation = Simulation(
+        lambda number, entries: Answer(error=outage if 2 < simulation.now < 302 else None),
+        retry=Retry(outage_timeout=600.0),
+        breaker=breaker,
+    )
+    flow = simulation.run([(0.0, list(range(20))), (3.0, list(range(20, 100)))])
+    assert flow.error is None
+    assert sorted(simulation.applied) == list(range(100))
+    assert 302 < simulation.now < 400
+
+
+def test_an_outage_is_waited_for_only_so_long_and_the_error_says_since_when() -> None:
+    retry = Retry(outage_timeout=600.0)
+    simulation = Simulation(lambda number, entries: Answer(error=outage), retry=retry, reached=True)
+    text = str(simulation.run([(0.0, list(range(20)))]).error)
+    assert "the last answer: away" in text
+    assert "longer than outageTimeout, 600 s" in text
+    assert 600 <= simulation.now < 700
+
+
+def test_a_target_that_has_never_answered_is_given_up_with_the_tries() -> None:
+    simulation = Simulation(lambda number, entries: Answer(error=outage), retry=Retry(outage_timeout=600.0))
+    assert "refused 6 times" in str(simulation.run([(0.0, [1])]).error)
+    assert simulation.now < 60
+
+
+def test_an_entry_that_is_refused_while_others_are_taken_has_its_tries_and_no_more() -> None:
+    refuse = {5: Throttled("slower")}
+    simulation = Simulation(lambda number, entries: Answer(refuse=refuse.get), retry=Retry(2, outage_timeout=600.0))
+    flow = simulation.run([(0.0, list(range(30)))])
+    assert "refused 3 times" in str(flow.error)
+    assert simulation.refusals[5] == 3
+
+
+def test_after_a_long_outage_entries_have_all_their_tries_again() -> None:
+    """The target is away for five minutes, comes back for one request, and then refuses each request twice."""
+    later: dict[tuple[int, ...], int] = {}
+
+    def answer(number: int, entries: list[int]) -> Answer:
+        if simulation.now < 300 and number:
+            return Answer(error=outage)
+        if simulation.applied[10:]:
+            later[tuple(entries)] = later.get(tuple(entries), 0) + 1
+            return Answer(error=outage if later[tuple(entries)] < 3 else None)
+        return Answer()
+
+    simulation = Simulation(answer, dataclasses.replace(LIMITS, in_flight=1), retry=Retry(2, outage_timeout=600.0))
+    assert simulation.run([(0.0, list(range(40)))]).error is None
+    assert sorted(simulation.applied) == list(range(40))
 
 
 def test_two_of_one_key_are_never_in_two_requests_at_once() -> None:

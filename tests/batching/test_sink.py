@@ -13,7 +13,7 @@ import pytest
 
 from connectors.batching import BatchingWriter, Failure, Throttled
 from connectors.core import Batch, Fatal, Guarantee, Misconfigured, Poison, Transient
-from connectors.core.retry import counted_retries
+from connectors.core.retry import RetryObserver, observed_retries
 from connectors.core.writing import stage
 from connectors.testing import SinkContext, SinkSuite
 
@@ -171,8 +171,15 @@ def test_rows_without_an_entry_and_rows_too_large_are_bad_and_all_others_are_wri
     assert sorted(file.name for file in (tmp_path / "s").iterdir()) == ["1", "2", "4", "7", "8"]
 
 
+class Tries(RetryObserver):
+    count = 0
+
+    def retried(self) -> None:
+        self.count += 1
+
+
 def test_retries_are_counted_where_metrics_look_for_them() -> None:
-    first, told = threading.Event(), []
+    first, observer = threading.Event(), Tries()
 
     def answer(entries: list[int]) -> list[Failure]:
         failing = not first.is_set()
@@ -180,10 +187,10 @@ def test_retries_are_counted_where_metrics_look_for_them() -> None:
         return [(0, Throttled("slower"))] if failing else []
 
     writer = Writer(answer)
-    with counted_retries(lambda: told.append(1)):
+    with observed_retries(observer):
         writer.put(1, 2)
         writer.prepare()
-    assert told == [1]
+    assert observer.count == 1
     closing(writer)
 
 

@@ -164,12 +164,20 @@ def test_an_outage_in_a_split_loses_and_doubles_nothing(source: Numbers) -> None
     assert read(source) == list(range(40))
 
 
-def test_an_outage_that_does_not_end_fails_with_its_place(source: Numbers) -> None:
+def test_an_outage_that_does_not_end_fails_with_its_place() -> None:
+    source = Numbers.of({"outageTimeout": "0s"})
     source.at = 0
     source.faults = {1: [away() for _ in range(20)]}
     with pytest.raises(Transient, match=r"connectors\.numbers, Tens\(number=1\): away"):
         read(source)
     assert len(source.faults[1]) == 14
+
+
+def test_an_outage_outlasts_the_tries_for_as_long_as_the_user_allows() -> None:
+    source = Numbers.of({"outageTimeout": "1min", "retry.maxRetries": "2"})
+    source.at = 0
+    source.faults = {1: [away() for _ in range(20)]}
+    assert read(source) == list(range(40))
 
 
 def test_outages_are_counted_anew_after_progress(source: Numbers, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from connectors.core import Fatal, Misconfigured, Transient
-from connectors.core.retry import RETRY_OPTIONS, Backoff, Retry
+from connectors.core.retry import RETRY_OPTIONS, Backoff, Contact, Retry, RetryObserver, observed_retries
 
 QUICK = Retry(max_retries=3, initial_backoff=0.001, max_backoff=0.004)
 
@@ -88,14 +90,67 @@ def test_a_wait_ends_at_once_when_nobody_waits_any_more() -> None:
     assert time.monotonic() - begun < 20
 
 
+class Events(RetryObserver):
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def retried(self) -> None:
+        self.names.append("retried")
+
+    def waits(self, outage: Transient, since: float, next_try: float) -> None:
+        assert since <= time.time() <= next_try
+        self.names.append(f"waits for {outage.message}")
+
+    def resumed(self) -> None:
+        self.names.append("resumed")
+
+
+def failing(times: int) -> Callable[[], str]:
+    outages = iter(range(times))
+
+    def work() -> str:
+        if next(outages, None) is not None:
+            raise Transient("away")
+        return "here"
+
+    return work
+
+
+PATIENT = replace(QUICK, max_retries=1, outage_timeout=60.0)
+
+
+def test_an_outage_that_outlasts_the_tries_is_waited_for_and_observed() -> None:
+    events = Events()
+    with observed_retries(events):
+        assert PATIENT.call(failing(4)) == "here"
+    waits = ["waits for away", "retried"]
+    assert events.names == ["retried", *waits, *waits, *waits, "resumed"]
+
+
+def test_the_error_at_the_end_of_a_long_outage_says_how_long_it_was() -> None:
+    with pytest.raises(
+        Transient, match=r"away \(\d+ tries since \d\d:\d\d:\d\d UTC, longer than outageTimeout, 0.1 s\)"
+    ):
+        replace(PATIENT, outage_timeout=0.1).call(failing(10**9))
+
+
+def test_a_system_that_has_never_answered_is_given_up_with_the_tries() -> None:
+    contact, calls = Contact(PATIENT), failing(3)
+    with pytest.raises(Transient):
+        contact.call(calls)
+    assert contact.call(calls) == "here"
+    assert contact.call(failing(9)) == "here"
+
+
 def test_retries_are_options() -> None:
     typed = {
         "retry.maxRetries": "7",
         "retry.initialBackoff": "200ms",
         "retry.maxBackoff": "1 min",
         "retry.multiplier": "3",
+        "outageTimeout": "5min",
     }
-    assert Retry.of(RETRY_OPTIONS.parse("connectors.toy", typed)) == Retry(7, 0.2, 60.0, 3)
-    assert Retry.of(RETRY_OPTIONS.parse("connectors.toy", {})) == Retry()
+    assert Retry.of(RETRY_OPTIONS.parse("connectors.toy", typed)) == Retry(7, 0.2, 60.0, 3, 300.0)
+    assert Retry.of(RETRY_OPTIONS.parse("connectors.toy", {})) == Retry(outage_timeout=600.0)
     with pytest.raises(Misconfigured, match="0 or more"):
         RETRY_OPTIONS.parse("connectors.toy", {"retry.maxRetries": "-1"})

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+import connectors
+from connectors import metrics
 from connectors.core import Batch, Transient
 from connectors.core.ledger import FileLedger
 from connectors.spark.foreach_batch import ForeachBatch
 from connectors.systems.buffered import BufferedSink
 from connectors.systems.file_stream import FileStreamSink
+from connectors.systems.jdbc import JdbcSink
 from connectors.systems.sequence import SequenceSource
 from connectors.testing import FailureInjector, same_records
 from connectors.testing.engine import Engine
 from connectors.testing.faults import Action, Point
 from connectors.testing.faulty import faulty_sink, faulty_source
+from connectors.testing.servers import PostgresServer
 
 from .reference_contexts import BufferedContext
 
@@ -60,11 +67,19 @@ def test_an_outage_that_ends_is_not_noticed(run: Run, point: Point) -> None:
     run.expect()
 
 
+@pytest.mark.parametrize("point", [Point.READ_ROW, Point.COMMIT_BEFORE, Point.RECORDED, Point.PUBLISHED])
+def test_an_outage_that_outlasts_the_tries_is_waited_for(run: Run, point: Point) -> None:
+    run.injector.arm(point, Action.OUTAGE, times=20)
+    run.engine(**{"retry.maxRetries": "1"}).run()
+    assert run.injector.struck() == 20
+    run.expect()
+
+
 @pytest.mark.parametrize("point", [Point.COMMIT_BEFORE, Point.RECORDED, Point.PUBLISHED])
 def test_an_outage_that_stays_fails_the_batch_and_loses_nothing(run: Run, point: Point) -> None:
     run.injector.arm(point, Action.OUTAGE, times=100)
     with pytest.raises(Transient):
-        run.engine(**{"retry.maxRetries": "2"}).run()
+        run.engine(**{"retry.maxRetries": "2", "outageTimeout": "0s"}).run()
     assert run.injector.struck() == 3
     run.injector.disarm()
     run.engine().run()
@@ -98,7 +113,7 @@ class TestOnSpark:
     def test_an_outage_that_stays_is_told_as_one(self, run: Run, spark: Any) -> None:
         run.injector.arm(Point.TASK_ROW, Action.OUTAGE, times=1000)
         with pytest.raises(Transient, match=r"connectors\.buffered"):
-            self.write(run, spark, **{"retry.maxRetries": "1"})
+            self.write(run, spark, **{"retry.maxRetries": "1", "outageTimeout": "0s"})
         assert run.target.rows() == []
         run.injector.disarm()
         self.write(run, spark)
@@ -106,8 +121,105 @@ class TestOnSpark:
 
     def test_an_outage_never_ends_in_the_dead_letters(self, run: Run, spark: Any, tmp_path: Path) -> None:
         run.injector.arm(Point.TASK_ROW, Action.OUTAGE, times=1000)
-        letters = {"errors": "deadLetter", "deadLetterPath": str(tmp_path / "letters"), "retry.maxRetries": "0"}
+        letters = {
+            "errors": "deadLetter",
+            "deadLetterPath": str(tmp_path / "letters"),
+            "retry.maxRetries": "0",
+            "outageTimeout": "0s",
+        }
         sink = faulty_sink(FileStreamSink, run.injector).of({"path": str(tmp_path / "lines"), **letters})
         with pytest.raises(Transient):
             ForeachBatch(sink).write(spark.createDataFrame([("a\nb",), ("c",)], "value string"), Batch("s", "q", 0))
         assert not list((tmp_path / "letters").glob("*.parquet"))
+
+
+PATIENT = {
+    "retry.maxRetries": "0",
+    "retry.initialBackoff": "100ms",
+    "retry.maxBackoff": "500ms",
+    "outageTimeout": "2min",
+}
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("part", ["sink by foreach_batch", "sink by format", "source"])
+def test_a_query_waits_for_a_database_that_restarts(spark: Any, tmp_path: Path, part: str) -> None:
+    """The server is killed, the query's table names what is waited for, and after a new start every row is there once."""
+    with PostgresServer() as server:
+        address = {"url": server.jdbc, "user": server.user, "dbtable": "numbers", **PATIENT}
+        with contextlib.closing(JdbcSink.of(address).dialect().connect()) as connection:
+            connection.execute("CREATE TABLE numbers (value BIGINT PRIMARY KEY)")
+            if part == "source":
+                connection.execute("INSERT INTO numbers SELECT generate_series(1, 100)")
+        increments = {**address, "incremental": "incrementing", "incrementingColumn": "value", "maxRowsPerTrigger": "5"}
+        sequence = {"end": "100", "maxRowsPerTrigger": "5"}
+        rows = (
+            spark.readStream.format("connectors.jdbc").options(**increments).load()
+            if part == "source"
+            else spark.readStream.format("connectors.sequence").options(**sequence).load()
+        )
+        writer = rows.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        if part == "source":
+            writer = writer.foreachBatch(
+                connectors.foreach_batch("files", {"path": str(tmp_path / "out"), "fileFormat": "json"})
+            )
+        elif part == "sink by foreach_batch":
+            writer = writer.foreachBatch(connectors.foreach_batch("jdbc", address))
+        else:
+            writer = writer.format("connectors.jdbc").options(**address)
+        query = writer.trigger(processingTime="100 milliseconds").start()
+        try:
+            wait_for(lambda: finished_batch(query) >= 2)
+            server.kill()
+            wait_for(lambda: waits(query))
+            server.relaunch()
+            wait_for(lambda: rows_written(query) == 100, 120)
+            assert not waits(query)
+        finally:
+            query.stop()
+        if part == "source":
+            found = [row.value for row in spark.read.json(str(tmp_path / "out")).collect()]
+        else:
+            with contextlib.closing(JdbcSink.of(address).dialect().connect()) as connection:
+                found = [value for (value,) in connection.rows("SELECT value FROM numbers")]
+    assert sorted(found) == list(range(1, 101))
+
+
+@pytest.mark.spark
+def test_a_query_that_is_stopped_waits_no_more(run: Run, spark: Any, tmp_path: Path) -> None:
+    run.injector.arm(Point.COMMIT_BEFORE, Action.OUTAGE, times=100_000)
+    sink = ForeachBatch(faulty_sink(BufferedSink, run.injector).of({**run.target.options(), "retry.maxRetries": "0"}))
+    rows = spark.readStream.format("connectors.sequence").options(end=10).load()
+    query = rows.writeStream.foreachBatch(sink).option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    wait_for(lambda: waits(query))
+    began = time.monotonic()
+    query.stop()
+    assert time.monotonic() - began < 30
+
+
+def finished_batch(query: Any) -> int:
+    """The newest batch that ``query`` has finished. Raises what the query died of."""
+    if query.exception() is not None:
+        raise query.exception()
+    return query.lastProgress.batchId if query.lastProgress else -1
+
+
+def waits(query: Any) -> bool:
+    finished_batch(query)
+    frame = metrics.table(query)
+    texts = frame["waiting_for"].dropna()
+    assert frame["waiting_since"].notna().sum() == len(texts)
+    return len(texts) > 0
+
+
+def rows_written(query: Any) -> int:
+    finished_batch(query)
+    frame = metrics.table(query)
+    return int(frame[frame["component"].str.startswith("sink")]["rows"].sum())
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "it takes too long"
+        time.sleep(0.05)

@@ -3,7 +3,8 @@
 Entries leave in the order in which they came. A request closes when it has enough records or bytes, when its first entry has
 waited long enough, or when the input has ended. What a target refuses *for now* goes back to the front, in its order, and
 everything waits for a pause that grows; what it refuses *for ever* is handed out as rejected; an entry that has used up its
-tries, and an error that nobody expects, stop everything.
+tries, and an error that nobody expects, stop everything. While the target is away, which is from a request that failed as a
+whole to the next one that did not, tries are not used up before ``outage_timeout``; an open circuit is waited for.
 
 Where entries have keys, two of the same key are never in two requests at once, and one that failed takes those of its key
 that follow it in the request along: whatever fails, the last one to reach the target is the newest.
@@ -14,12 +15,12 @@ from __future__ import annotations
 from bisect import insort
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..core.breaker import Breaker, CircuitOpen
+from ..core.breaker import Breaker
 from ..core.errors import ConnectorError, Poison, Transient
-from ..core.retry import Retry
+from ..core.retry import Contact, Retry, outage_error
 from .limits import Limits
 from .pieces import Piece
 from .rate import Aimd
@@ -52,7 +53,7 @@ class Request:
 class Counts:
     """What has become of the entries: ``taken`` = ``acknowledged`` + ``rejected`` + those that wait or are under way.
 
-    ``retries`` are requests with entries that had failed before; ``spared`` those that an open circuit kept from being made.
+    ``retries`` are requests with entries that had failed before.
     """
 
     taken: int = 0
@@ -60,7 +61,14 @@ class Counts:
     rejected: int = 0
     requests: int = 0
     retries: int = 0
-    spared: int = 0
+
+
+@dataclass(frozen=True)
+class Outage:
+    """The target is away: the newest ``error``, and when the first request failed, on the clock of the flow."""
+
+    error: Transient
+    since: float
 
 
 class Flow:
@@ -69,12 +77,15 @@ class Flow:
     ``now`` is a clock in seconds. Not safe for several threads at once.
     """
 
-    def __init__(self, limits: Limits, retry: Retry, breaker: Breaker, now: Callable[[], float]) -> None:
-        self.limits, self.retry, self.breaker, self._now = limits, retry, breaker, now
+    def __init__(self, limits: Limits, contact: Contact, breaker: Breaker, now: Callable[[], float]) -> None:
+        self.limits, self.contact, self.breaker, self._now = limits, contact, breaker, now
         most = limits.records * limits.in_flight
         self.rate = Aimd(4 * limits.records, most, step=limits.records // 10)
         self.counts = Counts()
         self.error: BaseException | None = None
+        self.outage: Outage | None = None
+        self.outlasted = False
+        """True while an outage is waited for that has used up an entry's tries."""
         self.draining = False
         self.under_way: dict[int, Request] = {}
         self._fresh: deque[Piece] = deque()
@@ -113,15 +124,14 @@ class Flow:
 
     def next(self) -> Request | None:
         """The next request to send now; ``None`` when there is none, or it has to wait."""
-        while self.error is None and self._due() and len(self.under_way) < self.limits.in_flight and not self._trial:
-            pieces = self._take()
-            if not pieces:
-                return None
-            request = Request(self.counts.requests, pieces, self._now())
-            if self._may_call(request):
-                self._send(request)
-                return request
-        return None
+        if self.error is not None or self._trial or len(self.under_way) >= self.limits.in_flight or not self._due():
+            return None
+        pieces = self._take()
+        if not pieces:
+            return None
+        request = Request(self.counts.requests, pieces, self._now())
+        self._send(request)
+        return request
 
     def wakes_at(self) -> float | None:
         """When something may be due although nothing happens: the end of a pause, of a request's time, of a batch's time."""
@@ -174,6 +184,9 @@ class Flow:
     def _due(self) -> bool:
         if not (self._fresh or self._again) or self._now() < self._paused_until:
             return False
+        if (seconds := self.breaker.seconds_open()) > 0:
+            self._paused_until = self._now() + seconds
+            return False
         enough = self._fresh_records >= self.limits.records or self._fresh_bytes >= self.limits.bytes
         return bool(self._again) or enough or self.draining or self._waited_long_enough()
 
@@ -212,15 +225,6 @@ class Flow:
             self._fresh_bytes -= piece.bytes
         return piece
 
-    def _may_call(self, request: Request) -> bool:
-        try:
-            self.breaker.check()
-            return True
-        except CircuitOpen as outage:  # this try fails at once; the next one comes when the circuit lets one through
-            self.counts.spared += 1
-            self._judge(request, dict.fromkeys(range(request.records), outage), called=False)
-            return False
-
     def _send(self, request: Request) -> None:
         self._trial = request if self.breaker.is_open else None
         self.breaker.begin()
@@ -240,10 +244,9 @@ class Flow:
             self._trial = None
         return True
 
-    def _judge(self, request: Request, failures: dict[int, BaseException], called: bool = True) -> None:
+    def _judge(self, request: Request, failures: dict[int, BaseException]) -> None:
         outage = next((error for error in failures.values() if isinstance(error, Transient)), None)
-        if called:
-            self._learn(request, outage, whole=len(failures) == request.records)
+        self._learn(request, outage, whole=len(failures) == request.records)
         if outage is not None:
             failures = _with_followers(request, failures)
         first = 0
@@ -254,6 +257,10 @@ class Flow:
 
     def _learn(self, request: Request, outage: Transient | None, whole: bool) -> None:
         """Failures of requests that were under way together are one failure."""
+        if outage is not None and whole:
+            self.outage = Outage(outage, self.outage.since if self.outage else self._now())
+        else:
+            self._end_outage()
         if outage is None:
             self.breaker.succeeded()
             self.rate.up()
@@ -264,6 +271,12 @@ class Flow:
                 self.breaker.failed()
             else:
                 self.breaker.succeeded()
+
+    def _end_outage(self) -> None:
+        """The target has answered: what outlived its tries during the outage has all of them again."""
+        if self.outlasted:
+            self._again = [replace(piece, tries=0) for piece in self._again]
+        self.outage, self.outlasted, self.contact.reached = None, False, True
 
     def _sort_out(self, piece: Piece, failures: dict[int, BaseException]) -> None:
         again = []
@@ -277,13 +290,21 @@ class Flow:
                 self.stop(error)
         self.counts.acknowledged += len(piece) - len(failures)
         if again:
-            self._send_again(piece.pick(again), failures[again[0]])
+            self._send_again(piece.pick(again, self._now()), failures[again[0]])
 
     def _send_again(self, piece: Piece, outage: BaseException) -> None:
-        if piece.tries > self.retry.max_retries:
-            self.stop(_used_up(outage, piece.tries))
-        insort(self._again, piece, key=lambda one: one.order)
-        self._paused_until = max(self._paused_until, self._now() + self.retry.pause(piece.tries, outage))
+        retry = self.contact.retry
+        if piece.tries > retry.max_retries:
+            self.outlasted = self._waits_for_target(piece)
+            if not self.outlasted:
+                self.stop(_used_up(outage, piece, self._now() - piece.failing_since, retry))
+        insort(self._again, piece, key=lambda piece: piece.order)
+        self._paused_until = max(self._paused_until, self._now() + retry.pause(piece.tries, outage))
+
+    def _waits_for_target(self, piece: Piece) -> bool:
+        """True if ``piece`` fails because the target is away, and not for too long; false if others were taken meanwhile."""
+        away, timeout = self.outage, self.contact.retry.outage_timeout
+        return away is not None and away.since <= piece.failing_since and self._now() - away.since < timeout
 
 
 def _with_followers(request: Request, failures: dict[int, BaseException]) -> dict[int, BaseException]:
@@ -298,8 +319,8 @@ def _with_followers(request: Request, failures: dict[int, BaseException]) -> dic
     return followed
 
 
-def _used_up(outage: BaseException, tries: int) -> Transient:
+def _used_up(outage: BaseException, piece: Piece, seconds: float, retry: Retry) -> Transient:
     text = outage.message if isinstance(outage, ConnectorError) else str(outage)
-    kind = CircuitOpen if isinstance(outage, CircuitOpen) else Transient
     way_out = "start again when the target is back; the batch is sent again whole"
-    return kind(f"refused {tries} times; the last answer: {text}", way_out=way_out)
+    error = Transient(f"refused {piece.tries} times; the last answer: {text}", way_out=way_out)
+    return outage_error(error, piece.tries, seconds, retry)

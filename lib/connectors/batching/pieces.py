@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
@@ -51,12 +51,13 @@ class Chunk:
 
 @dataclass(frozen=True, eq=False)
 class Piece:
-    """The entries ``first`` to ``last`` (not included) of a chunk, which have failed ``tries`` times."""
+    """The entries ``first`` to ``last`` (not included) of a chunk, which failed ``tries`` times since ``failing_since``."""
 
     chunk: Chunk
     first: int
     last: int
     tries: int = 0
+    failing_since: float = 0.0
 
     def __len__(self) -> int:
         return self.last - self.first
@@ -91,12 +92,12 @@ class Piece:
     def cut(self, records: int) -> tuple[Piece, Piece]:
         """The first so many entries, and the rest."""
         middle = self.first + records
-        return Piece(self.chunk, self.first, middle, self.tries), Piece(self.chunk, middle, self.last, self.tries)
+        return replace(self, last=middle), replace(self, first=middle)
 
-    def pick(self, places: Sequence[int]) -> Piece:
+    def pick(self, places: Sequence[int], now: float) -> Piece:
         """The entries at ``places``, which have failed once more."""
         chunk = self.chunk.pick([self.first + place for place in places])
-        return Piece(chunk, 0, len(places), self.tries + 1)
+        return Piece(chunk, 0, len(places), self.tries + 1, self.failing_since if self.tries else now)
 
     def row(self, place: int) -> dict[str, Any]:
         """The row that the entry at ``place`` was made of."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..core.errors import Fatal
-from ..core.retry import count_retry
+from ..core.retry import log_outage, retry_observer
 from .flow import Failure, Flow, Request
 from .pieces import Chunk, Piece
 
@@ -32,6 +32,7 @@ class Sending:
         self._changed = threading.Condition()
         self._threads = _Threads()
         self._retries_told = 0
+        self._waiting = False
         self._closed = False
         self._timer = threading.Thread(target=self._keep_time, name="batching timer", daemon=True)
         self._timer.start()
@@ -77,9 +78,23 @@ class Sending:
             self._set_aside(row, error)
         while self._retries_told < self.flow.counts.retries:
             self._retries_told += 1
-            count_retry()
+            retry_observer().retried()
+        self._report_outage()
         if self.flow.error is not None:
             raise self.flow.error
+
+    def _report_outage(self) -> None:
+        """Says that the target is waited for when it is away for longer than ``retry.*`` would wait, and when it is back."""
+        outage, retry = self.flow.outage, self.flow.contact.retry
+        if outage is not None and self.flow.outlasted:
+            now = time.time()
+            since = now - (time.monotonic() - outage.since)
+            if not self._waiting:
+                log_outage(outage.error, since, retry)
+            retry_observer().waits(outage.error, since, now + retry.max_backoff)
+        elif self._waiting:
+            retry_observer().resumed()
+        self._waiting = outage is not None and self.flow.outlasted
 
     def _pump(self) -> bool:
         """Starts what is due; true if anything was."""

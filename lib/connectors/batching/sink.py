@@ -12,7 +12,7 @@ import pyarrow as pa
 from ..core.breaker import Breaker, BreakerPolicy
 from ..core.errors import Poison, Problem, Transient
 from ..core.options import Options, Values
-from ..core.retry import Retry
+from ..core.retry import Contact, Retry
 from ..core.sink import Batch, Committable, Guarantee, Sink, SinkWriter
 from .flow import Failure, Flow
 from .limits import Limits, batching_options, check_batching
@@ -54,7 +54,8 @@ class BatchingWriter(SinkWriter):
         values = sink.values
         self.rejects = self._rejects = sink.rejects(batch)
         self.limits = Limits.of(values)
-        flow = Flow(self.limits, Retry.of(values), Breaker(BreakerPolicy.of(values)), time.monotonic)
+        contact = Contact(Retry.of(values), reached=batch.number > 0)
+        flow = Flow(self.limits, contact, Breaker(BreakerPolicy.of(values)), time.monotonic)
         self._sending = Sending(flow, self.send, self._rejects.add)
         self._chunks = 0
 

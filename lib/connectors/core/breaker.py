@@ -56,13 +56,15 @@ class Breaker:
         """True from the failure that opened it until a call went well, also while one is on trial."""
         return self._opened is not None
 
+    def seconds_open(self) -> float:
+        """How long it stays open before a call on trial is let through; 0 where it is closed, or that time is over."""
+        return 0.0 if self._opened is None else max(0.0, self._opened + self._policy.reset_seconds - self._now())
+
     def check(self) -> None:
         """Raises :class:`CircuitOpen` when no call may be made now."""
-        if self._opened is None:
-            return
-        left = self._opened + self._policy.reset_seconds - self._now()
-        if self._on_trial or left > 0:
-            raise CircuitOpen(f"the circuit is open after {self._failures} failures in a row", retry_after=max(0.0, left))
+        left = self.seconds_open()
+        if self._opened is not None and (self._on_trial or left > 0):
+            raise CircuitOpen(f"the circuit is open after {self._failures} failures in a row", retry_after=left)
 
     def begin(self) -> None:
         """A call is made; where the circuit was open it is the one on trial."""

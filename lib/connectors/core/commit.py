@@ -3,8 +3,8 @@
 The carriers (``foreach_batch``, ``df.writeStream``, ``df.write``) differ in when they learn of a batch; this is the part
 they share. It holds no state between batches that a restart would miss.
 
-An outage of the target (:class:`~connectors.core.errors.Transient`) is waited for as the ``retry.*`` options say; before a
-commit is tried again, the ledger is asked whether the first try went through after all.
+An outage of the target (:class:`~connectors.core.errors.Transient`) is waited for as ``retry.*`` and ``outageTimeout`` say;
+before a commit is tried again, the ledger is asked whether the first try went through after all.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from dataclasses import asdict
 from functools import partial
 from typing import Final
 
-from .errors import ConnectorError
+from .errors import ConnectorError, Transient
 from .ledger import Entry, Ledger, Policy, Verdict, compare_replay, decide, is_stream
 from .rejects import staged_letters
-from .retry import Retry
+from .retry import Backoff, Contact, Retry
 from .sink import Batch, Committable, Committer, GlobalCommitter, Sink
 from .state import dumps
 
@@ -34,12 +34,13 @@ class Commit:
         self.policy = Policy.of(sink.values)
         self.ledger: Ledger | None = sink.ledger()
         self.committer: Committer | GlobalCommitter | None = sink.committer()
-        self.retry = Retry.of(sink.values)
+        self.contact = Contact(Retry.of(sink.values))
         self.letters = sink.letters()
         self._swept: float | None = None
 
     def begin(self, batch: Batch) -> Verdict:
         """What to do with ``batch``. Carries through, first, what an earlier run had decided and not finished."""
+        self._expect_contact(batch)
         if self.committer is None:
             return Verdict.WRITE
         if self._swept is None or time.monotonic() - self._swept > SWEEP_SECONDS:
@@ -66,6 +67,7 @@ class Commit:
             self._decide_letters(batch, committables)
             self._publish_letters(batch, committables)
             return
+        self.contact.reached = True  # its rows are staged
         counted = rows if rows is not None else sum(one.rows + one.rejected for one in committables)
         verdict = self.begin(batch)
         if verdict is Verdict.SKIP:
@@ -83,7 +85,7 @@ class Commit:
         if isinstance(self.committer, GlobalCommitter):
             self._commit_in_target(self.committer, batch, entry, committables)
             self._publish_letters(batch, committables)
-        elif self.retry.call(lambda: self._record(entry)):
+        elif self.contact.call(lambda: self._record(entry)):
             self._publish(entry, batch)
             self._publish_letters(batch, committables)
         else:  # another attempt at the same batch, of a driver that still lives, was faster
@@ -92,7 +94,7 @@ class Commit:
 
     def _check(self, batch: Batch, committer: Committer, committables: Sequence[Committable], rows: int) -> None:
         try:
-            self.retry.call(lambda: committer.check(committables, rows))
+            self.contact.call(lambda: committer.check(committables, rows))
         except ConnectorError as error:
             raise error.located(f"connectors.{self.sink.name}", str(batch)) from None
 
@@ -110,7 +112,7 @@ class Commit:
             committer.rejects = self.sink.rejects(batch, staged_letters(committables))
             committer.commit(entry, committables)
 
-        self.retry.call(attempt)
+        self.contact.call(attempt)
 
     def _record(self, entry: Entry) -> bool:
         """Records ``entry``. Also true if an earlier try of ours has done it and only its answer was lost."""
@@ -144,11 +146,11 @@ class Commit:
         if self.committer is None:
             return
         if isinstance(self.committer, Committer):
-            self.retry.call(self._ledger().check)
+            self.contact.call(self._ledger().check)
             for entry in self._ledger().unpublished():
                 self._publish(entry, Batch(batch.sink_id, entry.query, entry.batch, entry.replace))
         if self.letters:
-            self.retry.call(self.letters.storage.check)
+            self.contact.call(self.letters.storage.check)
             self.letters.recover(self._last_number)
             self.letters.sweep(frozenset({batch.prefix()}))
         self.committer.sweep(frozenset({batch.prefix()}))
@@ -158,7 +160,7 @@ class Commit:
         committer = self.committer
         if isinstance(committer, Committer):
             staged = [Committable(**one) for one in entry.committables]
-            self.retry.call(lambda: committer.publish(batch, staged))
+            self.contact.call(lambda: committer.publish(batch, staged))
             self._ledger().mark_published(entry)
 
     def _decide_letters(self, batch: Batch, committables: Sequence[Committable]) -> None:
@@ -171,9 +173,10 @@ class Commit:
 
     def drop_attempts(self, batch: Batch, *, failed: bool = False) -> None:
         """Removes what earlier runs have staged for ``batch``, and with ``failed`` what this run has."""
+        self._expect_contact(batch)
         for part in (self.committer, self.letters):
             if part is not None:
-                self.retry.call(partial(part.drop_attempts, batch, failed=failed))
+                self.contact.call(partial(part.drop_attempts, batch, failed=failed))
 
     def discard(self, committables: Sequence[Committable | None]) -> None:
         """Removes what was staged for a batch that is not recorded."""
@@ -183,6 +186,27 @@ class Commit:
         if self.letters:
             self.letters.discard(staged_letters(committables))
 
+    def await_target(self, batch: Batch, outage: Transient) -> None:
+        """Returns when the target answers again after ``outage``; raises it where it stays away.
+
+        For a task whose rows cannot be read again: its engine tries it once more, which helps only when the target is back.
+        """
+        self._expect_contact(batch)
+        backoff = Backoff(self.contact.retry)
+        while True:
+            backoff.sleep(backoff.pause(outage))
+            try:
+                if book := self._book():
+                    book.last(batch.query)
+                backoff.reset()
+                return
+            except Transient as still_away:
+                outage = still_away
+
+    def _expect_contact(self, batch: Batch) -> None:
+        """A query that has finished a batch has reached its target: an outage is no wrong address."""
+        self.contact.reached |= batch.number > 0
+
     def _ledger(self) -> Ledger:
         if self.ledger is None:
             raise TypeError(f"{type(self.sink).__name__} has a Committer and therefore needs a ledger()")
@@ -191,7 +215,7 @@ class Commit:
     def last(self, query: str) -> Entry | None:
         """The highest batch of ``query`` that the target has recorded."""
         book = self._book()
-        return self.retry.call(lambda: book.last(query)) if book else None
+        return self.contact.call(lambda: book.last(query)) if book else None
 
     def _last_number(self, query: str) -> int:
         last = self.last(query)
@@ -199,7 +223,7 @@ class Commit:
 
     def _queries(self) -> frozenset[str]:
         book = self._book()
-        return self.retry.call(book.queries) if book else frozenset()
+        return self.contact.call(book.queries) if book else frozenset()
 
     def _book(self) -> Ledger | GlobalCommitter | None:
         """Who knows which batches are committed."""

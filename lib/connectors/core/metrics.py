@@ -19,7 +19,7 @@ import re
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
@@ -29,7 +29,8 @@ import pyarrow as pa
 
 from ..storage.base import Item, Storage
 from ..storage.location import is_local, local_path, storage_of, without_user
-from .retry import counted_retries
+from .errors import Transient
+from .retry import RetryObserver, observed_retries
 
 Numbers = dict[str, float]
 Counts = dict[str, Numbers]
@@ -39,9 +40,12 @@ FOLDER: Final = "CONNECTORS_METRICS"
 """The environment variable that names the folder of all queries, or is ``off``."""
 KEPT_SECONDS: Final = 7 * 86400.0
 """Metrics of a query that wrote none for so long are removed when another query begins."""
+PLANNING: Final = "planning"
+"""In the place of a query: the processes in which Spark plans the batches of a source do not know their query."""
 PARTITIONS: Final = 1000
 """So many partitions of a component are told apart in a file; older ones are added up as :data:`OTHERS`."""
 OTHERS: Final = "(others)"
+_LATE_TRY_SECONDS: Final = 60.0
 _VERSION: Final = 1
 _OURS: Final = re.compile(r"(source|sink|async)\..*\.(\d+|commit)\.json|\.[0-9a-f]{32}")
 
@@ -92,7 +96,7 @@ class Place:
         return f"{_plain(self.query)}/{'.'.join([*parts, 'commit' if self.index < 0 else str(self.index), 'json'])}"
 
 
-class Meter:
+class Meter(RetryObserver):
     """Counts what one task attempt, or one commit, does. As a context manager it writes the file when that ends.
 
     Without a ``place``, as in a batch read, nothing is written. Safe to use from several threads.
@@ -105,6 +109,7 @@ class Meter:
         self.rows: Counts = {}
         self.events: Counts = {}
         self.state: Counts = {}
+        self._outage: dict[str, Any] | None = None
         self._lock = threading.Lock()
 
     def count(self, partition: str = "", /, **numbers: float) -> None:
@@ -129,8 +134,15 @@ class Meter:
             yield batch
 
     def retried(self) -> None:
-        """One more try after an outage."""
         self.happened(self.at, retries=1)
+
+    def waits(self, outage: Transient, since: float, next_try: float) -> None:
+        self._outage = {"error": str(outage.message)[:500], "since": since, "next_try": next_try, "partition": self.at}
+        self._write({}, {}, {})
+
+    def resumed(self) -> None:
+        self._outage = None
+        self._write({}, {}, {})
 
     def __enter__(self) -> Meter:
         return self
@@ -144,21 +156,25 @@ class Meter:
 
     @contextlib.contextmanager
     def counting(self) -> Iterator[Meter]:
-        """The meter as a context manager that also counts the retries of :class:`~connectors.core.retry.Retry` inside."""
-        with self, counted_retries(self.retried):
+        """The meter as a context manager that also hears of the retries of :class:`~connectors.core.retry.Retry` inside."""
+        with self, observed_retries(self):
             yield self
 
     def save(self) -> None:
         """Joins these numbers with those in the file. Never raises."""
+        if self.rows or self.events or self.state:
+            self._write(self.rows, self.events, self.state)
+
+    def _write(self, rows: Counts, events: Counts, state: Counts) -> None:
         root = folder() if self.place else None
-        if self.place is None or root is None or not (self.rows or self.events or self.state):
+        if self.place is None or root is None:
             return
         try:
             storage, name = _storage(root), self.place.file()
             old = _read(storage, name)
             if old is None:
                 _make_room(root, storage, _plain(self.place.query))
-            record = joined(old, self.place, self.rows, self.events, self.state)
+            record = {**joined(old, self.place, rows, events, state), "outage": self._outage}
             storage.replace(name, json.dumps(record, separators=(",", ":")).encode())
         except Exception as refused:
             _warn_once(root, refused)
@@ -195,6 +211,21 @@ def counted(query: str) -> list[dict[str, Any]]:
     for file in files:
         file["totals"] = _add(_add({}, file["before"]), {} if _is_replaced(file, files) else file["now"])
     return files
+
+
+def planning_outages(sources: Iterable[tuple[str, str]]) -> dict[tuple[str, str], dict[str, Any]]:
+    """The outages that the planning of ``sources`` (names and ids) waits for now."""
+    waiting = {(file["name"], file["id"]): file for file in counted(PLANNING) if outage_of(file)}
+    return {source: waiting[source] for source in sources if source in waiting}
+
+
+def outage_of(file: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What a component waits for: ``error``, ``since``, ``next_try`` and ``partition``; ``None`` if it does not wait.
+
+    A process that was killed during its wait has left a time of its next try that is long over.
+    """
+    outage: dict[str, Any] | None = file.get("outage")
+    return outage if outage and outage["next_try"] > time.time() - _LATE_TRY_SECONDS else None
 
 
 def _records(storage: Storage, own: str) -> list[dict[str, Any]]:

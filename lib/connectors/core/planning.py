@@ -10,30 +10,33 @@ first end offset, and kept inside it (``from``), so that a start such as "latest
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from .errors import StateError
+from .metrics import PLANNING, Component, Meter, Place
 from .options import is_secret
 from .progress import Waiting, packed
-from .retry import Retry
+from .retry import Contact, Retry, observed_retries
 from .source import UNLIMITED, Position, ReadLimit, Slice, Source, SplitEnumerator
 from .state import canonical, checked, digest, dumps, versioned
 
 Offset = dict[str, Any]
+T = TypeVar("T")
 
 _log = logging.getLogger("connectors")
-_TUNING = ("numpartitions", "maxrowspertrigger", "maxbytespertrigger", "maxfilespertrigger", "retry.")
+_TUNING = ("numpartitions", "maxrowspertrigger", "maxbytespertrigger", "maxfilespertrigger", "retry.", "outagetimeout")
 
 INITIAL: Offset = versioned(phase="initial")
 
 
 class Planner:
-    """Plans the batches of one query over one source. Outages of the system are waited for (``retry.*``)."""
+    """Plans the batches of one query over one source. Outages are waited for (``retry.*``, ``outageTimeout``)."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self.retry = Retry.of(source.values)
+        self.contact = Contact(Retry.of(source.values))
+        self._meter = Meter(Place(PLANNING, Component("source", source.name, source_id(source)), 0, -1))
         self._enumerator: SplitEnumerator[Any] | None = None
         self._frozen: Any = None
         self._waiting = Waiting()
@@ -47,14 +50,15 @@ class Planner:
 
     def freeze(self) -> None:
         """From now on the data ends where it ends now: the query stops when it has read that."""
-        self._frozen = (self.retry.call(self.enumerator.freeze),)
+        self._frozen = (self._call(self.enumerator.freeze),)
 
     def latest(self, offset: Offset, limit: ReadLimit = UNLIMITED) -> Offset:
         """The end of the next batch after ``offset``; the same offset when there is nothing new."""
         at = self._position(offset)
-        start = at if at is not None else self.retry.call(self.enumerator.start)
-        head = self._frozen[0] if self._frozen else self.retry.call(self.enumerator.head)
-        end = self.retry.call(lambda: self.enumerator.advance(start, head, limit))
+        self.contact.reached |= at is not None
+        start = at if at is not None else self._call(self.enumerator.start)
+        head = self._frozen[0] if self._frozen else self._call(self.enumerator.head)
+        end = self._call(lambda: self.enumerator.advance(start, head, limit))
         if at is not None and canonical(dict(end)) == canonical(dict(at)):
             return offset
         origin = dict(start) if at is None else None
@@ -66,6 +70,10 @@ class Planner:
             progress=progress,
             **{"from": origin},
         )
+
+    def _call(self, work: Callable[[], T]) -> T:
+        with observed_retries(self._meter):
+            return self.contact.call(work)
 
     def _progress(self, end: Position, head: Any) -> dict[str, Any] | None:
         """What is known of the partitions; a source that fails to say it does not fail the query."""
@@ -87,9 +95,9 @@ class Planner:
 
     def whole(self) -> Sequence[Slice]:
         """The tasks of a batch read: all there is now, from the start."""
-        start = self.retry.call(self.enumerator.start)
-        head = self.retry.call(self.enumerator.head)
-        end = self.retry.call(lambda: self.enumerator.advance(start, head, UNLIMITED))
+        start = self._call(self.enumerator.start)
+        head = self._call(self.enumerator.head)
+        end = self._call(lambda: self.enumerator.advance(start, head, UNLIMITED))
         if canonical(dict(start)) == canonical(dict(end)):
             return []
         return self.enumerator.slices(start, end, self.source.parallelism())

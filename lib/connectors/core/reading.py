@@ -50,11 +50,12 @@ class _Fetcher:
         self.emitter: RecordEmitter | None = source.emitter(schema)
 
     def __enter__(self) -> _Fetcher:
-        backoff = Backoff(self.retry)
+        backoff = Backoff(self.retry, self.meter)
         try:
             while True:
                 try:
                     self.reader.open()
+                    backoff.reset()
                     return self
                 except Transient as outage:
                     backoff.wait(outage, self.reader.awake)
@@ -86,7 +87,7 @@ class _Fetcher:
             self.emitter.bad = self.emitter.dead_letters = 0
 
     def _resumed(self, split: Split) -> Iterator[pa.RecordBatch]:
-        backoff, done = Backoff(self.retry), 0
+        backoff, done = Backoff(self.retry, self.meter), 0
         while True:
             try:
                 for batch in self.reader.resume(split, done) if done else self.reader.read(split):
@@ -94,13 +95,14 @@ class _Fetcher:
                         yield batch
                         done += batch.num_rows
                         backoff.reset()
+                backoff.reset()
                 return
             except Transient as outage:
                 backoff.wait(outage, self.reader.awake)
                 self.meter.retried()
 
     def _whole(self, split: Split) -> Iterator[pa.RecordBatch]:
-        backoff = Backoff(self.retry)
+        backoff = Backoff(self.retry, self.meter)
         while True:
             try:
                 batches = list(self.reader.read(split))
@@ -108,6 +110,7 @@ class _Fetcher:
             except Transient as outage:
                 backoff.wait(outage, self.reader.awake)
                 self.meter.retried()
+        backoff.reset()
         yield from batches
 
 

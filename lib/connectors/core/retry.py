@@ -1,44 +1,73 @@
-"""Trying again: how often, how long to wait, and what counts as an outage. The waiting itself is tenacity's."""
+"""Trying again: how often, how long to wait, and what counts as an outage. The waiting itself is tenacity's.
+
+Two limits hold for a call. ``retry.*`` is for a single request: so many tries, with pauses that grow. An *outage* is a
+system that stays away longer than that, such as a database that is restarted: a query which has reached the system before
+goes on trying for ``outageTimeout``. A system that has never answered may be a wrong address, so only ``retry.*`` holds.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import datetime
+import logging
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
 
 from .errors import Transient
 from .options import Duration, Int, Options, Values
 
-if TYPE_CHECKING:
-    import tenacity
-
 T = TypeVar("T")
 
-_on_retry: ContextVar[Callable[[], None] | None] = ContextVar("on_retry", default=None)
+_log = logging.getLogger("connectors")
+_STOP_SECONDS: Final = 0.5
+"""How soon a wait notices that its query was stopped."""
+
+
+class RetryObserver:
+    """Hears of each further try and of outages; the methods here do nothing."""
+
+    def retried(self) -> None:
+        """One more try begins after an outage."""
+
+    def waits(self, outage: Transient, since: float, next_try: float) -> None:
+        """The system has been away ``since``, and its return is waited for; both times in seconds since 1970."""
+
+    def resumed(self) -> None:
+        """The wait is over."""
+
+
+_observer: ContextVar[RetryObserver] = ContextVar("retry_observer")
+_is_stopped: ContextVar[Callable[[], bool]] = ContextVar("is_stopped")
 
 
 @contextlib.contextmanager
-def counted_retries(on_retry: Callable[[], None]) -> Iterator[None]:
-    """Inside, ``on_retry`` is called before each further try that :class:`Retry` makes."""
-    outer = _on_retry.set(on_retry)
+def observed_retries(observer: RetryObserver) -> Iterator[None]:
+    """Inside, ``observer`` hears of the retries of :class:`Retry` and :class:`Backoff` in this thread."""
+    outer = _observer.set(observer)
     try:
         yield
     finally:
-        _on_retry.reset(outer)
+        _observer.reset(outer)
 
 
-def _told(state: tenacity.RetryCallState) -> None:
-    count_retry()
+@contextlib.contextmanager
+def waits_until(is_stopped: Callable[[], bool]) -> Iterator[None]:
+    """Inside, a wait for a system ends with its outage when ``is_stopped`` says that nobody waits any more."""
+    outer = _is_stopped.set(is_stopped)
+    try:
+        yield
+    finally:
+        _is_stopped.reset(outer)
 
 
-def count_retry() -> None:
-    """For code that tries again by other means than :class:`Retry`: one more try is counted."""
-    if on_retry := _on_retry.get():
-        on_retry()
+def retry_observer() -> RetryObserver:
+    """Who hears of retries in this thread, for code that tries again by other means."""
+    return _observer.get(RetryObserver())
 
 
 RETRY_OPTIONS = Options(
@@ -47,28 +76,38 @@ RETRY_OPTIONS = Options(
         "retry.initialBackoff": Duration(1.0),
         "retry.maxBackoff": Duration(60.0),
         "retry.multiplier": Int(2, at_least=1),
+        "outageTimeout": Duration(600.0),
     }
 )
 
 
 @dataclass(frozen=True)
 class Retry:
-    """``max_retries`` tries after the first one; the pauses (seconds) grow by ``multiplier``; jitter only shortens them."""
+    """``max_retries`` tries after the first one; the pauses (seconds) grow by ``multiplier``; jitter only shortens them.
+
+    After that the tries go on while less than ``outage_timeout`` seconds have passed since the first failure.
+    """
 
     max_retries: int = 5
     initial_backoff: float = 1.0
     max_backoff: float = 60.0
     multiplier: float = 2.0
+    outage_timeout: float = 0.0
 
     @classmethod
     def of(cls, values: Values) -> Retry:
-        """The ``retry.*`` options."""
+        """The ``retry.*`` options and ``outageTimeout``."""
         return cls(
             values["retry.maxRetries"],
             values["retry.initialBackoff"],
             values["retry.maxBackoff"],
             values["retry.multiplier"],
+            values["outageTimeout"],
         )
+
+    def of_first_contact(self) -> Retry:
+        """The same for a system that has not answered yet."""
+        return replace(self, outage_timeout=0.0)
 
     def pause(self, failures: int, outage: BaseException | None = None) -> float:
         """Seconds to wait after so many failures in a row; what the system asked for (``retry_after``) wins."""
@@ -82,28 +121,104 @@ class Retry:
         """What ``work`` returns, tried again while it raises :class:`Transient`; the last one is raised."""
         import tenacity
 
+        backoff = Backoff(self)
         trying = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(Transient),
-            stop=tenacity.stop_after_attempt(self.max_retries + 1),
-            wait=lambda state: self.pause(state.attempt_number, state.outcome.exception() if state.outcome else None),
-            before_sleep=_told,
-            reraise=True,
+            wait=lambda state: backoff.pause(state.outcome.exception() if state.outcome else None),
+            sleep=backoff.sleep,
+            before_sleep=lambda _: backoff.observer.retried(),
         )
-        return trying(work)
+        try:
+            return trying(work)
+        finally:
+            backoff.reset()
 
 
 class Backoff:
-    """The same for a loop that must not be left, such as a generator: ``wait`` after a failure, ``reset`` on progress."""
+    """The failures of one outage, for a loop that cannot be left, such as a generator: :meth:`wait` after each failure,
+    :meth:`reset` on progress."""
 
-    def __init__(self, retry: Retry | None = None) -> None:
+    def __init__(self, retry: Retry | None = None, observer: RetryObserver | None = None) -> None:
         self.retry = retry or Retry()
+        self.observer = observer or retry_observer()
         self.failures = 0
+        self._began = 0.0
+        self._outage: BaseException | None = None
+        self._is_stopped = _is_stopped.get(lambda: False)
 
     def reset(self) -> None:
+        if self.failures > self.retry.max_retries:
+            self.observer.resumed()
         self.failures = 0
 
-    def wait(self, outage: Transient, awake: threading.Event) -> None:
-        """Waits, or raises ``outage`` when the tries are used up or ``awake`` says that nobody waits any more."""
+    def pause(self, outage: BaseException | None) -> float:
+        """Counts a failure and gives the seconds until the next try. Raises ``outage`` where there is none."""
         self.failures += 1
-        if self.failures > self.retry.max_retries or awake.wait(self.retry.pause(self.failures, outage)):
+        self._outage = outage
+        if self.failures == 1:
+            self._began = time.monotonic()
+        seconds = self.retry.pause(self.failures, outage)
+        if self.failures <= self.retry.max_retries or not isinstance(outage, Transient):
+            return seconds
+        away = time.monotonic() - self._began
+        if away >= self.retry.outage_timeout:
+            raise outage_error(outage, self.failures, away, self.retry)
+        seconds = min(seconds, self.retry.outage_timeout - away)
+        since = time.time() - away
+        self.observer.waits(outage, since, time.time() + seconds)
+        if self.failures == self.retry.max_retries + 1:
+            log_outage(outage, since, self.retry)
+        return seconds
+
+    def sleep(self, seconds: float) -> None:
+        """Passes a pause. Raises the outage when nobody waits any more."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            if self._is_stopped() and self._outage is not None:
+                raise self._outage
+            time.sleep(min(left, _STOP_SECONDS))
+
+    def wait(self, outage: Transient, awake: threading.Event) -> None:
+        """Waits, or raises ``outage`` when no try is left or ``awake`` says that nobody waits any more."""
+        if awake.wait(self.pause(outage)):
             raise outage
+
+
+def log_outage(outage: Transient, since: float, retry: Retry) -> None:
+    """Warns of a system that is waited for, ``since`` a time in seconds since 1970."""
+    text = "waiting since %s for a system that is away (outageTimeout is %g s): %s"
+    _log.warning(text, _clock(since), retry.outage_timeout, outage)
+
+
+def outage_error(outage: Transient, failures: int, away: float, retry: Retry) -> Transient:
+    """``outage`` at the end of all tries: its message says how long they took where ``outageTimeout`` was waited for."""
+    if retry.outage_timeout > 0 and failures > 1:
+        since = _clock(time.time() - away)
+        outage.message += f" ({failures} tries since {since}, longer than outageTimeout, {retry.outage_timeout:g} s)"
+        outage.way_out = outage.way_out or "start the query again when the system is back; or raise outageTimeout"
+    return outage
+
+
+def _clock(at: float) -> str:
+    return datetime.datetime.fromtimestamp(at, datetime.timezone.utc).strftime("%H:%M:%S UTC")
+
+
+class Contact:
+    """Calls to a system, each tried again as :class:`Retry` says; ``outage_timeout`` holds once the system has answered.
+
+    ``reached``: the system has answered before.
+    """
+
+    def __init__(self, retry: Retry, *, reached: bool = False) -> None:
+        self._retry = retry
+        self.reached = reached
+
+    @property
+    def retry(self) -> Retry:
+        return self._retry if self.reached else self._retry.of_first_contact()
+
+    def call(self, work: Callable[[], T]) -> T:
+        """As :meth:`Retry.call`."""
+        result = self.retry.call(work)
+        self.reached = True
+        return result

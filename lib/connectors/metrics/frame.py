@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from ..core.metrics import counted
+from ..core.metrics import counted, outage_of, planning_outages
 from ..core.progress import unpacked
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ COLUMNS: Final = {
     "commit_ms": "Int64",
     "last_commit": "datetime64[us, UTC]",
     "skipped": "Int64",
+    "waiting_for": "object",
+    "waiting_since": "datetime64[us, UTC]",
 }
 """The columns of :func:`table`, and pandas' types of them."""
 _KINDS: Final = ("source", "async", "sink")
@@ -51,6 +53,7 @@ def table(query: Any) -> pd.DataFrame:
     * ``retries``: further tries after an outage; ``in_flight``: calls at the same time, at most, in the newest batch
     * ``commit_ms``, ``last_commit``: duration and time (UTC) of the sink's newest commit
     * ``skipped``: what a source has passed over for good, in its unit: files that appeared later than ``maxFileAge``
+    * ``waiting_for``, ``waiting_since``: the error of a system that is away and waited for (``outageTimeout``), since when
 
     What is not known is null. A query that has not finished a task yet has no rows.
     """
@@ -83,8 +86,9 @@ def as_frame(rows: Iterable[Row]) -> pd.DataFrame:
     import pandas as pd
 
     frame = pd.DataFrame(list(rows), columns=list(COLUMNS), dtype=object)  # whole numbers beside nulls stay whole
-    # Not pandas' own Float64: what it holds in the place of a null is any number, and may overflow.
-    frame["last_commit"] = pd.to_datetime(frame["last_commit"].astype("float64"), unit="s", utc=True)
+    for name in ("last_commit", "waiting_since"):
+        # Not pandas' own Float64: what it holds in the place of a null is any number, and may overflow.
+        frame[name] = pd.to_datetime(frame[name].astype("float64"), unit="s", utc=True)
     return frame.astype(COLUMNS)
 
 
@@ -103,6 +107,8 @@ def rows_of(query_id: str, progress: Mapping[str, Any] | None) -> list[Row]:
             row = _row(rows, names["source", offset["source"], offset["progress"]["id"]], one.partition)
             row.update(position=one.position, latest=one.latest, lag_records=one.lag_records, lag_seconds=one.lag_seconds)
             row["skipped"] = one.skipped
+    for (name, own), file in planning_outages(key[1:] for key in names if key[0] == "source").items():
+        _add_outage(rows, names["source", name, own], file)
     return sorted(rows.values(), key=_place)
 
 
@@ -122,6 +128,14 @@ def _add_file(rows: dict[tuple[str, str], Row], component: str, file: Mapping[st
                 row[name] = (row[name] or 0) + int(number)
         if state.get("last_commit", 0) > (row["last_commit"] or 0):
             row["last_commit"], row["commit_ms"] = state["last_commit"], state["commit_ms"]
+    _add_outage(rows, component, file)
+
+
+def _add_outage(rows: dict[tuple[str, str], Row], component: str, file: Mapping[str, Any]) -> None:
+    if outage := outage_of(file):
+        row = _row(rows, component, outage["partition"])
+        if row["waiting_since"] is None or outage["since"] < row["waiting_since"]:
+            row["waiting_for"], row["waiting_since"] = outage["error"], outage["since"]
 
 
 def _row(rows: dict[tuple[str, str], Row], component: str, partition: str) -> Row:

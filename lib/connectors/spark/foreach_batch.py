@@ -21,14 +21,14 @@ from ..core.commit import Commit
 from ..core.errors import Transient
 from ..core.ledger import Verdict
 from ..core.metrics import Meter
-from ..core.retry import Retry
+from ..core.retry import Retry, waits_until
 from ..core.sink import Batch, Committable, Sink
 from ..core.writing import stage
 from .ending import Watching, run_of
 from .library import Carried
 from .measure import Measured, counted, measured
 from .meters import count_commit, sink_meter
-from .session import arrow_schema, hadoop_client, is_deterministic, leave_release_to_server, running_query
+from .session import arrow_schema, hadoop_client, is_deterministic, is_stopped, leave_release_to_server, running_query
 from .task_watch import watched_tasks
 
 if TYPE_CHECKING:
@@ -109,7 +109,8 @@ class ForeachBatch(Carried):
             _log.info("connectors.%s: %s, as %s", self.sink.name, self.sink.guarantee().value, batch.sink_id)
         if isinstance(self.sink, Watching):
             self.sink.watch(lambda: run_of(frame, batch.query))
-        with sink_meter(self.sink, batch).counting() as meter:
+        stopped = is_stopped(frame.sparkSession, batch.query)
+        with sink_meter(self.sink, batch).counting() as meter, waits_until(stopped):
             self._write(self._commit, frame, batch, meter)
 
     def _write(self, commit: Commit, frame: DataFrame, batch: Batch, meter: Meter) -> None:
@@ -129,7 +130,8 @@ class ForeachBatch(Carried):
 
     def _stage_and_commit(self, commit: Commit, frame: DataFrame, batch: Batch, meter: Meter) -> None:
         commit.drop_attempts(batch)
-        tries = Retry(0) if self.sink.writers_retry else commit.retry  # here, since Spark would try its tasks again at once
+        # Tries are made here, since Spark would try its tasks again at once.
+        tries = Retry(0) if self.sink.writers_retry else commit.contact.retry
         try:
             staged, seen = tries.call(lambda: self._watched(commit, frame, batch))
         except BaseException:

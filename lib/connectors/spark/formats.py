@@ -27,7 +27,7 @@ from pyspark.sql.streaming import datasource as limits
 from pyspark.sql.types import StructType
 
 from ..core.commit import Commit
-from ..core.errors import ConnectorError, Misconfigured, Problem
+from ..core.errors import ConnectorError, Misconfigured, Problem, Transient
 from ..core.ledger import app_query, once_query
 from ..core.planning import INITIAL, Offset, Planner
 from ..core.reading import read_slice
@@ -230,6 +230,16 @@ def _committables(messages: Sequence[WriterCommitMessage | None]) -> list[Commit
     return [Committable(**message.committable) for message in messages if isinstance(message, Staged)]
 
 
+def _stage(sink: Sink, batch: Batch, schema: pa.Schema, subtask: int, rows: Iterator[pa.RecordBatch]) -> Committable:
+    """Stages the rows of a task. One that fails by an outage ends when the target is back: Spark tries it again at once."""
+    try:
+        return stage(sink, batch, schema, subtask, rows)
+    except Transient as outage:
+        if not sink.writers_retry:
+            Commit(sink).await_target(batch, outage)
+        raise
+
+
 class BatchWriter(DataSourceArrowWriter):
     """``df.write``: one batch, all or nothing. ``txnAppId`` and ``txnVersion`` make running it again harmless."""
 
@@ -242,7 +252,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         _, _, subtask = task_ids()
-        staged = stage(self.sink, self.batch, arrow_schema(self.columns), subtask, iterator)
+        staged = _stage(self.sink, self.batch, arrow_schema(self.columns), subtask, iterator)
         return Staged(self.batch.query, asdict(staged))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -263,10 +273,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         query, number, subtask = task_ids()
         batch = Batch(self.sink.sink_id(), str(query), number, run=task_run())
-        if subtask == 0:  # no code of the driver runs before the tasks
-            Commit(self.sink).drop_attempts(batch)
         with sink_meter(self.sink, batch, subtask).counting() as meter:
-            staged = stage(self.sink, batch, arrow_schema(self.columns), subtask, meter.through(iterator))
+            if subtask == 0:  # no code of the driver runs before the tasks
+                Commit(self.sink).drop_attempts(batch)
+            staged = _stage(self.sink, batch, arrow_schema(self.columns), subtask, meter.through(iterator))
         return Staged(query, asdict(staged))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:

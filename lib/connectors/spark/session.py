@@ -127,6 +127,12 @@ def execution_of(spark: SparkSession, query: str) -> Any:
     return classic._jsparkSession.sharedState().activeStreamingQueries().get(key)
 
 
+def is_stopped(spark: SparkSession, query: str) -> Callable[[], bool]:
+    """A call that is true once somebody has stopped the running streaming query with this id; never true on Connect."""
+    execution = execution_of(spark, query)
+    return lambda: execution is not None and not execution.isActive()
+
+
 def is_deterministic(frame: DataFrame, query: str) -> bool:
     """False if the plan of ``frame``, or of the running ``query``, is known to give other rows when it is run again.
 

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from connectors.core.planning import INITIAL
-from connectors.core.retry import counted_retries
+from connectors.core.retry import RetryObserver, observed_retries
 
 from .reading import Query
 from .source_contexts import SCHEMA, Topic
@@ -105,22 +105,25 @@ def test_headers_are_waited_for_when_the_broker_is_away_while_they_are_read(tmp_
     (split,) = query.planner.enumerator.splits_of(part)
     with contextlib.closing(query.source.reader(query.schema)) as reader:
         (batch,) = reader.read(split)
-    retries: list[int] = []
 
-    def bring_back() -> None:
-        retries.append(1)
-        signal_broker(topic, signal.SIGCONT)
+    class BringBack(RetryObserver):
+        retries = 0
 
+        def retried(self) -> None:
+            self.retries += 1
+            signal_broker(topic, signal.SIGCONT)
+
+    observer = BringBack()
     emitter = query.source.emitter(query.schema)
     assert emitter is not None
     signal_broker(topic, signal.SIGSTOP)
     try:
-        with counted_retries(bring_back):
+        with observed_retries(observer):
             emitter.emit(batch, split)
     finally:
         signal_broker(topic, signal.SIGCONT)
     emitter.finish(split)
-    assert retries
+    assert observer.retries
     assert [letter["headers"] for letter in letters(tmp_path)] == [as_sent(SEVERAL)]
 
 
