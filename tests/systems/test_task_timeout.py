@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
+from connectors import metrics
 from connectors.core import Misconfigured
+from connectors.spark.formats import format_of
 from connectors.systems.files import FilesSink
 from connectors.testing import FailureInjector, same_records
 from connectors.testing.faults import Action, Point
+from connectors.testing.faulty import faulty_sink
 from connectors.testing.spark_suites import spark_query
 
 from .files.contexts import FilesContext
@@ -25,20 +28,46 @@ def test_a_timeout_is_a_duration() -> None:
 
 
 @pytest.mark.spark
-def test_a_task_that_never_answers_is_given_up_and_its_batch_is_tried_again(spark: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("carrier", "seconds"), [("foreach_batch", 8), ("format", 3)])
+def test_a_task_that_never_answers_is_given_up_and_its_batch_is_tried_again(
+    spark: Any, tmp_path: Path, carrier: str, seconds: int
+) -> None:
     target = FilesContext(tmp_path / "target")
     target.folder.mkdir()
-    query = spark_query(target, tmp_path, "foreach_batch")
-    query.sink_options.update({"taskTimeout": "8s", "retry.initialBackoff": "100ms", "fileFormat": "avro"})
+    query = spark_query(target, tmp_path, carrier)
+    query.sink_options.update({"taskTimeout": f"{seconds}s", "retry.initialBackoff": "100ms", "fileFormat": "avro"})
     injector = FailureInjector(query.faults)
     injector.arm(Point.TASK_ROW, Action.HOLD)
     began = time.monotonic()
     query.run(spark)
     assert injector.struck() == 1
-    assert time.monotonic() - began >= 8
+    assert time.monotonic() - began >= seconds
     injector.release()
     rows = spark.read.format("connectors.files").option("fileFormat", "avro").load(str(target.folder)).collect()
     same_records([target.row(number) for number in range(1, 31)], rows)
+
+
+@pytest.mark.spark
+def test_a_task_that_is_given_up_by_format_is_named_in_the_table(spark: Any, tmp_path: Path) -> None:
+    target = FilesContext(tmp_path / "target")
+    target.folder.mkdir()
+    injector = FailureInjector(tmp_path / "faults")
+    spark.dataSource.register(format_of("silent_files", None, faulty_sink(FilesSink, injector)))
+    injector.arm(Point.TASK_ROW, Action.HOLD, times=2)
+    rows = spark.readStream.format("connectors.sequence").options(end=10, numPartitions=1).load()
+    options = {"path": str(target.folder), "fileFormat": "avro", "taskTimeout": "5s"}
+    writer = rows.writeStream.format("connectors.silent_files").options(**options)
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    try:
+        table = metrics.table(query)
+        until = time.monotonic() + 60
+        while table["waiting_for"].isna().all() and time.monotonic() < until:
+            table = metrics.table(query)
+        assert table["waiting_for"].dropna().tolist() == [
+            "a task that gave no sign for 5 s (taskTimeout) was ended; it is tried again"
+        ]
+    finally:
+        query.stop()
 
 
 @pytest.mark.spark

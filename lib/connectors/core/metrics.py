@@ -109,6 +109,8 @@ class Meter(RetryObserver):
         self.rows: Counts = {}
         self.events: Counts = {}
         self.state: Counts = {}
+        self.last_sign = time.monotonic()
+        """When the task last handed on rows, or until when it waits for a system that is away; on the monotonic clock."""
         self._outage: dict[str, Any] | None = None
         self._lock = threading.Lock()
 
@@ -128,16 +130,19 @@ class Meter(RetryObserver):
             self.state.setdefault(partition, {}).update(numbers)
 
     def through(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """``batches``, whose bytes are counted as they pass."""
+        """``batches``, whose bytes are counted as they pass; each of them is a sign of life."""
         for batch in batches:
+            self.last_sign = time.monotonic()
             self.count(bytes=batch.nbytes)
             yield batch
+            self.last_sign = time.monotonic()
 
     def retried(self) -> None:
         self.happened(self.at, retries=1)
 
     def waits(self, outage: Transient, since: float, next_try: float) -> None:
         self._outage = {"error": str(outage.message)[:500], "since": since, "next_try": next_try, "partition": self.at}
+        self.last_sign = time.monotonic() + max(0.0, next_try - time.time())
         self._write({}, {}, {})
 
     def resumed(self) -> None:

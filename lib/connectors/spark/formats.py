@@ -29,6 +29,7 @@ from pyspark.sql.types import StructType
 from ..core.commit import Commit
 from ..core.errors import ConnectorError, Misconfigured, Problem, Transient
 from ..core.ledger import app_query, once_query
+from ..core.metrics import Meter
 from ..core.planning import INITIAL, Offset, Planner
 from ..core.reading import read_slice
 from ..core.sink import Batch, Committable, Sink
@@ -37,6 +38,7 @@ from ..core.writing import stage
 from .library import format_bases
 from .meters import count_commit, sink_meter, source_meter
 from .session import action_ids, arrow_schema, as_active, task_ids, task_run
+from .task_watch import ends_when_silent
 
 
 @contextlib.contextmanager
@@ -230,10 +232,13 @@ def _committables(messages: Sequence[WriterCommitMessage | None]) -> list[Commit
     return [Committable(**message.committable) for message in messages if isinstance(message, Staged)]
 
 
-def _stage(sink: Sink, batch: Batch, schema: pa.Schema, subtask: int, rows: Iterator[pa.RecordBatch]) -> Committable:
+def _stage(
+    sink: Sink, batch: Batch, schema: pa.Schema, subtask: int, rows: Iterator[pa.RecordBatch], meter: Meter
+) -> Committable:
     """Stages the rows of a task. One that fails by an outage ends when the target is back: Spark tries it again at once."""
     try:
-        return stage(sink, batch, schema, subtask, rows)
+        with ends_when_silent(sink.values["taskTimeout"], meter):
+            return stage(sink, batch, schema, subtask, meter.through(rows))
     except Transient as outage:
         if not sink.writers_retry:
             Commit(sink).await_target(batch, outage)
@@ -252,7 +257,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         _, _, subtask = task_ids()
-        staged = _stage(self.sink, self.batch, arrow_schema(self.columns), subtask, iterator)
+        staged = _stage(self.sink, self.batch, arrow_schema(self.columns), subtask, iterator, Meter())
         return Staged(self.batch.query, asdict(staged))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -276,7 +281,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         with sink_meter(self.sink, batch, subtask).counting() as meter:
             if subtask == 0:  # no code of the driver runs before the tasks
                 Commit(self.sink).drop_attempts(batch)
-            staged = _stage(self.sink, batch, arrow_schema(self.columns), subtask, meter.through(iterator))
+            staged = _stage(self.sink, batch, arrow_schema(self.columns), subtask, iterator, meter)
         return Staged(query, asdict(staged))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:

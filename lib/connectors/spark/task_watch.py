@@ -1,11 +1,15 @@
-"""``taskTimeout``: a batch whose tasks give no sign is cancelled, so that it can be tried again.
+"""``taskTimeout``: tasks that give no sign are given up, so that they can be tried again.
 
-A sign is a task that ends. On Spark Connect, where nobody can ask for that, it is the end of all of them.
+In ``foreach_batch`` the driver cancels the jobs of the batch. A sign is a task that ends; on Spark Connect, where nobody can
+ask for that, it is the end of all of them. By ``format`` no driver code runs meanwhile: the task watches itself, and ends its
+Python process, which Spark takes for a failed attempt. A sign is a record batch that it has taken.
 """
 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
+import os
 import threading
 import time
 import uuid
@@ -13,6 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from ..core.errors import Transient
+from ..core.metrics import Meter
 from .session import ended_tasks, tagged_jobs
 
 if TYPE_CHECKING:
@@ -58,3 +63,30 @@ def watched_tasks(spark: SparkSession, timeout: float | None) -> Iterator[None]:
         finally:
             over.set()
             watcher.join()
+
+
+@contextlib.contextmanager
+def ends_when_silent(timeout: float | None, meter: Meter) -> Iterator[None]:
+    """In a task: ends this process when ``meter`` has had no sign of life for ``timeout`` seconds.
+
+    The table of the query names it until the next attempt; the log of the executor has the place where the task stood.
+    """
+    if timeout is None:
+        yield
+        return
+    over, seconds = threading.Event(), timeout
+    meter.last_sign = time.monotonic()
+
+    def watch() -> None:
+        while not over.wait(seconds / _LOOKS):
+            if time.monotonic() - meter.last_sign >= seconds:
+                faulthandler.dump_traceback(2)
+                silence = Transient(f"a task that gave no sign for {seconds:g} s (taskTimeout) was ended; it is tried again")
+                meter.waits(silence, time.time() - seconds, time.time() + seconds)
+                os._exit(1)
+
+    threading.Thread(target=watch, name="connectors.taskTimeout", daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()

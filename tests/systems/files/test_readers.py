@@ -1,10 +1,11 @@
-"""What readers see while a run of a hundred batches is killed again and again: complete files, no row twice, nothing gone."""
+"""What readers see while a run of many batches is killed again and again: complete files, no row twice, nothing gone."""
 
 from __future__ import annotations
 
 import random
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ from connectors.testing.engine import in_a_child
 from connectors.testing.sink_writing import Writing
 
 from ..reference_contexts import FilesContext
+from .contexts import S3Context
 
-BATCHES, ROWS = 100, 4
+ROWS = 4
 
 
 class Rolled(FilesContext):
@@ -30,11 +32,10 @@ class Rolled(FilesContext):
 
 
 class Watcher(threading.Thread):
-    """Reads a folder until it is told to stop, and checks each read against those before."""
+    """Reads the ids in a target until ``over``, and checks each read against those before."""
 
-    def __init__(self, folder: Path, read: Callable[[Path], list[int]]) -> None:
+    def __init__(self, read: Callable[[], list[int]]) -> None:
         super().__init__(daemon=True)
-        self.folder = folder
         self.read = read
         self.over = threading.Event()
         self.problems: list[str] = []
@@ -45,7 +46,7 @@ class Watcher(threading.Thread):
         before: set[int] = set()
         while not self.over.is_set() and not self.problems:
             try:
-                found = self.read(self.folder)
+                found = self.read()
             except Exception as error:
                 self.problems.append(f"read {self.reads}: {error!r}")
                 return
@@ -74,26 +75,37 @@ def by_duckdb(folder: Path) -> list[int]:
         return [number for (number,) in connection.sql(f"SELECT id FROM '{folder}/*.parquet'").fetchall()]
 
 
-@pytest.mark.parametrize("kind", [FilesContext, Rolled])
-def test_every_read_during_a_run_with_faults_is_of_complete_files(tmp_path: Path, kind: Any) -> None:
+def by_s3_client(context: S3Context) -> list[int]:
+    return [row["id"] for row in context.rows()]
+
+
+def readers(target: Any) -> list[Callable[[], list[int]]]:
+    if isinstance(target, S3Context):
+        return [partial(by_s3_client, target)]
+    return [partial(by_pyarrow, target.folder), partial(by_duckdb, target.folder)]
+
+
+@pytest.mark.parametrize(("kind", "batches"), [(FilesContext, 100), (Rolled, 100), (S3Context, 30)])
+def test_every_read_during_a_run_with_faults_is_of_complete_files(tmp_path: Path, kind: Any, batches: int) -> None:
     target = kind(tmp_path / "target")
     target.folder.mkdir()
     writing = Writing(target, tmp_path, "foreach_batch")
-    watchers = [Watcher(target.folder, by_pyarrow), Watcher(target.folder, by_duckdb)]
+    watchers = [Watcher(read) for read in readers(target)]
     for watcher in watchers:
         watcher.start()
     chance = random.Random(kind.__name__)
-    for last in range(40, BATCHES * ROWS + 1, 40):  # a kill in every ten batches
+    step = batches * ROWS // 10
+    for last in range(step, batches * ROWS + 1, step):  # a kill in each tenth of the batches
         writing.injector.arm_one_of(chance.randrange(1 << 30), writing.points(), rows=2)
         in_a_child(writing.engine(last=last, rows=ROWS, tasks=chance.randint(1, 3)).run)
     writing.injector.disarm()
-    in_a_child(writing.engine(last=BATCHES * ROWS, rows=ROWS).run)
+    in_a_child(writing.engine(last=batches * ROWS, rows=ROWS).run)
     if kind is Rolled:
         seal_folder(str(target.folder))
     for watcher in watchers:
         watcher.over.set()
         watcher.join(30)
-    assert [watcher.problems for watcher in watchers] == [[], []]
+    assert [problem for watcher in watchers for problem in watcher.problems] == []
     assert all(watcher.changes >= 5 for watcher in watchers), [(watcher.reads, watcher.changes) for watcher in watchers]
     assert writing.injector.struck() >= 5
-    writing.expect(last=BATCHES * ROWS)
+    writing.expect(last=batches * ROWS)
