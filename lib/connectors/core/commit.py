@@ -15,7 +15,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import Final
 
-from .errors import ConnectorError, Transient
+from .errors import CommitRefused, ConnectorError, Transient
 from .ledger import Entry, Ledger, Policy, Verdict, compare_replay, decide, is_stream
 from .rejects import staged_letters
 from .retry import Backoff, Contact, Retry
@@ -85,7 +85,7 @@ class Commit:
         if isinstance(self.committer, GlobalCommitter):
             self._commit_in_target(self.committer, batch, entry, committables)
             self._publish_letters(batch, committables)
-        elif self.contact.call(lambda: self._record(entry)):
+        elif self.contact.call(lambda: self._record(batch, entry)):
             self._publish(entry, batch)
             self._publish_letters(batch, committables)
         else:  # another attempt at the same batch, of a driver that still lives, was faster
@@ -114,12 +114,24 @@ class Commit:
 
         self.contact.call(attempt)
 
-    def _record(self, entry: Entry) -> bool:
-        """Records ``entry``. Also true if an earlier try of ours has done it and only its answer was lost."""
-        if self._ledger().record(entry):
-            return True
-        last = self._ledger().last(entry.query)
-        return last is not None and last.batch == entry.batch and dumps(last.committables) == dumps(entry.committables)
+    def _record(self, batch: Batch, entry: Entry) -> bool:
+        """Records ``entry``. Also true if an earlier try has done it and only its answer was lost.
+
+        Raises :class:`CommitRefused` if the query has gone on meanwhile: a ledger keeps the newest batches only, so it takes
+        one again that it has forgotten.
+        """
+        recorded, last = self._ledger().record(entry), self._ledger().last(entry.query)
+        if last is not None and last.batch > entry.batch:
+            if recorded:
+                self._ledger().mark_published(entry)
+            self._decide_letters(batch, ())
+            raise CommitRefused(
+                f"batch {entry.batch} is recorded after batch {last.batch}: this driver stood still while another run of the "
+                "query went on; nothing of this batch is published",
+                connector=f"connectors.{self.sink.name}",
+                way_out="let only one run of a query be active",
+            )
+        return recorded or (last is not None and dumps(last.committables) == dumps(entry.committables))
 
     def recorded(self, batch: Batch) -> list[Committable]:
         """What the ledger says of ``batch``, which is committed; empty where it does not tell what was staged."""
@@ -148,13 +160,25 @@ class Commit:
         if isinstance(self.committer, Committer):
             self.contact.call(self._ledger().check)
             for entry in self._ledger().unpublished():
-                self._publish(entry, Batch(batch.sink_id, entry.query, entry.batch, entry.replace))
+                self._publish_pending(entry, batch.sink_id)
         if self.letters:
             self.contact.call(self.letters.storage.check)
             self.letters.recover(self._last_number)
             self.letters.sweep(frozenset({batch.prefix()}))
         self.committer.sweep(frozenset({batch.prefix()}))
         self._swept = time.monotonic()
+
+    def _publish_pending(self, entry: Entry, sink_id: str) -> None:
+        """Publishes a recorded batch that may not be published yet.
+
+        One below the newest of its query is published, since the next one was not recorded before; or its driver recorded
+        it when the ledger had forgotten it.
+        """
+        last = self.last(entry.query)
+        if last is not None and last.batch > entry.batch:
+            self._ledger().mark_published(entry)
+        else:
+            self._publish(entry, Batch(sink_id, entry.query, entry.batch, entry.replace))
 
     def _publish(self, entry: Entry, batch: Batch) -> None:
         committer = self.committer
