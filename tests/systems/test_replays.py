@@ -9,6 +9,8 @@ import pytest
 
 import connectors
 from connectors.core import Batch, CommitRefused
+from connectors.core.ledger import Entry, FileLedger
+from connectors.systems.buffered import BufferedSink
 
 
 @pytest.mark.parametrize("system", ["buffered", "files"])
@@ -21,6 +23,41 @@ def test_another_number_of_rows_is_refused(spark: Any, tmp_path: Path, system: s
 
 
 def test_other_rows_are_refused_where_a_checksum_is_kept(spark: Any, tmp_path: Path) -> None:
+    sink: Any = connectors.foreach_batch("buffered", {"path": str(tmp_path / "out")})
+    sink.write(spark.range(3), Batch("sink", "query", 0))
+    with pytest.raises(CommitRefused, match="the same number of rows with other contents"):
+        sink.write(spark.range(3, 6), Batch("sink", "query", 0))
+
+
+OTHER_ROWS = {
+    "rows that are twice the same": ("VALUES (1), (1) AS t(a)", "VALUES (2), (2) AS t(a)"),
+    "a null in another column": ("VALUES (1, null) AS t(a, b)", "VALUES (null, 1) AS t(a, b)"),
+    "a null inside an array": ("VALUES (array(null, 1)) AS t(a)", "VALUES (array(1, null)) AS t(a)"),
+    "a null inside a struct": (
+        "VALUES (named_struct('x', 1, 'y', null)) AS t(a)",
+        "VALUES (named_struct('x', null, 'y', 1)) AS t(a)",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OTHER_ROWS)
+def test_rows_that_differ_only_in_nulls_or_repetitions_are_refused(spark: Any, tmp_path: Path, case: str) -> None:
+    first, second = (spark.sql(f"SELECT * FROM {values}") for values in OTHER_ROWS[case])
+    sink: Any = connectors.foreach_batch("buffered", {"path": str(tmp_path / "out")})
+    sink.write(first, Batch("sink", "query", 0))
+    sink.write(first, Batch("sink", "query", 0))
+    with pytest.raises(CommitRefused, match="the same number of rows with other contents"):
+        sink.write(second, Batch("sink", "query", 0))
+
+
+def test_a_batch_of_an_earlier_version_is_compared_by_the_checksum_of_that_time(spark: Any, tmp_path: Path) -> None:
+    buffered = BufferedSink.of({"path": str(tmp_path / "out")})
+    ledger = buffered.ledger()
+    assert isinstance(ledger, FileLedger)
+    ledger.storage.make_folder("query")
+    entry = Entry("query", 0, 3, "f851ab3e4bf40593")  # as the version before wrote it
+    assert ledger.record(entry)
+    ledger.mark_published(entry)
     sink: Any = connectors.foreach_batch("buffered", {"path": str(tmp_path / "out")})
     sink.write(spark.range(3), Batch("sink", "query", 0))
     with pytest.raises(CommitRefused, match="the same number of rows with other contents"):

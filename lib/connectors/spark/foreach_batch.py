@@ -124,7 +124,8 @@ class ForeachBatch(Carried):
         elif verdict is Verdict.WRITE:
             self._stage_and_commit(commit, frame, batch, meter)
         else:
-            seen = Measured.of(frame)
+            last = commit.last(batch.query)
+            seen = Measured.of(frame, last.checksum if last else None)
             commit.finish(batch, [], seen.rows, seen.checksum)
             count_commit(meter, began, commit.recorded(batch), seen)
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from ..core.ledger import SUM, XOR, algorithm_of
+from ..core.state import digest
 from .session import is_told
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import DataType
+    from pyspark.sql.types import DataType, StructField
 
 _PATIENCE: Final = 0.2
 
@@ -33,27 +35,48 @@ class Measured:
 
     @property
     def checksum(self) -> str | None:
-        """Independent of the order of rows; ``None`` if the columns have no hash."""
-        found = self._observation.get.get("checksum") if self._observation else None
-        return None if found is None else f"{found & 0xFFFFFFFFFFFFFFFF:016x}"
+        """Independent of the order of rows; ``None`` if the columns have no hash, or a sum of hashes is too large."""
+        sums = [value for name, value in self._observation.get.items() if name != "rows"] if self._observation else []
+        if not sums or None in sums:
+            return None
+        if len(sums) == 1:
+            return f"{sums[0] & 0xFFFFFFFFFFFFFFFF:016x}"
+        return f"{SUM}:{digest(*sums, length=16)}"
 
     @classmethod
-    def of(cls, frame: DataFrame) -> Measured:
-        """Measures ``frame`` by computing it."""
-        watched, seen = measured(frame)
+    def of(cls, frame: DataFrame, checksum: str | None = None) -> Measured:
+        """Measures ``frame`` by computing it, by the algorithm of an earlier ``checksum`` if one is to be compared."""
+        watched, seen = measured(frame, algorithm_of(checksum))
         watched.write.format("noop").mode("overwrite").save()
         return seen
 
 
-def measured(frame: DataFrame) -> tuple[DataFrame, Measured]:
-    """``frame``, and what will be known of it when it has been computed once."""
+def measured(frame: DataFrame, algorithm: str = SUM) -> tuple[DataFrame, Measured]:
+    """``frame``, and what will be known of it when it has been computed once: rows and checksum.
+
+    ``SUM`` adds hashes that tell a null from a value that is not there. ``XOR``, of earlier versions, skips nulls, and rows
+    that are twice the same cancel each other out.
+    """
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
     observation = Observation()
-    hashable = [f"`{field.name.replace('`', '``')}`" for field in frame.schema if _has_hash(field.dataType)]
-    sums = [F.expr(f"bit_xor(xxhash64({', '.join(hashable)})) AS checksum")] if hashable else []
-    return frame.observe(observation, F.expr("count(1) AS rows"), *sums), Measured(observation)
+    columns = [_hashed(field, algorithm) for field in frame.schema if _has_hash(field.dataType)]
+    row = f"xxhash64({', '.join(columns)})"
+    # Two halves: no sum of fewer than 2**31 hashes is too large for a long, and decimals take twice as long.
+    halves = [f"try_sum({row} & 4294967295L) AS low", f"try_sum(shiftrightunsigned({row}, 32)) AS high"]
+    sums = (halves if algorithm == SUM else [f"bit_xor({row}) AS checksum"]) if columns else []
+    return frame.observe(observation, F.expr("count(1) AS rows"), *map(F.expr, sums)), Measured(observation)
+
+
+def _hashed(field: StructField, algorithm: str) -> str:
+    """What is hashed of a column."""
+    name = f"`{field.name.replace('`', '``')}`"
+    if algorithm == XOR:
+        return name
+    nested = field.dataType.simpleString().startswith(("struct<", "array<"))  # a hash skips the nulls inside
+    text = f"to_json({name}, map('ignoreNullFields', 'false', 'timeZone', 'UTC'))" if nested else name
+    return f"{text}, isnull({name})"
 
 
 def counted(frame: DataFrame) -> tuple[DataFrame, Measured]:
