@@ -134,10 +134,10 @@ class Flow:
         return request
 
     def wakes_at(self) -> float | None:
-        """When something may be due although nothing happens: the end of a pause, of a request's time, of a batch's time."""
+        """When something may be due although nothing happens: the end of a pause, open circuit, request's or batch's time."""
         times = [request.started + self.limits.timeout for request in self.under_way.values()]
         if self._fresh or self._again:
-            times.append(self._paused_until)
+            times += [self._paused_until, self._now() + self.breaker.seconds_open()]
         if self._fresh:
             times.append(self._fresh[0].chunk.since + self.limits.seconds)
         return min((time for time in times if time > self._now()), default=None)
@@ -184,8 +184,7 @@ class Flow:
     def _due(self) -> bool:
         if not (self._fresh or self._again) or self._now() < self._paused_until:
             return False
-        if (seconds := self.breaker.seconds_open()) > 0:
-            self._paused_until = self._now() + seconds
+        if self.breaker.seconds_open() > 0:
             return False
         enough = self._fresh_records >= self.limits.records or self._fresh_bytes >= self.limits.bytes
         return bool(self._again) or enough or self.draining or self._waited_long_enough()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 from decimal import Decimal
 from typing import Any
 
@@ -14,6 +15,7 @@ from connectors.core.planning import Planner
 from connectors.core.reading import read_slice
 from connectors.systems.elasticsearch import ElasticsearchSource
 from connectors.testing.servers import OpenSearchServer
+from connectors.testing.servers.fault_proxy import FaultProxy, Reply, Seen
 
 from .reading import read, source_of
 from .writing import QUICK, write
@@ -101,3 +103,50 @@ def test_a_document_that_does_not_fit_names_field_and_value(server: OpenSearchSe
     write(server.url, index, [{"n": "many"}])
     with pytest.raises(Fatal, match=r"field n: must be a whole number \(int64\); got 'many'"):
         read(source(server, index, idColumn="_id"), IDS)
+
+
+def open_points(server: OpenSearchServer) -> int:
+    stats = server.ask("GET", "/_nodes/stats/indices/search")
+    return sum(node["indices"]["search"]["point_in_time_current"] for node in stats["nodes"].values())
+
+
+def test_points_in_time_are_kept_for_tasks_that_start_late_and_renewed_by_each_page(proxy: FaultProxy, index: str) -> None:
+    write(proxy.url, index, [{"n": n} for n in range(10)], idColumn="n")
+    proxy.seen.clear()
+    assert len(read(source_of(proxy.url, index, pageSize="4", keepAlive="2h"), IDS)) == 10
+    opened = [seen.path for seen in proxy.seen if "point_in_time" in seen.path]
+    pages = [json.loads(seen.body)["pit"]["keep_alive"] for seen in proxy.seen if seen.path == "/_search"]
+    assert len(opened) == 1
+    assert "keep_alive=7200000ms" in opened[0]
+    assert len(pages) >= 3
+    assert set(pages) == {"7200000ms"}
+
+
+def test_a_point_in_time_that_is_over_is_told_with_its_option(server: OpenSearchServer, index: str) -> None:
+    write(server.url, index, [{"n": n} for n in range(10)], idColumn="n")
+    one = source(server, index)
+    parts = Planner(one).whole()
+    server.ask("DELETE", "/_search/point_in_time/_all")
+    with pytest.raises(Fatal, match=r"the point in time of the read is over(.|\n)*raise keepAlive"):
+        _ = [row for part in parts for row in read_slice(one, part, IDS)]
+
+
+def test_a_time_to_live_above_the_servers_is_told(server: OpenSearchServer, index: str) -> None:
+    write(server.url, index, [{"n": 1}], idColumn="n")
+    with pytest.raises(Misconfigured, match=r'keepAlive\s+"360000s" is longer than the server allows: .*max_keep_alive'):
+        Planner(source(server, index, keepAlive="100h")).whole()
+
+
+def test_points_in_time_of_a_plan_that_fails_are_closed(server: OpenSearchServer, proxy: FaultProxy, index: str) -> None:
+    for part in ("a", "b"):
+        write(server.url, f"{index}-{part}", [{"n": n} for n in range(4)], idColumn="n")
+    before = open_points(server)
+
+    def second_refused(seen: Seen, passed_on: Any) -> Reply:
+        refused = len([other for other in proxy.seen if "/_search/point_in_time?" in other.path]) == 2 and seen.method == "POST"
+        return Reply(403, b"no", {"Content-Type": "text/plain"}) if refused else passed_on()  # type: ignore[no-any-return]
+
+    proxy.rule = second_refused
+    with pytest.raises(Fatal, match="403"):
+        Planner(source_of(proxy.url, f"{index}-*")).whole()
+    assert open_points(server) == before

@@ -6,6 +6,7 @@ and gone on with after any document. A batch read sees each shard as it was at o
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -34,6 +35,7 @@ from ...core import (
     SplitEnumerator,
     SplitReader,
     Text,
+    Transient,
     Values,
 )
 from ...core.formats.json_values import parsed, reader
@@ -44,8 +46,6 @@ from .mapping import columns
 from .options import CONNECTION, check_connection
 
 _NAME: Final = "connectors.elasticsearch"
-_KEPT: Final = "5m"
-"""How long a server keeps a point in time after it was last asked for."""
 _STATS: Final = "filter_path=indices.*.shards.*.routing.primary,indices.*.shards.*.seq_no.global_checkpoint"
 
 
@@ -66,7 +66,9 @@ class ElasticsearchSource(Source):
     Options: ``hosts`` (required), ``index`` (required; a name, an alias, a pattern or a list of them), ``query`` (the JSON of
     a query clause; all documents), ``idColumn`` (none: a column of this name gets the id), ``slices`` (as numPartitions),
     ``maxRowsPerTrigger``, ``user`` and ``password``, or ``apiKey``, ``caCert``, ``request.timeout`` (30s), ``pageSize``
-    (5000). Columns are those of ``.schema(…)``, else of the mapping; a field with several values needs an array there.
+    (5000), ``keepAlive`` (1h: how long a batch read's points in time outlive their last page, since tasks may start late;
+    the server's ``point_in_time.max_keep_alive`` or ``search.max_keep_alive`` is the most). Columns are those of
+    ``.schema(…)``, else of the mapping; a field with several values needs an array there.
 
     As a batch: the index as it is when the read begins. As a stream: documents that are only added arrive exactly once; one
     that changes arrives again, in its newest form; deletions do not show.
@@ -82,6 +84,7 @@ class ElasticsearchSource(Source):
             "idColumn": Text(None),
             "slices": Int(None, at_least=1),
             "pageSize": Int(5000, at_least=1, at_most=10_000),
+            "keepAlive": Duration(3600.0),
             "request.timeout": Duration(30.0),
         }
     )
@@ -108,6 +111,10 @@ class ElasticsearchSource(Source):
             problem = Problem("schema", f'missing, and "{self.values["index"]}" has no fields yet; give .schema(…).')
             raise Misconfigured(_NAME, [problem])
         return f"{quoted(self.values['idColumn'])} string, {told}" if self.values["idColumn"] else told
+
+    @property
+    def keep_alive(self) -> str:
+        return f"{round(self.values['keepAlive'] * 1000)}ms"
 
     def path(self) -> str:
         return quote(self.values["index"], safe=",*")
@@ -182,7 +189,7 @@ class ShardEnumerator(SplitEnumerator[Changes]):
         parts = super().slices(start, end, parallelism)
         if self.source.streaming:
             return parts
-        moments = {shard: self._moment(*shard.rsplit("/", 1)) for shard in end["next"]}
+        moments = self._moments([shard for shard, after in end["next"].items() if after > start["next"].get(shard, 0)])
         return [Slice(part.start, part.end, part.index, part.of, part.parallelism, moments) for part in parts]
 
     def splits_of(self, part: Slice) -> Iterator[Changes]:
@@ -194,12 +201,37 @@ class ShardEnumerator(SplitEnumerator[Changes]):
         if "client" in self.__dict__:
             self.client.close()
 
+    def _moments(self, shards: Sequence[str]) -> dict[str, str]:
+        """A point in time of each shard: what is changed after it does not move out of the range that is being read.
+
+        The tasks cannot close them: one that has ended may be run again. The server does, ``keepAlive`` after the last page.
+        """
+        moments: dict[str, str] = {}
+        try:
+            for shard in shards:
+                moments[shard] = self._moment(*shard.rsplit("/", 1))
+        except BaseException:
+            self._close_moments(list(moments.values()))
+            raise
+        return moments
+
     def _moment(self, index: str, shard: str) -> str:
-        """A point in time of one shard: what is changed after it does not move out of the range that is being read."""
-        there = f"keep_alive={_KEPT}&preference=_shards:{shard}"
-        if self._is_opensearch:
-            return str(self.client.ask("POST", f"/{quote(index)}/_search/point_in_time?{there}")["pit_id"])
-        return str(self.client.ask("POST", f"/{quote(index)}/_pit?{there}")["id"])
+        place = f"keep_alive={self.source.keep_alive}&preference=_shards:{shard}"
+        path, name = ("_search/point_in_time", "pit_id") if self._is_opensearch else ("_pit", "id")
+        try:
+            return str(self.client.ask("POST", f"/{quote(index)}/{path}?{place}")[name])
+        except Fatal as refused:
+            if "keep alive" not in refused.message.lower():
+                raise
+            text = f'"{self.source.values["keepAlive"]:g}s" is longer than the server allows: {refused.message}'
+            raise Misconfigured(_NAME, [Problem("keepAlive", text)]) from None
+
+    def _close_moments(self, moments: Sequence[str]) -> None:
+        with contextlib.suppress(Transient, Fatal):
+            if moments and self._is_opensearch:
+                self.client.ask("DELETE", "/_search/point_in_time", {"pit_id": moments})
+            for moment in moments if not self._is_opensearch else ():
+                self.client.ask("DELETE", "/_pit", {"id": moment})
 
     @cached_property
     def _is_opensearch(self) -> bool:
@@ -258,8 +290,14 @@ class ShardReader(SplitReader[Changes]):
         path = f"/{quote(split.index)}/_search?preference=_shards:{split.shard}"
         if split.moment:
             path = "/_search"
-            body["pit"] = {"id": split.moment, "keep_alive": _KEPT}
-        answer = self.client.request("POST", path, self.client.json.dumps(body))
+            body["pit"] = {"id": split.moment, "keep_alive": self.source.keep_alive}
+        try:
+            answer = self.client.request("POST", path, self.client.json.dumps(body))
+        except NotFound as missing:
+            if not split.moment:
+                raise
+            text = f"the point in time of the read is over: {missing.message}"
+            raise Fatal(text, way_out="raise keepAlive above the time that the read takes, and read again") from None
         told = parsed(answer.decode()) if self._exact else self.client.loads(answer)
         return list(told["hits"]["hits"])
 
