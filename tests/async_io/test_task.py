@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from connectors.async_io import AsyncFunction
 from connectors.async_io.policies import Retry
 from connectors.async_io.task import run
 from connectors.core.errors import Transient
@@ -57,6 +58,30 @@ def test_a_function_that_blocks_runs_on_threads_and_never_more_than_capacity():
     assert len(rows) == 8
     assert most == [4]
     assert all(row["name"].startswith("async_io-call") for row in rows)
+
+
+def test_functions_that_hang_take_no_thread_from_the_rows_that_follow():
+    over, called = threading.Event(), []
+
+    def blocking(row):
+        called.append(row["id"])
+        if row["id"] < 6:
+            over.wait(60)
+        return {"name": "answer"}
+
+    class Hanging(AsyncFunction):
+        def async_invoke(self, row):
+            return blocking(row)
+
+        def timeout(self, row):
+            return {"name": "fallback"}
+
+    try:
+        rows = rows_of(Hanging(), batch(*range(20)), capacity=2, timeout=0.3)
+    finally:
+        over.set()
+    assert sorted(called) == list(range(20))
+    assert [row["id"] for row in rows if row["name"] == "answer"] == list(range(6, 20))
 
 
 def test_a_plain_function_may_return_a_coroutine():

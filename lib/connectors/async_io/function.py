@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -104,7 +104,7 @@ def as_function(function: Any) -> AsyncFunction:
     return Plain(function)
 
 
-def invoker(function: AsyncFunction, threads: ThreadPoolExecutor) -> Callable[[Any], Awaitable[Any]]:
+def invoker(function: AsyncFunction, threads: Executor) -> Callable[[Any], Awaitable[Any]]:
     """How the engine calls ``function``: directly, or on one of ``threads`` when it is a plain ``def``."""
     invoke = function.async_invoke
     if is_async(invoke):

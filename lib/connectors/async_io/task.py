@@ -12,7 +12,7 @@ import queue
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ import pyarrow as pa
 from ..core.breaker import Breaker
 from ..core.metrics import Component, Meter, Place
 from ..core.state import digest
+from ..core.threads import DaemonThreads
 from .calls import Attempts, Cached, Limiter, as_list, one_at_a_time
 from .columns import Columns
 from .counters import Counters, count_calls
@@ -126,18 +127,18 @@ class _Task:
     # -- on the event loop
 
     async def _serve(self) -> None:
-        threads = ThreadPoolExecutor(self.plan.settings.capacity, "async_io-call")
+        threads = DaemonThreads("async_io-call")
         try:
             await self._serve_on(threads)
         except BaseException as error:
             self.failure = error
         finally:
-            threads.shutdown(wait=False, cancel_futures=True)
+            threads.shutdown()
             self._report()
             self.ended.set()
             self.finished.put(None)
 
-    async def _serve_on(self, threads: ThreadPoolExecutor) -> None:
+    async def _serve_on(self, threads: Executor) -> None:
         plan, function = self.plan, self.plan.function
         fallback = Fallbacks(function, plan.cache.key if plan.cache else plan.keep, plan.name, self.counters)
         self.engine = Engine(
@@ -166,7 +167,7 @@ class _Task:
         shared = home().shared
         return Context(partition, attempt, settings.capacity, settings.batch_size, self.plan.results, shared)
 
-    def _call(self, threads: ThreadPoolExecutor) -> Call:
+    def _call(self, threads: Executor) -> Call:
         """The user's function under the layers that were asked for, and no layer that was not."""
         plan, cache, invoke = self.plan, self.plan.cache, invoker(self.plan.function, threads)
         call: Call = lambda rows, slot: invoke(rows)  # noqa: E731

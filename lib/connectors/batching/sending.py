@@ -7,8 +7,6 @@ what has become due by it.
 
 from __future__ import annotations
 
-import contextlib
-import queue
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -16,6 +14,7 @@ from typing import Any
 
 from ..core.errors import Fatal
 from ..core.retry import log_outage, retry_observer
+from ..core.threads import DaemonThreads
 from .flow import Failure, Flow, Request
 from .pieces import Chunk, Piece
 
@@ -30,7 +29,7 @@ class Sending:
         self.flow = flow
         self._call, self._set_aside = send, set_aside
         self._changed = threading.Condition()
-        self._threads = _Threads()
+        self._threads = DaemonThreads("batching request")
         self._retries_told = 0
         self._waiting = False
         self._closed = False
@@ -70,7 +69,7 @@ class Sending:
                 self._changed.wait()
             self._closed = True
             self._changed.notify_all()
-        self._threads.close()
+        self._threads.shutdown()
         self._timer.join()
 
     def _surface(self) -> None:
@@ -100,7 +99,7 @@ class Sending:
         """Starts what is due; true if anything was."""
         started = False
         while (request := self.flow.next()) is not None:
-            self._threads.run(self._run, request)
+            self._threads.submit(self._run, request)
             started = True
         self._changed.notify_all()
         return started
@@ -117,7 +116,6 @@ class Sending:
                 self.flow.refused(request, error)
             else:
                 self.flow.answered(request, failures)
-            self._threads.finished()
             self._pump()
 
     def _keep_time(self) -> None:
@@ -127,31 +125,3 @@ class Sending:
                 expired = self.flow.expire()
                 if not self._pump() and not expired:
                     self._changed.wait(None if moment is None else max(0.0, moment - time.monotonic()))
-
-
-class _Threads:
-    """Threads that are made when all others work, and do not keep the process alive if one of them hangs."""
-
-    def __init__(self) -> None:
-        self._work: queue.SimpleQueue[tuple[Callable[[Request], None], Request] | None] = queue.SimpleQueue()
-        self._made = self._busy = 0
-
-    def run(self, work: Callable[[Request], None], request: Request) -> None:
-        self._busy += 1
-        self._work.put((work, request))
-        if self._busy > self._made:
-            self._made += 1
-            threading.Thread(target=self._live, name="batching request", daemon=True).start()
-
-    def finished(self) -> None:
-        self._busy -= 1
-
-    def close(self) -> None:
-        for _ in range(self._made):
-            self._work.put(None)
-
-    def _live(self) -> None:
-        while (job := self._work.get()) is not None:
-            work, request = job
-            with contextlib.suppress(SystemExit):
-                work(request)
