@@ -18,6 +18,7 @@ from ...storage import storage_of
 from .client import check_config, client_config
 from .committer import FrameCommitter, KafkaCommitter
 from .ledger import Address
+from .records import wrong_columns
 from .topics import MOST_SLOTS, Topics
 from .writing import SendingWriter, StagingWriter
 
@@ -159,15 +160,20 @@ class KafkaSink(Sink):
             )
             raise Misconfigured("connectors.kafka", [Problem("slots", text)])
 
+    def check_frame(self, schema: pa.Schema, *, placed: bool) -> Iterator[Problem]:
+        yield from wrong_columns(self.values, schema)
+        if placed or self.guarantee() is Guarantee.AT_LEAST_ONCE:
+            return
+        if self.values["slots"] > 1:
+            yield Problem("slots", "above 1 is for foreach_batch alone: elsewhere Spark does not let a sink place its rows.")
+        elif not self.staging_location():
+            text = "missing; give a folder that driver and tasks share. Only foreach_batch does without it."
+            yield Problem("stagingLocation", text)
+
     def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> SinkWriter:
+        self.refuse_frame(schema, placed=False)
         if self.guarantee() is Guarantee.AT_LEAST_ONCE:
             return SendingWriter(self, batch, schema)
-        if self.values["slots"] > 1:
-            text = "above 1 is for foreach_batch alone: elsewhere Spark does not let a sink place its rows."
-            raise Misconfigured("connectors.kafka", [Problem("slots", text)])
-        if not self.staging_location():
-            text = "missing; give a folder that driver and tasks share. Only foreach_batch does without it."
-            raise Misconfigured("connectors.kafka", [Problem("stagingLocation", text)])
         return StagingWriter(self, batch, schema)
 
     def committer(self) -> KafkaCommitter | None:
