@@ -10,6 +10,7 @@ import pyarrow as pa
 from ...core.arrow_stage import ArrowStage
 from ...core.ledger import Entry
 from ...core.sink import Batch, Committable, GlobalCommitter
+from .book import Book
 from .ledger import BOOK, SEEN
 from .session import Session, session
 from .slots import Slots
@@ -29,12 +30,16 @@ class KafkaCommitter(GlobalCommitter):
         self._address = sink.address()
 
     def last(self, query: str) -> Entry | None:
-        book, seen = self._session().books(BOOK, SEEN)
-        return book.entries.get(query) or seen.entries.get(query)
+        (book,) = self._session().books(BOOK)
+        return book.entries.get(query) or self._note().entries.get(query)
 
     def queries(self) -> frozenset[str]:
-        book, seen = self._session().books(BOOK, SEEN)
-        return book.streams() | seen.streams()
+        (book,) = self._session().books(BOOK)
+        return book.streams() | self._note().streams()
+
+    def _note(self) -> Book:
+        """Queries that had no rows yet. Read by itself: its offset expires while that of the book is fresh."""
+        return self._session().books(SEEN)[0]
 
     def commit(self, entry: Entry, committables: Sequence[Committable]) -> None:
         staged = [one.data["file"] for one in committables if one.data.get("file")]
@@ -48,9 +53,10 @@ class KafkaCommitter(GlobalCommitter):
 
     def remember(self, entry: Entry) -> None:
         """An empty batch needs no transaction; the first one of a query leaves a note, so that a later one is not its first."""
-        book, seen = self._session().books(BOOK, SEEN)
-        if entry.query not in book.entries and entry.query not in seen.entries:
-            self._session().note(seen.with_entry(entry))
+        (book,) = self._session().books(BOOK)
+        if entry.query not in book.entries:
+            note = self._note()
+            self._session().note(note if entry.query in note.entries else note.with_entry(entry))
 
     def discard(self, committable: Committable) -> None:
         if committable.data.get("file"):

@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, Final
 
-from ...core.errors import ConnectorError, Misconfigured, Problem
+from ...core.errors import ConnectorError, Misconfigured, Problem, Transient
 from .book import Book
 from .client import connection_config, producer_config
 from .client_errors import Stuck, explained
@@ -89,6 +89,7 @@ class Session:
         self.began = 0.0
         self.in_transaction = False
         self._told: list[tuple[str, str]] = []
+        self._noted: frozenset[str] = frozenset()
         config = dict(address.config)
         self.topics = Topics(config)
         self.config = self._producer_config(config)
@@ -143,10 +144,32 @@ class Session:
         )
 
     def note(self, book: Book) -> None:
-        """Writes ``book`` as seen, outside of transactions."""
-        token = [client().TopicPartition(self.address.ledger, SEEN, book.version, book.text())]
+        """Writes ``book`` as the note of queries without rows, outside of transactions; once is enough for a session.
+
+        The record comes first: it stays when the broker forgets the offset.
+        """
+        if frozenset(book.entries) <= self._noted:
+            return
+        to = self.address
+        token = [client().TopicPartition(to.ledger, SEEN, book.version, book.text())]
         with self.guarded("the ledger cannot be written"):
+            producer = self._plain_producer()
+            producer.produce(to.ledger, book.text(), to.key(SEEN), partition=to.partition, on_delivery=self._raise_refusal)
+            if producer.flush(to.patience):
+                raise Transient("the brokers did not take a record of the ledger in time")
             self._consumer.commit(offsets=token, asynchronous=False)
+        self._noted = frozenset(book.entries)
+
+    def _plain_producer(self) -> Any:
+        """A producer without transactions; what it sends twice is the same."""
+        connection = connection_config(dict(self.address.config))
+        limits = {"acks": "all", "message.timeout.ms": round(self.address.patience * 1000)}
+        return self._made("Producer", {**connection, **limits, "error_cb": self._heard})
+
+    @staticmethod
+    def _raise_refusal(error: Any, _: Any) -> None:
+        if error is not None:
+            raise client().KafkaException(error)
 
     @contextlib.contextmanager
     def guarded(self, what: str) -> Iterator[None]:
