@@ -29,6 +29,8 @@ COLUMNS: Final = {
     "commit_ms": "Int64",
     "last_commit": "datetime64[us, UTC]",
     "skipped": "Int64",
+    "transaction_ms": "Int64",
+    "timeout_ms": "Int64",
 }
 """The columns of :func:`table`, and pandas' types of them."""
 _KINDS: Final = ("source", "async", "sink")
@@ -51,6 +53,7 @@ def table(query: Any) -> pd.DataFrame:
     * ``retries``: further tries after an outage; ``in_flight``: calls at the same time, at most, in the newest batch
     * ``commit_ms``, ``last_commit``: duration and time (UTC) of the sink's newest commit
     * ``skipped``: what a source has passed over for good, in its unit: files that appeared later than ``maxFileAge``
+    * ``transaction_ms``, ``timeout_ms``: how long the sink's newest transaction was open, and how long the target lets it
 
     What is not known is null. A query that has not finished a task yet has no rows.
     """
@@ -121,7 +124,7 @@ def _add_file(rows: dict[tuple[str, str], Row], component: str, file: Mapping[st
             if name in _SUMMED:
                 row[name] = (row[name] or 0) + int(number)
         if state.get("last_commit", 0) > (row["last_commit"] or 0):
-            row["last_commit"], row["commit_ms"] = state["last_commit"], state["commit_ms"]
+            row.update({name: state.get(name) for name in ("last_commit", "commit_ms", "transaction_ms", "timeout_ms")})
 
 
 def _row(rows: dict[tuple[str, str], Row], component: str, partition: str) -> Row:

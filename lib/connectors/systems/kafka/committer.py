@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from ...core.arrow_stage import ArrowStage
 from ...core.ledger import Entry
+from ...core.metrics import active_meter
 from ...core.sink import Batch, Committable, GlobalCommitter
 from .book import Book
 from .ledger import BOOK, SEEN
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from .sink import KafkaSink
+
+
+_log: Final = logging.getLogger("connectors.kafka")
 
 
 class KafkaCommitter(GlobalCommitter):
@@ -47,9 +52,16 @@ class KafkaCommitter(GlobalCommitter):
             self.remember(entry)
         else:
             rejects = self.rejects or self.sink.rejects(Batch(self.sink.sink_id(), entry.query, entry.batch))
-            publish(self.sink, entry.query, entry.batch, self._records(staged), rejects, lambda _: entry)
+            seconds = publish(self.sink, entry.query, entry.batch, self._records(staged), rejects, lambda _: entry)
+            self._show_time(seconds or 0.0)
         for one in committables:
             self.discard(one)
+
+    def _show_time(self, seconds: float) -> None:
+        """Puts the duration of a transaction into the query's table, beside the limit."""
+        if seconds:
+            timeout = self.sink.values["transactionTimeout"]
+            active_meter().now(transaction_ms=round(seconds * 1000), timeout_ms=round(timeout * 1000))
 
     def remember(self, entry: Entry) -> None:
         """An empty batch needs no transaction; the first one of a query leaves a note, so that a later one is not its first."""
@@ -100,10 +112,21 @@ class FrameCommitter(KafkaCommitter):
 
         layout = self.slots.layout(batch.query, batch.number)
         if layout is None:
-            return funnel(self.sink, frame, batch)
+            sent = funnel(self.sink, frame, batch)
+            self._show_time(sent.seconds)
+            return sent.rows
         if isinstance(layout, Entry):
             return layout.rows or 0
-        rows = spread(self.slots, frame, batch, layout)
-        if rows:
-            self.slots.finish(Entry(batch.query, batch.number, rows), layout)
-        return rows
+        sent = spread(self.slots, frame, batch, layout)
+        self._show_time(sent.seconds)
+        if sent.rows:
+            self.slots.finish(Entry(batch.query, batch.number, sent.rows), layout)
+        return sent.rows
+
+    def _show_time(self, seconds: float) -> None:
+        """Also warns here: what a task has logged stays with its executor."""
+        super()._show_time(seconds)
+        timeout = self.sink.values["transactionTimeout"]
+        if seconds > timeout / 2:
+            text = "a transaction of %s took %.0f s, more than half of transactionTimeout (%g s); the broker ends longer ones"
+            _log.warning(text, self.sink.sink_id(), seconds, timeout)
