@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 
 import connectors
 from connectors.core import Misconfigured, source
@@ -67,6 +68,19 @@ def test_several_sinks_are_fed_from_one_batch(spark: Any, tmp_path: Path) -> Non
     writer = stream.writeStream.foreachBatch(both).option("checkpointLocation", str(tmp_path / "checkpoint"))
     writer.trigger(availableNow=True).start().awaitTermination()
     assert [spark.read.json(folder).count() for folder in folders] == [5, 5]
+
+
+def test_what_a_function_of_foreach_batch_refuses_reaches_the_user_with_a_short_traceback(
+    spark: Any, tmp_path: Path
+) -> None:
+    """Spark puts the whole of it in front of the message."""
+    stream = spark.readStream.format("connectors.sequence").option("end", 5).load()
+    options = {"url": "postgresql://127.0.0.1:1/x", "dbtable": "t", "retry.maxRetries": 0}
+    writer = stream.writeStream.foreachBatch(connectors.foreach_batch("jdbc", options)).trigger(availableNow=True)
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    with pytest.raises(StreamingQueryException, match=r"connectors\.core\.errors\.Transient") as ended:
+        query.awaitTermination()
+    assert str(ended.value).partition("connectors.core.errors")[0].count("File ") <= 4
 
 
 @source("ticks_of_test", schema="value long")

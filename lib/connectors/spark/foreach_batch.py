@@ -79,16 +79,6 @@ class HadoopSink(Protocol):
         """Called on the driver, first of all; ``client_of(url)`` is ``None`` on Spark Connect."""
 
 
-@contextlib.contextmanager
-def shortly() -> Iterator[None]:
-    """Cuts the traceback of a connector's error: Spark shows it to the user in front of the message."""
-    try:
-        yield
-    except ConnectorError as error:
-        _log.debug("a batch failed", exc_info=True)
-        raise error.with_traceback(None) from None
-
-
 class ForeachBatch(Carried):
     """Commits each micro-batch to one sink; called by Spark with the batch and its number."""
 
@@ -103,9 +93,12 @@ class ForeachBatch(Carried):
 
     def __call__(self, frame: DataFrame, number: int) -> None:
         leave_release_to_server(frame)
-        with shortly():
+        try:
             query = running_query(frame, self.sink.values["queryName"])
             self.write(frame, Batch(self.sink.sink_id(), query, number, run=self._run))
+        except ConnectorError as error:
+            _log.debug("batch %d failed", number, exc_info=True)
+            raise error.with_traceback(None) from None  # Spark shows the traceback to the user in front of the message
 
     def __getstate__(self) -> dict[str, Any]:
         return {"sink": self.sink}

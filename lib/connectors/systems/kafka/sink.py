@@ -53,9 +53,11 @@ class KafkaSink(Sink):
     the key, as Kafka's own clients do), ``timestamp``, ``headers`` (array<struct<key string, value binary>>). Others are
     passed over.
 
-    Options: ``kafka.bootstrap.servers`` (required) and any other ``kafka.*`` of the client, ``topic`` (or the column),
+    Options: ``kafka.bootstrap.servers`` (required) and any other ``kafka.*`` of the client, ``topic`` (or the column;
+    a topic may get more partitions and a larger ``max.message.bytes`` while the query runs),
     ``transactionalIdPrefix`` (required for exactly-once; unique to the query), ``transactionTimeout`` (10 minutes; at most
-    the broker's ``transaction.max.timeout.ms``), ``stagingLocation`` (a folder that driver and tasks share; a stream by
+    the broker's ``transaction.max.timeout.ms``; a transaction that takes longer fails, half of it is a warning),
+    ``stagingLocation`` (a folder that driver and tasks share; a stream by
     ``format`` has one in its checkpoint, ``foreach_batch`` needs none), ``stagingRetention`` (7 days), ``slots`` (1: a batch
     is one transaction; more, in ``foreach_batch`` only and at most 30: as many tasks send it, each in a transaction of its own,
     for batches that are the same when Spark runs them again), ``operation`` append|upsert (append; upsert keeps the last row
