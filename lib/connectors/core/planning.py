@@ -133,7 +133,7 @@ def _understood(offset: Offset) -> Iterator[None]:
     """A source that does not find its way in ``offset`` has not written it: raises :class:`StateError`."""
     try:
         yield
-    except (AttributeError, LookupError, TypeError) as error:
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise StateError(
             f"the offset in the checkpoint is none of this source ({type(error).__name__}: {error}): {dumps(offset)[:200]}",
             way_out="restore the checkpoint from a copy, or give this query a checkpointLocation of its own",
