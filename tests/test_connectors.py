@@ -36,12 +36,12 @@ def test_all_that_is_wrong_with_any_of_several_sinks_is_one_error() -> None:
     sinks = [("files", {"fileFromat": "json"}), ("buffered", {"path": "out"}), ("fils", {}), ("jdbc", {"url": "x"})]
     with pytest.raises(Misconfigured) as wrong:
         connectors.foreach_batch(sinks)
-    told = str(wrong.value)
-    assert re.search(r'sink 1, connectors.files: fileFromat +is no option of this sink; did you mean "fileFormat"', told)
-    assert "sink 1, connectors.files: path" in told
-    assert "sink 3" in told
-    assert "sink 4, connectors.jdbc: dbtable" in told
-    assert "sink 2" not in told
+    message = str(wrong.value)
+    assert re.search(r'sink 1, connectors.files: fileFromat +is no option of this sink; did you mean "fileFormat"', message)
+    assert "sink 1, connectors.files: path" in message
+    assert "sink 3" in message
+    assert "sink 4, connectors.jdbc: dbtable" in message
+    assert "sink 2" not in message
 
 
 def test_a_mistyped_sink_is_told_with_the_one_that_is_meant() -> None:

@@ -77,11 +77,12 @@ def foreach_batch(
         return ForeachBatch(sink.of(typed))
     problems: list[Problem] = []
     functions = []
-    for number, (each, given) in enumerate(sink, start=1):
+    for number, (kind, options_of_kind) in enumerate(sink, start=1):
         try:
-            functions.append(foreach_batch(each, given))
-        except Misconfigured as wrong:
-            problems += [Problem(f"sink {number}, {wrong.connector}: {one.option}", one.text) for one in wrong.problems]
+            functions.append(foreach_batch(kind, options_of_kind))
+        except Misconfigured as error:
+            where = f"sink {number}, {error.connector}"
+            problems += [Problem(f"{where}: {problem.option}", problem.text) for problem in error.problems]
     if problems:
         raise Misconfigured("foreach_batch", problems)
     return Several(functions)

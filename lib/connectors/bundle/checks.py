@@ -7,7 +7,7 @@ from typing import Any
 
 from .findings import Findings, did_you_mean, one_letter_apart
 from .graph import upstream
-from .interpolation import deployed
+from .interpolation import resource_references
 from .loading import Bundle
 from .model import CONDITION, FOR_EACH, NOTEBOOK, RUN_JOB, Job, Task
 from .notebooks import Notebook, UnreadableNotebook, read_notebook
@@ -113,10 +113,10 @@ def _check_resources(bundle: Bundle, job: Job, found: Findings) -> None:
         texts_of_job += [(f"{job.key}.{task.key} {name}", text) for name, text in texts(task)]
     known: Mapping[str, Mapping[str, Any]] = bundle.config.get("resources") or {}
     for where, text in texts_of_job:
-        for kind, key in deployed(text):
+        for kind, key in resource_references(text):
             if key not in (known.get(kind) or {}):
-                meant = did_you_mean(key, known.get(kind) or {})
-                found.problem(where, f"${{resources.{kind}.{key}…}} names nothing in resources.{kind} of this bundle{meant}")
+                hint = did_you_mean(key, known.get(kind) or {})
+                found.problem(where, f"${{resources.{kind}.{key}…}} names nothing in resources.{kind} of this bundle{hint}")
 
 
 def _check_task_named(reference: Reference, job: Job, above: Collection[str]) -> None:

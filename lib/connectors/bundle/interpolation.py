@@ -65,7 +65,7 @@ class Interpolation:
         return _walk(self._config[head], rest)
 
 
-def deployed(text: str) -> Iterator[tuple[str, str]]:
+def resource_references(text: str) -> Iterator[tuple[str, str]]:
     """Kind and key of each resource that ``text`` refers to, such as ``("jobs", "k")`` for ``${resources.jobs.k.id}``."""
     for match in _REFERENCE.finditer(text):
         head, *rest = match[1].split(".")

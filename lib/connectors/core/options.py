@@ -305,9 +305,10 @@ class Options:
         by_letters.update((_letters(name), name) for name in self.declared)
         letters = _letters(key)
         close = difflib.get_close_matches(letters, list(by_letters), n=1, cutoff=0.7)
-        within = [other for other in by_letters if len(letters) > 3 and letters in other]
-        meant = next(iter([*close, *within]), None)
-        return f'is no option of this {kind}; did you mean "{by_letters[meant]}"?' if meant else f"is no option of this {kind}."
+        longer = [other for other in by_letters if len(letters) > 3 and letters in other]
+        nearest = next(iter([*close, *longer]), None)
+        hint = f'; did you mean "{by_letters[nearest]}"?' if nearest else "."
+        return f"is no option of this {kind}{hint}"
 
 
 def _letters(name: str) -> str:

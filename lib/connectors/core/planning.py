@@ -55,7 +55,7 @@ class Planner:
         at = self._position(offset)
         start = at if at is not None else self.retry.call(self.enumerator.start)
         head = self._frozen[0] if self._frozen else self.retry.call(self.enumerator.head)
-        with _understood(offset) if at is not None else contextlib.nullcontext():
+        with _readable_position(offset) if at is not None else contextlib.nullcontext():
             end = self.retry.call(lambda: self.enumerator.advance(start, head, limit))
         if at is not None and canonical(dict(end)) == canonical(dict(at)):
             return offset
@@ -82,7 +82,7 @@ class Planner:
         """The tasks between two offsets. They depend on the two offsets alone."""
         after = checked(end, "the end offset")
         first, last = self._position(start), self._position(end)
-        with _understood(end):
+        with _readable_position(end):
             begin: Position = first if first is not None else after["from"]
             if last is None:
                 raise KeyError("at")
@@ -103,7 +103,7 @@ class Planner:
         """Everything up to ``offset`` has reached the sink."""
         at = self._position(offset)
         if at is not None:
-            with _understood(offset):
+            with _readable_position(offset):
                 self.enumerator.committed(at)
 
     def close(self) -> None:
@@ -129,7 +129,7 @@ class Planner:
 
 
 @contextlib.contextmanager
-def _understood(offset: Offset) -> Iterator[None]:
+def _readable_position(offset: Offset) -> Iterator[None]:
     """A source that does not find its way in ``offset`` has not written it: raises :class:`StateError`."""
     try:
         yield

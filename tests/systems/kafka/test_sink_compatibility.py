@@ -22,7 +22,7 @@ from .test_slots import Slotted, keyed, records, values
 LEDGER = "_connectors_ledger"
 
 
-class Earlier:
+class FirstVersion:
     """Writes what the first version wrote under the prefix of ``target``; with ``expired`` offsets, only records are left."""
 
     def __init__(self, target: Target, *, expired: bool) -> None:
@@ -57,7 +57,7 @@ def expired(request: pytest.FixtureRequest) -> bool:
 
 def test_a_ledger_of_the_first_version_goes_on_where_it_is(target: Target, expired: bool) -> None:
     text = '{"n":2,"q":{"app-load":[7,1,null,1763000000.5],"query":[1,2,"00ff",1763000001.25]},"v":1}'
-    Earlier(target, expired=expired).transaction(0, 0, 2, text, rows(1, 2))
+    FirstVersion(target, expired=expired).transaction(0, 0, 2, text, rows(1, 2))
     last = Commit(target.sink()).last("query")
     assert last is not None
     assert (last.batch, last.rows, last.checksum) == (1, 2, "00ff")
@@ -75,12 +75,12 @@ def test_a_ledger_of_the_first_version_goes_on_where_it_is(target: Target, expir
 def test_a_batch_that_the_first_version_left_half_written_in_slots_is_finished(tmp_path: Path, expired: bool) -> None:
     """Of three slots one is written; the run that goes on is set to two."""
     target = Slotted(tmp_path)
-    earlier, rest = Earlier(target, expired=expired), keyed(*range(20, 40))
+    first_version, rest = FirstVersion(target, expired=expired), keyed(*range(20, 40))
     first = '{"l":["query",3,"0a1b2c3d"],"n":2,"q":{"query":[0,20,null,1763000000.5]},"v":1}'
-    earlier.transaction(0, 0, 2, first, keyed(*range(20)))
+    first_version.transaction(0, 0, 2, first, keyed(*range(20)))
     sent = of_slot(records(*range(20, 40)), 1, 3).to_pylist()
     slot = f'{{"l":["query",3,"0a1b2c3d"],"n":1,"q":{{"query":[1,{len(sent)},null,1763000001.5]}},"v":1}}'
-    earlier.transaction(2, 3, 1, slot, sent)
+    first_version.transaction(2, 3, 1, slot, sent)
     target.write(rest, TEXT, number=1, slots=2)
     target.write(keyed(*range(40, 60)), TEXT, number=2, slots=2)
     assert target.values() == values(*range(60))

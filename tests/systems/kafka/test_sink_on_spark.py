@@ -75,18 +75,18 @@ def _refusal(spark: Any, folder: Path, columns: list[str], **options: str) -> st
     query = writer.option("checkpointLocation", str(folder / "checkpoint")).start()
     with pytest.raises(StreamingQueryException) as ended:
         query.awaitTermination()
-    told, failed = (str(error).partition("=== Streaming Query")[0] for error in (ended.value, query.exception()))
-    assert failed.partition(": ")[2].splitlines()[0] in told
-    return told
+    message, own = (str(error).partition("=== Streaming Query")[0] for error in (ended.value, query.exception()))
+    assert own.partition(": ")[2].splitlines()[0] in message
+    return message
 
 
 def test_a_stream_without_a_topic_says_so_before_its_first_task(spark: Any, tmp_path: Path) -> None:
     """All that is wrong with the columns is one error, and no broker is asked."""
     options = {"kafka.bootstrap.servers": "127.0.0.1:1", "transactionalIdPrefix": "x"}
-    told = _refusal(spark, tmp_path, ["value AS number"], **options)
-    assert "Failed to initialize" in told
-    assert "connectors.kafka cannot start; 2 problems" in told
-    assert 'give .option("topic", …), or a column topic' in told
+    message = _refusal(spark, tmp_path, ["value AS number"], **options)
+    assert "Failed to initialize" in message
+    assert "connectors.kafka cannot start; 2 problems" in message
+    assert 'give .option("topic", …), or a column topic' in message
 
 
 def test_a_batch_write_without_a_folder_to_stage_in_says_so_before_its_first_task(spark: Any, tmp_path: Path) -> None:
@@ -101,19 +101,19 @@ def test_what_a_commit_refuses_reaches_the_user_though_its_abort_fails_too(spark
     (tmp_path / "target").mkdir()
     target = KafkaContext(tmp_path / "target")
     options = {**target.options(), "topic": "no-such-topic"}
-    told = _refusal(spark, tmp_path, ["CAST(value AS string) AS value"], **options)
-    assert '"no-such-topic" does not exist in this cluster' in told
-    assert "Writing job failed" not in told
+    message = _refusal(spark, tmp_path, ["CAST(value AS string) AS value"], **options)
+    assert '"no-such-topic" does not exist in this cluster' in message
+    assert "Writing job failed" not in message
 
 
 def test_what_a_task_refuses_reaches_the_user_without_a_traceback(spark: Any, tmp_path: Path) -> None:
     (tmp_path / "target").mkdir()
     target = AtLeastOnceContext(tmp_path / "target")
     columns = ["CAST(value AS string) AS value", "9 AS partition"]
-    told = _refusal(spark, tmp_path, columns, **target.options())
-    assert "connectors.core.errors.Poison: connectors.kafka, batch 0" in told
-    assert "no partition 9" in told
-    assert "Traceback" not in told
+    message = _refusal(spark, tmp_path, columns, **target.options())
+    assert "connectors.core.errors.Poison: connectors.kafka, batch 0" in message
+    assert "no partition 9" in message
+    assert "Traceback" not in message
 
 
 FORGETFUL: Pipelines = {

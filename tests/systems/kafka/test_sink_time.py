@@ -50,9 +50,9 @@ def test_an_expired_transaction_is_told_with_its_time_and_the_brokers_maximum(tm
             yield _values(10_000)
 
     batch = Batch(sink.sink_id(), "query", 0)
-    with pytest.raises(Fatal, match=r"was open for \d+ s; the broker ended it after 1.5 s(?s:.*)at most 900 s") as told:
+    with pytest.raises(Fatal, match=r"was open for \d+ s; the broker ended it after 1.5 s(?s:.*)at most 900 s") as expiry:
         publish(sink, "query", 0, records(), sink.rejects(batch), lambda sent: Entry("query", 0, sent))
-    assert "raise transactionTimeout" in str(told.value)
+    assert "raise transactionTimeout" in str(expiry.value)
     assert target.values() == []
 
 

@@ -112,16 +112,16 @@ class FrameCommitter(KafkaCommitter):
 
         layout = self.slots.layout(batch.query, batch.number)
         if layout is None:
-            sent = funnel(self.sink, frame, batch)
-            self._show_time(sent.seconds)
-            return sent.rows
+            delivery = funnel(self.sink, frame, batch)
+            self._show_time(delivery.seconds)
+            return delivery.rows
         if isinstance(layout, Entry):
             return layout.rows or 0
-        sent = spread(self.slots, frame, batch, layout)
-        self._show_time(sent.seconds)
-        if sent.rows:
-            self.slots.finish(Entry(batch.query, batch.number, sent.rows), layout)
-        return sent.rows
+        delivery = spread(self.slots, frame, batch, layout)
+        self._show_time(delivery.seconds)
+        if delivery.rows:
+            self.slots.finish(Entry(batch.query, batch.number, delivery.rows), layout)
+        return delivery.rows
 
     def _show_time(self, seconds: float) -> None:
         """Also warns here: what a task has logged stays with its executor."""

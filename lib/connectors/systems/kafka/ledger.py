@@ -73,7 +73,7 @@ class LedgerReader:
     def __init__(self, address: Address, consumer: Any, made: Callable[[Mapping[str, Any]], Any]) -> None:
         self.address, self._consumer, self._made_consumer = address, consumer, made
         self._texts: Mapping[int, str] | None = None
-        self._committed_since: set[int] = set()
+        self._stale_places: set[int] = set()
         """Places with a committed offset that is newer than ``_texts``."""
 
     def books(self, *places: int) -> list[Book]:
@@ -82,7 +82,7 @@ class LedgerReader:
         The records of the topic are read only where the first of ``places`` has no committed offset.
         """
         offsets = self._committed([client().TopicPartition(self.address.ledger, place) for place in places])
-        self._committed_since.update(place for place, token in zip(places, offsets, strict=True) if token.offset >= 0)
+        self._stale_places.update(place for place, token in zip(places, offsets, strict=True) if token.offset >= 0)
         if all(token.offset >= 0 for token in offsets):
             return [Book.of(token.metadata) for token in offsets]
         recorded = self._recorded(places[0]) if offsets[0].offset < 0 else {}
@@ -121,10 +121,10 @@ class LedgerReader:
 
         The records are read once, and again where an offset was seen meanwhile.
         """
-        if self._texts is None or place in self._committed_since:
+        if self._texts is None or place in self._stale_places:
             make_ledger(dict(self.address.config), self.address.ledger)
             self._texts = self._records()
-            self._committed_since.clear()
+            self._stale_places.clear()
         return self._texts
 
     def _records(self) -> dict[int, str]:

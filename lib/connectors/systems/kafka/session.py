@@ -191,14 +191,14 @@ class Session:
         try:
             yield
         except client().KafkaException as error:
-            raise self._failed(explained(error, what, self._told)) from None
+            raise self._failure(explained(error, what, self._told)) from None
         except Transient as error:
-            raise self._failed(error) from None
+            raise self._failure(error) from None
         except BaseException:
             self.give_up()
             raise
 
-    def _failed(self, error: ConnectorError) -> ConnectorError:
+    def _failure(self, error: ConnectorError) -> ConnectorError:
         """Ends the session. Returns ``error``; or that the transaction expired, which the client reports as a fence."""
         seconds = time.monotonic() - self.began if self.in_transaction else 0.0
         is_fenced = self.give_up() in FENCED or isinstance(error, Fenced)
@@ -260,7 +260,7 @@ class Session:
                 if error.args[0].retriable() and time.monotonic() < until and not refused:
                     continue
                 self._refuse_timeout(error_of(error))
-                raise self._failed(explained(error, what, self._told)) from None
+                raise self._failure(explained(error, what, self._told)) from None
 
     def _refuse_timeout(self, name: str) -> None:
         if name != "INVALID_TRANSACTION_TIMEOUT":

@@ -25,36 +25,36 @@ if TYPE_CHECKING:
 Told = dict[str, Any]
 
 
-class Sent(NamedTuple):
+class Delivery(NamedTuple):
     """The rows of a batch, and the seconds that the longest of its transactions was open."""
 
     rows: int
     seconds: float
 
     @classmethod
-    def of(cls, reports: Sequence[Told]) -> Sent:
+    def of(cls, reports: Sequence[Told]) -> Delivery:
         return cls(sum(report["rows"] for report in reports), max((report["seconds"] for report in reports), default=0.0))
 
 
-def funnel(sink: KafkaSink, frame: DataFrame, batch: Batch) -> Sent:
+def funnel(sink: KafkaSink, frame: DataFrame, batch: Batch) -> Delivery:
     """Sends ``frame`` in one task and one transaction."""
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield reported(lambda: _send_all(sink, batch, batches)._asdict())
 
-    return Sent.of(run(frame.repartition(1), task))
+    return Delivery.of(run(frame.repartition(1), task))
 
 
-def _send_all(sink: KafkaSink, batch: Batch, batches: Iterator[pa.RecordBatch]) -> Sent:
+def _send_all(sink: KafkaSink, batch: Batch, batches: Iterator[pa.RecordBatch]) -> Delivery:
     incoming = Incoming(sink, batch, batches)
     if not incoming:  # an empty batch opens no transaction
-        return Sent(0, 0.0)
+        return Delivery(0, 0.0)
     query, number = batch.query, batch.number
     seconds = publish(sink, query, number, incoming, incoming.rejects, lambda _: Entry(query, number, incoming.count))
-    return Sent(incoming.count or 1, seconds or 0.0)  # a batch that is there already had rows
+    return Delivery(incoming.count or 1, seconds or 0.0)  # a batch that is there already had rows
 
 
-def spread(slots: Slots, frame: DataFrame, batch: Batch, layout: Layout) -> Sent:
+def spread(slots: Slots, frame: DataFrame, batch: Batch, layout: Layout) -> Delivery:
     """Sends ``frame`` in a task and a transaction for each slot."""
     from pyspark.sql import functions as F
 
@@ -71,7 +71,7 @@ def spread(slots: Slots, frame: DataFrame, batch: Batch, layout: Layout) -> Sent
     reports = run(placed, task)
     if sorted(report["slot"] for report in reports) != list(range(layout.slots)):
         raise Fatal(f"{batch}: Spark ran other tasks than the {layout.slots} slots")
-    return Sent.of(reports)
+    return Delivery.of(reports)
 
 
 def _hash(frame: DataFrame) -> str:
