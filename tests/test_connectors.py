@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 
 import connectors
 from connectors.core import Misconfigured, source
@@ -28,6 +30,18 @@ def test_all_that_is_wrong_is_said_before_anything_starts() -> None:
         connectors.foreach_batch("files", {"fileFromat": "json", "stagingRetention": "soon"})
     assert {problem.option for problem in wrong.value.problems} == {"path", "fileFromat", "stagingRetention"}
     assert 'did you mean "fileFormat"?' in str(wrong.value)
+
+
+def test_all_that_is_wrong_with_any_of_several_sinks_is_one_error() -> None:
+    sinks = [("files", {"fileFromat": "json"}), ("buffered", {"path": "out"}), ("fils", {}), ("jdbc", {"url": "x"})]
+    with pytest.raises(Misconfigured) as wrong:
+        connectors.foreach_batch(sinks)
+    message = str(wrong.value)
+    assert re.search(r'sink 1, connectors.files: fileFromat +is no option of this sink; did you mean "fileFormat"', message)
+    assert "sink 1, connectors.files: path" in message
+    assert "sink 3" in message
+    assert "sink 4, connectors.jdbc: dbtable" in message
+    assert "sink 2" not in message
 
 
 def test_a_mistyped_sink_is_told_with_the_one_that_is_meant() -> None:
@@ -54,6 +68,19 @@ def test_several_sinks_are_fed_from_one_batch(spark: Any, tmp_path: Path) -> Non
     writer = stream.writeStream.foreachBatch(both).option("checkpointLocation", str(tmp_path / "checkpoint"))
     writer.trigger(availableNow=True).start().awaitTermination()
     assert [spark.read.json(folder).count() for folder in folders] == [5, 5]
+
+
+def test_what_a_function_of_foreach_batch_refuses_reaches_the_user_with_a_short_traceback(
+    spark: Any, tmp_path: Path
+) -> None:
+    """Spark puts the whole of it in front of the message."""
+    stream = spark.readStream.format("connectors.sequence").option("end", 5).load()
+    options = {"url": "postgresql://127.0.0.1:1/x", "dbtable": "t", "retry.maxRetries": 0}
+    writer = stream.writeStream.foreachBatch(connectors.foreach_batch("jdbc", options)).trigger(availableNow=True)
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    with pytest.raises(StreamingQueryException, match=r"connectors\.core\.errors\.Transient") as ended:
+        query.awaitTermination()
+    assert str(ended.value).partition("connectors.core.errors")[0].count("File ") <= 4
 
 
 @source("ticks_of_test", schema="value long")

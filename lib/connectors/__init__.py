@@ -66,6 +66,7 @@ def foreach_batch(
     from .spark.session import require_spark
 
     require_spark()
+    from .core.errors import Misconfigured, Problem
     from .spark.foreach_batch import ForeachBatch, Several
     from .systems import sink_class
 
@@ -74,7 +75,17 @@ def foreach_batch(
         return ForeachBatch(sink_class(sink).of(typed))
     if isinstance(sink, type):
         return ForeachBatch(sink.of(typed))
-    return Several([foreach_batch(one, given) for one, given in sink])
+    problems: list[Problem] = []
+    functions = []
+    for number, (kind, options_of_kind) in enumerate(sink, start=1):
+        try:
+            functions.append(foreach_batch(kind, options_of_kind))
+        except Misconfigured as error:
+            where = f"sink {number}, {error.connector}"
+            problems += [Problem(f"{where}: {problem.option}", problem.text) for problem in error.problems]
+    if problems:
+        raise Misconfigured("foreach_batch", problems)
+    return Several(functions)
 
 
 def _camel(name: str) -> str:

@@ -98,6 +98,18 @@ def test_a_default_may_be_a_reference(bench: Workbench) -> None:
     assert day[:2] == "d="
 
 
+def test_a_resource_that_is_not_in_the_bundle_is_refused_by_name(bench: Workbench) -> None:
+    bench.job("other", bench.task("b", "1"))
+    names = {"good": "${resources.jobs.other.id}", "bad": "x ${resources.jobs.othr.id}", "no": "${resources.pipelines.p.id}"}
+    task = bench.task("a", *(f'dbutils.widgets.text("{name}", "")' for name in (*names, "top")), base_parameters=names)
+    bench.job("job", task, parameters=[{"name": "top", "default": "${resources.jobs.nope.id}"}])
+    problems = bench.problems().splitlines()
+    assert len(problems) == 3
+    assert any(p.startswith("job.a bad: ${resources.jobs.othr") and 'did you mean "other"' in p for p in problems)
+    assert any("resources.pipelines.p" in p for p in problems)
+    assert any(p.startswith("job parameter top: ${resources.jobs.nope") for p in problems)
+
+
 def test_a_base_parameter_that_a_job_parameter_hides_is_noted(bench: Workbench) -> None:
     task = bench.task("a", WIDGET, base_parameters={"x": "base"})
     bench.job("job", task, parameters=[{"name": "x", "default": "job"}])

@@ -246,6 +246,10 @@ SECRETS = (
     "ssl.keystore.Password",
     "authToken",
     "clientSecret",
+    "kafka.ssl.key.pem",
+    "kafka.ssl.keystore.key",
+    "kafka.sasl.oauthbearer.assertion.private.key.pem",
+    "kafka.sasl.oauthbearer.assertion.private.key.passphrase",
     "storageOptions",
 )
 
@@ -259,7 +263,9 @@ def test_a_secret_is_never_shown(option: str) -> None:
     assert "***" in str(caught.value)
 
 
-@pytest.mark.parametrize("option", ["topic", "key", "keyColumns", "partitionKeyColumn"])
+@pytest.mark.parametrize(
+    "option", ["topic", "key", "keyColumns", "partitionKeyColumn", "ssl.keystore.certificate.chain", "ssl.certificate.pem"]
+)
 def test_what_is_no_secret_is_shown(option: str) -> None:
     assert not is_secret(option)
     assert redacted(option, "value") == "'value'"
@@ -289,6 +295,32 @@ def test_user_info_in_a_url_is_never_shown(url: str) -> None:
 )
 def test_a_password_inside_a_url_is_never_shown(value: str) -> None:
     assert "hunter2" not in redacted("url", value)
+
+
+@pytest.mark.parametrize("option", ["kafka.ssl.key.pem", "kafka.ssl.keystore.key", "kafka.sasl.jaas.config"])
+def test_a_private_key_that_is_passed_through_may_be_a_reference(option: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET_KV_KEY", "hunter2")
+    known = Options(through=("kafka.",))
+    assert known.parse("connectors.toy", {option: "{{secrets/kv/key}}"}).extra == {option: "hunter2"}
+    with pytest.raises(Misconfigured, match=r'"other" of scope "kv"'):
+        known.parse("connectors.toy", {option: "hunter2 {{secrets/kv/other}}"})
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("rollover", "rolling.rolloverInterval"),
+        ("rollingrolloverinterval", "rolling.rolloverInterval"),
+        ("ROLLING_ROLLOVER_INTERVALL", "rolling.rolloverInterval"),
+        ("batchsizes", "batch.maxRecords"),
+        ("numpartition", "numPartitions"),
+    ],
+)
+def test_an_unknown_option_is_told_with_the_one_that_is_meant_however_it_is_spelled(typed: str, meant: str) -> None:
+    declared = {"rolling.rolloverInterval": Text(None), "numPartitions": Int(None), "batch.maxRecords": Int(None)}
+    known = Options(declared, alias={"batchsize": "batch.maxRecords"})
+    with pytest.raises(Misconfigured, match=f'{typed} +is no option of this sink; did you mean "{meant}"'):
+        known.parse("connectors.toy", {typed: "1"}, kind="sink")
 
 
 def test_values_do_not_show_what_they_hold() -> None:

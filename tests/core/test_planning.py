@@ -200,6 +200,31 @@ def test_a_damaged_offset_is_a_clear_error(system: System, offset: Any) -> None:
         planner(system).latest(offset)
 
 
+FOREIGN: list[dict[str, Any]] = [
+    {"v": 1, "source": "log", "at": {"logOffset": 3}, "parts": 1},
+    {"v": 1, "source": "log", "at": {"at": None, "z": {}}, "parts": 1},
+    {"v": 1, "source": "log", "at": {"at": 3, "z": {}}},
+    {"v": 1, "phase": "initial"},
+]
+
+
+@pytest.mark.parametrize("offset", FOREIGN, ids=["position", "value", "parts", "phase"])
+def test_an_offset_that_something_else_has_written_is_a_clear_error_as_the_end_of_a_batch(
+    system: System, offset: dict[str, Any]
+) -> None:
+    start = {"v": 1, "source": "log", "at": {"at": 1, "z": {}}, "parts": 1}
+    with pytest.raises(StateError, match=r"is none of this source(?s:.*)checkpointLocation of its own"):
+        planner(system).slices(start, offset)
+
+
+@pytest.mark.parametrize("offset", FOREIGN[:2], ids=["position", "value"])
+def test_an_offset_that_something_else_has_written_is_a_clear_error_as_a_start(
+    system: System, offset: dict[str, Any]
+) -> None:
+    with pytest.raises(StateError, match="is none of this source"):
+        planner(system).latest(offset)
+
+
 def test_parallelism_keeps_to_what_the_system_allows(system: System) -> None:
     class Narrow(Log):
         max_parallelism = 3

@@ -67,6 +67,16 @@ def test_a_batch_or_commit_near_a_timeout_is_told() -> None:
     assert [alert.component for alert in rule(slow)] == ["sink s"]
 
 
+def test_a_transaction_near_the_timeout_of_its_own_sink_is_told_by_default() -> None:
+    times = {"a": (301_000, 600_000), "b": (299_000, 600_000), "c": (None, None)}
+    empty: dict[str, Any] = dict.fromkeys(COLUMNS)
+    rows = [
+        empty | {"component": name, "transaction_ms": took, "timeout_ms": limit} for name, (took, limit) in times.items()
+    ]
+    (alert,) = NearTimeout()(Observation(seen(seconds=3600).progress, rows))
+    assert (alert.component, alert.message) == ("a", "its transaction took 301.0 s; the target ends one after 600 s")
+
+
 def test_a_rule_or_callback_that_fails_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
     def broken(_: Observation) -> Iterator[Alert]:
         raise KeyError("typo")

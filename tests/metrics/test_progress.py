@@ -175,7 +175,8 @@ def test_a_table_is_made_of_a_progress_and_two_sources_of_one_system_are_told_ap
 def test_the_columns_are_there_before_the_first_batch() -> None:
     assert list(table("no-such-query").columns) == [
         "component", "partition", "position", "latest", "lag_records", "lag_seconds", "rows", "bytes", "errors", "retries",
-        "dead_letters", "in_flight", "commit_ms", "last_commit", "skipped", "waiting_for", "waiting_since",
+        "dead_letters", "in_flight", "commit_ms", "last_commit", "skipped", "waiting_for", "waiting_since", "transaction_ms",
+        "timeout_ms",
     ]  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from .findings import Findings, did_you_mean, one_letter_apart
 from .graph import upstream
+from .interpolation import resource_references
 from .loading import Bundle
 from .model import CONDITION, FOR_EACH, NOTEBOOK, RUN_JOB, Job, Task
 from .notebooks import Notebook, UnreadableNotebook, read_notebook
@@ -23,6 +24,7 @@ def check_job(bundle: Bundle, job: Job, given: Mapping[str, str] | None = None) 
     for each in _with_jobs_run(bundle, job, found):
         notebooks = dict(_notebooks(each, found))
         _check_references(each, given or {} if each is job else {}, found)
+        _check_resources(bundle, each, found)
         _check_parameters(each, notebooks, found)
         if each is job:
             _check_given(each, notebooks, given or {}, found)
@@ -102,6 +104,19 @@ def _check_text(where: str, text: str, scope: Scope, job: Job, above: Collection
             found.problem(where, str(wrong))
     for literal in misspelled(text):
         found.note(where, f"{literal} is no reference and stays as it is; names with other letters go in backticks.")
+
+
+def _check_resources(bundle: Bundle, job: Job, found: Findings) -> None:
+    """``${resources.…}`` in parameters: known after a deployment only, but what it names must be in the bundle."""
+    texts_of_job = [(f"{job.key} parameter {name}", default) for name, default in job.parameters.items()]
+    for task in job.parts:
+        texts_of_job += [(f"{job.key}.{task.key} {name}", text) for name, text in texts(task)]
+    known: Mapping[str, Mapping[str, Any]] = bundle.config.get("resources") or {}
+    for where, text in texts_of_job:
+        for kind, key in resource_references(text):
+            if key not in (known.get(kind) or {}):
+                hint = did_you_mean(key, known.get(kind) or {})
+                found.problem(where, f"${{resources.{kind}.{key}…}} names nothing in resources.{kind} of this bundle{hint}")
 
 
 def _check_task_named(reference: Reference, job: Job, above: Collection[str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from .findings import Findings, did_you_mean
@@ -63,6 +63,14 @@ class Interpolation:
                 raise Unresolved(f"names no variable{did_you_mean(rest[0], self._config['variables'])}")
             head, rest = "variables", [*rest[:1], "value", *rest[1:]]
         return _walk(self._config[head], rest)
+
+
+def resource_references(text: str) -> Iterator[tuple[str, str]]:
+    """Kind and key of each resource that ``text`` refers to, such as ``("jobs", "k")`` for ``${resources.jobs.k.id}``."""
+    for match in _REFERENCE.finditer(text):
+        head, *rest = match[1].split(".")
+        if head == _LATER and len(rest) > 1:
+            yield rest[0], rest[1]
 
 
 def as_text(value: Any) -> str:

@@ -20,6 +20,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
@@ -50,6 +51,7 @@ _VERSION: Final = 1
 _OURS: Final = re.compile(r"(source|sink|async)\..*\.(\d+|commit)\.json|\.[0-9a-f]{32}")
 
 _log = logging.getLogger("connectors.metrics")
+_active: ContextVar[Meter | None] = ContextVar("active_meter", default=None)
 _warned: set[str] = set()
 
 
@@ -161,9 +163,16 @@ class Meter(RetryObserver):
 
     @contextlib.contextmanager
     def counting(self) -> Iterator[Meter]:
-        """The meter as a context manager that also hears of the retries of :class:`~connectors.core.retry.Retry` inside."""
-        with self, observed_retries(self):
-            yield self
+        """The meter as a context manager that also hears of the retries of :class:`~connectors.core.retry.Retry` inside.
+
+        Code inside finds it by :func:`active_meter`.
+        """
+        outer = _active.set(self)
+        try:
+            with self, observed_retries(self):
+                yield self
+        finally:
+            _active.reset(outer)
 
     def save(self) -> None:
         """Joins these numbers with those in the file. Never raises."""
@@ -183,6 +192,11 @@ class Meter(RetryObserver):
             storage.replace(name, json.dumps(record, separators=(",", ":")).encode())
         except Exception as refused:
             _warn_once(root, refused)
+
+
+def active_meter() -> Meter:
+    """The meter that counts what this code does; one that writes nothing where none does."""
+    return _active.get() or Meter()
 
 
 def joined(old: Mapping[str, Any] | None, place: Place, rows: Counts, events: Counts, state: Counts) -> dict[str, Any]:

@@ -23,14 +23,15 @@ REQUIRED: Final = object()
 """The default of an option that has none."""
 
 _SECRET: Final = re.compile(
-    r"password|secret|token|^apikey$|^connectionstring$|jaas\.config$|^(storage)?options$", re.IGNORECASE
+    r"password|passphrase|secret|token|^apikey$|^connectionstring$|jaas\.config$|\bkey\.pem$|\bkeystore\.key$|^(storage)?options$",
+    re.IGNORECASE,
 )
 _USER_INFO: Final = re.compile(r"(\b[a-z][a-z0-9+.:-]*://)[^\s,]+@", re.IGNORECASE)
 _SECRET_PART: Final = re.compile(r"(\b\w*(?:password|pwd|secret|token|key)=)[^&;,\s]+", re.IGNORECASE)
 
 
 def is_secret(option: str) -> bool:
-    """True for options whose value must never be shown: ``password``, ``apiKey``, any key with token in it …"""
+    """True for options whose value must never be shown: ``password``, ``apiKey``, a private key, any key with token in it …"""
     return _SECRET.search(option) is not None
 
 
@@ -299,10 +300,19 @@ class Options:
         return [Problem(name, f"missing; give it by .option({json.dumps(name)}, …).") for name in missing]
 
     def _unknown(self, key: str, kind: str) -> str:
-        spelled = {**self.alias, **{name.lower(): name for name in self.declared}}
-        close = difflib.get_close_matches(key, list(spelled), n=1, cutoff=0.7)
-        hint = f'; did you mean "{spelled[close[0]]}"?' if close else "."
+        """Names are compared by their letters: Spark hands keys over in lower case, and a dot is easily left out."""
+        by_letters = {_letters(name): target for name, target in self.alias.items()}
+        by_letters.update((_letters(name), name) for name in self.declared)
+        letters = _letters(key)
+        close = difflib.get_close_matches(letters, list(by_letters), n=1, cutoff=0.7)
+        longer = [other for other in by_letters if len(letters) > 3 and letters in other]
+        nearest = next(iter([*close, *longer]), None)
+        hint = f'; did you mean "{by_letters[nearest]}"?' if nearest else "."
         return f"is no option of this {kind}{hint}"
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[._-]", "", name).lower()
 
 
 def _parsed(option: Option, text: str, *, secret: bool) -> Any:

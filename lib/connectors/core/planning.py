@@ -9,8 +9,9 @@ first end offset, and kept inside it (``from``), so that a start such as "latest
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from .errors import StateError
@@ -58,7 +59,8 @@ class Planner:
         self.contact.reached |= at is not None
         start = at if at is not None else self._call(self.enumerator.start)
         head = self._frozen[0] if self._frozen else self._call(self.enumerator.head)
-        end = self._call(lambda: self.enumerator.advance(start, head, limit))
+        with _readable_position(offset) if at is not None else contextlib.nullcontext():
+            end = self._call(lambda: self.enumerator.advance(start, head, limit))
         if at is not None and canonical(dict(end)) == canonical(dict(at)):
             return offset
         origin = dict(start) if at is None else None
@@ -87,11 +89,14 @@ class Planner:
     def slices(self, start: Offset, end: Offset) -> Sequence[Slice]:
         """The tasks between two offsets. They depend on the two offsets alone."""
         after = checked(end, "the end offset")
-        first = self._position(start)
-        begin: Position = first if first is not None else after["from"]
-        if canonical(dict(begin)) == canonical(after["at"]):
-            return []
-        return self.enumerator.slices(begin, after["at"], after["parts"])
+        first, last = self._position(start), self._position(end)
+        with _readable_position(end):
+            begin: Position = first if first is not None else after["from"]
+            if last is None:
+                raise KeyError("at")
+            if canonical(dict(begin)) == canonical(last):
+                return []
+            return self.enumerator.slices(begin, last, after["parts"])
 
     def whole(self) -> Sequence[Slice]:
         """The tasks of a batch read: all there is now, from the start."""
@@ -106,7 +111,8 @@ class Planner:
         """Everything up to ``offset`` has reached the sink."""
         at = self._position(offset)
         if at is not None:
-            self.enumerator.committed(at)
+            with _readable_position(offset):
+                self.enumerator.committed(at)
 
     def close(self) -> None:
         if self._enumerator is not None:
@@ -128,6 +134,18 @@ class Planner:
                 f"the offset in the checkpoint has no position: {dumps(offset)[:200]}", way_out="restore it from a copy"
             )
         return dict(state["at"])
+
+
+@contextlib.contextmanager
+def _readable_position(offset: Offset) -> Iterator[None]:
+    """A source that does not find its way in ``offset`` has not written it: raises :class:`StateError`."""
+    try:
+        yield
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise StateError(
+            f"the offset in the checkpoint is none of this source ({type(error).__name__}: {error}): {dumps(offset)[:200]}",
+            way_out="restore the checkpoint from a copy, or give this query a checkpointLocation of its own",
+        ) from error
 
 
 def source_id(source: Source) -> str:

@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from ..storage.location import check_location, storage_of
 from .dead_letters import SinkLetters
-from .errors import Problem
+from .errors import Misconfigured, Problem
 from .ledger import Entry, Ledger
 from .options import Choice, Duration, Int, Options, Text, Values
 from .rejects import ERROR_OPTIONS, Rejects, check_errors
@@ -280,6 +280,19 @@ class Sink(ABC):
         """What takes the bad rows of ``batch``; ``staged`` names those that its tasks have set aside already."""
         policy = self.values["errors"] if self.rejects_rows else "fail"
         return Rejects(f"connectors.{self.name}", policy, self.letters(), batch, staged)
+
+    def check_frame(self, schema: pa.Schema, *, placed: bool) -> Iterator[Problem]:
+        """What is wrong with a frame of the columns ``schema``. Called before its first task, without the target.
+
+        ``placed`` says that the carrier can place rows and lets a committer send a whole frame, as ``foreach_batch`` does;
+        otherwise each task stages what it has.
+        """
+        return iter(())
+
+    def refuse_frame(self, schema: pa.Schema, *, placed: bool) -> None:
+        """Raises :class:`~connectors.core.errors.Misconfigured` with the problems of :meth:`check_frame`."""
+        if problems := list(self.check_frame(schema, placed=placed)):
+            raise Misconfigured(f"connectors.{self.name}", problems)
 
     @abstractmethod
     def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> SinkWriter:

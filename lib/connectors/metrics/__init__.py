@@ -6,7 +6,7 @@
 
     metrics.table(query)                      # now, or after its end
     kept = metrics.record(spark, "metrics")   # … kept.stop()
-    seen = metrics.watch(spark, rules=[metrics.LagAbove(records=100_000), metrics.NearTimeout("15 minutes")])
+    seen = metrics.watch(spark, rules=[metrics.LagAbove(records=100_000), metrics.NearTimeout()])
 
 The numbers are written by a query's own processes into small files below ``$CONNECTORS_METRICS`` (by default a folder among
 the temporary files of this machine; ``off`` for none). Where executors run on other machines, name a folder that they share

@@ -126,9 +126,13 @@ class LagAbove:
 
 @dataclass(frozen=True)
 class NearTimeout:
-    """A batch, or a commit in it, took more than ``share`` of ``timeout``: that of a transaction, or of a lock or session."""
+    """A transaction, commit or batch took more than ``share`` of a timeout, after which a target would give it up.
 
-    timeout: float | str = "15 minutes"
+    Without ``timeout`` a sink's transactions are compared with the sink's own one, such as ``transactionTimeout`` of Kafka;
+    a sink that tells none is left out. A ``timeout`` (of a lock or session, "15 minutes") is for each batch and commit.
+    """
+
+    timeout: float | str | None = None
     share: float = 0.5
 
     def __post_init__(self) -> None:
@@ -136,6 +140,9 @@ class NearTimeout:
             object.__setattr__(self, "timeout", _duration("metrics.NearTimeout", "timeout", self.timeout))
 
     def __call__(self, seen: Observation) -> Iterator[Alert]:
+        if self.timeout is None:
+            yield from self._near_own(seen)
+            return
         limit = float(self.timeout)
         times = {"": ("the batch", seen.seconds)}
         for row in seen.rows:
@@ -145,6 +152,13 @@ class NearTimeout:
             if seconds > limit * self.share:
                 text = f"{what} took {seconds:.1f} s; the timeout is {limit:g} s"
                 yield Alert("near_timeout", seen.query, seen.batch, text, component)
+
+    def _near_own(self, seen: Observation) -> Iterator[Alert]:
+        for row in seen.rows:
+            milliseconds, limit = row["transaction_ms"], row["timeout_ms"]
+            if limit is not None and milliseconds > limit * self.share:
+                text = f"its transaction took {milliseconds / 1000:.1f} s; the target ends one after {limit / 1000:g} s"
+                yield Alert("near_timeout", seen.query, seen.batch, text, row["component"])
 
 
 class Watchman:

@@ -31,6 +31,8 @@ COLUMNS: Final = {
     "skipped": "Int64",
     "waiting_for": "object",
     "waiting_since": "datetime64[us, UTC]",
+    "transaction_ms": "Int64",
+    "timeout_ms": "Int64",
 }
 """The columns of :func:`table`, and pandas' types of them."""
 _KINDS: Final = ("source", "async", "sink")
@@ -54,6 +56,7 @@ def table(query: Any) -> pd.DataFrame:
     * ``commit_ms``, ``last_commit``: duration and time (UTC) of the sink's newest commit
     * ``skipped``: what a source has passed over for good, in its unit: files that appeared later than ``maxFileAge``
     * ``waiting_for``, ``waiting_since``: the error of a system that is away and waited for (``outageTimeout``), since when
+    * ``transaction_ms``, ``timeout_ms``: how long the sink's newest transaction was open, and how long the target lets it
 
     What is not known is null. A query that has not finished a task yet has no rows.
     """
@@ -127,7 +130,7 @@ def _add_file(rows: dict[tuple[str, str], Row], component: str, file: Mapping[st
             if name in _SUMMED:
                 row[name] = (row[name] or 0) + int(number)
         if state.get("last_commit", 0) > (row["last_commit"] or 0):
-            row["last_commit"], row["commit_ms"] = state["last_commit"], state["commit_ms"]
+            row.update({name: state.get(name) for name in ("last_commit", "commit_ms", "transaction_ms", "timeout_ms")})
     _add_outage(rows, component, file)
 
 

@@ -25,7 +25,8 @@ SCHEMA: Final = """at timestamp, query string, name string, run string, state st
     lag_seconds double, rows long, bytes long, errors long, retries long, dead_letters long, in_flight long,
     commit_ms long, last_commit timestamp"""
 """The columns of the table: those of :func:`~connectors.metrics.table`, and which query, batch and time they are of.
-``skipped`` and ``waiting_…`` are not among them: tables that were recorded before have no such columns.
+Its columns are fixed, since tables that were recorded before have no others: what came later (``skipped``, what is waited for,
+times of transactions) is in :func:`~connectors.metrics.table` only.
 
 ``lag`` is ``lag_records``, or where that is not known the way from ``position`` to ``latest`` in the source's unit.
 ``state`` is ``running`` after a batch, ``ended`` or ``failed`` after the last one.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from ..core.errors import Misconfigured, Problem
-from .alerts import Alert, LagGrows, Observation, Rule, Watchman, warn
+from .alerts import Alert, LagGrows, NearTimeout, Observation, Rule, Watchman, warn
 from .listening import Listening
 
 if TYPE_CHECKING:
@@ -29,10 +29,10 @@ def watch(
 
     In a notebook a table is kept up to date, in a terminal each batch is a line; ``show=False`` shows nothing.
     ``rules``: :class:`LagGrows`, :class:`LagAbove`, :class:`NearTimeout`, or functions of your own; without any,
-    ``LagGrows()``. ``on_alert`` gets each :class:`Alert` once, in a thread of its own; by default it is a warning in the log
-    ``connectors.metrics``. Raises :class:`~connectors.core.errors.Misconfigured`.
+    ``LagGrows()`` and ``NearTimeout()``. ``on_alert`` gets each :class:`Alert` once, in a thread of its own; by default it
+    is a warning in the log ``connectors.metrics``. Raises :class:`~connectors.core.errors.Misconfigured`.
     """
-    asked = tuple(rules) or (LagGrows(),)
+    asked = tuple(rules) or (LagGrows(), NearTimeout())
     wrong = [repr(rule) for rule in asked if isinstance(rule, type) or not callable(rule)]
     if wrong:
         raise Misconfigured("metrics.watch", [Problem("rules", f"must be such as LagGrows(5); got {', '.join(wrong)}")])

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import pyarrow as pa
 
 from ..core.commit import Commit
-from ..core.errors import Transient
+from ..core.errors import ConnectorError, Transient
 from ..core.ledger import Verdict
 from ..core.metrics import Meter
 from ..core.retry import Retry, waits_until
@@ -93,8 +93,12 @@ class ForeachBatch(Carried):
 
     def __call__(self, frame: DataFrame, number: int) -> None:
         leave_release_to_server(frame)
-        query = running_query(frame, self.sink.values["queryName"])
-        self.write(frame, Batch(self.sink.sink_id(), query, number, run=self._run))
+        try:
+            query = running_query(frame, self.sink.values["queryName"])
+            self.write(frame, Batch(self.sink.sink_id(), query, number, run=self._run))
+        except ConnectorError as error:
+            _log.debug("batch %d failed", number, exc_info=True)
+            raise error.with_traceback(None) from None  # Spark shows the traceback to the user in front of the message
 
     def __getstate__(self) -> dict[str, Any]:
         return {"sink": self.sink}
@@ -109,6 +113,8 @@ class ForeachBatch(Carried):
             _log.info("connectors.%s: %s, as %s", self.sink.name, self.sink.guarantee().value, batch.sink_id)
         if isinstance(self.sink, Watching):
             self.sink.watch(lambda: run_of(frame, batch.query))
+        if not isinstance(self.sink, FrameSink):  # Spark's own writers take columns that Arrow does not
+            self.sink.refuse_frame(arrow_schema(frame.schema), placed=True)
         stopped = is_stopped(frame.sparkSession, batch.query)
         with sink_meter(self.sink, batch).counting() as meter, waits_until(stopped):
             self._write(self._commit, frame, batch, meter)

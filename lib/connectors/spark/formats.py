@@ -7,6 +7,7 @@ Spark's planning processes and its tasks, so they hold options and nothing else;
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,10 +41,12 @@ from .meters import count_commit, sink_meter, source_meter
 from .session import action_ids, arrow_schema, as_active, task_ids, task_run
 from .task_watch import ends_when_silent
 
+_log = logging.getLogger("connectors")
+
 
 @contextlib.contextmanager
 def plainly() -> Iterator[None]:
-    """Lets an error of ours reach the user as its message alone; Spark would put a worker's traceback in front of it."""
+    """Lets a connector's error reach the user as its message alone; Spark would put a worker's traceback in front of it."""
     try:
         yield
     except ConnectorError:
@@ -99,11 +102,14 @@ class ConnectorFormat(DataSource):
             if overwrite and not sink.replaces:
                 text = 'must be append; "overwrite" cannot replace everything in this target in one step.'
                 raise Misconfigured(self.name(), [Problem("mode", text)])
+            sink.refuse_frame(arrow_schema(schema), placed=False)
             return BatchWriter(sink, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         with plainly():
-            return StreamWriter(self._sink(), schema)
+            sink = self._sink()
+            sink.refuse_frame(arrow_schema(schema), placed=False)
+            return StreamWriter(sink, schema)
 
 
 def format_of(
@@ -245,6 +251,17 @@ def _stage(
         raise
 
 
+def _abort(sink: Sink, batch: Batch, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Removes what was staged for a batch that failed, as far as the target can be reached.
+
+    Spark replaces the error of the batch by "Writing job failed" when an abort raises one of its own.
+    """
+    try:
+        Commit(sink).abort(batch, _committables(messages))
+    except Exception:
+        _log.warning("connectors.%s: the stage of %s is left; a later run removes it", sink.name, batch, exc_info=True)
+
+
 class BatchWriter(DataSourceArrowWriter):
     """``df.write``: one batch, all or nothing. ``txnAppId`` and ``txnVersion`` make running it again harmless."""
 
@@ -257,7 +274,8 @@ class BatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         _, _, subtask = task_ids()
-        staged = _stage(self.sink, self.batch, arrow_schema(self.columns), subtask, iterator, Meter())
+        with plainly():
+            staged = _stage(self.sink, self.batch, arrow_schema(self.columns), subtask, iterator, Meter())
         return Staged(self.batch.query, asdict(staged))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -265,7 +283,7 @@ class BatchWriter(DataSourceArrowWriter):
             Commit(self.sink).finish(self.batch, _committables(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        Commit(self.sink).abort(self.batch, _committables(messages))
+        _abort(self.sink, self.batch, messages)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -278,7 +296,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         query, number, subtask = task_ids()
         batch = Batch(self.sink.sink_id(), str(query), number, run=task_run())
-        with sink_meter(self.sink, batch, subtask).counting() as meter:
+        with plainly(), sink_meter(self.sink, batch, subtask).counting() as meter:
             if subtask == 0:  # no code of the driver runs before the tasks
                 Commit(self.sink).drop_attempts(batch)
             staged = _stage(self.sink, batch, arrow_schema(self.columns), subtask, iterator, meter)
@@ -294,7 +312,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         if batch := self._batch(messages, batchId):
-            Commit(self.sink).abort(batch, _committables(messages))
+            _abort(self.sink, batch, messages)
 
     def _batch(self, messages: Sequence[WriterCommitMessage | None], number: int) -> Batch | None:
         """The batch that the tasks wrote; ``None`` when no task ran, so that there is nothing to commit."""

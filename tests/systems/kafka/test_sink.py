@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from connectors.core import Batch, CommitRefused, Poison, Transient
@@ -18,6 +18,7 @@ from connectors.core.ledger import Entry
 from connectors.systems.kafka import session as sessions
 from connectors.systems.kafka.book import Book
 from connectors.systems.kafka.session import session
+from connectors.systems.kafka.topics import make_ledger
 from connectors.systems.kafka.transacting import publish
 from connectors.testing.engine import in_a_child
 
@@ -173,20 +174,61 @@ def test_a_run_that_was_replaced_cannot_write_an_older_batch(target: Target) -> 
     assert target.values() == ["v1", "v2"]
 
 
+def forget_offsets(target: Target) -> None:
+    """What a broker does with the offsets of a group after ``offsets.retention.minutes``."""
+    group = target.sink().address().group
+    admin = AdminClient({"bootstrap.servers": target.server.bootstrap})
+    for future in admin.delete_consumer_groups([group]).values():
+        future.result(30)
+    places = [TopicPartition("_connectors_ledger", place) for place in (0, 1)]
+    (told,) = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group, places)]).values()
+    assert [place.offset >= 0 for place in told.result(30).topic_partitions] == [False, False]
+
+
 def test_an_entry_whose_offset_the_broker_forgot_is_read_from_the_ledger_topic(target: Target) -> None:
     target.write(rows(1), TEXT)
     target.write(rows(2), TEXT)
-    sink = target.sink()
     forget_sessions()
-    admin = AdminClient({"bootstrap.servers": target.server.bootstrap})
-    for future in admin.delete_consumer_groups([sink.address().group]).values():
-        future.result(30)
-    (told,) = admin.list_consumer_group_offsets(
-        [ConsumerGroupTopicPartitions(sink.address().group, [TopicPartition("_connectors_ledger", 0)])]
-    ).values()
-    assert told.result(30).topic_partitions[0].offset < 0
-    last = Commit(sink).last("query")
+    forget_offsets(target)
+    last = Commit(target.sink()).last("query")
     assert last is not None
     assert last.batch == 1
     target.write(rows(2), TEXT, number=1)
+    assert target.values() == ["v1", "v2"]
+
+
+@pytest.mark.parametrize("restarted", [True, False])
+def test_a_query_of_empty_batches_is_known_though_the_broker_forgot_its_offsets(target: Target, restarted: bool) -> None:
+    """Also to a run that has read the ledger before the note was there."""
+    for _ in range(3):
+        target.write([], TEXT)
+    if restarted:
+        forget_sessions()
+    forget_offsets(target)
+    target.write([], TEXT)
+    target.write(rows(1), TEXT)
+    assert target.values() == ["v1"]
+    assert not [line for line in _transactions(target) if "Ongoing" in line]
+
+
+def test_a_note_that_is_an_offset_alone_gets_its_record_with_the_next_empty_batch(target: Target) -> None:
+    """As versions before this one have written it."""
+    note = Book().with_entry(Entry("query", 0, 0))
+    sink = target.sink()
+    make_ledger(sink.config(), sink.values["ledgerTopic"])
+    group: dict[str, Any] = {"bootstrap.servers": target.server.bootstrap, "group.id": sink.address().group}
+    token = TopicPartition("_connectors_ledger", 1, note.version, note.text())
+    Consumer(group).commit(offsets=[token], asynchronous=False)
+    target.write([], TEXT, number=1)
+    forget_sessions()
+    forget_offsets(target)
+    target.write(rows(1), TEXT, number=2)
+    assert target.values() == ["v1"]
+
+
+def test_a_run_that_outlives_the_offsets_of_its_own_batches_goes_on(target: Target) -> None:
+    target.write(rows(1), TEXT)
+    target.write([], TEXT)
+    forget_offsets(target)
+    target.write(rows(2), TEXT)
     assert target.values() == ["v1", "v2"]

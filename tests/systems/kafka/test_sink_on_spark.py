@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import AnalysisException, StreamingQueryException
 
 from connectors.core import Batch
 from connectors.spark.foreach_batch import ForeachBatch
@@ -15,7 +16,7 @@ from connectors.testing.spark_suites import SparkSinkSuite, spark_query
 
 from ..pipelines import Pipeline, Pipelines, killed
 from .forgetful import ForgetfulDirect, ForgetfulStaged
-from .sink_contexts import DirectContext, KafkaContext, consumed
+from .sink_contexts import AtLeastOnceContext, DirectContext, KafkaContext, consumed
 
 
 class TestDirect(SparkSinkSuite):
@@ -65,6 +66,54 @@ def test_an_empty_batch_that_one_task_would_send_opens_no_transaction(spark: Any
     assert list(consumed(target.server.bootstrap, target.topic, isolation="read_uncommitted")) == []
     sink.write(spark.range(5).selectExpr("CAST(id AS string) AS key", "'v' AS value"), Batch(target.topic, "query", 2))
     assert len(target.rows()) == 5
+
+
+def _refusal(spark: Any, folder: Path, columns: list[str], **options: str) -> str:
+    """What a user reads of a query by ``format`` that its sink refuses, up to the plan that Spark adds."""
+    rows = spark.readStream.format("connectors.sequence").option("end", 5).load().selectExpr(*columns)
+    writer = rows.writeStream.format("connectors.kafka").options(**options).trigger(availableNow=True)
+    query = writer.option("checkpointLocation", str(folder / "checkpoint")).start()
+    with pytest.raises(StreamingQueryException) as ended:
+        query.awaitTermination()
+    message, own = (str(error).partition("=== Streaming Query")[0] for error in (ended.value, query.exception()))
+    assert own.partition(": ")[2].splitlines()[0] in message
+    return message
+
+
+def test_a_stream_without_a_topic_says_so_before_its_first_task(spark: Any, tmp_path: Path) -> None:
+    """All that is wrong with the columns is one error, and no broker is asked."""
+    options = {"kafka.bootstrap.servers": "127.0.0.1:1", "transactionalIdPrefix": "x"}
+    message = _refusal(spark, tmp_path, ["value AS number"], **options)
+    assert "Failed to initialize" in message
+    assert "connectors.kafka cannot start; 2 problems" in message
+    assert 'give .option("topic", …), or a column topic' in message
+
+
+def test_a_batch_write_without_a_folder_to_stage_in_says_so_before_its_first_task(spark: Any, tmp_path: Path) -> None:
+    rows = spark.range(5).selectExpr("CAST(id AS string) AS value")
+    writer = rows.write.format("connectors.kafka").mode("append").option("kafka.bootstrap.servers", "127.0.0.1:1")
+    with pytest.raises(AnalysisException, match=r"connectors.kafka cannot start; 2 problems(?s:.*)stagingLocation +missing"):
+        writer.option("transactionalIdPrefix", "x").save()
+
+
+def test_what_a_commit_refuses_reaches_the_user_though_its_abort_fails_too(spark: Any, tmp_path: Path) -> None:
+    """Neither of them can look the topic up."""
+    (tmp_path / "target").mkdir()
+    target = KafkaContext(tmp_path / "target")
+    options = {**target.options(), "topic": "no-such-topic"}
+    message = _refusal(spark, tmp_path, ["CAST(value AS string) AS value"], **options)
+    assert '"no-such-topic" does not exist in this cluster' in message
+    assert "Writing job failed" not in message
+
+
+def test_what_a_task_refuses_reaches_the_user_without_a_traceback(spark: Any, tmp_path: Path) -> None:
+    (tmp_path / "target").mkdir()
+    target = AtLeastOnceContext(tmp_path / "target")
+    columns = ["CAST(value AS string) AS value", "9 AS partition"]
+    message = _refusal(spark, tmp_path, columns, **target.options())
+    assert "connectors.core.errors.Poison: connectors.kafka, batch 0" in message
+    assert "no partition 9" in message
+    assert "Traceback" not in message
 
 
 FORGETFUL: Pipelines = {

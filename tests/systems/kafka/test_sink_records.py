@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions
 
 from connectors.core import Misconfigured, Poison
 
@@ -119,6 +120,27 @@ def test_a_bad_row_fails_the_batch_unless_told_otherwise(tmp_path: Path, row: di
     assert target.values() == []
     target.write([*rows(1, 2), row], {**TEXT, "partition": pa.int32()}, number=0, errors="skip")
     assert target.values() == ["v1", "v2"]
+
+
+@pytest.mark.parametrize("exactly_once", [True, False])
+def test_a_topic_that_grows_while_the_query_runs_takes_what_it_has_room_for_now(
+    tmp_path: Path, exactly_once: bool
+) -> None:
+    """The clients of the first batch are those of the second: more partitions, and larger records."""
+    target = Target(tmp_path, max_message_bytes="3000")
+    options = {} if exactly_once else {"transactionalIdPrefix": None, "stagingLocation": None}
+    schema = {**TEXT, "partition": pa.int32()}
+    target.write([{"value": "first", "partition": 1}], schema, **options)
+    admin = AdminClient({"bootstrap.servers": target.server.bootstrap})
+    admin.create_partitions([NewPartitions(target.topic, 4)])[target.topic].result(30)
+    entry = ConfigEntry("max.message.bytes", "200000", incremental_operation=AlterConfigOpType.SET)
+    topic = ConfigResource(ConfigResource.Type.TOPIC, target.topic, incremental_configs=[entry])
+    admin.incremental_alter_configs([topic])[topic].result(30)
+    target.write([{"value": "new", "partition": 3}, {"value": "x" * 100_000, "partition": 0}], schema, **options)
+    target.partitions = 4
+    assert [len(value) for value in sorted(target.values())] == [5, 3, 100_000]
+    with pytest.raises(Poison, match="has 4 partitions, and no partition 4"):
+        target.write([{"value": "x", "partition": 4}], schema, **options)
 
 
 COLUMNS: list[tuple[dict[str, Any], str]] = [

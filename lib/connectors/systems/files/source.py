@@ -145,6 +145,8 @@ class FilesEnumerator(SplitEnumerator[WholeFile]):
             raise Transient(f"{self.listing.path} cannot be listed: {error}") from None
 
     def advance(self, at: Position, head: Head, limit: ReadLimit) -> Position:
+        if at and "files" not in at:  # the start alone is empty; anything else would be read from the beginning again
+            raise KeyError("files")
         skipped = self._late_files.count(at, head.files, self._forgotten(at, at.get("at")))
         taken = list(_limited(self._new(at, head), limit, self.most))
         if not taken:

@@ -28,6 +28,9 @@ _RENAMED: Final[dict[str, tuple[str, Callable[[str], str]]]] = {
     "max.request.size": ("message.max.bytes", str),
     "buffer.memory": ("queue.buffering.max.kbytes", lambda value: str(max(1, int(value) // 1024))),
     "delivery.timeout.ms": ("message.timeout.ms", str),
+    "ssl.keystore.key": ("ssl.key.pem", str),
+    "ssl.keystore.certificate.chain": ("ssl.certificate.pem", str),
+    "ssl.truststore.certificates": ("ssl.ca.pem", str),
     "ssl.endpoint.identification.algorithm": ("ssl.endpoint.identification.algorithm", lambda value: value or "none"),
     "acks": ("acks", lambda value: "all" if value == "-1" else value),
 }

@@ -8,7 +8,7 @@ from typing import Any, Final
 from ...core.errors import ConnectorError, Fatal, Misconfigured, Problem, Transient
 from .failures import error_of, meaning
 
-_OTHERS_TURN: Final = frozenset({"_FENCED", "INVALID_PRODUCER_EPOCH", "PRODUCER_FENCED", "CONCURRENT_TRANSACTIONS"})
+FENCED: Final = frozenset({"_FENCED", "INVALID_PRODUCER_EPOCH", "PRODUCER_FENCED", "CONCURRENT_TRANSACTIONS"})
 _OPTIONS: Final = {
     "_INVALID_ARG": "kafka.*",
     "TRANSACTIONAL_ID_AUTHORIZATION_FAILED": "transactionalIdPrefix",
@@ -32,7 +32,7 @@ class Stuck(Transient):
 def explained(error: Any, what: str, told: Sequence[tuple[str, str]] = ()) -> ConnectorError:
     """The error to raise for a ``KafkaException``; ``told`` are what the client reported meanwhile, the cause too."""
     name, text = error_of(error), error.args[0].str()
-    if name in _OTHERS_TURN:
+    if name in FENCED:
         return Fenced(f"{what}: another attempt or another run has taken over")
     for cause, said in [(name, text), *reversed(told)]:
         if cause in _OPTIONS:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from ...core.arrow_stage import ArrowStage
 from ...core.ledger import Entry
+from ...core.metrics import active_meter
 from ...core.sink import Batch, Committable, GlobalCommitter
+from .book import Book
 from .ledger import BOOK, SEEN
 from .session import Session, session
 from .slots import Slots
@@ -21,6 +24,9 @@ if TYPE_CHECKING:
     from .sink import KafkaSink
 
 
+_log: Final = logging.getLogger("connectors.kafka")
+
+
 class KafkaCommitter(GlobalCommitter):
     """Sends what the tasks have staged. The ledger is read where nobody else can change it unseen."""
 
@@ -29,12 +35,16 @@ class KafkaCommitter(GlobalCommitter):
         self._address = sink.address()
 
     def last(self, query: str) -> Entry | None:
-        book, seen = self._session().books(BOOK, SEEN)
-        return book.entries.get(query) or seen.entries.get(query)
+        (book,) = self._session().books(BOOK)
+        return book.entries.get(query) or self._note().entries.get(query)
 
     def queries(self) -> frozenset[str]:
-        book, seen = self._session().books(BOOK, SEEN)
-        return book.streams() | seen.streams()
+        (book,) = self._session().books(BOOK)
+        return book.streams() | self._note().streams()
+
+    def _note(self) -> Book:
+        """Queries that had no rows yet. Read by itself: its offset expires while that of the book is fresh."""
+        return self._session().books(SEEN)[0]
 
     def commit(self, entry: Entry, committables: Sequence[Committable]) -> None:
         staged = [one.data["file"] for one in committables if one.data.get("file")]
@@ -42,15 +52,23 @@ class KafkaCommitter(GlobalCommitter):
             self.remember(entry)
         else:
             rejects = self.rejects or self.sink.rejects(Batch(self.sink.sink_id(), entry.query, entry.batch))
-            publish(self.sink, entry.query, entry.batch, self._records(staged), rejects, lambda _: entry)
+            seconds = publish(self.sink, entry.query, entry.batch, self._records(staged), rejects, lambda _: entry)
+            self._show_time(seconds or 0.0)
         for one in committables:
             self.discard(one)
 
+    def _show_time(self, seconds: float) -> None:
+        """Puts the duration of a transaction into the query's table, beside the limit."""
+        if seconds:
+            timeout = self.sink.values["transactionTimeout"]
+            active_meter().now(transaction_ms=round(seconds * 1000), timeout_ms=round(timeout * 1000))
+
     def remember(self, entry: Entry) -> None:
         """An empty batch needs no transaction; the first one of a query leaves a note, so that a later one is not its first."""
-        book, seen = self._session().books(BOOK, SEEN)
-        if entry.query not in book.entries and entry.query not in seen.entries:
-            self._session().note(seen.with_entry(entry))
+        (book,) = self._session().books(BOOK)
+        if entry.query not in book.entries:
+            note = self._note()
+            self._session().note(note if entry.query in note.entries else note.with_entry(entry))
 
     def discard(self, committable: Committable) -> None:
         if committable.data.get("file"):
@@ -94,10 +112,21 @@ class FrameCommitter(KafkaCommitter):
 
         layout = self.slots.layout(batch.query, batch.number)
         if layout is None:
-            return funnel(self.sink, frame, batch)
+            delivery = funnel(self.sink, frame, batch)
+            self._show_time(delivery.seconds)
+            return delivery.rows
         if isinstance(layout, Entry):
             return layout.rows or 0
-        rows = spread(self.slots, frame, batch, layout)
-        if rows:
-            self.slots.finish(Entry(batch.query, batch.number, rows), layout)
-        return rows
+        delivery = spread(self.slots, frame, batch, layout)
+        self._show_time(delivery.seconds)
+        if delivery.rows:
+            self.slots.finish(Entry(batch.query, batch.number, delivery.rows), layout)
+        return delivery.rows
+
+    def _show_time(self, seconds: float) -> None:
+        """Also warns here: what a task has logged stays with its executor."""
+        super()._show_time(seconds)
+        timeout = self.sink.values["transactionTimeout"]
+        if seconds > timeout / 2:
+            text = "a transaction of %s took %.0f s, more than half of transactionTimeout (%g s); the broker ends longer ones"
+            _log.warning(text, self.sink.sink_id(), seconds, timeout)

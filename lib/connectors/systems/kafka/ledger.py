@@ -2,7 +2,8 @@
 
 An entry is a committed offset of a group that is named after the sink on a ledger topic (its text is the offset's
 metadata), and the same text is a record in that topic, in the same transaction: a broker forgets the offsets of a group that
-was quiet for a week, and keeps the record.
+was quiet for a week, and keeps the record. A query whose batches were all empty has no transaction; its note is an offset and
+a record all the same.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from .failures import client, error_of
 from .topics import make_ledger
 
 BOOK, SEEN = 0, 1
-"""Places in the ledger: the book, and queries that have only seen empty batches. Then come the books of slots."""
+"""Places in the ledger: the book, and the note of queries that have only seen empty batches. Then come the books of slots."""
 
 _STEP: Final = 5.0
 _GLANCE: Final = 0.05
@@ -71,15 +72,24 @@ class LedgerReader:
 
     def __init__(self, address: Address, consumer: Any, made: Callable[[Mapping[str, Any]], Any]) -> None:
         self.address, self._consumer, self._made_consumer = address, consumer, made
-        self._kept: Mapping[int, str] | None = None
+        self._texts: Mapping[int, str] | None = None
+        self._stale_places: set[int] = set()
+        """Places with a committed offset that is newer than ``_texts``."""
 
     def books(self, *places: int) -> list[Book]:
-        """What the ledger has at ``places``. Waits while a transaction that would change it is open."""
-        told = self._committed([client().TopicPartition(self.address.ledger, place) for place in places])
-        if all(one.offset >= 0 for one in told):
-            return [Book.of(one.metadata) for one in told]
-        kept = self._recorded() if told[0].offset < 0 else {}
-        texts = [one.metadata if one.offset >= 0 else kept.get(place) for one, place in zip(told, places, strict=True)]
+        """What the ledger has at ``places``. Waits while a transaction that would change it is open.
+
+        The records of the topic are read only where the first of ``places`` has no committed offset.
+        """
+        offsets = self._committed([client().TopicPartition(self.address.ledger, place) for place in places])
+        self._stale_places.update(place for place, token in zip(places, offsets, strict=True) if token.offset >= 0)
+        if all(token.offset >= 0 for token in offsets):
+            return [Book.of(token.metadata) for token in offsets]
+        recorded = self._recorded(places[0]) if offsets[0].offset < 0 else {}
+        texts = [
+            token.metadata if token.offset >= 0 else recorded.get(place)
+            for token, place in zip(offsets, places, strict=True)
+        ]
         return [Book.of(text) if text else Book() for text in texts]
 
     def _committed(self, partitions: list[Any]) -> list[Any]:
@@ -106,12 +116,16 @@ class LedgerReader:
         finally:
             reader.close()
 
-    def _recorded(self) -> Mapping[int, str]:
-        """Nothing was ever committed, or the broker has forgotten it: what the topic has. Nobody else can add to it now."""
-        if self._kept is None:
+    def _recorded(self, place: int) -> Mapping[int, str]:
+        """What the topic has: nothing was ever committed at ``place``, or the broker has forgotten it.
+
+        The records are read once, and again where an offset was seen meanwhile.
+        """
+        if self._texts is None or place in self._stale_places:
             make_ledger(dict(self.address.config), self.address.ledger)
-            self._kept = self._records()
-        return self._kept
+            self._texts = self._records()
+            self._stale_places.clear()
+        return self._texts
 
     def _records(self) -> dict[int, str]:
         """The newest text at each place, from the records of the ledger topic."""

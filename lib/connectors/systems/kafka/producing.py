@@ -14,7 +14,7 @@ from ...core.rejects import Rejects
 from .library import COPIED, MESSAGE, UNASSIGNED, Library, library
 from .memory import places_of
 from .records import readable, sizes
-from .topics import Topics
+from .topics import Topic, Topics
 
 _CHUNK: Final = 10_000
 _POLL: Final = 0.02
@@ -92,18 +92,25 @@ class Feeder:
         return bad
 
     def _refused_by(self, name: str, records: pa.RecordBatch, size: Any, rows: Any) -> dict[int, str]:
-        topic = self.topics[name]
+        """As :meth:`_refused`, of the records ``rows`` for one topic, which is looked up again before any is refused."""
+        bad = self._misfits(name, self.topics[name], records, size, rows)
+        if not bad and self.topics[name].largest >= self._batch:
+            return {}
+        topic = self.topics.look_again(name)
+        self.producer.list_topics(name, timeout=self.patience)  # the producer refuses partitions that it does not know
         if topic.largest < self._batch:
             text = f"{self._batch} is above max.message.bytes of the topic {name} ({topic.largest}); lower the option."
             raise Misconfigured("connectors.kafka", [Problem("kafka.batch.size", text)])
+        return self._misfits(name, topic, records, size, rows)
+
+    def _misfits(self, name: str, topic: Topic, records: pa.RecordBatch, size: Any, rows: Any) -> dict[int, str]:
         large = rows[size[rows] > topic.largest]
         why = "it has about {} bytes, and the topic {} takes {} (max.message.bytes)"
         bad = {int(row): why.format(size[row], name, topic.largest) for row in large}
         if "partition" in records.schema.names:
             column = records.column("partition")
-            wanted = column.fill_null(0).to_numpy(zero_copy_only=False)[rows]
-            missing = rows[(wanted < 0) | (wanted >= topic.partitions)]
-            for row in missing:
+            numbers = column.fill_null(0).to_numpy(zero_copy_only=False)[rows]
+            for row in rows[(numbers < 0) | (numbers >= topic.partitions)]:
                 bad[int(row)] = (
                     f"the topic {name} has {topic.partitions} partitions, and no partition {column[int(row)]}"
                 )

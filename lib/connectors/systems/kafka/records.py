@@ -34,7 +34,7 @@ class Serializer:
     def __init__(self, values: Values, schema: pa.Schema) -> None:
         self.values = values
         self.schema = schema
-        problems = list(_wrong_columns(values, schema))
+        problems = list(wrong_columns(values, schema))
         if problems:
             raise Misconfigured("connectors.kafka", problems)
         self._sides: list[Side] = [side for side in ("key", "value") if side in schema.names]
@@ -157,13 +157,14 @@ def _cast(column: Array, kind: pa.DataType) -> Array:
     return column.cast(kind)
 
 
-def _wrong_columns(values: Values, schema: pa.Schema) -> Iterator[Problem]:
+def wrong_columns(values: Values, schema: pa.Schema) -> Iterator[Problem]:
+    """What keeps a frame of the columns ``schema`` from being records."""
     if "value" not in schema.names:
         yield Problem(
             "value", "the column is missing; make it, such as to_json(struct(*)) AS value, or with value.format=json."
         )
     if not values["topic"] and "topic" not in schema.names:
-        yield Problem("topic", "missing; give the option, or a column topic.")
+        yield Problem("topic", 'missing; give .option("topic", …), or a column topic that names the topic of each row.')
     if values["operation"] == "upsert" and "key" not in schema.names:
         yield Problem("key", "the column is missing; operation=upsert needs keys.")
     if values["orderColumn"] and values["orderColumn"] not in schema.names:

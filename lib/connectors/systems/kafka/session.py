@@ -17,10 +17,10 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, Final
 
-from ...core.errors import ConnectorError, Misconfigured, Problem
+from ...core.errors import ConnectorError, Fatal, Misconfigured, Problem, Transient
 from .book import Book
 from .client import connection_config, producer_config
-from .client_errors import Stuck, explained
+from .client_errors import FENCED, Fenced, Stuck, explained
 from .failures import client, error_of
 from .ledger import SEEN, Address, LedgerReader
 from .topics import Topics, transaction_maximum
@@ -29,6 +29,7 @@ _STEP: Final = 5.0
 _GRACE: Final = 3.0
 """Seconds beyond those that the client was given, after which it is not going to return."""
 _CONNECTING: Final = 1.0
+_OUTAGE: Final = frozenset({"_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE"})
 _MOST_AT_REST: Final = 64
 """Sessions that are kept; each has two clients with threads of their own, and a process has room for 1,024 clients."""
 _log = logging.getLogger("connectors.kafka")
@@ -88,7 +89,9 @@ class Session:
         self.address = address
         self.began = 0.0
         self.in_transaction = False
+        self._alarm: threading.Timer | None = None
         self._told: list[tuple[str, str]] = []
+        self._noted: frozenset[str] = frozenset()
         config = dict(address.config)
         self.topics = Topics(config)
         self.config = self._producer_config(config)
@@ -121,17 +124,29 @@ class Session:
         somebody else has taken over since (:class:`~.client_errors.Fenced`)."""
         self.began = time.monotonic()
         self.in_transaction = True
+        self._told = []
+        self._alarm = threading.Timer(self.address.timeout / 2, self._warn_of_time)
+        self._alarm.daemon = True
+        self._alarm.start()
         self.producer.begin_transaction()
         self._add(book)
 
-    def commit(self, book: Book) -> None:
-        """Adds ``book`` to the transaction and commits it: the rows and the entry are there, or neither."""
+    def commit(self, book: Book) -> float:
+        """Adds ``book`` to the transaction and commits it: the rows and the entry are there, or neither.
+
+        Returns the seconds that the transaction was open.
+        """
         to = self.address
         self.producer.produce(to.ledger, book.text(), to.key(to.place), partition=to.partition)
         self._add(book)
         self._until(self.producer.commit_transaction, "the transaction cannot be committed")
+        self._leave_transaction()
+        return time.monotonic() - self.began
+
+    def _leave_transaction(self) -> None:
         self.in_transaction = False
-        self._warn_of_time()
+        if self._alarm is not None:
+            self._alarm.cancel()
 
     def _add(self, book: Book) -> None:
         token = [client().TopicPartition(self.address.ledger, self.address.place, book.version, book.text())]
@@ -143,31 +158,79 @@ class Session:
         )
 
     def note(self, book: Book) -> None:
-        """Writes ``book`` as seen, outside of transactions."""
-        token = [client().TopicPartition(self.address.ledger, SEEN, book.version, book.text())]
+        """Writes ``book`` as the note of queries without rows, outside of transactions; once is enough for a session.
+
+        The record comes first: it stays when the broker forgets the offset.
+        """
+        if frozenset(book.entries) <= self._noted:
+            return
+        to = self.address
+        token = [client().TopicPartition(to.ledger, SEEN, book.version, book.text())]
         with self.guarded("the ledger cannot be written"):
+            producer = self._plain_producer()
+            producer.produce(to.ledger, book.text(), to.key(SEEN), partition=to.partition, on_delivery=self._raise_refusal)
+            if producer.flush(to.patience):
+                raise Transient("the brokers did not take a record of the ledger in time")
             self._consumer.commit(offsets=token, asynchronous=False)
+        self._noted = frozenset(book.entries)
+
+    def _plain_producer(self) -> Any:
+        """A producer without transactions; what it sends twice is the same."""
+        connection = connection_config(dict(self.address.config))
+        limits = {"acks": "all", "message.timeout.ms": round(self.address.patience * 1000)}
+        return self._made("Producer", {**connection, **limits, "error_cb": self._heard})
+
+    @staticmethod
+    def _raise_refusal(error: Any, _: Any) -> None:
+        if error is not None:
+            raise client().KafkaException(error)
 
     @contextlib.contextmanager
     def guarded(self, what: str) -> Iterator[None]:
         """An error inside ends the open transaction, throws the session away, and is raised as one of ours."""
         try:
             yield
-        except BaseException as error:
+        except client().KafkaException as error:
+            raise self._failure(explained(error, what, self._told)) from None
+        except Transient as error:
+            raise self._failure(error) from None
+        except BaseException:
             self.give_up()
-            if isinstance(error, ConnectorError):
-                raise
-            if isinstance(error, client().KafkaException):
-                raise explained(error, what, self._told) from None
             raise
 
-    def give_up(self) -> None:
-        """Ends the open transaction, if that is still ours, so that readers do not wait for it; then forgets the session."""
+    def _failure(self, error: ConnectorError) -> ConnectorError:
+        """Ends the session. Returns ``error``; or that the transaction expired, which the client reports as a fence."""
+        seconds = time.monotonic() - self.began if self.in_transaction else 0.0
+        is_fenced = self.give_up() in FENCED or isinstance(error, Fenced)
+        return self._expiry(seconds) if is_fenced and seconds > self.address.timeout else error
+
+    def _expiry(self, seconds: float) -> ConnectorError:
+        """A transaction that took too long would do so again. After an outage the next one may well be in time."""
+        most = transaction_maximum(dict(self.address.config))
+        limit = f"at most {most / 1000:g} s, by its" if most else "no more than its"
+        message = f"the transaction was open for {seconds:.0f} s; the broker ended it after {self.address.timeout:g} s"
+        way_out = (
+            f"raise transactionTimeout (the broker takes {limit} transaction.max.timeout.ms), or make batches smaller, "
+            "such as by maxOffsetsPerTrigger of the source"
+        )
+        kind = Transient if any(name in _OUTAGE for name, _ in self._told) else Fatal
+        return kind(f"{message} (transactionTimeout)", connector="connectors.kafka", way_out=way_out)
+
+    def give_up(self) -> str:
+        """Ends the open transaction, if it is still this session's, so that readers do not wait for it; forgets the session.
+
+        Returns the name of the client's error if it could not.
+        """
         self._forget()
-        with contextlib.suppress(Exception):
+        self._leave_transaction()
+        refusal = ""
+        try:
             self.producer.purge(in_flight=False)
             self.producer.abort_transaction(_STEP)
+        except Exception as error:
+            refusal = error_of(error)
         self.close()
+        return refusal
 
     def close(self) -> None:
         """Forgets the session, in which nothing is open."""
@@ -197,8 +260,7 @@ class Session:
                 if error.args[0].retriable() and time.monotonic() < until and not refused:
                     continue
                 self._refuse_timeout(error_of(error))
-                self.give_up()
-                raise explained(error, what, self._told) from None
+                raise self._failure(explained(error, what, self._told)) from None
 
     def _refuse_timeout(self, name: str) -> None:
         if name != "INVALID_TRANSACTION_TIMEOUT":
@@ -215,12 +277,9 @@ class Session:
         raise Misconfigured("connectors.kafka", [Problem("transactionTimeout", text)])
 
     def _warn_of_time(self) -> None:
-        took = time.monotonic() - self.began
-        if took > self.address.timeout / 2:
-            text = (
-                "a transaction took %.0f s, more than half of transactionTimeout (%.0f s); the broker ends longer ones"
-            )
-            _log.warning(text, took, self.address.timeout)
+        """Called by a thread of its own while the transaction is open."""
+        text = "the transaction %s is open for %g s, half of transactionTimeout (%g s), after which the broker ends it"
+        _log.warning(text, self.address.transactional_id, self.address.timeout / 2, self.address.timeout)
 
     def _made(self, kind: str, config: Mapping[str, Any]) -> Any:
         try:

@@ -18,6 +18,7 @@ from ...storage import storage_of
 from .client import check_config, client_config
 from .committer import FrameCommitter, KafkaCommitter
 from .ledger import Address
+from .records import wrong_columns
 from .topics import MOST_SLOTS, Topics
 from .writing import SendingWriter, StagingWriter
 
@@ -52,9 +53,11 @@ class KafkaSink(Sink):
     the key, as Kafka's own clients do), ``timestamp``, ``headers`` (array<struct<key string, value binary>>). Others are
     passed over.
 
-    Options: ``kafka.bootstrap.servers`` (required) and any other ``kafka.*`` of the client, ``topic`` (or the column),
+    Options: ``kafka.bootstrap.servers`` (required) and any other ``kafka.*`` of the client, ``topic`` (or the column;
+    a topic may get more partitions and a larger ``max.message.bytes`` while the query runs),
     ``transactionalIdPrefix`` (required for exactly-once; unique to the query), ``transactionTimeout`` (10 minutes; at most
-    the broker's ``transaction.max.timeout.ms``), ``stagingLocation`` (a folder that driver and tasks share; a stream by
+    the broker's ``transaction.max.timeout.ms``; a transaction that takes longer fails, half of it is a warning),
+    ``stagingLocation`` (a folder that driver and tasks share; a stream by
     ``format`` has one in its checkpoint, ``foreach_batch`` needs none), ``stagingRetention`` (7 days), ``slots`` (1: a batch
     is one transaction; more, in ``foreach_batch`` only and at most 30: as many tasks send it, each in a transaction of its own,
     for batches that are the same when Spark runs them again), ``operation`` append|upsert (append; upsert keeps the last row
@@ -159,15 +162,20 @@ class KafkaSink(Sink):
             )
             raise Misconfigured("connectors.kafka", [Problem("slots", text)])
 
+    def check_frame(self, schema: pa.Schema, *, placed: bool) -> Iterator[Problem]:
+        yield from wrong_columns(self.values, schema)
+        if placed or self.guarantee() is Guarantee.AT_LEAST_ONCE:
+            return
+        if self.values["slots"] > 1:
+            yield Problem("slots", "above 1 is for foreach_batch alone: elsewhere Spark does not let a sink place its rows.")
+        elif not self.staging_location():
+            text = "missing; give a folder that driver and tasks share. Only foreach_batch does without it."
+            yield Problem("stagingLocation", text)
+
     def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> SinkWriter:
+        self.refuse_frame(schema, placed=False)
         if self.guarantee() is Guarantee.AT_LEAST_ONCE:
             return SendingWriter(self, batch, schema)
-        if self.values["slots"] > 1:
-            text = "above 1 is for foreach_batch alone: elsewhere Spark does not let a sink place its rows."
-            raise Misconfigured("connectors.kafka", [Problem("slots", text)])
-        if not self.staging_location():
-            text = "missing; give a folder that driver and tasks share. Only foreach_batch does without it."
-            raise Misconfigured("connectors.kafka", [Problem("stagingLocation", text)])
         return StagingWriter(self, batch, schema)
 
     def committer(self) -> KafkaCommitter | None:

@@ -37,6 +37,8 @@ class Slots:
         self.wanted: int = sink.values["slots"]
         self._run = uuid.uuid4().hex[:8]
         self._one = False
+        self.seconds = 0.0
+        """How long the newest transaction of :meth:`write` was open, in its task."""
 
     def layout(self, query: str, number: int) -> Layout | Entry | None:
         """How batch ``number`` is to be written; its entry if it is there; ``None`` if it is to be one transaction."""
@@ -67,7 +69,7 @@ class Slots:
         begun = begin(address, batch.query, batch.number, lambda ours: self._book_of_slot(ours, layout, batch))
         if begun is None:
             return self._written(session(address), batch, incoming.counted())
-        transact(
+        self.seconds = transact(
             self.sink, *begun, batch.number, incoming, incoming.rejects,
             lambda book, _: book.with_entry(Entry(batch.query, batch.number, incoming.count), layout),
         )  # fmt: skip

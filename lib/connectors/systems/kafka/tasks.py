@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 import json
 import pickle
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
@@ -25,27 +25,37 @@ if TYPE_CHECKING:
 Told = dict[str, Any]
 
 
-def funnel(sink: KafkaSink, frame: DataFrame, batch: Batch) -> int:
-    """Sends ``frame`` in one task and one transaction, and returns how many rows it had."""
+class Delivery(NamedTuple):
+    """The rows of a batch, and the seconds that the longest of its transactions was open."""
+
+    rows: int
+    seconds: float
+
+    @classmethod
+    def of(cls, reports: Sequence[Told]) -> Delivery:
+        return cls(sum(report["rows"] for report in reports), max((report["seconds"] for report in reports), default=0.0))
+
+
+def funnel(sink: KafkaSink, frame: DataFrame, batch: Batch) -> Delivery:
+    """Sends ``frame`` in one task and one transaction."""
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield reported(lambda: {"rows": _send_all(sink, batch, batches)})
+        yield reported(lambda: _send_all(sink, batch, batches)._asdict())
 
-    reports = run(frame.repartition(1), task)
-    return sum(report["rows"] for report in reports)
+    return Delivery.of(run(frame.repartition(1), task))
 
 
-def _send_all(sink: KafkaSink, batch: Batch, batches: Iterator[pa.RecordBatch]) -> int:
+def _send_all(sink: KafkaSink, batch: Batch, batches: Iterator[pa.RecordBatch]) -> Delivery:
     incoming = Incoming(sink, batch, batches)
     if not incoming:  # an empty batch opens no transaction
-        return 0
+        return Delivery(0, 0.0)
     query, number = batch.query, batch.number
-    publish(sink, query, number, incoming, incoming.rejects, lambda _: Entry(query, number, incoming.count))
-    return incoming.count or 1  # a batch that is there already had rows
+    seconds = publish(sink, query, number, incoming, incoming.rejects, lambda _: Entry(query, number, incoming.count))
+    return Delivery(incoming.count or 1, seconds or 0.0)  # a batch that is there already had rows
 
 
-def spread(slots: Slots, frame: DataFrame, batch: Batch, layout: Layout) -> int:
-    """Sends ``frame`` in a task and a transaction for each slot, and returns how many rows it had."""
+def spread(slots: Slots, frame: DataFrame, batch: Batch, layout: Layout) -> Delivery:
+    """Sends ``frame`` in a task and a transaction for each slot."""
     from pyspark.sql import functions as F
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -53,13 +63,15 @@ def spread(slots: Slots, frame: DataFrame, batch: Batch, layout: Layout) -> int:
 
         context: Any = TaskContext.get()
         slot = context.partitionId()
-        yield reported(lambda: {"slot": slot, "rows": slots.write(layout, batch, slot, batches)})
+        yield reported(
+            lambda: {"slot": slot, "rows": slots.write(layout, batch, slot, batches), "seconds": slots.seconds}
+        )
 
     placed = frame.repartitionById(layout.slots, F.expr(f"CAST(pmod({_hash(frame)}, {layout.slots}) AS INT)"))
     reports = run(placed, task)
     if sorted(report["slot"] for report in reports) != list(range(layout.slots)):
         raise Fatal(f"{batch}: Spark ran other tasks than the {layout.slots} slots")
-    return sum(report["rows"] for report in reports)
+    return Delivery.of(reports)
 
 
 def _hash(frame: DataFrame) -> str:

@@ -33,7 +33,7 @@ class Topic:
 
 
 class Topics:
-    """The topics of a cluster, each looked up once."""
+    """The topics of a cluster, each looked up once, and again by :meth:`look_again`."""
 
     def __init__(self, config: Mapping[str, str]) -> None:
         self._config = config
@@ -41,10 +41,13 @@ class Topics:
 
     def __getitem__(self, name: str) -> Topic:
         """Raises ``Misconfigured`` when there is no such topic."""
-        if name not in self._known:
-            admin = _admin(self._config)
-            ours = int(self._config.get("message.max.bytes", sys.maxsize))  # the client refuses larger ones itself
-            self._known[name] = Topic(_partitions(admin, name), min(_largest(admin, name), ours))
+        return self._known.get(name) or self.look_again(name)
+
+    def look_again(self, name: str) -> Topic:
+        """The topic as it is now: an operator adds partitions and raises ``max.message.bytes`` while queries run."""
+        admin = _admin(self._config)
+        client_maximum = int(self._config.get("message.max.bytes", sys.maxsize))  # the client refuses larger ones itself
+        self._known[name] = Topic(_partitions(admin, name), min(_largest(admin, name), client_maximum))
         return self._known[name]
 
 

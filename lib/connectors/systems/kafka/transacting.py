@@ -60,13 +60,15 @@ def publish(
     records: Iterable[pa.RecordBatch],
     rejects: Rejects,
     entry: Callable[[int], Entry],
-) -> bool:
-    """One transaction with ``records`` and ``entry`` (which is told their number). False if the batch was there already."""
+) -> float | None:
+    """One transaction with ``records`` and ``entry`` (which is told their number).
+
+    Returns the seconds that it was open; ``None`` if the batch was there already.
+    """
     begun = begin(sink.address(), query, number, lambda ours: _in_one(ours.books(BOOK)[0], query, number))
     if begun is None:
-        return False
-    transact(sink, *begun, number, records, rejects, lambda book, sent: book.with_entry(entry(sent)))
-    return True
+        return None
+    return transact(sink, *begun, number, records, rejects, lambda book, sent: book.with_entry(entry(sent)))
 
 
 def transact(
@@ -77,13 +79,16 @@ def transact(
     records: Iterable[pa.RecordBatch],
     rejects: Rejects,
     written: Callable[[Book, int], Book],
-) -> None:
-    """Sends ``records`` in the open transaction of ``ours``, and commits it with the book that ``written`` makes."""
+) -> float:
+    """Sends ``records`` in the open transaction of ``ours``, and commits it with the book that ``written`` makes.
+
+    Returns the seconds that the transaction was open.
+    """
     with ours.guarded(f"batch {number} cannot be written"):
         sent = send(sink, ours, records, rejects)
         if rejects.count:
             rejects.decide()
-        ours.commit(written(book, sent))
+        return ours.commit(written(book, sent))
 
 
 def begin(address: Address, query: str, number: int, read: Callable[[Session], Book]) -> tuple[Session, Book] | None:
