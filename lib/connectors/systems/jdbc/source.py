@@ -80,7 +80,10 @@ class JdbcSource(Source):
     """
 
     name = "jdbc"
-    conditions = "as a stream: incremental or tables; rows are not changed behind the position"
+    conditions = (
+        "as a stream: incremental or tables; rows are not changed behind the position; by time outside of PostgreSQL's tables, "
+        "timestampDelay is longer than any transaction"
+    )
     options = (
         Options(
             {

@@ -61,13 +61,15 @@ class StreamEnumerator(SplitEnumerator[Part]):
         self._nulls: dict[str, tuple[int, float]] = {}
         self._reported: set[tuple[str, str]] = set()
         self._polled = False
-        self._holes = Holes()
+        self._holes = Holes(values["singleWriter"])
         self._late = Late(dialect, self.zone, values["timestampDelay"])
 
     def start(self) -> Position:
         """Everything is read from its beginning. What cannot be read at all is told now."""
         with self._session() as probe:
             self._list(probe, strict=True)
+            if any(table.keys.mode == INCREMENTING for table in (self._tables or {}).values()):
+                self._holes.writers(probe.connection, None)  # the user may lack the privilege
         return {"tables": {}}
 
     def head(self) -> Head:
