@@ -74,7 +74,8 @@ class JdbcSink(Sink):
 
     Options: ``url`` (JDBC's or SQLAlchemy's), ``dbtable`` (``name`` or ``schema.name``), ``user``, ``password``,
     ``operation`` insert|upsert|update (insert), ``keyColumns`` (required by upsert, update and ``deleteColumn``),
-    ``updateColumns`` (all but the keys), ``orderColumn`` (of rows with one key, the one with its largest value is the last),
+    ``updateColumns`` (all but the keys), ``orderColumn`` (of rows with one key, the one with its largest value is the last; with
+    a lower ``guarantee`` also compared with the row in the table, which must have the column),
     ``deleteColumn`` (a column of booleans; true deletes the row of that key), ``createTable`` (false), ``evolveSchema``
     (false: adds new optional columns), ``commit`` auto|batch|prepared|task (auto), ``numPartitions`` (8: the tasks of
     ``commit=task``), ``stagingRetention`` (7 days), ``stagingLocation`` (beside the file, for databases in one),
@@ -83,7 +84,8 @@ class JdbcSink(Sink):
     Spark's ``driver`` and ``truncate`` are accepted and mean nothing here.
 
     Guarantee: exactly-once, also for plain inserts without a key: the table ``connectors_ledger`` is beside the target.
-    Idempotent for upserts and at-least-once for inserts where that is asked for. A batch is visible as a whole, whose commit is
+    Idempotent for upserts and at-least-once for inserts where that is asked for. A new key whose row has a value that another row
+    has in a unique column is a bad row; text keys are equal where the target's column takes them for equal. A batch is visible as a whole, whose commit is
 
     * ``batch``: tasks fill staging tables or files, and the driver moves the rows in one transaction. Any database, any rows;
     * ``prepared``: tasks load the table in transactions that they prepare, and the driver commits all of them, one right after
@@ -229,8 +231,21 @@ def _check_keys(values: Values) -> Iterator[Problem]:
         yield Problem("keyColumns", "missing; deleteColumn needs the columns that name a row.")
     if values["orderColumn"] and not keys:
         yield Problem("orderColumn", "has no use without keyColumns.")
+    if values["guarantee"] in ("idempotent", "at-least-once"):
+        yield from _check_direct_order(values)
     if both := sorted(set(keys) & set(values["updateColumns"])):
         yield Problem("updateColumns", f"has {', '.join(both)}, which is a key.")
+
+
+def _check_direct_order(values: Values) -> Iterator[Problem]:
+    """Rows of different transactions are compared by what is in the table."""
+    order, guarantee = values["orderColumn"], values["guarantee"]
+    if order and values["deleteColumn"]:
+        text = f"and deleteColumn need guarantee=exactly-once; with {guarantee}, an older row could come after its deletion."
+        yield Problem("orderColumn", text)
+    if order and values["updateColumns"] and order not in (*values["updateColumns"], *values["keyColumns"]):
+        text = f"must have {order}, the orderColumn: with guarantee={guarantee}, later rows are compared with it in the table."
+        yield Problem("updateColumns", text)
 
 
 def _check_commit(values: Values) -> Iterator[Problem]:

@@ -62,6 +62,12 @@ class Plan:
         """The target's columns that are written."""
         return [one.target.name for one in self.columns]
 
+    @property
+    def order_name(self) -> str:
+        """The target's column that orders rows with one key; ``""`` if it has none, or if that is a key itself."""
+        found = [one.target.name for one in self.columns if one.index == self.order]
+        return found[0] if found and found[0] not in self.keys else ""
+
 
 class Target:
     """The table that a sink writes to, seen through one connection."""

@@ -35,13 +35,17 @@ class Table:
 
 @dataclass(frozen=True)
 class Column:
-    """A column as the database tells it; ``sql`` is its type there, ``kind`` that type in Arrow (``None``: no equal)."""
+    """A column as the database tells it; ``sql`` is its type there, ``kind`` that type in Arrow (``None``: no equal).
+
+    ``collation`` is by what rules its text is compared, where a statement must name them.
+    """
 
     name: str
     sql: str
     kind: pa.DataType | None
     nullable: bool = True
     default: bool = False
+    collation: str = ""
 
 
 class Dialect(ABC):
@@ -56,6 +60,8 @@ class Dialect(ABC):
     placeholder: ClassVar[str] = "%s"
     at_begin: ClassVar[tuple[str, ...]] = ()
     """Statements that follow the first one of a batch's transaction."""
+    before_small: ClassVar[tuple[str, ...]] = ()
+    """Statements before a transaction of a few rows, while other tasks write rows beside them."""
     one_writer: ClassVar[bool] = False
     """True if only one connection may write at a time: rows are staged in files, and the driver loads them."""
     savepoints: ClassVar[bool] = True
@@ -72,6 +78,8 @@ class Dialect(ABC):
     plain_values: ClassVar[bool] = False
     types: ClassVar[dict[str, str]]
     row_id: ClassVar[str] = "rowid"
+    identifier: ClassVar[str] = "VARCHAR(200)"
+    """The type of a column with names of sinks and queries, which differ if any letter of them does."""
 
     def __init__(self, address: Address, timeout: float) -> None:
         self.address = address
@@ -169,6 +177,9 @@ class Dialect(ABC):
     def tables(self, connection: Connection, schema: str, prefix: str) -> list[str]:
         """The names in ``schema`` that begin with ``prefix``."""
 
+    def correct_identifiers(self, connection: Connection, table: Table, columns: Sequence[str]) -> None:  # noqa: B027
+        """Gives ``columns`` the type :attr:`identifier`, where an earlier version made them of another one."""
+
     # reading
 
     def connect_to_read(self) -> Connection:
@@ -212,25 +223,41 @@ class Dialect(ABC):
         """``expression``, which was staged as ``staged``, as a value for ``target``."""
         return expression
 
+    def key(self, expression: str, staged: pa.DataType, target: Column) -> str:
+        """``expression``, staged as ``staged``, in a form that is compared with others by the rules of ``target``."""
+        return expression
+
     def insert(self, target: Table, columns: Sequence[str], select: str) -> str:
         return f"INSERT INTO {self.table(target)} ({self.names(columns)}) {select}"
 
     def upsert(
-        self, target: Table, columns: Sequence[str], keys: Sequence[str], updated: Sequence[str], select: str
-    ) -> str:
+        self, target: Table, columns: Sequence[str], keys: Sequence[str], updated: Sequence[str], select: str, order: str = ""
+    ) -> tuple[str, ...]:
+        """Changes the rows that exist, and inserts the others.
+
+        With ``order``, a column of the target, a row that has a larger value there stays as it is.
+        """
         # without the WHERE, SQLite would read the ON that follows as that of a join
         source = f"SELECT * FROM ({select}) AS connectors_new WHERE true"
-        return f"{self.insert(target, columns, source)} {self.conflict(keys, updated)}"
-
-    def conflict(self, keys: Sequence[str], updated: Sequence[str]) -> str:
-        """What ends an INSERT so that it changes the rows that are there."""
         changes = ", ".join(f"{self.quote(name)} = EXCLUDED.{self.quote(name)}" for name in updated)
-        return f"ON CONFLICT ({self.names(keys)}) DO {f'UPDATE SET {changes}' if changes else 'NOTHING'}"
+        change = f"UPDATE SET {changes}{self._if_newer('WHERE', 'EXCLUDED', order)}" if changes else "NOTHING"
+        into = f"INSERT INTO {self.table(target)} AS connectors_old ({self.names(columns)})"
+        return (f"{into} {source} ON CONFLICT ({self.names(keys)}) DO {change}",)
 
-    def update(self, target: Table, keys: Sequence[str], updated: Sequence[str], select: str) -> str:
+    def update(self, target: Table, keys: Sequence[str], updated: Sequence[str], select: str, order: str = "") -> str:
+        """Changes the rows that exist; ``order`` as with :meth:`upsert`."""
         changes = ", ".join(f"{self.quote(name)} = connectors_new.{self.quote(name)}" for name in updated)
-        same = " AND ".join(f"connectors_old.{self.quote(name)} = connectors_new.{self.quote(name)}" for name in keys)
-        return f"UPDATE {self.table(target)} AS connectors_old SET {changes} FROM ({select}) AS connectors_new WHERE {same}"
+        newer = self._if_newer("AND", "connectors_new", order)
+        source = f"FROM ({select}) AS connectors_new WHERE {self._same(keys)}{newer}"
+        return f"UPDATE {self.table(target)} AS connectors_old SET {changes} {source}"
+
+    def _same(self, keys: Sequence[str]) -> str:
+        return " AND ".join(f"connectors_old.{self.quote(name)} = connectors_new.{self.quote(name)}" for name in keys)
+
+    def _if_newer(self, word: str, new: str, order: str) -> str:
+        """``word`` and the condition that the row in the target is no newer than the one in ``new``."""
+        column = self.quote(order)
+        return f" {word} (connectors_old.{column} IS NULL OR {new}.{column} >= connectors_old.{column})" if order else ""
 
     def delete(self, target: Table, keys: Sequence[str], select: str) -> str:
         return f"DELETE FROM {self.table(target)} WHERE ({self.names(keys)}) IN ({select})"
