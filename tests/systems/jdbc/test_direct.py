@@ -80,6 +80,17 @@ def test_an_older_row_of_a_later_flush_does_not_win(database: DatabaseContext, o
     assert content(database) == [(1, "new", 5), (2, "b", 2), (3, "same", 1)]
 
 
+def test_a_table_that_is_made_or_widened_gets_the_order_that_flushes_are_compared_by(database: DatabaseContext) -> None:
+    ordered = ROWS.append(pa.field("version", pa.int64()))
+    table = f"{database.table}_made"
+    for name, option in ((table, "createTable"), (database.table, "evolveSchema")):
+        options = {**ORDERED, "orderColumn": "version", "dbtable": name, option: "true"}
+        write(database, rows((1, "new", 1, 2), schema=ordered), **options)
+        write(database, rows((1, "old", 1, 1), schema=ordered), **options)
+        assert database.query(f"SELECT name, version FROM {name}") == [("new", 2)]
+    database.run(f"DROP TABLE {table}")
+
+
 def test_an_order_that_later_flushes_cannot_be_compared_by_is_refused(database: DatabaseContext) -> None:
     ordered = ROWS.append(pa.field("version", pa.int64()))
     with pytest.raises(Misconfigured, match=r'orderColumn +names "version", which .* lacks'):

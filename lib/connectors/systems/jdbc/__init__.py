@@ -74,8 +74,8 @@ class JdbcSink(Sink):
 
     Options: ``url`` (JDBC's or SQLAlchemy's), ``dbtable`` (``name`` or ``schema.name``), ``user``, ``password``,
     ``operation`` insert|upsert|update (insert), ``keyColumns`` (required by upsert, update and ``deleteColumn``),
-    ``updateColumns`` (all but the keys), ``orderColumn`` (of rows with one key, the one with its largest value is the last; with
-    a lower ``guarantee`` also compared with the row in the table, which must have the column),
+    ``updateColumns`` (all but the keys), ``orderColumn`` (of rows with one key, the one with its largest value is the last;
+    with a lower ``guarantee``, rows are also compared with the table, which must have the column),
     ``deleteColumn`` (a column of booleans; true deletes the row of that key), ``createTable`` (false), ``evolveSchema``
     (false: adds new optional columns), ``commit`` auto|batch|prepared|task (auto), ``numPartitions`` (8: the tasks of
     ``commit=task``), ``stagingRetention`` (7 days), ``stagingLocation`` (beside the file, for databases in one),
@@ -84,8 +84,9 @@ class JdbcSink(Sink):
     Spark's ``driver`` and ``truncate`` are accepted and mean nothing here.
 
     Guarantee: exactly-once, also for plain inserts without a key: the table ``connectors_ledger`` is beside the target.
-    Idempotent for upserts and at-least-once for inserts where that is asked for. A new key whose row has a value that another row
-    has in a unique column is a bad row; text keys are equal where the target's column takes them for equal. A batch is visible as a whole, whose commit is
+    Idempotent for upserts and at-least-once for inserts where that is asked for. Text keys are equal where the target's column
+    takes them for equal; a row with the value of another key in a unique column is a bad row. A batch is visible as a whole,
+    whose commit is
 
     * ``batch``: tasks fill staging tables or files, and the driver moves the rows in one transaction. Any database, any rows;
     * ``prepared``: tasks load the table in transactions that they prepare, and the driver commits all of them, one right after

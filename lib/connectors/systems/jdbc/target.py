@@ -104,8 +104,7 @@ class Target:
         if not self.values["createTable"]:
             self._stop([self._missing()])
         keys = list(self.values["keyColumns"])
-        steering = {self.values["orderColumn"], self.values["deleteColumn"]} - set(keys)
-        written = [field for field in schema if field.name not in steering]
+        written = [field for field in schema if field.name not in self._left_out() or field.name in keys]
         self._stop(self._untyped(written))
         body = [f"{self.dialect.quote(one.name)} {self._type(one, one.name in keys)}" for one in written]
         if keys:
@@ -113,12 +112,17 @@ class Target:
         self._ddl(connection, f"CREATE TABLE IF NOT EXISTS {self.dialect.table(self.table)} ({', '.join(body)})")
         return self.dialect.columns(connection, self.table)
 
+    def _left_out(self) -> set[str | None]:
+        """Columns that steer, and that a table does not get; a direct write compares rows with the order in the table."""
+        is_direct = self.values["guarantee"] in ("idempotent", "at-least-once")
+        return {self.values["deleteColumn"], None if is_direct else self.values["orderColumn"]}
+
     def _type(self, field: pa.Field, key: bool) -> str:
         return f"{self.dialect.sql_type(field.type, key=key)}{' NOT NULL' if key else ''}"
 
     def _added(self, columns: Sequence[Column], schema: pa.Schema) -> list[pa.Field]:
-        steering = {self.values["orderColumn"], self.values["deleteColumn"]}
-        new = [field for field in schema if field.name not in steering and _match(field.name, columns) is None]
+        left_out = self._left_out()
+        new = [field for field in schema if field.name not in left_out and _match(field.name, columns) is None]
         if not new or not self.values["evolveSchema"]:
             return []
         required = [
