@@ -35,7 +35,7 @@ from ...core.options import Values
 from ...storage import storage_of
 from .by_task import Slots, TaskWriter, outside_foreach_batch, placed
 from .committer import JdbcCommitter
-from .dialects import DIALECTS, Dialect, dialect_of
+from .dialects import DIALECTS, Dialect, OwnDialects, dialect_of, register_dialect
 from .direct import DirectWriter
 from .incremental import fan_out
 from .loading import PreparedWriter, plan_for
@@ -47,7 +47,7 @@ from .url import Address, parse
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["JdbcSink", "JdbcSource", "fan_out"]
+__all__ = ["JdbcSink", "JdbcSource", "fan_out", "register_dialect"]
 
 _READS = "is an option of the source; this sink writes."
 _KERBEROS = "is not supported: give user and password, or sslcert and sslkey in the url."
@@ -70,7 +70,7 @@ _REFUSED = {
 
 
 class JdbcSink(Sink):
-    """Writes rows into a table of PostgreSQL, SQLite, DuckDB or MariaDB.
+    """Writes rows into a table of PostgreSQL, SQLite, DuckDB or MariaDB, or of a database that :func:`register_dialect` adds.
 
     Options: ``url`` (JDBC's or SQLAlchemy's), ``dbtable`` (``name`` or ``schema.name``), ``user``, ``password``,
     ``operation`` insert|upsert|update (insert), ``keyColumns`` (required by upsert, update and ``deleteColumn``),
@@ -129,6 +129,11 @@ class JdbcSink(Sink):
     replaces = True
     slots = 0
     """How many tasks the rows are dealt out to; 0 while nobody has done so."""
+    extensions = OwnDialects()
+
+    def __init__(self, values: Values) -> None:
+        super().__init__(values)
+        self._dialects = OwnDialects()
 
     @classmethod
     def check(cls, values: Values) -> Iterator[Problem]:
@@ -253,7 +258,7 @@ def _check_commit(values: Values) -> Iterator[Problem]:
     commit = values["commit"]
     if values["guarantee"] not in (None, "exactly-once") and commit != "auto":
         yield Problem("commit", f"has no use with guarantee={values['guarantee']}: rows then go straight into the table.")
-    if commit in ("prepared", "task") and _dialect_named(values) in ("sqlite", "duckdb"):
+    if commit in ("prepared", "task") and _has_one_writer(values):
         yield Problem("commit", f"{commit} is there for PostgreSQL and MariaDB: a file has one writer at a time; take batch.")
     if commit == "task" and values["errors"] != "fail":
         yield Problem("commit", f"task cannot set bad rows aside; take commit=batch with errors={values['errors']}.")
@@ -261,8 +266,8 @@ def _check_commit(values: Values) -> Iterator[Problem]:
         yield Problem("numPartitions", "has a use with commit=task only; else repartition the rows before they are written.")
 
 
-def _dialect_named(values: Values) -> str:
+def _has_one_writer(values: Values) -> bool:
     try:
-        return parse(values["url"]).dialect
+        return DIALECTS[parse(values["url"]).dialect].one_writer
     except ValueError:
-        return ""
+        return False

@@ -93,9 +93,9 @@ def _quantiles(connection: Connection, selected: Selected, column: Column, parts
 def _shown(dialect: Dialect, column: Column) -> str:
     """``k`` in a form that can be compared with the column again: text, except for numbers and where types are loose."""
     kind = column.kind
-    if dialect.name == "sqlite" or (kind is not None and (pa.types.is_integer(kind) or pa.types.is_floating(kind))):
+    if dialect.system == "sqlite" or (kind is not None and (pa.types.is_integer(kind) or pa.types.is_floating(kind))):
         return "k"
-    return "CAST(k AS CHAR)" if dialect.name == "mariadb" else "CAST(k AS VARCHAR)"
+    return "CAST(k AS CHAR)" if dialect.system == "mariadb" else "CAST(k AS VARCHAR)"
 
 
 def _sampled(connection: Connection, selected: Selected, column: Column, parts: int) -> list[Any]:
@@ -134,9 +134,9 @@ def _parts(connection: Connection, values: Values, selected: Selected) -> int:
 def _size(connection: Connection, table: Table) -> int | None:
     """The bytes of a table; ``None`` where that is not known without reading it."""
     dialect = connection.dialect
-    if dialect.name == "postgresql":
+    if dialect.system == "postgresql":
         return _pages(connection, table) * 8192 or None
-    if dialect.name == "mariadb":
+    if dialect.system == "mariadb":
         schema = "table_schema = " + ("%s" if table.schema else "database()")
         sql = f"SELECT data_length FROM information_schema.tables WHERE table_name = %s AND {schema}"
         found = connection.rows(sql, [table.name, *([table.schema] if table.schema else [])])

@@ -28,7 +28,7 @@ from ...core import (
 )
 from ...core.options import Values
 from .batch import BatchEnumerator, RangeReader
-from .dialects import Dialect, dialect_of
+from .dialects import DIALECTS, Dialect, OwnDialects, dialect_of
 from .dialects.postgresql import PostgreSql
 from .fitting import columns_text
 from .incremental.options import INCREMENTAL, check_incremental, is_stream_of_tables
@@ -56,6 +56,7 @@ _NO_MEANING = (
     "pushDownPredicate", "pushDownAggregate", "pushDownLimit", "pushDownOffset", "pushDownTableSample",
 )  # fmt: skip
 _LEAST_SPLIT = 10 << 20
+_STREAMED = sorted({kind.system for kind in DIALECTS.values() if kind.system})
 
 
 class JdbcSource(Source):
@@ -111,8 +112,11 @@ class JdbcSource(Source):
         | INCREMENTAL
     )
 
+    extensions = OwnDialects()
+
     def __init__(self, values: Values, *, streaming: bool = False) -> None:
         super().__init__(values, streaming=streaming)
+        self._dialects = OwnDialects()
         if values["driver"]:
             _log.info("driver is not needed: the url says which database it is")
         if streaming and not self.is_incremental:
@@ -122,7 +126,10 @@ class JdbcSource(Source):
     @classmethod
     def check(cls, values: Values) -> Iterator[Problem]:
         try:
-            parse(values["url"], values["user"], values["password"])
+            kind = DIALECTS[parse(values["url"], values["user"], values["password"]).dialect]
+            if not kind.system and (values["incremental"] is not None or is_stream_of_tables(values)):
+                text = f"is for {kind.name}, whose dialect extends none that can be read as a stream: {', '.join(_STREAMED)}."
+                yield Problem("url", text)
         except ValueError as wrong:
             yield Problem("url", str(wrong))
         if not is_stream_of_tables(values):

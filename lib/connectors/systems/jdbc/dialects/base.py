@@ -5,17 +5,19 @@ from __future__ import annotations
 import contextlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
 from ....core.errors import ConnectorError, Fatal, Misconfigured, Poison, Problem, Transient
 from ..column_types import as_python, family
 from ..connection import Connection
-from ..url import Address
+
+if TYPE_CHECKING:
+    from ..url import Address
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,13 @@ class Dialect(ABC):
     """One kind of database, at one ``address``."""
 
     name: ClassVar[str]
+    """The first part of its URLs."""
+    system: ClassVar[str] = ""
+    """The database whose catalog and functions it has: postgresql, mariadb, sqlite or duckdb; streams need one of them."""
+    port: ClassVar[int] = 0
+    """The port it usually listens at; 0 for a database in a file."""
+    url_parameters: ClassVar[Mapping[str, str]] = {}
+    """Parameters that its URLs may have, in lower case, and what its driver calls them."""
     driver: ClassVar[str]
     """The driver name of its SQLAlchemy URL."""
     packages: ClassVar[dict[str, str]] = {}

@@ -32,7 +32,7 @@ _WIDER = {
 class DuckDb(Dialect):
     """DuckDB 1.1 and later. It has no savepoints, so bad rows are found in trial transactions."""
 
-    name = "duckdb"
+    name = system = "duckdb"
     driver = "duckdb"
     packages = {"duckdb": "duckdb>=1.1"}  # noqa: RUF012
     begin = "BEGIN TRANSACTION"

@@ -35,7 +35,9 @@ class MariaDb(SqlAlchemyDialect):
     Small transactions are READ COMMITTED, which a server with ``binlog_format=STATEMENT`` refuses.
     """
 
-    name = "mariadb"
+    name = system = "mariadb"
+    port = 3306
+    url_parameters = {"ssl_ca": "ssl_ca", "charset": "charset"}  # noqa: RUF012
     driver = "mariadb+pymysql"
     packages = {"pymysql": "pymysql>=1.1"}  # noqa: RUF012
     types = {  # noqa: RUF012

@@ -33,7 +33,13 @@ _ANY_NUMERIC = pa.decimal128(38, 18)
 class PostgreSql(SqlAlchemyDialect):
     """PostgreSQL 14 and later (ranges of row ids)."""
 
-    name = "postgresql"
+    name = system = "postgresql"
+    port = 5432
+    url_parameters = {  # noqa: RUF012
+        "sslmode": "sslmode", "sslrootcert": "sslrootcert", "sslcert": "sslcert", "sslkey": "sslkey",
+        "applicationname": "application_name", "application_name": "application_name",
+        "connect_timeout": "connect_timeout", "options": "options", "gssencmode": "gssencmode",
+    }  # fmt: skip
     driver = "postgresql+psycopg"
     packages = {"psycopg": "psycopg[binary]>=3.2", "adbc_driver_postgresql": "adbc-driver-postgresql>=1.3"}  # noqa: RUF012
     prepares = auto_prepares = loads_exactly = True

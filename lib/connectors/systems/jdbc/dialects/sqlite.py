@@ -22,7 +22,7 @@ _FOUND = {frozenset({"integer"}): pa.int64(), frozenset({"blob"}): pa.binary()}
 class Sqlite(SqlAlchemyDialect):
     """SQLite 3.33 and later (UPDATE … FROM)."""
 
-    name = "sqlite"
+    name = system = "sqlite"
     driver = "sqlite"
     begin = "BEGIN IMMEDIATE"
     placeholder = "?"

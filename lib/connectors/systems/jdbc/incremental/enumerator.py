@@ -141,13 +141,13 @@ class StreamEnumerator(SplitEnumerator[Part]):
             self.close()
 
     def _prepare(self, connection: Connection) -> None:
-        if self.dialect.name == "postgresql":
+        if self.dialect.system == "postgresql":
             connection.execute("SET DateStyle = 'ISO'")
 
     @contextlib.contextmanager
     def _time_boxed(self, connection: Connection) -> Iterator[None]:
         """A discovery that takes too long is an outage: it is tried again."""
-        if self.dialect.name != "postgresql":
+        if self.dialect.system != "postgresql":
             yield
             return
         connection.execute(f"SET statement_timeout = {round(1000 * self.values['request.timeout'])}")

@@ -81,11 +81,11 @@ def writers(connection: Connection, oid: int | None) -> Writers:
 
     Databases with one writer have none. Raises :class:`Misconfigured` if the user may not see the transactions of others.
     """
-    if connection.dialect.name == "postgresql":
+    if connection.dialect.system == "postgresql":
         rows = connection.rows(_WRITERS, [[oid]]) if oid is not None else connection.rows(_ANY_WRITER)
         names = frozenset(name for (name,) in rows)
         return Writers(names, names, frozenset(name for name in names if name.startswith(PREPARED)))
-    return _sessions(connection) if connection.dialect.name == "mariadb" else Writers()
+    return _sessions(connection) if connection.dialect.system == "mariadb" else Writers()
 
 
 def _sessions(connection: Connection) -> Writers:
