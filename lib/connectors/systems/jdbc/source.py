@@ -65,7 +65,8 @@ class JdbcSource(Source):
     Options: ``url`` (required; JDBC's or SQLAlchemy's), ``user``, ``password``; ``dbtable`` (``name``, ``schema.name``, quoted,
     or ``(select …) alias``) or ``query``; ``partitionColumn`` (numbers, text, dates, times, uuids: whatever the database can
     order; by default a key that is one column, if ``numPartitions`` is above 1), ``numPartitions`` (with a
-    ``partitionColumn`` as many as keep each below ``maxSplitMemorySize``, 64MB, at least 10MB; else 1), ``lowerBound`` with
+    ``partitionColumn`` as many as keep each below ``maxSplitMemorySize``, 64MB, at least 10MB, by the size that the database
+    estimates for the table or query; else 1), ``lowerBound`` with
     ``upperBound`` (found: the ranges then have about the same number of rows, also under skew; given, they are cut into equal
     steps; they leave no row out), ``fetchsize`` (rows of a block; 0: 4 MB on PostgreSQL, 10,000 rows elsewhere),
     ``timeZone`` (UTC: of times without a zone), ``preferTimestampNTZ`` (false: times without a zone are ``timestamp``),

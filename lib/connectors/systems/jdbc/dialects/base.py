@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from ..url import Address
 
 
+_TEXT_BYTES = 20
+"""Spark's own guess for a text (``StringType.defaultSize``)."""
+
+
 @dataclass(frozen=True)
 class Table:
     """A table's name; ``schema`` is ``""`` for the default one."""
@@ -48,6 +52,15 @@ class Column:
     nullable: bool = True
     default: bool = False
     collation: str = ""
+
+
+def row_bytes(columns: Sequence[Column]) -> int:
+    """About how many bytes a row has, by the types of its columns; text is taken for as long as Spark takes it."""
+    return sum(_bytes(column.kind) for column in columns) or 1
+
+
+def _bytes(kind: pa.DataType | None) -> int:
+    return max(1, kind.bit_width // 8) if kind is not None and pa.types.is_primitive(kind) else _TEXT_BYTES
 
 
 class Dialect(ABC):
@@ -209,6 +222,13 @@ class Dialect(ABC):
     @abstractmethod
     def described(self, connection: Connection, source: str) -> list[Column]:
         """The columns of ``SELECT * FROM source``; the ``kind`` of each is what it is read as, ``None`` for text."""
+
+    def size(self, connection: Connection, table: Table | None, source: str, columns: Sequence[Column]) -> int | None:
+        """About how many bytes ``SELECT * FROM source`` gives, without reading; ``None`` if the database does not tell.
+
+        ``source`` is ``table``, or a query or view, of which databases estimate the rows.
+        """
+        return None
 
     def readable(self, column: Column, wanted: pa.DataType) -> str:
         """What is selected to read ``column`` as ``wanted``."""

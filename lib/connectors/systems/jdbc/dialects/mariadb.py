@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 import time
@@ -14,7 +15,7 @@ import pyarrow as pa
 from ....core.errors import ConnectorError, Fatal, Misconfigured, Problem
 from ..column_types import family
 from ..connection import Connection
-from .base import Column, Table
+from .base import Column, Table, row_bytes
 from .catalog import SqlAlchemyDialect
 
 _OUTAGES = {
@@ -22,6 +23,7 @@ _OUTAGES = {
 }  # fmt: skip
 _TEXT = "LONGTEXT CHARACTER SET utf8mb4"
 _BINARY_COLLATION = "utf8mb4_nopad_bin"
+_PLAN_ROWS = 8
 _UNKNOWN = "XAER_NOTA"
 _ATTACHED_SECONDS = 1.0
 """How long a session may live on after its client has closed it."""
@@ -150,6 +152,16 @@ class MariaDb(SqlAlchemyDialect):
             cursor.execute(f"SELECT * FROM {source} LIMIT 0")
             fields = list(cursor._result.fields)  # beside what DB-API tells: lengths, and whether bytes are text
         return [Column(one.name, *_told(one)) for one in fields]
+
+    def size(self, connection: Connection, table: Table | None, source: str, columns: Sequence[Column]) -> int | None:
+        """Of a query, the rows of the tables that it joins at last; how long they are, only types tell."""
+        schema = "table_schema = " + ("%s" if table and table.schema else "database()")
+        sql = f"SELECT data_length FROM information_schema.tables WHERE table_name = %s AND {schema}"
+        found = connection.rows(sql, [table.name, *([table.schema] if table.schema else [])]) if table else []
+        if found and found[0][0] is not None:
+            return int(found[0][0])
+        plan = connection.rows(f"EXPLAIN SELECT * FROM {source}")
+        return math.prod(int(row[_PLAN_ROWS] or 1) for row in plan if row[0] == plan[0][0]) * row_bytes(columns)
 
     def readable(self, column: Column, wanted: pa.DataType) -> str:
         name = self.quote(column.name)
