@@ -83,8 +83,8 @@ class JdbcSource(Source):
 
     name = "jdbc"
     conditions = (
-        "as a stream: incremental or tables; rows are not changed behind the position; by time outside of PostgreSQL's tables, "
-        "timestampDelay is longer than any transaction"
+        "as a stream: incremental or tables; rows are not changed behind the position; by id on MariaDB, the privilege PROCESS "
+        "or singleWriter; by time outside of PostgreSQL's tables, timestampDelay is longer than any transaction"
     )
     options = (
         Options(

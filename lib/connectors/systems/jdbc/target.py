@@ -65,8 +65,8 @@ class Plan:
     @property
     def order_name(self) -> str:
         """The target's column that orders rows with one key; ``""`` if it has none, or if that is a key itself."""
-        found = [one.target.name for one in self.columns if one.index == self.order]
-        return found[0] if found and found[0] not in self.keys else ""
+        names = [column.target.name for column in self.columns if column.index == self.order]
+        return names[0] if names and names[0] not in self.keys else ""
 
 
 class Target:

@@ -45,10 +45,10 @@ class OwnDialects:
     """The dialects of the user's own: whoever unpickles this has them registered."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _arrived, tuple(kind for kind in DIALECTS.values() if kind not in _BUILT_IN)
+        return _register_all, tuple(kind for kind in DIALECTS.values() if kind not in _BUILT_IN)
 
 
-def _arrived(*kinds: type[Dialect]) -> OwnDialects:
+def _register_all(*kinds: type[Dialect]) -> OwnDialects:
     for kind in kinds:
         register_dialect(kind)
     return OwnDialects()

@@ -131,15 +131,15 @@ class MariaDb(SqlAlchemyDialect):
             f"FROM information_schema.columns WHERE table_name = %s AND table_schema = {schema} "
             "AND is_generated = 'NEVER' ORDER BY ordinal_position"
         )
-        found = connection.rows(sql, [table.name, *([table.schema] if table.schema else [])])
+        rows = connection.rows(sql, [table.name, *([table.schema] if table.schema else [])])
         return [
             Column(name, kind, _arrow(kind), bool(nullable), bool(default), _collation(collation))
-            for name, kind, nullable, default, collation in found
+            for name, kind, nullable, default, collation in rows
         ]
 
     def correct_identifiers(self, connection: Connection, table: Table, columns: Sequence[str]) -> None:
-        known = {column.name: column.collation for column in self.columns(connection, table)}
-        if wrong := [name for name in columns if known.get(name) != _BINARY_COLLATION]:
+        collations = {column.name: column.collation for column in self.columns(connection, table)}
+        if wrong := [name for name in columns if collations.get(name) != _BINARY_COLLATION]:
             changes = ", ".join(f"MODIFY {self.quote(name)} {self.identifier} NOT NULL" for name in wrong)
             connection.execute(f"ALTER TABLE {self.table(table)} {changes}")
 
@@ -157,9 +157,9 @@ class MariaDb(SqlAlchemyDialect):
         """Of a query, the rows of the tables that it joins at last; how long they are, only types tell."""
         schema = "table_schema = " + ("%s" if table and table.schema else "database()")
         sql = f"SELECT data_length FROM information_schema.tables WHERE table_name = %s AND {schema}"
-        found = connection.rows(sql, [table.name, *([table.schema] if table.schema else [])]) if table else []
-        if found and found[0][0] is not None:
-            return int(found[0][0])
+        lengths = connection.rows(sql, [table.name, *([table.schema] if table.schema else [])]) if table else []
+        if lengths and lengths[0][0] is not None:
+            return int(lengths[0][0])
         plan = connection.rows(f"EXPLAIN SELECT * FROM {source}")
         return math.prod(int(row[_PLAN_ROWS] or 1) for row in plan if row[0] == plan[0][0]) * row_bytes(columns)
 

@@ -149,8 +149,8 @@ class PostgreSql(SqlAlchemyDialect):
             "WHERE t.relid <> c.oid), 0))::int8 / current_setting('block_size')::int8 "
             "FROM pg_class c WHERE c.oid = to_regclass(%s) AND c.relkind IN ('r', 'p', 'm')"
         )
-        found = connection.rows(sql, [self.table(table)])
-        return int(found[0][0]) if found else 0
+        pages = connection.rows(sql, [self.table(table)])
+        return int(pages[0][0]) if pages else 0
 
     def readable(self, column: Column, wanted: pa.DataType) -> str:
         """Types that Arrow has no equal for are text, each as PostgreSQL writes it."""
