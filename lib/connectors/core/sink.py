@@ -213,6 +213,8 @@ class Sink(ABC):
     """True if single rows can be bad: the sink then has the options ``errors`` and ``deadLetterPath``."""
     writers_retry: ClassVar[bool] = False
     """True if the writers bridge outages themselves; else a batch that met one is staged again after a pause."""
+    extensions: ClassVar[Any] = None
+    """What the pickle of a format brings along: parts of the user's own that the sink finds by name."""
     replaces: ClassVar[bool] = False
     """True if a batch can take the place of everything in the target, in one step (``mode("overwrite")``)."""
 

@@ -245,6 +245,8 @@ class Source(ABC):
     max_parallelism: ClassVar[int | None] = None
     conditions: ClassVar[str] = ""
     """What exactly-once takes of the system, in one line; shown in the table of guarantees, and nowhere compared."""
+    extensions: ClassVar[Any] = None
+    """What the pickle of a format brings along: parts of the user's own that the source finds by name."""
     bounded: bool = True
     """True when the source ends: it can then be read as a batch."""
 

@@ -64,6 +64,8 @@ class ConnectorFormat(DataSource):
     system: ClassVar[str] = ""
     source_class: ClassVar[type[Source] | None] = None
     sink_class: ClassVar[type[Sink] | None] = None
+    extensions: ClassVar[Sequence[Any]] = ()
+    """Registers the user's own parts of the system in each process that unpickles the class."""
 
     @classmethod
     def name(cls) -> str:
@@ -117,7 +119,9 @@ def format_of(
 ) -> type[ConnectorFormat]:
     """The Spark data source class of one system, with the bases ``before`` in front of its own."""
     bases = (*before, ConnectorFormat)
-    return type(f"Connectors_{system}", bases, {"system": system, "source_class": source, "sink_class": sink})
+    extensions = [kind.extensions for kind in (source, sink) if kind is not None]
+    body = {"system": system, "source_class": source, "sink_class": sink, "extensions": extensions}
+    return type(f"Connectors_{system}", bases, body)
 
 
 class BatchReader(DataSourceReader):

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from connectors.core import Batch, Fatal, Misconfigured
+from connectors.core import Batch, Fatal, Misconfigured, Poison
 from connectors.core.commit import Commit
 from connectors.core.ledger import once_query
 from connectors.core.writing import stage
@@ -216,6 +216,64 @@ def test_two_writers_that_widen_the_table_at_once_both_succeed(database: Databas
 def test_keys_that_are_not_unique_in_the_table_are_refused(database: DatabaseContext) -> None:
     with pytest.raises(Misconfigured, match=r"keyColumns +must be a primary key or unique in .*\(name\) is not"):
         write(database, [rows((1, "a", 1))], operation="upsert", keyColumns="name")
+
+
+EMAIL = "id BIGINT NOT NULL PRIMARY KEY, name VARCHAR(100) UNIQUE, n INTEGER"
+
+
+@pytest.fixture(params=DATABASES, ids=lambda kind: kind.__name__.removesuffix("Context").lower())
+def with_names(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[DatabaseContext]:
+    """A table with a second unique column."""
+    with contextlib.closing(type("Unique", (request.param,), {"body": EMAIL})(tmp_path / "target")) as table:
+        yield table
+
+
+@pytest.mark.parametrize("direct", [{}, {"guarantee": "idempotent", "commit": "auto"}], ids=["exactly-once", "idempotent"])
+def test_a_new_key_with_a_value_that_another_row_has_in_a_unique_column_is_a_bad_row(
+    with_names: DatabaseContext, direct: dict[str, str]
+) -> None:
+    write_as = {**UPSERT, **direct}
+    write_one(with_names, rows((1, "a@b", 1), (2, "c@d", 2)), **write_as)
+    with pytest.raises(Poison, match="a@b"):
+        write_one(with_names, rows((3, "a@b", 3)), **write_as)
+    assert content(with_names) == [(1, "a@b", 1), (2, "c@d", 2)]
+    if JdbcSink.of(with_names.options()).dialect().savepoints or not direct:
+        write_one(with_names, rows((3, "a@b", 3), (2, "e@f", 4), (4, "new", 5)), **write_as, errors="skip")
+        assert content(with_names) == [(1, "a@b", 1), (2, "e@f", 4), (4, "new", 5)]
+
+
+def write_one(database: DatabaseContext, part: Any, **options: str) -> None:
+    """One task, which commits by itself where the sink has no committer."""
+    sink = JdbcSink.of({**database.options(), **options})
+    batch = Batch(sink.sink_id(), once_query(), 0)
+    committable = stage(sink, batch, part.schema, 0, iter([part]))
+    if sink.committer() is not None:
+        Commit(sink).finish(batch, [committable])
+
+
+COLLATIONS = ("utf8mb4_bin", "utf8mb4_nopad_bin", "utf8mb4_general_ci", "utf8mb4_unicode_ci", "latin1_bin")
+
+
+@pytest.mark.parametrize("collation", COLLATIONS)
+def test_keys_of_mariadb_are_compared_as_the_target_compares_them(tmp_path: Path, collation: str) -> None:
+    kind = f"VARCHAR(20) CHARACTER SET {collation.split('_')[0]} COLLATE {collation}"
+    body = f"id {kind} NOT NULL PRIMARY KEY, name VARCHAR(100), n INTEGER"
+    schema = pa.schema([("id", pa.string()), ("name", pa.string()), ("n", pa.int32())])
+    with contextlib.closing(type("Text", (MariaDbContext,), {"body": body})(tmp_path / "target")) as database:
+        both = rows(("A", "upper", 1), ("a", "lower", 2), schema=schema)
+        write(database, [both], **UPSERT, orderColumn="n")
+        if collation.endswith("_ci"):
+            assert [row[1:] for row in content(database)] == [("lower", 2)]
+            with pytest.raises(Fatal, match="orderColumn"):
+                write(database, [both], **UPSERT)
+            return
+        assert content(database) == [("A", "upper", 1), ("a", "lower", 2)]
+        write(database, [rows(("A", "UPPER", 3), ("b", "new", 4), schema=schema)], **UPSERT)
+        write(database, [rows(("a", "LOWER", 5), schema=schema)], operation="update", keyColumns="id")
+        assert content(database) == [("A", "UPPER", 3), ("a", "LOWER", 5), ("b", "new", 4)]
+        gone = schema.append(pa.field("gone", pa.bool_()))
+        write(database, [rows(("A", None, None, True), schema=gone)], **UPSERT, deleteColumn="gone")
+        assert [row[0] for row in content(database)] == ["a", "b"]
 
 
 def test_a_missing_table_is_told_at_the_start(database: DatabaseContext) -> None:

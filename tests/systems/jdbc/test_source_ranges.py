@@ -19,7 +19,7 @@ from connectors.systems.jdbc.ranges import Range, distinct, even_cuts, number_of
 from connectors.systems.jdbc.selecting import Clause, rendered, rows_of
 
 from .batch_reading import DATABASES, NAMES, BatchRead, fill, read, table_of
-from .contexts import DatabaseContext, DuckDbContext, PostgresContext, SqliteContext
+from .contexts import DatabaseContext, DuckDbContext, MariaDbContext, PostgresContext, SqliteContext
 
 LONGS = st.integers(-(1 << 63), (1 << 63) - 1)
 TEXTS = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), max_size=5)
@@ -201,6 +201,36 @@ def test_the_number_of_partitions_follows_from_the_size_of_the_table(tmp_path: P
         context.run(f"INSERT INTO {context.table} SELECT n, repeat('x', 700) FROM generate_series(1, 50000) n")
         assert len(read(context, partitionColumn="k", maxSplitMemorySize="10MB").parts()) == 4
         assert len(read(context, partitionColumn="k", maxSplitMemorySize="64MB").parts()) == 1
+
+
+LARGE = {
+    PostgresContext: "SELECT n, repeat('x', 700) FROM generate_series(1, 50000) n",
+    SqliteContext: "WITH RECURSIVE s(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM s WHERE n < 50000) "
+    "SELECT n, replace(hex(zeroblob(350)), '0', 'x') FROM s",
+    DuckDbContext: "SELECT n, 'x' FROM range(1200000) r(n)",
+    MariaDbContext: "SELECT seq, repeat('x', 700) FROM seq_1_to_50000",
+}
+"""Some 35 MB in a table: really, or as DuckDB guesses by the types."""
+QUERIES = {MariaDbContext: "SELECT a.k, b.pad FROM {0} a, {0} b WHERE a.k <= 1000 AND b.k <= 1000"}
+"""Elsewhere the query is the table, whose rows MariaDB takes for short; how many a join has, it knows roughly."""
+
+
+@pytest.mark.parametrize("kind", LARGE, ids=lambda kind: kind.__name__.removesuffix("Context").lower())
+def test_the_number_of_partitions_follows_from_the_estimate_of_the_database(
+    tmp_path: Path, kind: type[DatabaseContext]
+) -> None:
+    options = {"partitionColumn": "k", "maxSplitMemorySize": "10MB"}
+    with contextlib.closing(table_of(kind, "k BIGINT PRIMARY KEY, pad VARCHAR(1000)", tmp_path)) as context:
+        whole = f"SELECT k, pad FROM {context.table}"
+        fill(context, [(-1, "'a'"), (-2, "'b'")])
+        assert len(read(context, **options).parts()) == 1
+        assert len(read(context, query=whole, **options).parts()) == 1
+        context.run(f"INSERT INTO {context.table} {LARGE[kind]}")
+        if kind in (PostgresContext, MariaDbContext):  # else in a while, by themselves
+            context.run(f"ANALYZE {'TABLE ' if kind is MariaDbContext else ''}{context.table}")
+        assert len(read(context, **options).parts()) in (4, 5)
+        assert len(read(context, query=QUERIES.get(kind, whole).format(context.table), **options).parts()) in range(3, 16)
+        assert len(read(context, query=whole, partitionColumn="k", maxSplitMemorySize="64MB").parts()) == 1
 
 
 def test_columns_that_have_no_order_or_no_steps_are_told(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ from ...core.options import Values
 from ...storage import storage_of
 from .by_task import Slots, TaskWriter, outside_foreach_batch, placed
 from .committer import JdbcCommitter
-from .dialects import DIALECTS, Dialect, dialect_of
+from .dialects import DIALECTS, Dialect, OwnDialects, dialect_of, register_dialect
 from .direct import DirectWriter
 from .incremental import fan_out
 from .loading import PreparedWriter, plan_for
@@ -47,7 +47,7 @@ from .url import Address, parse
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["JdbcSink", "JdbcSource", "fan_out"]
+__all__ = ["JdbcSink", "JdbcSource", "fan_out", "register_dialect"]
 
 _READS = "is an option of the source; this sink writes."
 _KERBEROS = "is not supported: give user and password, or sslcert and sslkey in the url."
@@ -70,11 +70,12 @@ _REFUSED = {
 
 
 class JdbcSink(Sink):
-    """Writes rows into a table of PostgreSQL, SQLite, DuckDB or MariaDB.
+    """Writes rows into a table of PostgreSQL, SQLite, DuckDB or MariaDB, or of a database that :func:`register_dialect` adds.
 
     Options: ``url`` (JDBC's or SQLAlchemy's), ``dbtable`` (``name`` or ``schema.name``), ``user``, ``password``,
     ``operation`` insert|upsert|update (insert), ``keyColumns`` (required by upsert, update and ``deleteColumn``),
-    ``updateColumns`` (all but the keys), ``orderColumn`` (of rows with one key, the one with its largest value is the last),
+    ``updateColumns`` (all but the keys), ``orderColumn`` (of rows with one key, the one with its largest value is the last;
+    with a lower ``guarantee``, rows are also compared with the table, which must have the column),
     ``deleteColumn`` (a column of booleans; true deletes the row of that key), ``createTable`` (false), ``evolveSchema``
     (false: adds new optional columns), ``commit`` auto|batch|prepared|task (auto), ``numPartitions`` (8: the tasks of
     ``commit=task``), ``stagingRetention`` (7 days), ``stagingLocation`` (beside the file, for databases in one),
@@ -83,7 +84,9 @@ class JdbcSink(Sink):
     Spark's ``driver`` and ``truncate`` are accepted and mean nothing here.
 
     Guarantee: exactly-once, also for plain inserts without a key: the table ``connectors_ledger`` is beside the target.
-    Idempotent for upserts and at-least-once for inserts where that is asked for. A batch is visible as a whole, whose commit is
+    Idempotent for upserts and at-least-once for inserts where that is asked for. Text keys are equal where the target's column
+    takes them for equal; a row with the value of another key in a unique column is a bad row. A batch is visible as a whole,
+    whose commit is
 
     * ``batch``: tasks fill staging tables or files, and the driver moves the rows in one transaction. Any database, any rows;
     * ``prepared``: tasks load the table in transactions that they prepare, and the driver commits all of them, one right after
@@ -126,6 +129,11 @@ class JdbcSink(Sink):
     replaces = True
     slots = 0
     """How many tasks the rows are dealt out to; 0 while nobody has done so."""
+    extensions = OwnDialects()
+
+    def __init__(self, values: Values) -> None:
+        super().__init__(values)
+        self._dialects = OwnDialects()
 
     @classmethod
     def check(cls, values: Values) -> Iterator[Problem]:
@@ -229,15 +237,28 @@ def _check_keys(values: Values) -> Iterator[Problem]:
         yield Problem("keyColumns", "missing; deleteColumn needs the columns that name a row.")
     if values["orderColumn"] and not keys:
         yield Problem("orderColumn", "has no use without keyColumns.")
+    if values["guarantee"] in ("idempotent", "at-least-once"):
+        yield from _check_direct_order(values)
     if both := sorted(set(keys) & set(values["updateColumns"])):
         yield Problem("updateColumns", f"has {', '.join(both)}, which is a key.")
+
+
+def _check_direct_order(values: Values) -> Iterator[Problem]:
+    """Rows of different transactions are compared by what is in the table."""
+    order, guarantee = values["orderColumn"], values["guarantee"]
+    if order and values["deleteColumn"]:
+        text = f"and deleteColumn need guarantee=exactly-once; with {guarantee}, an older row could come after its deletion."
+        yield Problem("orderColumn", text)
+    if order and values["updateColumns"] and order not in (*values["updateColumns"], *values["keyColumns"]):
+        text = f"must have {order}, the orderColumn: with guarantee={guarantee}, later rows are compared with it in the table."
+        yield Problem("updateColumns", text)
 
 
 def _check_commit(values: Values) -> Iterator[Problem]:
     commit = values["commit"]
     if values["guarantee"] not in (None, "exactly-once") and commit != "auto":
         yield Problem("commit", f"has no use with guarantee={values['guarantee']}: rows then go straight into the table.")
-    if commit in ("prepared", "task") and _dialect_named(values) in ("sqlite", "duckdb"):
+    if commit in ("prepared", "task") and _has_one_writer(values):
         yield Problem("commit", f"{commit} is there for PostgreSQL and MariaDB: a file has one writer at a time; take batch.")
     if commit == "task" and values["errors"] != "fail":
         yield Problem("commit", f"task cannot set bad rows aside; take commit=batch with errors={values['errors']}.")
@@ -245,8 +266,8 @@ def _check_commit(values: Values) -> Iterator[Problem]:
         yield Problem("numPartitions", "has a use with commit=task only; else repartition the rows before they are written.")
 
 
-def _dialect_named(values: Values) -> str:
+def _has_one_writer(values: Values) -> bool:
     try:
-        return parse(values["url"]).dialect
+        return DIALECTS[parse(values["url"]).dialect].one_writer
     except ValueError:
-        return ""
+        return False

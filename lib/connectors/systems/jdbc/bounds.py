@@ -15,7 +15,7 @@ from ...core.errors import Fatal, Misconfigured, Problem
 from ...core.options import Values
 from ...core.sharing import split_count
 from .connection import Connection
-from .dialects import Column, Dialect, Table
+from .dialects import Column, Dialect
 from .dialects.postgresql import PostgreSql
 from .ranges import Range, distinct, even_cuts, positions, ranges
 from .selecting import NAME, Selected
@@ -24,6 +24,7 @@ _SAMPLED_PAGES: Final = 128
 """Pages of a sample per partition: rows of a page lie together, and so many pages keep a partition within half of its size."""
 _LEAST_SPLIT: Final = 10 << 20
 _DEFAULT_TASKS: Final = 2
+"""Where a database estimates no size."""
 
 
 def planned(connection: Connection, values: Values, selected: Selected) -> list[Range]:
@@ -93,9 +94,9 @@ def _quantiles(connection: Connection, selected: Selected, column: Column, parts
 def _shown(dialect: Dialect, column: Column) -> str:
     """``k`` in a form that can be compared with the column again: text, except for numbers and where types are loose."""
     kind = column.kind
-    if dialect.name == "sqlite" or (kind is not None and (pa.types.is_integer(kind) or pa.types.is_floating(kind))):
+    if dialect.system == "sqlite" or (kind is not None and (pa.types.is_integer(kind) or pa.types.is_floating(kind))):
         return "k"
-    return "CAST(k AS CHAR)" if dialect.name == "mariadb" else "CAST(k AS VARCHAR)"
+    return "CAST(k AS CHAR)" if dialect.system == "mariadb" else "CAST(k AS VARCHAR)"
 
 
 def _sampled(connection: Connection, selected: Selected, column: Column, parts: int) -> list[Any]:
@@ -109,38 +110,13 @@ def _sampled(connection: Connection, selected: Selected, column: Column, parts: 
 
 
 def _sample(connection: Connection, selected: Selected, parts: int) -> str:
-    pages = _pages(connection, selected.table) if selected.table else 0
+    dialect = connection.dialect
+    pages = dialect.pages(connection, selected.table) if isinstance(dialect, PostgreSql) and selected.table else 0
     share = 100.0 * _SAMPLED_PAGES * parts / pages if pages else 100.0
     return f" TABLESAMPLE SYSTEM ({share:.9f})" if share < 50 else ""
 
 
-def _pages(connection: Connection, table: Table) -> int:
-    """The pages of a table with its partitions; 0 for what cannot be sampled."""
-    sql = (
-        "SELECT (pg_relation_size(c.oid) + coalesce((SELECT sum(pg_relation_size(t.relid)) FROM pg_partition_tree(c.oid) t "
-        "WHERE t.relid <> c.oid), 0))::int8 / current_setting('block_size')::int8 "
-        "FROM pg_class c WHERE c.oid = to_regclass(%s) AND c.relkind IN ('r', 'p', 'm')"
-    )
-    found = connection.rows(sql, [connection.dialect.table(table)])
-    return int(found[0][0]) if found else 0
-
-
 def _parts(connection: Connection, values: Values, selected: Selected) -> int:
-    """As many partitions as keep each below ``maxSplitMemorySize``, by the size that the database tells without reading."""
-    size = _size(connection, selected.table) if selected.table else None
+    """As many partitions as keep each below ``maxSplitMemorySize``, by the size that the database estimates without reading."""
+    size = connection.dialect.size(connection, selected.table, selected.source, selected.columns)
     return _DEFAULT_TASKS if size is None else split_count(size, values["maxSplitMemorySize"], _LEAST_SPLIT)
-
-
-def _size(connection: Connection, table: Table) -> int | None:
-    """The bytes of a table; ``None`` where that is not known without reading it."""
-    dialect = connection.dialect
-    if dialect.name == "postgresql":
-        return _pages(connection, table) * 8192 or None
-    if dialect.name == "mariadb":
-        schema = "table_schema = " + ("%s" if table.schema else "database()")
-        sql = f"SELECT data_length FROM information_schema.tables WHERE table_name = %s AND {schema}"
-        found = connection.rows(sql, [table.name, *([table.schema] if table.schema else [])])
-        return int(found[0][0]) if found and found[0][0] is not None else None
-    return None
-
-

@@ -1,26 +1,32 @@
-"""Straight into the target, in small transactions as the rows come: at least once, or idempotent by key."""
+"""Straight into the target, in small transactions as the rows come: at least once, or idempotent by key.
+
+A flush stages its rows in a temporary table and moves them from there, as a batch does. Plain inserts are loaded as they are.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
 
-from ...core.errors import Poison
+from ...core.errors import Misconfigured, Poison, Problem
 from ...core.options import Values
+from ...core.rejects import Rejects
 from ...core.retry import Retry
 from ...core.sink import Committable, SinkWriter
-from .column_types import as_python, flat
-from .connection import Connection
-from .dialects import Dialect
-from .dialects.postgresql import repeated_keys
-from .target import Target
+from .column_types import flat
+from .dialects import Dialect, Table
+from .loaders import Loader, RowLoader, loader_for
+from .loading import loadable, unfit_columns
+from .moving import Move
+from .staging import staged_columns, without_zeros
+from .target import Plan, Target
 
-Row = tuple[Any, ...]
+_STAGED = Table("connectors_staged")
 
 
 class DirectWriter(SinkWriter):
@@ -33,9 +39,15 @@ class DirectWriter(SinkWriter):
         self.retry = Retry.of(values)
         with contextlib.closing(dialect.connect()) as connection:
             self.plan = Target(values, dialect).plan(connection, schema)
+            table = self.plan.table
+            is_view = table.name not in dialect.tables(connection, table.schema, table.name)
+        _check_order(self.plan)
         self.rows = 0
-        self._connection: Connection | None = None
-        self._waiting: list[Row] = []
+        is_insert = self.plan.operation == "insert" and not self.plan.keys
+        self._moves = not is_insert or is_view or bool(list(unfit_columns(dialect, self.plan)))
+        self._columns = staged_columns(dialect, self.plan.schema)
+        self._loader: Loader | None = None
+        self._waiting: list[pa.RecordBatch] = []
         self._since = 0.0
         self._failure: BaseException | None = None
         self._lock = threading.Condition()
@@ -43,10 +55,10 @@ class DirectWriter(SinkWriter):
         self._clock: threading.Thread | None = None
 
     def write(self, batch: pa.RecordBatch) -> None:
-        for start in range(0, batch.num_rows, self.records):
-            rows = as_python(flat(batch.slice(start, self.records)), plain=self.dialect.plain_values)
-            with self._lock:
-                self._take(rows)
+        with self._lock:
+            start = 0
+            while start < batch.num_rows:
+                start += self._take(batch.slice(start, self.records - self._count()))
 
     def prepare(self) -> Committable:
         with self._lock:
@@ -59,20 +71,25 @@ class DirectWriter(SinkWriter):
             self._lock.notify()
         if self._clock is not None:
             self._clock.join()
-        if self._connection is not None:
-            self._connection.close()
+        if self._loader is not None:
+            self._loader.close()
 
-    def _take(self, rows: list[Row]) -> None:
+    def _count(self) -> int:
+        return sum(batch.num_rows for batch in self._waiting)
+
+    def _take(self, batch: pa.RecordBatch) -> int:
         if not self._waiting:
             self._since = time.monotonic()
-        self._waiting += rows
-        self.rows += len(rows)
-        while len(self._waiting) >= self.records:
-            self._flush(self.records)
+        self._waiting.append(batch)
+        count: int = batch.num_rows
+        self.rows += count
+        if self._count() >= self.records:
+            self._flush()
         if self._clock is None:
             self._clock = threading.Thread(target=self._watch, daemon=True)
             self._clock.start()
         self._lock.notify()
+        return count
 
     def _watch(self) -> None:
         """Writes what has waited long enough, while the query has nothing new."""
@@ -87,85 +104,98 @@ class DirectWriter(SinkWriter):
                 else:
                     self._lock.wait(left if self._waiting and self._failure is None else None)
 
-    def _flush(self, count: int | None = None) -> None:
+    def _flush(self) -> None:
         if self._failure is not None:
             raise self._failure
-        rows, self._waiting = self._waiting[:count], self._waiting[count:] if count else []
+        batches, self._waiting = self._waiting, []
         self._since = time.monotonic()
-        if rows:
-            last = self._last_of_each_key(rows)
-            self.retry.call(lambda: self._write(last))
+        if batches:
+            rows = pa.Table.from_batches([flat(batch) for batch in batches])
+            self.retry.call(lambda: self._write(rows))
 
-    def _write(self, rows: Sequence[Row]) -> None:
-        with self._connected() as connection:
-            try:
-                with connection.transaction():
-                    self._run(connection, rows)
-            except Poison:
-                with connection.transaction():
-                    for row in rows:
-                        self._one(connection, row)
-
-    def _one(self, connection: Connection, row: Row) -> None:
+    def _write(self, rows: pa.Table) -> None:
+        """One transaction; a row that is refused is looked for in a second one. Rejects count when that is committed."""
         try:
-            with connection.savepoint() if self.dialect.savepoints else contextlib.nullcontext():
-                self._run(connection, [row])
-        except Poison as refused:
+            return self._write_at_once(rows)
+        except Poison:
             if self.rejects is None or not self.dialect.savepoints:
                 raise
-            self.rejects.add(dict(zip(self.plan.schema.names, row, strict=True)), refused)
+        refusals = _Refusals(self.rejects)
+        # a loader without COPY, whose driver has no savepoints
+        with contextlib.closing(RowLoader(self.dialect)) as loader, self._transaction(loader):
+            self._move(loader, rows, refusals)
+        refusals.report()
 
-    def _run(self, connection: Connection, rows: Sequence[Row]) -> None:
-        plan, delete = self.plan, self.plan.delete
-        kept = [row for row in rows if delete is None or not row[delete]]
-        gone = [row for row in rows if delete is not None and row[delete]]
-        slot = {one.target.name: one.index for one in plan.columns}
-        if kept:
-            order = [*plan.updated, *plan.keys] if plan.operation == "update" else plan.names
-            connection.many(self._sql(), [[row[slot[name]] for name in order] for row in kept])
-        if gone:
-            sql = f"DELETE FROM {self.dialect.table(plan.table)} WHERE {self._same()}"
-            connection.many(sql, [[row[index] for index in plan.key_indexes] for row in gone])
-
-    def _sql(self) -> str:
+    def _load(self, loader: Loader, rows: pa.Table) -> None:
+        if self._moves:
+            return self._move(loader, rows)
         plan, dialect = self.plan, self.dialect
-        if plan.operation == "update":
-            changes = ", ".join(f"{dialect.quote(name)} = {dialect.placeholder}" for name in plan.updated)
-            return f"UPDATE {dialect.table(plan.table)} SET {changes} WHERE {self._same()}"
-        sql = dialect.insert(plan.table, plan.names, f"VALUES ({dialect.slots(len(plan.names))})")
-        return f"{sql} {dialect.conflict(plan.keys, plan.updated)}" if plan.operation == "upsert" else sql
+        batches = [loadable(dialect, plan, batch) for batch in rows.to_batches()]
+        loader.load(plan.table, pa.Table.from_batches(batches).rename_columns(plan.names))
 
-    def _same(self) -> str:
-        return " AND ".join(f"{self.dialect.quote(name)} = {self.dialect.placeholder}" for name in self.plan.keys)
+    def _move(self, loader: Loader, rows: pa.Table, refusals: _Refusals | None = None) -> None:
+        names = [name for name, _ in self._columns]
+        batches = [without_zeros(self.dialect, batch, refusals) for batch in rows.to_batches()]
+        loader.connection.execute(self.dialect.create_stage(_STAGED, self._columns, temporary=True))
+        loader.load(_STAGED, pa.Table.from_batches(batches, rows.schema).rename_columns(names), temporary=True)
+        move = Move(loader.connection, self.plan, [_STAGED], keep_newer=True)
+        move.check_keys()
+        if refusals is None:
+            move.all()
+        else:
+            move.all_but(refusals)
 
-    def _last_of_each_key(self, rows: list[Row]) -> list[Row]:
-        plan = self.plan
-        if not plan.keys:
-            return rows
-        last: dict[Row, Row] = {}
-        for row in rows:
-            key = tuple(row[index] for index in plan.key_indexes)
-            if key in last and plan.order is None:
-                raise repeated_keys()
-            if key not in last or _newer(row[plan.order or 0], last[key][plan.order or 0]):
-                last[key] = row
-        return list(last.values())
-
-    @contextlib.contextmanager
-    def _connected(self) -> Iterator[Connection]:
-        """One connection for the task; where only one may write, one for each flush."""
-        connection = self._connection or self.dialect.connect()
-        self._connection = None
+    def _write_at_once(self, rows: pa.Table) -> None:
+        """On one connection for the task; where only one may write, on one for each flush."""
+        loader, self._loader = self._loader or loader_for(self.dialect), None
         try:
-            yield connection
+            with self._transaction(loader):
+                self._load(loader, rows)
         except BaseException:
-            connection.close()
+            loader.close()
             raise
         if self.dialect.one_writer:
-            connection.close()
+            loader.close()
         else:
-            self._connection = connection
+            self._loader = loader
+
+    @contextlib.contextmanager
+    def _transaction(self, loader: Loader) -> Iterator[None]:
+        for statement in self.dialect.before_small:
+            loader.connection.execute(statement)
+        loader.begin()
+        for statement in self.dialect.at_begin:
+            loader.connection.execute(statement)
+        yield
+        loader.commit()
 
 
-def _newer(value: Any, than: Any) -> bool:
-    return value is not None and (than is None or value >= than)
+class _Refusals:
+    """The bad rows of a transaction that may be tried again."""
+
+    def __init__(self, rejects: Rejects) -> None:
+        self.rejects = rejects
+        self._rows: list[tuple[Mapping[str, Any], BaseException | str]] = []
+
+    def add(self, row: Mapping[str, Any], error: BaseException | str) -> None:
+        """Raises :class:`Poison` with ``errors=fail``."""
+        if self.rejects.policy == "fail":
+            self.rejects.add(row, error)
+        self._rows.append((row, error))
+
+    def report(self) -> None:
+        """Counts them: the other rows are written."""
+        for row, error in self._rows:
+            self.rejects.add(row, error)
+
+
+def _check_order(plan: Plan) -> None:
+    """Flushes are compared with one another by the rows that they leave in the table."""
+    if plan.order is None or any(column.index == plan.order for column in plan.columns):
+        return
+    name = plan.schema.names[plan.order]
+    text = (
+        f'names "{name}", which {plan.table} lacks, so rows of different transactions cannot be compared. Add the column to '
+        "the table, or take guarantee=exactly-once, which compares all rows of a batch."
+    )
+    raise Misconfigured("connectors.jdbc", [Problem("orderColumn", text)])

@@ -26,7 +26,8 @@ class TableLedger:
         """Makes the table, if it is not there. Not to be called inside a transaction."""
         if self._exists(connection):
             return
-        kinds = ("sink_id VARCHAR(200) NOT NULL", "query VARCHAR(200) NOT NULL", "batch BIGINT NOT NULL", "entry TEXT NOT NULL")
+        name = self.dialect.identifier
+        kinds = (f"sink_id {name} NOT NULL", f"query {name} NOT NULL", "batch BIGINT NOT NULL", "entry TEXT NOT NULL")
         body = ", ".join((*kinds, "PRIMARY KEY (sink_id, query)"))
         try:
             connection.execute(f"CREATE TABLE IF NOT EXISTS {self._name()} ({body})")
@@ -85,7 +86,9 @@ class TableLedger:
         return connection.rows(sql, [self.sink_id, *more])
 
     def _exists(self, connection: Connection) -> bool:
-        self._there = self._there or self.table.name in self.dialect.tables(connection, self.table.schema, self.table.name)
+        if not self._there and self.table.name in self.dialect.tables(connection, self.table.schema, self.table.name):
+            self.dialect.correct_identifiers(connection, self.table, ("sink_id", "query"))
+            self._there = True
         return self._there
 
     def _name(self) -> str:

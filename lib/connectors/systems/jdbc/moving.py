@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from ...core.errors import Fatal, Poison
-from ...core.rejects import Rejects
 from .column_types import flat_schema
 from .connection import Connection
-from .dialects import Table
+from .dialects import Column, Table
 from .dialects.postgresql import repeated_keys
 from .target import Plan
+
+
+class Rejects(Protocol):
+    """Takes the rows that the database refuses."""
+
+    def add(self, row: Mapping[str, Any], error: BaseException | str) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -29,15 +34,19 @@ class Part:
 
 
 class Move:
-    """Moves the rows of ``stages`` as ``plan`` says. All of its statements run inside the caller's transaction."""
+    """Moves the rows of ``stages`` as ``plan`` says. All of its statements run inside the caller's transaction.
 
-    def __init__(self, connection: Connection, plan: Plan, stages: Sequence[Table]) -> None:
+    With ``keep_newer``, a row of the target stays as it is if it has a larger value in the column that orders rows.
+    """
+
+    def __init__(self, connection: Connection, plan: Plan, stages: Sequence[Table], *, keep_newer: bool = False) -> None:
         self.connection = connection
         self.dialect = connection.dialect
         self.plan = plan
         self.stages = list(stages)
         self.staged = flat_schema(plan.schema)
         self.left_out: list[int] = []
+        self.order = plan.order_name if keep_newer else ""
 
     def check_rows(self, expected: int) -> None:
         """Stops if staged rows are gone: PostgreSQL empties unlogged tables when it starts after a crash."""
@@ -53,7 +62,7 @@ class Move:
         told = self.dialect.tells_repeated_keys and self.plan.operation == "upsert" and self.plan.delete is None
         if not self.stages or not self.plan.keys or self.plan.order is not None or told:
             return
-        keys = ", ".join(f"c{index}" for index in self.plan.key_indexes)
+        keys = self._keys()
         union = self._union([f"c{index}" for index in self.plan.key_indexes])
         sql = f"SELECT {keys} FROM ({union}) AS connectors_all GROUP BY {keys} HAVING count(*) > 1 LIMIT 1"
         if self.connection.rows(sql):
@@ -111,16 +120,25 @@ class Move:
         if plan.operation == "insert":
             connection.execute(dialect.insert(plan.table, plan.names, select))
         elif plan.operation == "upsert":
-            connection.execute(dialect.upsert(plan.table, plan.names, plan.keys, plan.updated, select))
+            for statement in dialect.upsert(plan.table, plan.names, plan.keys, plan.updated, select, self.order):
+                connection.execute(statement)
         else:
-            connection.execute(dialect.update(plan.table, plan.keys, plan.updated, select))
+            connection.execute(dialect.update(plan.table, plan.keys, plan.updated, select, self.order))
         if plan.delete is not None:
             gone = self._select([self._value(index) for index in plan.key_indexes], plan.keys, f"c{plan.delete}", part)
             connection.execute(dialect.delete(plan.table, plan.keys, gone))
 
     def _value(self, index: int) -> str:
-        written = next(one for one in self.plan.columns if one.index == index)
-        return self.dialect.cast(f"c{index}", self.staged.field(index).type, written.target)
+        return self.dialect.cast(f"c{index}", self.staged.field(index).type, self._target(index))
+
+    def _target(self, index: int) -> Column:
+        return next(written.target for written in self.plan.columns if written.index == index)
+
+    def _keys(self) -> str:
+        """The key of a staged row. It is not cast, since a value that has no cast would keep all rows from being compared."""
+        staged = self.staged
+        keys = [self.dialect.key(f"c{index}", staged.field(index).type, self._target(index)) for index in self.plan.key_indexes]
+        return ", ".join(keys)
 
     def _select(self, values: Sequence[str], names: Sequence[str], kept: str, part: Part | None) -> str:
         shown = ", ".join(f"{value} AS {self.dialect.quote(name)}" for value, name in zip(values, names, strict=True))
@@ -142,10 +160,9 @@ class Move:
         return f"NOT IN ({', '.join(map(str, self.left_out))})"
 
     def _last_of_each_key(self) -> str:
-        keys = ", ".join(f"c{index}" for index in self.plan.key_indexes)
         order = f"c{self.plan.order}"
         newest = f"CASE WHEN {order} IS NULL THEN 1 ELSE 0 END, {order} DESC"
-        rank = f"row_number() OVER (PARTITION BY {keys} ORDER BY {newest}) AS connectors_rank"
+        rank = f"row_number() OVER (PARTITION BY {self._keys()} ORDER BY {newest}) AS connectors_rank"
         columns = [*self._all(), "connectors_stage", "connectors_at"]
         selects = [
             f"SELECT {', '.join(self._all())}, {number} AS connectors_stage, {self.dialect.position()} AS connectors_at "

@@ -28,7 +28,7 @@ from ...core import (
 )
 from ...core.options import Values
 from .batch import BatchEnumerator, RangeReader
-from .dialects import Dialect, dialect_of
+from .dialects import DIALECTS, Dialect, OwnDialects, dialect_of
 from .dialects.postgresql import PostgreSql
 from .fitting import columns_text
 from .incremental.options import INCREMENTAL, check_incremental, is_stream_of_tables
@@ -56,6 +56,7 @@ _NO_MEANING = (
     "pushDownPredicate", "pushDownAggregate", "pushDownLimit", "pushDownOffset", "pushDownTableSample",
 )  # fmt: skip
 _LEAST_SPLIT = 10 << 20
+_STREAMED = sorted({kind.system for kind in DIALECTS.values() if kind.system})
 
 
 class JdbcSource(Source):
@@ -64,7 +65,8 @@ class JdbcSource(Source):
     Options: ``url`` (required; JDBC's or SQLAlchemy's), ``user``, ``password``; ``dbtable`` (``name``, ``schema.name``, quoted,
     or ``(select …) alias``) or ``query``; ``partitionColumn`` (numbers, text, dates, times, uuids: whatever the database can
     order; by default a key that is one column, if ``numPartitions`` is above 1), ``numPartitions`` (with a
-    ``partitionColumn`` as many as keep each below ``maxSplitMemorySize``, 64MB, at least 10MB; else 1), ``lowerBound`` with
+    ``partitionColumn`` as many as keep each below ``maxSplitMemorySize``, 64MB, at least 10MB, by the size that the database
+    estimates for the table or query; else 1), ``lowerBound`` with
     ``upperBound`` (found: the ranges then have about the same number of rows, also under skew; given, they are cut into equal
     steps; they leave no row out), ``fetchsize`` (rows of a block; 0: 4 MB on PostgreSQL, 10,000 rows elsewhere),
     ``timeZone`` (UTC: of times without a zone), ``preferTimestampNTZ`` (false: times without a zone are ``timestamp``),
@@ -80,7 +82,10 @@ class JdbcSource(Source):
     """
 
     name = "jdbc"
-    conditions = "as a stream: incremental or tables; rows are not changed behind the position"
+    conditions = (
+        "as a stream: incremental or tables; rows are not changed behind the position; by id on MariaDB, the privilege PROCESS "
+        "or singleWriter; by time outside of PostgreSQL's tables, timestampDelay is longer than any transaction"
+    )
     options = (
         Options(
             {
@@ -108,8 +113,11 @@ class JdbcSource(Source):
         | INCREMENTAL
     )
 
+    extensions = OwnDialects()
+
     def __init__(self, values: Values, *, streaming: bool = False) -> None:
         super().__init__(values, streaming=streaming)
+        self._dialects = OwnDialects()
         if values["driver"]:
             _log.info("driver is not needed: the url says which database it is")
         if streaming and not self.is_incremental:
@@ -119,7 +127,10 @@ class JdbcSource(Source):
     @classmethod
     def check(cls, values: Values) -> Iterator[Problem]:
         try:
-            parse(values["url"], values["user"], values["password"])
+            kind = DIALECTS[parse(values["url"], values["user"], values["password"]).dialect]
+            if not kind.system and (values["incremental"] is not None or is_stream_of_tables(values)):
+                text = f"is for {kind.name}, whose dialect extends none that can be read as a stream: {', '.join(_STREAMED)}."
+                yield Problem("url", text)
         except ValueError as wrong:
             yield Problem("url", str(wrong))
         if not is_stream_of_tables(values):

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...core.arrow_stage import ArrowStage
-from ...core.errors import Misconfigured, Problem
+from ...core.errors import Misconfigured, Poison, Problem
 from ...core.folder import SinkFolder
 from ...core.sink import Batch, Committable, SinkWriter
 from ...core.state import digest
@@ -24,6 +24,7 @@ from .column_types import flat, flat_schema
 from .dialects import Dialect, Table
 from .dialects.postgresql import PostgreSql
 from .loaders import Chunks, Loader, loader_for
+from .moving import Rejects
 
 
 def stage_prefix(sink_id: str) -> str:
@@ -76,7 +77,7 @@ class TableWriter(SinkWriter):
         self._loader: Loader | None = None
 
     def write(self, batch: pa.RecordBatch) -> None:
-        kept = self._without_zeros(flat(batch))
+        kept = without_zeros(self.dialect, flat(batch), self.rejects)
         self.rows += kept.num_rows
         if kept.num_rows and self._chunks.add(kept):
             self._load()
@@ -105,22 +106,27 @@ class TableWriter(SinkWriter):
             self._loader.connection.execute(self.dialect.create_stage(self.stage, self.columns))
         self._loader.load(self.stage, self._chunks.take([name for name, _ in self.columns]))
 
-    def _without_zeros(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """PostgreSQL has no text with a zero byte, and would refuse the whole load for one."""
-        if not isinstance(self.dialect, PostgreSql):
-            return batch
-        good: Any = None
-        for column in batch.columns:
-            if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-                clean = pc.fill_null(pc.invert(pc.match_substring(column, "\0")), True)
-                good = clean if good is None else pc.and_(good, clean)
-        if good is None or pc.all(good).as_py():
-            return batch
-        if self.rejects is None:
-            raise TypeError("the sink must set rejects")
-        for row in batch.filter(pc.invert(good)).to_pylist():
-            self.rejects.add(row, "a text with a zero byte, which PostgreSQL cannot hold")
-        return batch.filter(good)
+
+def without_zeros(dialect: Dialect, batch: pa.RecordBatch, rejects: Rejects | None) -> pa.RecordBatch:
+    """PostgreSQL has no text with a zero byte, and would refuse the whole load for one.
+
+    Raises :class:`Poison` if there are no ``rejects``.
+    """
+    if not isinstance(dialect, PostgreSql):
+        return batch
+    good: Any = None
+    for column in batch.columns:
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            clean = pc.fill_null(pc.invert(pc.match_substring(column, "\0")), True)
+            good = clean if good is None else pc.and_(good, clean)
+    if good is None or pc.all(good).as_py():
+        return batch
+    refused = "a text with a zero byte, which PostgreSQL cannot hold"
+    if rejects is None:
+        raise Poison(refused)
+    for row in batch.filter(pc.invert(good)).to_pylist():
+        rejects.add(row, refused)
+    return batch.filter(good)
 
 
 class FileWriter(SinkWriter):

@@ -62,6 +62,12 @@ class Plan:
         """The target's columns that are written."""
         return [one.target.name for one in self.columns]
 
+    @property
+    def order_name(self) -> str:
+        """The target's column that orders rows with one key; ``""`` if it has none, or if that is a key itself."""
+        names = [column.target.name for column in self.columns if column.index == self.order]
+        return names[0] if names and names[0] not in self.keys else ""
+
 
 class Target:
     """The table that a sink writes to, seen through one connection."""
@@ -98,8 +104,7 @@ class Target:
         if not self.values["createTable"]:
             self._stop([self._missing()])
         keys = list(self.values["keyColumns"])
-        steering = {self.values["orderColumn"], self.values["deleteColumn"]} - set(keys)
-        written = [field for field in schema if field.name not in steering]
+        written = [field for field in schema if field.name not in self._left_out() or field.name in keys]
         self._stop(self._untyped(written))
         body = [f"{self.dialect.quote(one.name)} {self._type(one, one.name in keys)}" for one in written]
         if keys:
@@ -107,12 +112,17 @@ class Target:
         self._ddl(connection, f"CREATE TABLE IF NOT EXISTS {self.dialect.table(self.table)} ({', '.join(body)})")
         return self.dialect.columns(connection, self.table)
 
+    def _left_out(self) -> set[str | None]:
+        """Columns that steer, and that a table does not get; a direct write compares rows with the order in the table."""
+        is_direct = self.values["guarantee"] in ("idempotent", "at-least-once")
+        return {self.values["deleteColumn"], None if is_direct else self.values["orderColumn"]}
+
     def _type(self, field: pa.Field, key: bool) -> str:
         return f"{self.dialect.sql_type(field.type, key=key)}{' NOT NULL' if key else ''}"
 
     def _added(self, columns: Sequence[Column], schema: pa.Schema) -> list[pa.Field]:
-        steering = {self.values["orderColumn"], self.values["deleteColumn"]}
-        new = [field for field in schema if field.name not in steering and _match(field.name, columns) is None]
+        left_out = self._left_out()
+        new = [field for field in schema if field.name not in left_out and _match(field.name, columns) is None]
         if not new or not self.values["evolveSchema"]:
             return []
         required = [

@@ -8,30 +8,16 @@ from typing import Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ...storage.location import is_local
+from .dialects import DIALECTS, Dialect
 
-NETWORK: Final = {"postgresql": 5432, "mariadb": 3306}
-"""Databases behind a port, and the port they usually have."""
-FILES: Final = ("sqlite", "duckdb")
-"""Databases in a file."""
-
-_ALIASES: Final = {"postgres": "postgresql", "mariadb": "mariadb", "sqlite": "sqlite", "duckdb": "duckdb"}
+_ALIASES: Final = {"postgres": "postgresql"}
 _IGNORED: Final = frozenset(
     {"rewritebatchedinserts", "rewritebatchedstatements", "stringtype", "preparethreshold", "defaultrowfetchsize"}
 )
 """Parameters of JDBC drivers that only tune them."""
-_KEPT: Final = {
-    "postgresql": {
-        "sslmode": "sslmode", "sslrootcert": "sslrootcert", "sslcert": "sslcert", "sslkey": "sslkey",
-        "applicationname": "application_name", "application_name": "application_name",
-        "connect_timeout": "connect_timeout", "options": "options", "gssencmode": "gssencmode",
-    },
-    "mariadb": {"ssl_ca": "ssl_ca", "charset": "charset"},
-}  # fmt: skip
-
-
 @dataclass(frozen=True)
 class Address:
-    """One database. ``dialect`` is postgresql, mariadb, sqlite or duckdb; ``database`` is a name, or the path of a file."""
+    """One database. ``dialect`` is the name of one, such as postgresql; ``database`` is a name, or the path of a file."""
 
     dialect: str
     database: str
@@ -55,20 +41,19 @@ def parse(url: str, user: str | None = None, password: str | None = None) -> Add
 
     Raises ``ValueError`` with a phrase that says what is wrong, without showing the URL.
     """
-    text = url.strip().removeprefix("jdbc:")
+    text, is_jdbc = url.strip().removeprefix("jdbc:"), url.strip().startswith("jdbc:")
     scheme, colon, rest = text.partition(":")
     family = scheme.split("+")[0].lower()
     dialect = _ALIASES.get(family, family)
     if not colon or not family:
         raise ValueError("must be a JDBC or SQLAlchemy URL such as jdbc:postgresql://host:5432/database or sqlite:///file.db.")
-    if dialect in FILES:
-        return Address(dialect, _file(dialect, rest, url.strip().startswith("jdbc:")))
-    if dialect in NETWORK:
-        return _on_network(dialect, rest, user, password)
-    known = ", ".join((*NETWORK, *FILES))
+    kind = DIALECTS.get(dialect)
+    if kind is not None:
+        return _on_network(kind, rest, user, password) if kind.port else Address(dialect, _file(dialect, rest, is_jdbc))
     raise ValueError(
-        f'is for "{family}", and there is no dialect of that name; there are {known}. To add one, make a subclass of '
-        f'connectors.systems.jdbc.dialects.Dialect and put it into DIALECTS, NETWORK or FILES under "{dialect}".'
+        f'is for "{family}", and there is no dialect of that name; there are {", ".join(DIALECTS)}. To add one, extend one of '
+        f'the classes in connectors.systems.jdbc.dialects by a class with name = "{dialect}", give it to register_dialect(), '
+        "and call connectors.register(spark) again."
     )
 
 
@@ -88,12 +73,12 @@ def _file(dialect: str, rest: str, jdbc: bool) -> str:
     return path
 
 
-def _on_network(dialect: str, rest: str, user: str | None, password: str | None) -> Address:
+def _on_network(kind: type[Dialect], rest: str, user: str | None, password: str | None) -> Address:
     if not rest.startswith("//"):  # jdbc:postgresql:database
         rest = f"//localhost/{rest}"
     try:
         parts = urlsplit(f"x:{rest}")
-        port = parts.port or NETWORK[dialect]
+        port = parts.port or kind.port
     except ValueError:
         raise ValueError("must name one host and its port, as in jdbc:postgresql://host:5432/database.") from None
     if "," in parts.netloc:
@@ -104,16 +89,16 @@ def _on_network(dialect: str, rest: str, user: str | None, password: str | None)
     database = unquote(parts.path.lstrip("/")) or (user or found_user or "")
     if not database:
         raise ValueError("names no database; it must end in /database.")
-    more = _parameters(dialect, given)
+    more = _parameters(kind, given)
     return Address(
-        dialect, database, parts.hostname or "localhost", port, user or found_user, password or found_password, more
+        kind.name, database, parts.hostname or "localhost", port, user or found_user, password or found_password, more
     )
 
 
-def _parameters(dialect: str, given: dict[str, str]) -> dict[str, str]:
-    if given.pop("ssl", "false").lower() == "true" and dialect == "postgresql":
+def _parameters(kind: type[Dialect], given: dict[str, str]) -> dict[str, str]:
+    if given.pop("ssl", "false").lower() == "true" and "sslmode" in kind.url_parameters:
         given.setdefault("sslmode", "require")
-    known = _KEPT[dialect]
+    known = kind.url_parameters
     if unknown := sorted(name for name in given if name not in known and name not in _IGNORED):
         there = ", ".join(("user", "password", "ssl", *known))
         raise ValueError(f"has the parameter {', '.join(unknown)}, which is not supported; there are {there}.")

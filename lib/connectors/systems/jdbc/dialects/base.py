@@ -5,17 +5,23 @@ from __future__ import annotations
 import contextlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
 from ....core.errors import ConnectorError, Fatal, Misconfigured, Poison, Problem, Transient
 from ..column_types import as_python, family
 from ..connection import Connection
-from ..url import Address
+
+if TYPE_CHECKING:
+    from ..url import Address
+
+
+_TEXT_BYTES = 20
+"""Spark's own guess for a text (``StringType.defaultSize``)."""
 
 
 @dataclass(frozen=True)
@@ -35,19 +41,39 @@ class Table:
 
 @dataclass(frozen=True)
 class Column:
-    """A column as the database tells it; ``sql`` is its type there, ``kind`` that type in Arrow (``None``: no equal)."""
+    """A column as the database tells it; ``sql`` is its type there, ``kind`` that type in Arrow (``None``: no equal).
+
+    ``collation`` is by what rules its text is compared, where a statement must name them.
+    """
 
     name: str
     sql: str
     kind: pa.DataType | None
     nullable: bool = True
     default: bool = False
+    collation: str = ""
+
+
+def row_bytes(columns: Sequence[Column]) -> int:
+    """About how many bytes a row has, by the types of its columns; text is taken for as long as Spark takes it."""
+    return sum(_bytes(column.kind) for column in columns) or 1
+
+
+def _bytes(kind: pa.DataType | None) -> int:
+    return max(1, kind.bit_width // 8) if kind is not None and pa.types.is_primitive(kind) else _TEXT_BYTES
 
 
 class Dialect(ABC):
     """One kind of database, at one ``address``."""
 
     name: ClassVar[str]
+    """The first part of its URLs."""
+    system: ClassVar[str] = ""
+    """The database whose catalog and functions it has: postgresql, mariadb, sqlite or duckdb; streams need one of them."""
+    port: ClassVar[int] = 0
+    """The port it usually listens at; 0 for a database in a file."""
+    url_parameters: ClassVar[Mapping[str, str]] = {}
+    """Parameters that its URLs may have, in lower case, and what its driver calls them."""
     driver: ClassVar[str]
     """The driver name of its SQLAlchemy URL."""
     packages: ClassVar[dict[str, str]] = {}
@@ -56,6 +82,8 @@ class Dialect(ABC):
     placeholder: ClassVar[str] = "%s"
     at_begin: ClassVar[tuple[str, ...]] = ()
     """Statements that follow the first one of a batch's transaction."""
+    before_small: ClassVar[tuple[str, ...]] = ()
+    """Statements before a transaction of a few rows, while other tasks write rows beside them."""
     one_writer: ClassVar[bool] = False
     """True if only one connection may write at a time: rows are staged in files, and the driver loads them."""
     savepoints: ClassVar[bool] = True
@@ -72,6 +100,8 @@ class Dialect(ABC):
     plain_values: ClassVar[bool] = False
     types: ClassVar[dict[str, str]]
     row_id: ClassVar[str] = "rowid"
+    identifier: ClassVar[str] = "VARCHAR(200)"
+    """The type of a column with names of sinks and queries, which differ if any letter of them does."""
 
     def __init__(self, address: Address, timeout: float) -> None:
         self.address = address
@@ -169,6 +199,9 @@ class Dialect(ABC):
     def tables(self, connection: Connection, schema: str, prefix: str) -> list[str]:
         """The names in ``schema`` that begin with ``prefix``."""
 
+    def correct_identifiers(self, connection: Connection, table: Table, columns: Sequence[str]) -> None:  # noqa: B027
+        """Gives ``columns`` the type :attr:`identifier`, where an earlier version made them of another one."""
+
     # reading
 
     def connect_to_read(self) -> Connection:
@@ -189,6 +222,13 @@ class Dialect(ABC):
     @abstractmethod
     def described(self, connection: Connection, source: str) -> list[Column]:
         """The columns of ``SELECT * FROM source``; the ``kind`` of each is what it is read as, ``None`` for text."""
+
+    def size(self, connection: Connection, table: Table | None, source: str, columns: Sequence[Column]) -> int | None:
+        """About how many bytes ``SELECT * FROM source`` gives, without reading; ``None`` if the database does not tell.
+
+        ``source`` is ``table``, or a query or view, of which databases estimate the rows.
+        """
+        return None
 
     def readable(self, column: Column, wanted: pa.DataType) -> str:
         """What is selected to read ``column`` as ``wanted``."""
@@ -212,25 +252,41 @@ class Dialect(ABC):
         """``expression``, which was staged as ``staged``, as a value for ``target``."""
         return expression
 
+    def key(self, expression: str, staged: pa.DataType, target: Column) -> str:
+        """``expression``, staged as ``staged``, in a form that is compared with others by the rules of ``target``."""
+        return expression
+
     def insert(self, target: Table, columns: Sequence[str], select: str) -> str:
         return f"INSERT INTO {self.table(target)} ({self.names(columns)}) {select}"
 
     def upsert(
-        self, target: Table, columns: Sequence[str], keys: Sequence[str], updated: Sequence[str], select: str
-    ) -> str:
+        self, target: Table, columns: Sequence[str], keys: Sequence[str], updated: Sequence[str], select: str, order: str = ""
+    ) -> tuple[str, ...]:
+        """Changes the rows that exist, and inserts the others.
+
+        With ``order``, a column of the target, a row that has a larger value there stays as it is.
+        """
         # without the WHERE, SQLite would read the ON that follows as that of a join
         source = f"SELECT * FROM ({select}) AS connectors_new WHERE true"
-        return f"{self.insert(target, columns, source)} {self.conflict(keys, updated)}"
-
-    def conflict(self, keys: Sequence[str], updated: Sequence[str]) -> str:
-        """What ends an INSERT so that it changes the rows that are there."""
         changes = ", ".join(f"{self.quote(name)} = EXCLUDED.{self.quote(name)}" for name in updated)
-        return f"ON CONFLICT ({self.names(keys)}) DO {f'UPDATE SET {changes}' if changes else 'NOTHING'}"
+        change = f"UPDATE SET {changes}{self._if_newer('WHERE', 'EXCLUDED', order)}" if changes else "NOTHING"
+        into = f"INSERT INTO {self.table(target)} AS connectors_old ({self.names(columns)})"
+        return (f"{into} {source} ON CONFLICT ({self.names(keys)}) DO {change}",)
 
-    def update(self, target: Table, keys: Sequence[str], updated: Sequence[str], select: str) -> str:
+    def update(self, target: Table, keys: Sequence[str], updated: Sequence[str], select: str, order: str = "") -> str:
+        """Changes the rows that exist; ``order`` as with :meth:`upsert`."""
         changes = ", ".join(f"{self.quote(name)} = connectors_new.{self.quote(name)}" for name in updated)
-        same = " AND ".join(f"connectors_old.{self.quote(name)} = connectors_new.{self.quote(name)}" for name in keys)
-        return f"UPDATE {self.table(target)} AS connectors_old SET {changes} FROM ({select}) AS connectors_new WHERE {same}"
+        newer = self._if_newer("AND", "connectors_new", order)
+        source = f"FROM ({select}) AS connectors_new WHERE {self._same(keys)}{newer}"
+        return f"UPDATE {self.table(target)} AS connectors_old SET {changes} {source}"
+
+    def _same(self, keys: Sequence[str]) -> str:
+        return " AND ".join(f"connectors_old.{self.quote(name)} = connectors_new.{self.quote(name)}" for name in keys)
+
+    def _if_newer(self, word: str, new: str, order: str) -> str:
+        """``word`` and the condition that the row in the target is no newer than the one in ``new``."""
+        column = self.quote(order)
+        return f" {word} (connectors_old.{column} IS NULL OR {new}.{column} >= connectors_old.{column})" if order else ""
 
     def delete(self, target: Table, keys: Sequence[str], select: str) -> str:
         return f"DELETE FROM {self.table(target)} WHERE ({self.names(keys)}) IN ({select})"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ import pyarrow as pa
 from ....core.errors import ConnectorError
 from ..column_types import family
 from ..connection import Connection
-from .base import Column, Dialect, Table
+from .base import Column, Dialect, Table, row_bytes
 
 _ARROW = {
     "BOOLEAN": pa.bool_(), "TINYINT": pa.int8(), "SMALLINT": pa.int16(), "INTEGER": pa.int32(), "BIGINT": pa.int64(),
@@ -32,7 +33,7 @@ _WIDER = {
 class DuckDb(Dialect):
     """DuckDB 1.1 and later. It has no savepoints, so bad rows are found in trial transactions."""
 
-    name = "duckdb"
+    name = system = "duckdb"
     driver = "duckdb"
     packages = {"duckdb": "duckdb>=1.1"}  # noqa: RUF012
     begin = "BEGIN TRANSACTION"
@@ -113,6 +114,11 @@ class DuckDb(Dialect):
         told = connection.rows(f"DESCRIBE SELECT * FROM {source}")
         return [Column(name, kind, _read_as(kind)) for name, kind, *_ in told]
 
+    def size(self, connection: Connection, table: Table | None, source: str, columns: Sequence[Column]) -> int | None:
+        plan = json.loads(connection.rows(f"EXPLAIN (FORMAT JSON) SELECT * FROM {source}")[0][1])
+        rows = next(_estimates(plan), None)
+        return None if rows is None else rows * row_bytes(columns)
+
     def readable(self, column: Column, wanted: pa.DataType) -> str:
         name = self.quote(column.name)
         if column.kind is None or (pa.types.is_string(wanted) and not pa.types.is_string(column.kind)):
@@ -130,6 +136,14 @@ class DuckDb(Dialect):
     def tables(self, connection: Connection, schema: str, prefix: str) -> list[str]:
         sql = "SELECT table_name FROM information_schema.tables WHERE table_schema = ? AND starts_with(table_name, ?)"
         return [name for (name,) in connection.rows(sql, [schema or "main", prefix])]
+
+
+def _estimates(plan: Any) -> Iterator[int]:
+    """The estimated rows of a plan and of what it is made from, from above."""
+    for node in plan:
+        if rows := re.sub(r"\D", "", str(node.get("extra_info", {}).get("Estimated Cardinality", ""))):
+            yield int(rows)
+        yield from _estimates(node.get("children", ()))
 
 
 def _arrow(sql: str) -> pa.DataType | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 import time
@@ -14,13 +15,15 @@ import pyarrow as pa
 from ....core.errors import ConnectorError, Fatal, Misconfigured, Problem
 from ..column_types import family
 from ..connection import Connection
-from .base import Column, Table
+from .base import Column, Table, row_bytes
 from .catalog import SqlAlchemyDialect
 
 _OUTAGES = {
     1040, 1053, 1158, 1159, 1160, 1161, 1203, 1205, 1213, 1290, 1402, 1613, 1614, 1927, 2002, 2003, 2006, 2013, 2014, 2055,
 }  # fmt: skip
 _TEXT = "LONGTEXT CHARACTER SET utf8mb4"
+_BINARY_COLLATION = "utf8mb4_nopad_bin"
+_PLAN_ROWS = 8
 _UNKNOWN = "XAER_NOTA"
 _ATTACHED_SECONDS = 1.0
 """How long a session may live on after its client has closed it."""
@@ -29,9 +32,14 @@ _BAD_ROWS = {1048, 1062, 1136, 1264, 1265, 1292, 1364, 1366, 1406, 1451, 1452, 1
 
 
 class MariaDb(SqlAlchemyDialect):
-    """MariaDB 10.6 and later. Transactions are prepared by XA, and the server lists them for all databases together."""
+    """MariaDB 10.6 and later. Transactions are prepared by XA, and the server lists them for all databases together.
 
-    name = "mariadb"
+    Small transactions are READ COMMITTED, which a server with ``binlog_format=STATEMENT`` refuses.
+    """
+
+    name = system = "mariadb"
+    port = 3306
+    url_parameters = {"ssl_ca": "ssl_ca", "charset": "charset"}  # noqa: RUF012
     driver = "mariadb+pymysql"
     packages = {"pymysql": "pymysql>=1.1"}  # noqa: RUF012
     types = {  # noqa: RUF012
@@ -40,6 +48,9 @@ class MariaDb(SqlAlchemyDialect):
         "date": "DATE", "timestamp": "DATETIME(6)", "timestamp_ntz": "DATETIME(6)", "json": _TEXT,
     }  # fmt: skip
     row_id = "`connectors_row`"
+    identifier = f"VARCHAR(200) CHARACTER SET utf8mb4 COLLATE {_BINARY_COLLATION}"
+    # else a key that is not there locks the gap that it would be in, and two tasks with new keys in one gap are a deadlock
+    before_small = ("SET TRANSACTION ISOLATION LEVEL READ COMMITTED",)
     prepares = True
     prepared_needs = "a server that is no node of a Galera cluster, where XA is not to be had"
 
@@ -86,29 +97,51 @@ class MariaDb(SqlAlchemyDialect):
 
     def create_stage(self, table: Table, columns: Sequence[tuple[str, str]], *, temporary: bool = False) -> str:
         numbered = (*columns, ("connectors_row", "BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY"))
-        return super().create_stage(table, numbered, temporary=temporary)
+        sql = super().create_stage(table, numbered, temporary=temporary)
+        return sql.replace("CREATE", "CREATE OR REPLACE", 1) if temporary else sql  # a transaction's end leaves it there
 
-    def conflict(self, keys: Sequence[str], updated: Sequence[str]) -> str:
-        names = [self.quote(name) for name in updated] or [self.quote(keys[0])]
-        changes = ", ".join(f"{name} = VALUES({name})" for name in names)
-        return f"ON DUPLICATE KEY UPDATE {changes}"
+    def key(self, expression: str, staged: pa.DataType, target: Column) -> str:
+        is_text = family(staged) == "string" and target.collation
+        return f"{expression} COLLATE {target.collation}" if is_text else expression
 
-    def update(self, target: Table, keys: Sequence[str], updated: Sequence[str], select: str) -> str:
+    def cast(self, expression: str, staged: pa.DataType, target: Column) -> str:
+        return self.key(expression, staged, target)
+
+    def upsert(
+        self, target: Table, columns: Sequence[str], keys: Sequence[str], updated: Sequence[str], select: str, order: str = ""
+    ) -> tuple[str, ...]:
+        """ON DUPLICATE KEY would change another row that has the same value in any unique column."""
+        new = ", ".join(f"connectors_new.{self.quote(name)}" for name in columns)
+        old = f"LEFT JOIN {self.table(target)} AS connectors_old ON {self._same(keys)}"
+        missing = f"SELECT {new} FROM ({select}) AS connectors_new {old} WHERE connectors_old.{self.quote(keys[0])} IS NULL"
+        change = (self.update(target, keys, updated, select, order),) if updated else ()
+        return (*change, self.insert(target, columns, missing))
+
+    def update(self, target: Table, keys: Sequence[str], updated: Sequence[str], select: str, order: str = "") -> str:
         changes = ", ".join(f"connectors_old.{self.quote(name)} = connectors_new.{self.quote(name)}" for name in updated)
-        same = " AND ".join(f"connectors_old.{self.quote(name)} = connectors_new.{self.quote(name)}" for name in keys)
-        table = self.table(target)
-        return f"UPDATE {table} AS connectors_old JOIN ({select}) AS connectors_new ON {same} SET {changes}"
+        source = f"JOIN ({select}) AS connectors_new ON {self._same(keys)}"
+        newer = self._if_newer("WHERE", "connectors_new", order)
+        return f"UPDATE {self.table(target)} AS connectors_old {source} SET {changes}{newer}"
 
     def columns(self, connection: Connection, table: Table) -> list[Column]:
         schema = self.placeholder if table.schema else "database()"
         sql = (
             "SELECT column_name, column_type, is_nullable = 'YES', "
-            "column_default IS NOT NULL OR extra LIKE '%%auto_increment%%' "
+            "column_default IS NOT NULL OR extra LIKE '%%auto_increment%%', coalesce(collation_name, '') "
             f"FROM information_schema.columns WHERE table_name = %s AND table_schema = {schema} "
             "AND is_generated = 'NEVER' ORDER BY ordinal_position"
         )
-        found = connection.rows(sql, [table.name, *([table.schema] if table.schema else [])])
-        return [Column(name, kind, _arrow(kind), bool(nullable), bool(default)) for name, kind, nullable, default in found]
+        rows = connection.rows(sql, [table.name, *([table.schema] if table.schema else [])])
+        return [
+            Column(name, kind, _arrow(kind), bool(nullable), bool(default), _collation(collation))
+            for name, kind, nullable, default, collation in rows
+        ]
+
+    def correct_identifiers(self, connection: Connection, table: Table, columns: Sequence[str]) -> None:
+        collations = {column.name: column.collation for column in self.columns(connection, table)}
+        if wrong := [name for name in columns if collations.get(name) != _BINARY_COLLATION]:
+            changes = ", ".join(f"MODIFY {self.quote(name)} {self.identifier} NOT NULL" for name in wrong)
+            connection.execute(f"ALTER TABLE {self.table(table)} {changes}")
 
     def bound(self, placeholder: str, sql: str) -> str:
         """Only decimals must be told: MariaDB would compare them with text as floating point numbers."""
@@ -120,12 +153,21 @@ class MariaDb(SqlAlchemyDialect):
             fields = list(cursor._result.fields)  # beside what DB-API tells: lengths, and whether bytes are text
         return [Column(one.name, *_told(one)) for one in fields]
 
+    def size(self, connection: Connection, table: Table | None, source: str, columns: Sequence[Column]) -> int | None:
+        """Of a query, the rows of the tables that it joins at last; how long they are, only types tell."""
+        schema = "table_schema = " + ("%s" if table and table.schema else "database()")
+        sql = f"SELECT data_length FROM information_schema.tables WHERE table_name = %s AND {schema}"
+        lengths = connection.rows(sql, [table.name, *([table.schema] if table.schema else [])]) if table else []
+        if lengths and lengths[0][0] is not None:
+            return int(lengths[0][0])
+        plan = connection.rows(f"EXPLAIN SELECT * FROM {source}")
+        return math.prod(int(row[_PLAN_ROWS] or 1) for row in plan if row[0] == plan[0][0]) * row_bytes(columns)
+
     def readable(self, column: Column, wanted: pa.DataType) -> str:
         name = self.quote(column.name)
         if pa.types.is_string(wanted) and not pa.types.is_string(column.kind or pa.string()):
             return f"CAST({name} AS CHAR)"
         return f"CAST({name} AS CHAR)" if column.kind is None else name
-
 
     def most_prepared(self, connection: Connection) -> int:
         galera = connection.rows("SHOW GLOBAL VARIABLES LIKE 'wsrep_on'")
@@ -204,6 +246,13 @@ def _told(field: Any) -> tuple[str, pa.DataType | None]:
         return name, _READ[name]
     name = _TYPES.get(code, "char")
     return name, _UNSIGNED[name] if unsigned and name in _UNSIGNED else (_READ[name] if code in _TYPES else None)
+
+
+def _collation(name: str) -> str:
+    """The rules of a column in the letters of a stage, utf8mb4; ``""`` where they have no equal there."""
+    if name.endswith("_bin") and not name.startswith("utf8mb4_"):
+        return _BINARY_COLLATION if name.endswith("_nopad_bin") else "utf8mb4_bin"
+    return re.sub(r"^utf8(mb3)?_", "utf8mb4_", name) if name.startswith("utf8") else ""
 
 
 def _arrow(sql: str) -> pa.DataType | None:

@@ -21,6 +21,8 @@ _BAD_ROWS = ("22", "23", "44", "P0001")
 _LOST = ("terminating connection", "server closed the connection", "no connection", "conflict with recovery", "restarting")
 _CONFIGURATION = ("password", "authentication", "does not exist", "no pg_hba.conf entry", "not permitted to log in")
 _SLOTS_PER_BLOCK = 512
+_PAGE_BYTES = 8192
+_ROW_HEADER_BYTES = 24
 _READ = {
     "bool": pa.bool_(), "int2": pa.int16(), "int4": pa.int32(), "int8": pa.int64(), "oid": pa.int64(), "float4": pa.float32(),
     "float8": pa.float64(), "text": pa.string(), "varchar": pa.string(), "bpchar": pa.string(), "name": pa.string(),
@@ -33,7 +35,13 @@ _ANY_NUMERIC = pa.decimal128(38, 18)
 class PostgreSql(SqlAlchemyDialect):
     """PostgreSQL 14 and later (ranges of row ids)."""
 
-    name = "postgresql"
+    name = system = "postgresql"
+    port = 5432
+    url_parameters = {  # noqa: RUF012
+        "sslmode": "sslmode", "sslrootcert": "sslrootcert", "sslcert": "sslcert", "sslkey": "sslkey",
+        "applicationname": "application_name", "application_name": "application_name",
+        "connect_timeout": "connect_timeout", "options": "options", "gssencmode": "gssencmode",
+    }  # fmt: skip
     driver = "postgresql+psycopg"
     packages = {"psycopg": "psycopg[binary]>=3.2", "adbc_driver_postgresql": "adbc-driver-postgresql>=1.3"}  # noqa: RUF012
     prepares = auto_prepares = loads_exactly = True
@@ -127,6 +135,22 @@ class PostgreSql(SqlAlchemyDialect):
         sql = "SELECT oid::int8, format_type(oid, NULL) FROM pg_type WHERE oid = ANY(%s)"
         names: dict[int, str] = dict(connection.rows(sql, [unknown])) if unknown else {}
         return [Column(name, names.get(code, shown), read_type(names.get(code, shown))) for name, shown, code in told]
+
+    def size(self, connection: Connection, table: Table | None, source: str, columns: Sequence[Column]) -> int | None:
+        if pages := self.pages(connection, table) if table else 0:
+            return pages * _PAGE_BYTES
+        ((plans,),) = connection.rows(f"EXPLAIN (FORMAT JSON) SELECT * FROM {source}")
+        return int(plans[0]["Plan"]["Plan Rows"]) * (int(plans[0]["Plan"]["Plan Width"]) + _ROW_HEADER_BYTES)
+
+    def pages(self, connection: Connection, table: Table) -> int:
+        """The pages of a table with its partitions; 0 for what has none, such as a view."""
+        sql = (
+            "SELECT (pg_relation_size(c.oid) + coalesce((SELECT sum(pg_relation_size(t.relid)) FROM pg_partition_tree(c.oid) t "
+            "WHERE t.relid <> c.oid), 0))::int8 / current_setting('block_size')::int8 "
+            "FROM pg_class c WHERE c.oid = to_regclass(%s) AND c.relkind IN ('r', 'p', 'm')"
+        )
+        pages = connection.rows(sql, [self.table(table)])
+        return int(pages[0][0]) if pages else 0
 
     def readable(self, column: Column, wanted: pa.DataType) -> str:
         """Types that Arrow has no equal for are text, each as PostgreSQL writes it."""

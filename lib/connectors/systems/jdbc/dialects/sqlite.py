@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sqlite3
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
 import pyarrow as pa
 
-from ....core.errors import ConnectorError
+from ....core.errors import ConnectorError, Fatal
 from ..connection import Connection
-from .base import Column
+from .base import Column, Table
 from .catalog import SqlAlchemyDialect
 
 _SAMPLE = 1000
@@ -22,7 +24,7 @@ _FOUND = {frozenset({"integer"}): pa.int64(), frozenset({"blob"}): pa.binary()}
 class Sqlite(SqlAlchemyDialect):
     """SQLite 3.33 and later (UPDATE … FROM)."""
 
-    name = "sqlite"
+    name = system = "sqlite"
     driver = "sqlite"
     begin = "BEGIN IMMEDIATE"
     placeholder = "?"
@@ -52,6 +54,16 @@ class Sqlite(SqlAlchemyDialect):
         found = [(name, sql, _declared(sql) if sql else self._met(connection, name)) for name, sql in told]
         connection.execute("DROP VIEW temp.connectors_view")
         return [Column(name, sql, kind) for name, sql, kind in found]
+
+    def size(self, connection: Connection, table: Table | None, source: str, columns: Sequence[Column]) -> int | None:
+        """The pages of the file, which is all that SQLite knows; of a table no more than a page for each row."""
+        counts = "SELECT * FROM pragma_page_count, pragma_freelist_count, pragma_page_size"
+        ((pages, free, page_bytes),) = connection.rows(counts)
+        size = (int(pages) - int(free)) * int(page_bytes)
+        with contextlib.suppress(Fatal):  # queries, views and tables WITHOUT ROWID have no rowid
+            ((rows,),) = connection.rows(f"SELECT max(rowid) FROM {self.table(table)}") if table else [(None,)]
+            return min(size, int(rows) * int(page_bytes)) if rows else size
+        return size
 
     def _met(self, connection: Connection, name: str) -> pa.DataType | None:
         sample = f"SELECT {self.quote(name)} AS v FROM temp.connectors_view LIMIT {_SAMPLE}"

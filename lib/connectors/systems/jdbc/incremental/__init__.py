@@ -2,10 +2,11 @@
 
 Options beside those of a batch: ``incremental`` incrementing|timestamp|timestamp+incrementing|bulk, ``incrementingColumn``
 (by default a primary key of one column with whole numbers), ``timestampColumns`` (of several the first that is not null
-counts), ``timestampDelay`` (0s), ``timeZone`` (UTC: of times without one), ``tables`` (names, or an expression that matches
-a whole name of the default schema; columns are then ``table`` and ``row``, JSON, and with ``includeSchema`` also
-``schema``), ``discoveryInterval`` (30s), ``onTypeChange`` fail|cast (fail), ``maxRowsPerTrigger`` (alias
-``maxOffsetsPerTrigger``). Tables of ``tables`` are read by their primary keys where ``incremental`` is not given.
+counts), ``timestampDelay`` (0s), ``singleWriter`` (false; true: one connection at a time writes, so ids become visible in
+their order, and nobody looks for open transactions), ``timeZone`` (UTC: of times without one), ``tables`` (names, or an
+expression that matches a whole name of the default schema; columns are then ``table`` and ``row``, JSON, and with
+``includeSchema`` also ``schema``), ``discoveryInterval`` (30s), ``onTypeChange`` fail|cast (fail), ``maxRowsPerTrigger``
+(alias ``maxOffsetsPerTrigger``). Tables of ``tables`` are read by their primary keys where ``incremental`` is not given.
 Everything is read from its beginning.
 
 =========================  ============================  ==================================================================
@@ -27,13 +28,19 @@ with changes. Deleted rows are not told.
 
 **PostgreSQL** tells which transactions are open, so rows that are committed late are neither missed nor waited for
 (:mod:`.transactions`). Ids that are missing while somebody has the table, or the sequence of its ids, locked for writing
-are looked for again until all who had are gone (:mod:`.holes`). Rows by time carry the number of the transaction that wrote
-them; versions of transactions that are over are read now and the others later, whatever their times (:mod:`.late`).
-Subtransactions, prepared transactions, vacuum and a wrap-around of transaction numbers do not matter. Assumed is that ids
-come from a sequence without a cache or from writers who hold a lock on the table, and that times come from clocks that
-agree with the server's up to ``timestampDelay``. An ALTER TABLE that writes the whole table anew makes new versions of its
-newest rows. Views and queries do not tell who wrote a row: by times they have what ``timestampDelay`` covers. Elsewhere ids
-must become visible in their order, as they do in SQLite and DuckDB with one writer.
+are looked for again until all who had are gone (:mod:`.holes`, :mod:`.writers`). Rows by time carry the number of the
+transaction that wrote them; versions of transactions that are over are read now and the others later, whatever their times
+(:mod:`.late`). Subtransactions, prepared transactions, a crash of the server, vacuum and a wrap-around of transaction numbers
+do not matter. Assumed is that ids come from a sequence without a cache or from writers who hold a lock on the table, and that
+times come from clocks that agree with the server's up to ``timestampDelay``. An ALTER TABLE that writes the whole table anew
+makes new versions of its newest rows. Views and queries do not tell who wrote a row: by times they have what
+``timestampDelay`` covers.
+
+**MariaDB** commits ids out of their order as well. Its open transactions are listed too, for a user with the privilege
+PROCESS, so ids that are missing are looked for again in the same way; the ids must come from AUTO_INCREMENT. It does not tell
+which of them wrote a row: by times, a row whose transaction lasts longer than ``timestampDelay`` may be missed.
+
+**SQLite and DuckDB** have one writer at a time, so ids become visible in their order.
 
 **Times** past the database's clock wait. A limit of rows never cuts inside equal times, so it may be exceeded by one group.
 Times without a zone are a wall clock in ``timeZone``: the hour that comes twice in autumn is read after its second pass;

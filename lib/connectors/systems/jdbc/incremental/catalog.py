@@ -72,7 +72,7 @@ _ALL: Final = {
 
 def listed(connection: Connection) -> dict[str, Listed]:
     """The tables of the default schema by their names; no views, and none of the library's own."""
-    statement, wanted = _ALL[connection.dialect.name]
+    statement, wanted = _ALL[connection.dialect.system]
     found = connection.rows(statement.format(wanted=wanted))
     return {name: one for name, one in _grouped(found, "").items() if not OURS.match(name)}
 
@@ -87,10 +87,10 @@ def looked_up(connection: Connection, table: Table) -> Listed | None:
         "sqlite": f"m.name = {one} COLLATE NOCASE",
         "duckdb": f"c.table_name = {one} AND c.schema_name = {schema or 'current_schema()'}",
         "mariadb": f"c.table_name = {one} AND c.table_schema = {schema or 'database()'}",
-    }[connection.dialect.name]
-    if connection.dialect.name == "sqlite":
+    }[connection.dialect.system]
+    if connection.dialect.system == "sqlite":
         del values[1:]
-    statement, _ = _ALL[connection.dialect.name]
+    statement, _ = _ALL[connection.dialect.system]
     if "%" in one:
         statement = statement.replace("%'", "%%'")
     found = _grouped(connection.rows(statement.format(wanted=wanted), values), table.schema)

@@ -61,13 +61,15 @@ class StreamEnumerator(SplitEnumerator[Part]):
         self._nulls: dict[str, tuple[int, float]] = {}
         self._reported: set[tuple[str, str]] = set()
         self._polled = False
-        self._holes = Holes()
+        self._holes = Holes(values["singleWriter"])
         self._late = Late(dialect, self.zone, values["timestampDelay"])
 
     def start(self) -> Position:
         """Everything is read from its beginning. What cannot be read at all is told now."""
         with self._session() as probe:
             self._list(probe, strict=True)
+            if any(table.keys.mode == INCREMENTING for table in (self._tables or {}).values()):
+                self._holes.writers(probe.connection, None)  # the user may lack the privilege
         return {"tables": {}}
 
     def head(self) -> Head:
@@ -139,13 +141,13 @@ class StreamEnumerator(SplitEnumerator[Part]):
             self.close()
 
     def _prepare(self, connection: Connection) -> None:
-        if self.dialect.name == "postgresql":
+        if self.dialect.system == "postgresql":
             connection.execute("SET DateStyle = 'ISO'")
 
     @contextlib.contextmanager
     def _time_boxed(self, connection: Connection) -> Iterator[None]:
         """A discovery that takes too long is an outage: it is tried again."""
-        if self.dialect.name != "postgresql":
+        if self.dialect.system != "postgresql":
             yield
             return
         connection.execute(f"SET statement_timeout = {round(1000 * self.values['request.timeout'])}")

@@ -61,6 +61,7 @@ INCREMENTAL: Final = Options(
     incrementingColumn=Text(None),
     timestampColumns=Names(()),
     timestampDelay=Duration(0.0),
+    singleWriter=Flag(False),
     tables=Tables(None),
     onTypeChange=Choice("fail", among=("fail", "cast")),
     includeSchema=Flag(False),
@@ -91,6 +92,8 @@ def check_incremental(values: Values) -> Iterator[Problem]:
         yield Problem("incrementingColumn", text)
     if values["timestampDelay"] and mode not in (TIMESTAMP, BOTH):
         yield Problem("timestampDelay", "has no use without timestamps; take timestamp, or timestamp+incrementing.")
+    if values["singleWriter"] and mode not in (INCREMENTING, None):
+        yield Problem("singleWriter", f"has no use with incremental={mode}: it says that ids become visible in their order.")
     if is_stream_of_tables(values):
         for other in ("dbtable", "query"):
             if values[other] is not None:

@@ -38,9 +38,9 @@ class Probe:
 
     def now(self) -> datetime.datetime:
         """The database's clock, with a zone."""
-        if self.dialect.name not in _NOW:
+        if self.dialect.system not in _NOW:
             return datetime.datetime.now(UTC)
-        ((now,),) = self.connection.rows(_NOW[self.dialect.name])
+        ((now,),) = self.connection.rows(_NOW[self.dialect.system])
         return now if now.tzinfo else now.replace(tzinfo=UTC)  # type: ignore[no-any-return]
 
     def newest(self, tables: Iterable[Watched], limits: Mapping[str, Any]) -> dict[str, Newest]:
@@ -117,7 +117,7 @@ class Probe:
 
     def text(self, expression: str) -> str:
         """A time as text that is the same time again; as it is, where a database has no times."""
-        kind = _TEXT.get(self.dialect.name)
+        kind = _TEXT.get(self.dialect.system)
         return f"CAST({expression} AS {kind})" if kind else expression
 
     def _of_each(self, tables: Sequence[Watched], ask: Any) -> Iterator[tuple[Watched, tuple[Any, ...]]]:

@@ -122,7 +122,7 @@ class StreamReader(SplitReader[Part]):
         keys = _keys(split, found)
         fitting = self._fitting(found)
         where, order = self._where(split, keys, past), keys.order(self.dialect)
-        marked = [_KEY[self.dialect.name].format(_first(keys, self.dialect)) + " AS connectors_key"] if order else []
+        marked = [_KEY[self.dialect.system].format(_first(keys, self.dialect)) + " AS connectors_key"] if order else []
         statement = select(found.source, [*fitting.expressions, *marked], where, order)
         for batch in self._rows.batches(statement, [*fitting.kinds, *[pa.string()] * len(marked)]):
             if batch.num_rows:
@@ -138,7 +138,7 @@ class StreamReader(SplitReader[Part]):
         rows = between(keys, self.dialect, loaded(split.after), loaded(split.upto), ids)
         if not past or keys.mode == INCREMENTING:
             return rows
-        key = Value(_literal(past) if self.dialect.name == "sqlite" else past, keys.time_type)
+        key = Value(_literal(past) if self.dialect.system == "sqlite" else past, keys.time_type)
         return joined([rows, clause(f"{keys.time(self.dialect)} > ", key)], " AND ")
 
     def _fitting(self, found: Selected) -> Fitting:

@@ -13,7 +13,6 @@ from .keys import between, late_rows
 from .late import Late
 from .positions import BOTH, Interval, State, common, intervals, without
 from .probe import Newest, Probe
-from .transactions import writers
 from .watching import Watched
 
 _END = (1 << 63) - 1
@@ -70,7 +69,7 @@ class _ById:
             return None
         last, later = (self.last, []) if share is None else self._cut(share)
         # in this order: who took an id before is writing now, or its row is there when we look for it
-        writing = writers(self.probe.connection, self.one.oid) if self.probe.dialect.name == "postgresql" else frozenset[str]()
+        writing = self.holes.writers(self.probe.connection, self.one.oid)
         old = without(self._holes(), later)
         new, smallest = self._known_new(last)
         if not old and not new:

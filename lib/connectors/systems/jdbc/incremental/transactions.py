@@ -15,29 +15,10 @@ from typing import Final
 from ..connection import Connection
 from .positions import Interval
 
-_WRITES: Final = "('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')"
-_HERE: Final = "(SELECT oid FROM pg_database WHERE datname = current_database())"
-_WRITERS: Final = f"""
-WITH RECURSIVE family AS (
-    SELECT unnest(%s::oid[]) AS oid UNION SELECT i.inhrelid FROM pg_inherits i JOIN family f ON i.inhparent = f.oid
-), own AS (
-    SELECT d.objid FROM pg_depend d JOIN family f ON d.refobjid = f.oid
-    WHERE d.refclassid = 'pg_class'::regclass AND d.classid = 'pg_class'::regclass AND d.deptype IN ('a', 'i')
-    UNION SELECT s.refobjid FROM pg_attrdef t JOIN family f ON t.adrelid = f.oid
-    JOIN pg_depend s ON s.classid = 'pg_attrdef'::regclass AND s.objid = t.oid AND s.refclassid = 'pg_class'::regclass
-), roots AS (SELECT oid FROM family UNION SELECT objid FROM own)
-SELECT DISTINCT relation::bigint, virtualtransaction FROM pg_locks
-WHERE locktype = 'relation' AND database = {_HERE} AND granted AND mode IN {_WRITES}
-AND pid IS DISTINCT FROM pg_backend_pid() AND relation IN (SELECT oid FROM roots)
-"""
-_ANY_WRITER: Final = f"""
-SELECT DISTINCT virtualtransaction FROM pg_locks
-WHERE locktype = 'relation' AND database = {_HERE} AND granted AND mode IN {_WRITES}
-AND pid IS DISTINCT FROM pg_backend_pid() AND relation >= 16384
-"""
+HERE: Final = "(SELECT oid FROM pg_database WHERE datname = current_database())"
 _RUNNING: Final = f"""
 SELECT l.virtualtransaction FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
-WHERE l.locktype = 'virtualxid' AND l.granted AND l.mode = 'ExclusiveLock' AND a.datid = {_HERE} AND l.pid <> pg_backend_pid()
+WHERE l.locktype = 'virtualxid' AND l.granted AND l.mode = 'ExclusiveLock' AND a.datid = {HERE} AND l.pid <> pg_backend_pid()
 AND a.backend_type IS DISTINCT FROM 'autovacuum worker'
 UNION SELECT '-1/' || transaction::text FROM pg_prepared_xacts WHERE database = current_database()
 """
@@ -46,7 +27,7 @@ SELECT n FROM generate_series(%s::bigint, %s::bigint) AS n WHERE pg_xact_status(
 """
 _UNSEEN: Final = "SELECT pg_snapshot_xip(pg_current_snapshot())::text::bigint"
 PREPARED: Final = "-1/"
-"""How the names of prepared transactions begin; they got a new name when they were prepared."""
+"""How the names of prepared transactions begin: in ``pg_locks`` since the server started again, in :func:`running` always."""
 
 
 @dataclass(frozen=True)
@@ -55,13 +36,6 @@ class Over:
 
     x: int
     open: tuple[Interval, ...]
-
-
-def writers(connection: Connection, oid: int | None) -> frozenset[str]:
-    """The transactions that may hold ids of a table that nobody sees yet; of any table without an ``oid``."""
-    if oid is None:
-        return frozenset(name for (name,) in connection.rows(_ANY_WRITER))
-    return frozenset(name for _, name in connection.rows(_WRITERS, [[oid]]))
 
 
 def running(connection: Connection) -> frozenset[str]:
