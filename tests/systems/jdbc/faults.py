@@ -35,5 +35,5 @@ def staged(sink: JdbcSink, batch: Batch) -> list[Any]:
     return [stage(sink, batch, part.schema, index, iter([part])) for index, part in enumerate(BATCH)]
 
 
-def batch_of(sink: JdbcSink, number: int = 0) -> Batch:
-    return Batch(sink.sink_id(), "11111111-query", number)
+def batch_of(sink: JdbcSink, number: int = 0, run: str = "") -> Batch:
+    return Batch(sink.sink_id(), "11111111-query", number, run=run)

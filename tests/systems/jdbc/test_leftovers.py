@@ -112,6 +112,62 @@ def test_transactions_that_a_dead_run_prepared_are_rolled_back_with_their_batch(
     assert content(preparing) == EXPECTED
 
 
+@pytest.mark.parametrize("kind", [Keyless, Prepare, PrepareOnMariaDb])
+def test_a_run_drops_what_earlier_runs_of_its_batch_have_staged(kind: type[DatabaseContext], tmp_path: Path) -> None:
+    with contextlib.closing(kind(tmp_path / "target")) as database:
+        sink = sink_of(database)
+        first, second = batch_of(sink, run="first"), batch_of(sink, run="second")
+        staged(sink, first)
+        staged(sink, batch_of(sink, 5))
+        own = staged(sink, second)
+        commit = Commit(sink)
+        assert len(database.leftovers() or []) == 6
+        commit.drop_attempts(second)
+        assert len(database.leftovers() or []) == 4
+        commit.finish(second, own)
+        assert content(database) == EXPECTED
+        staged(sink, batch_of(sink, 5, run="third"))
+        commit.drop_attempts(batch_of(sink, 5, run="third"), failed=True)
+        assert database.leftovers() == []
+
+
+def test_a_run_spares_what_the_ledger_has_decided(preparing: Preparing, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = sink_of(preparing)
+    batch = batch_of(sink, run="first")
+    committables = staged(sink, batch)
+    staged(sink, batch)
+    assert in_a_child(lambda: _die_after(0, sink, batch, committables)) == -signal.SIGKILL
+    commit = Commit(sink)
+    commit.drop_attempts(batch_of(sink, run="second"))
+    assert prepared(preparing) == 2
+    assert commit.begin(batch) is Verdict.SKIP
+    assert (content(preparing), prepared(preparing)) == (EXPECTED, 0)
+
+
+def test_starts_that_fail_do_not_use_up_the_prepared_transactions_of_the_server(tmp_path: Path) -> None:
+    """The driver dies after its three tasks, or the last of them fails for good; in the end the cause is mended."""
+    with PostgresServer(max_prepared_transactions="7") as server:
+        sink = JdbcSink.of({"url": server.jdbc, "user": server.user, "dbtable": "t", "createTable": "true",
+                            "commit": "prepared", "retry.maxRetries": "0"})  # fmt: skip
+        parts = (*BATCH, BATCH[0])
+
+        def start(number: int) -> tuple[Commit, Batch, list[Any]]:
+            commit, batch = Commit(sink), batch_of(sink, run=f"run {number}")
+            assert commit.begin(batch) is Verdict.WRITE
+            commit.drop_attempts(batch)
+            return commit, batch, [stage(sink, batch, rows.schema, index, iter([rows])) for index, rows in enumerate(parts)]
+
+        for number in range(6):
+            commit, batch, committables = start(number)
+            if number % 2:
+                commit.abort(batch, [*committables[:2], None])
+        commit, batch, committables = start(6)
+        commit.finish(batch, committables)
+        with contextlib.closing(sink.dialect().connect()) as connection:
+            assert sorted(connection.rows("SELECT id, name, n FROM t")) == sorted([*EXPECTED, *EXPECTED[:2]])
+            assert connection.rows("SELECT gid FROM pg_prepared_xacts") == []
+
+
 def test_they_are_rolled_back_by_a_run_that_commits_in_another_way_too(preparing: Preparing) -> None:
     sink = sink_of(preparing)
     batch = batch_of(sink)

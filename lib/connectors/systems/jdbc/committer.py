@@ -21,7 +21,7 @@ from .dialects import Table
 from .ledger import TableLedger, pending, with_pending
 from .moving import Move
 from .prepared import Prepared
-from .staging import age_of, stage_prefix, staged_columns, unpacked
+from .staging import age_of, drop, is_stage_of, stage_prefix, staged_columns, unpacked
 from .target import Plan, Target
 
 if TYPE_CHECKING:
@@ -78,6 +78,29 @@ class JdbcCommitter(GlobalCommitter):
             with self._connected() as connection:
                 self._remove(connection, committable)
 
+    def drop_attempts(self, batch: Batch, *, failed: bool = False) -> None:
+        """Drops what earlier runs have staged or prepared for ``batch``, and with ``failed`` what this run has.
+
+        None of them is spared, whether it is quite dead or not: the ledger says what is decided, and a run whose stage is
+        gone fails before it commits anything.
+        """
+        if self._dialect.one_writer:
+            return self._folder().drop_attempts(batch, failed=failed, runs=0)
+        with self._connected() as connection:
+            for stage in self._stages(connection, f"{batch.prefix()}_"):
+                if failed or not is_stage_of(stage, batch):
+                    drop(connection, self._target.table.beside(stage))
+            if self._dialect.prepares:
+                prepared = Prepared(connection, batch.sink_id)
+                dropped = prepared.of_batch(batch) if failed else prepared.of_earlier_runs(batch)
+                last = self._ledger.last(connection, batch.query) if dropped else None
+                prepared.roll_back(dropped - set(pending(last) if last else ()))
+
+    def _stages(self, connection: Connection, begin: str = "") -> list[str]:
+        """The sink's staging tables, or those of one batch."""
+        prefix = f"{stage_prefix(self.sink.sink_id())}{begin}"
+        return self._dialect.tables(connection, self._target.table.schema, prefix)
+
     def sweep(self, live: frozenset[str]) -> None:
         """Removes old staging, rolls back transactions that nobody decided, and stops if there is no target."""
         Retry.of(self.sink.values).call(lambda: self._sweep(live))
@@ -88,10 +111,9 @@ class JdbcCommitter(GlobalCommitter):
             self._folder().sweep(retention, live)
         with self._connected() as connection:
             self._target.check(connection)
-            prefix = stage_prefix(self.sink.sink_id())
-            for name in self._dialect.tables(connection, self._target.table.schema, prefix):
-                if age_of(name) > retention and name.split("_")[2] not in live:
-                    connection.execute(f"DROP TABLE IF EXISTS {self._dialect.table(self._target.table.beside(name))}")
+            for stage in self._stages(connection):
+                if age_of(stage) > retention and stage.split("_")[2] not in live:
+                    drop(connection, self._target.table.beside(stage))
             self._recover(connection, live)
 
     def _recover(self, connection: Connection, live: frozenset[str]) -> None:
@@ -209,7 +231,7 @@ class JdbcCommitter(GlobalCommitter):
         if data.get("file"):
             self._folder().remove(data["file"])
         if data.get("stage"):
-            connection.execute(f"DROP TABLE IF EXISTS {self._dialect.table(self._target.table.beside(data['stage']))}")
+            drop(connection, self._target.table.beside(data["stage"]))
         if data.get("prepared"):
             Prepared(connection, self.sink.sink_id()).roll_back([data["prepared"]])
 

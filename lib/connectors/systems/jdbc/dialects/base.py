@@ -208,6 +208,10 @@ class Dialect(ABC):
         body = ", ".join(f"{self.quote(name)} {sql}" for name, sql in columns)
         return f"CREATE {'TEMPORARY ' if temporary else ''}TABLE {self.table(table)} ({body})"
 
+    def drop_stage(self, table: Table) -> str:
+        """Drops a staging table, as far as it exists; does not wait for long where a session uses it."""
+        return f"DROP TABLE IF EXISTS {self.table(table)}"
+
     def cast(self, expression: str, staged: pa.DataType, target: Column) -> str:
         """``expression``, which was staged as ``staged``, as a value for ``target``."""
         return expression

@@ -88,6 +88,9 @@ class MariaDb(SqlAlchemyDialect):
         numbered = (*columns, ("connectors_row", "BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY"))
         return super().create_stage(table, numbered, temporary=temporary)
 
+    def drop_stage(self, table: Table) -> str:
+        return f"{super().drop_stage(table)} WAIT 1"
+
     def conflict(self, keys: Sequence[str], updated: Sequence[str]) -> str:
         names = [self.quote(name) for name in updated] or [self.quote(keys[0])]
         changes = ", ".join(f"{name} = VALUES({name})" for name in names)
