@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from connectors.core import Batch, CommitRefused, Fatal, Misconfigured, Transient
+from connectors.core import Batch, CommitRefused, DataLoss, Fatal, Misconfigured, Transient
 from connectors.core.commit import Commit
 from connectors.core.ledger import Entry, Verdict
 from connectors.core.state import digest
@@ -20,6 +22,7 @@ from connectors.systems.jdbc import JdbcSink
 from connectors.systems.jdbc.ledger import TableLedger
 from connectors.systems.jdbc.prepared import Prepared
 from connectors.systems.jdbc.staging import stage_prefix
+from connectors.systems.jdbc.target import table_of
 from connectors.testing import in_a_child
 from connectors.testing.servers import PostgresServer
 
@@ -225,7 +228,7 @@ def test_a_batch_whose_prepared_transactions_are_gone_is_not_decided(preparing: 
     batch = batch_of(sink)
     committables = staged(sink, batch)
     with contextlib.closing(preparing.connect()) as connection:
-        Prepared(connection, sink.sink_id()).roll_back([committables[0].data["prepared"]])
+        Prepared(connection, table_of(preparing.table), sink.sink_id()).roll_back([committables[0].data["prepared"]])
     with pytest.raises(Fatal, match="1 of 2 prepared transactions of the batch are gone"):
         Commit(sink).finish(batch, committables)
     assert content(preparing) == []
@@ -233,8 +236,68 @@ def test_a_batch_whose_prepared_transactions_are_gone_is_not_decided(preparing: 
     assert prepared(preparing) == 0
 
 
-def test_of_two_runs_with_one_batch_only_one_comes_through(keyless: Keyless) -> None:
-    sink = sink_of(keyless)
+def test_a_decided_transaction_that_somebody_rolls_back_is_an_error_until_its_rows_are_there(preparing: Preparing) -> None:
+    sink = sink_of(preparing)
+    batch = batch_of(sink)
+    committables = staged(sink, batch)
+    assert in_a_child(lambda: _die_after(0, sink, batch, committables)) == -signal.SIGKILL
+    with contextlib.closing(preparing.connect()) as connection:
+        connection.dialect.rollback_prepared(connection, committables[1].data["prepared"])
+    for _ in range(2):
+        with pytest.raises(DataLoss, match="1 of 2 prepared transactions of a batch that is decided were rolled back") as lost:
+            Commit(sink).begin(batch)
+    assert content(preparing) == EXPECTED[:2]
+    preparing.run(f"INSERT INTO {preparing.table} VALUES (3, 'c', 3)")
+    preparing.run(lost.value.way_out.split("say so by ")[1].split(";")[0])
+    assert Commit(sink).begin(batch) is Verdict.SKIP
+    assert Commit(sink).begin(batch) is Verdict.SKIP
+    assert content(preparing) == EXPECTED
+    assert preparing.query(f"SELECT * FROM {preparing.table.split('.')[0]}.connectors_prepared") == []
+
+
+def test_a_driver_does_not_roll_back_what_another_one_is_about_to_commit(preparing: Preparing) -> None:
+    """The first driver stands still between its check and its decision, until the second one waits for it."""
+    sink = sink_of(preparing)
+    first, second = batch_of(sink, run="first"), batch_of(sink, run="second")
+    slow, committables = Commit(sink), staged(sink, first)
+    assert slow.begin(first) is Verdict.WRITE
+    checked, decided = threading.Event(), threading.Event()
+    record = slow.committer._transaction  # type: ignore[union-attr]
+
+    def stand_still(*what: Any) -> None:
+        checked.set()
+        assert decided.wait(60)
+        record(*what)
+
+    slow.committer._transaction = stand_still  # type: ignore[union-attr]
+
+    def replay() -> None:
+        commit = Commit(sink)
+        assert commit.begin(second) is Verdict.WRITE
+        commit.drop_attempts(second)
+        commit.finish(second, staged(sink, second), rows=3)
+
+    with ThreadPoolExecutor(2) as threads:
+        ends = [threads.submit(slow.finish, first, committables, 3)]
+        assert checked.wait(60)
+        ends.append(threads.submit(replay))
+        while not ends[1].done() and not waits_for_lock(preparing):
+            pass
+        decided.set()
+        for end in ends:
+            end.result(60)
+    assert (content(preparing), prepared(preparing)) == (EXPECTED, 0)
+
+
+def waits_for_lock(database: DatabaseContext) -> bool:
+    """True while a session waits for another one's lock."""
+    on_mariadb = "SELECT 1 FROM information_schema.processlist WHERE state = 'User lock'"
+    on_postgresql = "SELECT 1 FROM pg_locks WHERE NOT granted"
+    return bool(database.query(on_mariadb if isinstance(database, PrepareOnMariaDb) else on_postgresql))
+
+
+def test_of_two_runs_with_one_batch_only_one_comes_through(database: PostgresContext) -> None:
+    sink = sink_of(database)
     batch = batch_of(sink)
     first, second = staged(sink, batch), staged(sink, batch)
     slow = Commit(sink)
@@ -242,7 +305,7 @@ def test_of_two_runs_with_one_batch_only_one_comes_through(keyless: Keyless) -> 
     Commit(sink).finish(batch, first)
     with pytest.raises(CommitRefused, match="another run"):
         slow.committer.commit(Entry(batch.query, 0, 3), second)  # type: ignore[union-attr]
-    assert content(keyless) == EXPECTED
+    assert content(database) == EXPECTED
 
 
 def test_the_staging_of_dead_runs_is_swept_when_it_is_old(keyless: Keyless) -> None:

@@ -18,7 +18,7 @@ from ...core.sink import Batch, Committable, GlobalCommitter
 from .by_task import Slots
 from .connection import Connection
 from .dialects import Table
-from .ledger import TableLedger, pending, with_pending
+from .ledger import TableLedger, committed_meanwhile, pending, with_pending
 from .moving import Move
 from .prepared import Prepared
 from .staging import age_of, drop, is_stage_of, stage_prefix, staged_columns, unpacked
@@ -46,7 +46,7 @@ class JdbcCommitter(GlobalCommitter):
     def last(self, query: str) -> Entry | None:
         with self._connected() as connection:
             entry = self._ledger.last(connection, query)
-            return self._carried_through(connection, entry) if entry and pending(entry) else entry
+            return self._finished(connection, query) if entry and pending(entry) else entry
 
     def queries(self) -> frozenset[str]:
         with self._connected() as connection:
@@ -60,23 +60,22 @@ class JdbcCommitter(GlobalCommitter):
         with self._connected() as connection:
             self._ledger.make(connection)
             plan = self._plan(connection, staged)
-            names = Prepared(connection, batch.sink_id)
-            names.check(batch, prepared)
             self._check_tasks(connection, batch, committables)
             move = self._move(connection, plan, staged) if plan and staged else None
-            self._transaction(connection, with_pending(entry, prepared), move)
-            names.commit(prepared)
             if prepared:
-                self._ledger.amend(connection, with_pending(entry, []))
+                self._commit_prepared(connection, batch, with_pending(entry, prepared), move)
+            else:
+                self._roll_back_attempts(connection, batch)
+                self._transaction(connection, with_pending(entry, []), move)
             self._clean(connection, entry, committables)
 
     def discard(self, committable: Committable) -> None:
-        data = committable.data
-        if data.get("file"):
-            self._folder().remove(data["file"])
-        elif data.get("stage") or data.get("prepared"):
-            with self._connected() as connection:
-                self._remove(connection, committable)
+        name = committable.data.get("prepared")
+        if name:
+            with self._connected() as connection, self._prepared(connection).lock():
+                if name not in self._decided(connection):
+                    self._prepared(connection).roll_back([name])
+        self._remove(committable)
 
     def drop_attempts(self, batch: Batch, *, failed: bool = False) -> None:
         """Drops what earlier runs have staged or prepared for ``batch``, and with ``failed`` what this run has.
@@ -90,11 +89,7 @@ class JdbcCommitter(GlobalCommitter):
             for stage in self._stages(connection, f"{batch.prefix()}_"):
                 if failed or not is_stage_of(stage, batch):
                     drop(connection, self._target.table.beside(stage))
-            if self._dialect.prepares:
-                prepared = Prepared(connection, batch.sink_id)
-                dropped = prepared.of_batch(batch) if failed else prepared.of_earlier_runs(batch)
-                last = self._ledger.last(connection, batch.query) if dropped else None
-                prepared.roll_back(dropped - set(pending(last) if last else ()))
+            self._roll_back_attempts(connection, batch, spare_own=not failed)
 
     def _stages(self, connection: Connection, begin: str = "") -> list[str]:
         """The sink's staging tables, or those of one batch."""
@@ -120,18 +115,60 @@ class JdbcCommitter(GlobalCommitter):
         """Commits what an earlier run has decided; rolls back what no run has, and none is about to."""
         if not self._dialect.prepares:
             return
-        decided: set[str] = set()
         for entry in self._ledger.entries(connection):
-            decided |= set(pending(entry))
             if pending(entry):
-                self._carried_through(connection, entry)
-        Prepared(connection, self.sink.sink_id()).roll_back_dead(live, decided)
+                self._finished(connection, entry.query)
+        prepared = self._prepared(connection)
+        if prepared.abandoned(live):
+            with prepared.lock():
+                prepared.roll_back(prepared.abandoned(live) - self._decided(connection))
 
-    def _carried_through(self, connection: Connection, entry: Entry) -> Entry:
-        Prepared(connection, self.sink.sink_id()).commit(pending(entry))
-        done = with_pending(entry, [])
-        self._ledger.amend(connection, done)
-        return done
+    def _commit_prepared(self, connection: Connection, batch: Batch, entry: Entry, move: Move | None) -> None:
+        """Decides and commits under one lock: between the two no other driver rolls back what this one has decided."""
+        prepared = self._prepared(connection)
+        with prepared.lock():
+            last = self._ledger.last(connection, entry.query)
+            if last is not None and last.batch >= entry.batch:
+                raise committed_meanwhile(entry)
+            prepared.check(batch, pending(entry))
+            self._transaction(connection, entry, move)
+            self._carry_through(connection, entry)
+
+    def _finished(self, connection: Connection, query: str) -> Entry | None:
+        """The newest batch of ``query``, with all of its prepared transactions committed."""
+        with self._prepared(connection).lock():
+            entry = self._ledger.last(connection, query)  # anew: its own driver may have finished it
+            return self._carry_through(connection, entry) if entry and pending(entry) else entry
+
+    def _carry_through(self, connection: Connection, entry: Entry) -> Entry:
+        """Commits the prepared transactions of ``entry``, which is decided; the caller has the lock."""
+        prepared, names = self._prepared(connection), pending(entry)
+        prepared.commit(names)
+        finished = with_pending(entry, [])
+        with connection.transaction():
+            self._ledger.amend(connection, finished)
+            prepared.markers.remove(connection, names)
+        return finished
+
+    def _roll_back_attempts(self, connection: Connection, batch: Batch, *, spare_own: bool = False) -> None:
+        """Rolls back what attempts at ``batch`` have prepared and no ledger row names, except those of its own run.
+
+        Whichever way this run commits: the rows that they have locked are about to be written.
+        """
+        if not self._dialect.prepares:
+            return
+        prepared = self._prepared(connection)
+        existing = prepared.of_earlier_runs if spare_own else prepared.of_batch
+        if existing(batch):
+            with prepared.lock():
+                prepared.roll_back(existing(batch) - self._decided(connection))
+
+    def _decided(self, connection: Connection) -> set[str]:
+        """The prepared transactions that are to be committed."""
+        return {name for entry in self._ledger.entries(connection) for name in pending(entry)}
+
+    def _prepared(self, connection: Connection) -> Prepared:
+        return Prepared(connection, self._target.table, self.sink.sink_id())
 
     def _refuse_unrepeatable(self, entry: Entry) -> None:
         once = not is_stream(entry.query) and entry.query.startswith("once-")
@@ -221,19 +258,19 @@ class JdbcCommitter(GlobalCommitter):
     def _clean(self, connection: Connection, entry: Entry, committables: Sequence[Committable]) -> None:
         """The batch is committed; what is left over now is swept one day, should this fail."""
         with contextlib.suppress(Transient, Fatal):
-            for one in committables:
-                self._remove(connection, one)
+            for committable in committables:
+                self._remove(committable, connection)
             if entry.query.startswith("once-"):
                 self._ledger.forget(connection, entry.query)
 
-    def _remove(self, connection: Connection, committable: Committable) -> None:
+    def _remove(self, committable: Committable, connection: Connection | None = None) -> None:
+        """Removes a staged file or table."""
         data = committable.data
         if data.get("file"):
             self._folder().remove(data["file"])
         if data.get("stage"):
-            drop(connection, self._target.table.beside(data["stage"]))
-        if data.get("prepared"):
-            Prepared(connection, self.sink.sink_id()).roll_back([data["prepared"]])
+            with contextlib.nullcontext(connection) if connection else self._connected() as session:
+                drop(session, self._target.table.beside(data["stage"]))
 
     def _folder(self) -> SinkFolder:
         return self.sink.folder()

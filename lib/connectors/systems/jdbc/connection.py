@@ -6,16 +6,21 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...core.errors import Poison
+from ...core.errors import Poison, Transient
 
 if TYPE_CHECKING:
     from .dialects import Dialect
 
 
+class LockTimeout(Transient):
+    """Another session has kept a lock for longer than ``request.timeout``."""
+
+
 class Connection:
     """A driver's connection in autocommit mode; :meth:`transaction` is explicit.
 
-    What goes wrong is raised as :class:`~connectors.core.errors.Transient` (an outage, a lost connection, a deadlock),
+    What goes wrong is raised as :class:`~connectors.core.errors.Transient` (an outage, a lost connection, a deadlock, and as
+    :class:`LockTimeout` a lock that another session keeps),
     :class:`~connectors.core.errors.Poison` (a row that the database refuses) or :class:`~connectors.core.errors.Fatal`.
     """
 

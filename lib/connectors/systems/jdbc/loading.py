@@ -16,7 +16,7 @@ from ...core.sink import Batch, Committable, SinkWriter
 from .column_types import fitted, flat, flat_schema
 from .dialects import Dialect
 from .loaders import Chunks, Loader, loader_for
-from .prepared import Prepared, prepared_name
+from .prepared import Markers, Prepared, prepared_name
 from .target import Plan, Target
 
 
@@ -41,6 +41,7 @@ def plan_for(values: Values, dialect: Dialect, schema: pa.Schema, batch: Batch, 
         # a row of a dead attempt would keep the same key from being written until that attempt is rolled back
         if not asked and dialect.unique_keys(connection, plan.table):
             return None
+        Markers(dialect, plan.table).make(connection)
     unfit = list(unfit_columns(dialect, plan))
     if unfit and asked:
         raise Misconfigured("connectors.jdbc", unfit)
@@ -109,6 +110,7 @@ class PreparedWriter(SinkWriter):
         self._load()
         if self._loader is None:
             return Committable(0)
+        Markers(self.dialect, self.plan.table).add(self._loader.connection, self.name)
         self._loader.prepare(self.dialect.prepare(self.name))
         return Committable(self.rows, {"prepared": self.name})
 
@@ -116,7 +118,7 @@ class PreparedWriter(SinkWriter):
         if self._loader is not None:
             self._loader.close()
             with contextlib.suppress(Exception), contextlib.closing(self.dialect.connect()) as connection:
-                Prepared(connection, self.batch.sink_id).roll_back([self.name])
+                Prepared(connection, self.plan.table, self.batch.sink_id).roll_back([self.name])
 
     def close(self) -> None:
         if self._loader is not None:

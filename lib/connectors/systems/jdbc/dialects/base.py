@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from ....core.errors import ConnectorError, Fatal, Misconfigured, Poison, Problem, Transient
 from ..column_types import as_python, family
-from ..connection import Connection
+from ..connection import Connection, LockTimeout
 from ..url import Address
 
 
@@ -117,6 +117,9 @@ class Dialect(ABC):
 
     def transient(self, error: Exception) -> Transient:
         return Transient(f"{self.address}: {self.said(error)}", connector="connectors.jdbc")
+
+    def lock_timeout(self, error: Exception) -> LockTimeout:
+        return LockTimeout(f"{self.address}: {self.said(error)}", connector="connectors.jdbc")
 
     def poison(self, error: Exception) -> Poison:
         return Poison(self.said(error))
@@ -283,3 +286,15 @@ class Dialect(ABC):
 
     def rollback_prepared(self, connection: Connection, name: str) -> None:
         connection.execute(f"ROLLBACK PREPARED '{name}'")
+
+    # locks
+
+    def lock(self, connection: Connection, name: str) -> None:
+        """Takes the lock ``name`` for the session; needed where :attr:`prepares`.
+
+        Raises :class:`LockTimeout` if another session has it for longer than ``timeout``.
+        """
+        raise NotImplementedError(f"{self.name} prepares no transactions")
+
+    def unlock(self, connection: Connection, name: str) -> None:  # noqa: B027
+        """Lets others have the lock ``name``."""

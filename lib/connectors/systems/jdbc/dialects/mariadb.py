@@ -18,8 +18,9 @@ from .base import Column, Table
 from .catalog import SqlAlchemyDialect
 
 _OUTAGES = {
-    1040, 1053, 1158, 1159, 1160, 1161, 1203, 1205, 1213, 1290, 1402, 1613, 1614, 1927, 2002, 2003, 2006, 2013, 2014, 2055,
+    1040, 1053, 1158, 1159, 1160, 1161, 1203, 1213, 1290, 1402, 1613, 1614, 1927, 2002, 2003, 2006, 2013, 2014, 2055,
 }  # fmt: skip
+_LOCK_TIMEOUT = 1205
 _TEXT = "LONGTEXT CHARACTER SET utf8mb4"
 _UNKNOWN = "XAER_NOTA"
 _ATTACHED_SECONDS = 1.0
@@ -63,6 +64,8 @@ class MariaDb(SqlAlchemyDialect):
         code = error.args[0] if error.args else 0
         if code in _BAD_ROWS:
             return self.poison(error)
+        if code == _LOCK_TIMEOUT:
+            return self.lock_timeout(error)
         if code in _OUTAGES or code in (0, ""):
             return self.transient(error)
         return self.fatal(error)
@@ -169,6 +172,18 @@ class MariaDb(SqlAlchemyDialect):
             if time.monotonic() > until:
                 return False
             time.sleep(0.02)
+
+    def lock(self, connection: Connection, name: str) -> None:
+        ((locked,),) = connection.rows("SELECT GET_LOCK(%s, %s)", [self._lock(name), max(1, round(self.timeout))])
+        if locked != 1:
+            raise self.lock_timeout(RuntimeError("another session has the lock of the sink"))
+
+    def unlock(self, connection: Connection, name: str) -> None:
+        connection.rows("SELECT RELEASE_LOCK(%s)", [self._lock(name)])
+
+    def _lock(self, name: str) -> str:
+        """The server has one list of locks for all databases."""
+        return f"{name}-{self._form()}"
 
     def _xid(self, name: str) -> str:
         """``name`` in the two parts that XA has for it, each at most 64 bytes long, and the number of the database."""

@@ -9,13 +9,14 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from ....core.errors import ConnectorError, Fatal, Misconfigured, Problem
+from ....core.state import digest
 from ..column_types import family
 from ..connection import Connection
 from .base import Column, Table
 from .catalog import SqlAlchemyDialect
 
-_OUTAGES = ("08", "53", "57P", "40", "55P03", "55006", "XX000", "58")
-"""Lost connections, no resources, shutdown, deadlock and serialization, locks, and trouble of the server itself."""
+_OUTAGES = ("08", "53", "57P", "40", "55006", "XX000", "58")
+"""Lost connections, no resources, shutdown, deadlock and serialization, a database in use, and trouble of the server itself."""
 _BAD_ROWS = ("22", "23", "44", "P0001")
 """Data, constraints, views with a check, and what a trigger raises."""
 _LOST = ("terminating connection", "server closed the connection", "no connection", "conflict with recovery", "restarting")
@@ -84,6 +85,8 @@ class PostgreSql(SqlAlchemyDialect):
             return repeated_keys()
         if state.startswith(_BAD_ROWS):
             return self.poison(error)
+        if state == "55P03":
+            return self.lock_timeout(error)
         if not state or state.startswith(_OUTAGES):
             return self.transient(error)
         return self.fatal(error)
@@ -174,6 +177,17 @@ class PostgreSql(SqlAlchemyDialect):
             "WHERE database = current_database() AND starts_with(gid, %s)"
         )
         return dict(connection.rows(sql, [prefix]))
+
+    def lock(self, connection: Connection, name: str) -> None:
+        connection.rows("SELECT pg_advisory_lock(%s)", [_lock_number(name)])
+
+    def unlock(self, connection: Connection, name: str) -> None:
+        connection.rows("SELECT pg_advisory_unlock(%s)", [_lock_number(name)])
+
+
+def _lock_number(name: str) -> int:
+    """The number of an advisory lock, at most 60 bits long."""
+    return int(digest(name, length=15), 16)
 
 
 def read_type(sql: str) -> pa.DataType | None:
