@@ -16,11 +16,11 @@ from ...core.rejects import Rejects
 from ...core.retry import Retry
 from ...core.sink import Batch, Committable, GlobalCommitter
 from .by_task import Slots
-from .connection import Connection
+from .connection import Connection, naming_holders
 from .dialects import Table
 from .ledger import TableLedger, committed_meanwhile, pending, with_pending
 from .moving import Move
-from .prepared import Prepared
+from .prepared import Prepared, lock_name
 from .staging import age_of, drop, is_stage_of, stage_prefix, staged_columns, unpacked
 from .target import Plan, Target
 
@@ -277,8 +277,6 @@ class JdbcCommitter(GlobalCommitter):
 
     @contextlib.contextmanager
     def _connected(self) -> Iterator[Connection]:
-        connection = self._dialect.connect()
-        try:
+        locked = naming_holders(self._dialect, lock_name(self.sink.sink_id()), [self._ledger.table, self._target.table])
+        with locked, contextlib.closing(self._dialect.connect()) as connection:
             yield connection
-        finally:
-            connection.close()

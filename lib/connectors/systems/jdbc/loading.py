@@ -110,6 +110,7 @@ class PreparedWriter(SinkWriter):
         self._load()
         if self._loader is None:
             return Committable(0)
+        self._loader.limit_idle()
         Markers(self.dialect, self.plan.table).add(self._loader.connection, self.name)
         self._loader.prepare(self.dialect.prepare(self.name))
         return Committable(self.rows, {"prepared": self.name})

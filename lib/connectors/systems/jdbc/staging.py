@@ -92,6 +92,7 @@ class TableWriter(SinkWriter):
         self._load()
         if self._loader is None:
             return Committable(0, {"schema": packed(self.schema)})
+        self._loader.limit_idle()
         self._loader.commit()
         return Committable(self.rows, {"stage": self.stage.name, "schema": packed(self.schema)})
 

@@ -8,14 +8,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 
 from ....core.errors import ConnectorError, Fatal, Misconfigured, Poison, Problem, Transient
 from ..column_types import as_python, family
-from ..connection import Connection, LockTimeout
+from ..connection import Connection, LockTimeout, Session
 from ..url import Address
+
+LEAST_IDLE_SECONDS: Final = 10.0
+"""A shorter ``request.timeout`` does not make idle sessions end any sooner."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,11 @@ class Dialect(ABC):
         self.address = address
         self.timeout = timeout
 
+    @property
+    def idle_seconds(self) -> float:
+        """When the server ends a session that holds locks and whose client is silent: its network is gone, say."""
+        return max(self.timeout, LEAST_IDLE_SECONDS)
+
     # connections
 
     def connect(self) -> Connection:
@@ -101,6 +109,10 @@ class Dialect(ABC):
     def refused(self, error: Exception) -> ConnectorError:
         """``error`` of connecting."""
         return self.transient(error)
+
+    def limit_transaction(self) -> tuple[str, ...]:
+        """Statements by which the server ends the session if the transaction is idle for :attr:`idle_seconds`."""
+        return ()
 
     def cursor(self, raw: Any) -> contextlib.AbstractContextManager[Any]:
         return contextlib.closing(raw.cursor())
@@ -292,9 +304,18 @@ class Dialect(ABC):
     def lock(self, connection: Connection, name: str) -> None:
         """Takes the lock ``name`` for the session; needed where :attr:`prepares`.
 
+        From then on the server ends the session whenever it is idle for :attr:`idle_seconds`.
         Raises :class:`LockTimeout` if another session has it for longer than ``timeout``.
         """
         raise NotImplementedError(f"{self.name} prepares no transactions")
 
     def unlock(self, connection: Connection, name: str) -> None:  # noqa: B027
         """Lets others have the lock ``name``."""
+
+    def lock_holders(self, connection: Connection, lock: str, tables: Sequence[Table]) -> list[Session]:
+        """A few sessions that hold ``lock``, or locks in ``tables``, the oldest first."""
+        return []
+
+    def end_session(self, number: int) -> str:
+        """A statement by which a person ends a session."""
+        return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 import time
@@ -13,7 +14,7 @@ import pyarrow as pa
 
 from ....core.errors import ConnectorError, Fatal, Misconfigured, Problem
 from ..column_types import family
-from ..connection import Connection
+from ..connection import Connection, Session
 from .base import Column, Table
 from .catalog import SqlAlchemyDialect
 
@@ -29,8 +30,17 @@ _CONFIGURATION = {1044, 1045, 1049, 1698}
 _BAD_ROWS = {1048, 1062, 1136, 1264, 1265, 1292, 1364, 1366, 1406, 1451, 1452, 1644, 3819, 4025}
 
 
+_HOLDERS = (
+    "SELECT id, user, host, IF(command = 'Sleep', 'idle', lower(command)), CAST(now() - INTERVAL time SECOND AS CHAR) "
+    "FROM information_schema.processlist WHERE id <> connection_id() AND {} ORDER BY time DESC LIMIT 3"
+)
+
+
 class MariaDb(SqlAlchemyDialect):
-    """MariaDB 10.6 and later. Transactions are prepared by XA, and the server lists them for all databases together."""
+    """MariaDB 10.6 and later. Transactions are prepared by XA, and the server lists them for all databases together.
+
+    When it notices that a client's machine is lost is a setting of the whole server (``tcp_keepalive_time``).
+    """
 
     name = "mariadb"
     driver = "mariadb+pymysql"
@@ -56,6 +66,10 @@ class MariaDb(SqlAlchemyDialect):
             locks = f"innodb_lock_wait_timeout = {wait}, lock_wait_timeout = {wait}"
             cursor.execute(f"SET time_zone = '+00:00', sql_mode = '{strict}', {locks}")
         return raw
+
+    def limit_transaction(self) -> tuple[str, ...]:
+        """One that is prepared is idle as well: it can be committed only when its session is over."""
+        return (f"SET idle_transaction_timeout = {round(self.idle_seconds)}",)
 
     def errors(self) -> tuple[type[Exception], ...]:
         return (self.module("pymysql").err.Error,)
@@ -174,12 +188,24 @@ class MariaDb(SqlAlchemyDialect):
             time.sleep(0.02)
 
     def lock(self, connection: Connection, name: str) -> None:
+        connection.execute(f"SET wait_timeout = {round(self.idle_seconds)}")
         ((locked,),) = connection.rows("SELECT GET_LOCK(%s, %s)", [self._lock(name), max(1, round(self.timeout))])
         if locked != 1:
             raise self.lock_timeout(RuntimeError("another session has the lock of the sink"))
 
     def unlock(self, connection: Connection, name: str) -> None:
         connection.rows("SELECT RELEASE_LOCK(%s)", [self._lock(name)])
+
+    def lock_holders(self, connection: Connection, lock: str, tables: Sequence[Table]) -> list[Session]:
+        """Of locks of rows, only whose they are can be asked, and not in which table."""
+        rows = connection.rows(_HOLDERS.format("id = IS_USED_LOCK(%s)"), [self._lock(lock)])
+        with contextlib.suppress(ConnectorError):  # without the privilege PROCESS
+            in_transaction = "SELECT trx_mysql_thread_id FROM information_schema.innodb_trx WHERE trx_rows_locked > 0"
+            rows += connection.rows(_HOLDERS.format(f"id IN ({in_transaction})"))
+        return [Session(*row) for row in dict.fromkeys(rows)][:3]
+
+    def end_session(self, number: int) -> str:
+        return f"KILL {number}"
 
     def _lock(self, name: str) -> str:
         """The server has one list of locks for all databases."""

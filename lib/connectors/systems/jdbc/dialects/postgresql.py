@@ -11,7 +11,7 @@ import pyarrow as pa
 from ....core.errors import ConnectorError, Fatal, Misconfigured, Problem
 from ....core.state import digest
 from ..column_types import family
-from ..connection import Connection
+from ..connection import Connection, Session
 from .base import Column, Table
 from .catalog import SqlAlchemyDialect
 
@@ -29,6 +29,18 @@ _READ = {
 }  # fmt: skip
 _ANY_NUMERIC = pa.decimal128(38, 18)
 """As Spark reads a numeric without a precision, or with one that it has no type for."""
+
+
+_HOLDERS = """
+SELECT pid, coalesce(usename::text, ''), coalesce(client_addr::text, 'a local client'), coalesce(state, ''), state_change::text
+FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = current_database() AND pid IN (
+    SELECT pid FROM pg_locks WHERE granted AND (
+        locktype = 'advisory' AND objsubid = 1 AND (classid::bigint << 32) + objid::bigint = %s
+        OR locktype = 'relation' AND mode <> 'AccessShareLock'
+            AND relation IN (SELECT to_regclass(name)::oid FROM unnest(%s::text[]) AS name)
+    )
+) ORDER BY xact_start LIMIT 3
+"""
 
 
 class PostgreSql(SqlAlchemyDialect):
@@ -49,7 +61,8 @@ class PostgreSql(SqlAlchemyDialect):
 
     def parameters(self) -> dict[str, str]:
         seconds = max(1, round(self.timeout))
-        return {"connect_timeout": str(seconds), "tcp_user_timeout": str(seconds * 1000), **self.address.more}
+        found = {"connect_timeout": seconds, "tcp_user_timeout": seconds * 1000, **_keepalives(seconds, "keepalives")}
+        return {**{name: str(value) for name, value in found.items()}, **self.address.more}
 
     def open(self) -> Any:
         where, psycopg = self.address, self.module("psycopg")
@@ -62,8 +75,13 @@ class PostgreSql(SqlAlchemyDialect):
         return raw
 
     def settings(self) -> tuple[str, ...]:
-        """What every session begins with."""
-        return (f"SET lock_timeout = {round(self.timeout * 1000)}", "SET TimeZone = 'UTC'")
+        """What every session begins with. The server notices soon when a client's machine or network is lost."""
+        lost = _keepalives(max(1, round(self.timeout)), "tcp_keepalives")
+        keepalives = (f"SET {name} = {value}" for name, value in lost.items())
+        return (f"SET lock_timeout = {round(self.timeout * 1000)}", "SET TimeZone = 'UTC'", *keepalives)
+
+    def limit_transaction(self) -> tuple[str, ...]:
+        return (f"SET LOCAL idle_in_transaction_session_timeout = {round(self.idle_seconds * 1000)}",)
 
     def reading_settings(self) -> tuple[str, ...]:
         """What a session that reads begins with, so that the same statement gives the same rows in the same order."""
@@ -179,10 +197,24 @@ class PostgreSql(SqlAlchemyDialect):
         return dict(connection.rows(sql, [prefix]))
 
     def lock(self, connection: Connection, name: str) -> None:
+        connection.execute(f"SET idle_session_timeout = {round(self.idle_seconds * 1000)}")
         connection.rows("SELECT pg_advisory_lock(%s)", [_lock_number(name)])
 
     def unlock(self, connection: Connection, name: str) -> None:
         connection.rows("SELECT pg_advisory_unlock(%s)", [_lock_number(name)])
+
+    def lock_holders(self, connection: Connection, lock: str, tables: Sequence[Table]) -> list[Session]:
+        names = [self.table(table) for table in tables]
+        rows = connection.rows(_HOLDERS, [_lock_number(lock), names])
+        return [Session(*row) for row in rows]
+
+    def end_session(self, number: int) -> str:
+        return f"SELECT pg_terminate_backend({number})"
+
+
+def _keepalives(seconds: int, prefix: str) -> dict[str, int]:
+    """A silent peer is asked after ``seconds``, and is taken for lost when as many more have passed."""
+    return {f"{prefix}_idle": seconds, f"{prefix}_interval": max(1, seconds // 3), f"{prefix}_count": 3}
 
 
 def _lock_number(name: str) -> int:
