@@ -326,19 +326,19 @@ def test_prepared_says_what_the_server_lacks(tmp_path: Path) -> None:
         sink = JdbcSink.of({**address, "commit": "prepared"})
         with pytest.raises(Misconfigured, match="max_prepared_transactions"):
             staged(sink, batch_of(sink))
-        auto = JdbcSink.of(address)
-        assert "stage" in staged(auto, batch_of(auto))[0].data
 
 
-def test_auto_prepares_where_nothing_speaks_against_it(on_postgresql: Prepare) -> None:
-    auto = sink_of(on_postgresql, commit="auto")
-    committables = staged(auto, batch_of(auto))
-    assert [sorted(one.data) for one in committables] == [["prepared"]] * 2
-    Commit(auto).abort(batch_of(auto), committables)
-    searching = sink_of(on_postgresql, commit="auto", errors="skip")
-    assert "stage" in staged(searching, batch_of(searching))[0].data
-    on_postgresql.run(f"ALTER TABLE {on_postgresql.table} ADD UNIQUE (id)")
-    assert "stage" in staged(auto, batch_of(auto))[0].data
+def test_by_default_a_batch_is_seen_as_a_whole_also_where_the_server_can_prepare(on_postgresql: Prepare) -> None:
+    """Each look of a reader finds all rows of the batch or none; ``prepared`` would show those of one task first."""
+    for mode in ("auto", None):
+        options = {name: value for name, value in on_postgresql.options().items() if name != "commit"}
+        sink = JdbcSink.of({**options, **({"commit": mode} if mode else {}), "sinkId": f"mode {mode}"})
+        committables = staged(sink, batch_of(sink))
+        assert all("stage" in committable.data for committable in committables)
+        assert on_postgresql.prepared() == []
+        Commit(sink).finish(batch_of(sink), committables)
+    writers = f"SELECT count(DISTINCT xmin::text), count(*) FROM {on_postgresql.table}"
+    assert on_postgresql.query(writers) == [(2, 6)], "one transaction for each batch"
 
 
 def test_a_task_that_fails_leaves_nothing(database: PostgresContext, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,8 +64,6 @@ class Dialect(ABC):
     savepoints: ClassVar[bool] = True
     prepares: ClassVar[bool] = False
     """True if a transaction can be prepared here and committed by another connection."""
-    auto_prepares: ClassVar[bool] = False
-    """True if that is what ``commit=auto`` takes."""
     prepared_needs: ClassVar[str] = ""
     """What the server lacks where :meth:`most_prepared` is 0."""
     loads_exactly: ClassVar[bool] = False

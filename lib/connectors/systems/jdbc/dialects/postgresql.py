@@ -49,7 +49,7 @@ class PostgreSql(SqlAlchemyDialect):
     name = "postgresql"
     driver = "postgresql+psycopg"
     packages = {"psycopg": "psycopg[binary]>=3.2", "adbc_driver_postgresql": "adbc-driver-postgresql>=1.3"}  # noqa: RUF012
-    prepares = auto_prepares = loads_exactly = True
+    prepares = loads_exactly = True
     prepared_needs = "max_prepared_transactions above 0 in the server's settings"
     at_begin = ("SET CONSTRAINTS ALL IMMEDIATE",)  # a row that breaks a deferred one must not be found at COMMIT only
     tells_repeated_keys = True
