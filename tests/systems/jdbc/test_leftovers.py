@@ -26,9 +26,14 @@ from connectors.systems.jdbc.target import table_of
 from connectors.testing import in_a_child
 from connectors.testing.servers import PostgresServer
 
-from .contexts import DatabaseContext, PostgresContext, Preparing, table_in
-from .faults import BATCH, EXPECTED, Keyless, Prepare, PrepareOnMariaDb, batch_of, sink_of, staged
+from .contexts import DatabaseContext, PostgresContext, Preparing, SqliteContext, table_in
+from .faults import BATCH, EXPECTED, Keyless, KeylessOnMariaDb, Prepare, PrepareOnMariaDb, batch_of, sink_of, staged
 from .test_operations import content
+
+
+class KeylessInAFile(SqliteContext):
+    body = Keyless.body
+
 
 database = table_in(batch=Keyless, prepared=Prepare)
 preparing = table_in(postgresql=Prepare, mariadb=PrepareOnMariaDb)
@@ -132,6 +137,20 @@ def test_a_run_drops_what_earlier_runs_of_its_batch_have_staged(kind: type[Datab
         staged(sink, batch_of(sink, 5, run="third"))
         commit.drop_attempts(batch_of(sink, 5, run="third"), failed=True)
         assert database.leftovers() == []
+
+
+@pytest.mark.parametrize("kind", [Keyless, KeylessOnMariaDb, KeylessInAFile, Prepare, PrepareOnMariaDb])
+def test_a_run_whose_stage_another_one_has_dropped_writes_nothing(kind: type[DatabaseContext], tmp_path: Path) -> None:
+    with contextlib.closing(kind(tmp_path / "target")) as database:
+        sink = sink_of(database)
+        slow, fast = batch_of(sink, run="slow"), batch_of(sink, run="fast")
+        committables = staged(sink, slow)
+        Commit(sink).drop_attempts(fast)
+        with pytest.raises(Fatal, match=r"(?s)another run of the query|one run of the query write at a time"):
+            Commit(sink).finish(slow, committables)
+        assert content(database) == []
+        Commit(sink).finish(fast, staged(sink, fast))
+        assert content(database) == EXPECTED
 
 
 def test_a_run_spares_what_the_ledger_has_decided(preparing: Preparing, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,6 @@ from .ledger import TableLedger
 from .loaders import Chunks, Loader, loader_for
 from .loading import loadable, unfit_columns
 from .moving import Move
-from .prepared import lock_name
 from .staging import staged_columns
 from .target import Plan
 
@@ -139,7 +138,7 @@ class TaskWriter(SinkWriter):
 
     def _begin(self, loader: Loader) -> None:
         loader.begin()
-        with naming_holders(self.dialect, lock_name(self.batch.sink_id), [self.slots.ledger.table]):
+        with naming_holders(self.dialect, [self.slots.ledger.table]):
             self._there = not self.slots.claim(loader.connection, self.batch, self.slot)
         if self._there:
             loader.connection.rollback()

@@ -61,11 +61,11 @@ class JdbcCommitter(GlobalCommitter):
             self._ledger.make(connection)
             plan = self._plan(connection, staged)
             self._check_tasks(connection, batch, committables)
-            move = self._move(connection, plan, staged) if plan and staged else None
             if prepared:
-                self._commit_prepared(connection, batch, with_pending(entry, prepared), move)
+                self._commit_prepared(connection, batch, with_pending(entry, prepared))
             else:
                 self._roll_back_attempts(connection, batch)
+                move = self._move(connection, plan, staged) if plan and staged else None
                 self._transaction(connection, with_pending(entry, []), move)
             self._clean(connection, entry, committables)
 
@@ -123,7 +123,7 @@ class JdbcCommitter(GlobalCommitter):
             with prepared.lock():
                 prepared.roll_back(prepared.abandoned(live) - self._decided(connection))
 
-    def _commit_prepared(self, connection: Connection, batch: Batch, entry: Entry, move: Move | None) -> None:
+    def _commit_prepared(self, connection: Connection, batch: Batch, entry: Entry) -> None:
         """Decides and commits under one lock: between the two no other driver rolls back what this one has decided."""
         prepared = self._prepared(connection)
         with prepared.lock():
@@ -131,7 +131,7 @@ class JdbcCommitter(GlobalCommitter):
             if last is not None and last.batch >= entry.batch:
                 raise committed_meanwhile(entry)
             prepared.check(batch, pending(entry))
-            self._transaction(connection, entry, move)
+            self._transaction(connection, entry, None)
             self._carry_through(connection, entry)
 
     def _finished(self, connection: Connection, query: str) -> Entry | None:
@@ -277,6 +277,6 @@ class JdbcCommitter(GlobalCommitter):
 
     @contextlib.contextmanager
     def _connected(self) -> Iterator[Connection]:
-        locked = naming_holders(self._dialect, lock_name(self.sink.sink_id()), [self._ledger.table, self._target.table])
+        locked = naming_holders(self._dialect, [self._ledger.table, self._target.table], lock_name(self.sink.sink_id()))
         with locked, contextlib.closing(self._dialect.connect()) as connection:
             yield connection

@@ -43,14 +43,14 @@ class LockTimeout(Transient):
 
 
 @contextlib.contextmanager
-def naming_holders(dialect: Dialect, lock: str, tables: Sequence[Table]) -> Iterator[None]:
-    """Adds to a :class:`LockTimeout` which sessions hold the sink's ``lock``, or locks in ``tables``."""
+def naming_holders(dialect: Dialect, tables: Sequence[Table], lock: str = "") -> Iterator[None]:
+    """Adds to a :class:`LockTimeout` which sessions hold locks in ``tables``, or the ``lock`` of a sink."""
     try:
         yield
     except LockTimeout as timeout:
         sessions: list[Session] = []
         with contextlib.suppress(Exception), contextlib.closing(dialect.connect()) as connection:
-            sessions = dialect.lock_holders(connection, lock, tables)
+            sessions = dialect.lock_holders(connection, tables, lock)
         raise timeout.held_by(sessions, dialect) from None
 
 

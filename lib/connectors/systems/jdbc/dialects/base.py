@@ -310,8 +310,8 @@ class Dialect(ABC):
     def unlock(self, connection: Connection, name: str) -> None:  # noqa: B027
         """Lets others have the lock ``name``."""
 
-    def lock_holders(self, connection: Connection, lock: str, tables: Sequence[Table]) -> list[Session]:
-        """A few sessions that hold ``lock``, or locks in ``tables``, the oldest first."""
+    def lock_holders(self, connection: Connection, tables: Sequence[Table], lock: str) -> list[Session]:
+        """A few sessions that hold locks in ``tables``, or the ``lock`` that :meth:`lock` takes; the oldest first."""
         return []
 
     def end_session(self, number: int) -> str:

@@ -196,7 +196,7 @@ class MariaDb(SqlAlchemyDialect):
     def unlock(self, connection: Connection, name: str) -> None:
         connection.rows("SELECT RELEASE_LOCK(%s)", [self._lock(name)])
 
-    def lock_holders(self, connection: Connection, lock: str, tables: Sequence[Table]) -> list[Session]:
+    def lock_holders(self, connection: Connection, tables: Sequence[Table], lock: str) -> list[Session]:
         """Of locks of rows, only whose they are can be asked, and not in which table."""
         rows = connection.rows(_HOLDERS.format("id = IS_USED_LOCK(%s)"), [self._lock(lock)])
         with contextlib.suppress(ConnectorError):  # without the privilege PROCESS

@@ -203,7 +203,7 @@ class PostgreSql(SqlAlchemyDialect):
     def unlock(self, connection: Connection, name: str) -> None:
         connection.rows("SELECT pg_advisory_unlock(%s)", [_lock_number(name)])
 
-    def lock_holders(self, connection: Connection, lock: str, tables: Sequence[Table]) -> list[Session]:
+    def lock_holders(self, connection: Connection, tables: Sequence[Table], lock: str) -> list[Session]:
         names = [self.table(table) for table in tables]
         rows = connection.rows(_HOLDERS, [_lock_number(lock), names])
         return [Session(*row) for row in rows]
