@@ -109,9 +109,9 @@ def test_postgresql_asks_a_silent_client_whether_it_lives(tmp_path: Path) -> Non
         dialect: Any = sink_of(database, **{"request.timeout": "12s"}).dialect()
         loader = CopyLoader(dialect)
         for connection in (dialect.connect(), loader.connection):
-            names = "tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count"
+            names = "tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count", "tcp_user_timeout"
             settings = [connection.rows(f"SELECT current_setting('{name}')")[0][0] for name in names]
-            assert settings == ["12", "4", "3"]
+            assert settings == ["12", "4", "3", "12000"]
             connection.close()
 
 

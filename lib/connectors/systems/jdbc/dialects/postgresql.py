@@ -61,8 +61,8 @@ class PostgreSql(SqlAlchemyDialect):
 
     def parameters(self) -> dict[str, str]:
         seconds = max(1, round(self.timeout))
-        found = {"connect_timeout": seconds, "tcp_user_timeout": seconds * 1000, **_keepalives(seconds, "keepalives")}
-        return {**{name: str(value) for name, value in found.items()}, **self.address.more}
+        limits = {"connect_timeout": seconds, **_network_limits(seconds, "keepalives")}
+        return {**{name: str(value) for name, value in limits.items()}, **self.address.more}
 
     def open(self) -> Any:
         where, psycopg = self.address, self.module("psycopg")
@@ -76,9 +76,8 @@ class PostgreSql(SqlAlchemyDialect):
 
     def settings(self) -> tuple[str, ...]:
         """What every session begins with. The server notices soon when a client's machine or network is lost."""
-        lost = _keepalives(max(1, round(self.timeout)), "tcp_keepalives")
-        keepalives = (f"SET {name} = {value}" for name, value in lost.items())
-        return (f"SET lock_timeout = {round(self.timeout * 1000)}", "SET TimeZone = 'UTC'", *keepalives)
+        limits = {"lock_timeout": round(self.timeout * 1000), **_network_limits(max(1, round(self.timeout)), "tcp_keepalives")}
+        return ("SET TimeZone = 'UTC'", *(f"SET {name} = {value}" for name, value in limits.items()))
 
     def limit_transaction(self) -> tuple[str, ...]:
         return (f"SET LOCAL idle_in_transaction_session_timeout = {round(self.idle_seconds * 1000)}",)
@@ -212,9 +211,10 @@ class PostgreSql(SqlAlchemyDialect):
         return f"SELECT pg_terminate_backend({number})"
 
 
-def _keepalives(seconds: int, prefix: str) -> dict[str, int]:
-    """A silent peer is asked after ``seconds``, and is taken for lost when as many more have passed."""
-    return {f"{prefix}_idle": seconds, f"{prefix}_interval": max(1, seconds // 3), f"{prefix}_count": 3}
+def _network_limits(seconds: int, prefix: str) -> dict[str, int]:
+    """Data that the peer does not acknowledge ends the connection after ``seconds``, and its silence after twice as many."""
+    keepalives = {f"{prefix}_idle": seconds, f"{prefix}_interval": max(1, seconds // 3), f"{prefix}_count": 3}
+    return {"tcp_user_timeout": seconds * 1000, **keepalives}
 
 
 def _lock_number(name: str) -> int:
