@@ -18,10 +18,10 @@ from ...core.sink import Batch, Committable, GlobalCommitter
 from .by_task import Slots
 from .connection import Connection, naming_holders
 from .dialects import Table
-from .ledger import TableLedger, committed_meanwhile, pending, with_pending
+from .ledger import TableLedger, pending, refusal, with_pending
 from .moving import Move
 from .prepared import Prepared, lock_name
-from .staging import age_of, drop, is_stage_of, stage_prefix, staged_columns, unpacked
+from .staging import age_of, drop, is_of_run, stage_prefix, staged_columns, unpacked
 from .target import Plan, Target
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class JdbcCommitter(GlobalCommitter):
     def last(self, query: str) -> Entry | None:
         with self._connected() as connection:
             entry = self._ledger.last(connection, query)
-            return self._finished(connection, query) if entry and pending(entry) else entry
+            return self._finish(connection, query) if entry and pending(entry) else entry
 
     def queries(self) -> frozenset[str]:
         with self._connected() as connection:
@@ -73,7 +73,7 @@ class JdbcCommitter(GlobalCommitter):
         name = committable.data.get("prepared")
         if name:
             with self._connected() as connection, self._prepared(connection).lock():
-                if name not in self._decided(connection):
+                if name not in self._pending_names(connection):
                     self._prepared(connection).roll_back([name])
         self._remove(committable)
 
@@ -87,7 +87,7 @@ class JdbcCommitter(GlobalCommitter):
             return self._folder().drop_attempts(batch, failed=failed, runs=0)
         with self._connected() as connection:
             for stage in self._stages(connection, f"{batch.prefix()}_"):
-                if failed or not is_stage_of(stage, batch):
+                if failed or not is_of_run(stage, batch):
                     drop(connection, self._target.table.beside(stage))
             self._roll_back_attempts(connection, batch, spare_own=not failed)
 
@@ -117,11 +117,11 @@ class JdbcCommitter(GlobalCommitter):
             return
         for entry in self._ledger.entries(connection):
             if pending(entry):
-                self._finished(connection, entry.query)
+                self._finish(connection, entry.query)
         prepared = self._prepared(connection)
-        if prepared.abandoned(live):
+        if prepared.orphans(live):
             with prepared.lock():
-                prepared.roll_back(prepared.abandoned(live) - self._decided(connection))
+                prepared.roll_back(prepared.orphans(live) - self._pending_names(connection))
 
     def _commit_prepared(self, connection: Connection, batch: Batch, entry: Entry) -> None:
         """Decides and commits under one lock: between the two no other driver rolls back what this one has decided."""
@@ -129,12 +129,12 @@ class JdbcCommitter(GlobalCommitter):
         with prepared.lock():
             last = self._ledger.last(connection, entry.query)
             if last is not None and last.batch >= entry.batch:
-                raise committed_meanwhile(entry)
+                raise refusal(entry)
             prepared.check(batch, pending(entry))
             self._transaction(connection, entry, None)
             self._carry_through(connection, entry)
 
-    def _finished(self, connection: Connection, query: str) -> Entry | None:
+    def _finish(self, connection: Connection, query: str) -> Entry | None:
         """The newest batch of ``query``, with all of its prepared transactions committed."""
         with self._prepared(connection).lock():
             entry = self._ledger.last(connection, query)  # anew: its own driver may have finished it
@@ -144,11 +144,11 @@ class JdbcCommitter(GlobalCommitter):
         """Commits the prepared transactions of ``entry``, which is decided; the caller has the lock."""
         prepared, names = self._prepared(connection), pending(entry)
         prepared.commit(names)
-        finished = with_pending(entry, [])
+        complete = with_pending(entry, [])
         with connection.transaction():
-            self._ledger.amend(connection, finished)
+            self._ledger.amend(connection, complete)
             prepared.markers.remove(connection, names)
-        return finished
+        return complete
 
     def _roll_back_attempts(self, connection: Connection, batch: Batch, *, spare_own: bool = False) -> None:
         """Rolls back what attempts at ``batch`` have prepared and no ledger row names, except those of its own run.
@@ -161,9 +161,9 @@ class JdbcCommitter(GlobalCommitter):
         existing = prepared.of_earlier_runs if spare_own else prepared.of_batch
         if existing(batch):
             with prepared.lock():
-                prepared.roll_back(existing(batch) - self._decided(connection))
+                prepared.roll_back(existing(batch) - self._pending_names(connection))
 
-    def _decided(self, connection: Connection) -> set[str]:
+    def _pending_names(self, connection: Connection) -> set[str]:
         """The prepared transactions that are to be committed."""
         return {name for entry in self._ledger.entries(connection) for name in pending(entry)}
 

@@ -30,7 +30,7 @@ class Session:
 class LockTimeout(Transient):
     """Another session has kept a lock for longer than ``request.timeout``."""
 
-    def held_by(self, sessions: Sequence[Session], dialect: Dialect) -> LockTimeout:
+    def with_holders(self, sessions: Sequence[Session], dialect: Dialect) -> LockTimeout:
         """This error, with the ``sessions`` that may hold the lock, and how to end them."""
         if sessions:
             self.message += f"; locks are held by {', '.join(map(str, sessions))}"
@@ -51,7 +51,7 @@ def naming_holders(dialect: Dialect, tables: Sequence[Table], lock: str = "") ->
         sessions: list[Session] = []
         with contextlib.suppress(Exception), contextlib.closing(dialect.connect()) as connection:
             sessions = dialect.lock_holders(connection, tables, lock)
-        raise timeout.held_by(sessions, dialect) from None
+        raise timeout.with_holders(sessions, dialect) from None
 
 
 class Connection:

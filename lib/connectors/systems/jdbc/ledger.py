@@ -52,7 +52,7 @@ class TableLedger:
                 sql = f"INSERT INTO {self._name()} (sink_id, query, batch, entry) VALUES ({self.dialect.slots(4)})"
                 connection.execute(sql, [self.sink_id, entry.query, entry.batch, text])
             except Poison:
-                raise committed_meanwhile(entry) from None
+                raise refusal(entry) from None
 
     def advance(self, connection: Connection, entry: Entry) -> bool:
         """Replaces the row of an older batch of ``entry``'s query; false if there is none."""
@@ -78,7 +78,7 @@ class TableLedger:
         return connection.rows(sql, [self.sink_id, *more])
 
     def _exists(self, connection: Connection) -> bool:
-        self._there = self._there or is_there(connection, self.table)
+        self._there = self._there or exists(connection, self.table)
         return self._there
 
     def _name(self) -> str:
@@ -88,23 +88,23 @@ class TableLedger:
         return text.replace("?", self.dialect.placeholder)
 
 
-def is_there(connection: Connection, table: Table) -> bool:
+def exists(connection: Connection, table: Table) -> bool:
     """True if ``table`` exists."""
     return table.name in connection.dialect.tables(connection, table.schema, table.name)
 
 
 def make_table(connection: Connection, table: Table, body: str) -> None:
     """Makes a table of the sink's own, unless it exists. Not to be called inside a transaction."""
-    if is_there(connection, table):
+    if exists(connection, table):
         return
     try:
         connection.execute(f"CREATE TABLE IF NOT EXISTS {connection.dialect.table(table)} ({body})")
     except ConnectorError:
-        if not is_there(connection, table):  # else another session was faster
+        if not exists(connection, table):  # else another session was faster
             raise
 
 
-def committed_meanwhile(entry: Entry) -> CommitRefused:
+def refusal(entry: Entry) -> CommitRefused:
     """Another run was faster with the batch of ``entry``."""
     return CommitRefused(
         f"batch {entry.batch} of query {entry.query} has been committed by another run in the meantime",

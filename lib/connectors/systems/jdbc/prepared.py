@@ -20,7 +20,7 @@ from ...core.sink import Batch
 from ...core.state import digest
 from .connection import Connection
 from .dialects import Dialect, Table
-from .ledger import is_there, make_table
+from .ledger import exists, make_table
 
 ABANDONED_SECONDS = 3600.0
 """When the sweep rolls back a prepared transaction that no ledger row names; the next run of its batch does so at once."""
@@ -60,9 +60,9 @@ class Markers:
         sql = f"INSERT INTO {self.dialect.table(self.table)} (name) VALUES ({self.dialect.placeholder})"
         connection.execute(sql, [name])
 
-    def committed(self, connection: Connection, names: Sequence[str]) -> set[str]:
+    def committed_names(self, connection: Connection, names: Sequence[str]) -> set[str]:
         """Those of ``names`` whose transactions are committed."""
-        if not names or not is_there(connection, self.table):
+        if not names or not exists(connection, self.table):
             return set()
         sql = f"SELECT name FROM {self.dialect.table(self.table)} WHERE name IN ({self.dialect.slots(len(names))})"
         return {name for (name,) in connection.rows(sql, names)}
@@ -104,7 +104,7 @@ class Prepared:
         """Those of :meth:`of_batch` that another run than that of ``batch`` has prepared."""
         return {name for name in self.of_batch(batch) if not name.startswith(_run(batch))}
 
-    def abandoned(self, live: frozenset[str]) -> set[str]:
+    def orphans(self, live: frozenset[str]) -> set[str]:
         """Old ones, except those of ``live`` batches."""
         old = {name for name, age in self._existing().items() if age > ABANDONED_SECONDS}
         return {name for name in old if name.split("-")[2] not in live}
@@ -128,7 +128,7 @@ class Prepared:
         for name in sorted(set(names) & self._existing().keys()):
             self.dialect.commit_prepared(self.connection, name)
         expected = [name for name in names if _has_marker(name)]
-        if lost := set(expected) - self.markers.committed(self.connection, expected):
+        if lost := set(expected) - self.markers.committed_names(self.connection, expected):
             table = self.dialect.table(self.markers.table)
             markers = "; ".join(f"INSERT INTO {table} VALUES ('{name}')" for name in sorted(lost))
             raise DataLoss(

@@ -38,7 +38,7 @@ def new_stage(batch: Batch) -> str:
     return f"{stage_prefix(batch.sink_id)}{batch.prefix()}_{hours:08x}_{batch.run_id()}{uuid.uuid4().hex[:16]}"
 
 
-def is_stage_of(stage: str, batch: Batch) -> bool:
+def is_of_run(stage: str, batch: Batch) -> bool:
     """True if the run of ``batch`` has made the staging table; versions before wrote names that are of no run."""
     return stage.split("_")[4].startswith(batch.run_id())
 
