@@ -10,7 +10,6 @@ import pytest
 
 Suite = TypeVar("Suite", bound=type)
 
-IN_A_DATABASE = "the stages of a batch in a database stay until they are old, or until the batch is committed"
 STAGES = "test_a_batch_that_fails_at_every_start_leaves_a_bounded_stage"
 
 
@@ -25,8 +24,3 @@ def marked(case: str, *marks: pytest.MarkDecorator) -> Callable[[Suite], Suite]:
         return suite
 
     return decorate
-
-
-def every_start_leaves_a_stage(reason: str) -> Callable[[Suite], Suite]:
-    """For sinks whose staging grows with each start that is killed. A mend makes the case pass, and this mark fail."""
-    return marked(STAGES, pytest.mark.xfail(strict=True, raises=pytest.fail.Exception, reason=reason))

@@ -31,7 +31,8 @@ class ArrowStage:
         except FileNotFoundError:
             raise Fatal(
                 f"a task has staged rows in {folder.root}, and the driver does not find them there",
-                way_out="give a stagingLocation that the driver and all executors share; nothing was written",
+                way_out="give a stagingLocation that the driver and all executors share, and let one run of the query write "
+                "at a time; nothing was written",
             ) from None
         with file:
             yield pa.ipc.open_file(file)

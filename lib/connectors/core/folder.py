@@ -151,13 +151,13 @@ class SinkFolder:
                 self.remove(attempt)
         self.storage.abort_orphans(older_than, self.hidden("uploads"), self._is_own)
 
-    def drop_attempts(self, batch: Batch, *, failed: bool = False) -> None:
-        """Removes what earlier runs have staged for ``batch``; of the newest of them it is left.
+    def drop_attempts(self, batch: Batch, *, failed: bool = False, runs: int = _RUNS) -> None:
+        """Removes what earlier runs have staged for ``batch``; of the newest ``runs`` of them it is left.
 
         With ``failed`` everything of the batch's own run goes: its tasks are over. A run that seems dead and is not loses
         its files only when some more have come after it.
         """
-        run, begin = run_of(batch.attempt()), f"{batch.prefix()}-"
+        run, begin = batch.run_id(), f"{batch.prefix()}-"
         newest: dict[str, float] = {}
         attempts: dict[str, str] = {}
         for attempt, touched in self.storage.touched(self.hidden("stage")).items():
@@ -165,7 +165,7 @@ class SinkFolder:
                 attempts[attempt] = run_of(attempt)
                 newest[run_of(attempt)] = max(newest.get(run_of(attempt), 0.0), touched)
         earlier = sorted(newest.keys() - {run}, key=lambda each: newest[each], reverse=True)
-        dropped = {*earlier[_RUNS:], *([run] if failed else [])}
+        dropped = {*earlier[runs:], *([run] if failed else [])}
         for attempt, staged_by in attempts.items():
             if staged_by in dropped:
                 self.remove(attempt)

@@ -63,7 +63,11 @@ class Batch:
 
     def attempt(self) -> str:
         """A new staging name, at most 63 bytes: batch, run, and a random part, since attempt numbers begin at 0 again."""
-        return f"{self.prefix()}-{digest(self.run, length=8)}-{uuid.uuid4().hex}"
+        return f"{self.prefix()}-{self.run_id()}-{uuid.uuid4().hex}"
+
+    def run_id(self) -> str:
+        """The part of a staging name that all attempts of this run share: 8 letters and digits."""
+        return digest(self.run, length=8)
 
     def file_id(self) -> str:
         """The part of a file name that is the batch's own; the order of names is the order of batches."""

@@ -10,6 +10,7 @@ import contextlib
 import logging
 import os
 import time
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
@@ -274,11 +275,13 @@ class BatchWriter(DataSourceArrowWriter):
         self.columns = schema
         app, version = sink.values["txnAppId"], sink.values["txnVersion"]
         query, number = (app_query(app), version) if app is not None else (once_query(), 0)
-        self.batch = Batch(sink.sink_id(), query, number, replace=overwrite)
+        self.batch = Batch(sink.sink_id(), query, number, replace=overwrite, run=uuid.uuid4().hex)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         _, _, subtask = task_ids()
         with plainly():
+            if subtask == 0 and self.sink.values["txnAppId"] is not None:  # others write a new batch each time
+                Commit(self.sink).drop_attempts(self.batch)
             staged = _stage(self.sink, self.batch, arrow_schema(self.columns), subtask, iterator, Meter())
         return Staged(self.batch.query, asdict(staged))
 

@@ -8,7 +8,7 @@ from connectors.core import Batch
 from connectors.core.writing import stage
 from connectors.systems.jdbc import JdbcSink
 
-from .contexts import DatabaseContext, PostgresContext, PreparedContext, PreparedMariaDbContext
+from .contexts import DatabaseContext, MariaDbContext, PostgresContext, PreparedContext, PreparedMariaDbContext
 from .test_operations import rows
 
 BATCH = rows((1, "a", 1), (2, "b", 2)), rows((3, "c", 3))
@@ -17,6 +17,10 @@ EXPECTED = [(1, "a", 1), (2, "b", 2), (3, "c", 3)]
 
 class Keyless(PostgresContext):
     body = "id BIGINT, name TEXT, n INTEGER"
+
+
+class KeylessOnMariaDb(MariaDbContext):
+    body = "id BIGINT, name VARCHAR(100), n INTEGER"
 
 
 class Prepare(PreparedContext):
@@ -35,5 +39,5 @@ def staged(sink: JdbcSink, batch: Batch) -> list[Any]:
     return [stage(sink, batch, part.schema, index, iter([part])) for index, part in enumerate(BATCH)]
 
 
-def batch_of(sink: JdbcSink, number: int = 0) -> Batch:
-    return Batch(sink.sink_id(), "11111111-query", number)
+def batch_of(sink: JdbcSink, number: int = 0, run: str = "") -> Batch:
+    return Batch(sink.sink_id(), "11111111-query", number, run=run)

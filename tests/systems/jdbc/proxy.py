@@ -14,8 +14,9 @@ class Proxy:
     """Passes everything on to ``port``, until :meth:`arm` says otherwise. Use it as a context.
 
     A connection whose client sends ``word`` is dropped ``before`` the server gets it, ``at`` it (the server gets it, and its
-    answer is lost), or ``after`` the answer was passed on. While it is ``silent`` nothing is passed on, and no connection ends:
-    those that were open stay silent for ever, as those to a machine that is lost.
+    answer is lost), or ``after`` the answer was passed on. With ``half`` the client's end is dropped, and the server, which
+    gets nothing, keeps its own. While the proxy is ``silent`` nothing is passed on, and no connection ends: those that were
+    open stay silent for ever, as those to a machine that is lost.
     """
 
     def __init__(self, port: int) -> None:
@@ -57,6 +58,10 @@ class Proxy:
                 state["cut"] = self._strikes(data)
                 if state["cut"] == "before":
                     break
+                if state["cut"] == "half":
+                    _shut(client)
+                    back.join()  # until the server ends the connection
+                    return
                 server.sendall(data)
         _shut(server)
         back.join()

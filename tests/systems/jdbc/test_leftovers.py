@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from connectors.core import Batch, CommitRefused, Fatal, Misconfigured, Transient
+from connectors.core import Batch, CommitRefused, DataLoss, Fatal, Misconfigured, Transient
 from connectors.core.commit import Commit
 from connectors.core.ledger import Entry, Verdict
 from connectors.core.state import digest
@@ -20,12 +22,18 @@ from connectors.systems.jdbc import JdbcSink
 from connectors.systems.jdbc.ledger import TableLedger
 from connectors.systems.jdbc.prepared import Prepared
 from connectors.systems.jdbc.staging import stage_prefix
+from connectors.systems.jdbc.target import table_of
 from connectors.testing import in_a_child
 from connectors.testing.servers import PostgresServer
 
-from .contexts import DatabaseContext, PostgresContext, Preparing, table_in
-from .faults import BATCH, EXPECTED, Keyless, Prepare, PrepareOnMariaDb, batch_of, sink_of, staged
+from .contexts import DatabaseContext, PostgresContext, Preparing, SqliteContext, table_in
+from .faults import BATCH, EXPECTED, Keyless, KeylessOnMariaDb, Prepare, PrepareOnMariaDb, batch_of, sink_of, staged
 from .test_operations import content
+
+
+class KeylessInAFile(SqliteContext):
+    body = Keyless.body
+
 
 database = table_in(batch=Keyless, prepared=Prepare)
 preparing = table_in(postgresql=Prepare, mariadb=PrepareOnMariaDb)
@@ -112,6 +120,76 @@ def test_transactions_that_a_dead_run_prepared_are_rolled_back_with_their_batch(
     assert content(preparing) == EXPECTED
 
 
+@pytest.mark.parametrize("kind", [Keyless, Prepare, PrepareOnMariaDb])
+def test_a_run_drops_what_earlier_runs_of_its_batch_have_staged(kind: type[DatabaseContext], tmp_path: Path) -> None:
+    with contextlib.closing(kind(tmp_path / "target")) as database:
+        sink = sink_of(database)
+        first, second = batch_of(sink, run="first"), batch_of(sink, run="second")
+        staged(sink, first)
+        staged(sink, batch_of(sink, 5))
+        own = staged(sink, second)
+        commit = Commit(sink)
+        assert len(database.leftovers() or []) == 6
+        commit.drop_attempts(second)
+        assert len(database.leftovers() or []) == 4
+        commit.finish(second, own)
+        assert content(database) == EXPECTED
+        staged(sink, batch_of(sink, 5, run="third"))
+        commit.drop_attempts(batch_of(sink, 5, run="third"), failed=True)
+        assert database.leftovers() == []
+
+
+@pytest.mark.parametrize("kind", [Keyless, KeylessOnMariaDb, KeylessInAFile, Prepare, PrepareOnMariaDb])
+def test_a_run_whose_stage_another_one_has_dropped_writes_nothing(kind: type[DatabaseContext], tmp_path: Path) -> None:
+    with contextlib.closing(kind(tmp_path / "target")) as database:
+        sink = sink_of(database)
+        slow, fast = batch_of(sink, run="slow"), batch_of(sink, run="fast")
+        committables = staged(sink, slow)
+        Commit(sink).drop_attempts(fast)
+        with pytest.raises(Fatal, match=r"(?s)another run of the query|one run of the query write at a time"):
+            Commit(sink).finish(slow, committables)
+        assert content(database) == []
+        Commit(sink).finish(fast, staged(sink, fast))
+        assert content(database) == EXPECTED
+
+
+def test_a_run_spares_what_the_ledger_has_decided(preparing: Preparing, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = sink_of(preparing)
+    batch = batch_of(sink, run="first")
+    committables = staged(sink, batch)
+    staged(sink, batch)
+    assert in_a_child(lambda: _die_after(0, sink, batch, committables)) == -signal.SIGKILL
+    commit = Commit(sink)
+    commit.drop_attempts(batch_of(sink, run="second"))
+    assert prepared(preparing) == 2
+    assert commit.begin(batch) is Verdict.SKIP
+    assert (content(preparing), prepared(preparing)) == (EXPECTED, 0)
+
+
+def test_starts_that_fail_do_not_use_up_the_prepared_transactions_of_the_server(tmp_path: Path) -> None:
+    """The driver dies after its three tasks, or the last of them fails for good; in the end the cause is mended."""
+    with PostgresServer(max_prepared_transactions="7") as server:
+        sink = JdbcSink.of({"url": server.jdbc, "user": server.user, "dbtable": "t", "createTable": "true",
+                            "commit": "prepared", "retry.maxRetries": "0"})  # fmt: skip
+        parts = (*BATCH, BATCH[0])
+
+        def start(number: int) -> tuple[Commit, Batch, list[Any]]:
+            commit, batch = Commit(sink), batch_of(sink, run=f"run {number}")
+            assert commit.begin(batch) is Verdict.WRITE
+            commit.drop_attempts(batch)
+            return commit, batch, [stage(sink, batch, rows.schema, index, iter([rows])) for index, rows in enumerate(parts)]
+
+        for number in range(6):
+            commit, batch, committables = start(number)
+            if number % 2:
+                commit.abort(batch, [*committables[:2], None])
+        commit, batch, committables = start(6)
+        commit.finish(batch, committables)
+        with contextlib.closing(sink.dialect().connect()) as connection:
+            assert sorted(connection.rows("SELECT id, name, n FROM t")) == sorted([*EXPECTED, *EXPECTED[:2]])
+            assert connection.rows("SELECT gid FROM pg_prepared_xacts") == []
+
+
 def test_they_are_rolled_back_by_a_run_that_commits_in_another_way_too(preparing: Preparing) -> None:
     sink = sink_of(preparing)
     batch = batch_of(sink)
@@ -169,7 +247,7 @@ def test_a_batch_whose_prepared_transactions_are_gone_is_not_decided(preparing: 
     batch = batch_of(sink)
     committables = staged(sink, batch)
     with contextlib.closing(preparing.connect()) as connection:
-        Prepared(connection, sink.sink_id()).roll_back([committables[0].data["prepared"]])
+        Prepared(connection, table_of(preparing.table), sink.sink_id()).roll_back([committables[0].data["prepared"]])
     with pytest.raises(Fatal, match="1 of 2 prepared transactions of the batch are gone"):
         Commit(sink).finish(batch, committables)
     assert content(preparing) == []
@@ -177,8 +255,68 @@ def test_a_batch_whose_prepared_transactions_are_gone_is_not_decided(preparing: 
     assert prepared(preparing) == 0
 
 
-def test_of_two_runs_with_one_batch_only_one_comes_through(keyless: Keyless) -> None:
-    sink = sink_of(keyless)
+def test_a_decided_transaction_that_somebody_rolls_back_is_an_error_until_its_rows_are_there(preparing: Preparing) -> None:
+    sink = sink_of(preparing)
+    batch = batch_of(sink)
+    committables = staged(sink, batch)
+    assert in_a_child(lambda: _die_after(0, sink, batch, committables)) == -signal.SIGKILL
+    with contextlib.closing(preparing.connect()) as connection:
+        connection.dialect.rollback_prepared(connection, committables[1].data["prepared"])
+    for _ in range(2):
+        with pytest.raises(DataLoss, match="1 of 2 prepared transactions of a batch that is decided were rolled back") as lost:
+            Commit(sink).begin(batch)
+    assert content(preparing) == EXPECTED[:2]
+    preparing.run(f"INSERT INTO {preparing.table} VALUES (3, 'c', 3)")
+    preparing.run(lost.value.way_out.split("say so by ")[1].split(";")[0])
+    assert Commit(sink).begin(batch) is Verdict.SKIP
+    assert Commit(sink).begin(batch) is Verdict.SKIP
+    assert content(preparing) == EXPECTED
+    assert preparing.query(f"SELECT * FROM {preparing.table.split('.')[0]}.connectors_prepared") == []
+
+
+def test_a_driver_does_not_roll_back_what_another_one_is_about_to_commit(preparing: Preparing) -> None:
+    """The first driver stands still between its check and its decision, until the second one waits for it."""
+    sink = sink_of(preparing)
+    first, second = batch_of(sink, run="first"), batch_of(sink, run="second")
+    slow, committables = Commit(sink), staged(sink, first)
+    assert slow.begin(first) is Verdict.WRITE
+    checked, decided = threading.Event(), threading.Event()
+    record = slow.committer._transaction  # type: ignore[union-attr]
+
+    def stand_still(*what: Any) -> None:
+        checked.set()
+        assert decided.wait(60)
+        record(*what)
+
+    slow.committer._transaction = stand_still  # type: ignore[union-attr]
+
+    def replay() -> None:
+        commit = Commit(sink)
+        assert commit.begin(second) is Verdict.WRITE
+        commit.drop_attempts(second)
+        commit.finish(second, staged(sink, second), rows=3)
+
+    with ThreadPoolExecutor(2) as threads:
+        ends = [threads.submit(slow.finish, first, committables, 3)]
+        assert checked.wait(60)
+        ends.append(threads.submit(replay))
+        while not ends[1].done() and not waits_for_lock(preparing):
+            pass
+        decided.set()
+        for end in ends:
+            end.result(60)
+    assert (content(preparing), prepared(preparing)) == (EXPECTED, 0)
+
+
+def waits_for_lock(database: DatabaseContext) -> bool:
+    """True while a session waits for another one's lock."""
+    on_mariadb = "SELECT 1 FROM information_schema.processlist WHERE state = 'User lock'"
+    on_postgresql = "SELECT 1 FROM pg_locks WHERE NOT granted"
+    return bool(database.query(on_mariadb if isinstance(database, PrepareOnMariaDb) else on_postgresql))
+
+
+def test_of_two_runs_with_one_batch_only_one_comes_through(database: PostgresContext) -> None:
+    sink = sink_of(database)
     batch = batch_of(sink)
     first, second = staged(sink, batch), staged(sink, batch)
     slow = Commit(sink)
@@ -186,7 +324,7 @@ def test_of_two_runs_with_one_batch_only_one_comes_through(keyless: Keyless) -> 
     Commit(sink).finish(batch, first)
     with pytest.raises(CommitRefused, match="another run"):
         slow.committer.commit(Entry(batch.query, 0, 3), second)  # type: ignore[union-attr]
-    assert content(keyless) == EXPECTED
+    assert content(database) == EXPECTED
 
 
 def test_the_staging_of_dead_runs_is_swept_when_it_is_old(keyless: Keyless) -> None:
@@ -207,19 +345,19 @@ def test_prepared_says_what_the_server_lacks(tmp_path: Path) -> None:
         sink = JdbcSink.of({**address, "commit": "prepared"})
         with pytest.raises(Misconfigured, match="max_prepared_transactions"):
             staged(sink, batch_of(sink))
-        auto = JdbcSink.of(address)
-        assert "stage" in staged(auto, batch_of(auto))[0].data
 
 
-def test_auto_prepares_where_nothing_speaks_against_it(on_postgresql: Prepare) -> None:
-    auto = sink_of(on_postgresql, commit="auto")
-    committables = staged(auto, batch_of(auto))
-    assert [sorted(one.data) for one in committables] == [["prepared"]] * 2
-    Commit(auto).abort(batch_of(auto), committables)
-    searching = sink_of(on_postgresql, commit="auto", errors="skip")
-    assert "stage" in staged(searching, batch_of(searching))[0].data
-    on_postgresql.run(f"ALTER TABLE {on_postgresql.table} ADD UNIQUE (id)")
-    assert "stage" in staged(auto, batch_of(auto))[0].data
+def test_by_default_a_batch_is_seen_as_a_whole_also_where_the_server_can_prepare(on_postgresql: Prepare) -> None:
+    """Each look of a reader finds all rows of the batch or none; ``prepared`` would show those of one task first."""
+    for mode in ("auto", None):
+        options = {name: value for name, value in on_postgresql.options().items() if name != "commit"}
+        sink = JdbcSink.of({**options, **({"commit": mode} if mode else {}), "sinkId": f"mode {mode}"})
+        committables = staged(sink, batch_of(sink))
+        assert all("stage" in committable.data for committable in committables)
+        assert on_postgresql.prepared() == []
+        Commit(sink).finish(batch_of(sink), committables)
+    writers = f"SELECT count(DISTINCT xmin::text), count(*) FROM {on_postgresql.table}"
+    assert on_postgresql.query(writers) == [(2, 6)], "one transaction for each batch"
 
 
 def test_a_task_that_fails_leaves_nothing(database: PostgresContext, monkeypatch: pytest.MonkeyPatch) -> None:

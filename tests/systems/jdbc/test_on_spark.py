@@ -6,16 +6,23 @@ import contextlib
 from pathlib import Path
 from typing import Any, ClassVar
 
+import pyarrow as pa
 import pytest
 
 import connectors
+from connectors.core import Batch
+from connectors.core.ledger import app_query
+from connectors.core.writing import stage
+from connectors.systems.jdbc import JdbcSink
 from connectors.testing import same_records
+from connectors.testing.servers import PostgresServer
 from connectors.testing.spark_suites import SparkSinkSuite
 
 from .contexts import (
     DuckDbContext,
     MariaDbContext,
     PostgresContext,
+    PreparedContext,
     PreparedMariaDbContext,
     SqliteContext,
     TaskContext,
@@ -32,6 +39,10 @@ class TestSqlite(SparkSinkSuite):
         carriers: ClassVar[tuple[str, ...]] = ("foreach_batch",)
 
 
+class TestPrepared(SparkSinkSuite):
+    context = PreparedContext
+
+
 @pytest.mark.soak
 class TestTask(SparkSinkSuite):
     context = TaskContext
@@ -40,11 +51,6 @@ class TestTask(SparkSinkSuite):
 @pytest.mark.soak
 class TestPreparedMariaDb(SparkSinkSuite):
     context = PreparedMariaDbContext
-
-
-@pytest.mark.soak
-class TestBatch(SparkSinkSuite):
-    context = PostgresContext
 
 
 @pytest.mark.soak
@@ -71,6 +77,24 @@ def test_an_aggregate_in_update_mode_is_upserted(spark: Any, tmp_path: Path) -> 
             stream = stream.foreachBatch(connectors.foreach_batch("jdbc", upsert)).trigger(availableNow=True)
             stream.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
         assert sorted(target.query(f"SELECT * FROM {target.table}")) == [(0, 10), (1, 10), (2, 10)]
+
+
+def test_a_batch_write_that_is_run_again_drops_what_dead_runs_have_prepared(spark: Any) -> None:
+    """Else three of them would have used up all that the server has."""
+    with PostgresServer(max_prepared_transactions="3") as server:
+        options = {"url": server.jdbc, "user": server.user, "dbtable": "t", "createTable": "true", "commit": "prepared",
+                   "txnAppId": "nightly", "txnVersion": "1"}  # fmt: skip
+        sink = JdbcSink.of(options)
+        dead = Batch(sink.sink_id(), app_query("nightly"), 1, run="a run that died")
+        rows = pa.RecordBatch.from_pydict({"id": pa.array([1, 2], pa.int64())})
+        for task in range(2):
+            stage(sink, dead, rows.schema, task, iter([rows]))
+        for _ in range(2):
+            frame = spark.range(0, 10, 1, 2)
+            frame.write.format("connectors.jdbc").options(**options).mode("append").save()
+        with contextlib.closing(sink.dialect().connect()) as connection:
+            assert sorted(connection.rows("SELECT id FROM t")) == [(number,) for number in range(10)]
+            assert connection.rows("SELECT gid FROM pg_prepared_xacts") == []
 
 
 def test_an_overwrite_replaces_and_the_plan_shows_no_password(spark: Any, tmp_path: Path) -> None:

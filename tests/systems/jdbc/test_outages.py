@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,16 +14,21 @@ from connectors.core import Batch, Fatal, Transient
 from connectors.core.commit import Commit
 from connectors.core.ledger import Verdict
 from connectors.systems.jdbc import JdbcSink
+from connectors.systems.jdbc.connection import LockTimeout
+from connectors.systems.jdbc.dialects.base import Dialect
+from connectors.systems.jdbc.loaders import CopyLoader
+from connectors.systems.jdbc.prepared import lock_name
 from connectors.testing.servers import HOST, MariaDbServer, PostgresServer
 from tests.servers import optional, required
 
-from .contexts import PostgresContext, PreparedMariaDbContext, Preparing, table_in
-from .faults import EXPECTED, Keyless, Prepare, PrepareOnMariaDb, batch_of, sink_of, staged
+from .contexts import DatabaseContext, MariaDbContext, PostgresContext, PreparedMariaDbContext, Preparing, table_in
+from .faults import BATCH, EXPECTED, Keyless, KeylessOnMariaDb, Prepare, PrepareOnMariaDb, batch_of, sink_of, staged
 from .proxy import Proxy
 from .test_operations import UPSERT, content
 
 database = table_in(batch=Keyless, prepared=Prepare)
 preparing = table_in(postgresql=Prepare, mariadb=PrepareOnMariaDb)
+everywhere = table_in(batch=Keyless, prepared=Prepare, mariadb=KeylessOnMariaDb, prepared_mariadb=PrepareOnMariaDb)
 
 
 @pytest.mark.parametrize("when", ["before", "at", "after"])
@@ -37,6 +44,106 @@ def test_a_connection_lost_around_commit_loses_and_doubles_nothing(database: Pos
         assert proxy.dropped == 1
         assert content(database) == EXPECTED
         assert Commit(sink).begin(batch) is Verdict.SKIP
+
+
+def is_mariadb(database: DatabaseContext) -> bool:
+    return isinstance(database, MariaDbContext)
+
+
+@contextlib.contextmanager
+def through_proxy(database: DatabaseContext) -> Iterator[tuple[Proxy, str]]:
+    """A proxy before the database's server, and the URL through it."""
+    port = (optional(MariaDbServer) if is_mariadb(database) else required(PostgresServer)).port
+    with Proxy(port) as proxy:
+        yield proxy, database.address()["url"].replace(f":{port}/", f":{proxy.port}/")
+
+
+def test_the_server_ends_a_session_whose_commit_got_lost_and_the_next_try_goes_on(
+    everywhere: DatabaseContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server sees a client that says nothing, and holds the ledger's row and the lock of the sink for it."""
+    monkeypatch.setattr(Dialect, "idle_seconds", 1.0)
+    with through_proxy(everywhere) as (proxy, url):
+        sink = sink_of(everywhere, url=url, **{"request.timeout": "4s", "retry.maxRetries": "1"})
+        batch = batch_of(sink)
+        committables = staged(sink, batch)
+        proxy.arm("\x03COMMIT" if is_mariadb(everywhere) else "COMMIT\0", "half")
+        Commit(sink).finish(batch, committables)
+        assert proxy.dropped == 1
+    assert content(everywhere) == EXPECTED
+
+
+def test_the_server_ends_the_session_of_a_task_whose_last_statement_got_lost(
+    preparing: Preparing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Dialect, "idle_seconds", 1.0)
+    with through_proxy(preparing) as (proxy, url):
+        sink = sink_of(preparing, url=url)
+        writer = sink.writer(batch_of(sink), BATCH[0].schema, 0)
+        writer.write(BATCH[0])
+        proxy.arm("XA PREPARE" if is_mariadb(preparing) else "PREPARE TRANSACTION", "half")
+        with pytest.raises(Transient):
+            writer.prepare()
+        writer.close()
+        assert proxy.dropped == 1
+        preparing.run(
+            f"LOCK TABLES {preparing.table} WRITE WAIT 30" if is_mariadb(preparing)
+            else f"SET lock_timeout = '30s'; BEGIN; LOCK TABLE {preparing.table} IN EXCLUSIVE MODE"
+        )  # fmt: skip
+
+
+def test_a_task_may_wait_for_its_query_as_long_as_it_takes(preparing: Preparing) -> None:
+    sink = sink_of(preparing)
+    writer: Any = sink.writer(batch_of(sink), BATCH[0].schema, 0)
+    writer.write(BATCH[0])
+    writer._load()
+    limit = "@@idle_transaction_timeout" if is_mariadb(preparing) else "current_setting('idle_in_transaction_session_timeout')"
+    assert str(writer._loader.connection.rows(f"SELECT {limit}")[0][0]) == "0"
+    writer._loader.limit_idle()
+    assert str(writer._loader.connection.rows(f"SELECT {limit}")[0][0]) in ("30", "30s")
+    writer.close()
+
+
+def test_postgresql_asks_a_silent_client_whether_it_lives(tmp_path: Path) -> None:
+    with contextlib.closing(Keyless(tmp_path / "target")) as database:
+        dialect: Any = sink_of(database, **{"request.timeout": "12s"}).dialect()
+        loader = CopyLoader(dialect)
+        for connection in (dialect.connect(), loader.connection):
+            names = "tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count", "tcp_user_timeout"
+            settings = [connection.rows(f"SELECT current_setting('{name}')")[0][0] for name in names]
+            assert settings == ["12", "4", "3", "12000"]
+            connection.close()
+
+
+def test_a_session_that_keeps_a_batch_from_being_committed_is_named(everywhere: DatabaseContext) -> None:
+    sink = sink_of(everywhere, **{"request.timeout": "1s", "retry.maxRetries": "0"})
+    Commit(sink).finish(batch_of(sink), staged(sink, batch_of(sink)))
+    later = batch_of(sink, 1)
+    committables = staged(sink, later)
+    with contextlib.closing(everywhere.connect()) as other:
+        other.execute(other.dialect.begin)
+        other.execute(f"UPDATE {everywhere.table.split('.')[0]}.connectors_ledger SET batch = batch")
+        number = other.rows("SELECT connection_id()" if is_mariadb(everywhere) else "SELECT pg_backend_pid()")[0][0]
+        command = f"KILL {number}" if is_mariadb(everywhere) else f"SELECT pg_terminate_backend({number})"
+        with pytest.raises(LockTimeout, match=rf"session {number} of .* since 20") as timeout:
+            Commit(sink).finish(later, committables)
+        assert command in timeout.value.way_out
+        everywhere.query(command) if not is_mariadb(everywhere) else everywhere.run(command)
+    Commit(sink).finish(later, staged(sink, later))
+    assert content(everywhere) == sorted(EXPECTED * 2)
+
+
+def test_a_session_that_has_the_lock_of_the_sink_is_named(preparing: Preparing) -> None:
+    sink = sink_of(preparing, **{"request.timeout": "1s", "retry.maxRetries": "0"})
+    batch = batch_of(sink)
+    committables = staged(sink, batch)
+    with contextlib.closing(preparing.connect()) as other:
+        number = other.rows("SELECT connection_id()" if is_mariadb(preparing) else "SELECT pg_backend_pid()")[0][0]
+        other.dialect.lock(other, lock_name(sink.sink_id()))
+        with pytest.raises(LockTimeout, match=rf"session {number} of .* since 20"):
+            Commit(sink).finish(batch, committables)
+    Commit(sink).finish(batch, committables)
+    assert content(preparing) == EXPECTED
 
 
 def test_a_connection_lost_at_commit_prepared_is_made_good_in_the_same_run(preparing: Preparing) -> None:

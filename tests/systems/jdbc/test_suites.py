@@ -12,7 +12,7 @@ from connectors.core.writing import stage
 from connectors.testing import SinkContext, SinkSuite
 from connectors.testing.sink_writing import Writing
 
-from ..marks import IN_A_DATABASE, STAGES, every_start_leaves_a_stage, marked
+from ..marks import STAGES, marked
 from .contexts import (
     AtLeastOnceContext,
     DuckDbContext,
@@ -28,7 +28,6 @@ from .contexts import (
 from .dealing import DealtWriting
 
 
-@every_start_leaves_a_stage(IN_A_DATABASE)
 class FewerKills(SinkSuite):
     """To open a database a hundred times costs more than it tells."""
 

@@ -13,8 +13,10 @@ from connectors.core.commit import Commit
 from connectors.core.ledger import Verdict
 from connectors.core.writing import stage
 from connectors.systems.jdbc import JdbcSink
-from connectors.testing.servers import HOST, PostgresServer
-from tests.servers import required
+from connectors.systems.jdbc.connection import LockTimeout
+from connectors.systems.jdbc.dialects.base import Dialect
+from connectors.testing.servers import HOST, MariaDbServer, PostgresServer
+from tests.servers import optional, required
 
 from .contexts import DatabaseContext, TaskContext, TaskMariaDbContext, table_in
 from .proxy import Proxy
@@ -151,6 +153,39 @@ def test_a_task_whose_connection_is_lost_around_its_commit_is_tried_again(on_pos
         assert proxy.dropped == 1
         write_all(sink, batch)
     assert content(on_postgresql) == ALL
+
+
+def test_the_server_ends_the_session_of_a_task_whose_commit_got_lost(
+    database: DatabaseContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Dialect, "idle_seconds", 1.0)
+    server = (required(PostgresServer) if isinstance(database, Keyless) else optional(MariaDbServer)).port
+    with Proxy(server) as proxy:
+        url = database.address()["url"].replace(f":{server}/", f":{proxy.port}/")
+        sink, batch = sink_of(database, url=url, **{"request.timeout": "5s"})
+        writer = sink.writer(batch, ROWS, 0)
+        writer.write(SLOTS[0])
+        writer._load()  # type: ignore[attr-defined]
+        proxy.arm("COMMIT", "half")
+        with pytest.raises(Transient):
+            writer.prepare()
+        writer.close()
+        write_all(sink, batch)
+    assert content(database) == ALL
+
+
+def test_an_attempt_that_keeps_a_slot_from_the_next_is_named(database: DatabaseContext) -> None:
+    sink, batch = sink_of(database, **{"request.timeout": "1s"})
+    first: Any = sink.writer(batch, ROWS, 0)
+    first.write(SLOTS[0])
+    first._load()
+    named = "SELECT pg_backend_pid()" if isinstance(database, Keyless) else "SELECT connection_id()"
+    number = first._loader.connection.rows(named)[0][0]
+    try:
+        with pytest.raises(LockTimeout, match=rf"session {number} of "):
+            write(sink, batch, 0, SLOTS[0])
+    finally:
+        first.close()
 
 
 def test_elsewhere_it_is_refused_by_name(on_postgresql: Keyless) -> None:

@@ -38,7 +38,7 @@ from .committer import JdbcCommitter
 from .dialects import DIALECTS, Dialect, OwnDialects, dialect_of, register_dialect
 from .direct import DirectWriter
 from .incremental import fan_out
-from .loading import PreparedWriter, plan_for
+from .loading import PreparedWriter, prepared_plan
 from .source import JdbcSource
 from .staging import FileWriter, TableWriter
 from .target import Target, table_of
@@ -79,19 +79,23 @@ class JdbcSink(Sink):
     ``deleteColumn`` (a column of booleans; true deletes the row of that key), ``createTable`` (false), ``evolveSchema``
     (false: adds new optional columns), ``commit`` auto|batch|prepared|task (auto), ``numPartitions`` (8: the tasks of
     ``commit=task``), ``stagingRetention`` (7 days), ``stagingLocation`` (beside the file, for databases in one),
-    ``request.timeout`` (30s, for connecting and for locks), and those of every sink. With a lower ``guarantee``, rows go
-    straight into the table, in transactions of ``batch.maxRecords`` (1000, also ``batchsize``) or ``batch.maxTime`` (200ms).
-    Spark's ``driver`` and ``truncate`` are accepted and mean nothing here.
+    ``request.timeout`` (30s, for connecting, for locks, and until PostgreSQL or MariaDB ends a session that holds locks and
+    whose client is silent, then at least 10s), and those of every sink. With a lower ``guarantee``, rows go straight into the
+    table, in transactions of ``batch.maxRecords`` (1000, also ``batchsize``) or ``batch.maxTime`` (200ms). Spark's ``driver``
+    and ``truncate`` are accepted and mean nothing here.
 
     Guarantee: exactly-once, also for plain inserts without a key: the table ``connectors_ledger`` is beside the target.
     Idempotent for upserts and at-least-once for inserts where that is asked for. Text keys are equal where the target's column
-    takes them for equal; a row with the value of another key in a unique column is a bad row. A batch is visible as a whole,
-    whose commit is
+    takes them for equal; a row with the value of another key in a unique column is a bad row. What readers see of a batch, by
+    ``commit``:
 
-    * ``batch``: tasks fill staging tables or files, and the driver moves the rows in one transaction. Any database, any rows;
-    * ``prepared``: tasks load the table in transactions that they prepare, and the driver commits all of them, one right after
-      the other. Inserts into PostgreSQL, which ``auto`` does where it can, and by XA into MariaDB;
-    * ``task``: each task commits its rows with a row of the table ``connectors_tasks``, so they are visible task by task. In
+    * ``batch``, which ``auto`` is: the whole batch at once. Tasks fill staging tables or files, and the driver moves the rows
+      in one transaction. Any database, any rows;
+    * ``prepared``: the rows of one task after those of another; a part of the batch for as long as a driver is dead. Tasks load
+      the table in transactions that they prepare, and the driver, once it has decided the batch, commits one right after the
+      other. Faster. Inserts into PostgreSQL, and by XA into MariaDB; the table ``connectors_prepared`` is beside the target;
+    * ``task``: the rows of one task after those of another, before the batch is decided, and those of some tasks where others
+      fail, until a replay has written the rest. Each task commits its rows with a row of the table ``connectors_tasks``. In
       ``foreach_batch`` only, which deals them out by a hash of the keys (values that the database takes for the same key must
       be the same for Spark), and for queries that give the same rows in a replay. PostgreSQL and MariaDB.
     """
@@ -124,7 +128,10 @@ class JdbcSink(Sink):
         refused=_REFUSED,
         alias={"batchsize": "batch.maxRecords", "queryTimeout": "request.timeout"},
     )
-    conditions = "the ledger is a table beside the target; PostgreSQL, SQLite, DuckDB, MariaDB"
+    conditions = (
+        "the ledger is a table beside the target; a batch appears at once, with commit=prepared and commit=task part by part; "
+        "PostgreSQL, SQLite, DuckDB, MariaDB"
+    )
     rejects_rows = True
     replaces = True
     slots = 0
@@ -180,9 +187,8 @@ class JdbcSink(Sink):
             return DirectWriter(values, dialect, schema)
         if values["commit"] == "task":
             return self._task_writer(dialect, batch, schema, subtask)
-        plan = plan_for(values, dialect, schema, batch, subtask)
-        if plan is not None:
-            return PreparedWriter(dialect, plan, batch)
+        if values["commit"] == "prepared":
+            return PreparedWriter(dialect, prepared_plan(values, dialect, schema, batch), batch)
         if dialect.one_writer:
             return FileWriter(dialect, self.folder(), batch, schema)
         return TableWriter(dialect, table_of(values["dbtable"], dialect), batch, schema)

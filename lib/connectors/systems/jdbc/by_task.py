@@ -17,7 +17,7 @@ from ...core.errors import CommitRefused, Misconfigured, Problem
 from ...core.ledger import Entry
 from ...core.sink import Batch, Committable, SinkWriter
 from .column_types import flat
-from .connection import Connection
+from .connection import Connection, naming_holders
 from .dialects import Dialect, Table
 from .ledger import TableLedger
 from .loaders import Chunks, Loader, loader_for
@@ -109,6 +109,7 @@ class TaskWriter(SinkWriter):
     def prepare(self) -> Committable:
         self._load()
         if self._loader is not None and not self._there:
+            self._loader.limit_idle()
             connection = self._loader.connection
             if self._moves:
                 move = Move(connection, self.plan, [_STAGED])
@@ -137,7 +138,8 @@ class TaskWriter(SinkWriter):
 
     def _begin(self, loader: Loader) -> None:
         loader.begin()
-        self._there = not self.slots.claim(loader.connection, self.batch, self.slot)
+        with naming_holders(self.dialect, [self.slots.ledger.table]):
+            self._there = not self.slots.claim(loader.connection, self.batch, self.slot)
         if self._there:
             loader.connection.rollback()
             self._refuse_newer(loader.connection)

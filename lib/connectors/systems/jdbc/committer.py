@@ -16,12 +16,12 @@ from ...core.rejects import Rejects
 from ...core.retry import Retry
 from ...core.sink import Batch, Committable, GlobalCommitter
 from .by_task import Slots
-from .connection import Connection
+from .connection import Connection, naming_holders
 from .dialects import Table
-from .ledger import TableLedger, pending, with_pending
+from .ledger import TableLedger, pending, refusal, with_pending
 from .moving import Move
-from .prepared import Prepared
-from .staging import age_of, stage_prefix, staged_columns, unpacked
+from .prepared import Prepared, lock_name
+from .staging import age_of, drop, is_of_run, stage_prefix, staged_columns, unpacked
 from .target import Plan, Target
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class JdbcCommitter(GlobalCommitter):
     def last(self, query: str) -> Entry | None:
         with self._connected() as connection:
             entry = self._ledger.last(connection, query)
-            return self._carried_through(connection, entry) if entry and pending(entry) else entry
+            return self._finish(connection, query) if entry and pending(entry) else entry
 
     def queries(self) -> frozenset[str]:
         with self._connected() as connection:
@@ -60,23 +60,41 @@ class JdbcCommitter(GlobalCommitter):
         with self._connected() as connection:
             self._ledger.make(connection)
             plan = self._plan(connection, staged)
-            names = Prepared(connection, batch.sink_id)
-            names.check(batch, prepared)
             self._check_tasks(connection, batch, committables)
-            move = self._move(connection, plan, staged) if plan and staged else None
-            self._transaction(connection, with_pending(entry, prepared), move)
-            names.commit(prepared)
             if prepared:
-                self._ledger.amend(connection, with_pending(entry, []))
+                self._commit_prepared(connection, batch, with_pending(entry, prepared))
+            else:
+                self._roll_back_attempts(connection, batch)
+                move = self._move(connection, plan, staged) if plan and staged else None
+                self._transaction(connection, with_pending(entry, []), move)
             self._clean(connection, entry, committables)
 
     def discard(self, committable: Committable) -> None:
-        data = committable.data
-        if data.get("file"):
-            self._folder().remove(data["file"])
-        elif data.get("stage") or data.get("prepared"):
-            with self._connected() as connection:
-                self._remove(connection, committable)
+        name = committable.data.get("prepared")
+        if name:
+            with self._connected() as connection, self._prepared(connection).lock():
+                if name not in self._pending_names(connection):
+                    self._prepared(connection).roll_back([name])
+        self._remove(committable)
+
+    def drop_attempts(self, batch: Batch, *, failed: bool = False) -> None:
+        """Drops what earlier runs have staged or prepared for ``batch``, and with ``failed`` what this run has.
+
+        None of them is spared, whether it is quite dead or not: the ledger says what is decided, and a run whose stage is
+        gone fails before it commits anything.
+        """
+        if self._dialect.one_writer:
+            return self._folder().drop_attempts(batch, failed=failed, runs=0)
+        with self._connected() as connection:
+            for stage in self._stages(connection, f"{batch.prefix()}_"):
+                if failed or not is_of_run(stage, batch):
+                    drop(connection, self._target.table.beside(stage))
+            self._roll_back_attempts(connection, batch, spare_own=not failed)
+
+    def _stages(self, connection: Connection, begin: str = "") -> list[str]:
+        """The sink's staging tables, or those of one batch."""
+        prefix = f"{stage_prefix(self.sink.sink_id())}{begin}"
+        return self._dialect.tables(connection, self._target.table.schema, prefix)
 
     def sweep(self, live: frozenset[str]) -> None:
         """Removes old staging, rolls back transactions that nobody decided, and stops if there is no target."""
@@ -88,28 +106,69 @@ class JdbcCommitter(GlobalCommitter):
             self._folder().sweep(retention, live)
         with self._connected() as connection:
             self._target.check(connection)
-            prefix = stage_prefix(self.sink.sink_id())
-            for name in self._dialect.tables(connection, self._target.table.schema, prefix):
-                if age_of(name) > retention and name.split("_")[2] not in live:
-                    connection.execute(f"DROP TABLE IF EXISTS {self._dialect.table(self._target.table.beside(name))}")
+            for stage in self._stages(connection):
+                if age_of(stage) > retention and stage.split("_")[2] not in live:
+                    drop(connection, self._target.table.beside(stage))
             self._recover(connection, live)
 
     def _recover(self, connection: Connection, live: frozenset[str]) -> None:
         """Commits what an earlier run has decided; rolls back what no run has, and none is about to."""
         if not self._dialect.prepares:
             return
-        decided: set[str] = set()
         for entry in self._ledger.entries(connection):
-            decided |= set(pending(entry))
             if pending(entry):
-                self._carried_through(connection, entry)
-        Prepared(connection, self.sink.sink_id()).roll_back_dead(live, decided)
+                self._finish(connection, entry.query)
+        prepared = self._prepared(connection)
+        if prepared.orphans(live):
+            with prepared.lock():
+                prepared.roll_back(prepared.orphans(live) - self._pending_names(connection))
 
-    def _carried_through(self, connection: Connection, entry: Entry) -> Entry:
-        Prepared(connection, self.sink.sink_id()).commit(pending(entry))
-        done = with_pending(entry, [])
-        self._ledger.amend(connection, done)
-        return done
+    def _commit_prepared(self, connection: Connection, batch: Batch, entry: Entry) -> None:
+        """Decides and commits under one lock: between the two no other driver rolls back what this one has decided."""
+        prepared = self._prepared(connection)
+        with prepared.lock():
+            last = self._ledger.last(connection, entry.query)
+            if last is not None and last.batch >= entry.batch:
+                raise refusal(entry)
+            prepared.check(batch, pending(entry))
+            self._transaction(connection, entry, None)
+            self._carry_through(connection, entry)
+
+    def _finish(self, connection: Connection, query: str) -> Entry | None:
+        """The newest batch of ``query``, with all of its prepared transactions committed."""
+        with self._prepared(connection).lock():
+            entry = self._ledger.last(connection, query)  # anew: its own driver may have finished it
+            return self._carry_through(connection, entry) if entry and pending(entry) else entry
+
+    def _carry_through(self, connection: Connection, entry: Entry) -> Entry:
+        """Commits the prepared transactions of ``entry``, which is decided; the caller has the lock."""
+        prepared, names = self._prepared(connection), pending(entry)
+        prepared.commit(names)
+        complete = with_pending(entry, [])
+        with connection.transaction():
+            self._ledger.amend(connection, complete)
+            prepared.markers.remove(connection, names)
+        return complete
+
+    def _roll_back_attempts(self, connection: Connection, batch: Batch, *, spare_own: bool = False) -> None:
+        """Rolls back what attempts at ``batch`` have prepared and no ledger row names, except those of its own run.
+
+        Whichever way this run commits: the rows that they have locked are about to be written.
+        """
+        if not self._dialect.prepares:
+            return
+        prepared = self._prepared(connection)
+        existing = prepared.of_earlier_runs if spare_own else prepared.of_batch
+        if existing(batch):
+            with prepared.lock():
+                prepared.roll_back(existing(batch) - self._pending_names(connection))
+
+    def _pending_names(self, connection: Connection) -> set[str]:
+        """The prepared transactions that are to be committed."""
+        return {name for entry in self._ledger.entries(connection) for name in pending(entry)}
+
+    def _prepared(self, connection: Connection) -> Prepared:
+        return Prepared(connection, self._target.table, self.sink.sink_id())
 
     def _refuse_unrepeatable(self, entry: Entry) -> None:
         once = not is_stream(entry.query) and entry.query.startswith("once-")
@@ -199,27 +258,25 @@ class JdbcCommitter(GlobalCommitter):
     def _clean(self, connection: Connection, entry: Entry, committables: Sequence[Committable]) -> None:
         """The batch is committed; what is left over now is swept one day, should this fail."""
         with contextlib.suppress(Transient, Fatal):
-            for one in committables:
-                self._remove(connection, one)
+            for committable in committables:
+                self._remove(committable, connection)
             if entry.query.startswith("once-"):
                 self._ledger.forget(connection, entry.query)
 
-    def _remove(self, connection: Connection, committable: Committable) -> None:
+    def _remove(self, committable: Committable, connection: Connection | None = None) -> None:
+        """Removes a staged file or table."""
         data = committable.data
         if data.get("file"):
             self._folder().remove(data["file"])
         if data.get("stage"):
-            connection.execute(f"DROP TABLE IF EXISTS {self._dialect.table(self._target.table.beside(data['stage']))}")
-        if data.get("prepared"):
-            Prepared(connection, self.sink.sink_id()).roll_back([data["prepared"]])
+            with contextlib.nullcontext(connection) if connection else self._connected() as session:
+                drop(session, self._target.table.beside(data["stage"]))
 
     def _folder(self) -> SinkFolder:
         return self.sink.folder()
 
     @contextlib.contextmanager
     def _connected(self) -> Iterator[Connection]:
-        connection = self._dialect.connect()
-        try:
+        locked = naming_holders(self._dialect, [self._ledger.table, self._target.table], lock_name(self.sink.sink_id()))
+        with locked, contextlib.closing(self._dialect.connect()) as connection:
             yield connection
-        finally:
-            connection.close()

@@ -4,18 +4,61 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...core.errors import Poison
+from ...core.errors import Poison, Transient
 
 if TYPE_CHECKING:
-    from .dialects import Dialect
+    from .dialects import Dialect, Table
+
+
+@dataclass(frozen=True)
+class Session:
+    """A session of the database, as its catalog shows it; ``since`` is when its ``state`` began."""
+
+    number: int
+    user: str
+    client: str
+    state: str
+    since: str
+
+    def __str__(self) -> str:
+        return f"session {self.number} of {self.user} from {self.client} ({self.state} since {self.since})"
+
+
+class LockTimeout(Transient):
+    """Another session has kept a lock for longer than ``request.timeout``."""
+
+    def with_holders(self, sessions: Sequence[Session], dialect: Dialect) -> LockTimeout:
+        """This error, with the ``sessions`` that may hold the lock, and how to end them."""
+        if sessions:
+            self.message += f"; locks are held by {', '.join(map(str, sessions))}"
+            commands = "; ".join(dialect.end_session(session.number) for session in sessions)
+            self.way_out = (
+                f"a session of this sink whose client is gone ends by itself after {dialect.idle_seconds:g} seconds; "
+                f"end others by {commands}"
+            )
+        return self
+
+
+@contextlib.contextmanager
+def naming_holders(dialect: Dialect, tables: Sequence[Table], lock: str = "") -> Iterator[None]:
+    """Adds to a :class:`LockTimeout` which sessions hold locks in ``tables``, or the ``lock`` of a sink."""
+    try:
+        yield
+    except LockTimeout as timeout:
+        sessions: list[Session] = []
+        with contextlib.suppress(Exception), contextlib.closing(dialect.connect()) as connection:
+            sessions = dialect.lock_holders(connection, tables, lock)
+        raise timeout.with_holders(sessions, dialect) from None
 
 
 class Connection:
     """A driver's connection in autocommit mode; :meth:`transaction` is explicit.
 
-    What goes wrong is raised as :class:`~connectors.core.errors.Transient` (an outage, a lost connection, a deadlock),
+    What goes wrong is raised as :class:`~connectors.core.errors.Transient` (an outage, a lost connection, a deadlock, and as
+    :class:`LockTimeout` a lock that another session keeps),
     :class:`~connectors.core.errors.Poison` (a row that the database refuses) or :class:`~connectors.core.errors.Fatal`.
     """
 
@@ -44,9 +87,14 @@ class Connection:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """Everything inside, or nothing. An error at COMMIT leaves open whether it went through."""
+        """Everything inside, or nothing. An error at COMMIT leaves open whether it went through.
+
+        The server ends the session if it hears nothing for :attr:`~.dialects.Dialect.idle_seconds` meanwhile.
+        """
         self.execute(self.dialect.begin)
         try:
+            for statement in self.dialect.limit_transaction():
+                self.execute(statement)
             yield
         except BaseException:
             self.rollback()

@@ -24,16 +24,12 @@ class TableLedger:
 
     def make(self, connection: Connection) -> None:
         """Makes the table, if it is not there. Not to be called inside a transaction."""
-        if self._exists(connection):
-            return
-        name = self.dialect.identifier
-        kinds = (f"sink_id {name} NOT NULL", f"query {name} NOT NULL", "batch BIGINT NOT NULL", "entry TEXT NOT NULL")
-        body = ", ".join((*kinds, "PRIMARY KEY (sink_id, query)"))
-        try:
-            connection.execute(f"CREATE TABLE IF NOT EXISTS {self._name()} ({body})")
-        except ConnectorError:
-            if not self._exists(connection):  # else another query was faster
-                raise
+        if not self._exists(connection):
+            name = self.dialect.identifier
+            kinds = {"sink_id": name, "query": name, "batch": "BIGINT", "entry": "TEXT"}
+            columns = [f"{name} {kind} NOT NULL" for name, kind in kinds.items()]
+            make_table(connection, self.table, ", ".join((*columns, "PRIMARY KEY (sink_id, query)")))
+            self._there = True
 
     def last(self, connection: Connection, query: str) -> Entry | None:
         """The newest batch of ``query``."""
@@ -57,10 +53,7 @@ class TableLedger:
                 sql = f"INSERT INTO {self._name()} (sink_id, query, batch, entry) VALUES ({self.dialect.slots(4)})"
                 connection.execute(sql, [self.sink_id, entry.query, entry.batch, text])
             except Poison:
-                raise CommitRefused(
-                    f"batch {entry.batch} of query {entry.query} has been committed by another run in the meantime",
-                    way_out="let one run at a time write with a checkpoint",
-                ) from None
+                raise refusal(entry) from None
 
     def advance(self, connection: Connection, entry: Entry) -> bool:
         """Replaces the row of an older batch of ``entry``'s query; false if there is none."""
@@ -86,7 +79,7 @@ class TableLedger:
         return connection.rows(sql, [self.sink_id, *more])
 
     def _exists(self, connection: Connection) -> bool:
-        if not self._there and self.table.name in self.dialect.tables(connection, self.table.schema, self.table.name):
+        if not self._there and exists(connection, self.table):
             self.dialect.correct_identifiers(connection, self.table, ("sink_id", "query"))
             self._there = True
         return self._there
@@ -96,6 +89,30 @@ class TableLedger:
 
     def _sql(self, text: str) -> str:
         return text.replace("?", self.dialect.placeholder)
+
+
+def exists(connection: Connection, table: Table) -> bool:
+    """True if ``table`` exists."""
+    return table.name in connection.dialect.tables(connection, table.schema, table.name)
+
+
+def make_table(connection: Connection, table: Table, body: str) -> None:
+    """Makes a table of the sink's own, unless it exists. Not to be called inside a transaction."""
+    if exists(connection, table):
+        return
+    try:
+        connection.execute(f"CREATE TABLE IF NOT EXISTS {connection.dialect.table(table)} ({body})")
+    except ConnectorError:
+        if not exists(connection, table):  # else another session was faster
+            raise
+
+
+def refusal(entry: Entry) -> CommitRefused:
+    """Another run was faster with the batch of ``entry``."""
+    return CommitRefused(
+        f"batch {entry.batch} of query {entry.query} has been committed by another run in the meantime",
+        way_out="let one run at a time write with a checkpoint",
+    )
 
 
 def pending(entry: Entry) -> list[str]:

@@ -67,6 +67,11 @@ class Loader(ABC):
         for statement in statements:
             self.connection.execute(statement)
 
+    def limit_idle(self) -> None:
+        """After the last row: the server ends the session if the transaction is left alone. Before it, a task may wait long."""
+        for statement in self.connection.dialect.limit_transaction():
+            self.connection.execute(statement)
+
     def commit(self) -> None:
         self.connection.commit()
 

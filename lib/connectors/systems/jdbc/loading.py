@@ -16,35 +16,23 @@ from ...core.sink import Batch, Committable, SinkWriter
 from .column_types import fitted, flat, flat_schema
 from .dialects import Dialect
 from .loaders import Chunks, Loader, loader_for
-from .prepared import Prepared, prepared_name
+from .prepared import Markers, Prepared, prepared_name
 from .target import Plan, Target
 
 
-def plan_for(values: Values, dialect: Dialect, schema: pa.Schema, batch: Batch, subtask: int) -> Plan | None:
-    """How a task writes by a prepared transaction; ``None`` if it stages. Raises :class:`Misconfigured` if it must and cannot.
-
-    ``auto`` leaves half of the server's prepared transactions to others: tasks beyond that stage.
-    """
-    asked = values["commit"] == "prepared"
-    if not asked and (values["commit"] != "auto" or not dialect.auto_prepares or list(_by_options(values, batch))):
-        return None
+def prepared_plan(values: Values, dialect: Dialect, schema: pa.Schema, batch: Batch) -> Plan:
+    """How a task of ``commit=prepared`` writes. Raises :class:`Misconfigured` with what keeps it from doing so."""
     with contextlib.closing(dialect.connect()) as connection:
-        most = dialect.most_prepared(connection)
-        if not asked and subtask >= most // 2:
-            return None
         problems = [*_by_options(values, batch)]
-        if not most:
+        if not dialect.most_prepared(connection):
             problems.append(Problem("commit", f"prepared needs {dialect.prepared_needs}."))
         if problems:
             raise Misconfigured("connectors.jdbc", problems)
         plan = Target(values, dialect).plan(connection, schema)
-        # a row of a dead attempt would keep the same key from being written until that attempt is rolled back
-        if not asked and dialect.unique_keys(connection, plan.table):
-            return None
-    unfit = list(unfit_columns(dialect, plan))
-    if unfit and asked:
-        raise Misconfigured("connectors.jdbc", unfit)
-    return None if unfit else plan
+        if unfit := list(unfit_columns(dialect, plan)):
+            raise Misconfigured("connectors.jdbc", unfit)
+        Markers(dialect, plan.table).make(connection)
+    return plan
 
 
 def _by_options(values: Values, batch: Batch) -> Iterator[Problem]:
@@ -109,6 +97,8 @@ class PreparedWriter(SinkWriter):
         self._load()
         if self._loader is None:
             return Committable(0)
+        self._loader.limit_idle()
+        Markers(self.dialect, self.plan.table).add(self._loader.connection, self.name)
         self._loader.prepare(self.dialect.prepare(self.name))
         return Committable(self.rows, {"prepared": self.name})
 
@@ -116,7 +106,7 @@ class PreparedWriter(SinkWriter):
         if self._loader is not None:
             self._loader.close()
             with contextlib.suppress(Exception), contextlib.closing(self.dialect.connect()) as connection:
-                Prepared(connection, self.batch.sink_id).roll_back([self.name])
+                Prepared(connection, self.plan.table, self.batch.sink_id).roll_back([self.name])
 
     def close(self) -> None:
         if self._loader is not None:

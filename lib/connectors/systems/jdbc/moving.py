@@ -50,7 +50,13 @@ class Move:
 
     def check_rows(self, expected: int) -> None:
         """Stops if staged rows are gone: PostgreSQL empties unlogged tables when it starts after a crash."""
-        counts = [self.connection.rows(f"SELECT count(*) FROM {self.dialect.table(stage)}")[0][0] for stage in self.stages]
+        try:
+            counts = [self.connection.rows(f"SELECT count(*) FROM {self.dialect.table(stage)}")[0][0] for stage in self.stages]
+        except Fatal as gone:
+            raise Fatal(
+                f"what tasks have staged cannot be read, as if another run of the query had dropped it ({gone.message})",
+                way_out="let one run at a time write with a checkpoint; nothing of the batch is written",
+            ) from None
         if sum(counts) != expected:
             raise Fatal(
                 f"{expected} rows were staged and {sum(counts)} are there: the server has lost the others, as in a crash",

@@ -1,69 +1,150 @@
 """Transactions that tasks have prepared in the database, and that the driver commits when the batch is decided.
 
-They are called ``connectors-<sink>-<batch>-<uuid>``. A transaction that is prepared outlives its connection and the server.
+They are called ``connectors-<sink>-<batch>-<run>-<time><random>``. A prepared transaction outlives its connection and the
+server. A name that the server no longer has was committed or rolled back, and the server does not say which. So each
+transaction holds a *marker*: its own name as a row of the table ``connectors_prepared``, visible once it is committed.
+
+Who decides, commits or rolls back holds the *lock* of the sink, so that no driver rolls back what another one is about to
+commit. It is a lock of the session, as databases end prepared transactions outside of transactions only.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
-from ...core.errors import Fatal
+from ...core.errors import DataLoss, Fatal
 from ...core.sink import Batch
 from ...core.state import digest
 from .connection import Connection
+from .dialects import Dialect, Table
+from .ledger import exists, make_table
 
 ABANDONED_SECONDS = 3600.0
-"""When a prepared transaction that nobody decided is rolled back; one of the batch at hand goes with that batch."""
+"""When the sweep rolls back a prepared transaction that no ledger row names; the next run of its batch does so at once."""
+_MARKERS = "connectors_prepared"
+_PARTS_WITH_MARKER = 5
+"""Versions before gave names of four parts, and wrote no marker."""
 
 
 def prepared_name(batch: Batch) -> str:
-    """A new name for a prepared transaction, 69 bytes; the last 32 are the time and what is random."""
-    return f"{_sink(batch.sink_id)}{batch.prefix()}-{int(time.time()):08x}{uuid.uuid4().hex[:24]}"
+    """A new name for a prepared transaction, 78 bytes; the last 32 are the time and what is random."""
+    return f"{_run(batch)}{int(time.time()):08x}{uuid.uuid4().hex[:24]}"
 
 
-def _sink(sink_id: str) -> str:
-    return f"connectors-{digest(sink_id)}-"
+def lock_name(sink_id: str) -> str:
+    """The name of a sink's lock, 23 bytes."""
+    return f"connectors-{digest(sink_id)}"
+
+
+def _run(batch: Batch) -> str:
+    """How the names begin that the run of ``batch`` gives; versions before gave names without a run."""
+    return f"{lock_name(batch.sink_id)}-{batch.prefix()}-{batch.run_id()}-"
+
+
+class Markers:
+    """The table of markers beside ``target``."""
+
+    def __init__(self, dialect: Dialect, target: Table) -> None:
+        self.dialect = dialect
+        self.table = target.beside(_MARKERS)
+
+    def make(self, connection: Connection) -> None:
+        """Makes the table, unless it exists. Not to be called inside a transaction."""
+        make_table(connection, self.table, f"name {self.dialect.identifier} NOT NULL PRIMARY KEY")
+
+    def add(self, connection: Connection, name: str) -> None:
+        """A part of the transaction ``name``."""
+        sql = f"INSERT INTO {self.dialect.table(self.table)} (name) VALUES ({self.dialect.placeholder})"
+        connection.execute(sql, [name])
+
+    def committed_names(self, connection: Connection, names: Sequence[str]) -> set[str]:
+        """Those of ``names`` whose transactions are committed."""
+        if not names or not exists(connection, self.table):
+            return set()
+        sql = f"SELECT name FROM {self.dialect.table(self.table)} WHERE name IN ({self.dialect.slots(len(names))})"
+        return {name for (name,) in connection.rows(sql, names)}
+
+    def remove(self, connection: Connection, names: Collection[str]) -> None:
+        """What they say is now in the ledger."""
+        sql = f"DELETE FROM {self.dialect.table(self.table)} WHERE name = {self.dialect.placeholder}"
+        for name in sorted(name for name in names if _has_marker(name)):
+            connection.execute(sql, [name])
 
 
 class Prepared:
-    """The prepared transactions of one sink."""
+    """The prepared transactions of one sink, whose rows are in ``target``."""
 
-    def __init__(self, connection: Connection, sink_id: str) -> None:
+    def __init__(self, connection: Connection, target: Table, sink_id: str) -> None:
         self.connection = connection
         self.dialect = connection.dialect
-        self.prefix = _sink(sink_id)
+        self.name = lock_name(sink_id)
+        self.markers = Markers(self.dialect, target)
 
-    def check(self, batch: Batch, names: Sequence[str]) -> None:
-        """Before the decision: all of ``names`` must be there; others of ``batch`` belong to dead attempts.
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """The lock of the sink; it ends with the session at the latest.
 
-        Those are rolled back, whichever way this run commits: the rows that they have locked are about to be written.
+        Raises :class:`~connectors.systems.jdbc.connection.LockTimeout` where another session has it for longer.
         """
-        if not self.dialect.prepares:
-            return
-        found = set(self._found())
-        if missing := set(names) - found:
+        self.dialect.lock(self.connection, self.name)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(Exception):
+                self.dialect.unlock(self.connection, self.name)
+
+    def of_batch(self, batch: Batch) -> set[str]:
+        """The names that attempts at ``batch`` have prepared."""
+        return {name for name in self._existing() if name.startswith(f"{self.name}-{batch.prefix()}-")}
+
+    def of_earlier_runs(self, batch: Batch) -> set[str]:
+        """Those of :meth:`of_batch` that another run than that of ``batch`` has prepared."""
+        return {name for name in self.of_batch(batch) if not name.startswith(_run(batch))}
+
+    def orphans(self, live: frozenset[str]) -> set[str]:
+        """Old ones, except those of ``live`` batches."""
+        old = {name for name, age in self._existing().items() if age > ABANDONED_SECONDS}
+        return {name for name in old if name.split("-")[2] not in live}
+
+    def check(self, batch: Batch, names: Collection[str]) -> None:
+        """Before the decision, under the lock: raises :class:`Fatal` unless all of ``names`` exist.
+
+        The others of ``batch`` belong to dead attempts and are rolled back.
+        """
+        existing = self.of_batch(batch)
+        if missing := set(names) - existing:
             raise Fatal(
-                f"{len(missing)} of {len(names)} prepared transactions of the batch are gone; somebody has rolled them back",
+                f"{len(missing)} of {len(names)} prepared transactions of the batch are gone: another run of the query, or a "
+                "person, has rolled them back",
                 way_out="start the query again: nothing of the batch was committed",
             )
-        self.roll_back([name for name in found - set(names) if name.startswith(f"{self.prefix}{batch.prefix()}-")])
+        self.roll_back(existing - set(names))
 
     def commit(self, names: Sequence[str]) -> None:
-        """Commits those of ``names`` that are still there."""
-        for name in set(names) & set(self._found() if names else ()):
+        """Commits what is decided, under the lock. Raises :class:`DataLoss` for what somebody has rolled back since."""
+        for name in sorted(set(names) & self._existing().keys()):
             self.dialect.commit_prepared(self.connection, name)
+        expected = [name for name in names if _has_marker(name)]
+        if lost := set(expected) - self.markers.committed_names(self.connection, expected):
+            table = self.dialect.table(self.markers.table)
+            markers = "; ".join(f"INSERT INTO {table} VALUES ('{name}')" for name in sorted(lost))
+            raise DataLoss(
+                f"{len(lost)} of {len(names)} prepared transactions of a batch that is decided were rolled back by somebody "
+                "else, and their rows are not in the table; the others are committed",
+                way_out=f"write the missing rows of the batch yourself, and say so by {markers}; then start the query again",
+            )
 
     def roll_back(self, names: Collection[str]) -> None:
-        for name in set(names) & set(self._found() if names else ()):
+        """Rolls back those of ``names`` that exist; under the lock, unless only the caller knows the name."""
+        for name in sorted(set(names) & self._existing().keys()) if names else ():
             self.dialect.rollback_prepared(self.connection, name)
 
-    def roll_back_dead(self, live: frozenset[str], decided: Collection[str]) -> None:
-        """Rolls back what is old, not ``decided``, and not of a ``live`` batch."""
-        for name, age in self._found().items():
-            if age > ABANDONED_SECONDS and name not in decided and name.split("-")[2] not in live:
-                self.dialect.rollback_prepared(self.connection, name)
+    def _existing(self) -> dict[str, float]:
+        return self.dialect.prepared(self.connection, f"{self.name}-")
 
-    def _found(self) -> dict[str, float]:
-        return self.dialect.prepared(self.connection, self.prefix)
+
+def _has_marker(name: str) -> bool:
+    return name.count("-") + 1 >= _PARTS_WITH_MARKER

@@ -1,7 +1,7 @@
 """Where a task attempt puts its rows: a staging table beside the target, or a file for databases with one writer.
 
-A staging table is called ``cst_<sink>_<batch>_<time>_<uuid>`` (time: hours since 1970), so that the sweeper finds the old
-ones. Its columns are ``c0``, ``c1``, …: no name of the user's can be in the way there.
+A staging table is called ``cst_<sink>_<batch>_<time>_<run><random>`` (time: hours since 1970), so that the sweeper recognizes
+old ones, and a run those of earlier runs. Its columns are ``c0``, ``c1``, …: no name of the user's can be in the way there.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...core.arrow_stage import ArrowStage
-from ...core.errors import Misconfigured, Poison, Problem
+from ...core.errors import Misconfigured, Poison, Problem, Transient
 from ...core.folder import SinkFolder
 from ...core.sink import Batch, Committable, SinkWriter
 from ...core.state import digest
 from .column_types import flat, flat_schema
+from .connection import Connection
 from .dialects import Dialect, Table
 from .dialects.postgresql import PostgreSql
 from .loaders import Chunks, Loader, loader_for
@@ -34,7 +35,13 @@ def stage_prefix(sink_id: str) -> str:
 
 def new_stage(batch: Batch) -> str:
     """A new name for a staging table, 59 bytes."""
-    return f"{stage_prefix(batch.sink_id)}{batch.prefix()}_{int(time.time() / 3600):08x}_{uuid.uuid4().hex[:24]}"
+    hours = int(time.time() / 3600)
+    return f"{stage_prefix(batch.sink_id)}{batch.prefix()}_{hours:08x}_{batch.run_id()}{uuid.uuid4().hex[:16]}"
+
+
+def is_of_run(stage: str, batch: Batch) -> bool:
+    """True if the run of ``batch`` has made the staging table; versions before wrote names that are of no run."""
+    return stage.split("_")[4].startswith(batch.run_id())
 
 
 def age_of(stage: str) -> float:
@@ -86,13 +93,15 @@ class TableWriter(SinkWriter):
         self._load()
         if self._loader is None:
             return Committable(0, {"schema": packed(self.schema)})
+        self._loader.limit_idle()
         self._loader.commit()
         return Committable(self.rows, {"stage": self.stage.name, "schema": packed(self.schema)})
 
     def abort(self) -> None:
         if self._loader is not None:
             self._loader.close()
-            drop(self.dialect, self.stage)
+            with contextlib.suppress(Exception), contextlib.closing(self.dialect.connect()) as connection:
+                drop(connection, self.stage)
 
     def close(self) -> None:
         if self._loader is not None:
@@ -152,7 +161,7 @@ class FileWriter(SinkWriter):
         self.staged.close()
 
 
-def drop(dialect: Dialect, stage: Table) -> None:
-    """Drops a staging table. What cannot be dropped now is swept later."""
-    with contextlib.suppress(Exception), contextlib.closing(dialect.connect()) as connection:
-        connection.execute(f"DROP TABLE IF EXISTS {dialect.table(stage)}")
+def drop(connection: Connection, stage: Table) -> None:
+    """Drops a staging table, unless a session uses it: a later run, or the sweep, drops that one."""
+    with contextlib.suppress(Transient):
+        connection.execute(connection.dialect.drop_stage(stage))

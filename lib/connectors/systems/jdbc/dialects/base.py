@@ -8,13 +8,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import pyarrow as pa
 
 from ....core.errors import ConnectorError, Fatal, Misconfigured, Poison, Problem, Transient
 from ..column_types import as_python, family
-from ..connection import Connection
+from ..connection import Connection, LockTimeout, Session
 
 if TYPE_CHECKING:
     from ..url import Address
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 _TEXT_BYTES = 20
 """Spark's own guess for a text (``StringType.defaultSize``)."""
+
+LEAST_IDLE_SECONDS: Final = 10.0
+"""A shorter ``request.timeout`` does not make idle sessions end any sooner."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +92,6 @@ class Dialect(ABC):
     savepoints: ClassVar[bool] = True
     prepares: ClassVar[bool] = False
     """True if a transaction can be prepared here and committed by another connection."""
-    auto_prepares: ClassVar[bool] = False
-    """True if that is what ``commit=auto`` takes."""
     prepared_needs: ClassVar[str] = ""
     """What the server lacks where :meth:`most_prepared` is 0."""
     loads_exactly: ClassVar[bool] = False
@@ -106,6 +107,11 @@ class Dialect(ABC):
     def __init__(self, address: Address, timeout: float) -> None:
         self.address = address
         self.timeout = timeout
+
+    @property
+    def idle_seconds(self) -> float:
+        """When the server ends a session that holds locks and whose client is silent: its network is gone, say."""
+        return max(self.timeout, LEAST_IDLE_SECONDS)
 
     # connections
 
@@ -132,6 +138,10 @@ class Dialect(ABC):
         """``error`` of connecting."""
         return self.transient(error)
 
+    def limit_transaction(self) -> tuple[str, ...]:
+        """Statements by which the server ends the session if the transaction is idle for :attr:`idle_seconds`."""
+        return ()
+
     def cursor(self, raw: Any) -> contextlib.AbstractContextManager[Any]:
         return contextlib.closing(raw.cursor())
 
@@ -147,6 +157,9 @@ class Dialect(ABC):
 
     def transient(self, error: Exception) -> Transient:
         return Transient(f"{self.address}: {self.said(error)}", connector="connectors.jdbc")
+
+    def lock_timeout(self, error: Exception) -> LockTimeout:
+        return LockTimeout(f"{self.address}: {self.said(error)}", connector="connectors.jdbc")
 
     def poison(self, error: Exception) -> Poison:
         return Poison(self.said(error))
@@ -248,6 +261,10 @@ class Dialect(ABC):
         body = ", ".join(f"{self.quote(name)} {sql}" for name, sql in columns)
         return f"CREATE {'TEMPORARY ' if temporary else ''}TABLE {self.table(table)} ({body})"
 
+    def drop_stage(self, table: Table) -> str:
+        """Drops a staging table, as far as it exists; does not wait for long where a session uses it."""
+        return f"DROP TABLE IF EXISTS {self.table(table)}"
+
     def cast(self, expression: str, staged: pa.DataType, target: Column) -> str:
         """``expression``, which was staged as ``staged``, as a value for ``target``."""
         return expression
@@ -335,3 +352,24 @@ class Dialect(ABC):
 
     def rollback_prepared(self, connection: Connection, name: str) -> None:
         connection.execute(f"ROLLBACK PREPARED '{name}'")
+
+    # locks
+
+    def lock(self, connection: Connection, name: str) -> None:
+        """Takes the lock ``name`` for the session; needed where :attr:`prepares`.
+
+        From then on the server ends the session whenever it is idle for :attr:`idle_seconds`.
+        Raises :class:`LockTimeout` if another session has it for longer than ``timeout``.
+        """
+        raise NotImplementedError(f"{self.name} prepares no transactions")
+
+    def unlock(self, connection: Connection, name: str) -> None:  # noqa: B027
+        """Lets others have the lock ``name``."""
+
+    def lock_holders(self, connection: Connection, tables: Sequence[Table], lock: str) -> list[Session]:
+        """A few sessions that hold locks in ``tables``, or the ``lock`` that :meth:`lock` takes; the oldest first."""
+        return []
+
+    def end_session(self, number: int) -> str:
+        """A statement by which a person ends a session."""
+        return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import sys
@@ -14,13 +15,14 @@ import pyarrow as pa
 
 from ....core.errors import ConnectorError, Fatal, Misconfigured, Problem
 from ..column_types import family
-from ..connection import Connection
+from ..connection import Connection, Session
 from .base import Column, Table, row_bytes
 from .catalog import SqlAlchemyDialect
 
 _OUTAGES = {
-    1040, 1053, 1158, 1159, 1160, 1161, 1203, 1205, 1213, 1290, 1402, 1613, 1614, 1927, 2002, 2003, 2006, 2013, 2014, 2055,
+    1040, 1053, 1158, 1159, 1160, 1161, 1203, 1213, 1290, 1402, 1613, 1614, 1927, 2002, 2003, 2006, 2013, 2014, 2055,
 }  # fmt: skip
+_LOCK_TIMEOUT = 1205
 _TEXT = "LONGTEXT CHARACTER SET utf8mb4"
 _BINARY_COLLATION = "utf8mb4_nopad_bin"
 _PLAN_ROWS = 8
@@ -31,10 +33,17 @@ _CONFIGURATION = {1044, 1045, 1049, 1698}
 _BAD_ROWS = {1048, 1062, 1136, 1264, 1265, 1292, 1364, 1366, 1406, 1451, 1452, 1644, 3819, 4025}
 
 
+_HOLDERS = (
+    "SELECT id, user, host, IF(command = 'Sleep', 'idle', lower(command)), CAST(now() - INTERVAL time SECOND AS CHAR) "
+    "FROM information_schema.processlist WHERE id <> connection_id() AND {} ORDER BY time DESC LIMIT 3"
+)
+
+
 class MariaDb(SqlAlchemyDialect):
     """MariaDB 10.6 and later. Transactions are prepared by XA, and the server lists them for all databases together.
 
-    Small transactions are READ COMMITTED, which a server with ``binlog_format=STATEMENT`` refuses.
+    Small transactions are READ COMMITTED, which a server with ``binlog_format=STATEMENT`` refuses. When the server notices that
+    a client's machine is lost is a setting of the whole server (``tcp_keepalive_time``).
     """
 
     name = system = "mariadb"
@@ -67,6 +76,10 @@ class MariaDb(SqlAlchemyDialect):
             cursor.execute(f"SET time_zone = '+00:00', sql_mode = '{strict}', {locks}")
         return raw
 
+    def limit_transaction(self) -> tuple[str, ...]:
+        """One that is prepared is idle as well: it can be committed only when its session is over."""
+        return (f"SET idle_transaction_timeout = {round(self.idle_seconds)}",)
+
     def errors(self) -> tuple[type[Exception], ...]:
         return (self.module("pymysql").err.Error,)
 
@@ -74,6 +87,8 @@ class MariaDb(SqlAlchemyDialect):
         code = error.args[0] if error.args else 0
         if code in _BAD_ROWS:
             return self.poison(error)
+        if code == _LOCK_TIMEOUT:
+            return self.lock_timeout(error)
         if code in _OUTAGES or code in (0, ""):
             return self.transient(error)
         return self.fatal(error)
@@ -99,6 +114,9 @@ class MariaDb(SqlAlchemyDialect):
         numbered = (*columns, ("connectors_row", "BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY"))
         sql = super().create_stage(table, numbered, temporary=temporary)
         return sql.replace("CREATE", "CREATE OR REPLACE", 1) if temporary else sql  # a transaction's end leaves it there
+
+    def drop_stage(self, table: Table) -> str:
+        return f"{super().drop_stage(table)} WAIT 1"
 
     def key(self, expression: str, staged: pa.DataType, target: Column) -> str:
         is_text = family(staged) == "string" and target.collation
@@ -208,6 +226,30 @@ class MariaDb(SqlAlchemyDialect):
             if time.monotonic() > until:
                 return False
             time.sleep(0.02)
+
+    def lock(self, connection: Connection, name: str) -> None:
+        connection.execute(f"SET wait_timeout = {round(self.idle_seconds)}")
+        ((locked,),) = connection.rows("SELECT GET_LOCK(%s, %s)", [self._lock(name), max(1, round(self.timeout))])
+        if locked != 1:
+            raise self.lock_timeout(RuntimeError("another session has the lock of the sink"))
+
+    def unlock(self, connection: Connection, name: str) -> None:
+        connection.rows("SELECT RELEASE_LOCK(%s)", [self._lock(name)])
+
+    def lock_holders(self, connection: Connection, tables: Sequence[Table], lock: str) -> list[Session]:
+        """Of locks of rows, only whose they are can be asked, and not in which table."""
+        rows = connection.rows(_HOLDERS.format("id = IS_USED_LOCK(%s)"), [self._lock(lock)])
+        with contextlib.suppress(ConnectorError):  # without the privilege PROCESS
+            in_transaction = "SELECT trx_mysql_thread_id FROM information_schema.innodb_trx WHERE trx_rows_locked > 0"
+            rows += connection.rows(_HOLDERS.format(f"id IN ({in_transaction})"))
+        return [Session(*row) for row in dict.fromkeys(rows)][:3]
+
+    def end_session(self, number: int) -> str:
+        return f"KILL {number}"
+
+    def _lock(self, name: str) -> str:
+        """The server has one list of locks for all databases."""
+        return f"{name}-{self._form()}"
 
     def _xid(self, name: str) -> str:
         """``name`` in the two parts that XA has for it, each at most 64 bytes long, and the number of the database."""

@@ -9,13 +9,14 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from ....core.errors import ConnectorError, Fatal, Misconfigured, Problem
+from ....core.state import digest
 from ..column_types import family
-from ..connection import Connection
+from ..connection import Connection, Session
 from .base import Column, Table
 from .catalog import SqlAlchemyDialect
 
-_OUTAGES = ("08", "53", "57P", "40", "55P03", "55006", "XX000", "58")
-"""Lost connections, no resources, shutdown, deadlock and serialization, locks, and trouble of the server itself."""
+_OUTAGES = ("08", "53", "57P", "40", "55006", "XX000", "58")
+"""Lost connections, no resources, shutdown, deadlock and serialization, a database in use, and trouble of the server itself."""
 _BAD_ROWS = ("22", "23", "44", "P0001")
 """Data, constraints, views with a check, and what a trigger raises."""
 _LOST = ("terminating connection", "server closed the connection", "no connection", "conflict with recovery", "restarting")
@@ -32,6 +33,18 @@ _ANY_NUMERIC = pa.decimal128(38, 18)
 """As Spark reads a numeric without a precision, or with one that it has no type for."""
 
 
+_HOLDERS = """
+SELECT pid, coalesce(usename::text, ''), coalesce(client_addr::text, 'a local client'), coalesce(state, ''), state_change::text
+FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = current_database() AND pid IN (
+    SELECT pid FROM pg_locks WHERE granted AND (
+        locktype = 'advisory' AND objsubid = 1 AND (classid::bigint << 32) + objid::bigint = %s
+        OR locktype = 'relation' AND mode <> 'AccessShareLock'
+            AND relation IN (SELECT to_regclass(name)::oid FROM unnest(%s::text[]) AS name)
+    )
+) ORDER BY xact_start LIMIT 3
+"""
+
+
 class PostgreSql(SqlAlchemyDialect):
     """PostgreSQL 14 and later (ranges of row ids)."""
 
@@ -44,7 +57,7 @@ class PostgreSql(SqlAlchemyDialect):
     }  # fmt: skip
     driver = "postgresql+psycopg"
     packages = {"psycopg": "psycopg[binary]>=3.2", "adbc_driver_postgresql": "adbc-driver-postgresql>=1.3"}  # noqa: RUF012
-    prepares = auto_prepares = loads_exactly = True
+    prepares = loads_exactly = True
     prepared_needs = "max_prepared_transactions above 0 in the server's settings"
     at_begin = ("SET CONSTRAINTS ALL IMMEDIATE",)  # a row that breaks a deferred one must not be found at COMMIT only
     tells_repeated_keys = True
@@ -56,7 +69,8 @@ class PostgreSql(SqlAlchemyDialect):
 
     def parameters(self) -> dict[str, str]:
         seconds = max(1, round(self.timeout))
-        return {"connect_timeout": str(seconds), "tcp_user_timeout": str(seconds * 1000), **self.address.more}
+        limits = {"connect_timeout": seconds, **_network_limits(seconds, "keepalives")}
+        return {**{name: str(value) for name, value in limits.items()}, **self.address.more}
 
     def open(self) -> Any:
         where, psycopg = self.address, self.module("psycopg")
@@ -69,8 +83,12 @@ class PostgreSql(SqlAlchemyDialect):
         return raw
 
     def settings(self) -> tuple[str, ...]:
-        """What every session begins with."""
-        return (f"SET lock_timeout = {round(self.timeout * 1000)}", "SET TimeZone = 'UTC'")
+        """What every session begins with. The server notices soon when a client's machine or network is lost."""
+        limits = {"lock_timeout": round(self.timeout * 1000), **_network_limits(max(1, round(self.timeout)), "tcp_keepalives")}
+        return ("SET TimeZone = 'UTC'", *(f"SET {name} = {value}" for name, value in limits.items()))
+
+    def limit_transaction(self) -> tuple[str, ...]:
+        return (f"SET LOCAL idle_in_transaction_session_timeout = {round(self.idle_seconds * 1000)}",)
 
     def reading_settings(self) -> tuple[str, ...]:
         """What a session that reads begins with, so that the same statement gives the same rows in the same order."""
@@ -92,6 +110,8 @@ class PostgreSql(SqlAlchemyDialect):
             return repeated_keys()
         if state.startswith(_BAD_ROWS):
             return self.poison(error)
+        if state == "55P03":
+            return self.lock_timeout(error)
         if not state or state.startswith(_OUTAGES):
             return self.transient(error)
         return self.fatal(error)
@@ -198,6 +218,32 @@ class PostgreSql(SqlAlchemyDialect):
             "WHERE database = current_database() AND starts_with(gid, %s)"
         )
         return dict(connection.rows(sql, [prefix]))
+
+    def lock(self, connection: Connection, name: str) -> None:
+        connection.execute(f"SET idle_session_timeout = {round(self.idle_seconds * 1000)}")
+        connection.rows("SELECT pg_advisory_lock(%s)", [_lock_number(name)])
+
+    def unlock(self, connection: Connection, name: str) -> None:
+        connection.rows("SELECT pg_advisory_unlock(%s)", [_lock_number(name)])
+
+    def lock_holders(self, connection: Connection, tables: Sequence[Table], lock: str) -> list[Session]:
+        names = [self.table(table) for table in tables]
+        rows = connection.rows(_HOLDERS, [_lock_number(lock), names])
+        return [Session(*row) for row in rows]
+
+    def end_session(self, number: int) -> str:
+        return f"SELECT pg_terminate_backend({number})"
+
+
+def _network_limits(seconds: int, prefix: str) -> dict[str, int]:
+    """Data that the peer does not acknowledge ends the connection after ``seconds``, and its silence after twice as many."""
+    keepalives = {f"{prefix}_idle": seconds, f"{prefix}_interval": max(1, seconds // 3), f"{prefix}_count": 3}
+    return {"tcp_user_timeout": seconds * 1000, **keepalives}
+
+
+def _lock_number(name: str) -> int:
+    """The number of an advisory lock, at most 60 bits long."""
+    return int(digest(name, length=15), 16)
 
 
 def read_type(sql: str) -> pa.DataType | None:
