@@ -75,7 +75,7 @@ def test_what_a_function_of_foreach_batch_refuses_reaches_the_user_with_a_short_
 ) -> None:
     """Spark puts the whole of it in front of the message."""
     stream = spark.readStream.format("connectors.sequence").option("end", 5).load()
-    options = {"url": "postgresql://127.0.0.1:1/x", "dbtable": "t", "retry.maxRetries": 0}
+    options = {"url": "postgresql://127.0.0.1:1/x", "dbtable": "t", "retry.maxRetries": 0, "outageTimeout": "0s"}
     writer = stream.writeStream.foreachBatch(connectors.foreach_batch("jdbc", options)).trigger(availableNow=True)
     query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
     with pytest.raises(StreamingQueryException, match=r"connectors\.core\.errors\.Transient") as ended:

@@ -136,14 +136,14 @@ class Retry:
 
 class Backoff:
     """The failures of one outage, for a loop that cannot be left, such as a generator: :meth:`wait` after each failure,
-    :meth:`reset` on progress."""
+    :meth:`reset` on progress. It keeps no exception, whose frames would keep connections open.
+    """
 
     def __init__(self, retry: Retry | None = None, observer: RetryObserver | None = None) -> None:
         self.retry = retry or Retry()
         self.observer = observer or retry_observer()
         self.failures = 0
         self._began = 0.0
-        self._outage: BaseException | None = None
         self._is_stopped = _is_stopped.get(lambda: False)
 
     def reset(self) -> None:
@@ -154,7 +154,6 @@ class Backoff:
     def pause(self, outage: BaseException | None) -> float:
         """Counts a failure and gives the seconds until the next try. Raises ``outage`` where there is none."""
         self.failures += 1
-        self._outage = outage
         if self.failures == 1:
             self._began = time.monotonic()
         seconds = self.retry.pause(self.failures, outage)
@@ -171,11 +170,11 @@ class Backoff:
         return seconds
 
     def sleep(self, seconds: float) -> None:
-        """Passes a pause. Raises the outage when nobody waits any more."""
+        """Passes a pause. Raises :class:`Transient` when nobody waits any more."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
-            if self._is_stopped() and self._outage is not None:
-                raise self._outage
+            if self._is_stopped():
+                raise Transient("the query was stopped while it waited for a system that is away")
             time.sleep(min(left, _STOP_SECONDS))
 
     def wait(self, outage: Transient, awake: threading.Event) -> None:

@@ -126,7 +126,7 @@ def test_a_value_that_does_not_fit_the_column_is_a_bad_row(postgres: PostgresCon
 
 
 def test_an_outage_makes_no_dead_letter(postgres: PostgresContext, tmp_path: Path) -> None:
-    folder, impatient = tmp_path / "letters", {"request.timeout": "200ms", "retry.maxRetries": "1"}
+    folder, impatient = tmp_path / "letters", {"request.timeout": "200ms", "retry.maxRetries": "1", "outageTimeout": "0s"}
     with contextlib.closing(postgres.connect()) as other:
         other.execute("BEGIN")
         other.execute(f"LOCK TABLE {postgres.table}")

@@ -166,6 +166,7 @@ def test_tasks_that_add_keys_side_by_side_do_not_lock_each_other_out(database: D
     if JdbcSink.of(database.options()).dialect().one_writer:
         pytest.skip("one writer at a time")
     options = {**UPSERT, "guarantee": "idempotent", "commit": "auto", "batchsize": "100", "retry.maxRetries": "0"}
+    options["outageTimeout"] = "0s"
     parts = [rows(*[(4 * number + task, "x", task) for number in range(1000)]) for task in range(4)]
     with ThreadPoolExecutor(4) as pool:
         for done in [pool.submit(write, database, part, **options) for part in parts]:

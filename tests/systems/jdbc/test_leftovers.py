@@ -54,7 +54,7 @@ def stages(database: PostgresContext) -> list[Any]:
 def test_a_transaction_whose_session_still_lives_is_waited_for(tmp_path: Path) -> None:
     """The session of a task ends a moment after its client; one that stays, on a machine that is lost, is an outage."""
     with contextlib.closing(PrepareOnMariaDb(tmp_path / "target")) as database:
-        sink = sink_of(database, **{"retry.maxRetries": "0"})
+        sink = sink_of(database, **{"retry.maxRetries": "0", "outageTimeout": "0s"})
         batch = batch_of(sink)
         writer = sink.writer(batch, BATCH[0].schema, 0)
         writer.write(BATCH[0])
@@ -170,7 +170,7 @@ def test_starts_that_fail_do_not_use_up_the_prepared_transactions_of_the_server(
     """The driver dies after its three tasks, or the last of them fails for good; in the end the cause is mended."""
     with PostgresServer(max_prepared_transactions="7") as server:
         sink = JdbcSink.of({"url": server.jdbc, "user": server.user, "dbtable": "t", "createTable": "true",
-                            "commit": "prepared", "retry.maxRetries": "0"})  # fmt: skip
+                            "commit": "prepared", "retry.maxRetries": "0", "outageTimeout": "0s"})  # fmt: skip
         parts = (*BATCH, BATCH[0])
 
         def start(number: int) -> tuple[Commit, Batch, list[Any]]:

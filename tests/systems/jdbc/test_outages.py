@@ -64,7 +64,7 @@ def test_the_server_ends_a_session_whose_commit_got_lost_and_the_next_try_goes_o
     """The server sees a client that says nothing, and holds the ledger's row and the lock of the sink for it."""
     monkeypatch.setattr(Dialect, "idle_seconds", 1.0)
     with through_proxy(everywhere) as (proxy, url):
-        sink = sink_of(everywhere, url=url, **{"request.timeout": "4s", "retry.maxRetries": "1"})
+        sink = sink_of(everywhere, url=url, **{"request.timeout": "4s", "retry.maxRetries": "1", "outageTimeout": "0s"})
         batch = batch_of(sink)
         committables = staged(sink, batch)
         proxy.arm("\x03COMMIT" if is_mariadb(everywhere) else "COMMIT\0", "half")
@@ -116,7 +116,7 @@ def test_postgresql_asks_a_silent_client_whether_it_lives(tmp_path: Path) -> Non
 
 
 def test_a_session_that_keeps_a_batch_from_being_committed_is_named(everywhere: DatabaseContext) -> None:
-    sink = sink_of(everywhere, **{"request.timeout": "1s", "retry.maxRetries": "0"})
+    sink = sink_of(everywhere, **{"request.timeout": "1s", "retry.maxRetries": "0", "outageTimeout": "0s"})
     Commit(sink).finish(batch_of(sink), staged(sink, batch_of(sink)))
     later = batch_of(sink, 1)
     committables = staged(sink, later)
@@ -134,7 +134,7 @@ def test_a_session_that_keeps_a_batch_from_being_committed_is_named(everywhere: 
 
 
 def test_a_session_that_has_the_lock_of_the_sink_is_named(preparing: Preparing) -> None:
-    sink = sink_of(preparing, **{"request.timeout": "1s", "retry.maxRetries": "0"})
+    sink = sink_of(preparing, **{"request.timeout": "1s", "retry.maxRetries": "0", "outageTimeout": "0s"})
     batch = batch_of(sink)
     committables = staged(sink, batch)
     with contextlib.closing(preparing.connect()) as other:
@@ -161,7 +161,8 @@ def test_a_connection_lost_at_commit_prepared_is_made_good_in_the_same_run(prepa
 
 def test_an_outage_that_lasts_fails_the_batch_and_the_next_run_writes_it(database: PostgresContext) -> None:
     with Proxy(required(PostgresServer).port) as proxy:
-        sink = sink_of(database, url=f"postgresql://{HOST}:{proxy.port}/postgres", **{"retry.maxRetries": "1"})
+        url, impatient = f"postgresql://{HOST}:{proxy.port}/postgres", {"retry.maxRetries": "1", "outageTimeout": "0s"}
+        sink = sink_of(database, url=url, **impatient)
         batch = batch_of(sink)
         committables = staged(sink, batch)
         proxy.arm("BEGIN", "before", times=2)
@@ -177,7 +178,8 @@ def test_an_outage_that_lasts_fails_the_batch_and_the_next_run_writes_it(databas
 def test_a_server_that_restarts_between_stage_and_commit_loses_nothing(tmp_path: Path) -> None:
     """Of its own, since it is killed. Unlogged tables are empty after a crash: that must not become an empty batch."""
     with PostgresServer() as server:
-        address = {"url": server.jdbc, "user": server.user, "dbtable": "t", "createTable": "true", "retry.maxRetries": "0"}
+        address = {"url": server.jdbc, "user": server.user, "dbtable": "t", "createTable": "true"}
+        address |= {"retry.maxRetries": "0", "outageTimeout": "0s"}
         for way in ("batch", "prepared"):
             sink = JdbcSink.of({**address, "commit": way})
             batch = Batch(sink.sink_id(), "22222222-query", 0 if way == "batch" else 1)

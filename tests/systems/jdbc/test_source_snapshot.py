@@ -145,7 +145,7 @@ def test_one_partition_needs_no_moment(table: DatabaseContext) -> None:
 def test_a_connection_that_was_kept_is_replaced_after_a_restart_of_the_server() -> None:
     with PostgresServer() as server:
         one = BatchRead(
-            {"url": server.jdbc, "user": server.user, "query": "SELECT 1 AS a", "retry.maxRetries": 0}
+            {"url": server.jdbc, "user": server.user, "query": "SELECT 1 AS a", "retry.maxRetries": 0, "outageTimeout": "0s"}
         )
         assert one.rows() == [{"a": 1}]
         server.kill()

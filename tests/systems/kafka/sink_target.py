@@ -39,6 +39,7 @@ class Target:
             "transactionalIdPrefix": self.topic,
             "stagingLocation": self.folder / "stage",
             "retry.maxRetries": 0,
+            "outageTimeout": "0s",
             **{name.replace("__", "."): value for name, value in options.items()},
         }
         sink = self.kind.of({name: value for name, value in given.items() if value is not None})
