@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,7 +16,7 @@ from connectors.systems.file_stream import FileStreamSink, FileStreamSource
 from connectors.systems.files import FilesSink
 from connectors.systems.print_rows import PrintSink
 from connectors.systems.sequence import SequenceSource
-from connectors.testing import SinkContext, SourceContext
+from connectors.testing import FolderContext, SinkContext, SourceContext
 
 
 class SequenceContext(SourceContext):
@@ -71,19 +70,8 @@ class FileStreamContext(SourceContext):
         return True
 
 
-class FolderContext(SinkContext):
+class ListedContext(FolderContext):
     """A folder, listed as any reader lists it: without hidden names."""
-
-    def options(self) -> dict[str, str]:
-        return {"path": str(self.folder)}
-
-    def disks(self) -> list[Path]:
-        return [self.folder]
-
-    def lose_stage(self) -> bool:
-        for stage in self.folder.glob(".connectors/*/stage/*"):
-            shutil.rmtree(stage)
-        return True
 
     def take_away(self) -> list[dict[str, Any]]:
         taken = self.rows()
@@ -91,29 +79,26 @@ class FolderContext(SinkContext):
             file.rename(self.folder.parent / f"taken-{file.name}")
         return taken
 
-    def leftovers(self) -> list[str]:
-        return sorted(stage.name for stage in self.folder.glob(".connectors/*/stage/*"))
-
     def files(self) -> list[Path]:
         found = (file for file in self.folder.rglob("*") if file.is_file())
         return sorted(file for file in found if not any(part[0] in "._" for part in file.relative_to(self.folder).parts))
 
 
-class BufferedContext(FolderContext):
+class BufferedContext(ListedContext):
     sink = BufferedSink
 
     def rows(self) -> list[dict[str, Any]]:
         return [json.loads(line) for file in self.files() for line in file.read_text().splitlines()]
 
 
-class FilesContext(FolderContext):
+class FilesContext(ListedContext):
     sink = FilesSink
 
     def rows(self) -> list[dict[str, Any]]:
         return [row for file in self.files() for row in pq.read_table(file).to_pylist()]
 
 
-class LinesContext(FolderContext):
+class LinesContext(ListedContext):
     sink = FileStreamSink
     schema = pa.schema([("value", pa.string())])
     select = ("concat('line ', value) AS value",)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -39,7 +38,7 @@ from connectors.core.ledger import Entry, FileLedger
 from connectors.core.serde import to_json_lines
 from connectors.core.sharing import even_ranges, fair_shares
 from connectors.storage import storage_of
-from connectors.testing import SinkContext, SourceContext
+from connectors.testing import FolderContext, SinkContext, SourceContext
 
 
 @dataclass(frozen=True)
@@ -285,22 +284,8 @@ class LinesCommitter(Committer):
         self.folder.sweep(self.retention, live)
 
 
-class LinesContext(SinkContext):
+class LinesContext(FolderContext):
     sink = LinesSink
-
-    def disks(self) -> list[Path]:
-        return [self.folder]
-
-    def lose_stage(self) -> bool:
-        for stage in self.folder.glob(".connectors/*/stage/*"):
-            shutil.rmtree(stage)
-        return True
-
-    def leftovers(self) -> list[str]:
-        return [stage.name for stage in self.folder.glob(".connectors/*/stage/*")]
-
-    def options(self) -> dict[str, str]:
-        return {"path": str(self.folder)}
 
     def rows(self) -> list[dict[str, Any]]:
         return [json.loads(line) for file in self.folder.glob("*.json") for line in file.read_text().splitlines()]

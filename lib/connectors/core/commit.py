@@ -161,11 +161,12 @@ class Commit:
             self.contact.call(self._ledger().check)
             for entry in self._ledger().unpublished():
                 self._publish_pending(entry, batch.sink_id)
+        live = frozenset({batch.prefix()})
         if self.letters:
             self.contact.call(self.letters.storage.check)
-            self.letters.recover(self._last_number)
-            self.letters.sweep(frozenset({batch.prefix()}))
-        self.committer.sweep(frozenset({batch.prefix()}))
+            self.contact.call(partial(self.letters.recover, self._last_number))
+            self.contact.call(partial(self.letters.sweep, live))
+        self.contact.call(partial(self.committer.sweep, live))
         self._swept = time.monotonic()
 
     def _publish_pending(self, entry: Entry, sink_id: str) -> None:

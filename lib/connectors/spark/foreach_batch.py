@@ -13,6 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import pyarrow as pa
@@ -115,7 +116,7 @@ class ForeachBatch(Carried):
             self.sink.watch(lambda: run_of(frame, batch.query))
         if not isinstance(self.sink, FrameSink):  # Spark's own writers take columns that Arrow does not
             self.sink.refuse_frame(arrow_schema(frame.schema), placed=True)
-        stopped = is_stopped(frame.sparkSession, batch.query)
+        stopped = partial(is_stopped, frame.sparkSession, batch.query)
         with sink_meter(self.sink, batch).counting() as meter, waits_until(stopped):
             self._write(self._commit, frame, batch, meter)
 

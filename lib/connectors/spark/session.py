@@ -127,10 +127,10 @@ def execution_of(spark: SparkSession, query: str) -> Any:
     return classic._jsparkSession.sharedState().activeStreamingQueries().get(key)
 
 
-def is_stopped(spark: SparkSession, query: str) -> Callable[[], bool]:
-    """A call that is true once somebody has stopped the running streaming query with this id; never true on Connect."""
+def is_stopped(spark: SparkSession, query: str) -> bool:
+    """True if somebody has stopped the streaming query with this id, which still runs; never true on Connect."""
     execution = execution_of(spark, query)
-    return lambda: execution is not None and not execution.isActive()
+    return execution is not None and not execution.isActive()
 
 
 def is_deterministic(frame: DataFrame, query: str) -> bool:

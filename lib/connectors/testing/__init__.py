@@ -1,7 +1,7 @@
 """The test kit: suites that a connector inherits, failures to inject, and an engine to run it on without Spark."""
 
 from .compare import same_order, same_records
-from .contexts import SinkContext, SourceContext
+from .contexts import FolderContext, SinkContext, SourceContext
 from .engine import Checkpoint, Engine, in_a_child
 from .faults import Action, FailureInjector, Injected, Point
 from .faulty import faulty_sink, faulty_source
@@ -14,6 +14,7 @@ __all__ = [
     "Checkpoint",
     "Engine",
     "FailureInjector",
+    "FolderContext",
     "Injected",
     "Point",
     "SinkContext",

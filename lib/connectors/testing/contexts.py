@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -119,3 +120,24 @@ class SinkContext(ABC):
 
     def close(self) -> None:  # noqa: B027
         """Ends what the context started."""
+
+
+class FolderContext(SinkContext):
+    """A target that is a local folder, which the sink writes to by :class:`~connectors.core.folder.SinkFolder`."""
+
+    def options(self) -> dict[str, str]:
+        return {"path": str(self.folder)}
+
+    def disks(self) -> Sequence[Path]:
+        return [self.folder]
+
+    def lose_stage(self) -> bool:
+        for stage in self._stages():
+            shutil.rmtree(stage)
+        return True
+
+    def leftovers(self) -> list[str]:
+        return sorted(stage.name for stage in self._stages())
+
+    def _stages(self) -> list[Path]:
+        return list(self.folder.glob(".connectors/*/stage/*"))

@@ -13,7 +13,6 @@ from ...core.errors import Fatal, Misconfigured, Poison, Problem, Transient
 from ...core.folder import SinkFolder
 from ...core.ledger import Entry, is_stream
 from ...core.rejects import Rejects
-from ...core.retry import Retry
 from ...core.sink import Batch, Committable, GlobalCommitter
 from .by_task import Slots
 from .connection import Connection, naming_holders
@@ -98,9 +97,6 @@ class JdbcCommitter(GlobalCommitter):
 
     def sweep(self, live: frozenset[str]) -> None:
         """Removes old staging, rolls back transactions that nobody decided, and stops if there is no target."""
-        Retry.of(self.sink.values).call(lambda: self._sweep(live))
-
-    def _sweep(self, live: frozenset[str]) -> None:
         retention = self.sink.values["stagingRetention"]
         if self._dialect.one_writer:
             self._folder().sweep(retention, live)
