@@ -29,7 +29,7 @@ from tests.systems.reference_contexts import BufferedContext, FilesContext, Line
 pytestmark = pytest.mark.environments("cluster")
 TARGETS = [
     pytest.param((BufferedContext, "foreach_batch"), id="buffered-foreach_batch"),
-    pytest.param((BufferedContext, "format"), id="buffered-format"),
+    pytest.param((BufferedContext, "format"), id="buffered-format", marks=pytest.mark.soak),
     pytest.param((FilesContext, "foreach_batch"), id="files-foreach_batch", marks=pytest.mark.soak),
     pytest.param((LinesContext, "format"), id="file_stream-format", marks=pytest.mark.soak),
     pytest.param((kafka.DirectContext, "foreach_batch"), id="kafka-foreach_batch"),

@@ -156,9 +156,10 @@ def test_a_failed_query_is_recorded_with_its_errors(session: Any, tmp_path: Path
     assert table.set_index("component").loc["sink files", "errors"] > 0
 
 
-@pytest.mark.parametrize("names", [["buffered"], pytest.param(["buffered", "files by foreach_batch"], marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("names", [["buffered"], ["buffered", "files by foreach_batch"]])
 def test_totals_are_exact_after_kills(tmp_path: Path, names: list[str]) -> None:
-    count = 1 if len(names) == 1 else 6
+    count = 3 * len(names)
     with killed({name: REFERENCE[name] for name in names}, tmp_path, seed=5) as kills:
         kills.run(count)
     assert any("killed" in told for told in kills.told), kills.told

@@ -54,7 +54,7 @@ def test_what_can_be_mended_is_delivered_once_as_it_was_sent_and_the_rest_stays_
     )
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_a_topic_that_is_not_the_notebooks_own_is_left_alone(tmp_path: Path) -> None:
     server, name = required(KafkaServer), f"foreign-{tmp_path.name}"
     server.create_topic(f"orders-{name}")

@@ -159,7 +159,7 @@ CASES = st.tuples(
 )
 
 
-@pytest.fixture(params=["UTC", "America/New_York"])
+@pytest.fixture(params=["UTC", pytest.param("America/New_York", marks=pytest.mark.soak)])
 def zone(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[ZoneInfo]:
     # Every example has plans of its own, over a few rows: compiling them would be most of the time.
     conf = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
