@@ -134,6 +134,19 @@ def test_the_error_at_the_end_of_a_long_outage_says_how_long_it_was() -> None:
         replace(PATIENT, outage_timeout=0.1).call(failing(10**9))
 
 
+def test_what_an_inner_layer_has_waited_for_is_not_waited_for_again() -> None:
+    calls = []
+
+    def inner() -> None:
+        calls.append(1)
+        replace(PATIENT, outage_timeout=0.1).call(failing(10**9))
+
+    with pytest.raises(Transient, match="longer than outageTimeout") as raised:
+        PATIENT.call(inner)
+    assert len(calls) == 1
+    assert Transient.of(raised.value.state()).is_waited_for
+
+
 def test_a_system_that_has_never_answered_is_given_up_with_the_tries() -> None:
     contact, calls = Contact(PATIENT), failing(3)
     with pytest.raises(Transient):

@@ -80,15 +80,21 @@ def _listed(connector: str, problems: Sequence[Problem]) -> str:
 
 
 class Transient(ConnectorError):
-    """An outage, a timeout or throttling; ``retry_after`` is in seconds, when the system said how long to wait."""
+    """An outage, a timeout or throttling; ``retry_after`` is in seconds, when the system said how long to wait.
 
-    def __init__(self, message: str, *, retry_after: float | None = None, **context: str) -> None:
+    ``is_waited_for``: an inner layer has waited for ``outageTimeout`` already, so no outer one does.
+    """
+
+    def __init__(
+        self, message: str, *, retry_after: float | None = None, is_waited_for: bool = False, **context: str
+    ) -> None:
         super().__init__(message, **context)
         self.retry_after = retry_after
+        self.is_waited_for = is_waited_for
 
     def state(self) -> dict[str, Any]:
         """The error as JSON, for a process that reads it as a value; :meth:`of` makes it again."""
-        names = ("message", "connector", "where", "way_out", "retry_after")
+        names = ("message", "connector", "where", "way_out", "retry_after", "is_waited_for")
         return {name: getattr(self, name) for name in names}
 
     @classmethod

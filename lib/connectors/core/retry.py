@@ -57,7 +57,7 @@ def observed_retries(observer: RetryObserver) -> Iterator[None]:
 
 @contextlib.contextmanager
 def waits_until(is_stopped: Callable[[], bool]) -> Iterator[None]:
-    """Inside, a wait for a system ends with its outage when ``is_stopped`` says that nobody waits any more."""
+    """Inside, a wait for a system ends with :class:`Transient` when ``is_stopped`` says that nobody waits any more."""
     outer = _is_stopped.set(is_stopped)
     try:
         yield
@@ -153,6 +153,8 @@ class Backoff:
 
     def pause(self, outage: BaseException | None) -> float:
         """Counts a failure and gives the seconds until the next try. Raises ``outage`` where there is none."""
+        if isinstance(outage, Transient) and outage.is_waited_for:
+            raise outage
         self.failures += 1
         if self.failures == 1:
             self._began = time.monotonic()
@@ -194,6 +196,7 @@ def outage_error(outage: Transient, failures: int, away: float, retry: Retry) ->
     if retry.outage_timeout > 0 and failures > 1:
         since = _clock(time.time() - away)
         outage.message += f" ({failures} tries since {since}, longer than outageTimeout, {retry.outage_timeout:g} s)"
+        outage.is_waited_for = True
         outage.way_out = outage.way_out or "start the query again when the system is back; or raise outageTimeout"
     return outage
 
