@@ -11,7 +11,8 @@ import pytest
 
 from connectors.core import Misconfigured, json_text
 from connectors.core.cell_text import text_of
-from connectors.core.serde import to_json, to_json_lines
+from connectors.core.json_text import to_json_lines
+from connectors.core.serde import to_json
 
 
 def lines(**columns: pa.Array) -> list[str]:

@@ -32,6 +32,11 @@ def json_lines(rows: pa.RecordBatch) -> list[bytes]:
     return [content_of(lines)]
 
 
+def to_json_lines(batch: pa.RecordBatch) -> bytes:
+    """One JSON object a row, each ended by a newline, in the form of Spark's JSON writer."""
+    return b"".join(json_lines(batch))
+
+
 def content_of(texts: pa.Array) -> bytes:
     """The bytes of all ``texts``, one after the other."""
     _, ends, content = texts.buffers()

@@ -1,4 +1,4 @@
-"""Rows as text: JSON lines of Arrow record batches, and single rows."""
+"""Single rows as JSON, the form of rows in dead letters."""
 
 from __future__ import annotations
 
@@ -9,15 +9,6 @@ import math
 from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
-
-import pyarrow as pa
-
-from .json_text import json_lines
-
-
-def to_json_lines(batch: pa.RecordBatch) -> bytes:
-    """One JSON object a row, each ended by a newline, in the form of Spark's JSON writer: see :mod:`.json_text`."""
-    return b"".join(json_lines(batch))
 
 
 def to_json(row: Mapping[str, Any]) -> str:
