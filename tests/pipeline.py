@@ -17,7 +17,7 @@ from connectors.systems.buffered import BufferedSink
 from connectors.systems.file_stream import FileStreamSink
 from connectors.testing import FailureInjector
 from connectors.testing.child import session
-from connectors.testing.faulty import faulty_sink
+from connectors.testing.faults import faulty_sink
 
 BAD_LINES = (
     b'{"id": %d, "name": "cut o',

@@ -67,7 +67,8 @@ def run(
     given = _pairs("--param", parameters)
     bundle = _bundle(target, variables)
     from connectors.bundle import Reporter, run_job
-    from connectors.bundle.states import GOOD
+
+    from .bundle.model import GOOD
 
     state = run_job(bundle, job, given, Reporter(quiet=quiet), runs, only)
     sys.exit(0 if state in GOOD else 1)
@@ -77,7 +78,7 @@ def run(
 @_target
 def jobs(target: str | None, variables: tuple[str, ...]) -> None:
     """Lists the jobs of this bundle with their tasks, parameters and schedule."""
-    from connectors.bundle.listing import listed
+    from .bundle.loading import listed
 
     bundle = _bundle(target, variables)
     bundle.findings.enforce("the bundle")
@@ -148,7 +149,8 @@ def seal(path: str, storage_options: str, max_part_size: str) -> None:
     import json
 
     from connectors.core.options import size
-    from connectors.systems.files.by_hand import seal_folder
+
+    from .systems.files.rolling import seal_folder
 
     try:
         storage, largest = json.loads(storage_options), size(max_part_size)
@@ -179,7 +181,8 @@ def transactions(bootstrap: str, prefix: str, abort: bool, config: Path | None) 
     the prefix itself for an id.
     """
     from connectors.core.errors import ConnectorError
-    from connectors.systems.kafka.transactions import settings, told
+
+    from .systems.kafka.open_transactions import settings, told
 
     given = settings(bootstrap, config.read_text() if config else "")
     try:

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from connectors.async_io.counters import Counters
+from connectors.async_io.batches import Batch, Output, Settings
 from connectors.async_io.engine import Engine
-from connectors.async_io.work import Batch, Output, Settings
+from connectors.async_io.function import Counters
 
 
 class _JumpingSelector(selectors.DefaultSelector):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from connectors.async_io.batches import Settings
 from connectors.async_io.function import AsyncFunction, Plain
 from connectors.async_io.task import Plan, run
-from connectors.async_io.work import Settings
 
 NAME = pa.schema([("name", pa.string())])
 

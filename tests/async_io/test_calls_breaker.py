@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from connectors.async_io.policies import CircuitBreaker, Retry
-from connectors.core.breaker import CircuitOpen
+from connectors.async_io.calls import CircuitBreaker, Retry
+from connectors.core.retry import CircuitOpen
 
 from .services import Service, attempts, fall_back
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from connectors import async_io
+from connectors.async_io.batches import Settings
 from connectors.async_io.task import Plan, run
-from connectors.async_io.work import Settings
 from connectors.core.errors import Misconfigured, Poison, Transient
 from connectors.testing.servers import HOST, HttpService, PostgresServer, RedisServer
 from connectors.testing.servers.http_service import UNKNOWN

@@ -10,8 +10,8 @@ import weakref
 
 import pytest
 
+from connectors.async_io.batches import Batch, Settings
 from connectors.async_io.engine import Engine
-from connectors.async_io.work import Batch, Settings
 
 
 async def double(row, slot):

@@ -10,9 +10,8 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connectors.async_io.calls import Attempts, Cached, as_list, one_at_a_time
-from connectors.async_io.policies import CircuitBreaker, Retry
-from connectors.core.breaker import Breaker
+from connectors.async_io.calls import Attempts, Cached, CircuitBreaker, Retry, as_list, one_at_a_time
+from connectors.core.retry import Breaker
 
 TIMEOUT = 10.0
 GRACE = 3.0

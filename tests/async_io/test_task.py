@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from connectors.async_io import AsyncFunction
-from connectors.async_io.policies import Retry
+from connectors.async_io.calls import Retry
 from connectors.async_io.task import run
 from connectors.core.errors import Transient
 

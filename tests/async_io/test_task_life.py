@@ -10,10 +10,9 @@ import time
 
 import pytest
 
+from connectors.async_io.calls import Cache, CircuitBreaker
 from connectors.async_io.function import AsyncFunction
-from connectors.async_io.policies import Cache, CircuitBreaker
-from connectors.async_io.task import run
-from connectors.async_io.worker import event_loop
+from connectors.async_io.task import event_loop, run
 from connectors.core.errors import Transient
 
 from .tasks import Guarded, batch, batch_of_numbers, plan, rows_of

@@ -10,12 +10,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from connectors.batching.flow import Flow, Request
-from connectors.batching.limits import Limits
+from connectors.batching.flow import Flow, Limits, Request
 from connectors.batching.pieces import Chunk, Piece
 from connectors.core import Transient
-from connectors.core.breaker import Breaker, BreakerPolicy
-from connectors.core.retry import Contact, Retry
+from connectors.core.retry import Breaker, BreakerPolicy, Contact, Retry
 
 NEVER = float("inf")
 LIMITS = Limits(records=10, bytes=1000, seconds=5.0, record_bytes=1000, in_flight=3, buffered=30, timeout=60.0)

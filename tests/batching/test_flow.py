@@ -9,8 +9,7 @@ import pytest
 
 from connectors.batching import Throttled
 from connectors.core import Fatal, Poison, Transient
-from connectors.core.breaker import BreakerPolicy
-from connectors.core.retry import Retry
+from connectors.core.retry import BreakerPolicy, Retry
 
 from .simulation import LIMITS, NEVER, NO_BREAKER, Answer, Simulation
 

@@ -8,10 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connectors.batching import Throttled
-from connectors.batching.limits import Limits
+from connectors.batching.flow import Limits
 from connectors.core import Poison, Transient
-from connectors.core.breaker import BreakerPolicy
-from connectors.core.retry import Retry
+from connectors.core.retry import BreakerPolicy, Retry
 
 from .simulation import NEVER, Answer, Simulation
 

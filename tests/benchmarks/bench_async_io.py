@@ -137,7 +137,7 @@ def on_spark(
 
 def plain_asyncio(url: str, rows: int, capacity: int) -> dict[str, float]:
     """What one writes without Spark: so many workers over one iterator, the same client, the same event loop."""
-    from connectors.async_io.worker import event_loop
+    from connectors.async_io.task import event_loop
 
     function = Http("", url)
 

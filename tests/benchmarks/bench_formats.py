@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 
 from connectors import workbench
-from connectors.core.formats import AvroFormat, JsonFormat, Settings
+from connectors.formats import AvroFormat, JsonFormat, Settings
 from connectors.testing.servers import SchemaRegistry
 
 RECORDS, ROUNDS = 1_000_000, 3

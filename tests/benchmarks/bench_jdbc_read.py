@@ -91,8 +91,8 @@ def into_arrow(server: Any) -> int:
     from connectors.core.planning import Planner
     from connectors.core.reading import read_slice
     from connectors.systems.jdbc import JdbcSource
-    from connectors.systems.jdbc.fitting import columns_schema
-    from connectors.systems.jdbc.selecting import selected
+    from connectors.systems.jdbc.rows import columns_schema
+    from connectors.systems.jdbc.selection import selected
 
     source = JdbcSource.of({"url": server.jdbc, "user": server.user, "dbtable": "numbers"})
     with contextlib.closing(source.dialect().connect_to_read()) as connection:

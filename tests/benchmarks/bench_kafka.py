@@ -56,7 +56,7 @@ def main() -> None:
 
 def spark_with_kafka() -> Any:
     from connectors.testing.child import session
-    from connectors.testing.servers.maven import classpath
+    from connectors.testing.servers.base import classpath
 
     jars = classpath("spark-kafka-tokens", f"{TOKENS}:{TOKENS_VERSION}").split(os.pathsep)
     (tokens,) = [jar for jar in jars if "spark-token-provider-kafka" in jar]
@@ -210,8 +210,8 @@ class Bench:
         """In one transaction, from memory, by the same functions: no sink in Python is faster."""
         from confluent_kafka import Producer
 
-        from connectors.systems.kafka.client import producer_config
-        from connectors.systems.kafka.producing import Batches
+        from connectors.systems.kafka.config import producer_config
+        from connectors.systems.kafka.producer import Batches
 
         config = {"bootstrap.servers": self.server.bootstrap, "transactional.id": topic, "log_level": "2"}
         producer = Producer(producer_config(config, 1_000_000, lambda *_: None, lambda *_: None))

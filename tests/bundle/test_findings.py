@@ -7,9 +7,7 @@ import time
 
 import pytest
 
-from connectors.bundle.findings import Findings, one_letter_apart
-from connectors.bundle.interpolation import Interpolation
-from connectors.bundle.target import short_name
+from connectors.bundle.configuration import Findings, Interpolation, one_letter_apart, short_name
 
 WORDS = ["".join(letters) for length in range(5) for letters in itertools.product("abc", repeat=length)]
 

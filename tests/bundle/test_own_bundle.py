@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from connectors.bundle import Bundle, load, validate
-from connectors.workbench.paths import library
+from connectors.workbench.settings import library
 
 from .conftest import Workbench, condition, outcome
 from .workspace import USER, workspace

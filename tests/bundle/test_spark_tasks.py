@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from connectors.workbench import BOOTSTRAP
-from connectors.workbench.paths import library
+from connectors.workbench.settings import library
 
 from .conftest import Result, State, Workbench
 

@@ -26,8 +26,9 @@ EVERYTHING = {name.split(".")[1] for name in MODULES if "." in name}
 BELOW = {
     "storage": {"core"},
     "core": {"storage"},
+    "formats": {"core", "storage"},
     "batching": {"core"},
-    "systems": {"core", "storage", "batching"},
+    "systems": {"core", "formats", "storage", "batching"},
     "spark": {"core"},
     "async_io": {"core"},
     "quality": {"core", "spark"},
@@ -39,7 +40,7 @@ BELOW = {
 STORAGE_MAY_USE = {"connectors.core.errors", "connectors.core.retry"}
 """The core stands on the storage, which takes of it no more than these modules: they import nothing of the rest."""
 
-PATTERNS_MAY_USE = {"core", "storage", "spark", "systems", "async_io", "quality", "connect", "batching", "hybrid"}
+PATTERNS_MAY_USE = {"core", "formats", "storage", "spark", "systems", "async_io", "quality", "connect", "batching", "hybrid"}
 """What layers that are not in :data:`BELOW` may use: nothing that is on top of them."""
 
 CORE_NEEDS = {"numpy", "pyarrow", "tenacity"}

@@ -11,8 +11,7 @@ import pyarrow as pa
 import pytest
 
 from connectors.core import UNLIMITED, Position, ReadLimit, Source, Split, SplitEnumerator, SplitReader, StateError
-from connectors.core.planning import INITIAL, Planner
-from connectors.core.sharing import even_ranges
+from connectors.core.planning import INITIAL, Planner, even_ranges
 from connectors.core.state import dumps
 
 

@@ -7,7 +7,7 @@ import types
 
 import pytest
 
-from connectors.core.secret_references import filled
+from connectors.core.options import filled
 
 
 def test_what_is_no_reference_stays_as_it_is() -> None:

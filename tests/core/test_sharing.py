@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connectors.core import Slice, Split, SplitEnumerator
-from connectors.core.sharing import even_ranges, fair_shares, split_count
+from connectors.core.planning import even_ranges, fair_shares, split_count
 
 BACKLOGS = st.dictionaries(st.text(max_size=4), st.integers(0, 10**6), max_size=12)
 LONGS = st.integers(-(2**63), 2**63 - 1)

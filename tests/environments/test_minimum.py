@@ -14,7 +14,7 @@ import pyspark
 import pytest
 
 import connectors
-from connectors.workbench.paths import cache, library
+from connectors.workbench.settings import cache, library
 
 SENTENCE = "connectors needs PySpark 4.2 or later"
 PROGRAM = """

@@ -10,7 +10,7 @@ import pytest
 
 from connectors.testing import Action, FailureInjector, Point, same_records
 from connectors.testing.child import start_child
-from connectors.testing.servers.spark_cluster import SparkCluster
+from connectors.testing.servers.spark_servers import SparkCluster
 from connectors.testing.spark_suites import ROWS, spark_query
 from tests.systems.reference_contexts import BufferedContext
 

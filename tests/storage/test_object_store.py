@@ -25,7 +25,7 @@ from connectors.storage import object_store
 from connectors.storage.object_store import ObjectStore
 from connectors.storage.service_errors import translated
 from connectors.testing.servers import HOST, AzuriteServer, GcsServer
-from connectors.testing.servers.azurite_server import ACCOUNT, KEY
+from connectors.testing.servers.clouds import ACCOUNT, KEY
 from connectors.testing.servers.fault_proxy import FaultProxy, Reply, Seen
 
 from ..servers import optional
@@ -249,7 +249,7 @@ def test_a_publication_over_another_file_is_refused_and_changes_nothing(store: O
 def test_a_blob_that_azure_would_copy_after_its_answer_is_read_and_put(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("adlfs")
     azure = Azure(optional(AzuriteServer), f"test-{uuid.uuid4().hex[:12]}")
-    monkeypatch.setattr("connectors.storage.conditional_copy.SYNCHRONOUS", 3)
+    monkeypatch.setattr("connectors.storage.object_store.SYNCHRONOUS", 3)
     with FaultProxy(azure.server.url) as proxy:
         store = azure.behind(proxy.url)
         store.replace("staged", b"rows")
@@ -264,7 +264,7 @@ def test_a_blob_that_azure_would_copy_after_its_answer_is_read_and_put(monkeypat
 def test_a_file_that_appears_while_a_long_publication_uploads_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("adlfs")
     azure = Azure(optional(AzuriteServer), f"test-{uuid.uuid4().hex[:12]}")
-    monkeypatch.setattr("connectors.storage.conditional_copy.SYNCHRONOUS", 3)
+    monkeypatch.setattr("connectors.storage.object_store.SYNCHRONOUS", 3)
     store = ObjectStore(azure.url, azure.options)
     store.replace("staged", b"rows")
 

@@ -20,7 +20,7 @@ from connectors.core import Sink
 from connectors.systems.buffered import BufferedSink
 from connectors.systems.file_stream import FileStreamSink
 from connectors.systems.files import FilesSink
-from connectors.systems.files.by_hand import seal_folder
+from connectors.systems.files.rolling import seal_folder
 from connectors.systems.sequence import SequenceSource
 from connectors.testing import same_records
 from connectors.testing.engine import Engine

@@ -20,8 +20,7 @@ from connectors.systems.file_stream import FileStreamSink
 from connectors.systems.sequence import SequenceSource
 from connectors.testing import FailureInjector, same_records
 from connectors.testing.engine import Checkpoint, Engine, in_a_child
-from connectors.testing.faults import Injected, Point
-from connectors.testing.faulty import faulty_sink
+from connectors.testing.faults import Injected, Point, faulty_sink
 from connectors.testing.forgetful_disk import ForgetfulDisk
 
 NUMBERS = pa.schema([("value", pa.int64())])

@@ -22,8 +22,7 @@ from connectors.systems.jdbc import JdbcSink
 from connectors.systems.sequence import SequenceSource
 from connectors.testing import FailureInjector, same_records
 from connectors.testing.engine import Engine
-from connectors.testing.faults import Action, Point
-from connectors.testing.faulty import faulty_sink, faulty_source
+from connectors.testing.faults import Action, Point, faulty_sink, faulty_source
 from connectors.testing.servers import PostgresServer
 
 from .reference_contexts import BufferedContext

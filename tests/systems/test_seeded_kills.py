@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from connectors.testing import SinkContext
-from connectors.testing.kill_suite import KillSuite
-from connectors.testing.sink_writing import Writing
+from connectors.testing.sink_cases import KillSuite, Writing
 
 from .elasticsearch.contexts import IndexContext
 from .files import contexts as files

@@ -13,8 +13,7 @@ from connectors.core import Misconfigured
 from connectors.spark.formats import format_of
 from connectors.systems.files import FilesSink
 from connectors.testing import FailureInjector, same_records
-from connectors.testing.faults import Action, Point
-from connectors.testing.faulty import faulty_sink
+from connectors.testing.faults import Action, Point, faulty_sink
 from connectors.testing.spark_suites import spark_query
 
 from .files.contexts import FilesContext

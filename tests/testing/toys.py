@@ -35,8 +35,8 @@ from connectors.core import (
 )
 from connectors.core.folder import SinkFolder
 from connectors.core.ledger import Entry, FileLedger
-from connectors.core.json_text import to_json_lines
-from connectors.core.sharing import even_ranges, fair_shares
+from connectors.core.planning import even_ranges, fair_shares
+from connectors.formats.text import to_json_lines
 from connectors.storage import storage_of
 from connectors.testing import FolderContext, SinkContext, SourceContext
 

@@ -12,7 +12,7 @@ import nbformat
 import pytest
 
 from connectors.workbench import BOOTSTRAP, DbUtils, display, notebook
-from connectors.workbench.paths import library
+from connectors.workbench.settings import library
 
 NOTEBOOKS = sorted(
     path for path in (library().parent / "notebooks").rglob("*.ipynb") if ".ipynb_checkpoints" not in path.parts

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from connectors.workbench.paths import library
+from connectors.workbench.settings import library
 
 from .test_java import home
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from connectors.core.errors import Misconfigured
-from connectors.workbench import paths
-from connectors.workbench.paths import cache, workdir
+from connectors.workbench import settings
+from connectors.workbench.settings import cache, workdir
 
 
 def test_a_folder_is_made_and_named_in_full(tmp_path: Path) -> None:
@@ -17,13 +17,13 @@ def test_a_folder_is_made_and_named_in_full(tmp_path: Path) -> None:
 
 
 def test_a_volume_has_its_place_below_runs_when_run_locally(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paths, "library", lambda: tmp_path / "lib")
+    monkeypatch.setattr(settings, "library", lambda: tmp_path / "lib")
     assert workdir("/Volumes/main/s/v") == str(tmp_path / "runs" / "Volumes/main/s/v")
 
 
 def test_in_a_workspace_a_volume_is_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DATABRICKS_RUNTIME_VERSION", "18.1")
-    monkeypatch.setattr(paths, "VOLUMES", f"{tmp_path}/")
+    monkeypatch.setattr(settings, "VOLUMES", f"{tmp_path}/")
     assert workdir(f"{tmp_path}/s/v") == f"{tmp_path}/s/v"
 
 

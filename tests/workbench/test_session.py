@@ -12,7 +12,7 @@ from typing import Any
 import pyspark
 import pytest
 
-from connectors.workbench.paths import library
+from connectors.workbench.settings import library
 
 pytestmark = pytest.mark.spark
 

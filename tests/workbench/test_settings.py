@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from connectors.workbench.jars import _without_sparks_own, delta_coordinate, delta_jars
-from connectors.workbench.paths import library
-from connectors.workbench.settings import default_master, local_settings, python_path
+from connectors.workbench.settings import default_master, library, local_settings, python_path
 
 
 def settings(**conf: str) -> dict[str, str]:

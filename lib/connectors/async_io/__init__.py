@@ -19,11 +19,10 @@ Calls are made at least once per row; each input row has exactly one outcome. ``
 
 from __future__ import annotations
 
+from .calls import Cache, CircuitBreaker, Retry
 from .clients import DynamoDbLookup, HttpLookup, RedisLookup, SqlLookup
 from .function import AsyncFunction, Context
-from .operators import ordered_wait, unordered_wait
-from .policies import Cache, CircuitBreaker, Retry
-from .preload import preload
+from .operators import ordered_wait, preload, unordered_wait
 
 __all__ = [
     "AsyncFunction",

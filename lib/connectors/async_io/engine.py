@@ -23,8 +23,8 @@ from collections.abc import Callable
 from math import inf
 from typing import Any, Final
 
-from .counters import Counters
-from .work import Batch, Call, Fallback, Output, Settings, Slot, one_each
+from .batches import Batch, Call, Fallback, Output, Settings, Slot, one_each
+from .function import Counters
 
 _AHEAD_ORDERED: Final = 4
 _AHEAD_UNORDERED: Final = 32

@@ -1,15 +1,67 @@
-"""The user's side: the class to subclass, and the forms of plain functions that do as well."""
+"""What one task of an asynchronous operator did: plain numbers, written on the event loop, read when it ends."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
+
+from ..core.errors import ConnectorError, Fatal, Poison, Transient
+from ..core.metrics import Meter
+from ..core.options import is_secret
+
+_SAMPLE: Final = 4096
+_PERCENTILES: Final = (50, 95, 99)
+
+
+@dataclass
+class Counters:
+    """``in_flight_max`` is a number of calls; latencies are seconds of the last 4096 calls that ended in time."""
+
+    rows: int = 0
+    in_flight: int = 0
+    in_flight_max: int = 0
+    timeouts: int = 0
+    retries: int = 0
+    failures: int = 0
+    fallbacks: int = 0
+    rejected: int = 0
+    abandoned: int = 0
+    cache_hits: int = 0
+    cache_misses: int = 0
+    latencies: deque[float] = field(default_factory=lambda: deque(maxlen=_SAMPLE))
+
+    def snapshot(self) -> dict[str, float]:
+        """Every counter by its name, and ``latency_p50``, ``latency_p95``, ``latency_p99`` in seconds."""
+        numbers: dict[str, float] = {name: n for name, n in vars(self).items() if name != "latencies"}
+        ordered = sorted(self.latencies)
+        return numbers | {f"latency_p{percent}": _percentile(ordered, percent) for percent in _PERCENTILES}
+
+
+def count_calls(meter: Meter, counters: Counters, *, failed: bool) -> None:
+    """Hands the numbers of a task to the query's metrics: rows belong to the batch, calls have happened in any case."""
+    numbers = counters.snapshot()
+    state = {name: numbers.pop(name) for name in list(numbers) if name.startswith("latency_")}
+    most, rows = numbers.pop("in_flight_max"), numbers.pop("rows")
+    numbers.pop("in_flight")
+    meter.happened(**{name: number for name, number in numbers.items() if number})
+    if not failed:
+        meter.count(rows=rows)
+        meter.now(in_flight=most, **state)
+    meter.save()
+
+
+def _percentile(ordered: Sequence[float], percent: int) -> float:
+    return ordered[min(len(ordered) - 1, len(ordered) * percent // 100)] if ordered else 0.0
+
+
+# MERGED The user's side: the class to subclass, and the forms of plain functions that do as well.
 
 T = TypeVar("T")
 
@@ -128,3 +180,46 @@ async def finished(step: Callable[..., Any], *arguments: Any) -> None:
 def is_async(function: Callable[..., Any]) -> bool:
     """True for a coroutine function, a partial of one, or an object whose ``__call__`` is one."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+
+
+# MERGED Rows whose call came to nothing: their fallback, or an error that names the row and the cause.
+
+_LONGEST: Final = 300
+_WAY_OUT: Final = "give the function a timeout(row) that returns a fallback, or more retries or time."
+
+
+class Fallbacks:
+    """The engine's fallback. ``identity`` are the columns that name a row in an error (none: all of them)."""
+
+    def __init__(self, function: AsyncFunction, identity: Sequence[str], operator: str, counters: Counters) -> None:
+        self._function, self._identity, self._operator, self._counters = function, identity, operator, counters
+
+    def __call__(self, row: Row, cause: BaseException) -> Any:
+        self._counters.failures += 1
+        try:
+            result = self._function.timeout(row)
+        except NoFallback:
+            raise self._error(row, cause) from cause
+        except Exception as error:
+            raise self._error(row, error) from cause
+        self._counters.fallbacks += 1
+        return result
+
+    def _error(self, row: Row, cause: BaseException) -> ConnectorError:
+        where = f"row {named(row, self._identity)}"
+        told = cause.message if isinstance(cause, ConnectorError) else str(cause)
+        kind = type(cause).__name__
+        message = f"the call failed: {kind}: {told}" if told else f"the call failed: {kind}"
+        context: dict[str, Any] = {"connector": self._operator, "where": where}
+        if isinstance(cause, Fatal):
+            return Fatal(message, **context, way_out=cause.way_out)
+        if isinstance(cause, (Transient, OSError, TimeoutError)) or kind in ("TimeoutError", "CancelledError"):
+            return Transient(message, **context, way_out=_WAY_OUT)
+        return Poison(message, record=where, **context, way_out=_WAY_OUT)
+
+
+def named(row: Row, identity: Sequence[str]) -> str:
+    """``row`` by its ``identity``, short enough for a message and without what only its owner may see."""
+    shown = {name: "***" if is_secret(name) else row[name] for name in (identity or row)}
+    text = repr(shown)
+    return text if len(text) <= _LONGEST else text[:_LONGEST] + "…"

@@ -1,14 +1,4 @@
-"""The heart of the engine, without threads, time or input and output: what waits, what may be sent, what failed means.
-
-Entries leave in the order in which they came. A request closes when it has enough records or bytes, when its first entry has
-waited long enough, or when the input has ended. What a target refuses *for now* goes back to the front, in its order, and
-everything waits for a pause that grows; what it refuses *for ever* is handed out as rejected; an entry that has used up its
-tries, and an error that nobody expects, stop everything. While the target is away, which is from a request that failed as a
-whole to the next one that did not, tries are not used up before ``outage_timeout``; an open circuit is waited for.
-
-Where entries have keys, two of the same key are never in two requests at once, and one that failed takes those of its key
-that follow it in the request along: whatever fails, the last one to reach the target is the newest.
-"""
+"""How many records may be under way: more by and by while all goes well, far fewer when the target is overrun."""
 
 from __future__ import annotations
 
@@ -18,12 +8,109 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..core.breaker import Breaker
-from ..core.errors import ConnectorError, Poison, Transient
-from ..core.retry import Contact, Retry, outage_error
-from .limits import Limits
+from ..core.errors import ConnectorError, Poison, Problem, Transient
+from ..core.options import Choice, Duration, Int, Options, Size, Values, duration, size
+from ..core.retry import BREAKER_OPTIONS, Breaker, Contact, Retry, outage_error
 from .pieces import Piece
-from .rate import Aimd
+
+
+class Aimd:
+    """Additive increase, multiplicative decrease: ``limit`` records, never below 1 nor above ``most``."""
+
+    def __init__(self, first: int, most: int, step: int, factor: float = 0.5) -> None:
+        self.most, self.step, self.factor = most, max(1, step), factor
+        self.limit = max(1, min(first, most))
+
+    def up(self) -> None:
+        """A request went through whole."""
+        self.limit = min(self.most, self.limit + self.step)
+
+    def down(self) -> None:
+        """The target refused a request, or a part of it, for now."""
+        self.limit = max(1, int(self.limit * self.factor))
+
+
+# MERGED How much goes into a request, how many are under way, and how much waits: the options ``batch.*`` and
+# ``request.*``.
+
+def batching_options(*, max_records: int, max_bytes: str, max_time: str) -> Options:
+    """The options of a sink that sends requests, with the defaults of one system."""
+    return BREAKER_OPTIONS | Options(
+        {
+            "batch.maxRecords": Int(max_records, at_least=1),
+            "batch.maxBytes": Size(size(max_bytes), at_least=1),
+            "batch.maxTime": Duration(duration(max_time)),
+            "batch.maxRecordBytes": Size(None, at_least=1),
+            "batch.maxInFlight": Int(50, at_least=1),
+            "batch.maxBuffered": Int(None, at_least=1),
+            "request.timeout": Duration(30.0),
+            "request.onTimeout": Choice("retry", among=("retry", "fail")),
+        }
+    )
+
+
+def check_batching(values: Values) -> Iterator[Problem]:
+    """What is wrong with ``batch.*`` taken together."""
+    records, buffered = values["batch.maxRecords"], values["batch.maxBuffered"]
+    if buffered is not None and buffered <= records:
+        text = f"must be larger than batch.maxRecords ({records}), or no batch could ever be full; got {buffered}."
+        yield Problem("batch.maxBuffered", text)
+    whole, one = values["batch.maxBytes"], values["batch.maxRecordBytes"]
+    if one is not None and one > whole:
+        yield Problem("batch.maxRecordBytes", f"must not be above batch.maxBytes ({whole}); got {one}.")
+    if values["request.timeout"] <= 0:
+        yield Problem("request.timeout", "must be longer than 0s.")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """``records``, ``bytes`` and ``seconds`` close a request; ``in_flight`` requests are under way at most.
+
+    ``buffered`` records wait for theirs, not counting those that are to be sent again. A record of more than
+    ``record_bytes`` is a bad one. A request without an answer for ``timeout`` seconds has failed; with ``fail_on_timeout``
+    for good.
+    """
+
+    records: int = 1000
+    bytes: int = 5 << 20
+    seconds: float = 5.0
+    record_bytes: int = 5 << 20
+    in_flight: int = 50
+    buffered: int = 10_000
+    timeout: float = 30.0
+    fail_on_timeout: bool = False
+
+    @classmethod
+    def of(cls, values: Values) -> Limits:
+        """The limits that a user set, with the defaults that depend on others."""
+        return cls(
+            values["batch.maxRecords"],
+            values["batch.maxBytes"],
+            values["batch.maxTime"],
+            values["batch.maxRecordBytes"] or values["batch.maxBytes"],
+            values["batch.maxInFlight"],
+            values["batch.maxBuffered"] or 10 * values["batch.maxRecords"],
+            values["request.timeout"],
+            values["request.onTimeout"] == "fail",
+        )
+
+
+# MERGED The heart of the engine, without threads, time or input and output: what waits, what may be sent, what failed
+# means.
+#
+# Entries leave in the order in which they came. A request closes when it has enough records or bytes, when its first
+# entry has
+# waited long enough, or when the input has ended. What a target refuses *for now* goes back to the front, in its
+# order, and
+# everything waits for a pause that grows; what it refuses *for ever* is handed out as rejected; an entry that has
+# used up its
+# tries, and an error that nobody expects, stop everything. While the target is away, which is from a request that
+# failed as a
+# whole to the next one that did not, tries are not used up before ``outage_timeout``; an open circuit is waited for.
+#
+# Where entries have keys, two of the same key are never in two requests at once, and one that failed takes those of
+# its key
+# that follow it in the request along: whatever fails, the last one to reach the target is the newest.
 
 Failure = tuple[int, BaseException]
 """The place of an entry in its request, and why it was refused."""

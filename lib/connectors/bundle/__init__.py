@@ -5,12 +5,11 @@
 timeouts and result states, with one local Spark session, tasks one at a time.
 """
 
-from .checks import check_job
-from .findings import Findings
+from .checks import check_job, validate
+from .configuration import Findings
 from .loading import Bundle, load
+from .model import State
 from .progress import Reporter
 from .runner import run_job
-from .states import State
-from .validation import validate
 
 __all__ = ["Bundle", "Findings", "Reporter", "State", "check_job", "load", "run_job", "validate"]

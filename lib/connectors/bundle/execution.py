@@ -1,28 +1,240 @@
-"""Runs one notebook in this process: a fresh namespace, its own folder, its outputs written to a copy."""
+"""Time limits that interrupt what is running, also a call into Spark that is waiting for an answer."""
 
 from __future__ import annotations
 
 import atexit
 import copy
+import io
 import os
+import signal
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import nbformat
+from IPython.core.displayhook import DisplayHook
+from IPython.core.displaypub import DisplayPublisher
 from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
+from nbformat import NotebookNode, v4
 from traitlets import Type
 from traitlets.config import Config
 
-from connectors.workbench.shim import NotebookExit
-
-from .capture import Publisher, Recorder, ResultHook, Stream
-from .limits import Expired, Limits, enforced, interruptible
+from ..workbench.shim import NotebookExit
 from .notebooks import Notebook
+
+_AGAIN: Final = 5.0
+"""Seconds after which the interruption is repeated, in case a bare ``except:`` of the notebook took it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Limit:
+    """A moment (of ``time.monotonic``) at which ``what`` must have ended; ``seconds`` is the limit as configured."""
+
+    what: str
+    seconds: float
+    at: float
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left, never negative."""
+        return max(0.0, self.at - time.monotonic())
+
+
+class Expired(BaseException):
+    """Raised in the main thread when ``limit`` has passed. No ``Exception``: a notebook must not swallow it."""
+
+    def __init__(self, limit: Limit) -> None:
+        super().__init__(f"{limit.what} was stopped after {limit.seconds:g} s (timeout_seconds)")
+        self.limit = limit
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The limits that hold at one place, of the job, a loop, an attempt; the earliest one counts."""
+
+    all: tuple[Limit, ...] = ()
+
+    def within(self, what: str, seconds: float) -> tuple[Limits, Limit | None]:
+        """These limits and one more from now on; ``seconds`` of 0 adds none."""
+        if seconds <= 0:
+            return self, None
+        limit = Limit(what, seconds, time.monotonic() + seconds)
+        return Limits((*self.all, limit)), limit
+
+    @property
+    def first(self) -> Limit | None:
+        """The limit that passes first."""
+        return min(self.all, key=lambda limit: limit.at, default=None)
+
+    def check(self) -> None:
+        """Raises :class:`Expired` when a limit has passed."""
+        if self.first is not None and self.first.left == 0:
+            raise Expired(self.first)
+
+    def sleep(self, seconds: float) -> None:
+        """Waits, at most until the first limit; then raises :class:`Expired`."""
+        limit = self.first
+        time.sleep(max(0.0, seconds) if limit is None else min(max(0.0, seconds), limit.left))
+        self.check()
+
+
+def interruptible() -> None:
+    """Lets Ctrl-C raise ``KeyboardInterrupt`` at once.
+
+    Spark's own handler first asks the JVM to cancel its jobs, over the very connection on which the interrupted call
+    is still waiting for its answer; the runner cancels them afterwards, over another one.
+    """
+    if threading.current_thread() is threading.main_thread() and callable(signal.getsignal(signal.SIGINT)):
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@contextmanager
+def enforced(limits: Limits) -> Iterator[None]:
+    """Raises :class:`Expired` inside the block when a limit passes.
+
+    This takes the process's alarm signal, so it works in the main thread; elsewhere limits are seen between cells only.
+    """
+    limits.check()
+    limit = limits.first
+    if limit is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def expire(number: int, frame: Any) -> None:
+        raise Expired(limit)
+
+    before = signal.signal(signal.SIGALRM, expire)
+    signal.setitimer(signal.ITIMER_REAL, max(limit.left, 0.001), _AGAIN)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+# MERGED Takes what a running notebook prints and shows into its cells' outputs.
+
+class Recorder:
+    """Collects outputs into the cell that is running; what comes late, from a thread, goes to the last one."""
+
+    def __init__(self) -> None:
+        self._outputs: list[NotebookNode] = []
+        self._shown: dict[str, NotebookNode] = {}
+        self._lock = threading.RLock()
+
+    def into(self, cell: NotebookNode) -> None:
+        """From now on outputs belong to ``cell``, whose old ones are dropped."""
+        cell.outputs = self._outputs = []
+
+    def stream(self, name: str, text: str) -> None:
+        """Text that was printed to ``stdout`` or ``stderr``."""
+        with self._lock:
+            last = self._outputs[-1] if self._outputs else None
+            if last is not None and last.output_type == "stream" and last.name == name:
+                last.text += text
+            else:
+                self._outputs.append(v4.new_output("stream", name=name, text=text))
+
+    def show(self, data: Mapping[str, Any], metadata: Mapping[str, Any], display_id: str | None, update: bool) -> None:
+        """Something displayed; ``update`` replaces what was shown under ``display_id``."""
+        with self._lock:
+            if update and display_id in self._shown:
+                self._shown[display_id].update(data=_plain(data), metadata=dict(metadata))
+                return
+            output = v4.new_output("display_data", data=_plain(data), metadata=dict(metadata))
+            self._outputs.append(output)
+            if display_id is not None:
+                self._shown[display_id] = output
+
+    def result(self, data: Mapping[str, Any], metadata: Mapping[str, Any], count: int) -> None:
+        """The value of a cell's last expression."""
+        output = v4.new_output("execute_result", data=_plain(data), metadata=dict(metadata), execution_count=count)
+        with self._lock:
+            self._outputs.append(output)
+
+    def error(self, name: str, value: str, traceback: list[str]) -> None:
+        """The error that ended a cell."""
+        with self._lock:
+            self._outputs.append(v4.new_output("error", ename=name, evalue=value, traceback=traceback))
+
+    def clear(self) -> None:
+        """Drops the outputs of the running cell."""
+        with self._lock:
+            self._outputs.clear()
+
+
+class Stream(io.TextIOBase):
+    """``sys.stdout`` or ``sys.stderr`` of a running notebook."""
+
+    def __init__(self, name: str, recorder: Recorder) -> None:
+        self.name = name
+        self._recorder = recorder
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        if text:
+            self._recorder.stream(self.name, str(text))
+        return len(text)
+
+
+class Publisher(DisplayPublisher):
+    """IPython's way of showing things, into a recorder."""
+
+    recorder: Recorder
+
+    def publish(
+        self,
+        data: Any,
+        metadata: Any = None,
+        source: Any = None,
+        *,
+        transient: Any = None,
+        update: Any = False,
+        **more: Any,
+    ) -> None:
+        self.recorder.show(data, metadata or {}, (transient or {}).get("display_id"), bool(update))
+
+    def clear_output(self, wait: bool = False) -> None:
+        self.recorder.clear()
+
+
+class ResultHook(DisplayHook):
+    """IPython's way of showing a cell's result, into a recorder."""
+
+    recorder: Recorder
+
+    def start_displayhook(self) -> None:
+        """Nothing is written before a result."""
+
+    def write_output_prompt(self) -> None:
+        """A notebook shows its prompt by itself."""
+
+    def write_format_data(self, format_dict: Any, md_dict: Any = None) -> None:
+        self.recorder.result(format_dict, md_dict or {}, self.prompt_count)
+
+    def finish_displayhook(self) -> None:
+        """Nothing is written after a result."""
+
+
+def _plain(data: Mapping[str, Any]) -> dict[str, Any]:
+    """As notebooks keep it: images as text of base64."""
+    import base64
+
+    return {
+        kind: base64.encodebytes(value).decode("ascii") if isinstance(value, bytes) else value
+        for kind, value in data.items()
+    }
+
+
+# MERGED Runs one notebook in this process: a fresh namespace, its own folder, its outputs written to a copy.
 
 _INLINE = "module://matplotlib_inline.backend_inline"
 

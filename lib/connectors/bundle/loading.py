@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from connectors.core.errors import Misconfigured, Problem
-
+from ..core.errors import Misconfigured, Problem
 from . import model
-from .findings import Findings, did_you_mean
-from .graph import check_graph
-from .reading import Config, find_root, jobs_in, read
-from .target import choose_target, configuration
+from .configuration import Config, Findings, choose_target, configuration, did_you_mean, find_root, jobs_in, read
+from .model import Job, check_graph, in_order
 
 
 @dataclass(frozen=True)
@@ -71,3 +69,33 @@ def _prefix(config: Config) -> str:
     preset = (config.get("presets") or {}).get("name_prefix")
     marked = f"[dev {config['workspace']['current_user']['short_name']}] "
     return str(preset) if preset is not None else marked if config["bundle"]["mode"] == "development" else ""
+
+
+# MERGED The jobs of a bundle as text.
+
+def listed(bundle: Bundle) -> str:
+    """Each job with its tasks in the order of a run, its parameters with their defaults, and when it is started."""
+    return "\n\n".join("\n".join(_job(bundle, job)) for job in bundle.jobs.values()) or "no jobs"
+
+
+def _job(bundle: Bundle, job: Job) -> Iterator[str]:
+    yield f"{job.key}  ({job.name})"
+    yield f"  tasks       {', '.join(task.key for task in in_order(job.tasks))}"
+    parameters = ", ".join(f"{name}={default}" for name, default in job.parameters.items())
+    yield f"  parameters  {parameters or 'none'}"
+    yield f"  schedule    {_schedule(bundle, job.config)}"
+
+
+def _schedule(bundle: Bundle, config: dict[str, Any]) -> str:
+    schedule, trigger, continuous = (config.get(name) or {} for name in ("schedule", "trigger", "continuous"))
+    if schedule:
+        when = f"{schedule.get('quartz_cron_expression')} {schedule.get('timezone_id', '')}".strip()
+    elif continuous:
+        when = "continuous"
+    elif trigger:
+        when = "when triggered by " + ", ".join(key for key in trigger if key != "pause_status")
+    else:
+        return "none"
+    status = (schedule or continuous or trigger).get("pause_status")
+    paused = status == "PAUSED" or (status is None and bundle.development)
+    return f"{when}, paused in target {bundle.target}" if paused else when

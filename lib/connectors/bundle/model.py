@@ -1,15 +1,105 @@
-"""Jobs and tasks as the runner sees them, made from a resolved configuration."""
+"""Result states in the words of the Jobs service, and the rules that lead from one task's state to the next."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
-from .findings import Findings, did_you_mean
-from .interpolation import as_text
-from .reading import Config
-from .states import RunIf
+from .configuration import Config, Findings, as_text, did_you_mean
+
+
+class State(str, Enum):
+    """How a task or a job ended."""
+
+    SUCCESS = "SUCCESS"
+    FAILED = "FAILED"
+    TIMEDOUT = "TIMEDOUT"
+    CANCELED = "CANCELED"
+    EXCLUDED = "EXCLUDED"
+    DISABLED = "DISABLED"
+    UPSTREAM_FAILED = "UPSTREAM_FAILED"
+    UPSTREAM_CANCELED = "UPSTREAM_CANCELED"
+    SUCCESS_WITH_FAILURES = "SUCCESS_WITH_FAILURES"
+    MAXIMUM_CONCURRENT_RUNS_REACHED = "MAXIMUM_CONCURRENT_RUNS_REACHED"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class RunIf(str, Enum):
+    """When a task runs, judged by the states of the tasks it depends on."""
+
+    ALL_SUCCESS = "ALL_SUCCESS"
+    AT_LEAST_ONE_SUCCESS = "AT_LEAST_ONE_SUCCESS"
+    NONE_FAILED = "NONE_FAILED"
+    ALL_DONE = "ALL_DONE"
+    AT_LEAST_ONE_FAILED = "AT_LEAST_ONE_FAILED"
+    ALL_FAILED = "ALL_FAILED"
+
+
+GOOD: Final = frozenset({State.SUCCESS, State.SUCCESS_WITH_FAILURES})
+"""The states that the service counts as success."""
+
+_PASSED: Final = GOOD | {State.EXCLUDED}  # "excluded" counts as success for the next condition
+_CANCELED: Final = frozenset({State.CANCELED, State.UPSTREAM_CANCELED})
+_WANTS_FAILURE: Final = frozenset({RunIf.AT_LEAST_ONE_FAILED, RunIf.ALL_FAILED})
+
+
+def failed(state: State) -> bool:
+    """True for every state that counts as a failure: also timeouts, and failures or cancellations upstream."""
+    return state not in _PASSED and state is not State.DISABLED
+
+
+def instead_of_running(run_if: RunIf, dependencies: Collection[State]) -> State | None:
+    """The state of a task that does not run because of its dependencies' states; None when it runs."""
+    if not dependencies:
+        return None
+    if all(state is State.EXCLUDED for state in dependencies):
+        return State.EXCLUDED
+    if _met(run_if, dependencies):
+        return None
+    if _could_be_met(run_if, dependencies):
+        return State.DISABLED
+    if run_if in _WANTS_FAILURE:
+        return State.EXCLUDED
+    bad = {state for state in dependencies if failed(state)}
+    return State.UPSTREAM_CANCELED if bad and bad <= _CANCELED else State.UPSTREAM_FAILED
+
+
+def _met(run_if: RunIf, states: Collection[State]) -> bool:
+    passed = [state in _PASSED for state in states]
+    bad = [failed(state) for state in states]
+    return {
+        RunIf.ALL_SUCCESS: all(passed),
+        RunIf.AT_LEAST_ONE_SUCCESS: any(passed),
+        RunIf.NONE_FAILED: any(passed) and not any(bad),
+        RunIf.ALL_DONE: True,
+        RunIf.AT_LEAST_ONE_FAILED: any(bad),
+        RunIf.ALL_FAILED: all(bad),
+    }[run_if]
+
+
+def _could_be_met(run_if: RunIf, states: Collection[State]) -> bool:
+    """True when only disabled tasks keep the condition from being met: had they run, it might have been."""
+    if State.DISABLED not in states:
+        return False
+    return any(
+        _met(run_if, [other if state is State.DISABLED else state for state in states])
+        for other in (State.SUCCESS, State.FAILED)
+    )
+
+
+def job_state(leaves: Iterable[State], others: Iterable[State]) -> State:
+    """A job's state by the tasks that nothing depends on; a failure elsewhere is named but does not fail the job."""
+    if any(failed(state) for state in leaves):
+        return State.FAILED
+    return State.SUCCESS_WITH_FAILURES if any(failed(state) for state in others) else State.SUCCESS
+
+
+# MERGED Jobs and tasks as the runner sees them, made from a resolved configuration.
 
 NOTEBOOK, CONDITION, FOR_EACH, RUN_JOB = "notebook_task", "condition_task", "for_each_task", "run_job_task"
 KINDS: Final = (NOTEBOOK, CONDITION, FOR_EACH, RUN_JOB)
@@ -237,3 +327,80 @@ def _unknown_fields(where: str, config: Config, known: tuple[str, ...], found: F
     for name in config:
         if name not in known:
             found.problem(where, f'"{name}" is no field here{did_you_mean(str(name), known)}')
+
+
+# MERGED The order of a job's tasks.
+
+def check_graph(job: str, tasks: Mapping[str, Task], found: Findings) -> None:
+    """Reports dependencies on tasks that do not exist, cycles, and outcomes asked of tasks that have none."""
+    nested = {task.nested.key: task.key for task in tasks.values() if task.nested}
+    for task in tasks.values():
+        for dependency in task.depends_on:
+            _check_dependency(f"{job}.{task.key}", dependency.task, dependency.outcome, tasks, nested, found)
+    circle = _cycle(tasks)
+    if circle:
+        found.problem(job, f"tasks depend on each other in a circle: {' -> '.join(circle)}")
+
+
+def in_order(tasks: Mapping[str, Task]) -> list[Task]:
+    """The tasks, each after all it depends on; otherwise as written. Needs a graph without cycles."""
+    done: dict[str, Task] = {}
+
+    def visit(task: Task) -> None:
+        if task.key in done:
+            return
+        for dependency in task.depends_on:
+            visit(tasks[dependency.task])
+        done[task.key] = task
+
+    for task in tasks.values():
+        visit(task)
+    return list(done.values())
+
+
+def upstream(tasks: Mapping[str, Task], key: str) -> set[str]:
+    """The keys of all tasks that must have ended before task ``key`` starts."""
+    found: set[str] = set()
+    waiting = [key]
+    while waiting:
+        task = tasks.get(waiting.pop())
+        new = {dependency.task for dependency in task.depends_on} - found if task else set()
+        found |= new
+        waiting += new
+    return found
+
+
+def leaves(tasks: Mapping[str, Task]) -> set[str]:
+    """The keys of the tasks that no other task depends on."""
+    return set(tasks) - {dependency.task for task in tasks.values() for dependency in task.depends_on}
+
+
+def _check_dependency(
+    where: str, key: str, outcome: str | None, tasks: Mapping[str, Task], nested: Mapping[str, str], found: Findings
+) -> None:
+    if key in nested and key not in tasks:
+        found.problem(where, f'depends on "{key}", which is inside a loop; name the loop, "{nested[key]}".')
+    elif key not in tasks:
+        found.problem(where, f'depends on "{key}", which is no task of this job{did_you_mean(key, tasks)}')
+    elif outcome is not None and tasks[key].kind != CONDITION:
+        found.problem(where, f'asks for the outcome "{outcome}" of "{key}", which is no condition_task.')
+    elif outcome not in (None, "true", "false"):
+        found.problem(where, f'asks for the outcome "{outcome}" of "{key}"; a condition comes to "true" or "false".')
+
+
+def _cycle(tasks: Mapping[str, Task]) -> list[str]:
+    finished: set[str] = set()
+
+    def walk(key: str, path: list[str]) -> list[str]:
+        if key in path:
+            return [*path[path.index(key) :], key]
+        if key in finished or key not in tasks:
+            return []
+        for dependency in tasks[key].depends_on:
+            circle = walk(dependency.task, [*path, key])
+            if circle:
+                return circle
+        finished.add(key)
+        return []
+
+    return next((circle for key in tasks if (circle := walk(key, []))), [])

@@ -1,14 +1,125 @@
-"""What a person sees while a job runs: one plain line per ended task, and on a terminal what is running now."""
+"""An error as a person wants to read it: its own message first, then where, then nothing more."""
 
 from __future__ import annotations
 
+import fcntl
+import re
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, TextIO
+from contextlib import ExitStack, contextmanager
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, Final, TextIO
 
-from .states import State
+from ..core.errors import Misconfigured, Problem
+from .execution import CellFailure
+from .model import State
+
+_LINES: Final = 12
+_WIDTH: Final = 400
+_AROUND: Final = 2
+
+
+def message(error: BaseException) -> str:
+    """The error's message without stack traces; of an error inside a Spark worker, that error's own message."""
+    text = str(error).strip()
+    inner = _innermost(text)
+    text = inner or _without_stacks(text)
+    name = type(error).__name__
+    told = text if inner or text.startswith(name) else f"{name}: {text}" if text else name
+    lines = [line[:_WIDTH] for line in told.splitlines()]
+    more = [f"… {len(lines) - _LINES} more lines in the executed notebook"] if len(lines) > _LINES else []
+    return "\n".join([*lines[:_LINES], *more])
+
+
+def excerpt(failure: CellFailure) -> str:
+    """The lines of the cell around the one that failed, which is marked."""
+    lines = failure.source.splitlines()
+    at = min(failure.line or 1, len(lines))
+    first = max(1, at - _AROUND)
+    shown = enumerate(lines[first - 1 : at + _AROUND], start=first)
+    return "\n".join(f"{'>' if number == at and failure.line else ' '} {number:3} {line}" for number, line in shown)
+
+
+def told(failure: CellFailure, notebook: str, executed: str) -> str:
+    """The whole report of a failing cell."""
+    return f"{message(failure.error)}\nin {notebook}, cell {failure.number}:\n{excerpt(failure)}\nall of it: {executed}"
+
+
+def _innermost(text: str) -> str:
+    """What stands after the last Python traceback inside the text: the exception of the worker, all its lines."""
+    *_, after = text.rpartition("Traceback (most recent call last):")
+    if after == text:
+        return ""
+    lines = after.splitlines()
+    start = next((n for n, line in enumerate(lines) if line and not line.startswith((" ", "\t", "^"))), None)
+    return "" if start is None else _without_stacks("\n".join(lines[start:]))
+
+
+def _without_stacks(text: str) -> str:
+    text = re.split(r"\n\s*(?:JVM stacktrace:|== SQL|Driver stacktrace:|at [\w.$]+\()", text, maxsplit=1)[0]
+    return "\n".join(line for line in text.splitlines() if line.strip())
+
+
+# MERGED The folder of a run below ``runs/``, and the limit on runs of one job at the same time.
+
+_POLL: Final = 0.5
+
+
+def run_folder(job: Path) -> Path:
+    """A new folder for a run, named by its time (UTC). Raises :class:`Misconfigured` when it cannot be made."""
+    stamp = datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S")
+    for name in (stamp, *(f"{stamp}-{n}" for n in range(2, 1000))):
+        try:
+            (job / name).mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as refused:
+            raise _cannot_write(job, refused) from refused
+        return job / name
+    raise _cannot_write(job, OSError("a thousand runs in one second"))
+
+
+@contextmanager
+def one_of(places: int, job: Path, queued: bool, reporter: Reporter) -> Iterator[bool]:
+    """Holds one of ``places`` of a job while it runs; False when none is free and the job is not ``queued``."""
+    try:
+        job.mkdir(parents=True, exist_ok=True)
+    except OSError as refused:
+        raise _cannot_write(job, refused) from refused
+    with ExitStack() as stack:
+        told = False
+        while not (free := _take(max(1, places), job, stack)) and queued:
+            if not told:
+                reporter.note(f"{job.name}: waiting for another run of it to end (max_concurrent_runs: {places})")
+            told = True
+            time.sleep(_POLL)
+        yield free
+
+
+def _take(places: int, job: Path, stack: ExitStack) -> bool:
+    for place in range(places):
+        try:
+            file = (job / f".running-{place}").open("w")
+        except OSError as refused:
+            raise _cannot_write(job, refused) from refused
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+        else:
+            stack.enter_context(file)
+            return True
+    return False
+
+
+def _cannot_write(folder: Path, refused: OSError) -> Misconfigured:
+    text = f"cannot be written: {refused.strerror or refused}. Name another folder by --runs."
+    return Misconfigured("the run", [Problem(str(folder), text)])
+
+
+# MERGED What a person sees while a job runs: one plain line per ended task, and on a terminal what is running now.
 
 _LONGEST_WORDS = 120
 

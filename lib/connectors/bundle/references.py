@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-from .interpolation import as_text
+from .configuration import as_text
 
 _BRACES: Final = re.compile(r"\{\{((?:[^{}`]|`[^`]*`)*)\}\}")
 _PART: Final = r"[A-Za-z0-9_]+|`[^`]+`"

@@ -15,9 +15,9 @@ from dataclasses import asdict
 from functools import partial
 from typing import Final
 
+from .dead_letters import staged_letters
 from .errors import CommitRefused, ConnectorError, Transient
 from .ledger import Entry, Ledger, Policy, Verdict, compare_replay, decide, is_stream
-from .rejects import staged_letters
 from .retry import Backoff, Contact, Retry
 from .sink import Batch, Committable, Committer, GlobalCommitter, Sink
 from .state import dumps

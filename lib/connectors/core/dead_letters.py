@@ -1,21 +1,17 @@
-"""Dead letters: records that cannot be read, and rows that cannot be written, as Parquet files with the same columns.
-
-Those of a source have no commit to hang on: their files are named by source and split and put if absent, so that a replay
-adds nothing. Those of a sink appear with the batch's commit, once, also when the batch is replayed::
-
-    <deadLetterPath>/<sink>-<batch>.parquet                           dead letters of a committed batch
-    <deadLetterPath>/.connectors/<sink id>/stage/<attempt>/letters    what a task attempt has set aside
-    <deadLetterPath>/.connectors/<sink id>/ready/<query>/<batch>      all of a batch, written before the batch is committed
-"""
+"""Single rows as JSON, the form of rows in dead letters."""
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import datetime
 import hashlib
+import json
+import math
 import posixpath
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 from urllib.parse import quote, unquote
 
@@ -23,12 +19,68 @@ import numpy as np
 import pyarrow as pa
 
 from ..storage.base import Storage, spooled
+from ..storage.location import check_location
+from .errors import ConnectorError, Poison, Problem
 from .folder import SinkFolder
+from .options import Choice, Json, Options, Text, Values
 from .source import Split
 from .state import digest, dumps
 
 if TYPE_CHECKING:
-    from .sink import Batch
+    from .sink import Batch, Committable
+
+
+def to_json(row: Mapping[str, Any]) -> str:
+    """One row, as ``to_pylist`` gives it, as a JSON object on one line: the form of dead letters.
+
+    Nulls stay, times keep their microseconds and decimals are text, so that nothing of a row is lost. NaN and infinities
+    are strings. A map is an object, unless it is empty: then nothing tells it from a list.
+    """
+    return json.dumps({name: _finite(value) for name, value in row.items()}, ensure_ascii=False, default=_plain_value)
+
+
+def _finite(value: Any) -> Any:
+    """``value`` without what ``json`` would write wrongly: numbers that are none, and the pairs of a map."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dict):
+        return {_key_text(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        if value and all(isinstance(item, tuple) and len(item) == 2 for item in value):
+            return {_key_text(key): _finite(item) for key, item in value}
+        return [_finite(item) for item in value]
+    return value
+
+
+def _key_text(key: Any) -> str:
+    plain = key if isinstance(key, (str, bool, int, float)) else _finite(key)
+    return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False, default=_plain_value).strip('"')
+
+
+def _plain_value(value: Any) -> Any:
+    """What JSON lacks: times as ISO 8601, binary as base64, decimals as numbers in text."""
+    if isinstance(value, (datetime.datetime, datetime.date, datetime.time)):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, Decimal):
+        return str(value)
+    if isinstance(value, datetime.timedelta):
+        return value.total_seconds()
+    raise TypeError(f"{type(value).__name__} has no form in JSON")
+
+
+# MERGED Dead letters: records that cannot be read, and rows that cannot be written, as Parquet files with the same
+# columns.
+#
+# Those of a source have no commit to hang on: their files are named by source and split and put if absent, so that a
+# replay
+# adds nothing. Those of a sink appear with the batch's commit, once, also when the batch is replayed::
+#
+#     <deadLetterPath>/<sink>-<batch>.parquet                           dead letters of a committed batch
+#     <deadLetterPath>/.connectors/<sink id>/stage/<attempt>/letters    what a task attempt has set aside
+#     <deadLetterPath>/.connectors/<sink id>/ready/<query>/<batch>      all of a batch, written before the batch is
+# committed
 
 STAGING_SECONDS: Final = 7 * 86400.0
 """How old staged dead letters must be before they are swept."""
@@ -265,3 +317,83 @@ class SinkLetters:
         top = self.folder.hidden("ready")
         found = [(query, name) for query in self.storage.folders(top) for name in self.storage.names(f"{top}/{query}")]
         return sorted((unquote(query), int(name)) for query, name in found if name.isdigit())
+
+
+# MERGED Rows that a target refuses, and what becomes of them: the ``errors`` option of sinks.
+#
+# A row is *bad* when it can never be written: a value that breaks a constraint, a record that is too large. An outage
+# is not
+# the row's fault and never ends here.
+
+ERROR_OPTIONS = Options(
+    errors=Choice("fail", among=("fail", "skip", "deadLetter")),
+    deadLetterPath=Text(None),
+    storageOptions=Json({}, kind=dict),
+)
+"""What to do with a bad record or row; common to every connector that can meet one."""
+
+
+def check_errors(values: Values) -> Iterator[Problem]:
+    """The problems of :data:`ERROR_OPTIONS` taken together."""
+    if values["errors"] == "deadLetter" and not values["deadLetterPath"]:
+        yield Problem("deadLetterPath", "missing; errors=deadLetter needs a folder for what cannot be read or written.")
+    if values["deadLetterPath"] and values["errors"] != "deadLetter":
+        yield Problem("deadLetterPath", f'has no use with errors={values["errors"]}; set errors=deadLetter.')
+    if values["deadLetterPath"]:
+        yield from check_location("deadLetterPath", values["deadLetterPath"], values["storageOptions"])
+
+
+class Rejects:
+    """The bad rows of one task attempt, or of a whole batch on the driver.
+
+    A writer makes it by ``sink.rejects(batch)``, keeps it as its attribute ``rejects`` and calls :meth:`add`; everything else
+    happens by itself. A :class:`~connectors.core.sink.GlobalCommitter` finds it as its attribute ``rejects`` while
+    :meth:`~connectors.core.sink.GlobalCommitter.commit` runs; it calls :meth:`decide` when the last bad row is known and
+    before the target commits.
+    """
+
+    def __init__(
+        self, connector: str, policy: str, letters: SinkLetters | None, batch: Batch, staged: Sequence[str] = ()
+    ) -> None:
+        self.connector = connector
+        self.policy = policy
+        self.batch = batch
+        self.count = 0
+        self._letters = letters
+        self._staged = tuple(staged)
+        self._file: LetterFile | None = None
+
+    def add(self, row: Mapping[str, Any], error: BaseException | str) -> None:
+        """``row`` can never be written, because of ``error``. Raises :class:`Poison` with ``errors=fail``."""
+        text = error.message if isinstance(error, ConnectorError) else str(error)
+        record = to_json(row)
+        if self.policy == "fail":
+            raise Poison(
+                f"a row cannot be written: {text[:SHOWN]}; it is {record[:200]}",
+                record=record,
+                connector=self.connector,
+                where=str(self.batch),
+                way_out="set errors=deadLetter with a deadLetterPath, or errors=skip",
+            )
+        self.count += 1
+        if self._letters:
+            self._file = self._file or LetterFile()
+            kind = type(error).__name__ if isinstance(error, BaseException) else "Poison"
+            self._file.add({"error_class": kind, "error": text, "record": record.encode()})
+
+    def stage(self) -> str:
+        """Sets the rows of a task attempt aside and returns their name; empty when there are none."""
+        letters, self._file = self._file, None
+        return self._letters.stage(self.batch, letters) if self._letters and letters else ""
+
+    def decide(self) -> None:
+        """Makes all bad rows of the batch durable, where no reader sees them: they appear when the batch is committed."""
+        if self._letters:
+            own = self.stage()
+            self._letters.decide(self.batch, [*self._staged, own])
+            self._letters.discard([own])
+
+
+def staged_letters(committables: Sequence[Committable | None]) -> list[str]:
+    """The names that :meth:`Rejects.stage` gave to the tasks of a batch."""
+    return [committable.letters for committable in committables if committable is not None and committable.letters]

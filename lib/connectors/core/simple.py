@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from .errors import Fatal, Problem
 from .options import Options, Values
-from .sharing import even_ranges
+from .planning import even_ranges
 from .source import Position, ReadLimit, Source, Split, SplitEnumerator, SplitReader
 
 _ROWS_PER_BATCH = 10_000

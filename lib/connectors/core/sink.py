@@ -26,11 +26,10 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from ..storage.location import check_location, storage_of
-from .dead_letters import SinkLetters
+from .dead_letters import ERROR_OPTIONS, Rejects, SinkLetters, check_errors
 from .errors import Misconfigured, Problem
 from .ledger import Entry, Ledger
 from .options import Choice, Duration, Int, Options, Text, Values
-from .rejects import ERROR_OPTIONS, Rejects, check_errors
 from .retry import RETRY_OPTIONS
 from .state import digest
 

@@ -112,7 +112,7 @@ class SplitEnumerator(ABC, Generic[SplitT]):
         """How far the next batch goes: from ``at`` towards ``head``, within ``limit``.
 
         Returns ``at`` itself when there is nothing to read, and moves on by at least one record when there is. Where
-        there are several partitions, share the limit fairly (:func:`~connectors.core.sharing.fair_shares`). Raise
+        there are several partitions, share the limit fairly (:func:`~connectors.core.planning.fair_shares`). Raise
         :class:`~connectors.core.errors.DataLoss` if the system holds less than was already read.
         """
 

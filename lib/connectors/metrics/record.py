@@ -12,7 +12,7 @@ from ..core.errors import Misconfigured, Problem
 from ..core.options import Duration
 from ..core.progress import behind
 from .alerts import Observation
-from .listening import Listening
+from .watch import Listening
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

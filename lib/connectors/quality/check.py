@@ -1,22 +1,104 @@
-"""What every check has in common.
-
-A *row check* has a predicate that is true, false or null for each row; null counts as passed, as in SQL's ``CHECK``.
-A *set check* judges all rows together (uniqueness, number, age) and so cannot put a single row aside.
-"""
+"""Spark SQL text from Python values, so that a check reads the same wherever it is used: a filter, a report, a log."""
 
 from __future__ import annotations
 
+import datetime
+import decimal
+import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, types
 from pyspark.sql import functions as sf
-
-from .sql import quoted
 
 if TYPE_CHECKING:
     from great_expectations.expectations.expectation import Expectation
+
+
+
+_ESCAPES = {"\\": "\\\\", "'": "\\'", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\0": "\\u0000"}
+
+
+def quoted(column: str) -> str:
+    """A column's name as Spark SQL reads it, whatever characters it has."""
+    return "`" + column.replace("`", "``") + "`"
+
+
+def literal(value: Any) -> str:
+    """A typed literal of Spark SQL, without loss: decimals stay decimals, and a date does not become text.
+
+    A ``datetime`` with a zone is that instant; one without is read in the session's time zone, as in Spark SQL.
+    Raises ``TypeError`` for a type that has no literal.
+    """
+    if isinstance(value, bool):
+        return str(value).upper()
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float):
+        return f"{value!r}D" if math.isfinite(value) else f"double('{value}')"
+    if isinstance(value, decimal.Decimal):
+        return f"{value:f}BD"
+    if isinstance(value, str):
+        return "'" + re.sub(r"[\\'\n\r\t\0]", lambda found: _ESCAPES[found[0]], value) + "'"
+    if isinstance(value, datetime.datetime):
+        return f"TIMESTAMP '{value.isoformat(sep=' ')}'"
+    if isinstance(value, datetime.date):
+        return f"DATE '{value.isoformat()}'"
+    raise TypeError(f"{type(value).__name__} has no literal in Spark SQL")
+
+
+# MERGED What can be compared with what: numbers with numbers, text with text. Spark would try to cast, and fail at a
+# row.
+
+def kind_of_value(value: Any) -> str:
+    """``number``, ``text``, ``true or false`` or ``date or time``: what can be compared; else the type's name."""
+    if isinstance(value, bool):
+        return "true or false"
+    if isinstance(value, (int, float, decimal.Decimal)):
+        return "number"
+    if isinstance(value, str):
+        return "text"
+    return "date or time" if isinstance(value, datetime.date) else type(value).__name__
+
+
+def kind_of_column(column: types.DataType) -> str:
+    """The same words for a column's type."""
+    if isinstance(column, types.NumericType):
+        return "number"
+    if isinstance(column, (types.StringType, types.CharType, types.VarcharType)):
+        return "text"
+    if isinstance(column, types.BooleanType):
+        return "true or false"
+    if isinstance(column, (types.DateType, types.TimestampType, types.TimestampNTZType)):
+        return "date or time"
+    return column.simpleString()
+
+
+def not_comparable(values: Sequence[Any]) -> str:
+    """Why ``values`` cannot be compared with one column; empty when they can."""
+    if any(isinstance(value, decimal.Decimal) and not value.is_finite() for value in values):
+        return "has a decimal that is not finite; Spark's decimals always are"
+    kinds = {kind_of_value(value) for value in values}
+    unknown = kinds - {"number", "text", "true or false", "date or time"}
+    if unknown:
+        return f"takes numbers, text, booleans, dates and times; got {', '.join(sorted(unknown))}"
+    return f"mixes {' with '.join(sorted(kinds))}; give values of one kind" if len(kinds) > 1 else ""
+
+
+def unlike_column(column: types.StructField, value: Any) -> Iterator[str]:
+    """Why ``column`` cannot be compared with ``value``; nothing when it can."""
+    expected, found = kind_of_value(value), kind_of_column(column.dataType)
+    if expected != found:
+        yield f'compares {expected}, but column "{column.name}" is {column.dataType.simpleString()}'
+
+
+# MERGED What every check has in common.
+#
+# A *row check* has a predicate that is true, false or null for each row; null counts as passed, as in SQL's
+# ``CHECK``.
+# A *set check* judges all rows together (uniqueness, number, age) and so cannot put a single row aside.
 
 _SHOWN_COLUMNS = 8
 

@@ -13,9 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from .check import RowCheck
-from .kinds import kind_of_value, not_comparable, unlike_column
-from .sql import literal, quoted
+from .check import RowCheck, kind_of_value, literal, not_comparable, quoted, unlike_column
 
 if TYPE_CHECKING:
     from great_expectations.expectations.expectation import Expectation

@@ -11,9 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from ..core.options import duration
-from .check import Check
-from .kinds import unlike_column
-from .sql import literal, quoted
+from .check import Check, literal, quoted, unlike_column
 
 if TYPE_CHECKING:
     from great_expectations.expectations.expectation import Expectation

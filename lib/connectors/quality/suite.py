@@ -16,7 +16,7 @@ from pyspark.sql import functions as sf
 from ..core.errors import Misconfigured, Problem
 from ..spark.library import Carried
 from .check import Check, RowCheck
-from .judge import cached, judge
+from .expectations import cached, judge
 from .report import Outcome, Report
 from .set_checks import RowCount
 

@@ -25,12 +25,10 @@ from ..core.metrics import Meter
 from ..core.retry import Retry, waits_until
 from ..core.sink import Batch, Committable, Sink
 from ..core.writing import stage
-from .ending import Watching, run_of
 from .library import Carried
-from .measure import Measured, counted, measured
-from .meters import count_commit, sink_meter
+from .measure import Measured, count_commit, counted, measured, sink_meter
+from .query_watch import Watching, run_of, watched_tasks
 from .session import arrow_schema, hadoop_client, is_deterministic, is_stopped, leave_release_to_server, running_query
-from .task_watch import watched_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -38,9 +38,9 @@ from ..core.sink import Batch, Committable, Sink
 from ..core.source import UNLIMITED, Slice, Source
 from ..core.writing import stage
 from .library import format_bases
-from .meters import count_commit, sink_meter, source_meter
+from .measure import count_commit, sink_meter, source_meter
+from .query_watch import ends_when_silent
 from .session import action_ids, arrow_schema, as_active, task_ids, task_run
-from .task_watch import ends_when_silent
 
 _log = logging.getLogger("connectors")
 

@@ -38,6 +38,8 @@ from .session import is_connect, send_python, worker_paths
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+
+
 cloudpickle.register_pickle_by_value(arrival)  # type: ignore[no-untyped-call]
 
 _reached: weakref.WeakSet[Any] = weakref.WeakSet()

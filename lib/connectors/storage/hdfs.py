@@ -1,25 +1,293 @@
-"""A folder in HDFS: its rename is one step and never overwrites.
-
-A refused rename is told by its answer, not by an error; what is there then says what it means: the staged file is gone
-(it was published before), the final name is taken (an error), or its folder is gone (made again).
-"""
+"""What is asked of HDFS, what its refusals mean here, and HDFS by Spark's own client."""
 
 from __future__ import annotations
 
 import contextlib
 import io
+import json
+import os
+import shutil
+import tempfile
 import uuid
-from collections.abc import Mapping
-from pathlib import PurePosixPath
-from typing import Any, BinaryIO, cast
-from urllib.parse import urlparse
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from importlib import import_module
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO, Final, NamedTuple, Protocol, cast
+from urllib.parse import quote, urlencode, urlparse
 
 import pyarrow as pa
 
 from ..core.errors import Fatal, Misconfigured, Problem, Transient
 from .base import Content, Item, Storage, Upload, ranged, spooled
-from .hadoop import ClientOf, Hadoop, SparkHadoop, Status
-from .webhdfs import WebHdfs
+
+HDFS: Final = "hdfs://"
+_MISSING: Final = ("FileNotFoundException", "NoSuchFileException")
+_DENIED: Final = ("AccessControlException", "SecurityException", "AuthenticationException")
+_NO_FOLDER: Final = ("ParentNotDirectoryException", "PathIsNotDirectoryException")
+_TAKEN: Final = ("FileAlreadyExistsException", "PathExistsException")
+_FULL: Final = ("NSQuotaExceededException", "DSQuotaExceededException", "QuotaExceededException")
+
+
+class Status(NamedTuple):
+    """A file or folder: its ``size`` in bytes, and when it was ``changed`` (milliseconds since 1970)."""
+
+    name: str
+    is_folder: bool
+    size: int
+    changed: int
+
+
+class Client(Protocol):
+    """Spark's own client of a Hadoop file system; ``files`` is Java's object."""
+
+    files: Any
+
+    def path(self, path: str) -> Any: ...
+    def listed(self, statuses: Any) -> list[str]: ...
+    def cause(self, error: Exception) -> tuple[str, str] | None: ...
+
+
+ClientOf = Callable[[str], "Client | None"]
+"""The client for a URL; ``None`` where there is no JVM."""
+
+
+class Hadoop(Protocol):
+    """One HDFS; paths are absolute. Raises ``OSError`` for what is refused, ``Transient`` for an outage."""
+
+    def status(self, path: str) -> Status | None: ...
+    def children(self, folder: str) -> Sequence[Status]: ...
+    def names(self, folder: str) -> Sequence[str]: ...
+    def make_folder(self, path: str) -> None: ...
+
+    def rename(self, path: str, to: str) -> bool:
+        """Moves in one step, and never over what is there. Look at the answer: a refusal is false, not an error."""
+        ...
+
+    def delete(self, path: str, *, recursive: bool = False) -> None:
+        """Removes what is there, if it is. Raises ``OSError`` for a folder with something in it, unless ``recursive``."""
+        ...
+
+    def download(self, path: str, content: BinaryIO) -> None: ...
+    def upload(self, content: BinaryIO, path: str) -> None: ...
+
+
+def error_of(exception: str, message: str, path: str) -> Exception:
+    """The error here for a Java ``exception`` (a class name, with or without its package) about ``path``."""
+    kind, text = exception.rpartition(".")[2], message.partition("\n")[0]
+    if kind in _MISSING:
+        return FileNotFoundError(2, "no such file", path)
+    if kind in _DENIED:
+        return PermissionError(13, f"permission denied: {text}", path)
+    if kind in _NO_FOLDER:
+        return NotADirectoryError(20, "not a directory", path)
+    if kind in _TAKEN:
+        return FileExistsError(17, "there is a file", path)
+    if kind == "PathIsNotEmptyDirectoryException":
+        return OSError(39, "the folder is not empty", path)
+    if kind in _FULL:
+        return OSError(122, f"quota exceeded: {text}", path)
+    return Transient(f"HDFS answered {kind} for {path}: {text}")
+
+
+class SparkHadoop:
+    """The HDFS of a classic session, on its driver: what the session can reach, with the same user and settings."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+
+    def status(self, path: str) -> Status | None:
+        try:
+            return _status(self._call(path, lambda files, at: files.getFileStatus(at)))
+        except FileNotFoundError:
+            return None
+
+    def children(self, folder: str) -> list[Status]:
+        try:
+            return [_status(one) for one in self._call(folder, lambda files, at: files.listStatus(at))]
+        except FileNotFoundError:
+            return []
+
+    def names(self, folder: str) -> list[str]:
+        try:
+            paths = self._call(folder, lambda files, at: self.client.listed(files.listStatus(at)))
+        except FileNotFoundError:
+            return []
+        return [path.rpartition("/")[2] for path in paths]
+
+    def make_folder(self, path: str) -> None:
+        self._call(path, lambda files, at: files.mkdirs(at))
+
+    def rename(self, path: str, to: str) -> bool:
+        return bool(self._call(path, lambda files, at: files.rename(at, self.client.path(to))))
+
+    def delete(self, path: str, *, recursive: bool = False) -> None:
+        self._call(path, lambda files, at: files.delete(at, recursive))
+
+    def download(self, path: str, content: BinaryIO) -> None:
+        with _temporary() as local:
+            here = self.client.path(f"file:{local}")
+            self._call(path, lambda files, at: files.copyToLocalFile(False, at, here, True))
+            with local.open("rb") as copy:
+                shutil.copyfileobj(copy, content, 1 << 20)
+
+    def upload(self, content: BinaryIO, path: str) -> None:
+        with _temporary() as local:
+            with local.open("wb") as copy:
+                content.seek(0)
+                shutil.copyfileobj(content, copy, 1 << 20)
+            here = self.client.path(f"file:{local}")
+            self._call(path, lambda files, at: files.copyFromLocalFile(False, False, here, at))
+
+    def _call(self, path: str, ask: Callable[[Any, Any], Any]) -> Any:
+        try:
+            return ask(self.client.files, self.client.path(path))
+        except Exception as error:
+            java = self.client.cause(error)
+            if java is None:
+                raise
+            raise error_of(*java, path) from None
+
+
+@contextlib.contextmanager
+def _temporary() -> Iterator[Path]:
+    """A name for a file that the JVM of this machine and Python both see."""
+    with tempfile.TemporaryDirectory(prefix="connectors-") as folder:
+        yield Path(folder) / "content"
+
+
+def _status(found: Any) -> Status:
+    path, is_folder = found.getPath().getName(), bool(found.isDirectory())
+    return Status(str(path), is_folder, int(found.getLen()), int(found.getModificationTime()))
+
+
+# MERGED HDFS from a process without a JVM: WebHDFS, the REST interface of its NameNode.
+#
+# The NameNode answers an upload or a download with the address of a DataNode, where the bytes go directly. Nothing is
+# asked
+# twice here: an answer that was lost is a :class:`Transient`, and the layers above look before they act again. fsspec
+# has a
+# client of WebHDFS too, which drops the answer of a rename and uploads block by block.
+
+_SECONDS = 60.0
+_BLOCK = 1 << 20
+
+
+class WebHdfs:
+    """The HDFS whose NameNode serves ``address`` (``http://host:port``), as ``user`` or with a delegation ``token``."""
+
+    def __init__(self, address: str, user: str | None = None, token: str | None = None) -> None:
+        self.address = address
+        given = {"user.name": user, "delegation": token}
+        self._who = {name: value for name, value in given.items() if value}
+
+    def status(self, path: str) -> Status | None:
+        try:
+            return _web_status(self._asked("GET", path, "GETFILESTATUS")["FileStatus"])
+        except FileNotFoundError:
+            return None
+
+    def children(self, folder: str) -> list[Status]:
+        try:
+            found = self._asked("GET", folder, "LISTSTATUS")["FileStatuses"]["FileStatus"]
+        except FileNotFoundError:
+            return []
+        return [one for one in map(_web_status, found) if one.name]  # a file is listed as itself, without a name
+
+    def names(self, folder: str) -> list[str]:
+        return [one.name for one in self.children(folder)]
+
+    def make_folder(self, path: str) -> None:
+        self._asked("PUT", path, "MKDIRS")
+
+    def rename(self, path: str, to: str) -> bool:
+        return bool(self._asked("PUT", path, "RENAME", destination=to)["boolean"])
+
+    def delete(self, path: str, *, recursive: bool = False) -> None:
+        self._asked("DELETE", path, "DELETE", recursive=str(recursive).lower())
+
+    def download(self, path: str, content: BinaryIO) -> None:
+        with self._content(path) as answer:
+            for block in answer.stream(_BLOCK):
+                content.write(block)
+
+    def read(self, path: str, offset: int, length: int) -> bytes:
+        """Some bytes of a file; fewer than ``length`` only at its end."""
+        with self._content(path, offset=offset, length=length) as answer:
+            return bytes(answer.read())
+
+    def upload(self, content: BinaryIO, path: str) -> None:
+        node = self._node("PUT", path, "CREATE", overwrite="false")
+        size = content.seek(0, io.SEEK_END)
+        content.seek(0)
+        # A DataNode keeps who uploads again by the same connection waiting, for 0.4 s and more.
+        headers = {"Content-Length": str(size), "Content-Type": "application/octet-stream", "Connection": "close"}
+        with self._answer("PUT", node, path, body=content, headers=headers) as answer:
+            answer.read()
+
+    @contextmanager
+    def _content(self, path: str, **arguments: Any) -> Iterator[Any]:
+        node = self._node("GET", path, "OPEN", **arguments)
+        with self._answer("GET", node, path) as answer:
+            yield answer
+
+    def _node(self, method: str, path: str, operation: str, **arguments: Any) -> str:
+        return str(self._asked(method, path, operation, noredirect="true", **arguments)["Location"])
+
+    def _asked(self, method: str, path: str, operation: str, **arguments: Any) -> Any:
+        query = urlencode({"op": operation, **self._who, **arguments})
+        with self._answer(method, f"{self.address}/webhdfs/v1{quote(path)}?{query}", path) as answer:
+            content = answer.read()
+        return json.loads(content) if content else {}
+
+    @contextmanager
+    def _answer(self, method: str, url: str, path: str, **more: Any) -> Iterator[Any]:
+        pool, errors = _pool(os.getpid()), import_module("urllib3.exceptions")
+        try:
+            answer = pool.request(method, url, redirect=False, preload_content=False, **more)
+            try:
+                if answer.status >= 300:
+                    raise _refused(answer, path)
+                yield answer
+            finally:
+                answer.release_conn()
+        except errors.HTTPError as error:
+            place = url.split("?")[0].split("/webhdfs/")[0]
+            way_out = "give host and port of the NameNode's web address in storageOptions, if they are others"
+            raise Transient(f"WebHDFS at {place} cannot be reached: {type(error).__name__}", way_out=way_out) from None
+
+
+@lru_cache(maxsize=2)
+def _pool(process: int) -> Any:
+    """One pool of connections for each process: they do not survive a fork."""
+    try:
+        urllib3 = import_module("urllib3")
+    except ImportError:
+        problem = Problem("path", "hdfs:// needs urllib3 in processes without a JVM; pip install 'urllib3>=2'.")
+        raise Misconfigured("connectors.storage", [problem]) from None
+    timeout = urllib3.Timeout(connect=10.0, read=_SECONDS)
+    return urllib3.PoolManager(maxsize=4, retries=False, timeout=timeout)
+
+
+def _web_status(found: Mapping[str, Any]) -> Status:
+    return Status(found["pathSuffix"], found["type"] == "DIRECTORY", found["length"], found["modificationTime"])
+
+
+def _refused(answer: Any, path: str) -> Exception:
+    """The error of an answer that is none of success."""
+    try:
+        error = json.loads(answer.read())["RemoteException"]
+        return error_of(str(error["exception"]), str(error["message"]), path)
+    except (ValueError, KeyError, TypeError):
+        return Transient(f"WebHDFS answered {answer.status} for {path}")
+
+
+# MERGED A folder in HDFS: its rename is one step and never overwrites.
+#
+# A refused rename is told by its answer, not by an error; what is there then says what it means: the staged file is
+# gone
+# (it was published before), the final name is taken (an error), or its folder is gone (made again).
 
 _TRIES = 3
 _WEB_PORT = 9870

@@ -10,7 +10,7 @@ from urllib.parse import urlparse, urlunparse
 
 from ..core.errors import Misconfigured, Problem
 from .base import Storage
-from .hadoop import HDFS, ClientOf
+from .hdfs import HDFS, ClientOf
 from .local import LocalStorage
 from .object_store import PROVEN, ObjectStore
 

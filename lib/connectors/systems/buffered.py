@@ -18,9 +18,9 @@ from ..core import REQUIRED, Batch, Committable, Committer, Duration, Options, P
 from ..core.folder import SinkFolder
 from ..core.ledger import FileLedger
 from ..core.options import Values
-from ..core.json_text import to_json_lines
+from ..formats.text import to_json_lines
 from ..storage import is_local, storage_of
-from .files.staging import begin
+from .files.committer import begin
 
 
 class BufferedSink(Sink):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from ..core import Batch, Committable, Guarantee, Options, Sink, SinkWriter, Text
-from ..core.serde import to_json
+from ..core.dead_letters import to_json
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -24,7 +24,7 @@ from ..core import (
     SplitReader,
 )
 from ..core.options import Values
-from ..core.sharing import even_ranges
+from ..core.planning import even_ranges
 
 _LARGEST: Final = 2**63 - 2  # one below the largest long, so that the end after it is one too
 _BATCH: Final = 100_000

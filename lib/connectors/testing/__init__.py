@@ -3,8 +3,7 @@
 from .compare import same_order, same_records
 from .contexts import FolderContext, SinkContext, SourceContext
 from .engine import Checkpoint, Engine, in_a_child
-from .faults import Action, FailureInjector, Injected, Point
-from .faulty import faulty_sink, faulty_source
+from .faults import Action, FailureInjector, Injected, Point, faulty_sink, faulty_source
 from .run import run_suite
 from .sink_suite import SinkSuite
 from .source_suite import SourceSuite

@@ -37,7 +37,7 @@ import connectors
 from ..workbench.home import spark_home
 from .child import quick_java, session
 from .faults import executor_process
-from .servers.connect_server import ConnectServer
+from .servers.spark_servers import ConnectServer
 
 LOCAL: Final = "local"
 CLUSTER: Final = "cluster"

@@ -21,11 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from ..core.sink import Guarantee
-from .child import start_child
+from .child import SparkQuery, start_child
 from .compare import same_records
 from .contexts import SinkContext, SourceContext
 from .faults import FailureInjector, Point
-from .spark_query import SparkQuery
 from .spark_suites import spark_query
 
 _START_SECONDS = 300.0

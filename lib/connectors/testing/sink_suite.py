@@ -27,11 +27,10 @@ from ..core.ledger import app_query, once_query
 from ..core.sink import Batch, Guarantee, Sink
 from ..core.writing import stage
 from .compare import same_records
-from .contention_suite import ContentionSuite
 from .contexts import SinkContext
 from .engine import Checkpoint, in_a_child
 from .faults import Action, Point
-from .sink_writing import BATCH, ROWS, Writing
+from .sink_cases import BATCH, ROWS, ContentionSuite, Writing
 
 
 class SinkSuite(ContentionSuite):

@@ -26,8 +26,7 @@ from ..core.source import UNLIMITED, ReadLimit, Slice, Source
 from ..core.state import dumps
 from .compare import same_order, same_records
 from .contexts import SourceContext
-from .faults import Action, FailureInjector, Injected, Point
-from .faulty import faulty_source
+from .faults import Action, FailureInjector, Injected, Point, faulty_source
 
 COUNT = 50
 Rows = list[dict[str, Any]]

@@ -18,12 +18,12 @@ from typing import Any, ClassVar
 import pytest
 
 from ..core.sink import Guarantee
+from .child import SparkQuery
 from .compare import same_records
 from .contexts import SinkContext, SourceContext
 from .environments import Environment
 from .faults import FailureInjector, Point
 from .sink_cases import SinkCases
-from .spark_query import SparkQuery
 
 ROWS, BATCH, COUNT = 30, 10, 50
 

@@ -7,10 +7,9 @@ and figures, :class:`DbUtils` is ``dbutils`` outside a workspace, :func:`workdir
 """
 
 from .bootstrap import BOOTSTRAP, notebook
-from .paths import workdir
 from .servers import DatabaseAddress, kafka, kafka_server, opensearch, opensearch_server, postgres, postgres_server
-from .shim import DbUtils, NotebookExit
-from .show import display, display_html
+from .settings import workdir
+from .shim import DbUtils, NotebookExit, display, display_html
 from .start import session
 
 __all__ = [

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from connectors.spark.session import activate
 
-from .paths import in_workspace
-from .shim import DbUtils
-from .show import display
+from .settings import in_workspace
+from .shim import DbUtils, display
 from .start import session
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from typing import Final
 
 from connectors.core.errors import Misconfigured, Problem
 
-from .paths import cache
+from .settings import cache
 
 _VARIABLE: Final = "SPARK_HOME"
 _OF_SPARK: Final = ("bin", "conf", "data", "jars", "sbin")

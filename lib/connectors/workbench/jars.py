@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlparse
 
-from connectors.core.errors import Misconfigured, Problem
-
-from .paths import cache
+from ..core.errors import Misconfigured, Problem
+from .settings import cache
 
 _RESOLVE: Final = """
 import sys
@@ -95,3 +94,40 @@ def _unresolved(coordinate: str, log: str) -> Misconfigured:
         "once, or name a repository that this machine reaches: session({'spark.jars.repositories': 'https://…'})."
     )
     return Misconfigured("Spark", [Problem(coordinate, text)])
+
+
+# MERGED The jars of Spark's S3 client (``s3a://``): a slim set, resolved once as Delta's are.
+#
+# Hadoop asks for the whole AWS SDK, one jar of 655 MB; the client loads five parts of it, about 15 MB.
+
+_SDK: Final = "2.35.4"
+"""The version that Hadoop 3.5.0 was built with."""
+_PARTS: Final = ("s3", "s3-transfer-manager", "sts", "apache-client", "netty-nio-client")
+_PROVIDED: Final = ("org.apache.hadoop:hadoop-common", "software.amazon.awssdk:bundle")
+
+
+def s3_jars(conf: Mapping[str, str] | None = None) -> list[str]:
+    """Paths of the jars that ``s3a://`` needs and Spark lacks: ``session({"spark.jars": ",".join(s3_jars())})``.
+
+    The first call needs a Maven repository, as :func:`~connectors.workbench.jars.delta_jars` does, and raises what that
+    raises. A workspace has such a client already.
+    """
+    hadoop = _hadoop()
+    record = cache("jars") / f"s3a-{hadoop}.txt"
+    with open(record.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        jars = record.read_text().splitlines() if record.exists() else []
+        if not jars or not all(Path(jar).exists() for jar in jars):
+            wanted = [f"org.apache.hadoop:hadoop-aws:{hadoop}", *(f"software.amazon.awssdk:{part}:{_SDK}" for part in _PARTS)]
+            excluded = {"spark.jars.excludes": ",".join(_PROVIDED)}
+            jars = _without_sparks_own(_resolved(",".join(wanted), {**(conf or {}), **excluded}))
+            record.write_text("\n".join(jars))
+    return jars
+
+
+def _hadoop() -> str:
+    """The version of Hadoop that Spark brings."""
+    import pyspark
+
+    (api,) = (Path(pyspark.__path__[0]) / "jars").glob("hadoop-client-api-*.jar")
+    return api.stem.removeprefix("hadoop-client-api-")

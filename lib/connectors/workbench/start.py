@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING, Any, cast
 from connectors.core.errors import Misconfigured, Problem
 from connectors.spark.session import classic_is_running, require_spark
 
-from .class_archive import java_options
 from .home import at_home
 from .jars import delta_jars
-from .java import use_java
-from .paths import in_workspace
-from .settings import default_master, local_settings, prepare_environment
+from .java import java_options, use_java
+from .settings import default_master, in_workspace, local_settings, prepare_environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

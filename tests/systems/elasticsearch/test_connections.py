@@ -13,8 +13,7 @@ import pytest
 from connectors.core import Fatal
 from connectors.testing.servers import OpenSearchServer
 from connectors.testing.servers.base import HOST, free_ports
-from connectors.testing.servers.certificates import Certificates, certificates
-from connectors.testing.servers.fault_proxy import FaultProxy, Reply, Rule, Seen
+from connectors.testing.servers.fault_proxy import Certificates, FaultProxy, Reply, Rule, Seen, certificates
 
 from .reading import read, source_of
 from .writing import write

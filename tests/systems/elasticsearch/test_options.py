@@ -10,9 +10,7 @@ import pytest
 
 from connectors.core import Guarantee, Misconfigured
 from connectors.systems.elasticsearch import ElasticsearchSink, ElasticsearchSource
-from connectors.systems.elasticsearch.documents import documents
-from connectors.systems.elasticsearch.index_names import IndexName
-from connectors.systems.elasticsearch.mapping import columns
+from connectors.systems.elasticsearch.documents import IndexName, columns, documents
 
 HOST = {"hosts": "https://search.example.org:9200", "index": "flights"}
 

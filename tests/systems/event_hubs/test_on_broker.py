@@ -28,7 +28,7 @@ from connectors.core.writing import stage
 from connectors.systems.event_hubs import EventHubsSink, EventHubsSource
 from connectors.systems.kafka import KafkaSink, KafkaSource
 from connectors.testing.servers import KafkaServer
-from connectors.testing.servers.certificates import certificates
+from connectors.testing.servers.fault_proxy import certificates
 from connectors.testing.servers.kafka_server import CONNECTION_STRING
 from tests.servers import required
 from tests.systems.kafka.source_contexts import SCHEMA

@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from connectors.core import Misconfigured
-from connectors.storage.webhdfs import WebHdfs
+from connectors.storage.hdfs import WebHdfs
 from connectors.systems.files import FilesSink
-from connectors.systems.files.by_hand import seal_folder
+from connectors.systems.files.rolling import seal_folder
 from connectors.testing import SinkContext
 from connectors.testing.servers import HdfsServer, MotoServer
 

@@ -17,9 +17,7 @@ from connectors.core.folder import SinkFolder
 from connectors.core.writing import stage
 from connectors.spark.session import hadoop_client
 from connectors.storage import Storage
-from connectors.storage.hadoop import Hadoop
-from connectors.storage.hdfs import HdfsStorage
-from connectors.storage.webhdfs import WebHdfs
+from connectors.storage.hdfs import Hadoop, HdfsStorage, WebHdfs
 from connectors.systems.files import FilesSink, FilesSource
 from connectors.testing.servers import HdfsServer
 

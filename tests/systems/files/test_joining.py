@@ -19,8 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connectors.systems.files.parquet_join import Footer, join_parquet
-from connectors.systems.files.thrift import read_struct, written
+from connectors.systems.files.join import Footer, join_parquet, read_struct, written
 
 from .helpers import rolling, rows, visible, write
 

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 import connectors
-from connectors.systems.files.by_hand import source_offsets
+from connectors.systems.files.rolling import source_offsets
 from connectors.testing.spark_suites import SparkSourceSuite
 
 from .helpers import read, visible

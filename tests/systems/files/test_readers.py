@@ -14,9 +14,9 @@ import pyarrow.dataset as ds
 import pyarrow.fs as fs
 import pytest
 
-from connectors.systems.files.by_hand import seal_folder
+from connectors.systems.files.rolling import seal_folder
 from connectors.testing.engine import in_a_child
-from connectors.testing.sink_writing import Writing
+from connectors.testing.sink_cases import Writing
 
 from ..reference_contexts import FilesContext
 from .contexts import S3Context

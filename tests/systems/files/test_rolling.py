@@ -14,8 +14,7 @@ from connectors.core import Batch, Misconfigured
 from connectors.core.commit import Commit
 from connectors.core.ledger import once_query
 from connectors.systems.files import FilesSink
-from connectors.systems.files.rolling import CROWD, Part, RollingPolicy, crowded, due
-from connectors.systems.files.watching import pause, watch
+from connectors.systems.files.rolling import CROWD, Part, RollingPolicy, crowded, due, pause, watch
 
 from .helpers import read, rolling, rows, visible, write
 

@@ -10,7 +10,7 @@ from connectors.testing.child import start_child
 from connectors.testing.compare import same_records
 from connectors.testing.faults import Action, FailureInjector, Point
 from connectors.testing.spark_suites import ROWS, spark_query
-from connectors.workbench.s3_jars import s3_jars
+from connectors.workbench.jars import s3_jars
 
 from .contexts import RollingS3Context, S3Context
 

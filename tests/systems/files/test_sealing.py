@@ -13,9 +13,7 @@ from connectors.core import Batch, Misconfigured
 from connectors.core.commit import Commit
 from connectors.core.writing import stage
 from connectors.systems.files import rolling as rolling_module
-from connectors.systems.files.by_hand import seal_folder
-from connectors.systems.files.rolling import Part
-from connectors.systems.files.sealing import Sealer
+from connectors.systems.files.rolling import Part, Sealer, seal_folder
 
 from .helpers import TimedSink, read, rolling, rows, visible, write
 

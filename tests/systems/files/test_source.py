@@ -24,7 +24,7 @@ from connectors.core.reading import read_slice
 from connectors.core.state import dumps
 from connectors.systems.files import FilesSink, FilesSource
 from connectors.systems.files import source as source_module
-from connectors.systems.files.listing import Found
+from connectors.systems.files.source import Found
 from connectors.testing import SourceContext, SourceSuite
 
 from .helpers import write

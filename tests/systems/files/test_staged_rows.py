@@ -12,7 +12,7 @@ import pytest
 from connectors.core import Batch, Fatal
 from connectors.spark.foreach_batch import ForeachBatch
 from connectors.storage import local
-from connectors.systems.files import FilesSink, native, staged_rows
+from connectors.systems.files import FilesSink, spark_writer
 
 from ..reference_contexts import FilesContext
 from .test_sink import sink
@@ -30,21 +30,21 @@ def write(frame: Any, made: FilesSink, number: int = 0) -> None:
 
 def meddling(monkeypatch: pytest.MonkeyPatch, meddle: Callable[[Path], None]) -> None:
     """Lets ``meddle`` change the stage between Spark's writer and what looks at it."""
-    whole = staged_rows.committed_files
+    whole = spark_writer.committed_files
 
     def look(folder: Any, stage: str) -> dict[str, int]:
         meddle(Path(folder.root) / stage)
         return whole(folder, stage)
 
-    monkeypatch.setattr(native, "committed_files", look)
+    monkeypatch.setattr(spark_writer, "committed_files", look)
 
 
-@pytest.mark.parametrize("bytes_of_the_driver", [0, staged_rows._LOCAL_BYTES], ids=["counted by a job", "by the driver"])
+@pytest.mark.parametrize("bytes_of_the_driver", [0, spark_writer._LOCAL_BYTES], ids=["counted by a job", "by the driver"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_rows_of_every_format_are_counted(
     spark: Any, tmp_path: Path, kind: str, bytes_of_the_driver: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staged_rows, "_LOCAL_BYTES", bytes_of_the_driver)
+    monkeypatch.setattr(spark_writer, "_LOCAL_BYTES", bytes_of_the_driver)
     columns = [AWKWARD] if kind == "text" else ["id", AWKWARD, "CAST(NULL AS string) AS nothing"]
     codec = {} if kind in ("parquet", "orc") else {"compression": "gzip"}
     write(spark.range(0, 90, 1, 3).selectExpr(*columns), sink(tmp_path, fileFormat=kind, **codec))

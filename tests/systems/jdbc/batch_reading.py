@@ -14,8 +14,8 @@ from connectors.core.planning import Planner
 from connectors.core.reading import read_slice
 from connectors.core.source import Slice
 from connectors.systems.jdbc import JdbcSource
-from connectors.systems.jdbc.fitting import columns_schema
-from connectors.systems.jdbc.selecting import selected
+from connectors.systems.jdbc.rows import columns_schema
+from connectors.systems.jdbc.selection import selected
 
 from .contexts import DatabaseContext, DuckDbContext, MariaDbContext, PostgresContext, SqliteContext
 

@@ -14,7 +14,7 @@ from connectors.core.sink import Batch
 from connectors.core.source import Slice
 from connectors.core.state import digest
 from connectors.testing.engine import Engine
-from connectors.testing.sink_writing import Writing
+from connectors.testing.sink_cases import Writing
 
 
 class DealtWriting(Writing):

@@ -17,8 +17,7 @@ from connectors.core.planning import Offset
 from connectors.systems.buffered import BufferedSink
 from connectors.testing import FailureInjector
 from connectors.testing.engine import Engine, in_a_child
-from connectors.testing.faults import Point
-from connectors.testing.faulty import faulty_sink
+from connectors.testing.faults import Point, faulty_sink
 from connectors.testing.source_suite import Reading, Rows
 
 from .incremental_contexts import StreamContext

@@ -8,7 +8,7 @@ import pytest
 from connectors.core.sink import Batch
 from connectors.systems.jdbc import JdbcSink
 from connectors.systems.jdbc.dialects import Dialect, Table
-from connectors.systems.jdbc.loaders import CopyLoader
+from connectors.systems.jdbc.load import CopyLoader
 from connectors.systems.jdbc.prepared import prepared_name
 
 from .contexts import PreparedContext, table_in

@@ -17,7 +17,7 @@ from connectors.core import Batch, Fatal, Guarantee, Misconfigured, Transient
 from connectors.core.writing import stage
 from connectors.systems.jdbc import JdbcSink
 from connectors.systems.jdbc.direct import DirectWriter
-from connectors.systems.jdbc.loaders import RowLoader
+from connectors.systems.jdbc.load import RowLoader
 from connectors.testing.servers import HOST, PostgresServer
 from tests.servers import required
 

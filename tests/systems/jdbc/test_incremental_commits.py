@@ -9,7 +9,7 @@ from typing import Any
 
 from connectors.systems.jdbc import JdbcSink
 from connectors.systems.jdbc.connection import Connection
-from connectors.systems.jdbc.incremental.transactions import Transactions
+from connectors.systems.jdbc.incremental.writers import Transactions
 from connectors.testing.servers import PostgresServer
 
 STATE = "SELECT wait_event FROM pg_stat_activity WHERE pid = {0}"

@@ -12,8 +12,7 @@ import pytest
 
 from connectors.core.errors import Misconfigured
 from connectors.core.planning import Offset
-from connectors.systems.jdbc.incremental.holes import Holes
-from connectors.systems.jdbc.incremental.writers import Writers
+from connectors.systems.jdbc.incremental.writers import Holes, Writers
 from connectors.systems.jdbc.source import JdbcSource
 from connectors.testing.servers import PostgresServer
 from connectors.testing.source_suite import Reading

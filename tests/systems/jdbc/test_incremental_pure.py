@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.systems.jdbc.incremental.clocks import UTC, like, limit, moment_of, safe_wall
+from connectors.systems.jdbc.incremental.keys import UTC, like, limit, moment_of, safe_wall
 from connectors.systems.jdbc.incremental.positions import changed, common, fingerprint, shares, without
 
 BERLIN = ZoneInfo("Europe/Berlin")

@@ -15,7 +15,7 @@ import pytest
 from connectors.core.errors import Fatal, Misconfigured, StateError
 from connectors.core.planning import Offset
 from connectors.core.progress import unpacked
-from connectors.systems.jdbc.incremental.clocks import UTC
+from connectors.systems.jdbc.incremental.keys import UTC
 from connectors.systems.jdbc.source import JdbcSource
 from connectors.testing.source_suite import Reading
 

@@ -21,7 +21,7 @@ from connectors.core.writing import stage
 from connectors.systems.jdbc import JdbcSink
 from connectors.systems.jdbc.ledger import TableLedger
 from connectors.systems.jdbc.prepared import Prepared
-from connectors.systems.jdbc.staging import stage_prefix
+from connectors.systems.jdbc.stage import stage_prefix
 from connectors.systems.jdbc.target import table_of
 from connectors.testing import in_a_child
 from connectors.testing.servers import PostgresServer
@@ -361,7 +361,7 @@ def test_by_default_a_batch_is_seen_as_a_whole_also_where_the_server_can_prepare
 
 
 def test_a_task_that_fails_leaves_nothing(database: PostgresContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("connectors.systems.jdbc.loaders.LOADED_AT_ONCE", 1)  # so that rows are in the database by then
+    monkeypatch.setattr("connectors.systems.jdbc.load.LOADED_AT_ONCE", 1)  # so that rows are in the database by then
 
     def rows_and_an_error() -> Iterator[Any]:
         yield BATCH[0]

@@ -16,8 +16,8 @@ from connectors.core.ledger import Entry, once_query
 from connectors.core.options import Options
 from connectors.core.writing import stage
 from connectors.systems.jdbc import JdbcSink
+from connectors.systems.jdbc.dialects import Address, parse
 from connectors.systems.jdbc.target import table_of
-from connectors.systems.jdbc.url import Address, parse
 from connectors.testing.servers import PostgresServer
 
 BASE = {"url": "jdbc:postgresql://db:5433/shop", "dbtable": "orders"}

@@ -16,7 +16,7 @@ from connectors.core.ledger import Verdict
 from connectors.systems.jdbc import JdbcSink
 from connectors.systems.jdbc.connection import LockTimeout
 from connectors.systems.jdbc.dialects.base import Dialect
-from connectors.systems.jdbc.loaders import CopyLoader
+from connectors.systems.jdbc.load import CopyLoader
 from connectors.systems.jdbc.prepared import lock_name
 from connectors.testing.servers import HOST, MariaDbServer, PostgresServer
 from tests.servers import optional, required

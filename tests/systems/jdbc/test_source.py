@@ -14,8 +14,7 @@ from connectors.core import Misconfigured, Transient
 from connectors.core.errors import ConnectorError, Fatal
 from connectors.systems.jdbc import JdbcSource
 from connectors.testing import FailureInjector, same_records
-from connectors.testing.faults import Action, Injected, Point
-from connectors.testing.faulty import faulty_source
+from connectors.testing.faults import Action, Injected, Point, faulty_source
 from connectors.testing.servers import PostgresServer
 from tests.servers import required
 

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connectors.core import Misconfigured
-from connectors.systems.jdbc.batch import Part
 from connectors.systems.jdbc.ranges import Range, distinct, even_cuts, number_of, positions, ranges
-from connectors.systems.jdbc.selecting import Clause, rendered, rows_of
+from connectors.systems.jdbc.selection import Clause, rendered, rows_of
+from connectors.systems.jdbc.source import Part
 
 from .batch_reading import DATABASES, NAMES, BatchRead, fill, read, table_of
 from .contexts import DatabaseContext, DuckDbContext, MariaDbContext, PostgresContext, SqliteContext

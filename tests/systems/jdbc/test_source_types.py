@@ -17,7 +17,7 @@ from connectors.core.errors import ConnectorError
 from connectors.core.ledger import once_query
 from connectors.core.writing import stage
 from connectors.systems.jdbc import JdbcSink
-from connectors.systems.jdbc.fitting import fitted
+from connectors.systems.jdbc.rows import fitted
 from connectors.testing import same_records
 
 from .batch_reading import DATABASES, NAMES, fill, read, table_of

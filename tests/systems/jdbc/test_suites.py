@@ -10,7 +10,7 @@ from connectors.core.ledger import app_query
 from connectors.core.sink import Batch
 from connectors.core.writing import stage
 from connectors.testing import SinkContext, SinkSuite
-from connectors.testing.sink_writing import Writing
+from connectors.testing.sink_cases import Writing
 
 from ..marks import STAGES, marked
 from .contexts import (

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from connectors.systems.kafka import KafkaSink
-from connectors.systems.kafka.book import Book
-from connectors.systems.kafka.ledger import Address
-from connectors.systems.kafka.session import session
+from connectors.systems.kafka.ledger import Address, Book
+from connectors.systems.kafka.transactions import session
 
 from .sink_contexts import DirectContext, KafkaContext
 

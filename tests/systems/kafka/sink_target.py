@@ -13,7 +13,7 @@ from connectors.core import Batch
 from connectors.core.commit import Commit
 from connectors.core.writing import stage
 from connectors.systems.kafka import KafkaSink
-from connectors.systems.kafka import session as sessions
+from connectors.systems.kafka import transactions as sessions
 from connectors.testing.servers import KafkaServer
 from tests.servers import required
 

@@ -14,9 +14,8 @@ from connectors.core.ledger import Entry
 from connectors.core.options import Values
 from connectors.core.sink import Committable
 from connectors.systems.kafka import KafkaSink
-from connectors.systems.kafka.committer import KafkaCommitter
-from connectors.systems.kafka.slots import Slots
-from connectors.systems.kafka.writing import StagingWriter
+from connectors.systems.kafka.committer import KafkaCommitter, Slots
+from connectors.systems.kafka.producer import StagingWriter
 
 from .sink_contexts import DirectContext, KafkaContext
 

@@ -12,12 +12,11 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, Producer
 
-from connectors.systems.kafka import consumers, producing
-from connectors.systems.kafka import library as module
-from connectors.systems.kafka.fetching import HEADERS, BatchFetch, PlainFetch, fetch_of
-from connectors.systems.kafka.library import PLAIN, library
-from connectors.systems.kafka.memory import binary_at, places_of
+from connectors.systems.kafka import native as module
+from connectors.systems.kafka import producer, reader
+from connectors.systems.kafka.native import PLAIN, binary_at, library, places_of
 from connectors.systems.kafka.positions import Range
+from connectors.systems.kafka.reader import HEADERS, BatchFetch, PlainFetch, fetch_of
 
 from .reading import Query
 from .sink_target import Target, murmur2
@@ -107,7 +106,7 @@ def test_the_functions_are_used_here() -> None:
     assert functions is not None, "this machine has the wheel that they are made for"
     reader: Any = Consumer({"bootstrap.servers": "127.0.0.1:1", "group.id": "x", "log_level": 0})
     assert type(fetch_of(reader, Range("t", 0, 0, 1), ["value"])) is BatchFetch
-    assert producing.Batches.of(Producer({"bootstrap.servers": "127.0.0.1:1", "log_level": 0})) is not None
+    assert producer.Batches.of(Producer({"bootstrap.servers": "127.0.0.1:1", "log_level": 0})) is not None
     reader.close()
 
 
@@ -123,12 +122,12 @@ def test_the_plain_client_has_consumers_of_its_own() -> None:
     topic.send([b"a"])
     with_headers = pa.schema([("value", pa.binary()), ("headers", HEADERS)])
     for _ in range(2):
-        consumers.RESTING.close_all()
+        reader.RESTING.close_all()
         assert [row["value"] for row in _read(topic)] == [b"a"]
-        (by_functions,) = consumers.RESTING.items()
+        (by_functions,) = reader.RESTING.items()
         assert Query(topic.options(), schema=with_headers).values() == [b"a"]
-        assert len(consumers.RESTING.items()) == 2
-        assert by_functions in consumers.RESTING.items()
+        assert len(reader.RESTING.items()) == 2
+        assert by_functions in reader.RESTING.items()
 
 
 UNFIT: list[tuple[str, Any]] = [

@@ -15,11 +15,10 @@ from confluent_kafka.admin import AdminClient
 from connectors.core import Batch, CommitRefused, Poison, Transient
 from connectors.core.commit import Commit
 from connectors.core.ledger import Entry
-from connectors.systems.kafka import session as sessions
-from connectors.systems.kafka.book import Book
-from connectors.systems.kafka.session import session
-from connectors.systems.kafka.topics import make_ledger
-from connectors.systems.kafka.transacting import publish
+from connectors.systems.kafka import transactions as sessions
+from connectors.systems.kafka.cluster import make_ledger
+from connectors.systems.kafka.ledger import Book
+from connectors.systems.kafka.transactions import publish, session
 from connectors.testing.engine import in_a_child
 
 from .sink_target import TEXT, Target, forget_sessions, rows

@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from connectors.core import CommitRefused
 from connectors.core.commit import Commit
-from connectors.systems.kafka.book import Book
+from connectors.systems.kafka.ledger import Book
 
 from .sink_target import TEXT, Target, rows
 from .slot_contexts import of_slot

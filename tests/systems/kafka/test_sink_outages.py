@@ -17,8 +17,7 @@ from connectors.core.commit import Commit
 from connectors.core.ledger import Entry
 from connectors.systems.kafka.committer import KafkaCommitter
 from connectors.systems.kafka.ledger import BOOK
-from connectors.systems.kafka.session import session
-from connectors.systems.kafka.transacting import publish
+from connectors.systems.kafka.transactions import publish, session
 from connectors.testing.engine import in_a_child
 
 from .sink_contexts import is_decided

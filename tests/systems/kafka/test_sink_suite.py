@@ -10,7 +10,7 @@ import pytest
 from connectors.testing import SinkSuite
 from connectors.testing.engine import in_a_child
 from connectors.testing.faults import Action, Point
-from connectors.testing.sink_writing import Writing
+from connectors.testing.sink_cases import Writing
 
 from .forgetful import ForgetfulStaged
 from .sink_contexts import AtLeastOnceContext, KafkaContext

@@ -18,8 +18,7 @@ from connectors.metrics import table
 from connectors.spark.foreach_batch import ForeachBatch
 from connectors.systems.kafka import KafkaSink
 from connectors.systems.kafka.committer import FrameCommitter, KafkaCommitter
-from connectors.systems.kafka.session import session
-from connectors.systems.kafka.transacting import publish
+from connectors.systems.kafka.transactions import publish, session
 
 from .sink_contexts import DirectContext, is_decided
 from .sink_target import TEXT, Target, rows

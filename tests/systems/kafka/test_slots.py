@@ -18,10 +18,9 @@ from connectors.core import Batch, CommitRefused, Misconfigured, Transient
 from connectors.core.commit import Commit
 from connectors.core.ledger import Entry
 from connectors.core.writing import stage
-from connectors.systems.kafka.book import Layout
-from connectors.systems.kafka.ledger import BOOK
-from connectors.systems.kafka.session import session
-from connectors.systems.kafka.slots import Slots
+from connectors.systems.kafka.committer import Slots
+from connectors.systems.kafka.ledger import BOOK, Layout
+from connectors.systems.kafka.transactions import session
 from connectors.testing import SinkSuite
 from connectors.testing.engine import in_a_child
 

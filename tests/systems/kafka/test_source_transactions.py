@@ -6,7 +6,7 @@ import contextlib
 
 import pytest
 
-from connectors.systems.kafka import consumers
+from connectors.systems.kafka import reader
 from connectors.systems.kafka.positions import Range
 
 from .reading import Query
@@ -72,10 +72,10 @@ def test_a_range_that_ends_inside_an_aborted_run_ends(followed: bool) -> None:
 def test_a_consumer_is_kept_for_the_next_task() -> None:
     topic = Topic(1)
     topic.send([b"a"])
-    consumers.RESTING.close_all()
+    reader.RESTING.close_all()
     query = Query(topic.options())
     query.values()
-    (kept,) = consumers.RESTING.items()
+    (kept,) = reader.RESTING.items()
     topic.send([b"b"])
     assert query.values() == [b"b"]
-    assert consumers.RESTING.items() == [kept]
+    assert reader.RESTING.items() == [kept]

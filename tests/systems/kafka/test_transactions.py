@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from confluent_kafka import KafkaException, Producer
 
 from connectors.cli import main
-from connectors.systems.kafka import transactions
+from connectors.systems.kafka import open_transactions
 from connectors.testing.servers import KafkaServer
 from tests.servers import required
 
@@ -68,7 +68,7 @@ def test_what_is_ended_keeps_nobody_waiting_and_its_writer_is_shut_out() -> None
 
 
 def test_a_list_that_brokers_hide_is_no_need_for_an_abort(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transactions, "STATES", "not/a/topic")
+    monkeypatch.setattr(open_transactions, "STATES", "not/a/topic")
     writer = Writer("hidden")
     assert "do not show" in called("--prefix", writer.id).output
     assert "is ended" in called("--prefix", writer.id, "--abort").output

@@ -8,8 +8,8 @@ import pyarrow as pa
 
 from ...batching import BatchingSink, batching_options
 from ...core import REQUIRED, Batch, Choice, Guarantee, Options, Problem, Text, Values
-from .index_names import IndexName
-from .options import CONNECTION, check_connection
+from .client import CONNECTION, check_connection
+from .documents import IndexName
 from .source import ElasticsearchSource
 from .writer import BulkWriter
 

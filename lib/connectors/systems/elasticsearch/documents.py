@@ -1,24 +1,138 @@
-"""Rows as JSON documents, column by column: numbers and text as they are, times as ISO 8601, decimals with every digit.
-
-Nulls stay: a partial update must be able to empty a field, and a search treats null as missing anyway. Binary is base64,
-a map an object. JSON has no NaN and no infinity: a row with one is a bad row.
-"""
+"""What the columns are when nobody says: the mapping of the index, as Spark's SQL."""
 
 from __future__ import annotations
 
 import base64
 import datetime
 import math
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as types
 
 from ...core import Poison
+from ...formats.base import quoted
 
+_TYPES: Final = {
+    **dict.fromkeys(("keyword", "text", "constant_keyword", "wildcard", "match_only_text", "ip", "version"), "string"),
+    **dict.fromkeys(("double", "scaled_float"), "double"),
+    **dict.fromkeys(("float", "half_float"), "float"),
+    **dict.fromkeys(("date", "date_nanos"), "timestamp"),
+    "boolean": "boolean",
+    "byte": "tinyint",
+    "short": "smallint",
+    "integer": "int",
+    "long": "bigint",
+    "unsigned_long": "decimal(20,0)",
+    "binary": "binary",
+}
+
+
+def columns(mappings: Mapping[str, Any]) -> str:
+    """The columns of all the indices that an answer to ``_mapping`` names.
+
+    Raises ``ValueError`` with a field that has no type of its own here, or another one in another index.
+    """
+    found: dict[str, str] = {}
+    for index, told in mappings.items():
+        for name, kind in _fields(told["mappings"].get("properties", {})).items():
+            if found.setdefault(name, kind) != kind:
+                raise ValueError(f'the field "{name}" is {found[name]} in one index and {kind} in {index}')
+    return ", ".join(f"{quoted(name)} {kind}" for name, kind in found.items())
+
+
+def _fields(properties: Mapping[str, Any]) -> dict[str, str]:
+    return {name: _kind(name, told) for name, told in properties.items() if told.get("type") != "alias"}
+
+
+def _kind(name: str, told: Mapping[str, Any]) -> str:
+    if "properties" in told:
+        inner = ", ".join(f"{quoted(field)}: {kind}" for field, kind in _fields(told["properties"]).items())
+        return f"array<struct<{inner}>>" if told.get("type") == "nested" else f"struct<{inner}>"
+    kind = told.get("type", "object")
+    if kind not in _TYPES:
+        raise ValueError(f'the field "{name}" is {kind}, for which there is no column')
+    return _TYPES[kind]
+
+
+# MERGED Index names made of columns: ``logs-{timestamp|yyyy-MM-dd}``, ``orders-{country}``.
+
+_PLACE: Final = re.compile(r"\{([^{}|]+)(?:\|([^{}]+))?\}")
+_LETTERS: Final = {"yyyy": "%Y", "yy": "%y", "MM": "%m", "dd": "%d", "HH": "%H", "mm": "%M", "DDD": "%j", "ww": "%V"}
+
+
+@dataclass(frozen=True)
+class Part:
+    """A piece of a name: ``text``, or a ``column``, which is a time if there is a ``pattern`` (strftime's)."""
+
+    text: str = ""
+    column: str = ""
+    pattern: str = ""
+
+
+@dataclass(frozen=True)
+class IndexName:
+    """A name, or a template of one."""
+
+    parts: Sequence[Part]
+
+    @classmethod
+    def of(cls, text: str) -> IndexName:
+        """Raises ``ValueError`` with a phrase after "must be" for a pattern that is not known."""
+        parts, last = [], 0
+        for place in _PLACE.finditer(text):
+            parts.append(Part(text=text[last : place.start()]))
+            parts.append(Part(column=place[1].strip(), pattern=_strftime(place[2]) if place[2] else ""))
+            last = place.end()
+        parts.append(Part(text=text[last:]))
+        if any(mark in part.text for part in parts for mark in "{}"):
+            raise ValueError('a name, or a template such as "logs-{timestamp|yyyy-MM-dd}"')
+        return cls([part for part in parts if part.text or part.column])
+
+    @property
+    def constant(self) -> str | None:
+        """The name, if it is the same for all rows."""
+        return "".join(part.text for part in self.parts) if not self.columns() else None
+
+    def columns(self) -> list[Part]:
+        return [part for part in self.parts if part.column]
+
+    def of_rows(self, rows: pa.RecordBatch) -> list[str | None]:
+        """The name for each row; null where a column of it is null."""
+        columns = [_texts(rows.column(part.column), part.pattern) if part.column else part.text for part in self.parts]
+        return list(pc.binary_join_element_wise(*columns, "", null_handling="emit_null").to_pylist())
+
+
+def _texts(column: pa.Array, pattern: str) -> pa.Array:
+    if not pattern:
+        return column.cast(pa.string())
+    zoned = types.is_timestamp(column.type) and column.type.tz is not None
+    return pc.strftime(column.cast(pa.timestamp(column.type.unit, "UTC")) if zoned else column, format=pattern)
+
+
+def _strftime(pattern: str) -> str:
+    """Java's letters as strftime's."""
+    found = ""
+    for run in re.findall(r"([A-Za-z])(\1*)|([^A-Za-z]+)", pattern):
+        letters = run[0] + run[1]
+        if letters and letters not in _LETTERS:
+            known = ", ".join(_LETTERS)
+            raise ValueError(f'a name whose dates are made of {known}; got "{letters}" in "{pattern}"')
+        found += _LETTERS[letters] if letters else run[2].replace("%", "%%")
+    return found
+
+
+# MERGED Rows as JSON documents, column by column: numbers and text as they are, times as ISO 8601, decimals with
+# every digit.
+#
+# Nulls stay: a partial update must be able to empty a field, and a search treats null as missing anyway. Binary is
+# base64,
+# a map an object. JSON has no NaN and no infinity: a row with one is a bad row.
 
 def documents(rows: pa.RecordBatch, json: Any) -> list[bytes | Poison]:
     """The document of each row; ``json`` is the module ``orjson``."""

@@ -38,12 +38,11 @@ from ...core import (
     Transient,
     Values,
 )
-from ...core.formats.json_values import parsed, reader
-from ...core.formats.sql import quoted
-from ...core.sharing import even_ranges, fair_shares
-from .client import Client, NotFound
-from .mapping import columns
-from .options import CONNECTION, check_connection
+from ...core.planning import even_ranges, fair_shares
+from ...formats.base import quoted
+from ...formats.json import parsed, reader
+from .client import CONNECTION, Client, NotFound, check_connection
+from .documents import columns
 
 _NAME: Final = "connectors.elasticsearch"
 _STATS: Final = "filter_path=indices.*.shards.*.routing.primary,indices.*.shards.*.seq_no.global_checkpoint"

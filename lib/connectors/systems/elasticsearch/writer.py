@@ -12,8 +12,7 @@ import pyarrow.types as types
 from ...batching import BatchingWriter, Failure, Throttled
 from ...core import Batch, Fatal, Misconfigured, Poison, Problem, Transient
 from .client import NDJSON, Client
-from .documents import documents, times
-from .index_names import IndexName
+from .documents import IndexName, documents, times
 
 if TYPE_CHECKING:
     from . import ElasticsearchSink

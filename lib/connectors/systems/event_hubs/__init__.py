@@ -16,8 +16,7 @@ from ..kafka.cluster import Cluster
 from ..kafka.committer import KafkaCommitter
 from ..kafka.sink import KafkaSink
 from ..kafka.source import KafkaSource
-from .connection import CONNECTION, LARGEST_REQUEST, check_hub, with_derived
-from .proof import let_in, missing_transactions
+from .connection import CONNECTION, LARGEST_REQUEST, check_hub, let_in, missing_transactions, with_derived
 
 __all__ = ["EventHubsSink", "EventHubsSource"]
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...core import REQUIRED, Batch, Committable, Misconfigured, Options, Problem, Text
+from ...core.dead_letters import Rejects
 from ...core.options import Duration, Values
-from ...core.rejects import Rejects
 from ...storage.location import is_local, without_user
 from ..files import FilesSink
 from ..files.writer import FilesWriter

@@ -27,13 +27,12 @@ from ...core import (
     SplitReader,
     Text,
 )
-from ...core.emitting import FormatEmitter
-from ...core.formats import check_format, format_options, value_type
 from ...core.options import Values
-from ...core.sharing import fair_shares
+from ...core.planning import fair_shares
+from ...formats import check_format, format_options, value_type
+from ...formats.emitter import FormatEmitter
 from ...storage.location import is_local, local_path, without_user
-from .lines import first_line_end, last_line_end, read_lines
-from .sample import first_lines
+from .lines import first_line_end, first_lines, last_line_end, read_lines
 from .tail import Followed, Head, Seen, holds, is_rotated, listing, locate, look, mark_of, opened
 
 _log = logging.getLogger("connectors.file_stream")

@@ -33,14 +33,12 @@ from ...core.folder import SinkFolder
 from ...core.ledger import FileLedger
 from ...core.options import Values
 from ...storage import check_location, is_local, storage_of
-from ...storage.hadoop import HDFS, ClientOf
+from ...storage.hdfs import HDFS, ClientOf
 from ...storage.location import S3, without_user
 from .committer import FilesCommitter
-from .joining import JOINED
-from .rolling import MAX_PART_SIZE, RollingPolicy
-from .sealing import Sealer
+from .join import JOINED
+from .rolling import MAX_PART_SIZE, RollingPolicy, Run, Sealer, seal_what_is_due, watch
 from .source import FilesSource
-from .watching import Run, seal_what_is_due, watch
 from .writer import CODECS, FilesWriter
 
 if TYPE_CHECKING:
@@ -80,7 +78,7 @@ class FilesSink(Sink):
     a failed attempt, is an error and not a loss. Footers tell the rows, or lines are counted, by Spark where they are many.
 
     The ledger entry of a batch that ``foreach_batch`` wrote on a classic session also holds the source's offsets after it:
-    see :func:`~connectors.systems.files.by_hand.source_offsets`.
+    see :func:`~connectors.systems.files.rolling.source_offsets`.
 
     The same rows give the same content in every carrier: that of Spark's own writers, whether they or Python write. Times in
     json and csv have milliseconds, in the session's time zone. A double may have fewer digits by Python than by a Java
@@ -190,7 +188,7 @@ class FilesSink(Sink):
         """Spark's own writers make the files, and no row passes through Python, unless Spark has no such writer."""
         if self.values["fileFormat"] == "avro" or self._is_single_csv(frame):
             return None
-        from .native import stage_with_spark
+        from .spark_writer import stage_with_spark
 
         return stage_with_spark(self, frame, batch, self._run.offsets(batch.number) if self._run else None)
 

@@ -1,16 +1,111 @@
-"""Which columns a file format can hold, so that every carrier writes them alike."""
+"""Changes of types and values deep within columns, which Arrow's own casts refuse where a null has fields that are not null."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.types as types
 
 from ...core import Misconfigured, Problem
-from ...core.formats.avro_schema import derived
-from .nested import parts
+from ...formats.avro import derived
+from ...formats.text import valid_text
+
+_SWITCH: Final = -141_427  # 1582-10-15, the first day of the Gregorian calendar
+
+
+def parts(kind: pa.DataType) -> Iterator[pa.DataType]:
+    """``kind`` and the types within it."""
+    yield kind
+    for number in range(kind.num_fields if types.is_nested(kind) else 0):
+        yield from parts(kind.field(number).type)
+
+
+def parquet_schema(schema: pa.Schema) -> pa.Schema:
+    """``schema`` with times of the day in microseconds, as Spark has them, and with fields of structs that may be null.
+
+    Arrow does not write a null struct that has a field which is not null.
+    """
+    return pa.schema([field.with_type(_parquet_type(field.type)) for field in schema])
+
+
+def _parquet_type(kind: pa.DataType) -> pa.DataType:
+    if types.is_time(kind):
+        return pa.time64("us")
+    if types.is_map(kind):
+        return pa.map_(_parquet_field(kind.key_field), _parquet_field(kind.item_field))
+    if types.is_struct(kind):
+        return pa.struct([_parquet_field(field).with_nullable(True) for field in kind])
+    return pa.list_(_parquet_field(kind.value_field)) if types.is_list(kind) else kind
+
+
+def _parquet_field(field: pa.Field) -> pa.Field:
+    return field.with_type(_parquet_type(field.type))
+
+
+def as_schema(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """``rows`` with the types of ``schema``: other zones, or other units of time."""
+    columns = [
+        column if column.type == field.type else rebuilt(column, field.type, pa.Array.cast)
+        for column, field in zip(rows.columns, schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def rebuilt(column: pa.Array, kind: pa.DataType, leaf: Callable[[pa.Array, pa.DataType], pa.Array]) -> pa.Array:
+    """``column`` as the nested type ``kind``, with ``leaf`` of each column within it that is not nested."""
+    mask = column.is_null() if column.null_count else None
+    if types.is_struct(kind):
+        children = [rebuilt(column.field(number), field.type, leaf) for number, field in enumerate(kind)]
+        return pa.StructArray.from_arrays(children, fields=list(kind), mask=mask) if children else column
+    if types.is_map(kind):
+        keys, items = rebuilt(column.keys, kind.key_type, leaf), rebuilt(column.items, kind.item_type, leaf)
+        return pa.MapArray.from_arrays(_places(column), keys, items, type=kind, mask=mask)
+    if types.is_list(kind):
+        return pa.ListArray.from_arrays(_places(column), rebuilt(column.values, kind.value_type, leaf), type=kind, mask=mask)
+    return leaf(column, kind)
+
+
+def _places(column: pa.Array) -> pa.Array:
+    return pa.array(column.offsets.to_numpy(), pa.int32())
+
+
+def valid_texts(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """``rows`` with U+FFFD in strings for what is no UTF-8."""
+    try:
+        rows.validate(full=True)
+        return rows
+    except pa.ArrowInvalid:
+        columns = [rebuilt(column, column.type, _valid_leaf) for column in rows.columns]
+        return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
+
+
+def _valid_leaf(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    return valid_text(column) if types.is_string(kind) else column
+
+
+def hybrid_days(column: pa.Array) -> pa.Array:
+    """``column`` with its dates as Spark's ORC files have them: those before 1582-10-15 by the Julian calendar."""
+    if not any(map(types.is_date32, parts(column.type))):
+        return column
+    return rebuilt(column, column.type, lambda leaf, kind: _julian(leaf) if types.is_date32(kind) else leaf)
+
+
+def _julian(column: pa.Array) -> pa.Array:
+    days = column.cast(pa.int32()).fill_null(0).to_numpy().astype(np.int64)
+    early = days < _SWITCH
+    if not early.any():
+        return column
+    dates = days[early].astype("datetime64[D]")
+    month = dates.astype("datetime64[M]").astype(np.int64) % 12
+    year = dates.astype("datetime64[Y]").astype(np.int64) + 1970 - (month < 2)
+    days[early] = np.minimum(days[early] + year // 100 - year // 400 - 2, _SWITCH)
+    return pa.array(days.astype(np.int32), mask=column.is_null().to_numpy(zero_copy_only=False)).cast(pa.date32())
+
+
+# MERGED Which columns a file format can hold, so that every carrier writes them alike.
 
 _Test = Callable[[pa.DataType], bool]
 _WAY_OUT: Final = "cast it, such as to a string, take another fileFormat, or write by foreach_batch on a classic session"

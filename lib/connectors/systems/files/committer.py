@@ -1,15 +1,33 @@
-"""Publication of staged files: at once under their final names, or as hidden parts that grow into larger files."""
+"""The beginning of every staging in a folder: what is refused, and the hidden folder of an attempt."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 
-from ...core import Batch, Committable, Committer, Fatal
+from ...core import Batch, Committable, Committer, Fatal, Misconfigured, Problem
 from ...core.folder import SinkFolder
 from ...core.ledger import is_stream
-from .sealing import Sealer
+from .rolling import Sealer
 
+
+def begin(connector: str, folder: SinkFolder, batch: Batch, attempt: str) -> str:
+    """The staging folder of ``attempt``, relative to the target, made. Raises :class:`Misconfigured` if that cannot be.
+
+    A batch that is to replace what is there is refused: readers list the folder file by file, so they would see both
+    contents, or none, between the first change and the last.
+    """
+    if batch.replace:
+        text = 'must be append; "overwrite" cannot be atomic in a folder of files. Write to a new folder, or use a table.'
+        raise Misconfigured(connector, [Problem("mode", text)])
+    try:
+        return folder.begin(attempt)
+    except OSError as error:
+        text = f'"{folder.root}" cannot be written: {error.strerror} ({error.filename}).'
+        raise Misconfigured(connector, [Problem("path", text)]) from None
+
+
+# MERGED Publication of staged files: at once under their final names, or as hidden parts that grow into larger files.
 
 class FilesCommitter(Committer):
     """Moves each staged file to ``<bucket>/<prefix>-<batch>-<n>.<extension>``; with ``rolling``, first among the parts."""

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import atexit
+import contextlib
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from pathlib import PurePosixPath
+from typing import Any, NamedTuple, Protocol
 
-from ...core.options import Values
+from ...core import Misconfigured, Problem
+from ...core.folder import SinkFolder
+from ...core.ledger import Entry
+from ...core.options import Values, filled
+from ...core.state import digest
+from ...storage import checked_storage
+from .join import join, joinable
 
 MAX_PART_SIZE = 256 << 20
 """The default of ``rolling.maxPartSize``, in bytes."""
@@ -107,3 +120,234 @@ def _due(parts: list[Part], now: float, policy: RollingPolicy, ending: bool) -> 
 
 def _is_old(parts: list[Part], now: float, policy: RollingPolicy) -> bool:
     return now - parts[0].at >= policy.rollover or now - parts[-1].at >= policy.inactivity
+
+
+# MERGED Sealing: hidden parts are joined into one file, which is decided and then published, like a batch.
+#
+# The seals of a sink have a log of their own beside its ledger: seal number *n* says which parts go into which file.
+# It is
+# put if absent, so of two processes that seal at the same time (a query and ``connectors files seal``, say) one
+# decides, and
+# the other looks again. Whoever decides number *n + 1* has carried through number *n* first:
+#
+# 1. the parts are joined in the stage; 2. the seal is recorded; 3. the joined file gets its final name, by the same
+# step
+# that publishes a batch; 4. the parts are deleted; 5. the seal is marked as done.
+#
+# Where very many parts wait, they are merged in the same way into one part that goes on waiting.
+
+_SEALS = "seals"
+
+
+class Sealer:
+    """Seals the hidden parts of one sink, when its policy says so. May be used by several threads and processes."""
+
+    def __init__(self, folder: SinkFolder, policy: RollingPolicy, clock: Callable[[], float] = time.time) -> None:
+        self.folder = folder
+        self.policy = policy
+        self.clock = clock
+        self.log = folder.ledger(_SEALS)
+        self._parts_folder = folder.hidden("parts")
+        self._lock = threading.Lock()
+        self._unsure = True
+        """True until it is known that no decided seal waits to be carried through."""
+
+    def add(self, staged: str, bucket: str, name: str) -> str | None:
+        """Takes a committed file over as a part, and names it. ``None`` for a file that was taken over before."""
+        size = self.folder.size(staged)
+        part = PurePosixPath(self._parts_folder, bucket, Part.name(self.clock(), size or 0, name)).as_posix()
+        return part if size is not None and self.folder.publish(staged, part) else None
+
+    def parts(self) -> list[Part]:
+        """The parts that wait."""
+        return [Part.of(path, self._parts_folder) for path, _ in self.folder.files(self._parts_folder)]
+
+    def seal(self, *, ending: bool = False) -> int:
+        """Seals what is due, everything if ``ending``. Returns how many files were published by this call."""
+        with self._lock:
+            published, parts = 0, self.parts()
+            while self._unsure or self._work(parts, ending):
+                number = self._carry_through()
+                visible, merged = self._work(self.parts(), ending) or ([], [])
+                if visible or merged:
+                    published += self._decide(number + 1, visible, merged)
+                parts = self.parts()
+            return published
+
+    def _work(self, parts: Sequence[Part], ending: bool) -> tuple[list[list[Part]], list[list[Part]]] | None:
+        """The groups to be sealed, and those to be merged; ``None`` if all may wait."""
+        if groups := due(parts, self.clock(), self.policy, ending=ending):
+            return groups, []
+        many = crowded(parts)
+        return ([], many) if many else None
+
+    def _decide(self, number: int, visible: Sequence[Sequence[Part]], merged: Sequence[Sequence[Part]]) -> int:
+        attempt = f"{digest('seal')}-{uuid.uuid4().hex}"
+        self._unsure = True
+        try:
+            files = [self._joined(parts, attempt) for group in visible for parts in joinable(self.folder, group)]
+            more = [self._merged(parts, attempt) for group in merged for parts in joinable(self.folder, group)]
+        except FileNotFoundError:  # another process has sealed them in the meantime
+            self.folder.remove(attempt)
+            return 0
+        if self.log.record(Entry(_SEALS, number, committables=({"attempt": attempt, "files": [*files, *more]},))):
+            return len(files)
+        self.folder.remove(attempt)
+        return 0
+
+    def _joined(self, parts: Sequence[Part], attempt: str) -> dict[str, Any]:
+        final, paths = parts[0].final, [part.path for part in parts]
+        if len(paths) == 1:
+            return {"ready": paths[0], "final": final, "parts": []}
+        ready = self.folder.hidden("stage", attempt, final)
+        join(self.folder, paths, ready)
+        self.folder.sync([ready])
+        return {"ready": ready, "final": final, "parts": paths}
+
+    def _merged(self, parts: Sequence[Part], attempt: str) -> dict[str, Any]:
+        """As a seal, but what comes of it is a part: as old as its first one, and of one level more."""
+        whole, size = self._joined(parts, attempt), sum(part.size for part in parts)
+        final = PurePosixPath(self._parts_folder, parts[0].final)
+        name = Part.name(parts[0].at, size, final.name, parts[0].level + 1)
+        return {**whole, "final": final.with_name(name).as_posix()}
+
+    def _carry_through(self) -> int:
+        """Publishes what is decided. Returns the number of the newest seal, which is then done."""
+        last, pending = self._newest()
+        for entry in pending:
+            if last is not None and entry.batch >= last.batch:
+                self._publish(entry)
+            # else it was put by a process that had slept since before number n + 1: its parts went elsewhere
+            for one in entry.committables:
+                self.folder.remove(one["attempt"])
+            self.log.mark_published(entry)
+        self._unsure = False
+        return last.batch if last is not None else -1
+
+    def _newest(self) -> tuple[Entry | None, list[Entry]]:
+        """The newest seal and those not known to be done, as of one moment: nothing was decided between the two looks."""
+        while True:
+            last, pending = self.log.last(_SEALS), self.log.unpublished()
+            if self.log.last(_SEALS) == last:
+                return last, pending
+
+    def _publish(self, entry: Entry) -> None:
+        for one in entry.committables:
+            for file in one["files"]:
+                self.folder.publish(file["ready"], file["final"])
+            self.folder.sync_names(file["final"] for file in one["files"])
+            self.folder.delete(part for file in one["files"] for part in file["parts"])
+
+
+# MERGED Seals the parts of a query between its batches and after its end: a thread of the driver that waits for the
+# end.
+#
+# A ``foreachBatch`` function is called with a batch, and only then; it is told neither that nothing comes nor that
+# the query
+# is over. So the first batch starts a thread that waits for the end of the query, and looks at the policy meanwhile.
+
+_log = logging.getLogger("connectors.files")
+_EXIT_SECONDS = 60.0
+
+
+class Run(Protocol):
+    """One run of a streaming query."""
+
+    id: str
+    ends_by_itself: bool
+    """True if it stops when it has read what was there (``availableNow``, ``once``)."""
+
+    def offsets(self, batch: int) -> list[Any] | None:
+        """Where each source will be after ``batch``, if that is known."""
+
+    def wait(self, seconds: float) -> str:
+        """Waits for the end, at most so long: ``"running"``, ``"ended"`` or ``"failed"``."""
+
+
+_watched: dict[tuple[str, str], tuple[threading.Thread, Run]] = {}
+"""The threads, by run and sink."""
+
+
+def watch(sealer: Sealer, run: Run, seal_at_end: bool | None) -> None:
+    """Lets the parts of ``run`` be sealed in time, and at its end."""
+    key = (run.id, sealer.folder.hidden())
+    if key not in _watched:
+        ending = run.ends_by_itself if seal_at_end is None else seal_at_end
+        work = (sealer, run, ending, key)
+        thread = threading.Thread(target=_watch, args=work, name="connectors.files", daemon=True)
+        _watched[key] = (thread, run)
+        thread.start()
+
+
+def pause(policy: RollingPolicy) -> float:
+    """How many seconds to wait between two looks at the policy."""
+    return max(0.1, min(30.0, policy.inactivity / 4, policy.rollover / 4))
+
+
+def _watch(sealer: Sealer, run: Run, ending: bool, key: tuple[str, str]) -> None:
+    with contextlib.suppress(Exception):  # the session is gone, and the query with it
+        while (state := run.wait(pause(sealer.policy))) == "running":
+            seal_what_is_due(sealer)
+        seal_what_is_due(sealer, ending=ending and state == "ended")
+    _watched.pop(key, None)
+
+
+def seal_what_is_due(sealer: Sealer, *, ending: bool = False) -> None:
+    """Seals; a failure is told in the log only, since no commit depends on it."""
+    try:
+        sealer.seal(ending=ending)
+    except Exception:  # the next commit or start tries again, and there it is an error
+        _log.warning("the hidden parts in %s could not be sealed", sealer.folder.hidden(), exc_info=True)
+
+
+@atexit.register
+def _finish() -> None:
+    """A script that ends right after its query lets the parts be sealed first."""
+    for thread, run in list(_watched.values()):
+        with contextlib.suppress(Exception):
+            if run.wait(0.0) != "running":
+                thread.join(_EXIT_SECONDS)
+
+
+# MERGED By hand: what waits in a folder becomes visible (``connectors files seal PATH``), and where a consumer may
+# resume.
+
+def seal_folder(path: str, storage: Mapping[str, Any] | None = None, max_part_size: int = MAX_PART_SIZE) -> int:
+    """Seals all hidden parts in the folder ``path``, whichever sink wrote them. Returns how many files appeared.
+
+    Harmless while a query writes there, and when it is called twice. ``storage`` is ``storageOptions``;
+    ``max_part_size`` bounds the files, in bytes. Raises :class:`Misconfigured` where no sink has ever written.
+    """
+    policy = RollingPolicy(max_part_size=max_part_size)
+    return sum(Sealer(folder, policy).seal(ending=True) for folder in _folders(path, storage))
+
+
+def source_offsets(path: str, storage: Mapping[str, Any] | None = None) -> dict[str, dict[str, Any]]:
+    """Where the files in the folder ``path`` end in their sources: what any other consumer needs to go on from there.
+
+    By the id of each streaming query: ``batch``, the newest one that has rows, and ``offsets``, one for each source, as
+    Spark's checkpoint has them (of Kafka ``{"topic": {"0": 42}}``). They are recorded in one step with the batch, so they
+    say neither more nor less than the files; where ``rolling=policy`` is used, seal first, to see those files.
+
+    Only ``foreach_batch`` on a classic session knows them, and not for avro; a query is missing here whose newest hundred
+    batches have none. Raises :class:`Misconfigured` where no sink has ever written.
+    """
+    ledgers = [folder.ledger() for folder in _folders(path, storage)]
+    entries = [ledger.newest(query, _offsets) for ledger in ledgers for query in ledger.queries()]
+    return {entry.query: {"batch": entry.batch, "offsets": _offsets(entry)} for entry in entries if entry}
+
+
+def _offsets(entry: Entry) -> Any:
+    return next((one["data"]["offsets"] for one in entry.committables if "offsets" in one.get("data", {})), None)
+
+
+def _folders(path: str, storage: Mapping[str, Any] | None) -> list[SinkFolder]:
+    try:
+        options = filled(dict(storage or {}))
+    except ValueError as wrong:
+        raise Misconfigured("connectors.files", [Problem("storageOptions", f"must be {wrong}.")]) from None
+    target = checked_storage("connectors.files", "path", path, options)
+    sink_ids = SinkFolder.sink_ids(target)
+    if not sink_ids:
+        raise Misconfigured("connectors.files", [Problem("path", f'no sink has written to "{path}".')])
+    return [SinkFolder(target, sink_id) for sink_id in sink_ids]

@@ -1,25 +1,104 @@
-"""Staging of rows that arrive as Arrow record batches, for the carriers that have no DataFrame."""
+"""Csv as Spark's writer makes it: no header, quotes as in RFC 4180, ``""`` for an empty text, nothing for null."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import json
+import os
+import zlib
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.types as types
 
 from ...core import Batch, Committable, SinkWriter
-from ...core.json_text import content_of, json_lines
-from .avro_file import AvroFile
-from .column_types import check_types
-from .csv_file import csv_lines
+from ...formats import AvroFormat
+from ...formats.avro import derived
+from ...formats.text import content_of, json_lines, text_of
+from .column_types import as_schema, check_types, hybrid_days, parquet_schema, valid_texts
+from .committer import begin
 from .folders import Folders
-from .nested import as_schema, hybrid_days, parquet_schema
-from .staging import begin
+from .join import long_of
 
 if TYPE_CHECKING:
     from . import FilesSink
 
+
+_LARGEST = 64 << 20
+"""So many bytes of rows become text at a time: Arrow's strings have room for 2 GB."""
+
+
+def csv_lines(rows: pa.RecordBatch) -> Iterator[bytes]:
+    """The lines of ``rows`` as UTF-8, in pieces, which follow each other."""
+    if rows.nbytes > _LARGEST and rows.num_rows > 1:
+        middle = rows.num_rows // 2
+        yield from csv_lines(rows.slice(0, middle))
+        yield from csv_lines(rows.slice(middle))
+        return
+    cells = [_cells(column, is_first=not number) for number, column in enumerate(rows.columns)]
+    joined = pc.binary_join_element_wise(*cells, ",") if len(cells) > 1 else cells[0]
+    yield content_of(pc.binary_join_element_wise(joined, "\n", ""))
+
+
+def _cells(column: pa.Array, *, is_first: bool) -> pa.Array:
+    kind = column.type
+    if types.is_binary(kind) or types.is_large_binary(kind):
+        return pa.array([_hex(cell) for cell in column.to_pylist()], pa.string())
+    texts = text_of(column)
+    if types.is_string(kind) or types.is_large_string(kind):
+        texts = _quoted(texts, r'^$|^#|[",\r\n]' if is_first else r'^$|[",\r\n]')
+    return pc.fill_null(texts, "")
+
+
+def _quoted(texts: pa.Array, pattern: str) -> pa.Array:
+    """``texts`` with those in quotes that match ``pattern``; a ``#`` in front may be a comment to a reader."""
+    special = pc.match_substring_regex(texts, pattern)
+    if not pc.any(special).as_py():
+        return texts
+    return pc.if_else(special, pc.binary_join_element_wise('"', pc.replace_substring(texts, '"', '""'), '"', ""), texts)
+
+
+def _hex(cell: bytes | None) -> str:
+    """``[00 FF]``, the form in which Spark shows binary."""
+    return "" if cell is None else f"[{cell.hex(' ').upper()}]"
+
+
+# MERGED Avro container files of Arrow record batches; the bodies of the records come from the format of the core.
+
+_BLOCK_ROWS = 4096
+
+
+class AvroFile:
+    """A file that is being written; ``compression`` is ``deflate`` or ``none``."""
+
+    def __init__(self, file: BinaryIO, schema: pa.Schema, compression: str | None) -> None:
+        self._file = file
+        self._kind = pa.struct(list(schema))
+        self._format = AvroFormat(self._kind)
+        self._packed = compression != "none"
+        self._marker = os.urandom(16)
+        text = json.dumps(json.loads(derived(self._kind, null_first=False)))
+        told = {b"avro.schema": text.encode(), b"avro.codec": b"deflate" if self._packed else b"null"}
+        pairs = b"".join(long_of(len(part)) + part for pair in told.items() for part in pair)
+        file.write(b"Obj\x01" + long_of(len(told)) + pairs + long_of(0) + self._marker)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        batch = valid_texts(batch)
+        for first in range(0, batch.num_rows, _BLOCK_ROWS):
+            rows = batch.slice(first, _BLOCK_ROWS)
+            values = pa.StructArray.from_arrays(rows.columns, fields=list(self._kind))
+            content = b"".join(self._format.encode(values).to_pylist())
+            if self._packed:
+                packer = zlib.compressobj(wbits=-15)
+                content = packer.compress(content) + packer.flush()
+            self._file.write(long_of(rows.num_rows) + long_of(len(content)) + content + self._marker)
+
+    def close(self) -> None:
+        """Nothing is left to write."""
+
+
+# MERGED Staging of rows that arrive as Arrow record batches, for the carriers that have no DataFrame.
 
 class Open(Protocol):
     """A file that is being written."""

@@ -33,16 +33,15 @@ from ...core import (
 from ...core.folder import SinkFolder
 from ...core.options import Values
 from ...storage import storage_of
+from ..delta import fan_out
 from .by_task import Slots, TaskWriter, outside_foreach_batch, placed
 from .committer import JdbcCommitter
-from .dialects import DIALECTS, Dialect, OwnDialects, dialect_of, register_dialect
+from .dialects import DIALECTS, Address, Dialect, OwnDialects, dialect_of, parse, register_dialect
 from .direct import DirectWriter
-from .incremental import fan_out
-from .loading import PreparedWriter, prepared_plan
+from .prepared import PreparedWriter, prepared_plan
 from .source import JdbcSource
-from .staging import FileWriter, TableWriter
+from .stage import FileWriter, TableWriter
 from .target import Target, table_of
-from .url import Address, parse
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

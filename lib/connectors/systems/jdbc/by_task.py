@@ -20,10 +20,9 @@ from .column_types import flat
 from .connection import Connection, naming_holders
 from .dialects import Dialect, Table
 from .ledger import TableLedger
-from .loaders import Chunks, Loader, loader_for
-from .loading import loadable, unfit_columns
-from .moving import Move
-from .staging import staged_columns
+from .load import Chunks, Loader, loader_for
+from .prepared import loadable, unfit_columns
+from .stage import Move, staged_columns
 from .target import Plan
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...core.serde import to_json
+from ...core.dead_letters import to_json
 
 
 def is_json(kind: pa.DataType) -> bool:

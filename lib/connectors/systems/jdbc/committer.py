@@ -8,19 +8,18 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from ...core.arrow_stage import ArrowStage
+from ...core.dead_letters import Rejects
 from ...core.errors import Fatal, Misconfigured, Poison, Problem, Transient
 from ...core.folder import SinkFolder
 from ...core.ledger import Entry, is_stream
-from ...core.rejects import Rejects
 from ...core.sink import Batch, Committable, GlobalCommitter
+from ...core.writing import ArrowStage
 from .by_task import Slots
 from .connection import Connection, naming_holders
 from .dialects import Table
 from .ledger import TableLedger, pending, refusal, with_pending
-from .moving import Move
 from .prepared import Prepared, lock_name
-from .staging import age_of, drop, is_of_run, stage_prefix, staged_columns, unpacked
+from .stage import Move, age_of, drop, is_of_run, stage_prefix, staged_columns, unpacked
 from .target import Plan, Target
 
 if TYPE_CHECKING:

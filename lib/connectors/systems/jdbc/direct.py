@@ -13,17 +13,16 @@ from typing import Any
 
 import pyarrow as pa
 
+from ...core.dead_letters import Rejects
 from ...core.errors import Misconfigured, Poison, Problem
 from ...core.options import Values
-from ...core.rejects import Rejects
 from ...core.retry import Retry
 from ...core.sink import Committable, SinkWriter
 from .column_types import flat
 from .dialects import Dialect, Table
-from .loaders import Loader, RowLoader, loader_for
-from .loading import loadable, unfit_columns
-from .moving import Move
-from .staging import staged_columns, without_zeros
+from .load import Loader, RowLoader, loader_for
+from .prepared import loadable, unfit_columns
+from .stage import Move, staged_columns, without_zeros
 from .target import Plan, Target
 
 _STAGED = Table("connectors_staged")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...core import Position, Split
-from ...core.sharing import even_ranges
+from ...core.planning import even_ranges
 
 Partition = tuple[str, int]
 """A topic and a number."""

@@ -10,10 +10,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ...core.dead_letters import Rejects
 from ...core.errors import Misconfigured, Problem
-from ...core.formats import Side, format_of
 from ...core.options import Values
-from ...core.rejects import Rejects
+from ...formats import Side, format_of
 
 Array = Any
 

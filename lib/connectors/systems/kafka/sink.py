@@ -9,18 +9,18 @@ import pyarrow as pa
 
 from ...core.errors import Misconfigured, Problem
 from ...core.folder import SinkFolder
-from ...core.formats import format_options
-from ...core.formats.options import check_format
 from ...core.options import Choice, Duration, Int, Options, Text, Values
 from ...core.retry import Retry
 from ...core.sink import Batch, Guarantee, Sink, SinkWriter
+from ...formats import format_options
+from ...formats.options import check_format
 from ...storage import storage_of
-from .client import check_config, client_config
+from .cluster import MOST_SLOTS, Topics
 from .committer import FrameCommitter, KafkaCommitter
+from .config import check_config, client_config
 from .ledger import Address
+from .producer import SendingWriter, StagingWriter
 from .records import wrong_columns
-from .topics import MOST_SLOTS, Topics
-from .writing import SendingWriter, StagingWriter
 
 _PATIENCE: Final = 120.0
 _READS: Final = "is an option of the source; this sink writes."

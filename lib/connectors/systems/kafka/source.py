@@ -24,17 +24,17 @@ from ...core import (
     Split,
     Text,
 )
-from ...core.emitting import FormatEmitter
-from ...core.formats import check_format, format_options, value_type
 from ...core.options import Values
 from ...core.retry import Retry
 from ...core.state import digest
+from ...formats import check_format, format_options, value_type
+from ...formats.emitter import FormatEmitter
 from .cluster import Cluster
+from .config import REFUSED, check_settings, consumer_config
 from .enumerator import KafkaEnumerator
 from .positions import Range
 from .reader import KafkaReader
-from .source_client import REFUSED, check_settings, consumer_config
-from .starts import Bound, PartitionList, TimesByPartition, check_bounds, end_of, start_of
+from .start_positions import Bound, PartitionList, TimesByPartition, check_bounds, end_of, start_of
 
 _COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 _SIDES = ("key", "value")

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 from xml.sax.saxutils import escape
 
-from .base import HOST, Server, Unavailable, free_ports
-from .maven import classpath, java
+from .base import HOST, Server, Unavailable, classpath, free_ports, java
 
 _SPARKS_OWN: Final = ("org.apache.hadoop:hadoop-client-api", "org.apache.hadoop:hadoop-client-runtime")
 _QUICK: Final = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")

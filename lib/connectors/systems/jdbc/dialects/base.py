@@ -17,7 +17,7 @@ from ..column_types import as_python, family
 from ..connection import Connection, LockTimeout, Session
 
 if TYPE_CHECKING:
-    from ..url import Address
+    from . import Address
 
 
 _TEXT_BYTES = 20

@@ -58,8 +58,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ....core import SplitEnumerator, SplitReader
+from ...delta.fan_out import fan_out
 from .enumerator import StreamEnumerator
-from .fan_out import fan_out
 from .options import INCREMENTAL, check_incremental, is_stream_of_tables
 from .positions import Part
 from .reader import StreamReader

@@ -21,17 +21,16 @@ from ....core import (
     Transient,
 )
 from ....core.options import Values
-from ....core.sharing import fair_shares
+from ....core.planning import fair_shares
 from ..connection import Connection
 from ..dialects import Dialect
-from .clocks import PLAIN, like, limit, moment_of
-from .holes import Holes
-from .late import Late
+from .keys import PLAIN, like, limit, moment_of
 from .options import zone_of
 from .positions import BULK, INCREMENTING, Part, changed, parts, tables
-from .probe import Newest, Probe
+from .probe import Late, Newest, Probe
 from .steps import Step, step_by_id, step_by_time, step_of_bulk
-from .watching import Watched, watched
+from .tables import Watched, watched
+from .writers import Holes
 
 _log = logging.getLogger("connectors.jdbc")
 _NULLS_SHARE: Final = 100

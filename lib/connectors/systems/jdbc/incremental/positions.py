@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ....core import Position, Split
-from ....core.sharing import even_ranges
+from ....core.planning import even_ranges
 from ....core.state import digest, dumps
 
 State = Mapping[str, Any]

@@ -12,17 +12,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ....core import ConnectorError, SplitReader, Transient
+from ....core.dead_letters import to_json
 from ....core.options import Values
-from ....core.serde import to_json
-from ..arrow_read import Rows, rows_for
 from ..connection import Connection
 from ..dialects import Dialect, Table
-from ..fitting import Fitting, columns_text
-from ..selecting import Clause, Selected, Value, clause, joined, select, selected
-from .catalog import looked_up
+from ..rows import Fitting, Rows, columns_text, rows_for
+from ..selection import Clause, Selected, Value, clause, joined, select, selected
 from .keys import Keys, between
 from .options import is_stream_of_tables
 from .positions import BOTH, BULK, INCREMENTING, Interval, Part, loaded
+from .tables import looked_up
 
 _log = logging.getLogger("connectors.jdbc")
 _KEY: Final = {

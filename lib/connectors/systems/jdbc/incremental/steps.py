@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from ..selecting import Clause
-from .holes import MOST, Holes, merged
+from ..selection import Clause
 from .keys import between, late_rows
-from .late import Late
 from .positions import BOTH, Interval, State, common, intervals, without
-from .probe import Newest, Probe
-from .watching import Watched
+from .probe import Late, Newest, Probe
+from .tables import Watched
+from .writers import MOST, Holes, merged
 
 _END = (1 << 63) - 1
 

@@ -1,28 +1,169 @@
-"""Who may hold ids that nobody sees yet: the open transactions of PostgreSQL and MariaDB, by names that last.
+"""Ids that are missing while somebody writes: they may still come, until all who wrote then are gone.
 
-An id is taken before its row can be seen, so a smaller id may become visible after a larger one. The driver first asks how far
-the ids go, then who is writing, and last which rows are there. Whoever took an id before the first question is among the
-writers, or its rows are there at the last one.
-
-PostgreSQL shows the locks of a table: a transaction holds its lock from before it takes an id until its rows can be seen. A
-prepared transaction keeps the name that it had before, until the server starts again and names it by its number.
-
-MariaDB shows transactions, but not their tables, and no transaction before its first row. A session that has taken an id by
-then is still busy with its statement, so busy sessions are writers as well. The list of transactions comes from a cache, which
-the server fills again after a tenth of a second without readers. The query of our own session in it tells a fresh one.
+In positions holes are intervals, no more. Who might fill them is remembered here; after a restart it is not known, and
+everybody who writes then is taken for one who did before.
 """
 
 from __future__ import annotations
 
 import time
 import uuid
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from ....core.errors import Fatal, Misconfigured, Problem, Transient
 from ..connection import Connection
-from ..selecting import NAME
-from .transactions import HERE, PREPARED
+from ..selection import NAME
+from .positions import Interval, common, without
+
+MOST: Final = 500
+"""So many holes of a table are watched at a time; the ids after them wait."""
+
+
+@dataclass
+class _Watch:
+    writers: frozenset[str]
+    holes: list[Interval]
+
+
+@dataclass
+class Holes:
+    """The watched holes of all tables. With a ``single_writer`` ids become visible in their order, and nobody is asked."""
+
+    single_writer: bool = False
+    _watches: dict[str, list[_Watch]] = field(default_factory=dict)
+
+    def writers(self, connection: Connection, oid: int | None) -> Writers:
+        """Who may fill holes of a table with that ``oid``."""
+        return Writers() if self.single_writer else writers(connection, oid)
+
+    def open(self, table: str, holes: Sequence[Interval], writers: Writers) -> list[Interval]:
+        """Those of ``holes`` that ``writers``, who are writing now, may still fill.
+
+        A hole that was given up is remembered as long as the position has it: only a batch can write that it is gone.
+        """
+        watches = self._watches.setdefault(table, [])
+        unknown = list(holes)
+        for watch in watches:
+            unknown = without(unknown, watch.holes)
+            watch.writers = writers.remaining(watch.writers)
+        self.watch(table, unknown, writers)
+        self._watches[table] = watches = [watch for watch in watches if common(holes, watch.holes)]
+        return merged(one for watch in watches if watch.writers for one in common(holes, watch.holes))
+
+    def watch(self, table: str, holes: Sequence[Interval], writers: Writers) -> None:
+        """From now on, ``writers`` may fill ``holes``."""
+        if holes and writers:
+            self._watches.setdefault(table, []).append(_Watch(writers.names, list(holes)))
+
+
+def merged(some: Iterable[Interval]) -> list[Interval]:
+    """Intervals in order, those that touch joined."""
+    made: list[list[int]] = []
+    for first, last in sorted((first or 0, last) for first, last in some):
+        if made and first <= made[-1][1] + 1:
+            made[-1][1] = max(made[-1][1], last)
+        else:
+            made.append([first, last])
+    return [(first, last) for first, last in made]
+
+
+# MERGED What PostgreSQL tells of transactions that are not over: whose rows may still come, and come with what keys.
+#
+# Reading order matters, and all of it is sound without locks: first how far the keys go, then who is writing, then
+# which
+# transactions are over, and last what rows are there. Whoever took a key before the first step is either among the
+# writers, or
+# is over and seen by the last step: a writer holds its lock on the table (or on the sequence of its ids) from before
+# it takes
+# an id until after its rows can be seen, and a clock is read in a transaction.
+
+HERE: Final = "(SELECT oid FROM pg_database WHERE datname = current_database())"
+_RUNNING: Final = f"""
+SELECT l.virtualtransaction FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
+WHERE l.locktype = 'virtualxid' AND l.granted AND l.mode = 'ExclusiveLock' AND a.datid = {HERE} AND l.pid <> pg_backend_pid()
+AND a.backend_type IS DISTINCT FROM 'autovacuum worker'
+UNION SELECT '-1/' || transaction::text FROM pg_prepared_xacts WHERE database = current_database()
+"""
+_OPEN: Final = """
+SELECT n FROM generate_series(%s::bigint, %s::bigint) AS n WHERE pg_xact_status(n::text::xid8) = 'in progress' ORDER BY n
+"""
+_UNSEEN: Final = "SELECT pg_snapshot_xip(pg_current_snapshot())::text::bigint"
+PREPARED: Final = "-1/"
+"""How the names of prepared transactions begin: in ``pg_locks`` since the server started again, in :func:`running` always."""
+
+
+@dataclass(frozen=True)
+class Over:
+    """Transactions below ``x`` are over, without those in ``open``: they are committed and can be seen, or rolled back."""
+
+    x: int
+    open: tuple[Interval, ...]
+
+
+def running(connection: Connection) -> frozenset[str]:
+    """Every transaction in this database, also those that have written nothing yet: their clocks show when they began."""
+    return frozenset(name for (name,) in connection.rows(_RUNNING))
+
+
+class Transactions:
+    """Which transactions are over, subtransactions and prepared ones included. Remembers what it was told before."""
+
+    def __init__(self) -> None:
+        self._seen: Over | None = None
+
+    def over(self, connection: Connection) -> Over:
+        ((x, oldest),) = connection.rows(
+            "SELECT pg_snapshot_xmax(s)::text::bigint, pg_snapshot_xmin(s)::text::bigint FROM pg_current_snapshot() AS s"
+        )
+        known = self._seen
+        asked = [*known.open, (known.x, x - 1)] if known and known.x > oldest else [(oldest, x - 1)]
+        found = [n for first, last in asked for (n,) in connection.rows(_OPEN, [first, last])]
+        doubtful = self._ending(connection, x)
+        if doubtful is not None:
+            found = sorted({*found, *(n for first, last in asked for n in range(max(first or 0, doubtful), last + 1))})
+        self._seen = Over(x, tuple(packed(found)))
+        return self._seen
+
+    def _ending(self, connection: Connection, x: int) -> int | None:
+        """The first transaction that says that it is over while its rows cannot be seen yet: it is being committed.
+
+        Nobody tells which subtransactions are its own; they have greater numbers, and all of those count as open.
+        """
+        unseen = [n for (n,) in connection.rows(_UNSEEN) if n < x]
+        return next((n for n in sorted(unseen) if not connection.rows(_OPEN, [n, n])), None)
+
+
+def packed(numbers: Iterable[int]) -> Sequence[Interval]:
+    """Ascending numbers as intervals."""
+    made: list[list[int]] = []
+    for number in numbers:
+        if made and made[-1][1] == number - 1:
+            made[-1][1] = number
+        else:
+            made.append([number, number])
+    return [(first, last) for first, last in made]
+
+
+# MERGED Who may hold ids that nobody sees yet: the open transactions of PostgreSQL and MariaDB, by names that last.
+#
+# An id is taken before its row can be seen, so a smaller id may become visible after a larger one. The driver first
+# asks how far
+# the ids go, then who is writing, and last which rows are there. Whoever took an id before the first question is
+# among the
+# writers, or its rows are there at the last one.
+#
+# PostgreSQL shows the locks of a table: a transaction holds its lock from before it takes an id until its rows can be
+# seen. A
+# prepared transaction keeps the name that it had before, until the server starts again and names it by its number.
+#
+# MariaDB shows transactions, but not their tables, and no transaction before its first row. A session that has taken
+# an id by
+# then is still busy with its statement, so busy sessions are writers as well. The list of transactions comes from a
+# cache, which
+# the server fills again after a tenth of a second without readers. The query of our own session in it tells a fresh
+# one.
 
 _WRITES: Final = "('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')"
 _WRITERS: Final = f"""

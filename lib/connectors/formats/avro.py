@@ -1,0 +1,429 @@
+"""Avro schemas: read and checked, as Arrow types, and made from Arrow types."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from ..core.errors import Misconfigured, Problem
+from .avro_nodes import ListNode, MapNode, MembersNode, Node, RecordNode, Records, TextNode, UnionNode, fits, leaf
+from .base import BadRecord, Decoded, Format, Settings, fields_of, library, present, spread
+from .registry import framed_by
+
+INSTALL: Final = "fastavro>=1.9"
+_PRIMITIVE: Final = {
+    "null": pa.null(),
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "bytes": pa.binary(),
+    "string": pa.string(),
+    "enum": pa.string(),
+    "fixed": pa.binary(),
+}
+_LOGICAL: Final = {
+    ("int", "date"): pa.date32(),
+    ("long", "timestamp-millis"): pa.timestamp("us", "UTC"),
+    ("long", "timestamp-micros"): pa.timestamp("us", "UTC"),
+    ("long", "local-timestamp-millis"): pa.timestamp("us"),
+    ("long", "local-timestamp-micros"): pa.timestamp("us"),
+}
+
+
+class AvroSchema:
+    """A schema and the named types in it. Raises ``ValueError`` for what is no Avro schema, or is recursive."""
+
+    def __init__(self, text: str, references: Sequence[str] = ()) -> None:
+        fastavro = library("fastavro", INSTALL)
+        wrong_schema = (fastavro.schema.SchemaParseException, fastavro.schema.UnknownType)
+        self.names: dict[str, Any] = {}
+        try:
+            for one in (*references, text):
+                parsed = fastavro.parse_schema(json.loads(one), named_schemas=self.names, _force=True)
+        except (*wrong_schema, ValueError, TypeError, KeyError) as wrong:
+            raise ValueError(f"not an Avro schema: {wrong}") from None
+        self.root = parsed
+        self.type = self.arrow(parsed)
+
+    def resolved(self, schema: Any) -> Any:
+        """``schema``, or the named type that it stands for."""
+        while isinstance(schema, str) and schema in self.names:
+            schema = self.names[schema]
+        return {"type": schema} if isinstance(schema, str) else schema
+
+    def arrow(self, schema: Any, within: tuple[str, ...] = ()) -> pa.DataType:
+        """The Arrow type of ``schema``, as Spark's ``from_avro`` has it."""
+        schema = self.resolved(schema)
+        if isinstance(schema, list):
+            return self._union(schema, within)
+        kind = schema["type"]
+        if isinstance(kind, (dict, list)):
+            return self.arrow(kind, within)
+        if kind in ("record", "error"):
+            if schema["name"] in within:
+                raise ValueError(f"{schema['name']} contains itself; columns cannot")
+            inner = (*within, schema["name"])
+            return pa.struct([(field["name"], self.arrow(field["type"], inner)) for field in schema["fields"]])
+        if kind == "array":
+            return pa.list_(self.arrow(schema["items"], within))
+        if kind == "map":
+            return pa.map_(pa.string(), self.arrow(schema["values"], within))
+        if schema.get("logicalType") == "decimal" and kind in ("bytes", "fixed"):
+            return pa.decimal128(schema["precision"], schema.get("scale", 0))
+        return _LOGICAL.get((kind, schema.get("logicalType", "")), _PRIMITIVE[kind])
+
+    def _union(self, branches: list[Any], within: tuple[str, ...]) -> pa.DataType:
+        types = [self.arrow(branch, within) for branch in branches]
+        some = [one for one in types if not pa.types.is_null(one)]
+        if len(some) <= 1:
+            return some[0] if some else pa.null()
+        if set(some) <= {pa.int32(), pa.int64()}:
+            return pa.int64()
+        if set(some) <= {pa.float32(), pa.float64()}:
+            return pa.float64()
+        return pa.struct([(f"member{number}", one) for number, one in enumerate(some)])
+
+
+def derived(kind: pa.DataType, *, null_first: bool) -> str:
+    """The Avro schema of an Arrow type. Every value may be null.
+
+    Spark's ``to_avro`` puts null last in its unions, which matters to the bytes; where a schema is registered, null comes
+    first and is the default, so that a column may be added later.
+    """
+    return json.dumps(_Deriving(null_first).schema(kind, "topLevelRecord"))
+
+
+class _Deriving:
+    def __init__(self, null_first: bool) -> None:
+        self.null_first = null_first
+
+    def schema(self, kind: pa.DataType, name: str) -> Any:
+        if pa.types.is_struct(kind):
+            return {"type": "record", "name": name, "fields": [self._field(field, name) for field in fields_of(kind)]}
+        if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+            return {"type": "array", "items": self._nullable(kind.value_type, f"{name}_item")}
+        if pa.types.is_map(kind):
+            return {"type": "map", "values": self._nullable(kind.item_type, f"{name}_value")}
+        if pa.types.is_decimal(kind):
+            size = _bytes_for(kind.precision)
+            made = {"type": "fixed", "name": f"{name}_fixed", "size": size, "logicalType": "decimal"}
+            return {**made, "precision": kind.precision, "scale": kind.scale}
+        return _leaf(kind)
+
+    def _field(self, field: pa.Field, name: str) -> Any:
+        made = {"name": field.name, "type": self._nullable(field.type, f"{name}_{field.name}")}
+        return {**made, "default": None} if self.null_first else made
+
+    def _nullable(self, kind: pa.DataType, name: str) -> Any:
+        schema = self.schema(kind, name)
+        if schema == "null":
+            return schema
+        return ["null", schema] if self.null_first else [schema, "null"]
+
+
+def _leaf(kind: pa.DataType) -> Any:
+    if pa.types.is_timestamp(kind):
+        return {"type": "long", "logicalType": "timestamp-micros" if kind.tz else "local-timestamp-micros"}
+    if pa.types.is_date(kind):
+        return {"type": "int", "logicalType": "date"}
+    if pa.types.is_int64(kind) or pa.types.is_uint32(kind):
+        return "long"
+    if pa.types.is_integer(kind) and not pa.types.is_uint64(kind):
+        return "int"
+    tests = {
+        "null": pa.types.is_null,
+        "boolean": pa.types.is_boolean,
+        "float": pa.types.is_float32,
+        "double": pa.types.is_float64,
+        "string": lambda one: pa.types.is_string(one) or pa.types.is_large_string(one),
+        "bytes": lambda one: pa.types.is_binary(one) or pa.types.is_large_binary(one),
+    }
+    for name, test in tests.items():
+        if test(kind):
+            return name
+    raise ValueError(f"Avro has no type for {kind}")
+
+
+def _bytes_for(precision: int) -> int:
+    """The fewest bytes that hold every whole number of so many digits, with its sign."""
+    return (int(10**precision).bit_length() + 8) // 8
+
+
+# MERGED Writes Arrow values as Avro bodies, by fastavro.
+
+_Change = Callable[[Any], Any]
+
+
+class AvroWriter:
+    """Writes values of ``kind`` with one schema. Raises ``ValueError`` for a value that the schema has no room for."""
+
+    def __init__(self, schema: AvroSchema, kind: pa.DataType) -> None:
+        self._library = library("fastavro", INSTALL)
+        self._names: set[str] = set()
+        self._schema = schema
+        self._parsed = self._library.parse_schema(self._physical(schema.root), _force=True)
+        self._change = self._changed(schema.root, kind)
+        self._numbers = _in_numbers(kind)
+
+    def encode(self, values: pa.Array) -> pa.Array:
+        rows = values.cast(self._numbers).to_pylist()
+        return pa.array([None if row is None else self._body(row) for row in rows], pa.binary())
+
+    def _body(self, row: Any) -> bytes:
+        out = io.BytesIO()
+        try:
+            self._library.schemaless_writer(out, self._parsed, self._change(row))
+        except (TypeError, OverflowError, AttributeError, KeyError) as wrong:
+            raise ValueError(f"cannot be written with its Avro schema: {wrong}") from None
+        return out.getvalue()
+
+    def _physical(self, part: Any) -> Any:
+        """``part`` with times as the numbers that they are, so that no time is too far away for Python."""
+        part = self._schema.resolved(part)
+        if isinstance(part, list):
+            return [self._physical(branch) for branch in part]
+        kind = part["type"]
+        if isinstance(kind, (dict, list)):
+            return self._physical(kind)
+        if part.get("name") in self._names:
+            return part["name"]
+        made = {key: value for key, value in part.items() if not key.startswith("__")}
+        if "name" in part:
+            self._names.add(part["name"])
+        if made.get("logicalType") != "decimal":
+            made.pop("logicalType", None)
+        if kind in ("record", "error"):
+            made["fields"] = [{"name": one["name"], "type": self._physical(one["type"])} for one in part["fields"]]
+        if kind in ("array", "map"):
+            inner = "items" if kind == "array" else "values"
+            made[inner] = self._physical(part[inner])
+        return made
+
+    def _changed(self, part: Any, kind: pa.DataType) -> _Change:
+        """What makes of a value of Arrow the one that fastavro takes."""
+        part = self._schema.resolved(part)
+        if isinstance(part, list):
+            return self._union(part, kind)
+        name = part["type"]
+        if isinstance(name, (dict, list)):
+            return self._changed(name, kind)
+        if name in ("record", "error") and pa.types.is_struct(kind):
+            types = {field.name: field.type for field in fields_of(kind)}
+            inner = [
+                (one["name"], self._changed(one["type"], types[one["name"]]), one.get("default"))
+                for one in part["fields"]
+                if one["name"] in types
+            ]
+            return lambda row: {key: _kept(change, row[key], default) for key, change, default in inner}
+        if name == "array":
+            item = self._changed(part["items"], kind.value_type)
+            return lambda items: [_kept(item, one) for one in items]
+        if name == "map":
+            value = self._changed(part["values"], kind.item_type)
+            return lambda pairs: {key: _kept(value, one) for key, one in pairs}
+        return _milliseconds if part.get("logicalType", "").endswith("timestamp-millis") else _same
+
+    def _union(self, branches: list[Any], kind: pa.DataType) -> _Change:
+        some = [one for one in map(self._schema.resolved, branches) if isinstance(one, list) or one["type"] != "null"]
+        if not some:
+            return _same
+        if len(some) == 1 or not pa.types.is_struct(kind):
+            return self._changed(some[0], kind)
+        members = [
+            (field.name, self._changed(branch, field.type)) for field, branch in zip(fields_of(kind), some, strict=True)
+        ]
+        return lambda row: next((change(row[key]) for key, change in members if row[key] is not None), None)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _milliseconds(value: int) -> int:
+    return value // 1000
+
+
+def _kept(change: _Change, value: Any, default: Any = None) -> Any:
+    return default if value is None else change(value)
+
+
+def _in_numbers(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(kind):
+        return pa.struct([(field.name, _in_numbers(field.type)) for field in fields_of(kind)])
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(_in_numbers(kind.value_type))
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_type, _in_numbers(kind.item_type))
+    if pa.types.is_timestamp(kind):
+        return pa.int64()
+    return pa.int32() if pa.types.is_date32(kind) else kind
+
+
+# MERGED Reads Avro records as Arrow columns: a tree of nodes, one for each part of the writer's schema, made once.
+
+class AvroReader:
+    """Reads records that were written with one schema as ``kind``. Raises ``ValueError`` if they cannot be read so.
+
+    Fields are matched by name. What the writer lacks is null, or the default of ``reader``; what ``kind`` lacks is
+    passed over; a number is read as a wider one.
+    """
+
+    def __init__(self, writer: AvroSchema, kind: pa.DataType, reader: AvroSchema | None = None) -> None:
+        self.kind = kind
+        self.root = _Compiler(writer, reader).node(writer.root, kind, "", reader.root if reader else None)
+
+    def decode(self, column: pa.Array) -> Decoded:
+        """The values of ``column`` (binary, without nulls)."""
+        if not len(column):
+            return Decoded(pa.nulls(0, self.kind))
+        records = Records(column)
+        cursor = records.cursor()
+        values = self.root.read(cursor)
+        cursor.fail(cursor.at < cursor.end, "has more bytes than its schema")
+        if not records.errors:
+            return Decoded(values)
+        good = np.flatnonzero(~records.failed)
+        values = spread(values.take(pa.array(good)), pa.array(~records.failed))
+        return Decoded(values, [BadRecord(row, why) for row, why in sorted(records.errors.items())])
+
+
+class _Compiler:
+    def __init__(self, writer: AvroSchema, reader: AvroSchema | None) -> None:
+        self.writer = writer
+        self.reader = reader
+
+    def node(self, schema: Any, want: pa.DataType | None, path: str, reader: Any = None) -> Node:
+        schema = self.writer.resolved(schema)
+        if isinstance(schema, list):
+            return self._union(schema, want, path, reader)
+        kind = schema["type"]
+        if isinstance(kind, (dict, list)):
+            return self.node(kind, want, path, reader)
+        if kind in ("record", "error"):
+            return self._record(schema, want, path, reader)
+        if kind == "array":
+            fits(want is None or pa.types.is_list(want) or pa.types.is_large_list(want), kind, want, path)
+            item = self.node(schema["items"], want.value_type if want is not None else None, path)
+            return ListNode(want, path, item)
+        if kind == "map":
+            fits(want is None or pa.types.is_map(want), kind, want, path)
+            inner = (want.key_type, want.item_type) if want is not None else (None, None)
+            return MapNode(want, path, TextNode(inner[0], path), self.node(schema["values"], inner[1], path))
+        return leaf(kind, schema, want, path)
+
+    def _record(self, schema: Any, want: pa.DataType | None, path: str, reader: Any) -> Node:
+        fits(want is None or pa.types.is_struct(want), "record", want, path)
+        wanted = {field.name: field.type for field in fields_of(want)} if want is not None else {}
+        readers = {field["name"]: field for field in self._fields(reader)}
+        inner = []
+        for field in schema["fields"]:
+            name, reads = field["name"], readers.get(field["name"], {}).get("type")
+            inner.append((name, self.node(field["type"], wanted.get(name), f"{path}.{name}" if path else name, reads)))
+        written = {name for name, _ in inner}
+        defaults = {name: one["default"] for name, one in readers.items() if "default" in one and name not in written}
+        return RecordNode(want, path, inner, defaults)
+
+    def _fields(self, reader: Any) -> list[Any]:
+        if reader is None or self.reader is None:
+            return []
+        reader = self.reader.resolved(reader)
+        if isinstance(reader, list):
+            records = [one for one in map(self.reader.resolved, reader) if isinstance(one, dict) and "fields" in one]
+            reader = records[0] if len(records) == 1 else {}
+        return list(reader.get("fields", []))
+
+    def _union(self, branches: list[Any], want: pa.DataType | None, path: str, reader: Any) -> Node:
+        resolved = [self.writer.resolved(branch) for branch in branches]
+        some = [branch for branch in resolved if isinstance(branch, list) or branch["type"] != "null"]
+        members = len(some) > 1 and _member_names(want) == [f"member{n}" for n in range(len(some))]
+        nodes: list[Node | None] = []
+        for branch in resolved:
+            if branch not in some:
+                nodes.append(None)
+                continue
+            inner = fields_of(want)[some.index(branch)].type if members else want
+            nodes.append(self.node(branch, inner, path, reader))
+        return MembersNode(want, path, nodes) if members else UnionNode(want, path, nodes)
+
+
+def _member_names(want: pa.DataType | None) -> list[str]:
+    return [field.name for field in fields_of(want)] if want is not None and pa.types.is_struct(want) else []
+
+
+# MERGED Avro: bodies of records, alone or in the frame of a schema registry.
+
+class AvroFormat(Format):
+    """One Avro body a record, without a file's header.
+
+    The schema of the writer is looked up by its id in ``schemaRegistry.url``; without a registry it is
+    ``value.avroSchema``, or the one that Spark's ``to_avro`` makes of ``schema``.
+    """
+
+    name = "avro"
+    needs_schema = True
+
+    def __init__(self, kind: pa.DataType, settings: Settings | None = None) -> None:
+        super().__init__(kind, settings)
+        self._framing = framed_by(self.settings)
+        given = self.settings.avro_schema
+        self._given = avro_schema(given) if given is not None else None
+        self._readers: dict[int, AvroReader | ValueError] = {}
+        self._plain: AvroReader | None = None
+        self._writer: AvroWriter | None = None
+
+    def decode(self, records: pa.Array) -> Decoded:
+        if self._framing is not None:
+            return self._framing.decode(records, self._framed, self.kind)
+        if self._plain is None:
+            try:
+                self._plain = AvroReader(self._own(null_first=False), self.kind)
+            except ValueError as wrong:
+                raise Misconfigured(
+                    "connectors", [Problem("schema", f"does not fit the Avro schema: {wrong}.")]
+                ) from None
+        return present(self._plain.decode, records.cast(pa.binary()))
+
+    def encode(self, values: pa.Array) -> pa.Array:
+        if self._writer is None:
+            self._writer = AvroWriter(self._own(null_first=self._framing is not None), self.kind)
+        bodies = self._writer.encode(values)
+        if self._framing is None:
+            return bodies
+        return self._framing.encode(bodies, self.settings.avro_schema or derived(self.kind, null_first=True), "AVRO")
+
+    def _own(self, *, null_first: bool) -> AvroSchema:
+        return self._given or AvroSchema(derived(self.kind, null_first=null_first))
+
+    def _framed(self, number: int, bodies: pa.Array) -> Decoded:
+        if number not in self._readers:
+            self._readers[number] = self._made(number)
+        reader = self._readers[number]
+        if isinstance(reader, ValueError):
+            bad = [BadRecord(index, f"schema {number}: {reader}", type(reader).__name__) for index in range(len(bodies))]
+            return Decoded(pa.nulls(len(bodies), self.kind), bad)
+        return present(reader.decode, bodies)
+
+    def _made(self, number: int) -> AvroReader | ValueError:
+        assert self._framing is not None
+        found = self._framing.schema(number)
+        if found.kind != "AVRO":
+            return ValueError(f"is of {found.kind}, not of AVRO")
+        try:
+            return AvroReader(AvroSchema(found.text, found.references), self.kind, self._given)
+        except ValueError as wrong:
+            return wrong
+
+
+def avro_schema(text: str, option: str = "value.avroSchema") -> AvroSchema:
+    """The schema that a user gave. Raises :class:`Misconfigured` when it is none."""
+    try:
+        return AvroSchema(text)
+    except ValueError as wrong:
+        raise Misconfigured("connectors", [Problem(option, f"{wrong}.")]) from None

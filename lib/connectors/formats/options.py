@@ -1,0 +1,185 @@
+"""The options of formats: what a user may say about the bytes of keys and values, and what follows from it."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from typing import Final, Literal
+
+import pyarrow as pa
+
+from ..core.dead_letters import ERROR_OPTIONS, check_errors
+from ..core.errors import Misconfigured, Problem
+from ..core.options import Flag, Int, Option, Options, Text, Values
+from .avro import AvroFormat, AvroSchema, avro_schema
+from .base import BytesFormat, Format, Settings, StringFormat, sql_type
+from .csv import CsvFormat
+from .infer import inferred
+from .json import JsonFormat
+from .protobuf import ProtobufFormat, protobuf_message
+from .registry import registry_of
+
+Side = Literal["key", "value"]
+
+FORMATS: Final[dict[str, type[Format]]] = {
+    made.name: made for made in (BytesFormat, StringFormat, JsonFormat, CsvFormat, AvroFormat, ProtobufFormat)
+}
+"""Formats by name. A format of your own is a subclass, put in here before it is used."""
+
+
+class FormatChoice(Option):
+    """A name in :data:`FORMATS`, in any case; or ``module:Class``, a format that every process can import."""
+
+    def parse(self, text: str) -> str:
+        known = {name.lower(): name for name in FORMATS}
+        if text.strip().lower() in known:
+            return known[text.strip().lower()]
+        if ":" in text:
+            try:
+                _class(text.strip())
+            except (ImportError, AttributeError, TypeError) as wrong:
+                raise ValueError(f"a format as module:Class ({wrong})") from None
+            return text.strip()
+        raise ValueError(f"one of {', '.join(FORMATS)}, or module:Class of your own")
+
+
+def _class(name: str) -> type[Format]:
+    if name in FORMATS:
+        return FORMATS[name]
+    module, _, inner = name.partition(":")
+    made = getattr(importlib.import_module(module), inner)
+    if not (isinstance(made, type) and issubclass(made, Format)):
+        raise TypeError(f"{inner} is no Format")
+    return made
+
+
+_INFERRED: Final = ("json", "csv")
+"""The formats whose columns can be found in a sample."""
+
+
+def format_options(default: str, *, key: str | None = None, infers: bool = False) -> Options:
+    """The options of a source that hands out bytes, whose ``value.format`` is ``default`` unless given.
+
+    ``key`` is the format of its keys unless given; a system whose records have no keys leaves it out. A source that
+    ``infers`` can give a sample of its records to :func:`value_type`.
+    """
+    more = {"inferSchema": Flag(False), "inferSchema.records": Int(1000, at_least=1)} if infers else {}
+    sides: list[tuple[Side, str]] = [("value", default)] if key is None else [("value", default), ("key", key)]
+    declared = {name: option for side, one in sides for name, option in _side_options(side, one).items()}
+    return Options(
+        {
+            **declared,
+            **more,
+            "schemaRegistry.url": Text(None),
+            "schemaRegistry.user": Text(None),
+            "schemaRegistry.password": Text(None),
+        },
+        alias={"value.schema": "schema"},
+    ) | ERROR_OPTIONS
+
+
+def _side_options(side: Side, default: str) -> dict[str, Option]:
+    return {
+        f"{side}.format": FormatChoice(default),
+        _columns(side): Text(None),
+        f"{side}.avroSchema": Text(None),
+        f"{side}.descriptorFile": Text(None),
+        f"{side}.messageName": Text(None),
+        f"{side}.subject": Text(None),
+    }
+
+
+def _columns(side: Side) -> str:
+    return "schema" if side == "value" else "key.schema"
+
+
+def sides(values: Values) -> tuple[Side, ...]:
+    """What of a record has a format: its value, and its key where the system has keys."""
+    return ("value", "key") if "key.format" in values else ("value",)
+
+
+def check_format(values: Values) -> Iterator[Problem]:
+    """The problems of format options taken together."""
+    for side in sides(values):
+        yield from _check_side(values, side)
+    yield from check_errors(values)
+    for name in ("schemaRegistry.user", "schemaRegistry.password"):
+        if values[name] is not None and values["schemaRegistry.url"] is None:
+            yield Problem(name, "has no use without schemaRegistry.url.")
+
+
+def _check_side(values: Values, side: Side) -> Iterator[Problem]:
+    name = values[f"{side}.format"]
+    for option, of in (("avroSchema", "avro"), ("descriptorFile", "protobuf"), ("messageName", "protobuf")):
+        if values[f"{side}.{option}"] is not None and name != of:
+            yield Problem(f"{side}.{option}", f"has no use with {side}.format={name}; it is for {of}.")
+        elif values[f"{side}.{option}"] is None and name == of == "protobuf":
+            yield Problem(f"{side}.{option}", "missing; protobuf needs a descriptor set and a message of it.")
+    infers = side == "value" and "inferSchema" in values and values["inferSchema"]
+    if infers and (name not in _INFERRED or values["schema"]):
+        why = "beside a schema; give one of the two" if name in _INFERRED else f"with value.format={name}"
+        yield Problem("inferSchema", f"has no use {why}; it is for {' and '.join(_INFERRED)}.")
+    other = infers or (name == "avro" and (values[f"{side}.avroSchema"] or _subject(values, side)))
+    if _class(name).needs_schema and not values[_columns(side)] and not other:
+        needs = f'{side}.format "{name}" needs the columns'
+        ways = f", {side}.avroSchema, or a registry with {side}.subject" if name == "avro" else ""
+        yield Problem(_columns(side), f'missing; {needs}, such as "id long, name string"{ways}.')
+
+
+def _subject(values: Values, side: Side) -> str | None:
+    return values[f"{side}.subject"] if values["schemaRegistry.url"] else None
+
+
+def value_type(values: Values, side: Side = "value", sample: Callable[[int], pa.Array] | None = None) -> str:
+    """The SQL type of the column ``value`` (or ``key``).
+
+    With ``inferSchema`` the columns are those of the first ``inferSchema.records`` records, which ``sample`` gives. They are
+    found anew whenever a query is made: give the ``schema`` that came out to a stream that is to start again later.
+
+    Raises :class:`Misconfigured` when a schema is none, and :class:`Transient` when only a registry knows the schema and
+    is away.
+    """
+    name = values[f"{side}.format"]
+    if values[_columns(side)]:
+        return f"struct<{values[_columns(side)]}>" if name not in ("bytes", "string") else _class(name).column
+    if side == "value" and sample is not None and values["inferSchema"]:
+        return f"struct<{inferred(name, sample(values['inferSchema.records']))}>"
+    if name in ("avro", "protobuf"):
+        return _derived(values, side)
+    return _class(name).column
+
+
+def _derived(values: Values, side: Side) -> str:
+    """The type that the format's own schema has."""
+    settings = settings_of(values, side)
+    try:
+        return sql_type(_own_type(values[f"{side}.format"], settings, side))
+    except ValueError as wrong:
+        raise Misconfigured("connectors", [Problem(f"{side}.format", f"{wrong}.")]) from None
+
+
+def _own_type(name: str, settings: Settings, side: Side) -> pa.DataType:
+    if name == "protobuf":
+        return protobuf_message(settings, side).type
+    if settings.avro_schema is not None:
+        return avro_schema(settings.avro_schema, f"{side}.avroSchema").type
+    newest = registry_of(settings).latest(settings.subject or "")
+    return AvroSchema(newest.text, newest.references).type
+
+
+def settings_of(values: Values, side: Side = "value", topic: str | None = None) -> Settings:
+    """What the options say to a format. ``topic`` names the subject of what is written, unless ``value.subject`` does."""
+    return Settings(
+        values[f"{side}.avroSchema"],
+        values[f"{side}.descriptorFile"],
+        values[f"{side}.messageName"],
+        values["schemaRegistry.url"] if values[f"{side}.format"] not in ("bytes", "string", "csv") else None,
+        values["schemaRegistry.user"],
+        values["schemaRegistry.password"],
+        values[f"{side}.subject"] or (f"{topic}-{side}" if topic is not None else None),
+    )
+
+
+def format_of(values: Values, kind: pa.DataType, side: Side = "value", topic: str | None = None) -> Format:
+    """The format of values (or keys) of the Arrow type ``kind``, for a source or a sink."""
+    return _class(values[f"{side}.format"])(kind, settings_of(values, side, topic))

@@ -1,0 +1,132 @@
+"""When a streaming query is over, for a sink whose work does not end with its last batch. Classic sessions only."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from ..core.errors import Transient
+from ..core.metrics import Meter
+from .session import ended, ended_tasks, execution_of, offsets_of, tagged_jobs
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+
+_BY_ITSELF = ("AvailableNowTrigger", "OneTimeTrigger")
+
+
+@runtime_checkable
+class Watching(Protocol):
+    """A sink that wants to know of the query that it writes for."""
+
+    def watch(self, find: Callable[[], Run | None] | None) -> None:
+        """Called on the driver: when the function of ``foreachBatch`` is made, then for each batch, to ``find`` its run."""
+
+
+class Run:
+    """One run of a streaming query: what its ``foreachBatch`` function is not told."""
+
+    def __init__(self, execution: Any) -> None:
+        self._execution = execution
+        self.id = str(execution.runId().toString())
+        trigger = str(execution.trigger().toString())
+        self.ends_by_itself = trigger.startswith(_BY_ITSELF)
+
+    def offsets(self, batch: int) -> list[Any] | None:
+        """Where each source will be after ``batch``; ``None`` where Spark does not tell."""
+        return offsets_of(self._execution, batch)
+
+    def wait(self, seconds: float) -> str:
+        """Waits for the end, at most so long: ``"running"``, ``"ended"`` or ``"failed"``."""
+        return ended(self._execution, seconds)
+
+
+def run_of(frame: DataFrame, query: str) -> Run | None:
+    """The run of ``query`` whose batch ``frame`` is; ``None`` where that cannot be known (Spark Connect)."""
+    execution = execution_of(frame.sparkSession, query)
+    return Run(execution) if execution is not None else None
+
+
+# MERGED ``taskTimeout``: tasks that give no sign are given up, so that they can be tried again.
+#
+# In ``foreach_batch`` the driver cancels the jobs of the batch. A sign is a task that ends; on Spark Connect, where
+# nobody can
+# ask for that, it is the end of all of them. By ``format`` no driver code runs meanwhile: the task watches itself,
+# and ends its
+# Python process, which Spark takes for a failed attempt. A sign is a record batch that it has taken.
+
+_LOOKS = 8
+"""How often the tasks are looked at within the timeout."""
+
+
+@contextlib.contextmanager
+def watched_tasks(spark: SparkSession, timeout: float | None) -> Iterator[None]:
+    """Cancels the jobs that are run inside when none of their tasks has ended for ``timeout`` seconds.
+
+    Raises :class:`Transient` then: what a cancelled task answers later belongs to an attempt that is never committed.
+    """
+    if timeout is None:
+        yield
+        return
+    over, expired, tasks = threading.Event(), threading.Event(), ended_tasks(spark)
+
+    def watch(cancel: Callable[[], object]) -> None:
+        last, since = tasks(), time.monotonic()
+        while not over.wait(timeout / _LOOKS):
+            if (ended := tasks()) != last:
+                last, since = ended, time.monotonic()
+            elif time.monotonic() - since >= timeout:
+                expired.set()
+                cancel()
+                return
+
+    with tagged_jobs(spark, f"connectors-{uuid.uuid4().hex}") as cancel:
+        watcher = threading.Thread(target=watch, args=(cancel,), name="connectors.taskTimeout", daemon=True)
+        watcher.start()
+        try:
+            yield
+        except Exception:
+            if expired.is_set():
+                raise Transient(
+                    f"no task of the batch has ended for {timeout:g} s (taskTimeout), so it was cancelled",
+                    way_out="look at what the tasks wait for; raise taskTimeout if they only take long",
+                ) from None
+            raise
+        finally:
+            over.set()
+            watcher.join()
+
+
+@contextlib.contextmanager
+def ends_when_silent(timeout: float | None, meter: Meter) -> Iterator[None]:
+    """In a task: ends this process when ``meter`` has had no sign of life for ``timeout`` seconds.
+
+    The table of the query names it until the next attempt; the log of the executor has the place where the task stood.
+    """
+    if timeout is None:
+        yield
+        return
+    over, seconds = threading.Event(), timeout
+    meter.last_sign = time.monotonic()
+
+    def watch() -> None:
+        while not over.wait(seconds / _LOOKS):
+            if time.monotonic() - meter.last_sign >= seconds:
+                faulthandler.dump_traceback(2)
+                silence = Transient(f"a task that gave no sign for {seconds:g} s (taskTimeout) was ended; it is tried again")
+                meter.waits(silence, time.time() - seconds, time.time() + seconds)
+                os._exit(1)
+
+    threading.Thread(target=watch, name="connectors.taskTimeout", daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()

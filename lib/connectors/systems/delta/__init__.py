@@ -1,0 +1,131 @@
+"""``connectors.delta``: a Delta table that is written once per batch, with the ledger in Delta's own transaction log.
+
+Delta skips a batch whose ``txnAppId`` and ``txnVersion`` it has seen, silently, whatever the batch holds. Here the same
+transaction also carries the ledger entry, so that a new or an older checkpoint is refused instead.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from ...core import Batch, Committable, Flag, GlobalCommitter, Misconfigured, Options, Problem, Sink, SinkWriter, Text
+from ...core.ledger import Entry, is_stream
+from ...core.options import Values
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+
+_MARK = "connectors"
+_RECENT = 20
+MISSING = ("DELTA_MISSING_DELTA_TABLE", "DELTA_PATH_DOES_NOT_EXIST", "DELTA_TABLE_NOT_FOUND", "TABLE_OR_VIEW_NOT_FOUND")
+
+
+class DeltaSink(Sink):
+    """Appends each micro-batch to a Delta table in one transaction.
+
+    Options: ``path`` or ``table`` (one is required; the table is made with the first batch), ``mergeSchema`` (false),
+    and those of every sink.
+    Guarantee: exactly-once, by ``foreach_batch``. For other ways to write, Spark's own format ``delta`` is there.
+    """
+
+    name = "delta"
+    options = Options(path=Text(None), table=Text(None), mergeSchema=Flag(False))
+    conditions = "foreach_batch only; the table's history reaches back to the sink's last batch"
+
+    @classmethod
+    def check(cls, values: Values) -> Iterator[Problem]:
+        if (values["path"] is None) == (values["table"] is None):
+            yield Problem("path", "give either path or table, and only one of them.")
+
+    def target(self) -> str:
+        return str(self.values["path"] or self.values["table"])
+
+    def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> SinkWriter:
+        raise Misconfigured(
+            "connectors.delta", [Problem("format", 'takes foreach_batch only; or use Spark\'s own format "delta".')]
+        )
+
+    def committer(self) -> DeltaCommitter:
+        return DeltaCommitter(self)
+
+
+class DeltaCommitter(GlobalCommitter):
+    """Reads the ledger entries out of the table's history."""
+
+    def __init__(self, sink: DeltaSink) -> None:
+        self.sink = sink
+        self._newest: dict[str, Entry] = {}  # what this run has committed; Delta itself refuses to repeat a version
+
+    def last(self, query: str) -> Entry | None:
+        if query in self._newest:
+            return self._newest[query]
+        ours = [entry for entry in self._entries(_RECENT) if entry.query == query]
+        ours = ours or [entry for entry in self._entries(None) if entry.query == query]
+        return max(ours, key=lambda entry: entry.batch, default=None)
+
+    def queries(self) -> frozenset[str]:
+        return frozenset(entry.query for entry in self._entries(None) if is_stream(entry.query))
+
+    def commit(self, entry: Entry, committables: Sequence[Committable]) -> None:
+        """Records only: rows come through :meth:`commit_frame`."""
+        if self._exists():
+            from pyspark.sql import SparkSession
+
+            nothing = SparkSession.active().sql(f"SELECT * FROM {self._name()} LIMIT 0")
+            self.commit_frame(nothing, Batch(self.sink.sink_id(), entry.query, entry.batch))
+
+    def commit_frame(self, frame: DataFrame, batch: Batch) -> None:
+        """Appends ``frame`` as ``batch``, in the one transaction that also records it."""
+        values = self.sink.values
+        mark = {_MARK: {"sink": batch.sink_id, "query": batch.query, "batch": batch.number}}
+        writer = frame.write.format("delta").mode("append").option("mergeSchema", str(values["mergeSchema"]).lower())
+        writer = writer.option("txnAppId", f"{batch.sink_id}:{batch.query}").option("txnVersion", str(batch.number))
+        writer = writer.option("userMetadata", json.dumps(mark))
+        writer.save(values["path"]) if values["path"] else writer.saveAsTable(values["table"])
+        self._newest[batch.query] = Entry(batch.query, batch.number)
+
+    def discard(self, committable: Committable) -> None:
+        """Nothing is staged."""
+
+    def _entries(self, newest: int | None) -> list[Entry]:
+        if not self._exists():
+            return []
+        from pyspark.sql import SparkSession
+
+        # SQL, unlike Delta's own Python classes, needs no part of Delta beside the Connect server's jars.
+        limit = "" if newest is None else f" LIMIT {newest}"
+        history = SparkSession.active().sql(f"DESCRIBE HISTORY {self._name()}{limit}")
+        marked = history.where(f"userMetadata LIKE '{{\"{_MARK}\"%'").select("userMetadata", "operationMetrics")
+        found = [(json.loads(row.userMetadata)[_MARK], row.operationMetrics) for row in marked.collect()]
+        return [_entry(mark, metrics) for mark, metrics in found if mark["sink"] == self.sink.sink_id()]
+
+    def _name(self) -> str:
+        """The table, as SQL names it."""
+        path = self.sink.values["path"]
+        return f"delta.`{str(path).replace('`', '``')}`" if path else str(self.sink.values["table"])
+
+    def _exists(self) -> bool:
+        """False as long as nothing was written."""
+        from pyspark.errors import AnalysisException
+        from pyspark.sql import SparkSession
+
+        if not self.sink.values["path"]:
+            return bool(SparkSession.active().catalog.tableExists(self.sink.values["table"]))
+        try:
+            SparkSession.active().sql(f"DESCRIBE DETAIL {self._name()}").collect()
+        except AnalysisException as error:
+            if error.getCondition() in MISSING:
+                return False
+            raise
+        return True
+
+
+def _entry(mark: Mapping[str, Any], metrics: Mapping[str, str] | None) -> Entry:
+    rows = (metrics or {}).get("numOutputRows")
+    return Entry(mark["query"], mark["batch"], None if rows is None else int(rows))

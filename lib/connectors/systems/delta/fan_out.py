@@ -1,0 +1,225 @@
+"""A stream of many tables becomes one Delta table for each.
+
+Each batch is one transaction in each table that has rows in it, under ``txnAppId`` and ``txnVersion``: what an interrupted
+batch has written is not written again. The ledger, in a table ``_batches`` beside them, follows when all of them are done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
+
+import pyarrow as pa
+
+from ...core import (
+    REQUIRED,
+    Batch,
+    Choice,
+    Committable,
+    ConnectorError,
+    Fatal,
+    GlobalCommitter,
+    Json,
+    Misconfigured,
+    Options,
+    Problem,
+    Sink,
+    SinkWriter,
+    Text,
+)
+from ...core.ledger import Entry
+from ...core.options import Values
+from ...core.state import digest
+from . import MISSING, DeltaCommitter, DeltaSink
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+
+
+NAME: Final = "delta_tables"
+LEDGER: Final = "_batches"
+_SIDE_BY_SIDE: Final = 4
+"""How many tables are written at a time: most of the time goes by between the jobs of Spark, not in them."""
+_COLUMNS: Final = ("table", "row", "schema")
+
+
+def fan_out(path: str, keys: Mapping[str, Sequence[str]] | None = None, **options: Any) -> Callable[[DataFrame, int], None]:
+    """A function for ``writeStream.foreachBatch`` that keeps one Delta table under ``path`` for each table of a stream.
+
+    The stream is ``connectors.jdbc`` with ``tables`` and ``includeSchema=true``. ``keys`` names the columns that identify a
+    row, by table: a changed row then takes the place of the one before it, and without them each version is a row.
+    ``operation="replace"`` is for ``incremental=bulk``: a batch takes the place of everything in its tables.
+
+    Exactly-once. New columns are added; a column keeps the type that it has, and a value that does not fit is an error. A row
+    that is deleted in the database stays, unless tables are replaced.
+    """
+    from ... import foreach_batch
+
+    given = {"path": path, **({"keyColumns": {name: list(columns) for name, columns in keys.items()}} if keys else {})}
+    return foreach_batch(DeltaTables, {**given, **options})
+
+
+class DeltaTables(Sink):
+    """The sink behind :func:`fan_out`.
+
+    Options: ``path``, ``operation`` append|upsert|replace (upsert where there are keys), ``keyColumns`` (JSON by table).
+    """
+
+    name = NAME
+    options = Options(
+        path=Text(REQUIRED),
+        operation=Choice(None, among=("append", "upsert", "replace")),
+        keyColumns=Json(None, dict),
+    )
+    conditions = "foreach_batch only; rows of a stream of tables with includeSchema"
+
+    @classmethod
+    def check(cls, values: Values) -> Iterator[Problem]:
+        operation, keys = values["operation"], values["keyColumns"]
+        if operation == "upsert" and not keys:
+            yield Problem("keyColumns", 'missing; operation=upsert needs them by table: {"orders": ["id"]}.')
+        if keys and operation in ("append", "replace"):
+            yield Problem("keyColumns", f"has no use with operation={operation}.")
+        if not all(_is_names(columns) for columns in (keys or {}).values()):
+            yield Problem("keyColumns", 'must be lists of columns by table: {"orders": ["id"]}.')
+
+    def target(self) -> str:
+        return str(self.values["path"])
+
+    def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> SinkWriter:
+        raise Misconfigured(f"connectors.{NAME}", [Problem("format", "takes foreach_batch only.")])
+
+    def committer(self) -> DeltaTablesCommitter:
+        return DeltaTablesCommitter(self)
+
+
+class DeltaTablesCommitter(GlobalCommitter):
+    """Writes the tables of a batch side by side, and then the ledger."""
+
+    def __init__(self, sink: DeltaTables) -> None:
+        self.sink = sink
+        self.path = str(sink.values["path"]).rstrip("/")
+        self.keys: Mapping[str, Sequence[str]] = sink.values["keyColumns"] or {}
+        ledger = DeltaSink.of({"path": f"{self.path}/{LEDGER}", "sinkId": sink.sink_id()})
+        self.ledger = DeltaCommitter(ledger)  # type: ignore[arg-type]
+
+    def last(self, query: str) -> Entry | None:
+        """Without a number of rows: what is read again of a database that has changed may be fewer."""
+        found = self.ledger.last(query)
+        return replace(found, rows=None) if found else None
+
+    def queries(self) -> frozenset[str]:
+        return self.ledger.queries()
+
+    def commit(self, entry: Entry, committables: Sequence[Committable]) -> None:
+        self.ledger.commit(entry, committables)
+
+    def discard(self, committable: Committable) -> None:
+        """Nothing is staged."""
+
+    def commit_frame(self, frame: DataFrame, batch: Batch) -> None:
+        """Writes what ``frame`` has of each table, and records the batch."""
+        if missing := [name for name in _COLUMNS if name not in frame.columns]:
+            text = f"must be a stream of tables with includeSchema=true; it has no column {', '.join(missing)}."
+            raise Misconfigured(f"connectors.{NAME}", [Problem("stream", text)])
+        kept = frame.persist()
+        try:
+            counts = kept.groupBy("table", "schema").count().collect()
+            schemas: dict[str, list[str]] = {}
+            for row in sorted(counts, key=lambda row: str(row["schema"])):
+                schemas.setdefault(row["table"], []).append(row["schema"])
+            _side_by_side(frame, {name: partial(self._write, kept, name, told, batch) for name, told in schemas.items()})
+            told = [(row["table"], row["schema"], row["count"], batch.number) for row in counts]
+            record = frame.sparkSession.createDataFrame(told, "table string, schema string, rows bigint, batch bigint")
+            self.ledger.commit_frame(record, batch)
+        finally:
+            kept.unpersist()
+
+    def _write(self, frame: DataFrame, table: str, schemas: Sequence[str], batch: Batch) -> None:
+        place = f"{self.path}/{quote(table, safe=' $.-')}"
+        known = _known(frame, place)
+        made = [_columns(frame, table, schema, known) for schema in schemas]  # several, when a batch met an ALTER TABLE
+        rows = made[0]
+        for more in made[1:]:
+            rows = rows.unionByName(more, allowMissingColumns=True)
+        if table in self.keys and known is not None:
+            self._merge(rows, place, self.keys[table], batch)
+            return
+        replacing = self.sink.values["operation"] == "replace"
+        writer = rows.write.format("delta").mode("overwrite" if replacing else "append").option("mergeSchema", "true")
+        writer = writer.option("txnAppId", f"{batch.sink_id}:{batch.query}:{table}").option("txnVersion", str(batch.number))
+        writer.save(place)
+
+    def _merge(self, rows: DataFrame, place: str, keys: Sequence[str], batch: Batch) -> None:
+        """By key, and so the same when it is done again."""
+        same = " AND ".join(f"old.{_quoted(key)} <=> new.{_quoted(key)}" for key in keys)
+        view = f"connectors_{digest(batch.prefix(), place)}"
+        rows.createOrReplaceTempView(view)
+        try:
+            rows.sparkSession.sql(
+                f"MERGE WITH SCHEMA EVOLUTION INTO delta.{_quoted(place)} AS old USING {view} AS new ON {same} "
+                "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+            )
+        finally:
+            rows.sparkSession.catalog.dropTempView(view)
+
+
+def _side_by_side(frame: DataFrame, writes: Mapping[str, Callable[[], None]]) -> None:
+    """Runs all of ``writes``, also when some of them fail: those are named then."""
+    from pyspark import inheritable_thread_target
+
+    inherit: Any = inheritable_thread_target(frame.sparkSession)  # so that they belong to the query, and end with it
+    with ThreadPoolExecutor(_SIDE_BY_SIDE) as threads:
+        running = {name: threads.submit(inherit(write)) for name, write in writes.items()}
+    failed = {name: error for name, one in running.items() if (error := one.exception()) is not None}
+    for error in failed.values():
+        if not isinstance(error, Exception) or (len(writes) == 1 and isinstance(error, ConnectorError)):
+            raise error
+        told = "; ".join(f"{table}: {_first_line(wrong)}" for table, wrong in failed.items())
+        raise Fatal(f"{len(failed)} of {len(writes)} tables are not written, {told}", connector=f"connectors.{NAME}") from error
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+def _is_names(columns: object) -> bool:
+    return isinstance(columns, list) and bool(columns) and all(isinstance(one, str) for one in columns)
+
+
+def _known(frame: DataFrame, place: str) -> StructType | None:
+    """The columns that the Delta table has; ``None`` if it is not there yet."""
+    from pyspark.errors import AnalysisException
+
+    try:
+        return frame.sparkSession.read.format("delta").load(place).schema
+    except AnalysisException as error:
+        if error.getCondition() in (*MISSING, "PATH_NOT_FOUND"):
+            return None
+        raise
+
+
+def _columns(frame: DataFrame, table: str, schema: str, known: StructType | None) -> DataFrame:
+    """The rows of one table and schema, their JSON as columns; a column that is there already keeps its type."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import DecimalType, StringType, StructType
+
+    told: Any = StructType.fromDDL(schema)
+    types = {field.name: field.dataType for field in known or ()}
+    read = StructType()
+    for field in told:  # decimals are text in JSON, so that none is rounded
+        read.add(field.name, StringType() if isinstance(field.dataType, DecimalType) else field.dataType)
+    some = frame.where((F.col("table") == table) & (F.col("schema") == schema))
+    parsed = some.select(F.from_json("row", read, {"mode": "FAILFAST"}).alias("row"))
+    cells = [F.col("row").getField(field.name).cast(types.get(field.name, field.dataType)).alias(field.name) for field in told]
+    return parsed.select(*cells)
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

@@ -1,0 +1,197 @@
+"""The rows of one file, in the columns that the query wants, for each file format."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+
+from ...core import DataLoss, Fatal, Misconfigured, Poison, Problem
+from ...formats import JsonFormat, sql_type
+from ...formats.avro import INSTALL, AvroSchema
+from ...formats.base import library
+
+_CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
+_LINES, _ROWS, _BLOCK = 16_384, 16_384, 1 << 20
+
+
+def read_file(file: Any, path: str, kind: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows of an open ``file`` of format ``kind``, with those columns of ``schema`` that it has, of any type."""
+    if kind == "parquet":
+        yield from _parquet(file, schema)
+    elif kind == "orc":
+        yield from _orc(file, schema)
+    elif kind == "avro":
+        yield from _avro(file, schema)
+    else:
+        stream = unpacked(file, path)
+        yield from {"json": _json, "csv": _csv, "text": _text}[kind](stream, path, schema)
+
+
+def schema_of(file: Any, path: str, kind: str) -> pa.Schema:
+    """The columns of a file, as it tells them itself."""
+    if kind == "text":
+        return pa.schema([("value", pa.string())])
+    if kind == "parquet":
+        import pyarrow.parquet as pq
+
+        return pq.read_schema(file).remove_metadata()
+    if kind == "orc":
+        import pyarrow.orc as orc
+
+        return orc.ORCFile(file).schema.remove_metadata()
+    if kind == "avro":
+        reader = library("fastavro", INSTALL).reader(file)
+        import json
+
+        return pa.schema(list(AvroSchema(json.dumps(reader.writer_schema)).type))
+    problem = Problem("schema", f"missing; {kind} needs .schema(…), as in any stream of Spark.")
+    raise Misconfigured("connectors.files", [problem])
+
+
+def sql_columns(schema: pa.Schema) -> str:
+    """``schema`` as Spark's SQL has it."""
+    quoted = ("`" + field.name.replace("`", "``") + "`" for field in schema)
+    return ", ".join(f"{name} {sql_type(plain(field.type))}" for name, field in zip(quoted, schema, strict=True))
+
+
+def plain(kind: pa.DataType) -> pa.DataType:
+    """``kind`` without what Spark does not tell apart: large text, dictionaries, other units of time."""
+    if pa.types.is_dictionary(kind):
+        return plain(kind.value_type)
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", "UTC" if kind.tz else None)
+    if pa.types.is_large_string(kind):
+        return pa.string()
+    if pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
+        return pa.binary()
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(plain(field.type)) for field in kind])
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(plain(kind.value_type))
+    return kind
+
+
+def conformed(rows: pa.RecordBatch, schema: pa.Schema, path: str, told: dict[str, str | None]) -> pa.RecordBatch:
+    """``rows`` with the columns of ``schema``: missing ones are what the path has ``told``, else null.
+
+    Raises :class:`Fatal` with the column that does not fit.
+    """
+    columns = []
+    for field in schema:
+        if field.name in rows.schema.names:
+            column = rows.column(rows.schema.names.index(field.name))
+        elif told.get(field.name) is not None:
+            column = pa.array([told[field.name]] * rows.num_rows, pa.string())
+        else:
+            column = pa.nulls(rows.num_rows, field.type)
+        columns.append(_cast(column, field, path))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _cast(column: pa.Array, field: pa.Field, path: str) -> pa.Array:
+    if column.type == field.type:
+        return column
+    try:
+        if pa.types.is_timestamp(column.type) and pa.types.is_timestamp(field.type):
+            return column.cast(field.type, safe=False)  # finer units than Spark has are cut off, as Spark does
+        return column.cast(field.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise Fatal(
+            f'the column "{field.name}" is {column.type} in {path} and {field.type} in the query: {error}',
+            way_out=f"read it as {column.type} by .schema(…), or move the file away",
+        ) from None
+
+
+def unpacked(file: Any, path: str) -> Any:
+    """The content of ``file``, unpacked if its name says that it is packed."""
+    codec = next((codec for ending, codec in _CODECS.items() if path.endswith(ending)), None)
+    return pa.CompressedInputStream(file, codec) if codec else file
+
+
+def _parquet(file: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    import pyarrow.parquet as pq
+
+    try:
+        opened = pq.ParquetFile(file)
+    except pa.ArrowInvalid as error:
+        raise DataLoss(f"it is no complete Parquet file: {error}") from None
+    there = [name for name in schema.names if name in opened.schema_arrow.names]
+    if not there:  # only what the path tells
+        yield pa.RecordBatch.from_arrays([pa.nulls(opened.metadata.num_rows)], names=[""])
+        return
+    yield from opened.iter_batches(batch_size=_ROWS, columns=there, use_threads=False)
+
+
+def _orc(file: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    import pyarrow.orc as orc
+
+    opened = orc.ORCFile(file)
+    there = [name for name in schema.names if name in opened.schema.names]
+    for number in range(opened.nstripes):
+        yield opened.read_stripe(number, columns=there)
+
+
+def _avro(file: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    reader = library("fastavro", INSTALL).reader(file)
+    names = [field["name"] for field in reader.writer_schema["fields"]]
+    there = pa.schema([schema.field(name) for name in schema.names if name in names])
+    rows: list[Any] = []
+    for row in reader:
+        rows.append(row)
+        if len(rows) == _ROWS:
+            yield pa.RecordBatch.from_pylist(rows, there)
+            rows = []
+    if rows:
+        yield pa.RecordBatch.from_pylist(rows, there)
+
+
+def _lines(stream: Any) -> Iterator[list[bytes]]:
+    """Lines, many at a time; they end with ``\\n`` or ``\\r\\n``."""
+    buffered: BinaryIO = io.BufferedReader(stream, _BLOCK)
+    while lines := buffered.readlines(_BLOCK):
+        yield [line.rstrip(b"\n").removesuffix(b"\r") for line in lines]
+
+
+def _text(stream: Any, path: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    for lines in _lines(stream):
+        yield pa.RecordBatch.from_pydict({"value": [line.decode(errors="replace") for line in lines]})
+
+
+def _json(stream: Any, path: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    format = JsonFormat(pa.struct(list(schema)))
+    done = 0
+    for lines in _lines(stream):
+        kept = [(number, line) for number, line in enumerate(lines, done + 1) if line.strip()]
+        done += len(lines)
+        decoded = format.decode(pa.array([line for _, line in kept], pa.binary()))
+        if decoded.bad:
+            number, line = kept[decoded.bad[0].index]
+            raise Poison(
+                f"line {number} of {path} cannot be read as json: {decoded.bad[0].error}",
+                record=line,
+                way_out="read the files by connectors.file_stream with value.format=json, which can set bad lines aside",
+            )
+        yield pa.RecordBatch.from_struct_array(decoded.values)
+
+
+def _csv(stream: Any, path: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    import pyarrow.csv as csv
+
+    buffered = io.BufferedReader(stream, _BLOCK)
+    if not buffered.peek(1):
+        return
+    kinds = {field.name: field.type for field in schema}
+    try:
+        yield from csv.open_csv(
+            buffered,
+            read_options=csv.ReadOptions(column_names=schema.names, use_threads=False),
+            parse_options=csv.ParseOptions(newlines_in_values=True),
+            convert_options=csv.ConvertOptions(
+                column_types=kinds, strings_can_be_null=True, quoted_strings_can_be_null=False, null_values=[""]
+            ),
+        )
+    except pa.ArrowInvalid as error:
+        raise Poison(f"{path} cannot be read as csv: {error}", way_out="correct .schema(…), or move the file away") from None

@@ -1,0 +1,191 @@
+"""What Spark's own writers have left in a stage: which files their tasks committed, and how many rows these hold.
+
+Spark does not tell what it has written. A file of a failed task attempt, or of another program, must not be published, so
+the rows of the files are compared with the rows of the batch before anything is recorded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import PurePosixPath
+from posixpath import basename, dirname
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
+
+import numpy as np
+
+from ...core import Batch, Committable
+from ...core.folder import SinkFolder
+from ...storage.local import LocalStorage
+from .committer import begin
+from .folders import NO_TIME, NULL, check_names, checked_bucket
+from .reader import unpacked
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from . import FilesSink
+
+
+_READERS: Final = 8
+"""So many footers are read at a time."""
+_LOCAL_BYTES: Final = 1 << 30
+_REMOTE_BYTES: Final = 32 << 20
+"""Up to so many bytes of text are counted by the driver itself: its disk has just seen them, or a job would take longer."""
+_MARK: Final = "_committed_"
+_LINE_END: Final = ord("\n")
+
+
+def committed_files(folder: SinkFolder, stage: str) -> dict[str, int]:
+    """The files below ``stage`` and their sizes, without those that Databricks' commit protocol does not list.
+
+    That protocol leaves the files of failed attempts where they are; in each folder it says in ``_committed_<transaction>``
+    which files count.
+    """
+    files = dict(folder.files(stage))
+    for place in {dirname(name) for name in files}:
+        marks = [item.name for item in folder.storage.items(place) if item.name.startswith(_MARK)]
+        if marks:
+            added = {name for mark in marks for name in json.loads(folder.storage.read(f"{place}/{mark}")).get("added", ())}
+            files = {name: size for name, size in files.items() if dirname(name) != place or basename(name) in added}
+    return files
+
+
+def observed_line_ends(frame: DataFrame, kind: str, folders: Sequence[str]) -> tuple[DataFrame, Callable[[], int]]:
+    """``frame``, and once it is written the number of line ends inside its values, which are no ends of rows.
+
+    The columns ``folders`` do not go into the files.
+    """
+    texts = [name for name, type_name in frame.dtypes if type_name == "string" and name not in folders]
+    columns = texts if kind in ("csv", "text") else []
+    if not columns:
+        return frame, lambda: 0
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as F
+
+    inside = F.lit(0)
+    for name in columns:
+        text = F.col(f"`{name.replace('`', '``')}`")
+        inside = inside + F.coalesce(F.length(text) - F.length(F.replace(text, F.lit("\n"), F.lit(""))), F.lit(0))
+    seen = Observation()
+    return frame.observe(seen, F.sum(inside).alias("line_ends")), lambda: int(seen.get["line_ends"] or 0)
+
+
+def rows_of(folder: SinkFolder, files: Mapping[str, int], kind: str, spark: SparkSession) -> int:
+    """The rows of ``files``, by their footers, or by their lines."""
+    most = _LOCAL_BYTES if isinstance(folder.storage, LocalStorage) else _REMOTE_BYTES
+    if kind not in ("parquet", "orc") and sum(files.values()) > most:
+        urls = [folder.storage.spark_url(name) for name in files]
+        reader = spark.read.options(**folder.storage.spark_options()).option("lineSep", "\n")
+        return reader.text(urls).count()
+    with ThreadPoolExecutor(_READERS) as threads:
+        return sum(threads.map(lambda name: _rows(folder, name, kind), files))
+
+
+def _rows(folder: SinkFolder, name: str, kind: str) -> int:
+    with folder.open(name) as file:
+        if kind == "parquet":
+            import pyarrow.parquet as pq
+
+            return int(pq.read_metadata(file).num_rows)
+        if kind == "orc":
+            import pyarrow.orc as orc
+
+            return int(orc.ORCFile(file).nrows)
+        return _lines(unpacked(file, name))
+
+
+def _lines(stream: Any) -> int:
+    count = 0
+    while block := stream.read(1 << 20):
+        count += int(np.count_nonzero(np.frombuffer(block, np.uint8) == _LINE_END))
+    return count
+
+
+# MERGED Staging with Spark's own writers, for the carriers that are handed a DataFrame.
+
+_BUCKET = "__bucket"
+_NO_TIME = f"{_BUCKET}={NULL}"
+_TIMES = "spark.sql.parquet.outputTimestampType"
+_CSV = {"escape": '"', "ignoreLeadingWhiteSpace": "false", "ignoreTrailingWhiteSpace": "false"}
+"""Quotes as in RFC 4180; and without these Spark's writer drops the blanks around a text."""
+
+
+def stage_with_spark(sink: FilesSink, frame: DataFrame, batch: Batch, offsets: list[Any] | None) -> list[Committable]:
+    """Writes ``frame`` into a staging folder of its own; the committable lists the files and the folder each goes to.
+
+    ``offsets`` go with them into the ledger.
+    """
+    bucketed, columns = _bucketed(sink, frame)
+    bucketed, line_ends = observed_line_ends(bucketed, sink.values["fileFormat"], columns)
+    attempt, folder = batch.attempt(), sink.folder()
+    stage = begin(f"connectors.{sink.name}", folder, batch, attempt)
+    writer = bucketed.write.format(sink.values["fileFormat"]).partitionBy(*columns).options(**_options(sink))
+    with _times_of_arrow(frame.sparkSession) if sink.values["fileFormat"] == "parquet" else contextlib.nullcontext():
+        writer.options(**folder.storage.spark_options()).mode("append").save(folder.storage.spark_url(stage))
+    sizes = committed_files(folder, stage)
+    folder.sync(sizes)
+    files = sorted(map(PurePosixPath, sizes))
+    listed = [[str(file), _bucket(sink, file.relative_to(stage).parent), sizes[str(file)]] for file in files]
+    rows = rows_of(folder, sizes, sink.values["fileFormat"], frame.sparkSession) - line_ends()
+    return [Committable(rows, {"attempt": attempt, "files": listed, **({"offsets": offsets} if offsets else {})})]
+
+
+@contextlib.contextmanager
+def _times_of_arrow(spark: SparkSession) -> Iterator[None]:
+    """Lets Spark write times into Parquet as Arrow does, and not as INT96; no option of the writer says so.
+
+    A server that does not let its settings be changed has its own way.
+    """
+    from pyspark.errors import PySparkException
+
+    before = spark.conf.get(_TIMES)
+    try:
+        spark.conf.set(_TIMES, "TIMESTAMP_MICROS")
+    except PySparkException:
+        yield
+        return
+    try:
+        yield
+    finally:
+        spark.conf.set(_TIMES, str(before))
+
+
+def _bucketed(sink: FilesSink, frame: DataFrame) -> tuple[DataFrame, list[str]]:
+    from pyspark.sql import functions as F
+
+    values = sink.values
+    wanted = [*values["partitionBy"], *([values["bucket.timeColumn"]] if values["bucket"] else [])]
+    option = "bucket.timeColumn" if values["bucket"] else "partitionBy"
+    check_names(f"connectors.{sink.name}", option, wanted, frame.columns)
+    if not values["bucket"]:
+        return frame, wanted
+    time = F.col(f"`{wanted[-1].replace('`', '``')}`")
+    naive = dict(frame.dtypes)[wanted[-1]] in ("timestamp_ntz", "date")
+    time = time.cast("timestamp_ntz" if naive else "timestamp")
+    # date_format knows the session's time zone only, in which an hour may be missing or come twice.
+    form = {"timestampNTZFormat" if naive else "timestampFormat": values["bucket"], "timeZone": values["bucket.timeZone"]}
+    wall = F.to_csv(F.struct(time), {**form, "sep": "\x01", "quote": "\x02"})
+    return frame.withColumn(_BUCKET, F.when(time.isNotNull(), wall)), [_BUCKET]
+
+
+def _options(sink: FilesSink) -> dict[str, str]:
+    """Spark's options for what the carriers without a DataFrame write too."""
+    kind, codec = sink.values["fileFormat"], sink.values["compression"]
+    options = {**_CSV} if kind == "csv" else {}
+    if codec:
+        options["compression"] = "lz4_raw" if (kind, codec) == ("parquet", "lz4") else codec
+    return options
+
+
+def _bucket(sink: FilesSink, folder: PurePosixPath) -> str:
+    """The target folder of a staged one; Spark escapes the slashes of a bucket's name."""
+    name = folder.as_posix()
+    if not name.startswith(f"{_BUCKET}="):
+        return "" if name == "." else name
+    if name == _NO_TIME:
+        return NO_TIME
+    return checked_bucket(f"connectors.{sink.name}", unquote(name.removeprefix(f"{_BUCKET}=")))

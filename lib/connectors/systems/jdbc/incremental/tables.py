@@ -1,0 +1,246 @@
+"""The tables of a database and their columns, in one statement however many there are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ....core import Misconfigured, Problem
+from ....core.options import Values
+from ..connection import Connection
+from ..dialects import Dialect, Table
+from ..dialects.postgresql import PostgreSql
+from ..selection import NAME, selected, source_of
+from .keys import PLAIN, Keys, kind_of
+from .options import is_stream_of_tables, mode_wanted
+from .positions import BOTH, BULK, INCREMENTING, fingerprint
+
+OURS: Final = re.compile("connectors_|cst_[0-9a-f]{8}_[0-9a-f]{12}_[0-9a-f]{8}_[0-9a-f]{24}")
+"""Tables that begin so are the library's own: ledgers and stages."""
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A table: its ``columns`` as pairs of name and type, its primary key, and an ``oid`` where the database gives one.
+
+    ``stored`` is false for a view, whose rows do not tell which transaction wrote them. A query has no ``table``, and what
+    stands after FROM is its ``source``.
+    """
+
+    table: Table | None
+    columns: tuple[tuple[str, str], ...]
+    primary: tuple[str, ...] = ()
+    not_null: frozenset[str] = frozenset()
+    oid: int | None = None
+    stored: bool = True
+    source: str = ""
+
+    def type_of(self, column: str) -> str | None:
+        return dict(self.columns).get(column)
+
+
+_POSTGRESQL: Final = """
+SELECT c.relname, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull,
+       coalesce(a.attnum = ANY (i.indkey::int2[]), false), c.oid::bigint, c.relkind IN ('r', 'p')
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+LEFT JOIN pg_index i ON i.indrelid = c.oid AND i.indisprimary
+WHERE {wanted} ORDER BY c.relname, a.attnum
+"""
+_SQLITE: Final = """
+SELECT m.name, p.name, p.type, p."notnull", p.pk > 0, NULL, m.type = 'table'
+FROM sqlite_master m JOIN pragma_table_info(m.name) p
+WHERE {wanted} AND m.name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY m.name, p.cid
+"""
+_DUCKDB: Final = """
+SELECT c.table_name, c.column_name, c.data_type, NOT c.is_nullable,
+       coalesce(list_contains(k.constraint_column_names, c.column_name), false), c.table_oid, t.table_oid IS NOT NULL
+FROM duckdb_columns() c
+LEFT JOIN duckdb_tables() t ON t.table_oid = c.table_oid AND t.database_oid = c.database_oid AND t.schema_oid = c.schema_oid
+LEFT JOIN duckdb_constraints() k ON k.table_oid = c.table_oid AND k.database_oid = c.database_oid
+     AND k.constraint_type = 'PRIMARY KEY'
+WHERE c.database_name = current_database() AND NOT c.internal AND {wanted} ORDER BY c.table_name, c.column_index
+"""
+_MARIADB: Final = """
+SELECT c.table_name, c.column_name, c.column_type, c.is_nullable = 'NO', c.column_key = 'PRI', NULL, t.table_type = 'BASE TABLE'
+FROM information_schema.columns c
+JOIN information_schema.tables t ON t.table_schema = c.table_schema AND t.table_name = c.table_name
+WHERE {wanted} ORDER BY c.table_name, c.ordinal_position
+"""
+_ALL: Final = {
+    "postgresql": (_POSTGRESQL, "n.nspname = current_schema() AND c.relkind IN ('r', 'p') AND NOT c.relispartition"),
+    "sqlite": (_SQLITE, "m.type = 'table'"),
+    "duckdb": (_DUCKDB, "c.schema_name = current_schema() AND t.table_oid IS NOT NULL"),
+    "mariadb": (_MARIADB, "c.table_schema = database() AND t.table_type = 'BASE TABLE'"),
+}
+
+
+def listed(connection: Connection) -> dict[str, Listed]:
+    """The tables of the default schema by their names; no views, and none of the library's own."""
+    statement, wanted = _ALL[connection.dialect.system]
+    found = connection.rows(statement.format(wanted=wanted))
+    return {name: one for name, one in _grouped(found, "").items() if not OURS.match(name)}
+
+
+def looked_up(connection: Connection, table: Table) -> Listed | None:
+    """One table or view; ``None`` if there is none."""
+    one = connection.dialect.placeholder
+    values: list[Any] = [table.name, *([table.schema] if table.schema else [])]
+    schema = one if table.schema else None
+    wanted = {
+        "postgresql": f"c.relname = {one} AND " + (f"n.nspname = {one}" if schema else "pg_table_is_visible(c.oid)"),
+        "sqlite": f"m.name = {one} COLLATE NOCASE",
+        "duckdb": f"c.table_name = {one} AND c.schema_name = {schema or 'current_schema()'}",
+        "mariadb": f"c.table_name = {one} AND c.table_schema = {schema or 'database()'}",
+    }[connection.dialect.system]
+    if connection.dialect.system == "sqlite":
+        del values[1:]
+    statement, _ = _ALL[connection.dialect.system]
+    if "%" in one:
+        statement = statement.replace("%'", "%%'")
+    found = _grouped(connection.rows(statement.format(wanted=wanted), values), table.schema)
+    return next(iter(found.values()), None)
+
+
+def _grouped(rows: Sequence[Sequence[Any]], schema: str) -> dict[str, Listed]:
+    columns: dict[str, list[Sequence[Any]]] = {}
+    for row in rows:
+        columns.setdefault(row[0], []).append(row)
+    return {
+        name: Listed(
+            Table(name, schema),
+            tuple((row[1], row[2]) for row in told),
+            tuple(row[1] for row in told if row[4]),
+            frozenset(row[1] for row in told if row[3]),
+            told[0][5],
+            bool(told[0][6]),
+        )
+        for name, told in columns.items()
+    }
+
+
+# MERGED The tables that a stream reads: which there are, and by what columns each tells what is new.
+
+_WHOLE: Final = re.compile(
+    r"u?(tiny|small|medium|big|huge)?int(eger)?([248]|\(\d+\))?( unsigned)?|oid|(numeric|decimal)\b.*", re.I
+)
+_TEXT: Final = re.compile(r"(char|text|varchar|character varying|varbinary|bit|nvarchar|bpchar)\b[^(]*\(.*\)", re.I)
+QUERY: Final = "query"
+"""What a query is called in positions, where a table has its name."""
+
+
+@dataclass(frozen=True)
+class Watched:
+    """One table, or a query. ``source`` is what stands after FROM, ``time_kind`` says what its times are (:mod:`.clocks`)."""
+
+    name: str
+    source: str
+    keys: Keys
+    columns: tuple[tuple[str, str], ...]
+    oid: int | None = None
+    time_kind: str = ""
+    nulls: bool = True
+
+    @property
+    def schema(self) -> str:
+        """The fingerprint of the columns. That a text may be longer is no change of its type."""
+        return fingerprint(self.plain_columns)
+
+    @property
+    def plain_columns(self) -> list[tuple[str, str]]:
+        return [(name, _TEXT.sub(lambda found: found[1], kind)) for name, kind in self.columns]
+
+
+def watched(values: Values, connection: Connection) -> tuple[dict[str, Watched], Misconfigured | None]:
+    """Everything that is there to read, by name, and what is wrong with the tables that cannot be read."""
+    if is_stream_of_tables(values):
+        found = [one for name, one in listed(connection).items() if name in values["tables"]]
+    else:
+        found = [_single(values, connection)]
+    made: dict[str, Watched] = {}
+    problems: list[Problem] = []
+    for one in found:
+        try:
+            table = _watched(values, one, connection.dialect)
+            made[table.name] = table
+        except Misconfigured as wrong:
+            problems += wrong.problems
+    return made, Misconfigured(NAME, problems) if problems else None
+
+
+def _single(values: Values, connection: Connection) -> Listed:
+    table, _ = source_of(values, connection.dialect)
+    told = selected(values, connection)
+    columns = tuple((one.name, one.sql) for one in told.columns)
+    found = looked_up(connection, table) if table else None
+    if found is None:
+        return Listed(table, columns, source=told.source, stored=False)
+    return Listed(table, found.columns, found.primary, found.not_null, found.oid, found.stored, told.source)
+
+
+def _watched(values: Values, one: Listed, dialect: Dialect) -> Watched:
+    keys = keys_of(values, one, dialect)
+    oid = one.oid if isinstance(dialect, PostgreSql) and one.stored else None  # elsewhere a number may be another's next
+    plain = PLAIN if dialect.plain_values else ""
+    kind = plain or kind_of(keys.time_type)
+    name = str(one.table) if one.table else QUERY
+    nulls = not set(keys.columns()[-1:] if keys.mode == INCREMENTING else keys.columns()) <= one.not_null
+    source = one.source or (dialect.table(one.table) if one.table else "")
+    return Watched(name, source, keys, one.columns, oid, kind, nulls)
+
+
+def keys_of(values: Values, one: Listed, dialect: Dialect) -> Keys:
+    """The keys of a table. Raises :class:`Misconfigured`, naming table and option."""
+    problems = list(_problems(values, one, dialect))
+    if problems:
+        raise Misconfigured(NAME, problems)
+    mode = mode_wanted(values)
+    times = tuple(_name(one, name) or "" for name in values["timestampColumns"])
+    number = (_number(values, one) or "") if mode in (INCREMENTING, BOTH) else ""
+    time_type = one.type_of(times[0]) or "" if times else ""
+    by_transaction = bool(times) and isinstance(dialect, PostgreSql) and one.stored
+    return Keys(mode, number, times, time_type, (one.type_of(number) or "") if number else "", by_transaction)
+
+
+def _problems(values: Values, one: Listed, dialect: Dialect) -> Iterator[Problem]:
+    mode, where = mode_wanted(values), str(one.table) if one.table else "the query"
+    there = ", ".join(name for name, _ in one.columns)
+    for name in values["timestampColumns"]:
+        found = _name(one, name)
+        kind = one.type_of(found) if found else None
+        if found is None:
+            yield Problem("timestampColumns", f'names "{name}", but the columns of {where} are {there}.')
+        elif not dialect.plain_values and not kind_of(kind or ""):
+            yield Problem("timestampColumns", f'names "{name}" of {where}, which is no time but {kind}.')
+    if mode not in (INCREMENTING, BOTH):
+        return
+    number = _number(values, one)
+    if number is None and values["incrementingColumn"]:
+        yield Problem("incrementingColumn", f'names "{values["incrementingColumn"]}", but the columns of {where} are {there}.')
+    elif number is None:
+        text = f"missing; {where} has no primary key of one column with whole numbers. Give the column, or incremental={BULK}."
+        yield Problem("incrementingColumn", text)
+    elif not _is_whole(one.type_of(number) or "", dialect):
+        text = f'names "{number}" of {where}, whose type is {one.type_of(number)}, no whole number.'
+        yield Problem("incrementingColumn", text)
+
+
+def _number(values: Values, one: Listed) -> str | None:
+    """The column of ids: the one that was named, else a primary key of whole numbers."""
+    if values["incrementingColumn"]:
+        return _name(one, values["incrementingColumn"])
+    primary: Sequence[str] = one.primary
+    return primary[0] if len(primary) == 1 and _WHOLE.fullmatch(one.type_of(primary[0]) or "") else None
+
+
+def _is_whole(kind: str, dialect: Dialect) -> bool:
+    return dialect.plain_values or _WHOLE.fullmatch(kind) is not None
+
+
+def _name(one: Listed, name: str) -> str | None:
+    """A column's own name for ``name``, which may differ in case where only one does."""
+    exact = [column for column, _ in one.columns if column == name]
+    close = exact or [column for column, _ in one.columns if column.lower() == name.lower()]
+    return close[0] if len(close) == 1 else None

@@ -1,0 +1,429 @@
+"""Values of a Python driver as Arrow columns: as they are where that is possible, else one by one."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from decimal import Context, Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...core.errors import Misconfigured, Poison, Problem
+from ...formats.base import quoted, sql_type
+from ...formats.json import parsed, reader
+from .column_types import is_json
+from .connection import Connection
+from .dialects import Column, Dialect
+from .dialects.duckdb import DuckDb
+from .dialects.mariadb import MariaDb
+from .dialects.postgresql import PostgreSql
+from .load import AdbcConnection
+from .selection import NAME, Clause, Selected, Value, rendered
+
+_REFUSED = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, ValueError, TypeError, ArithmeticError)
+
+
+def as_arrow(cells: Sequence[Any], kind: pa.DataType, name: str = "") -> pa.Array:
+    """A column of ``cells`` as ``kind``. Raises :class:`Poison`, naming the column, for one that is no such value."""
+    try:
+        return pa.array(cells, kind)
+    except _REFUSED:
+        pass
+    try:
+        return _converted(cells, kind)
+    except _REFUSED as wrong:
+        text = f'the column "{name}" is read as {kind}, and a value of it is none: {wrong}'
+        raise Poison(text, way_out="give the column another type, such as string, by .schema(…)") from None
+
+
+def _converted(cells: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    convert = _converter(kind)
+    values = [None if cell is None else convert(cell) for cell in cells]
+    if pa.types.is_temporal(kind) and any(isinstance(value, str) for value in values):
+        texts = [None if value is None else str(value) for value in values]
+        return pa.array(texts, pa.string()).cast(kind)
+    return pa.array(values, kind)
+
+
+def _converter(kind: pa.DataType) -> Callable[[Any], Any]:
+    if pa.types.is_string(kind):
+        return _text
+    if pa.types.is_binary(kind):
+        return lambda cell: cell.encode() if isinstance(cell, str) else bytes(cell)
+    if pa.types.is_boolean(kind):
+        return _truth
+    if pa.types.is_decimal(kind):
+        return lambda cell: Decimal(str(cell)).quantize(Decimal(1).scaleb(-kind.scale), context=_EXACT)
+    if pa.types.is_integer(kind):
+        return _whole
+    if pa.types.is_floating(kind):
+        return float
+    return _moment if pa.types.is_timestamp(kind) else _day
+
+
+_EXACT = Context(prec=76)
+
+
+def _text(cell: Any) -> str:
+    return cell.decode() if isinstance(cell, bytes) else str(cell)
+
+
+def _truth(cell: Any) -> bool:
+    if cell in (0, 1):
+        return bool(cell)
+    raise ValueError(f"{cell!r} is neither 0 nor 1")
+
+
+def _whole(cell: Any) -> int:
+    if int(cell) == float(cell):
+        return int(cell)
+    raise ValueError(f"{cell!r} is no whole number")
+
+
+def _moment(cell: Any) -> Any:
+    """Text is read by Arrow; a number is a Unix time, in seconds, as SQLite's functions have it."""
+    if isinstance(cell, (int, float)):
+        return datetime.datetime(1970, 1, 1) + datetime.timedelta(seconds=cell)
+    return cell
+
+
+def _day(cell: Any) -> Any:
+    return cell.date() if isinstance(cell, datetime.datetime) else cell
+
+
+# MERGED One SELECT as Arrow record batches, by the fastest way that a database has.
+#
+# ==========  ==================================================  ==========================
+# postgresql  ADBC: binary COPY, decoded in C                     blocks of 4 MB or fetchsize
+# duckdb      its own Arrow                                       blocks of fetchsize rows
+# sqlite      ``sqlite3``, column by column                       the same
+# mariadb     PyMySQL with a cursor on the server's side, alike   the same
+# ==========  ==================================================  ==========================
+#
+# ADBC's driver for SQLite is not used: it takes the types from the first rows, so that a column that begins with
+# nulls fails.
+
+BLOCK_ROWS = 10_000
+"""Rows that are handed on at a time where ``fetchsize`` is not given."""
+_BLOCK_BYTES = 4 << 20
+
+
+class Rows(ABC):
+    """A connection that reads. ``fetchsize`` is the most rows of a record batch; 0 leaves it to the database's way."""
+
+    def __init__(self, dialect: Dialect, fetchsize: int = 0) -> None:
+        self.dialect = dialect
+        self.fetchsize = fetchsize
+        self.spoilt = False
+        """True while the connection must not be used again by another reader."""
+
+    @abstractmethod
+    def batches(self, statement: Clause, kinds: Sequence[pa.DataType]) -> Iterator[pa.RecordBatch]:
+        """The rows of a SELECT, with columns in its order; memory is bounded by a few blocks.
+
+        ``kinds`` are the types that the database's columns are read as. Databases with types of their own give those,
+        which :class:`~connectors.systems.jdbc.rows.Fitting` makes into what is wanted. One statement at a time.
+        """
+
+    @abstractmethod
+    def control(self) -> contextlib.AbstractContextManager[Connection]:
+        """A connection for small questions, while nothing else is read."""
+
+    @abstractmethod
+    def execute(self, sql: str) -> None:
+        """Runs a statement that gives no rows."""
+
+    @abstractmethod
+    def cancel(self) -> None:
+        """Ends a statement that is running, which then raises. Comes from another thread."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+
+def rows_for(dialect: Dialect, fetchsize: int = 0) -> Rows:
+    """A new connection that reads from ``dialect``'s database."""
+    if isinstance(dialect, PostgreSql):
+        return AdbcRows(dialect, fetchsize)
+    return DuckDbRows(dialect, fetchsize) if isinstance(dialect, DuckDb) else PythonRows(dialect, fetchsize)
+
+
+class AdbcRows(Rows):
+    """PostgreSQL through ADBC."""
+
+    dialect: PostgreSql
+
+    def __init__(self, dialect: PostgreSql, fetchsize: int = 0) -> None:
+        super().__init__(dialect, fetchsize)
+        self._cursor: Any = None
+        settings = (*dialect.settings(), *dialect.reading_settings())
+        self.connection = AdbcConnection(dialect, settings, autocommit=True)
+
+    def control(self) -> contextlib.AbstractContextManager[Connection]:
+        return contextlib.closing(self.dialect.connect_to_read())
+
+    def execute(self, sql: str) -> None:
+        self.connection.execute(sql)
+
+    def batches(self, statement: Clause, kinds: Sequence[pa.DataType]) -> Iterator[pa.RecordBatch]:
+        quoted = self._quoted([part.value for part in statement if isinstance(part, Value)])
+        text, _ = rendered(statement, lambda number, value: self.dialect.bound(quoted[number], value.sql))
+        spoilt, self.spoilt = self.spoilt, True
+        try:
+            with self.connection.judged(), self.connection.raw.cursor() as self._cursor:
+                self._cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(_BLOCK_BYTES)})
+                self._cursor.execute(text)
+                for batch in self._cursor.fetch_record_batch():
+                    yield from blocks(batch, self.fetchsize)
+            self.spoilt = spoilt
+        except (OSError, pa.ArrowException) as error:  # what goes wrong while rows come
+            raise self.dialect.judge_text(error) from None
+        finally:
+            self._cursor = None
+
+    def _quoted(self, values: Sequence[Any]) -> list[str]:
+        """The values as literals, quoted by the server itself, to which they are bound.
+
+        Bound to the statement, they would make ADBC hold all its rows in memory, and hide from the planner how many there are.
+        """
+        if not values:
+            return []
+        calls = ", ".join(["quote_literal(%s::text)"] * len(values))
+        return list(self.connection.rows(f"SELECT {calls}", [str(value) for value in values])[0])
+
+    def cancel(self) -> None:
+        cursor = self._cursor
+        if cursor is not None:
+            with contextlib.suppress(Exception):
+                cursor.adbc_cancel()
+
+    def close(self) -> None:
+        self.connection.spoilt = self.connection.spoilt or self.spoilt
+        self.connection.close()
+
+
+class DuckDbRows(Rows):
+    """DuckDB's own Arrow."""
+
+    def __init__(self, dialect: Dialect, fetchsize: int = 0) -> None:
+        super().__init__(dialect, fetchsize or BLOCK_ROWS)
+        self.connection = dialect.connect_to_read()
+
+    def batches(self, statement: Clause, kinds: Sequence[pa.DataType]) -> Iterator[pa.RecordBatch]:
+        text, values = rendered(statement, lambda _, value: self.dialect.bound("?", value.sql))
+        with self.connection.judged():
+            found = self.connection.raw.sql(text, params=values)
+            to_reader = getattr(found, "to_arrow_reader", None) or found.fetch_record_batch  # the older name
+            for batch in to_reader(self.fetchsize):
+                yield from blocks(batch, self.fetchsize)
+
+    def control(self) -> contextlib.AbstractContextManager[Connection]:
+        return contextlib.nullcontext(self.connection)
+
+    def execute(self, sql: str) -> None:
+        self.connection.execute(sql)
+
+    def cancel(self) -> None:
+        self.connection.raw.interrupt()
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+class PythonRows(Rows):
+    """Rows as Python has them, a block at a time, from a cursor that does not hold the whole result."""
+
+    def __init__(self, dialect: Dialect, fetchsize: int = 0) -> None:
+        super().__init__(dialect, fetchsize or BLOCK_ROWS)
+        self.connection = dialect.connect_to_read()
+
+    def batches(self, statement: Clause, kinds: Sequence[pa.DataType]) -> Iterator[pa.RecordBatch]:
+        names = [str(number) for number in range(len(kinds))]
+        cursor = self._cursor()
+        try:
+            with self.connection.judged():
+                self._run(cursor, statement)
+                told = [one[0] for one in cursor.description]
+                while rows := cursor.fetchmany(self.fetchsize):
+                    columns = enumerate(zip(zip(*rows, strict=True), kinds, strict=True))
+                    arrays = [as_arrow(cells, kind, told[number]) for number, (cells, kind) in columns]
+                    yield pa.RecordBatch.from_arrays(arrays, names=names)
+        finally:
+            with contextlib.suppress(Exception):  # the connection may be closed by then
+                cursor.close()
+
+    def _cursor(self) -> Any:
+        raw = self.connection.raw
+        if isinstance(self.dialect, MariaDb):
+            return raw.cursor(self.dialect.module("pymysql").cursors.SSCursor)
+        return raw.cursor()
+
+    def _run(self, cursor: Any, statement: Clause) -> None:
+        if "%" in self.dialect.placeholder:  # a % in a name or a query is doubled, as PyMySQL will format the text
+            statement = tuple(part.replace("%", "%%") if isinstance(part, str) else part for part in statement)
+        mark: Callable[[int, Value], str] = lambda _, value: self.dialect.bound(self.dialect.placeholder, value.sql)  # noqa: E731
+        text, values = rendered(statement, mark)
+        cursor.execute(text, tuple(values))
+
+    def control(self) -> contextlib.AbstractContextManager[Connection]:
+        return contextlib.nullcontext(self.connection)
+
+    def execute(self, sql: str) -> None:
+        self.connection.execute(sql)
+
+    def cancel(self) -> None:
+        with contextlib.suppress(Exception):
+            interrupt = getattr(self.connection.raw, "interrupt", None)
+            interrupt() if interrupt else self.connection.raw._force_close()
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+def blocks(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
+    """``batch`` in pieces of at most ``most`` rows (0: as it is)."""
+    step = most or max(1, batch.num_rows)
+    for number in range(math.ceil(batch.num_rows / step)):
+        yield batch.slice(number * step, step)
+
+
+# MERGED What is selected for the columns that a reader wants, and how the database's values become theirs.
+
+_CAST_ERRORS = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, ValueError, TypeError)
+_UTC = pa.timestamp("us", "UTC")
+_LAST, _FIRST = 253402300799999999, -62135596800000000
+"""The last and the first moment that Spark has, in microseconds: PostgreSQL's infinities, which Spark's own reader shows so."""
+_INFINITE = {-9222425352054775809: _LAST, -9222425352054775808: _FIRST}
+_INFINITE_DAYS = {-2147472692: 2932896, -2147472691: -719162}
+
+
+def columns_text(selected: Selected, *, ntz: bool) -> str:
+    """The columns of ``selected`` as Spark's SQL. Times without a zone are ``timestamp_ntz`` with ``ntz``."""
+    return ", ".join(f"{quoted(one.name)} {sql_type(one.type)}" for one in columns_schema(selected, ntz=ntz))
+
+
+def columns_schema(selected: Selected, *, ntz: bool) -> pa.Schema:
+    """The same as a schema of Arrow."""
+    return pa.schema([(one.name, _default(one, ntz)) for one in selected.columns])
+
+
+def _default(column: Column, ntz: bool) -> pa.DataType:
+    kind = column.kind if column.kind is not None else pa.string()
+    return _with_zone(kind) if not ntz else kind
+
+
+def _with_zone(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_list(kind):
+        return pa.list_(_with_zone(kind.value_type))
+    return _UTC if pa.types.is_timestamp(kind) else kind
+
+
+class Fitting:
+    """How the columns of ``selected`` become rows of ``schema``, which may leave some out.
+
+    ``expressions`` are what to select, ``kinds`` what the database gives for them. ``zone`` is that of times without one.
+    """
+
+    def __init__(self, dialect: Dialect, selected: Selected, schema: pa.Schema, zone: str = "UTC") -> None:
+        found = [(field, selected.column(field.name)) for field in schema]
+        if missing := [field.name for field, column in found if column is None]:
+            there = ", ".join(column.name for column in selected.columns)
+            problems = [Problem("schema", f'has "{name}", but the columns are {there}.') for name in missing]
+            raise Misconfigured(NAME, problems)
+        columns: Sequence[Column] = [column for _, column in found if column is not None]
+        self.schema = schema
+        self.zone = zone
+        self.expressions = [dialect.readable(column, field.type) for column, field in zip(columns, schema, strict=True)]
+        self.kinds = [_selected_kind(column, field.type) for column, field in zip(columns, schema, strict=True)]
+
+    def fit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """``batch``, as the database gave it, in the schema. Raises :class:`Poison`, naming the column."""
+        columns = [self._fitted(column, field) for column, field in zip(batch.columns, self.schema, strict=True)]
+        if not columns:
+            return pa.RecordBatch.from_struct_array(pa.array([{}] * batch.num_rows, pa.struct([])))
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def _fitted(self, column: pa.Array, field: pa.Field) -> pa.Array:
+        try:
+            return fitted(column, field.type, self.zone)
+        except _CAST_ERRORS as wrong:
+            text = f'the column "{field.name}" is read as {field.type}, and a value of it is none: {wrong}'
+            raise Poison(text, way_out="give the column another type, such as string, by .schema(…)") from None
+
+
+def _selected_kind(column: Column, wanted: pa.DataType) -> pa.DataType:
+    """What comes of :meth:`Dialect.readable`: text where text is wanted, else what the column is read as."""
+    return pa.string() if column.kind is None or pa.types.is_string(wanted) else column.kind
+
+
+def fitted(column: pa.Array, wanted: pa.DataType, zone: str = "UTC") -> pa.Array:
+    """``column`` as ``wanted``, each value unchanged. Raises what Arrow raises for one that does not fit."""
+    column = _finite(_stored(column))
+    kind = column.type
+    if kind == wanted:
+        return column
+    if pa.types.is_timestamp(kind) and pa.types.is_timestamp(wanted):
+        return _zoned(column, wanted, zone)
+    if is_json(wanted) and not is_json(kind):
+        return _parsed(column, wanted)
+    if pa.types.is_boolean(wanted) and pa.types.is_integer(kind):
+        return pc.cast(column, pa.int64()).cast(wanted)
+    if pa.types.is_list(kind) and pa.types.is_list(wanted):
+        values = fitted(column.flatten(), wanted.value_type, zone)
+        offsets = _offsets(column)
+        return pa.ListArray.from_arrays(offsets, values, type=wanted, mask=column.is_null() if column.null_count else None)
+    if pa.types.is_string(kind) and pa.types.is_timestamp(wanted):
+        return _zoned(column.cast(pa.timestamp("us")), wanted, zone) if wanted.tz else column.cast(wanted)
+    return pc.cast(column, wanted)
+
+
+def _offsets(column: pa.Array) -> pa.Array:
+    """Offsets into :meth:`flatten`'s values, which leave out what lies behind nulls and before a slice."""
+    lengths = pc.fill_null(pc.list_value_length(column), 0)
+    return pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths).cast(pa.int32())])
+
+
+def _stored(column: pa.Array) -> pa.Array:
+    """ADBC marks types of the database's own (numeric, uuid) around plain ones."""
+    if isinstance(column, pa.ExtensionArray):
+        return column.storage
+    if pa.types.is_list(column.type) and isinstance(column.type.value_type, pa.BaseExtensionType):
+        return column.cast(pa.list_(column.type.value_type.storage_type))
+    return column
+
+
+def _finite(column: pa.Array) -> pa.Array:
+    """PostgreSQL's infinite times, which overflow in Arrow, as the last and the first that Spark has."""
+    kind = column.type
+    if pa.types.is_timestamp(kind):
+        return _replaced(column, pa.int64(), _INFINITE, _FIRST)
+    return _replaced(column, pa.int32(), _INFINITE_DAYS, -719162) if pa.types.is_date32(kind) else column
+
+
+def _replaced(column: pa.Array, plain: pa.DataType, known: dict[int, int], least: int) -> pa.Array:
+    numbers = column.view(plain)
+    if (pc.min(numbers).as_py() or 0) >= least:
+        return column
+    for there, instead in known.items():
+        numbers = pc.if_else(pc.equal(numbers, pa.scalar(there, plain)), pa.scalar(instead, plain), numbers)
+    return numbers.view(column.type)
+
+
+def _zoned(column: pa.Array, wanted: pa.DataType, zone: str) -> pa.Array:
+    """A time that comes twice at the end of summer time is the earlier one; one that is skipped is the next there is."""
+    if column.type.tz and not wanted.tz:
+        return pc.local_timestamp(column.cast(pa.timestamp("us", zone))).cast(wanted)
+    if wanted.tz and not column.type.tz:
+        column = pc.assume_timezone(column.cast(pa.timestamp("us")), zone, ambiguous="earliest", nonexistent="latest")
+    return column.cast(wanted)
+
+
+def _parsed(column: pa.Array, wanted: pa.DataType) -> pa.Array:
+    read: Any = reader(wanted, "value")
+    texts = column.cast(pa.string()).to_pylist()
+    return pa.array([None if text is None else read(parsed(text)) for text in texts], wanted)

@@ -1,0 +1,244 @@
+"""Memory that belongs to others as Arrow arrays and NumPy views, without Python work for each element."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import logging
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from .config import client
+
+Numbers = npt.NDArray[Any]
+
+MESSAGE: Final = np.dtype(
+    {
+        "names": ["err", "partition", "payload", "len", "key", "key_len", "offset"],
+        "formats": ["i4", "i4", "u8", "u8", "u8", "u8", "i8"],
+        "offsets": [0, 16, 24, 32, 40, 48, 56],
+        "itemsize": 72,
+    }
+)
+"""``rd_kafka_message_t``, as the library's header has it."""
+
+_WORDS: Final = np.arange(MESSAGE.itemsize // 8)
+_VIEW: Final = np.dtype({"names": ["length", "prefix", "buffer", "offset"], "formats": ["i4", "u4", "i4", "i4"]})
+_INLINE: Final = 12
+"""Shorter values stand in the view itself."""
+_WINDOW: Final = 30
+"""Bits of an offset in a buffer: an ``int32`` must hold it."""
+
+
+class _Span:
+    """Memory from ``start`` on as NumPy sees it; only elements that are indexed are touched."""
+
+    def __init__(self, start: int, size: int, kind: str, width: int) -> None:
+        self.__array_interface__ = {"data": (start, True), "shape": (size // width,), "typestr": kind, "version": 3}
+
+
+def messages_at(addresses: Numbers) -> Numbers:
+    """Copies of the message structs at ``addresses``."""
+    places = addresses.astype(np.int64)
+    start = int(places.min())
+    words = np.asarray(_Span(start, int(places.max()) - start + MESSAGE.itemsize, "<u8", 8))
+    found = np.ascontiguousarray(words[((places - start) >> 3)[:, None] + _WORDS])
+    return found.view(np.uint8).reshape(len(places), MESSAGE.itemsize).view(MESSAGE).reshape(len(places))
+
+
+def binary_at(addresses: Numbers, lengths: Numbers) -> pa.Array:
+    """The bytes at ``addresses``, copied; null where an address is 0."""
+    places, sizes = addresses.astype(np.int64), lengths.astype(np.int64)
+    null = places == 0
+    if null.all():
+        return pa.nulls(len(places), pa.binary())
+    start = int(places[~null].min())
+    offsets, sizes = np.where(null, 0, places - start), np.where(null, 0, sizes)
+    windows, buffer = np.unique(offsets >> _WINDOW, return_inverse=True)
+    views = np.zeros(len(places), _VIEW)
+    views["length"], views["buffer"] = sizes, buffer
+    views["offset"] = offsets - (windows[buffer] << _WINDOW)
+    _inline(views, start, offsets, sizes)
+    ends = np.zeros(len(windows), np.int64)
+    np.maximum.at(ends, buffer, offsets + sizes - (windows[buffer] << _WINDOW))
+    buffers = [
+        pa.foreign_buffer(start + (int(window) << _WINDOW), int(end)) for window, end in zip(windows, ends, strict=True)
+    ]
+    valid = pa.py_buffer(np.packbits(~null, bitorder="little")) if null.any() else None
+    found = pa.Array.from_buffers(pa.binary_view(), len(places), [valid, pa.py_buffer(views), *buffers])
+    return found.cast(pa.binary())
+
+
+def _inline(views: Numbers, start: int, offsets: Numbers, sizes: Numbers) -> None:
+    """Copies short values into their views."""
+    short = sizes <= _INLINE
+    if not short.any():
+        return
+    raw = views.view(np.uint8).reshape(len(views), _VIEW.itemsize)
+    raw[short, 4:] = 0
+    size = int((offsets + sizes)[short].max())
+    memory = np.asarray(_Span(start, max(size, 1), "|u1", 1))
+    for length in range(1, _INLINE + 1):
+        rows = np.flatnonzero(sizes == length)
+        if len(rows):
+            raw[rows, 4 : 4 + length] = memory[offsets[rows][:, None] + np.arange(length)]
+
+
+def places_of(array: pa.Array) -> tuple[Numbers, Numbers]:
+    """Where the values of a binary array are, and their lengths; the address of a null is 0. ``array`` must live on."""
+    _, ends, data = array.buffers()
+    at = np.frombuffer(ends, np.int32)[array.offset : array.offset + len(array) + 1].astype(np.uint64)
+    base = np.uint64(data.address if data is not None and data.address else ends.address)  # an empty value has an address too
+    places, lengths = base + at[:-1], np.diff(at)
+    if array.null_count:
+        null = array.is_null().to_numpy(zero_copy_only=False)
+        places[null], lengths[null] = 0, 0
+    return places, lengths
+
+
+# MERGED The C functions of the client's library for whole batches: no Python work for each record.
+#
+# An accelerator and nothing more: the Python client makes, assigns and closes everything, and these functions only
+# fill its
+# queue or empty it. They are used where all that they lean on was found to be as expected: the library that the
+# client has
+# loaded, its version and functions, the size of its public struct, and where the client keeps its handle. Else
+# everything goes
+# through the Python client, with the same results. ``CONNECTORS_KAFKA_CLIENT=plain`` in the environment asks for
+# that.
+
+PLAIN: Final = "CONNECTORS_KAFKA_CLIENT"
+"""The environment variable: ``plain`` leaves the C functions alone."""
+
+UNASSIGNED: Final = -1
+COPIED: Final = 0x2
+"""A flag of ``rd_kafka_produce_batch``: the library copies the bytes."""
+
+_VERSIONS: Final = range(0x02000000, 0x03000000)
+_SEARCHED: Final = 16_384
+"""Bytes at the start of a handle, among which it has its name."""
+_NAME: Final = re.compile(rb"[^\0]+#(?:producer|consumer)-\d+(?=\0)")
+_log = logging.getLogger("connectors.kafka")
+
+
+class _Message(ctypes.Structure):
+    _fields_ = [
+        ("err", ctypes.c_int),
+        ("rkt", ctypes.c_void_p),
+        ("partition", ctypes.c_int32),
+        ("payload", ctypes.c_void_p),
+        ("len", ctypes.c_size_t),
+        ("key", ctypes.c_void_p),
+        ("key_len", ctypes.c_size_t),
+        ("offset", ctypes.c_int64),
+        ("_private", ctypes.c_void_p),
+    ]
+
+
+_P, _I, _S = ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p
+_FUNCTIONS: Final[dict[str, tuple[Any, list[Any]]]] = {
+    "rd_kafka_version": (_I, []),
+    "rd_kafka_name": (_S, [_P]),
+    "rd_kafka_err2name": (_S, [_I]),
+    "rd_kafka_message_errstr": (_S, [_P]),
+    "rd_kafka_topic_new": (_P, [_P, _S, _P]),
+    "rd_kafka_topic_destroy": (None, [_P]),
+    "rd_kafka_produce_batch": (_I, [_P, ctypes.c_int32, _I, _P, _I]),
+    "rd_kafka_queue_get_partition": (_P, [_P, _S, ctypes.c_int32]),
+    "rd_kafka_queue_forward": (None, [_P, _P]),
+    "rd_kafka_queue_destroy": (None, [_P]),
+    "rd_kafka_consume_batch_queue": (ctypes.c_ssize_t, [_P, _I, _P, ctypes.c_size_t]),
+    "rd_kafka_message_timestamp": (ctypes.c_int64, [_P, _P]),
+    "rd_kafka_message_destroy": (None, [_P]),
+}
+
+
+class Unfit(Exception):
+    """Something is not as expected here; everything then goes through the Python client."""
+
+
+class Library:
+    """The functions, by their names without ``rd_kafka_``. Raises :class:`Unfit`."""
+
+    def __init__(self, path: str) -> None:
+        try:
+            loaded = ctypes.CDLL(path)
+            for name, (result, arguments) in _FUNCTIONS.items():
+                function = getattr(loaded, name)
+                function.restype, function.argtypes = result, arguments
+                setattr(self, name.removeprefix("rd_kafka_"), function)
+        except (OSError, AttributeError) as missing:
+            raise Unfit(str(missing)) from None
+        version = self.version()
+        if version != client().libversion()[1] or version not in _VERSIONS:
+            raise Unfit(f"version {version:#x} of {path} is not known")
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name)
+
+    def handle(self, owner: Any) -> int | None:
+        """The address of what a client object wraps; ``None`` where it cannot be told for sure.
+
+        It is the first thing in the object, and has its own name in it, where the library finds it too. Memory is read
+        through the kernel until that is certain: an address that is none gives an error and no crash.
+        """
+        address = ctypes.c_uint64.from_address(id(owner) + object.__basicsize__).value
+        name = _name_at(address) if type(owner).__basicsize__ > object.__basicsize__ else None
+        if name is None or self.name(address) != name:
+            _log.debug("batches go through the plain Kafka client: its handle is not where it is expected")
+            return None
+        return int(address)
+
+
+def library() -> Library | None:
+    """The functions; ``None`` where something is not as expected, or the environment asks for the plain client."""
+    return None if os.environ.get(PLAIN) == "plain" else _checked()
+
+
+@functools.cache
+def _checked() -> Library | None:
+    try:
+        if sys.platform != "linux" or sys.byteorder != "little" or ctypes.sizeof(_P) != 8:
+            raise Unfit(f"{sys.platform} is not known")
+        if ctypes.sizeof(_Message) != MESSAGE.itemsize or any(
+            MESSAGE.fields[name][1] != getattr(_Message, name).offset for name in MESSAGE.names or ()  # type: ignore[index]
+        ):
+            raise Unfit("messages have another layout")
+        return Library(_loaded())
+    except Unfit as reason:
+        _log.debug("batches go through the plain Kafka client: %s", reason)
+        return None
+
+
+def _loaded() -> str:
+    """The file of the library that the client has loaded."""
+    client("confluent_kafka")
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    found = {line.split(maxsplit=5)[-1] for line in lines if "/librdkafka" in line}
+    if len(found) != 1:
+        raise Unfit(f"{len(found)} libraries are loaded")
+    return found.pop()
+
+
+def _name_at(address: int) -> bytes | None:
+    """The name of the handle at ``address``, if there is one."""
+    if address < 4096 or address % 8 or address >= 1 << 47:
+        return None
+    try:
+        memory = os.open("/proc/self/mem", os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        found = _NAME.search(os.pread(memory, _SEARCHED, address))
+    except OSError:
+        return None
+    finally:
+        os.close(memory)
+    return found.group() if found else None

@@ -1,0 +1,130 @@
+"""Spark Connect: the server inside PySpark, as a process of its own; what serverless compute offers."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import sysconfig
+import urllib.request
+import venv
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from ...workbench.home import spark_home
+from ..child import quick_java
+from .base import HOST, Server, Unavailable, free_ports
+
+_LIBRARY = Path(__file__).resolve().parents[3]
+_PRELOADED = """\
+import pandas, pyarrow  # noqa: what a worker needs half a second for
+import pyspark.daemon, pyspark.worker
+
+if __name__ == "__main__":
+    pyspark.daemon.manager()
+"""
+
+
+class ConnectServer(Server):
+    """A Spark Connect server. ``url`` goes to ``SparkSession.builder.remote``; ``conf`` is Spark's.
+
+    Its Python workers find this library and what else is on ``PYTHONPATH``; with ``library=False`` they have what is
+    installed, and nothing of ours: as on somebody else's server.
+    """
+
+    def __init__(self, conf: Mapping[str, str] | None = None, *, library: bool = True, master: str = "local[2,4]") -> None:
+        super().__init__()
+        if None in map(find_spec, ("pyspark", "grpc")):
+            raise Unavailable("install pyspark[connect]")
+        self.home = spark_home()
+        self.master = master
+        self.library = library
+        (self.port,) = free_ports(1)
+        self.url = f"sc://{HOST}:{self.port}"
+        self.conf = {
+            "spark.connect.grpc.binding.address": HOST,
+            "spark.connect.grpc.binding.port": str(self.port),
+            "spark.driver.bindAddress": HOST,
+            "spark.driver.host": HOST,
+            "spark.ui.enabled": "false",
+            **(conf or {}),
+        }
+
+    def launch(self) -> None:
+        python = self._python()
+        conf = self.conf if self.library else {"spark.python.daemon.module": "preloaded", **self.conf}
+        settings = [part for key, value in conf.items() for part in ("--conf", f"{key}={value}")]
+        submit = [str(self.home / "bin" / "spark-submit"), "--master", self.master, *settings]
+        server = ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]
+        self.spawn([*submit, *server], {"SPARK_HOME": str(self.home), "SPARK_LOCAL_IP": HOST, **python})
+
+    def ready(self) -> bool:
+        with socket.create_connection((HOST, self.port), 1):
+            return True
+
+    def _python(self) -> dict[str, str]:
+        if self.library:
+            path = os.pathsep.join([str(_LIBRARY), os.environ.get("PYTHONPATH", "")])
+            return {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": path}
+        (self.folder / "preloaded.py").write_text(_PRELOADED)
+        return {"PYSPARK_PYTHON": str(_bare_python(self.folder / "python")), "PYTHONPATH": str(self.folder)}
+
+
+def _bare_python(folder: Path) -> Path:
+    """A Python that has everything this one has, except packages that are installed as a link to their sources."""
+    purelib = Path(sysconfig.get_paths()["purelib"])
+    if (purelib / "connectors").exists():
+        raise Unavailable("the library is installed; a server without it needs it as a link (pip install --editable)")
+    if not (folder / "bin" / "python").exists():
+        venv.create(folder, with_pip=False, symlinks=True)
+        base = {"base": str(folder), "platbase": str(folder)}
+        inside = sysconfig.get_path("purelib", "posix_prefix", base)
+        # A path file names a folder; the path files in *that* folder, of editable installs, are not read.
+        (Path(inside) / "installed.pth").write_text(f"{purelib}\n")
+    return folder / "bin" / "python"
+
+
+# MERGED A standalone Spark cluster whose two workers are different hosts, as far as Spark can tell.
+
+_HOSTS: Final = (HOST, "127.0.0.2")
+"""Both are this machine's loopback. Spark runs a speculative attempt only on another host than the first."""
+
+
+class SparkCluster(Server):
+    """A master and two workers with one core each. ``url`` is for ``SparkSession.builder.master``."""
+
+    start_timeout = 120.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        if find_spec("pyspark") is None or sys.platform != "linux":
+            raise Unavailable("needs pyspark, and Linux, where all of 127.0.0.0/8 is this machine")
+        self.home = spark_home()
+        self.port, self.web, *self.others = free_ports(4)
+        self.url = f"spark://{HOST}:{self.port}"
+
+    def launch(self) -> None:
+        master = ["--host", HOST, "--port", str(self.port), "--webui-port", str(self.web)]
+        self._spawn(HOST, "org.apache.spark.deploy.master.Master", master)
+        for host, web in zip(_HOSTS, self.others, strict=True):
+            size = ["--cores", "1", "--memory", "1g", "--work-dir", str(self.folder / host), "--webui-port", str(web)]
+            self._spawn(host, "org.apache.spark.deploy.worker.Worker", ["--host", host, *size, self.url])
+
+    def ready(self) -> bool:
+        with urllib.request.urlopen(f"http://{HOST}:{self.web}/json/", timeout=2) as answer:
+            return int(json.load(answer)["aliveworkers"]) == len(_HOSTS)
+
+    def _spawn(self, host: str, kind: str, arguments: list[str]) -> None:
+        env = {
+            "SPARK_HOME": str(self.home),
+            "SPARK_LOCAL_IP": host,
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_DAEMON_MEMORY": "256m",
+            # The pages of master and worker are told where to listen by this alone.
+            "SPARK_DAEMON_JAVA_OPTS": quick_java(),
+            "PATH": os.environ.get("PATH", ""),
+        }
+        self.spawn([str(self.home / "bin" / "spark-class"), kind, *arguments], env)

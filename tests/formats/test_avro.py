@@ -1,0 +1,181 @@
+"""Avro: schemas given and derived, how they may change, and what Spark makes of them."""
+
+from __future__ import annotations
+
+import io
+import json
+from decimal import Decimal
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pytest
+
+from connectors.core import Misconfigured
+from connectors.formats import AvroFormat, Settings
+from connectors.formats.avro import AvroReader, AvroSchema
+
+
+def record(*fields: Any, **more: Any) -> dict[str, Any]:
+    return {"type": "record", "name": "R", "fields": [{"name": one, "type": kind} for one, kind in fields], **more}
+
+
+def body(schema: Any, row: Any) -> bytes:
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(schema), row)
+    return out.getvalue()
+
+
+def read(writer: Any, row: Any, kind: pa.DataType | None = None, reader: Any = None) -> Any:
+    schema = AvroSchema(json.dumps(writer))
+    made = AvroReader(schema, kind or schema.type, AvroSchema(json.dumps(reader)) if reader else None)
+    decoded = made.decode(pa.array([body(writer, row)] * 2, pa.binary()))
+    decoded.values.validate(full=True)
+    assert list(decoded.bad) == []
+    assert decoded.values[0].as_py() == decoded.values[1].as_py()
+    return decoded.values[0].as_py()
+
+
+LOGICAL = [
+    ({"type": "int", "logicalType": "date"}, 19_000, pa.date32()),
+    ({"type": "long", "logicalType": "timestamp-millis"}, -1, pa.timestamp("us", "UTC")),
+    ({"type": "long", "logicalType": "timestamp-micros"}, 5, pa.timestamp("us", "UTC")),
+    ({"type": "long", "logicalType": "local-timestamp-micros"}, 5, pa.timestamp("us")),
+    ({"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}, Decimal("-1.28"), pa.decimal128(9, 2)),
+    (
+        {"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 0},
+        Decimal(-(10**37)),
+        pa.decimal128(38, 0),
+    ),
+    (
+        {"type": "fixed", "name": "F", "size": 20, "logicalType": "decimal", "precision": 9, "scale": 2},
+        Decimal(1),
+        None,
+    ),
+    ({"type": "enum", "name": "E", "symbols": ["A", "B"]}, "B", pa.string()),
+    ({"type": "fixed", "name": "G", "size": 3}, b"abc", pa.binary()),
+    ({"type": "array", "items": {"type": "map", "values": ["null", "float"]}}, [{"a": 0.5, "b": None}, {}], None),
+]
+
+
+@pytest.mark.parametrize(("schema", "value", "kind"), LOGICAL, ids=str)
+def test_every_type_is_read_as_fastavro_reads_it(schema: Any, value: Any, kind: pa.DataType | None) -> None:
+    writer = record(("x", schema), ("after", "string"))
+    if kind is not None:
+        assert AvroSchema(json.dumps(writer)).type.field("x").type == kind
+    raw = body(writer, {"x": value, "after": "!"})
+    expected = fastavro.schemaless_reader(io.BytesIO(raw), fastavro.parse_schema(writer))
+    got = read(writer, {"x": value, "after": "!"})
+    assert got["after"] == "!"
+    if schema["type"] == "array":
+        assert [dict(one) for one in got["x"]] == expected["x"]
+    else:
+        assert got["x"] == expected["x"]
+
+
+def test_a_union_of_several_types_has_members_as_spark_has_them() -> None:
+    writer = record(("x", ["null", "long", "string"]))
+    for value, expected in ((7, (7, None)), ("t", (None, "t"))):
+        assert read(writer, {"x": value})["x"] == dict(zip(("member0", "member1"), expected, strict=True))
+    assert read(writer, {"x": None})["x"] is None
+    assert read(record(("x", ["int", "null", "long"])), {"x": 2**40})["x"] == 2**40
+    made = AvroFormat(AvroSchema(json.dumps(writer)).type, Settings(avro_schema=json.dumps(writer)))
+    rows = pa.array(
+        [{"x": {"member0": 1, "member1": None}}, {"x": {"member0": None, "member1": "é"}}, {"x": None}], made.kind
+    )
+    assert made.decode(made.encode(rows)).values.equals(rows)
+
+
+WIDER = [("int", 7, pa.int64()), ("int", 7, pa.float64()), ("long", 7, pa.float32()), ("float", 0.5, pa.float64())]
+
+
+@pytest.mark.parametrize(("kind", "value", "wanted"), WIDER, ids=str)
+def test_a_number_is_read_as_a_wider_one(kind: str, value: Any, wanted: pa.DataType) -> None:
+    assert read(record(("x", kind)), {"x": value}, pa.struct([("x", wanted)])) == {"x": value}
+
+
+NARROWER = [("long", pa.int32()), ("double", pa.float32()), ("string", pa.int64()), ("long", pa.timestamp("us"))]
+
+
+@pytest.mark.parametrize(("kind", "wanted"), NARROWER, ids=str)
+def test_what_may_not_fit_is_refused(kind: str, wanted: pa.DataType) -> None:
+    with pytest.raises(ValueError, match=f"x was written as {kind} and cannot be read as"):
+        AvroReader(AvroSchema(json.dumps(record(("x", kind)))), pa.struct([("x", wanted)]))
+
+
+def test_a_decimal_may_have_more_digits_before_the_point_and_not_after_it() -> None:
+    writer = record(("x", {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}))
+    assert read(writer, {"x": Decimal("1.25")}, pa.struct([("x", pa.decimal128(20, 2))])) == {"x": Decimal("1.25")}
+    with pytest.raises(ValueError, match="cannot be read as decimal"):
+        AvroReader(AvroSchema(json.dumps(writer)), pa.struct([("x", pa.decimal128(20, 3))]))
+
+
+def test_a_field_that_was_dropped_is_null_or_the_readers_default() -> None:
+    writer, row = (
+        record(("a", "long"), ("gone", {"type": "array", "items": "string"}), ("z", "string")),
+        {"a": 1, "gone": ["x"], "z": "e"},
+    )
+    kind = pa.struct([("z", pa.string()), ("new", pa.int64()), ("b", pa.binary()), ("a", pa.int64())])
+    assert read(writer, row, kind) == {"z": "e", "new": None, "b": None, "a": 1}
+    reader = record(("a", "long"))
+    reader["fields"] += [
+        {"name": "new", "type": "long", "default": 7},
+        {"name": "b", "type": "bytes", "default": "\u00ff"},
+    ]
+    assert read(writer, row, kind, reader) == {"z": "e", "new": 7, "b": b"\xff", "a": 1}
+
+
+def test_bytes_after_the_last_field_are_an_error() -> None:
+    schema = AvroSchema(json.dumps(record(("x", "long"))))
+    decoded = AvroReader(schema, schema.type).decode(pa.array([b"\x02", b"\x02\x02", b"", b"\x80"], pa.binary()))
+    assert decoded.values.to_pylist() == [{"x": 1}, None, None, None]
+    assert [one.error for one in decoded.bad] == ["has more bytes than its schema", "ends within x", "ends within x"]
+
+
+def test_two_records_that_lend_each_other_bytes_are_both_bad() -> None:
+    schema = AvroSchema(json.dumps(record(("s", "string"))))
+    decoded = AvroReader(schema, schema.type).decode(pa.array([b"\x08ab", b"cd\x02x"], pa.binary()))
+    assert [one.index for one in decoded.bad] == [0, 1]
+
+
+WRONG = {
+    "no JSON": ("{", "not an Avro schema"),
+    "no schema": ('{"type": "nothing"}', "not an Avro schema"),
+    "recursive": (json.dumps(record(("next", ["null", "R"]))), "contains itself"),
+}
+
+
+@pytest.mark.parametrize(("text", "why"), WRONG.values(), ids=WRONG)
+def test_a_schema_that_is_none_is_said_with_its_option(text: str, why: str) -> None:
+    with pytest.raises(Misconfigured, match=rf"value\.avroSchema.*{why}"):
+        AvroFormat(pa.struct([("x", pa.int64())]), Settings(avro_schema=text))
+
+
+@pytest.mark.parametrize("raw", [b"\x04\x27\x10", b"\x22\x01" + b"\0" * 16, b"\xa0\x1f" + b"\xff" * 2000])
+def test_a_decimal_with_more_digits_than_its_type_is_bad(raw: bytes) -> None:
+    kind = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}
+    schema = AvroSchema(json.dumps(record(("x", kind))))
+    decoded = AvroReader(schema, schema.type).decode(pa.array([b"\x04\x27\x0f", raw], pa.binary()))
+    assert decoded.values.to_pylist() == [{"x": Decimal("99.99")}, None]
+    assert "more digits" in decoded.bad[0].error
+
+
+def test_a_list_of_values_without_bytes_is_refused() -> None:
+    schema = AvroSchema(json.dumps(record(("x", {"type": "array", "items": "null"}))))
+    with pytest.raises(ValueError, match="has no bounds"):
+        AvroReader(schema, schema.type)
+
+
+def test_blocks_that_tell_their_size_are_read() -> None:
+    schema = AvroSchema(json.dumps(record(("x", {"type": "array", "items": "long"}))))
+    made = AvroReader(schema, schema.type)
+    decoded = made.decode(
+        pa.array([b"\x03\x04\x02\x04\x02\x06\x00", b"\x00", b"\x03\xfe\x7f\x02\x04\x00"], pa.binary())
+    )
+    assert decoded.values.to_pylist() == [{"x": [1, 2, 3]}, {"x": []}, None]
+
+
+def test_null_is_the_second_branch_of_what_is_derived_as_it_is_in_sparks_to_avro() -> None:
+    kind = pa.struct([("a", pa.int64()), ("s", pa.string()), ("n", pa.int32())])
+    decoded = AvroFormat(kind).decode(pa.array([b"\x00\x02\x00\x02x\x02"], pa.binary()))
+    assert decoded.values.to_pylist() == [{"a": 1, "s": "x", "n": None}]
