@@ -37,7 +37,7 @@ BELOW = {
 }
 """What each layer may import of the library, beside itself. ``workbench`` and ``testing`` are on top."""
 
-STORAGE_MAY_USE = {"connectors.core.errors", "connectors.core.retry"}
+STORAGE_MAY_USE = {"connectors.core.clients", "connectors.core.errors", "connectors.core.retry"}
 """The core stands on the storage, which takes of it no more than these modules: they import nothing of the rest."""
 
 PATTERNS_MAY_USE = {"core", "formats", "storage", "spark", "systems", "async_io", "quality", "connect", "batching", "hybrid"}
