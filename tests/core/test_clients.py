@@ -11,7 +11,8 @@ from connectors.core.clients import ClientPool, client_library
 
 
 def test_a_missing_library_is_an_error_that_names_the_option_and_what_to_install() -> None:
-    with pytest.raises(Misconfigured, match=r"url +needs a package that is not here \(no_such_driver\); pip install 'driver>=2'"):
+    text = r"url +needs a package that is not here \(no_such_driver\); pip install 'driver>=2'"
+    with pytest.raises(Misconfigured, match=text):
         client_library("no_such_driver", "'driver>=2'", connector="connectors.jdbc", option="url")
 
 
