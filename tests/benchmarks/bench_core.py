@@ -21,7 +21,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from connectors import workbench
-from connectors.core import Batch, Committable, Committer, Options, Sink, SinkWriter
+from connectors.core import Batch, Committable, Committer, FrameSink, Options, SinkWriter
 from connectors.core.ledger import FileLedger
 from connectors.core.state import dumps, loads
 from connectors.spark.foreach_batch import ForeachBatch
@@ -57,10 +57,11 @@ class BareReader(DataSourceReader):
             yield pa.RecordBatch.from_arrays([pa.array(numbers)], schema=schema)
 
 
-class Null(Sink):
+class Null(FrameSink):
     """A sink that drops its rows and keeps a ledger: what is left is the carrier and the commit protocol."""
 
     name = "null"
+    stages_frames = True
     options = Options()
     folder = ""
 

@@ -10,7 +10,7 @@ import pytest
 
 from connectors.core import Batch, CommitRefused, Committable, Committer, Fatal, Options, Sink, SinkWriter
 from connectors.core.commit import Commit
-from connectors.core.ledger import KEPT, Entry, FileLedger, Verdict, once_query
+from connectors.core.ledger import HISTORY, Entry, FileLedger, Verdict, once_query
 from connectors.core.writing import stage
 from connectors.storage.local import LocalStorage
 
@@ -317,19 +317,19 @@ def committed(sink: Toy, numbers: range) -> None:
 def test_a_driver_that_stood_still_while_the_ledger_forgot_its_batch_publishes_nothing(sink: Toy) -> None:
     paused = Commit(sink)
     assert paused.begin(batch(0)) is Verdict.WRITE
-    committed(sink, range(KEPT + 5))
+    committed(sink, range(HISTORY + 5))
     work(sink)
     with pytest.raises(CommitRefused, match="batch 0 is recorded after batch 104: this driver stood still"):
         paused.contact.call(lambda: paused._record(batch(0), Entry("q", 0, 5)))
-    Commit(sink).begin(batch(KEPT + 5))
+    Commit(sink).begin(batch(HISTORY + 5))
     assert work(sink) == []
     assert sink.ledger().unpublished() == []
 
 
 def test_a_driver_that_dies_after_it_has_recorded_a_forgotten_batch_leaves_nothing_to_publish(sink: Toy) -> None:
-    committed(sink, range(KEPT + 5))
+    committed(sink, range(HISTORY + 5))
     work(sink)
     assert sink.ledger().record(Entry("q", 0, 5))
-    Commit(sink).begin(batch(KEPT + 5))
+    Commit(sink).begin(batch(HISTORY + 5))
     assert work(sink) == []
     assert sink.ledger().unpublished() == []

@@ -11,7 +11,7 @@ import pytest
 
 from connectors.core import CommitRefused, StateError
 from connectors.core.ledger import (
-    KEPT,
+    HISTORY,
     Entry,
     FileLedger,
     Policy,
@@ -190,16 +190,16 @@ def test_what_is_recorded_and_not_published_is_told_oldest_first(ledger: FileLed
 
 
 def test_the_newest_entries_are_kept_and_the_rest_goes(ledger: FileLedger) -> None:
-    for batch in range(KEPT + 30):
+    for batch in range(HISTORY + 30):
         publish(ledger, Q, batch)
     kept = {int(name[:20]) for name in ledger.storage.names(Q)}
-    assert kept == set(range(30, KEPT + 30))
-    assert files(ledger) == 2 * KEPT
+    assert kept == set(range(30, HISTORY + 30))
+    assert files(ledger) == 2 * HISTORY
 
 
 def test_what_is_not_published_is_kept_however_old(ledger: FileLedger) -> None:
     ledger.record(Entry(Q, 0))
-    for batch in range(1, KEPT + 30):
+    for batch in range(1, HISTORY + 30):
         publish(ledger, Q, batch)
     assert [entry.batch for entry in ledger.unpublished()] == [0]
 
@@ -236,9 +236,9 @@ def test_a_look_up_costs_the_same_after_a_thousand_batches(tmp_path: Path) -> No
     costs = []
     for batch in range(1000):
         publish(ledger, Q, batch)
-        if batch in (2 * KEPT, 999):
+        if batch in (2 * HISTORY, 999):
             costs.append(cost())
-    assert costs[0] == costs[1] <= 4 * KEPT + 4
+    assert costs[0] == costs[1] <= 4 * HISTORY + 4
 
 
 @pytest.mark.parametrize(

@@ -76,13 +76,13 @@ def test_keys_are_found_in_any_case() -> None:
     values = parse(START="7", **{"Retry.MaxRetries": "2"})
     assert values["start"] == values["Start"] == 7
     assert values["RETRY.maxretries"] == 2
-    assert values.given("sTART")
+    assert values.is_set("sTART")
 
 
 def test_a_default_is_not_given() -> None:
     values = parse()
     assert values["start"] == 1
-    assert not values.given("start")
+    assert not values.is_set("start")
 
 
 def test_none_counts_as_not_given() -> None:

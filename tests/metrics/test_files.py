@@ -160,7 +160,7 @@ def test_metrics_of_old_queries_are_removed_when_another_begins_and_nothing_else
     attempt(0, 1, query="recent")
     (root / "photos").mkdir()
     (root / "photos" / "beach.jpg").touch()
-    long_ago = time.time() - metrics.KEPT_SECONDS - 60
+    long_ago = time.time() - metrics.RETENTION_SECONDS - 60
     for name in ("old", "photos"):
         os.utime(root / name, (long_ago, long_ago))
     attempt(0, 1, query="new")
@@ -270,7 +270,7 @@ class TestObjectStore:
         bucket.client.put_object(Bucket=bucket.name, Key="metrics/photos/beach.jpg", Body=b"")
         attempt(0, 1, query="other")
         assert {"metrics/old/source.lines.abc.0.json", "metrics/photos/beach.jpg"} < bucket.keys()
-        monkeypatch.setattr(metrics, "KEPT_SECONDS", -60.0)
+        monkeypatch.setattr(metrics, "RETENTION_SECONDS", -60.0)
         attempt(0, 1, query="new")
         assert bucket.keys() == {"metrics/photos/beach.jpg", "metrics/new/source.lines.abc.0.json"}
 

@@ -14,7 +14,17 @@ from .errors import (
 from .options import REQUIRED, Choice, Duration, Flag, Int, Json, Names, Options, Size, Text, Values
 from .progress import PartitionProgress
 from .simple import source
-from .sink import Batch, Committable, Committer, GlobalCommitter, Guarantee, Sink, SinkWriter
+from .sink import (
+    Batch,
+    Committable,
+    Committer,
+    FrameCommitter,
+    FrameSink,
+    GlobalCommitter,
+    Guarantee,
+    Sink,
+    SinkWriter,
+)
 from .source import (
     UNLIMITED,
     Position,
@@ -40,6 +50,8 @@ __all__ = [
     "Duration",
     "Fatal",
     "Flag",
+    "FrameCommitter",
+    "FrameSink",
     "GlobalCommitter",
     "Guarantee",
     "Int",

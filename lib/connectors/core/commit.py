@@ -67,20 +67,20 @@ class Commit:
             self._decide_letters(batch, committables)
             self._publish_letters(batch, committables)
             return
-        self.contact.reached = True  # its rows are staged
-        counted = rows if rows is not None else sum(one.rows + one.rejected for one in committables)
+        self.contact.reached = True  # the tasks have reached the target
+        total = rows if rows is not None else sum(staged.rows + staged.rejected for staged in committables)
         verdict = self.begin(batch)
         if verdict is Verdict.SKIP:
-            self.replayed(batch, counted, checksum)
+            self.replayed(batch, total, checksum)
             self.discard(committables)
             return
         if verdict is Verdict.RECORD_ONLY:
             self.discard(committables)
             committables = ()
         elif isinstance(self.committer, Committer):
-            self._check(batch, self.committer, committables, counted)
+            self._check(batch, self.committer, committables, total)
         staged = tuple(asdict(committable) for committable in committables)
-        entry = Entry(batch.query, batch.number, counted, checksum, staged, replace=batch.replace)
+        entry = Entry(batch.query, batch.number, total, checksum, staged, replace=batch.replace)
         self._decide_letters(batch, committables)
         if isinstance(self.committer, GlobalCommitter):
             self._commit_in_target(self.committer, batch, entry, committables)
@@ -88,8 +88,8 @@ class Commit:
         elif self.contact.call(lambda: self._record(batch, entry)):
             self._publish(entry, batch)
             self._publish_letters(batch, committables)
-        else:  # another attempt at the same batch, of a driver that still lives, was faster
-            self.replayed(batch, counted, checksum)
+        else:  # a driver that still lives recorded its own attempt at this batch first
+            self.replayed(batch, total, checksum)
             self.discard(committables)
 
     def _check(self, batch: Batch, committer: Committer, committables: Sequence[Committable], rows: int) -> None:
@@ -117,8 +117,8 @@ class Commit:
     def _record(self, batch: Batch, entry: Entry) -> bool:
         """Records ``entry``. Also true if an earlier try has done it and only its answer was lost.
 
-        Raises :class:`CommitRefused` if the query has gone on meanwhile: a ledger keeps the newest batches only, so it takes
-        one again that it has forgotten.
+        Raises :class:`CommitRefused` if another run of the query went on meanwhile: a ledger keeps the newest batches only,
+        so it records a batch again that it has forgotten.
         """
         recorded, last = self._ledger().record(entry), self._ledger().last(entry.query)
         if last is not None and last.batch > entry.batch:
@@ -136,7 +136,7 @@ class Commit:
     def recorded(self, batch: Batch) -> list[Committable]:
         """What the ledger says of ``batch``, which is committed; empty where it does not tell what was staged."""
         last = self.last(batch.query)
-        return [Committable(**one) for one in last.committables] if last and last.batch == batch.number else []
+        return [Committable(**state) for state in last.committables] if last and last.batch == batch.number else []
 
     def replayed(self, batch: Batch, rows: int | None, checksum: str | None) -> None:
         """``batch`` is committed already: checks that its replay holds the same rows."""
@@ -150,8 +150,8 @@ class Commit:
         if last is None or last.batch != batch.number:
             self.discard(committables)
         elif isinstance(self.committer, Committer):
-            decided = {dumps(one) for one in last.committables}
-            self.discard([one for one in committables if one is not None and dumps(asdict(one)) not in decided])
+            decided = {dumps(state) for state in last.committables}
+            self.discard([staged for staged in committables if staged and dumps(asdict(staged)) not in decided])
 
     def recover(self, batch: Batch) -> None:
         """Publishes what was recorded and not finished, and sweeps old staging."""
@@ -172,8 +172,8 @@ class Commit:
     def _publish_pending(self, entry: Entry, sink_id: str) -> None:
         """Publishes a recorded batch that may not be published yet.
 
-        One below the newest of its query is published, since the next one was not recorded before; or its driver recorded
-        it when the ledger had forgotten it.
+        A batch below the newest of its query is published already: the next one is recorded only after that. Otherwise its
+        driver recorded it after the ledger had forgotten it, and it must never be published.
         """
         last = self.last(entry.query)
         if last is not None and last.batch > entry.batch:
@@ -184,7 +184,7 @@ class Commit:
     def _publish(self, entry: Entry, batch: Batch) -> None:
         committer = self.committer
         if isinstance(committer, Committer):
-            staged = [Committable(**one) for one in entry.committables]
+            staged = [Committable(**state) for state in entry.committables]
             self.contact.call(lambda: committer.publish(batch, staged))
             self._ledger().mark_published(entry)
 
@@ -221,8 +221,8 @@ class Commit:
         while True:
             backoff.sleep(backoff.pause(outage))
             try:
-                if book := self._book():
-                    book.last(batch.query)
+                if history := self._history():
+                    history.last(batch.query)
                 backoff.reset()
                 return
             except Transient as still_away:
@@ -239,17 +239,17 @@ class Commit:
 
     def last(self, query: str) -> Entry | None:
         """The highest batch of ``query`` that the target has recorded."""
-        book = self._book()
-        return self.contact.call(lambda: book.last(query)) if book else None
+        history = self._history()
+        return self.contact.call(lambda: history.last(query)) if history else None
 
     def _last_number(self, query: str) -> int:
         last = self.last(query)
         return last.batch if last is not None else -1
 
     def _queries(self) -> frozenset[str]:
-        book = self._book()
-        return self.contact.call(book.queries) if book else frozenset()
+        history = self._history()
+        return self.contact.call(history.queries) if history else frozenset()
 
-    def _book(self) -> Ledger | GlobalCommitter | None:
-        """Who knows which batches are committed."""
+    def _history(self) -> Ledger | GlobalCommitter | None:
+        """What knows which batches are committed."""
         return self.committer if isinstance(self.committer, GlobalCommitter) else self.ledger

@@ -1,4 +1,15 @@
-"""Single rows as JSON, the form of rows in dead letters."""
+"""Dead letters: records that cannot be read, and rows that cannot be written, as Parquet files with the same columns.
+
+A source has no commit: its files are named by source and split and put if absent, so that a replay adds nothing. The letters
+of a sink appear with the commit of their batch, once, also when the batch is replayed::
+
+    <deadLetterPath>/<sink>-<batch>.parquet                           dead letters of a committed batch
+    <deadLetterPath>/.connectors/<sink id>/stage/<attempt>/letters    dead letters of a task attempt
+    <deadLetterPath>/.connectors/<sink id>/ready/<query>/<batch>      all of a batch, written before the batch is committed
+
+A row of a sink is *bad* when it can never be written: a value that breaks a constraint, a record that is too large. An outage
+is not the fault of a row and never ends here.
+"""
 
 from __future__ import annotations
 
@@ -69,18 +80,6 @@ def _plain_value(value: Any) -> Any:
         return value.total_seconds()
     raise TypeError(f"{type(value).__name__} has no form in JSON")
 
-
-# MERGED Dead letters: records that cannot be read, and rows that cannot be written, as Parquet files with the same
-# columns.
-#
-# Those of a source have no commit to hang on: their files are named by source and split and put if absent, so that a
-# replay
-# adds nothing. Those of a sink appear with the batch's commit, once, also when the batch is replayed::
-#
-#     <deadLetterPath>/<sink>-<batch>.parquet                           dead letters of a committed batch
-#     <deadLetterPath>/.connectors/<sink id>/stage/<attempt>/letters    what a task attempt has set aside
-#     <deadLetterPath>/.connectors/<sink id>/ready/<query>/<batch>      all of a batch, written before the batch is
-# committed
 
 STAGING_SECONDS: Final = 7 * 86400.0
 """How old staged dead letters must be before they are swept."""
@@ -315,15 +314,9 @@ class SinkLetters:
     def _all_ready(self) -> list[tuple[str, int]]:
         """The batches whose letters are ready; what is still being written has a hidden name."""
         top = self.folder.hidden("ready")
-        found = [(query, name) for query in self.storage.folders(top) for name in self.storage.names(f"{top}/{query}")]
-        return sorted((unquote(query), int(name)) for query, name in found if name.isdigit())
+        files = [(query, name) for query in self.storage.folders(top) for name in self.storage.names(f"{top}/{query}")]
+        return sorted((unquote(query), int(name)) for query, name in files if name.isdigit())
 
-
-# MERGED Rows that a target refuses, and what becomes of them: the ``errors`` option of sinks.
-#
-# A row is *bad* when it can never be written: a value that breaks a constraint, a record that is too large. An outage
-# is not
-# the row's fault and never ends here.
 
 ERROR_OPTIONS = Options(
     errors=Choice("fail", among=("fail", "skip", "deadLetter")),

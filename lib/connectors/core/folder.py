@@ -104,9 +104,9 @@ class SinkFolder:
     def check_staged(self, staged: Iterable[tuple[str, int]]) -> None:
         """Raises :class:`Fatal` for a staged file that does not exist, or has not as many bytes as its task has reported."""
         for name, size in staged:
-            found = self.size(name)
-            if found != size:
-                what = "is gone" if found is None else f"has {found} bytes"
+            actual = self.size(name)
+            if actual != size:
+                what = "is gone" if actual is None else f"has {actual} bytes"
                 raise Fatal(
                     f"a task has staged {name} with {size} bytes, and on the driver it {what}: {self.root} is not the same "
                     "folder for the driver and for all executors, or another program has removed what was staged",
@@ -164,7 +164,7 @@ class SinkFolder:
             if attempt.startswith(begin):
                 attempts[attempt] = run_of(attempt)
                 newest[run_of(attempt)] = max(newest.get(run_of(attempt), 0.0), touched)
-        earlier = sorted(newest.keys() - {run}, key=lambda each: newest[each], reverse=True)
+        earlier = sorted(newest.keys() - {run}, key=lambda earlier_run: newest[earlier_run], reverse=True)
         dropped = {*earlier[runs:], *([run] if failed else [])}
         for attempt, staged_by in attempts.items():
             if staged_by in dropped:

@@ -25,7 +25,7 @@ from .errors import CommitRefused, StateError
 from .options import Values
 from .state import checked, dumps, loads, versioned
 
-KEPT: Final = 100
+HISTORY: Final = 100
 """How many of the newest entries of a query a file ledger keeps."""
 
 SUM: Final = "sum"
@@ -109,7 +109,7 @@ def decide(sink_id: str, query: str, batch: int, last: Entry | None, queries: fr
     if not is_stream(query):
         return Verdict.SKIP if last is not None and batch <= last.batch else Verdict.WRITE
     if last is not None:
-        return _against(last, sink_id, batch)
+        return _verdict_on_known_query(last, sink_id, batch)
     if others := queries - {query}:
         if policy.on_new_query == "continue":
             return Verdict.WRITE
@@ -130,7 +130,7 @@ def decide(sink_id: str, query: str, batch: int, last: Entry | None, queries: fr
     return Verdict.RECORD_ONLY if policy.on_lost_ledger == "written" else Verdict.WRITE
 
 
-def _against(last: Entry, sink_id: str, batch: int) -> Verdict:
+def _verdict_on_known_query(last: Entry, sink_id: str, batch: int) -> Verdict:
     if batch > last.batch:
         return Verdict.WRITE
     if batch == last.batch:
@@ -143,7 +143,7 @@ def _against(last: Entry, sink_id: str, batch: int) -> Verdict:
 
 
 def algorithm_of(checksum: str | None) -> str:
-    """How ``checksum`` was made; the algorithm of today if there is none. Those of earlier versions do not name theirs."""
+    """The algorithm of ``checksum``, today's where it is ``None``. Checksums of earlier versions do not name theirs."""
     return SUM if checksum is None or checksum.startswith(f"{SUM}:") else XOR
 
 
@@ -154,9 +154,9 @@ def compare_replay(last: Entry, rows: int | None, checksum: str | None, policy: 
     same_sum = not comparable or checksum == last.checksum
     if (same_rows and same_sum) or policy.on_replay_mismatch == "skip":
         return
-    seen = f"{last.rows} rows" if not same_rows else "the same number of rows with other contents"
+    committed = f"{last.rows} rows" if not same_rows else "the same number of rows with other contents"
     raise CommitRefused(
-        f"batch {last.batch} is committed with {seen}, its replay has {rows} rows: the query is not deterministic, "
+        f"batch {last.batch} is committed with {committed}, its replay has {rows} rows: the query is not deterministic, "
         "or another checkpoint was restored",
         way_out="make the query deterministic; onReplayMismatch=skip keeps what is committed; "
         "a sinkId of its own writes the batch again",
@@ -193,7 +193,7 @@ class Ledger(ABC):
 class FileLedger(Ledger):
     """Entries as files ``<query>/<batch>.json`` in a :class:`~connectors.storage.base.Storage`.
 
-    A ``.done`` mark stands beside those that are published. Only the newest :data:`KEPT` batches of a query are kept, so
+    A ``.done`` mark stands beside those that are published. Only the newest :data:`HISTORY` batches of a query are kept, so
     that a look-up costs the same after a million batches.
     """
 
@@ -209,10 +209,10 @@ class FileLedger(Ledger):
     def queries(self) -> frozenset[str]:
         return frozenset(query for query in self._all_queries() if is_stream(query))
 
-    def newest(self, query: str, wanted: Callable[[Entry], object]) -> Entry | None:
-        """The highest kept batch of ``query`` of which ``wanted`` is true."""
+    def newest(self, query: str, condition: Callable[[Entry], object]) -> Entry | None:
+        """The highest batch of ``query`` in the ledger for which ``condition`` is true."""
         entries = (self._entry(query, batch) for batch in sorted(self._batches(query)[0], reverse=True))
-        return next((entry for entry in entries if wanted(entry)), None)
+        return next((entry for entry in entries if condition(entry)), None)
 
     def record(self, entry: Entry) -> bool:
         return self.storage.put_if_absent(_name(entry.query, entry.batch, "json"), dumps(entry.state()).encode())
@@ -231,22 +231,22 @@ class FileLedger(Ledger):
         # Not durable: a mark that a power failure takes is made again, after a publication that finds everything done.
         self.storage.replace(_name(entry.query, entry.batch, "done"), b"")
         recorded, done = self._batches(entry.query)
-        kept = 0 if entry.query.startswith(_ONCE) else KEPT
-        for batch in sorted(recorded & done, reverse=True)[kept:]:
+        limit = 0 if entry.query.startswith(_ONCE) else HISTORY
+        for batch in sorted(recorded & done, reverse=True)[limit:]:
             self.storage.delete(_name(entry.query, batch, "json"))
             self.storage.delete(_name(entry.query, batch, "done"))
-        if not kept:
+        if not limit:
             self.storage.prune(quote(entry.query, safe=""), "")
 
     def _all_queries(self) -> list[str]:
         return [unquote(folder) for folder in self.storage.folders()]
 
     def _batches(self, query: str) -> tuple[set[int], set[int]]:
-        found: dict[str, set[int]] = {"json": set(), "done": set()}
+        batches: dict[str, set[int]] = {"json": set(), "done": set()}
         for name in self.storage.names(quote(query, safe="")):
             if match := self._file.fullmatch(name):
-                found[match["kind"]].add(int(match["batch"]))
-        return found["json"], found["done"]
+                batches[match["kind"]].add(int(match["batch"]))
+        return batches["json"], batches["done"]
 
     def _entry(self, query: str, batch: int) -> Entry:
         name = _name(query, batch, "json")

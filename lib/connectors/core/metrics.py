@@ -39,7 +39,7 @@ Counts = dict[str, Numbers]
 
 FOLDER: Final = "CONNECTORS_METRICS"
 """The environment variable that names the folder of all queries, or is ``off``."""
-KEPT_SECONDS: Final = 7 * 86400.0
+RETENTION_SECONDS: Final = 7 * 86400.0
 """Metrics of a query that wrote none for so long are removed when another query begins."""
 PLANNING: Final = "planning"
 """In the place of a query: the processes in which Spark plans the batches of a source do not know their query."""
@@ -48,7 +48,7 @@ PARTITIONS: Final = 1000
 OTHERS: Final = "(others)"
 _LATE_TRY_SECONDS: Final = 60.0
 _VERSION: Final = 1
-_OURS: Final = re.compile(r"(source|sink|async)\..*\.(\d+|commit)\.json|\.[0-9a-f]{32}")
+_METRIC_FILE: Final = re.compile(r"(source|sink|async)\..*\.(\d+|commit)\.json|\.[0-9a-f]{32}")
 
 _log = logging.getLogger("connectors.metrics")
 _active: ContextVar[Meter | None] = ContextVar("active_meter", default=None)
@@ -93,8 +93,8 @@ class Place:
 
     def file(self) -> str:
         """The name of its file."""
-        one = self.component
-        parts = [_plain(part)[:70] for part in (one.kind, one.name, one.id)]
+        component = self.component
+        parts = [_plain(part)[:70] for part in (component.kind, component.name, component.id)]
         return f"{_plain(self.query)}/{'.'.join([*parts, 'commit' if self.index < 0 else str(self.index), 'json'])}"
 
 
@@ -107,7 +107,7 @@ class Meter(RetryObserver):
     def __init__(self, place: Place | None = None) -> None:
         self.place = place
         self.at = ""
-        """The partition that is being worked on: failures and retries are its."""
+        """The partition that the task works on: failures and retries count for it."""
         self.rows: Counts = {}
         self.events: Counts = {}
         self.state: Counts = {}
@@ -215,8 +215,8 @@ def joined(old: Mapping[str, Any] | None, place: Place, rows: Counts, events: Co
     for partition, numbers in state.items():
         file["state"].setdefault(partition, {}).update(numbers)
     about = {"kind": place.component.kind, "name": place.component.name, "id": place.component.id}
-    begun = {"first": file.get("first", place.batch), "begun": file.get("begun", place.run), "run": place.run}
-    return {**file, "v": _VERSION, **about, **begun, "index": place.index}
+    origin = {"first": file.get("first", place.batch), "begun": file.get("begun", place.run), "run": place.run}
+    return {**file, "v": _VERSION, **about, **origin, "index": place.index}
 
 
 def counted(query: str) -> list[dict[str, Any]]:
@@ -279,17 +279,17 @@ def _read(storage: Storage, name: str) -> dict[str, Any] | None:
 
 def _add(into: Counts, more: Mapping[str, Mapping[str, float]]) -> Counts:
     for partition, numbers in more.items():
-        there = into.setdefault(partition, {})
+        totals = into.setdefault(partition, {})
         for name, number in numbers.items():
-            there[name] = there.get(name, 0) + number
+            totals[name] = totals.get(name, 0) + number
     return into
 
 
 def _largest(into: Counts, other: Counts) -> None:
     for partition, numbers in other.items():
-        there = into.setdefault(partition, {})
+        largest = into.setdefault(partition, {})
         for name, number in numbers.items():
-            there[name] = max(there.get(name, number), number)
+            largest[name] = max(largest.get(name, number), number)
 
 
 def _few(counts: Counts) -> Counts:
@@ -314,13 +314,13 @@ def _make_room(root: str, storage: Storage, own: str) -> None:
 def _is_old(storage: Storage, query: Item) -> bool:
     """True if nothing was written to a query's folder for long; in an object store its newest file tells when."""
     changed = query.changed or max((item.changed for item in storage.items(query.name)), default=0)
-    return 0 < changed < (time.time() - KEPT_SECONDS) * 1e9
+    return 0 < changed < (time.time() - RETENTION_SECONDS) * 1e9
 
 
 def _remove(storage: Storage, query: str) -> None:
     """Removes a query's folder, unless it holds anything else: the user may have named a folder that has more in it."""
     items = storage.items(query)
-    if all(_OURS.fullmatch(item.name) for item in items):
+    if all(_METRIC_FILE.fullmatch(item.name) for item in items):
         for item in items:
             storage.delete(f"{query}/{item.name}")
         storage.prune(query, "")

@@ -3,7 +3,8 @@
 A connector declares ``Options(start=Int(1), end=Int(None), numPartitions=Int(2, at_least=1))`` and reads
 ``Options.parse("connectors.sequence", typed)``: a :class:`Values` whose keys are case-insensitive. A default of
 ``None`` means "not given"; :data:`REQUIRED` means that the user must give it. An option that holds a secret takes a
-reference ``{{secrets/scope/key}}`` in its place.
+reference ``{{secrets/scope/key}}`` in its place: the library looks the secret up where it is used, so that Spark's plans and
+pages show the reference.
 """
 
 from __future__ import annotations
@@ -195,11 +196,11 @@ class Size(Option):
 
 
 class Values(Mapping[str, Any]):
-    """The options of one connector, parsed; keys in any case. ``given`` tells what the user typed from a default."""
+    """The options of one connector, parsed; keys in any case. :meth:`is_set` tells what the user typed from a default."""
 
-    def __init__(self, values: Mapping[str, Any], given: frozenset[str], extra: Mapping[str, str]) -> None:
+    def __init__(self, values: Mapping[str, Any], names: frozenset[str], extra: Mapping[str, str]) -> None:
         self._values = {name.lower(): value for name, value in values.items()}
-        self._given = given
+        self._names = names
         self.extra = dict(extra)
         """Options passed through to the system as they are, by lower-case key (``kafka.*``)."""
 
@@ -212,8 +213,9 @@ class Values(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self._values)
 
-    def given(self, name: str) -> bool:
-        return name.lower() in self._given
+    def is_set(self, name: str) -> bool:
+        """True for an option that the user has set."""
+        return name.lower() in self._names
 
 
 Check = Callable[[Values], Iterator[Problem] | Sequence[Problem]]
@@ -255,13 +257,13 @@ class Options:
         """The values of what a user typed. Raises :class:`Misconfigured` with every problem found."""
         by_key = {name.lower(): name for name in self.declared}
         values = {name: option.default for name, option in self.declared.items()}
-        given: set[str] = set()
+        names: set[str] = set()
         extra: dict[str, str] = {}
         problems: list[Problem] = []
         for name, raw in typed.items():
             key = self.alias.get(name.lower(), name).lower()
             if key in by_key:
-                problems += self._read(by_key[key], name, raw, values, given)
+                problems += self._read(by_key[key], name, raw, values, names)
             elif key in self.refused:
                 problems.append(Problem(self.refused[key][0], self.refused[key][1]))
             elif key.startswith(self.through) and self.through:
@@ -269,23 +271,23 @@ class Options:
             else:
                 problems.append(Problem(name, self._unknown(key, kind)))
         problems += self._missing(values, problems)
-        parsed = Values(values, frozenset(given), extra)
+        parsed = Values(values, frozenset(names), extra)
         if check is not None and not problems:
             problems += check(parsed)
         if problems:
             raise Misconfigured(connector, problems)
         return parsed
 
-    def _read(self, name: str, typed_as: str, raw: Any, values: dict[str, Any], given: set[str]) -> list[Problem]:
+    def _read(self, name: str, typed_as: str, raw: Any, values: dict[str, Any], names: set[str]) -> list[Problem]:
         if raw is None:
             return []
-        if name.lower() in given:
+        if name.lower() in names:
             return [Problem(typed_as, f'is given twice, also as "{name}" or an alias of it. Give it once.')]
         try:
             values[name] = _parsed(self.declared[name], _as_text(raw), secret=is_secret(name))
         except ValueError as wrong:
             return [Problem(name, f"must be {wrong}; got {redacted(name, raw)}")]
-        given.add(name.lower())
+        names.add(name.lower())
         return []
 
     def _pass(self, key: str, name: str, raw: Any, extra: dict[str, str]) -> list[Problem]:
@@ -296,8 +298,8 @@ class Options:
         return []
 
     def _missing(self, values: Mapping[str, Any], known: Sequence[Problem]) -> list[Problem]:
-        told = {problem.option.lower() for problem in known}
-        missing = [name for name, value in values.items() if value is REQUIRED and name.lower() not in told]
+        reported = {problem.option.lower() for problem in known}
+        missing = [name for name, value in values.items() if value is REQUIRED and name.lower() not in reported]
         return [Problem(name, f"missing; give it by .option({json.dumps(name)}, …).") for name in missing]
 
     def _unknown(self, key: str, kind: str) -> str:
@@ -329,12 +331,6 @@ def _as_text(raw: Any) -> str:
     return json.dumps(raw) if isinstance(raw, (list, tuple, dict)) else str(raw)
 
 
-# MERGED Secrets by reference: ``{{secrets/scope/key}}`` stands for a secret that is looked up where it is used.
-#
-# Every option that holds a secret may hold a reference instead, whatever the system (see
-# :mod:`connectors.core.options`): what
-# is typed, planned by Spark and shown in its pages is the reference.
-
 _REFERENCE: Final = re.compile(r"\{\{\s*secrets/([^/{}\s]+)/([^/{}\s]+)\s*\}\}")
 
 
@@ -348,7 +344,7 @@ def filled(value: Any) -> Any:
         return {key: filled(item) for key, item in value.items()}
     if isinstance(value, list):
         return [filled(item) for item in value]
-    return _REFERENCE.sub(lambda found: _secret(found[1], found[2]), value) if isinstance(value, str) else value
+    return _REFERENCE.sub(lambda match: _secret(match[1], match[2]), value) if isinstance(value, str) else value
 
 
 def _secret(scope: str, key: str) -> str:

@@ -1,4 +1,11 @@
-"""Fair shares and lazy cuts: the arithmetic that enumerators have in common."""
+"""Planning of a query on the driver: from positions to the offsets of a streaming engine, and the arithmetic of enumerators.
+
+An offset is ``{"v": 1, "source": name, "at": position, "parts": number of tasks}``. The very first one is a constant: Spark
+asks for it again at any time, also when it replays the first batch. The planner finds the real start with the first end
+offset and keeps it in there (``from``), so that a start such as "latest" cannot move.
+
+``progress`` in an end offset is for people: how far the batch leaves each partition behind. No plan depends on it.
+"""
 
 from __future__ import annotations
 
@@ -50,17 +57,6 @@ def split_count(estimate: int, largest: int, smallest: int) -> int:
     """
     return max(1, -(-estimate // max(largest, smallest)))
 
-
-# MERGED From positions to the offsets of a streaming engine: what a query asks on the driver, without the engine.
-#
-# An offset is ``{"v": 1, "source": name, "at": position, "parts": number of tasks}``. The very first one is a
-# constant,
-# since Spark asks for it again at any time, also when it replays the first batch. The real start is found once, with
-# the
-# first end offset, and kept inside it (``from``), so that a start such as "latest" cannot move.
-#
-# ``progress`` in an end offset is for people: how far the batch leaves each partition behind. Nothing is planned by
-# it.
 
 Offset = dict[str, Any]
 T = TypeVar("T")
@@ -120,11 +116,11 @@ class Planner:
     def _progress(self, end: Position, head: Any) -> dict[str, Any] | None:
         """What is known of the partitions; a source that fails to say it does not fail the query."""
         try:
-            told = packed(self._waiting.timed(self.enumerator.progress(end, head)))
+            partitions = packed(self._waiting.timed(self.enumerator.progress(end, head)))
         except Exception:
             _log.warning("connectors.%s: the progress of its partitions is not known", self.source.name, exc_info=True)
             return None
-        return {"id": source_id(self.source), **told} if told["parts"] else None
+        return {"id": source_id(self.source), **partitions} if partitions["parts"] else None
 
     def slices(self, start: Offset, end: Offset) -> Sequence[Slice]:
         """The tasks between two offsets. They depend on the two offsets alone."""
@@ -190,6 +186,6 @@ def _readable_position(offset: Offset) -> Iterator[None]:
 
 def source_id(source: Source) -> str:
     """A name that tells a query's sources apart, also of one system; it stays when only sizes are tuned."""
-    given = {**source.values.extra, **source.values}
-    told = {key: value for key, value in given.items() if not key.startswith(_TUNING) and not is_secret(key)}
-    return digest(source.name, dumps(told))
+    options = {**source.values.extra, **source.values}
+    identity = {key: value for key, value in options.items() if not key.startswith(_TUNING) and not is_secret(key)}
+    return digest(source.name, dumps(identity))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 PARTITIONS: Final = 1000
-"""So many partitions are told one by one; the rest, those with the smallest lag, are added up."""
+"""So many partitions are listed; the rest, those with the smallest lag, are added up."""
 _STEPS: Final = 128
 
 
@@ -18,7 +18,7 @@ class PartitionProgress:
     """Where a batch ends in one partition, and where the partition ends.
 
     ``position`` and ``latest`` are in the unit of the source (numbers, bytes, offsets); ``lag_records`` are the records
-    between them, if they can be told without reading; ``lag_seconds`` says for how long the oldest of them has waited.
+    between them, if they are known without reading; ``lag_seconds`` says for how long the oldest of them has waited.
     ``None`` is "not known". If only ``lag_seconds`` is left out, and the positions are whole numbers, the time since the
     query first saw that record waiting is taken. ``skipped`` is how many records or files, in the unit of the source, the
     query has passed over for good, if it counts them.
@@ -44,63 +44,63 @@ def behind(lag_records: Any, position: Any, latest: Any) -> int:
 
 
 class Waiting:
-    """Remembers when each end of a partition was first seen, to tell for how long what lies before it has waited."""
+    """Remembers when each end of a partition was first seen, so that the oldest unread record has an age."""
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         self._now = now
         self._ends: dict[str, list[tuple[float, int]]] = {}
 
     def timed(self, partitions: Sequence[PartitionProgress]) -> list[PartitionProgress]:
-        """``partitions`` with ``lag_seconds`` where it was not given and can be told."""
-        known = {one.partition for one in partitions}
+        """``partitions`` with ``lag_seconds`` where the source left it out and it can be computed."""
+        known = {progress.partition for progress in partitions}
         self._ends = {name: ends for name, ends in self._ends.items() if name in known}
-        return [self._timed(one) for one in partitions]
+        return [self._timed(progress) for progress in partitions]
 
-    def _timed(self, one: PartitionProgress) -> PartitionProgress:
-        if one.lag_seconds is not None or not isinstance(one.position, int) or not isinstance(one.latest, int):
-            return one
-        ends = [(seen, end) for seen, end in self._ends.get(one.partition, []) if end > one.position]
-        if one.latest > one.position and (not ends or ends[-1][1] < one.latest):
-            ends.append((self._now(), one.latest))
-        self._ends[one.partition] = ends = ends if len(ends) <= _STEPS else ends[::2]
-        return replace(one, lag_seconds=self._now() - ends[0][0] if ends else 0.0)
+    def _timed(self, progress: PartitionProgress) -> PartitionProgress:
+        if progress.lag_seconds is not None or not isinstance(progress.position, int) or not isinstance(progress.latest, int):
+            return progress
+        ends = [(seen, end) for seen, end in self._ends.get(progress.partition, []) if end > progress.position]
+        if progress.latest > progress.position and (not ends or ends[-1][1] < progress.latest):
+            ends.append((self._now(), progress.latest))
+        self._ends[progress.partition] = ends = ends if len(ends) <= _STEPS else ends[::2]
+        return replace(progress, lag_seconds=self._now() - ends[0][0] if ends else 0.0)
 
 
 def packed(partitions: Sequence[PartitionProgress]) -> dict[str, Any]:
     """``partitions`` as small JSON, ordered by name: what all names begin with stands there once, times are milliseconds.
 
     A partition that is read to its end has three cells (name, position, lag_records), others have all five. What was
-    skipped is told apart from them, by number of the partition: earlier versions know five cells at most.
+    skipped stands beside them, by the number of the partition: earlier versions read five cells at most.
     """
-    kept, rest = list(partitions), []
-    if len(kept) > PARTITIONS:
-        kept.sort(key=PartitionProgress.behind, reverse=True)
-        kept, rest = kept[: PARTITIONS - 1], kept[PARTITIONS - 1 :]
+    listed, rest = list(partitions), []
+    if len(listed) > PARTITIONS:
+        listed.sort(key=PartitionProgress.behind, reverse=True)
+        listed, rest = listed[: PARTITIONS - 1], listed[PARTITIONS - 1 :]
     if rest:
-        waits = max((one.lag_seconds or 0.0 for one in rest), default=0.0)
-        skips = [one.skipped for one in rest if one.skipped is not None]
+        waits = max((progress.lag_seconds or 0.0 for progress in rest), default=0.0)
+        skips = [progress.skipped for progress in rest if progress.skipped is not None]
         lag = sum(map(PartitionProgress.behind, rest))
-        kept.append(PartitionProgress(f"({len(rest)} others)", None, None, lag, waits, sum(skips) if skips else None))
-    start = os.path.commonprefix([one.partition for one in kept])  # noqa: RUF071 - letters in common, not folders
-    kept.sort(key=lambda one: one.partition)
-    told: dict[str, Any] = {"start": start, "parts": [_cells(one, len(start)) for one in kept]}
-    skipped = {str(number): one.skipped for number, one in enumerate(kept) if one.skipped is not None}
-    return {**told, "skipped": skipped} if skipped else told
+        listed.append(PartitionProgress(f"({len(rest)} others)", None, None, lag, waits, sum(skips) if skips else None))
+    start = os.path.commonprefix([progress.partition for progress in listed])  # noqa: RUF071 - letters in common, not folders
+    listed.sort(key=lambda progress: progress.partition)
+    cells: dict[str, Any] = {"start": start, "parts": [_cells(progress, len(start)) for progress in listed]}
+    skipped = {str(number): progress.skipped for number, progress in enumerate(listed) if progress.skipped is not None}
+    return {**cells, "skipped": skipped} if skipped else cells
 
 
-def _cells(one: PartitionProgress, start: int) -> list[Any]:
-    waits = None if one.lag_seconds is None else round(one.lag_seconds * 1000)
-    if one.latest is not None and one.latest == one.position and waits == 0:
-        return [one.partition[start:], one.position, one.lag_records]
-    return [one.partition[start:], one.position, one.lag_records, one.latest, waits]
+def _cells(progress: PartitionProgress, start: int) -> list[Any]:
+    waits = None if progress.lag_seconds is None else round(progress.lag_seconds * 1000)
+    if progress.latest is not None and progress.latest == progress.position and waits == 0:
+        return [progress.partition[start:], progress.position, progress.lag_records]
+    return [progress.partition[start:], progress.position, progress.lag_records, progress.latest, waits]
 
 
 def unpacked(offset: Mapping[str, Any]) -> list[PartitionProgress]:
-    """The partitions that an offset tells of; none for one of an older version, or of a source that knows none."""
-    told = offset.get("progress", {})
-    skipped = told.get("skipped", {})
+    """The partitions that an offset tells of; none for progress of an older version, or of a source that knows none."""
+    progress = offset.get("progress", {})
+    skipped = progress.get("skipped", {})
     return [
-        _unpacked(told["start"], skipped.get(str(number)), *cells) for number, cells in enumerate(told.get("parts", []))
+        _unpacked(progress["start"], skipped.get(str(number)), *cells) for number, cells in enumerate(progress.get("parts", []))
     ]
 
 

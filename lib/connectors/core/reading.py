@@ -1,4 +1,4 @@
-"""What happens in a task: its splits are made one by one and read, with outages bridged and errors told where they came from.
+"""Reading in a task: it makes its splits one by one and reads each, bridges outages, and adds to errors where they arose.
 
 Reading goes split by split in one thread, or with ``SplitReader.fetchers`` threads that each take the next split; a
 bounded queue between them and the task is the back-pressure.
@@ -29,11 +29,11 @@ def read_slice(
     with meter or Meter() as counts, contextlib.closing(source.enumerator()) as enumerator:
         splits = enumerator.splits_of(part)
         fetchers = source.reader(schema).fetchers
-        made = [_Fetcher(source, schema, enumerator, counts) for _ in range(fetchers)]
+        workers = [_Fetcher(source, schema, enumerator, counts) for _ in range(fetchers)]
         if fetchers > 1:
-            yield from _read_side_by_side(made, splits)
+            yield from _read_side_by_side(workers, splits)
             return
-        with made[0] as fetcher:
+        with workers[0] as fetcher:
             for split in splits:
                 yield from fetcher.fetch(split)
 

@@ -1,8 +1,9 @@
-"""Trying again: how often, how long to wait, and what counts as an outage. The waiting itself is tenacity's.
+"""Retries, outages and circuit breakers. The waiting itself is tenacity's.
 
 Two limits hold for a call. ``retry.*`` is for a single request: so many tries, with pauses that grow. An *outage* is a
 system that stays away longer than that, such as a database that is restarted: a query which has reached the system before
-goes on trying for ``outageTimeout``. A system that has never answered may be a wrong address, so only ``retry.*`` holds.
+goes on trying for ``outageTimeout``. A system that has never answered may be a wrong address, so only ``retry.*`` holds. A
+circuit breaker spares a service that fails again and again: its callers get an error at once.
 """
 
 from __future__ import annotations
@@ -225,8 +226,6 @@ class Contact:
         self.reached = True
         return result
 
-
-# MERGED A circuit breaker: a service that fails again and again is spared for a while, and callers are told at once.
 
 BREAKER_OPTIONS = Options({"circuitBreaker.failures": Int(5, at_least=1), "circuitBreaker.resetTimeout": Duration(30.0)})
 

@@ -1,6 +1,4 @@
-"""Simple needs, simple sources: a function is a source too.
-
-What the function's parameters are called says how it can be read:
+"""A function as a source. The names of its parameters say how Spark can read it:
 
 ====================  =================================================================================================
 parameters            meaning
@@ -11,7 +9,7 @@ start, end            rows ``start`` up to, not including, ``end``, where ``late
                       be unbounded, takes ``maxRowsPerTrigger``, and resumes after the last row
 ====================  =================================================================================================
 
-A parameter ``options`` is handed what the user gave, a mapping of text by lower-case name. The function returns or yields
+A parameter ``options`` receives the options of the user, a mapping of text by lower-case name. The function returns or yields
 rows: a value (or a tuple of one) where there is one column, else a tuple, a list or a dict. It must give the same rows at
 each call, since a replay calls it again.
 """
@@ -58,7 +56,7 @@ def source(
                 "(subtask, subtasks), or (start, end) together with latest=…; each may be followed by options"
             )
         parallel = shape != ()
-        made = type(
+        kind = type(
             function.__name__,
             (FunctionSource,),
             {
@@ -74,8 +72,8 @@ def source(
                 "limits": ("rows",) if latest else (),
             },
         )
-        DECLARED[name] = made
-        return made
+        DECLARED[name] = kind
+        return kind
 
     return declare
 
@@ -102,11 +100,10 @@ class FunctionSource(Source):
 
     @classmethod
     def check(cls, values: Values) -> Iterator[Problem]:
-        wanted, allowed = values["numPartitions"], cls.max_parallelism
-        if wanted and allowed and wanted > allowed:
-            yield Problem(
-                "numPartitions", f"must be {allowed} or less; got {wanted}. The source allows no more parallel readers."
-            )
+        readers, most = values["numPartitions"], cls.max_parallelism
+        if readers and most and readers > most:
+            text = f"must be {most} or less; got {readers}. The source allows no more parallel readers."
+            yield Problem("numPartitions", text)
 
     def call(self, function: Callable[..., Any], *arguments: int) -> Any:
         """Calls the user's function, with the options where it takes them."""
@@ -153,8 +150,8 @@ class RowEnumerator(SplitEnumerator[Share]):
         return int(self.source.call(self.source.latest))
 
     def advance(self, at: Position, head: int, limit: ReadLimit) -> Position:
-        wanted = head if limit.rows is None else min(head, at["rows"] + limit.rows)
-        return {"rows": max(at["rows"], wanted)}
+        end = head if limit.rows is None else min(head, at["rows"] + limit.rows)
+        return {"rows": max(at["rows"], end)}
 
     def splits(self, start: Position, end: Position, parallelism: int) -> Iterator[Share]:
         for first, last in even_ranges(start["rows"], end["rows"] - 1, parallelism):

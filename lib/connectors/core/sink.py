@@ -8,6 +8,7 @@ part                       lives on    what it does
 :class:`Committable`       travels     what a writer staged: ids, paths, counts; never rows
 :class:`Committer`         driver      publishes a batch that was decided, file by file
 :class:`GlobalCommitter`   driver      commits a whole batch at once, together with its ledger entry, in the target
+:class:`FrameSink`         driver      a sink that stages, or deals out, whole DataFrames
 =========================  ==========  =========================================================================
 
 A micro-batch is the checkpoint. A batch is first *staged*, then *decided* (one durable record in the ledger), then
@@ -18,10 +19,10 @@ from __future__ import annotations
 
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
 
@@ -314,6 +315,66 @@ class Sink(ABC):
     def committer(self) -> Committer | GlobalCommitter | None:
         """A new committer. Called on the driver."""
         return None
+
+
+Frame = Any
+"""A ``pyspark.sql.DataFrame``; the core imports no Spark."""
+
+
+class QueryRun(Protocol):
+    """One run of a streaming query, from its start to its end."""
+
+    id: str
+    ends_by_itself: bool
+    """True for ``availableNow`` and ``once``: the run ends when it has read what there was at its start."""
+
+    def offsets(self, batch: int) -> list[Any] | None:
+        """Where each source will be after ``batch``; ``None`` where Spark does not tell."""
+
+    def wait(self, seconds: float) -> str:
+        """Waits for the end, at most so long: ``"running"``, ``"ended"`` or ``"failed"``."""
+
+
+class FrameSink(Sink):
+    """A sink that does more with a whole DataFrame than with the rows of a task.
+
+    Only ``foreach_batch`` has whole DataFrames. It calls these methods on the driver; each has a default.
+    """
+
+    stages_frames: ClassVar[bool] = False
+    """True if :meth:`stage_frame` takes frames: their columns need no type in Arrow, and a batch has no checksum."""
+
+    def use_hadoop(self, client_of: Callable[[str], Any]) -> None:
+        """Offers Spark's own client of file systems such as HDFS. Called first of all.
+
+        ``client_of(url)`` is ``None`` on Spark Connect, where the driver has no JVM.
+        """
+
+    def watch(self, find: Callable[[], QueryRun | None] | None) -> None:
+        """Offers the run of the query, for work that does not end with its last batch.
+
+        Called when the function of ``foreachBatch`` is made (``None``), then for each batch. ``find()`` is ``None`` on Spark
+        Connect.
+        """
+
+    def check_replay(self, is_deterministic: Callable[[], bool]) -> None:
+        """Refuses a batch whose plan is known to give other rows in a replay. Called before the batch is written."""
+
+    def placed(self, frame: Frame, schema: pa.Schema, batch: Batch) -> tuple[Sink, Frame]:
+        """The sink that writes the tasks' rows, and ``frame`` with its rows dealt out to tasks as that sink needs them."""
+        return self, frame
+
+    def stage_frame(self, frame: Frame, batch: Batch) -> list[Committable] | None:
+        """Stages the rows with Spark's own writers; ``None`` if this frame must go through :meth:`Sink.writer`."""
+        return None
+
+
+class FrameCommitter(GlobalCommitter):
+    """A committer whose target takes a whole DataFrame in one transaction, ledger entry included. Nothing is staged."""
+
+    @abstractmethod
+    def commit_frame(self, frame: Frame, batch: Batch) -> None:
+        """Writes and records ``batch``, both or neither."""
 
 
 def check_guarantee(kind: type[Sink], values: Values) -> Iterator[Problem]:

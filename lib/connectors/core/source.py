@@ -290,5 +290,5 @@ class Source(ABC):
 
         It is written into the offset, so that a replay cuts as the first try did, whatever it is by then.
         """
-        wanted = int(self.values.get("numPartitions") or 2)
-        return min(wanted, self.max_parallelism or wanted)
+        readers = int(self.values.get("numPartitions") or 2)
+        return min(readers, self.max_parallelism or readers)

@@ -1,4 +1,4 @@
-"""What happens in a task that writes: its rows go to a writer, which stages them, or removes what it staged if it fails."""
+"""Writing in a task: its rows go to a writer, which stages them and removes its stage if it fails."""
 
 from __future__ import annotations
 
@@ -38,10 +38,11 @@ def _with_rejects(writer: SinkWriter, staged: Committable) -> Committable:
     return dataclasses.replace(staged, rejected=writer.rejects.count, letters=writer.rejects.stage())
 
 
-# MERGED Rows of a task attempt in a hidden Arrow file, for a driver that reads them and hands them to the target.
-
 class ArrowStage:
-    """The Arrow file of one ``attempt``, made with the first rows. ``rows`` is how many it holds."""
+    """The rows of a task attempt in a hidden Arrow file, for a driver that hands them to the target.
+
+    The first rows create the file; ``rows`` is how many it holds.
+    """
 
     def __init__(self, folder: SinkFolder, attempt: str) -> None:
         self.folder = folder

@@ -1,7 +1,7 @@
 """The carrier of first choice: ``df.writeStream.foreachBatch(connectors.foreach_batch("files", {…}))``.
 
-It is the cheapest per batch, may use Spark's own writers (a sink with ``stage_frame``), and can feed several sinks from
-one batch that is computed once.
+It is the cheapest per batch, lets a :class:`~connectors.core.sink.FrameSink` use Spark's own writers, and can feed several
+sinks from one batch that Spark computes once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -23,11 +23,11 @@ from ..core.errors import ConnectorError, Transient
 from ..core.ledger import Verdict
 from ..core.metrics import Meter
 from ..core.retry import Retry, waits_until
-from ..core.sink import Batch, Committable, Sink
+from ..core.sink import Batch, Committable, FrameCommitter, FrameSink, Sink
 from ..core.writing import stage
 from .library import Carried
 from .measure import Measured, count_commit, counted, measured, sink_meter
-from .query_watch import Watching, run_of, watched_tasks
+from .query_watch import run_of, watched_tasks
 from .session import arrow_schema, hadoop_client, is_deterministic, is_stopped, leave_release_to_server, running_query
 
 if TYPE_CHECKING:
@@ -38,46 +38,6 @@ _log = logging.getLogger("connectors")
 OnBatch = Callable[["DataFrame", int], None]
 
 
-@runtime_checkable
-class FrameSink(Protocol):
-    """A sink that stages a whole DataFrame with Spark's own writers, faster than rows that come through Python."""
-
-    def stage_frame(self, frame: DataFrame, batch: Batch) -> list[Committable] | None:
-        """Stages the rows and says what was staged; ``None`` if this frame must go through :meth:`Sink.writer`."""
-
-
-@runtime_checkable
-class PlacingSink(Protocol):
-    """A sink that says which rows a task gets."""
-
-    def placed(self, frame: DataFrame, schema: pa.Schema, batch: Batch) -> tuple[Sink, DataFrame]:
-        """The rows, of the columns ``schema``, as they are to be dealt out to tasks, and the sink that these write to."""
-
-
-@runtime_checkable
-class ReplayingSink(Protocol):
-    """A sink that relies on a batch having the same rows in the same groups when Spark runs it again."""
-
-    def check_replay(self, is_deterministic: Callable[[], bool]) -> None:
-        """Called before a batch is written; ``is_deterministic`` is false if its plan is known to give other rows."""
-
-
-@runtime_checkable
-class FrameCommitter(Protocol):
-    """A committer whose target takes a whole DataFrame in one transaction, ledger entry included: nothing is staged."""
-
-    def commit_frame(self, frame: DataFrame, batch: Batch) -> None:
-        """Writes and records ``batch``; both or neither."""
-
-
-@runtime_checkable
-class HadoopSink(Protocol):
-    """A sink that asks Spark's own client for file systems such as HDFS, where the driver has a JVM."""
-
-    def use_hadoop(self, client_of: Callable[[str], Any]) -> None:
-        """Called on the driver, first of all; ``client_of(url)`` is ``None`` on Spark Connect."""
-
-
 class ForeachBatch(Carried):
     """Commits each micro-batch to one sink; called by Spark with the batch and its number."""
 
@@ -85,9 +45,8 @@ class ForeachBatch(Carried):
         self.sink = sink
         self._commit: Commit | None = None
         self._run = uuid.uuid4().hex
-        if isinstance(sink, HadoopSink):
+        if isinstance(sink, FrameSink):
             sink.use_hadoop(hadoop_client)
-        if isinstance(sink, Watching):
             sink.watch(None)
 
     def __call__(self, frame: DataFrame, number: int) -> None:
@@ -110,9 +69,9 @@ class ForeachBatch(Carried):
         if self._commit is None:
             self._commit = Commit(self.sink)
             _log.info("connectors.%s: %s, as %s", self.sink.name, self.sink.guarantee().value, batch.sink_id)
-        if isinstance(self.sink, Watching):
+        if isinstance(self.sink, FrameSink):
             self.sink.watch(lambda: run_of(frame, batch.query))
-        if not isinstance(self.sink, FrameSink):  # Spark's own writers take columns that Arrow does not
+        if not _stages_frames(self.sink):
             self.sink.refuse_frame(arrow_schema(frame.schema), placed=True)
         stopped = partial(is_stopped, frame.sparkSession, batch.query)
         with sink_meter(self.sink, batch).counting() as meter, waits_until(stopped):
@@ -120,7 +79,7 @@ class ForeachBatch(Carried):
 
     def _write(self, commit: Commit, frame: DataFrame, batch: Batch, meter: Meter) -> None:
         verdict, began = commit.begin(batch), time.monotonic()
-        if isinstance(self.sink, ReplayingSink):
+        if isinstance(self.sink, FrameSink):
             self.sink.check_replay(lambda: is_deterministic(frame, batch.query))
         if verdict is Verdict.WRITE and isinstance(commit.committer, FrameCommitter):
             watched, seen = counted(frame)
@@ -136,7 +95,7 @@ class ForeachBatch(Carried):
 
     def _stage_and_commit(self, commit: Commit, frame: DataFrame, batch: Batch, meter: Meter) -> None:
         commit.drop_attempts(batch)
-        # Tries are made here, since Spark would try its tasks again at once.
+        # Retries are made here, since Spark would try its tasks again at once.
         tries = Retry(0) if self.sink.writers_retry else commit.contact.retry
         try:
             staged, seen = tries.call(lambda: self._watched(commit, frame, batch))
@@ -164,30 +123,35 @@ class ForeachBatch(Carried):
         if commit.committer is None:
             return _staged(self.sink, frame, batch), Measured()
         # A checksum takes as long as a fifth of the work of Spark's own writers; of what goes through Python it is little.
-        watched, seen = counted(frame) if isinstance(self.sink, FrameSink) else measured(frame)
+        watched, seen = counted(frame) if _stages_frames(self.sink) else measured(frame)
         return _staged(self.sink, watched, batch), seen
 
 
 class Several(Carried):
-    """Feeds several sinks from one batch, which is computed once and kept until the last of them has it."""
+    """Feeds several sinks from one batch, which Spark computes once and keeps until the last sink has it."""
 
     def __init__(self, sinks: Sequence[OnBatch]) -> None:
         self.sinks = tuple(sinks)
 
     def __call__(self, frame: DataFrame, number: int) -> None:
-        kept = frame.persist()
+        persisted = frame.persist()
         try:
             for sink in self.sinks:
-                sink(kept, number)
+                sink(persisted, number)
         finally:
-            kept.unpersist()
+            persisted.unpersist()
+
+
+def _stages_frames(sink: Sink) -> bool:
+    return isinstance(sink, FrameSink) and sink.stages_frames
 
 
 def _staged(sink: Sink, frame: DataFrame, batch: Batch) -> list[Committable]:
-    if isinstance(sink, PlacingSink):
+    if isinstance(sink, FrameSink):
+        if sink.stages_frames and (staged := sink.stage_frame(frame, batch)) is not None:
+            return staged
         sink, frame = sink.placed(frame, arrow_schema(frame.schema), batch)
-    staged = sink.stage_frame(frame, batch) if isinstance(sink, FrameSink) else None
-    return staged if staged is not None else _stage_in_tasks(sink, frame, batch)
+    return _stage_in_tasks(sink, frame, batch)
 
 
 def _stage_in_tasks(sink: Sink, frame: DataFrame, batch: Batch) -> list[Committable]:
@@ -200,12 +164,12 @@ def _stage_in_tasks(sink: Sink, frame: DataFrame, batch: Batch) -> list[Committa
         index = context.partitionId()
         try:
             with sink_meter(sink, batch, index).counting() as meter:
-                told = {"committable": asdict(stage(sink, batch, schema, index, meter.through(rows)))}
+                report = {"committable": asdict(stage(sink, batch, schema, index, meter.through(rows)))}
         except Transient as outage:
-            told = {"outage": outage.state()}
-        yield pa.RecordBatch.from_pydict({"told": [json.dumps(told)]})
+            report = {"outage": outage.state()}
+        yield pa.RecordBatch.from_pydict({"report": [json.dumps(report)]})
 
-    reports = [json.loads(report.told) for report in frame.mapInArrow(task, "told string").collect()]
+    reports = [json.loads(row.report) for row in frame.mapInArrow(task, "report string").collect()]
     staged = [Committable(**report["committable"]) for report in reports if "committable" in report]
     outages = [Transient.of(report["outage"]) for report in reports if "outage" in report]
     if outages:

@@ -1,4 +1,4 @@
-"""Counts the rows of a batch, and sums them up into a checksum, while they are written: no second pass."""
+"""Counts of a batch: rows and checksum, which Spark takes while it writes them, and the meters of its tasks and commit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..core.planning import source_id
 from ..core.sink import Batch, Committable, Sink
 from ..core.source import Source
 from ..core.state import digest
-from .session import is_told, task_ids, task_run
+from .session import observation_is_known, task_ids, task_run
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 
-_PATIENCE: Final = 0.2
+_OBSERVATION_SECONDS: Final = 0.2
 
 
 class Measured:
@@ -36,10 +36,10 @@ class Measured:
 
     def rows_if_known(self) -> int | None:
         """The rows, without waiting for them for long: a writer that rebuilds the plan may lose what was to be counted."""
-        until = time.monotonic() + _PATIENCE  # Spark tells it a moment after the batch is computed
-        while not (told := is_told(self._observation)) and time.monotonic() < until:
+        until = time.monotonic() + _OBSERVATION_SECONDS  # Spark publishes it a moment after the batch is computed
+        while not (is_known := observation_is_known(self._observation)) and time.monotonic() < until:
             time.sleep(0.001)
-        return self.rows if told else None
+        return self.rows if is_known else None
 
     @property
     def checksum(self) -> str | None:
@@ -102,8 +102,6 @@ def _has_hash(kind: DataType) -> bool:
     return "map<" not in text and "variant" not in text
 
 
-# MERGED Where the parts of a streaming query find the meter that counts for them.
-
 def source_meter(source: Source, index: int) -> Meter:
     """In a task: counts what it reads as the ``index``-th share of its batch; a batch read is not counted.
 
@@ -124,17 +122,17 @@ def sink_meter(sink: Sink, batch: Batch, index: int | None = None) -> Meter:
 def count_commit(meter: Meter, began: float, staged: Sequence[Committable], seen: Measured | None = None) -> None:
     """A batch is committed, since ``began`` on the monotonic clock: ``staged`` by tasks, or ``seen`` as Spark wrote it."""
     meter.now(commit_ms=round((time.monotonic() - began) * 1000), last_commit=round(time.time(), 3))
-    rejected = sum(one.rejected for one in staged)
-    meter.count(errors=rejected, dead_letters=sum(one.rejected for one in staged if one.letters))
+    rejected = sum(committable.rejected for committable in staged)
+    meter.count(errors=rejected, dead_letters=sum(committable.rejected for committable in staged if committable.letters))
     if (rows := _rows(staged, seen, rejected)) is not None:
         meter.count(rows=rows)
 
 
 def _rows(staged: Sequence[Committable], seen: Measured | None, rejected: int) -> int | None:
-    """The rows that were written; ``None`` if nobody can tell. The batch is committed: nothing may fail here any more."""
-    given = None
+    """The rows that were written; ``None`` if they are not known. The batch is committed: nothing may fail here any more."""
+    observed = None
     with contextlib.suppress(Exception):
-        given = seen.rows_if_known() if seen else None
-    if given is not None:
-        return given - rejected
-    return sum(one.rows for one in staged) if staged or seen is None else None
+        observed = seen.rows_if_known() if seen else None
+    if observed is not None:
+        return observed - rejected
+    return sum(committable.rows for committable in staged) if staged or seen is None else None

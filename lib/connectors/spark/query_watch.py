@@ -1,4 +1,9 @@
-"""When a streaming query is over, for a sink whose work does not end with its last batch. Classic sessions only."""
+"""The run of a streaming query, and ``taskTimeout``: a task that gives no sign of life is ended, so that it is tried again.
+
+In ``foreach_batch`` the driver cancels the jobs of the batch. The sign of life is a task that ends; on Spark Connect, where
+nobody can ask for that, it is the end of all tasks. By ``format`` no driver code runs while tasks run: the task watches itself
+and ends its Python process, which Spark takes for a failed attempt. Its sign of life is a record batch that it has taken.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +14,11 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 from ..core.errors import Transient
 from ..core.metrics import Meter
+from ..core.sink import QueryRun
 from .session import ended, ended_tasks, execution_of, offsets_of, tagged_jobs
 
 if TYPE_CHECKING:
@@ -23,16 +29,8 @@ if TYPE_CHECKING:
 _BY_ITSELF = ("AvailableNowTrigger", "OneTimeTrigger")
 
 
-@runtime_checkable
-class Watching(Protocol):
-    """A sink that wants to know of the query that it writes for."""
-
-    def watch(self, find: Callable[[], Run | None] | None) -> None:
-        """Called on the driver: when the function of ``foreachBatch`` is made, then for each batch, to ``find`` its run."""
-
-
-class Run:
-    """One run of a streaming query: what its ``foreachBatch`` function is not told."""
+class SparkRun(QueryRun):
+    """A run of a streaming query, as the JVM knows it. Classic sessions only."""
 
     def __init__(self, execution: Any) -> None:
         self._execution = execution
@@ -41,30 +39,20 @@ class Run:
         self.ends_by_itself = trigger.startswith(_BY_ITSELF)
 
     def offsets(self, batch: int) -> list[Any] | None:
-        """Where each source will be after ``batch``; ``None`` where Spark does not tell."""
         return offsets_of(self._execution, batch)
 
     def wait(self, seconds: float) -> str:
-        """Waits for the end, at most so long: ``"running"``, ``"ended"`` or ``"failed"``."""
         return ended(self._execution, seconds)
 
 
-def run_of(frame: DataFrame, query: str) -> Run | None:
+def run_of(frame: DataFrame, query: str) -> SparkRun | None:
     """The run of ``query`` whose batch ``frame`` is; ``None`` where that cannot be known (Spark Connect)."""
     execution = execution_of(frame.sparkSession, query)
-    return Run(execution) if execution is not None else None
+    return SparkRun(execution) if execution is not None else None
 
 
-# MERGED ``taskTimeout``: tasks that give no sign are given up, so that they can be tried again.
-#
-# In ``foreach_batch`` the driver cancels the jobs of the batch. A sign is a task that ends; on Spark Connect, where
-# nobody can
-# ask for that, it is the end of all of them. By ``format`` no driver code runs meanwhile: the task watches itself,
-# and ends its
-# Python process, which Spark takes for a failed attempt. A sign is a record batch that it has taken.
-
-_LOOKS = 8
-"""How often the tasks are looked at within the timeout."""
+_CHECKS = 8
+"""How often the tasks are checked within the timeout."""
 
 
 @contextlib.contextmanager
@@ -80,7 +68,7 @@ def watched_tasks(spark: SparkSession, timeout: float | None) -> Iterator[None]:
 
     def watch(cancel: Callable[[], object]) -> None:
         last, since = tasks(), time.monotonic()
-        while not over.wait(timeout / _LOOKS):
+        while not over.wait(timeout / _CHECKS):
             if (ended := tasks()) != last:
                 last, since = ended, time.monotonic()
             elif time.monotonic() - since >= timeout:
@@ -118,7 +106,7 @@ def ends_when_silent(timeout: float | None, meter: Meter) -> Iterator[None]:
     meter.last_sign = time.monotonic()
 
     def watch() -> None:
-        while not over.wait(seconds / _LOOKS):
+        while not over.wait(seconds / _CHECKS):
             if time.monotonic() - meter.last_sign >= seconds:
                 faulthandler.dump_traceback(2)
                 silence = Transient(f"a task that gave no sign for {seconds:g} s (taskTimeout) was ended; it is tried again")

@@ -165,15 +165,17 @@ def offsets_of(execution: Any, batch: int) -> list[Any] | None:
     from py4j.protocol import Py4JError
 
     try:
-        found = execution.offsetLog().get(batch)
-        offsets = found.get().offsets() if found.isDefined() else None
-        each = [offsets.apply(number) for number in range(offsets.size())] if offsets is not None else None
-        return None if each is None else [json.loads(one.get().json()) if one.isDefined() else None for one in each]
+        entry = execution.offsetLog().get(batch)
+        if not entry.isDefined():
+            return None
+        offsets = entry.get().offsets()
+        each = [offsets.apply(number) for number in range(offsets.size())]
+        return [json.loads(offset.get().json()) if offset.isDefined() else None for offset in each]
     except (Py4JError, TypeError, ValueError):  # inside Spark: another version may have it elsewhere
         return None
 
 
-def is_told(observation: Any) -> bool:
+def observation_is_known(observation: Any) -> bool:
     """True when an ``Observation`` can be read without waiting; on Connect always, where it comes with the batch."""
     inside = getattr(observation, "_jo", None)
     return inside is None or bool(inside.future().isCompleted())

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from ..core import Batch, Committable, Guarantee, Options, Sink, SinkWriter, Text
+from ..core import Batch, Committable, FrameSink, Guarantee, Options, SinkWriter, Text
 from ..core.dead_letters import to_json
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-class PrintSink(Sink):
+class PrintSink(FrameSink):
     """Prints ``"<subtask>> "`` and the row: the value of a single column, else a JSON object.
 
     Options: ``prefix`` (none), put before the subtask with a colon. By ``foreach_batch`` the lines appear in the
@@ -24,6 +24,7 @@ class PrintSink(Sink):
     name = "print"
     options = Options(prefix=Text(None))
     promise = Guarantee.AT_LEAST_ONCE
+    stages_frames = True
     conditions = "what is printed cannot be taken back, nor asked whether it was printed"
 
     def target(self) -> str:

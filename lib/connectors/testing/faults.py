@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from ..core.errors import Transient
 from ..core.ledger import Entry, Ledger
-from ..core.sink import Batch, Committable, Committer, GlobalCommitter, Sink, SinkWriter
+from ..core.sink import Batch, Committable, Committer, FrameCommitter, FrameSink, GlobalCommitter, Sink, SinkWriter
 from ..core.source import Source, Split, SplitReader
 
 if TYPE_CHECKING:
@@ -193,11 +193,11 @@ def faulty_sink(kind: type[Sink], injector: FailureInjector) -> type[Sink]:
         def committer(self) -> Committer | GlobalCommitter | None:
             inner = super().committer()
             if isinstance(inner, GlobalCommitter):
-                wrapper = _FrameCommitter if hasattr(inner, "commit_frame") else _GlobalCommitter
+                wrapper = _FrameCommitter if isinstance(inner, FrameCommitter) else _GlobalCommitter
                 return wrapper(inner, injector)
             return _Committer(inner, injector) if inner is not None else None
 
-    if not hasattr(kind, "stage_frame"):
+    if not (issubclass(kind, FrameSink) and kind.stages_frames):
         return Faulty
 
     class FaultyFrames(Faulty):
@@ -329,7 +329,7 @@ class _GlobalCommitter(GlobalCommitter):
         self.inner.sweep(live)
 
 
-class _FrameCommitter(_GlobalCommitter):
+class _FrameCommitter(_GlobalCommitter, FrameCommitter):
     """For targets that take a whole DataFrame in one transaction."""
 
     def commit_frame(self, frame: DataFrame, batch: Batch) -> None:

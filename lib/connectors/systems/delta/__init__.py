@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from ...core import Batch, Committable, Flag, GlobalCommitter, Misconfigured, Options, Problem, Sink, SinkWriter, Text
+from ...core import Batch, Committable, Flag, FrameCommitter, Misconfigured, Options, Problem, Sink, SinkWriter, Text
 from ...core.ledger import Entry, is_stream
 from ...core.options import Values
 
@@ -55,7 +55,7 @@ class DeltaSink(Sink):
         return DeltaCommitter(self)
 
 
-class DeltaCommitter(GlobalCommitter):
+class DeltaCommitter(FrameCommitter):
     """Reads the ledger entries out of the table's history."""
 
     def __init__(self, sink: DeltaSink) -> None:

@@ -22,7 +22,7 @@ from ...core import (
     Committable,
     ConnectorError,
     Fatal,
-    GlobalCommitter,
+    FrameCommitter,
     Json,
     Misconfigured,
     Options,
@@ -99,7 +99,7 @@ class DeltaTables(Sink):
         return DeltaTablesCommitter(self)
 
 
-class DeltaTablesCommitter(GlobalCommitter):
+class DeltaTablesCommitter(FrameCommitter):
     """Writes the tables of a batch side by side, and then the ledger."""
 
     def __init__(self, sink: DeltaTables) -> None:

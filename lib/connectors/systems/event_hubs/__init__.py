@@ -103,7 +103,7 @@ class EventHubsSink(KafkaSink):
     def _refuse_less(self, why: str) -> None:
         """At-least-once is less than was asked for; says so if that was by name."""
         for option in ("guarantee", "operation", "slots"):
-            if self.values.given(option) and self.values[option] not in (1, "append"):
+            if self.values.is_set(option) and self.values[option] not in (1, "append"):
                 text = f"{self.values[option]} needs transactions, which this service does not have: {why}."
                 raise Misconfigured(f"connectors.{self.name}", [Problem(option, text)])
         _log.warning("connectors.event_hubs: at-least-once, for the service has no transactions: %s", why)

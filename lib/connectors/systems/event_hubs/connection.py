@@ -130,7 +130,7 @@ def _idle_credentials(given: Mapping[str, Any]) -> tuple[str, ...]:
 def check_hub(values: Values, *naming: str, required: bool) -> Iterator[Problem]:
     """What is wrong with the name of the event hub. ``naming`` are the options of Kafka that name topics."""
     hub, entity = values["eventHub"], values["connectionString"].entity
-    given = [name for name in naming if values.given(name) and values[name] != hub and values[name] != (hub,)]
+    given = [name for name in naming if values.is_set(name) and values[name] != hub and values[name] != (hub,)]
     if hub and given:
         yield Problem("eventHub", f"is given beside {given[0]}; give one of them.")
     elif hub and entity and hub != entity:

@@ -21,11 +21,11 @@ from ...core import (
     Committable,
     Duration,
     Flag,
+    FrameSink,
     Json,
     Names,
     Options,
     Problem,
-    Sink,
     Size,
     Text,
 )
@@ -49,7 +49,7 @@ __all__ = ["FORMATS", "FilesSink", "FilesSource"]
 FORMATS = ("parquet", "json", "csv", "text", "avro", "orc")
 
 
-class FilesSink(Sink):
+class FilesSink(FrameSink):
     """Files under ``path``, in folders by ``partitionBy`` or by a date-time ``bucket``.
 
     Options: ``path`` (required), ``fileFormat`` parquet|json|csv|text|avro|orc (parquet), ``partitionBy`` (columns),
@@ -92,6 +92,7 @@ class FilesSink(Sink):
     """
 
     name = "files"
+    stages_frames = True
     options = Options(
         {
             "path": Text(REQUIRED),

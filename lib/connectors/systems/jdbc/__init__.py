@@ -20,13 +20,13 @@ from ...core import (
     Choice,
     Duration,
     Flag,
+    FrameSink,
     Guarantee,
     Int,
     Misconfigured,
     Names,
     Options,
     Problem,
-    Sink,
     SinkWriter,
     Text,
 )
@@ -68,7 +68,7 @@ _REFUSED = {
 }  # fmt: skip
 
 
-class JdbcSink(Sink):
+class JdbcSink(FrameSink):
     """Writes rows into a table of PostgreSQL, SQLite, DuckDB or MariaDB, or of a database that :func:`register_dialect` adds.
 
     Options: ``url`` (JDBC's or SQLAlchemy's), ``dbtable`` (``name`` or ``schema.name``), ``user``, ``password``,
@@ -267,7 +267,7 @@ def _check_commit(values: Values) -> Iterator[Problem]:
         yield Problem("commit", f"{commit} is there for PostgreSQL and MariaDB: a file has one writer at a time; take batch.")
     if commit == "task" and values["errors"] != "fail":
         yield Problem("commit", f"task cannot set bad rows aside; take commit=batch with errors={values['errors']}.")
-    if commit != "task" and values.given("numPartitions"):
+    if commit != "task" and values.is_set("numPartitions"):
         yield Problem("numPartitions", "has a use with commit=task only; else repartition the rows before they are written.")
 
 

@@ -23,7 +23,7 @@ import pyarrow as pa
 from ...core.errors import CommitRefused, ConnectorError, Fatal, Misconfigured, Problem
 from ...core.ledger import Entry, Policy, compare_replay
 from ...core.metrics import active_meter
-from ...core.sink import Batch, Committable, GlobalCommitter
+from ...core.sink import Batch, Committable, FrameCommitter, GlobalCommitter
 from ...core.writing import ArrowStage
 from .config import Fenced
 from .ledger import BOOK, SEEN, Book, Layout
@@ -289,7 +289,7 @@ class KafkaCommitter(GlobalCommitter):
                     yield reader.get_batch(number)
 
 
-class FrameCommitter(KafkaCommitter):
+class KafkaFrameCommitter(KafkaCommitter, FrameCommitter):
     """Lets tasks send the whole batch: nothing is staged, and the driver handles no rows. For ``foreach_batch``."""
 
     def __init__(self, sink: KafkaSink) -> None:

@@ -11,12 +11,12 @@ from ...core.errors import Misconfigured, Problem
 from ...core.folder import SinkFolder
 from ...core.options import Choice, Duration, Int, Options, Text, Values
 from ...core.retry import Retry
-from ...core.sink import Batch, Guarantee, Sink, SinkWriter
+from ...core.sink import Batch, FrameSink, Guarantee, SinkWriter
 from ...formats import format_options
 from ...formats.options import check_format
 from ...storage import storage_of
 from .cluster import MOST_SLOTS, Topics
-from .committer import FrameCommitter, KafkaCommitter
+from .committer import KafkaCommitter, KafkaFrameCommitter
 from .config import check_config, client_config
 from .ledger import Address
 from .producer import SendingWriter, StagingWriter
@@ -46,7 +46,7 @@ _OURS: Final = {
 }
 
 
-class KafkaSink(Sink):
+class KafkaSink(FrameSink):
     """Writes records to topics of Kafka, whole batches in one transaction.
 
     Columns: ``value`` (string or binary; null is a tombstone), and if there ``key``, ``topic``, ``partition`` (int; else by
@@ -181,7 +181,7 @@ class KafkaSink(Sink):
     def committer(self) -> KafkaCommitter | None:
         if self.guarantee() is Guarantee.AT_LEAST_ONCE:
             return None
-        return KafkaCommitter(self) if self.staging_location() else FrameCommitter(self)
+        return KafkaCommitter(self) if self.staging_location() else KafkaFrameCommitter(self)
 
 
 def _exactly_once(values: Values) -> bool:
@@ -216,7 +216,7 @@ def _check_formats(values: Values) -> Iterator[Problem]:
 
 def _check_at_least_once(values: Values) -> Iterator[Problem]:
     for name in ("slots", "stagingLocation"):
-        if values.given(name):
+        if values.is_set(name):
             yield Problem(name, "has no use without exactly-once, which needs transactionalIdPrefix.")
     if values["operation"] == "upsert":
         yield Problem("operation", "upsert needs exactly-once, which needs transactionalIdPrefix.")
