@@ -16,7 +16,7 @@ from connectors.spark.foreach_batch import ForeachBatch
 from connectors.systems.buffered import BufferedSink
 from connectors.systems.file_stream import FileStreamSink
 from connectors.testing import FailureInjector
-from connectors.testing.child import session
+from connectors.testing.driver import session
 from connectors.testing.faults import faulty_sink
 
 BAD_LINES = (

@@ -230,7 +230,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default="capacity,batch_size,http,contrast")
     wanted = parser.parse_args()
-    from connectors.testing.child import session
+    from connectors.testing.driver import session
 
     spark = session(f"local[{TASKS}]", {})
     seen: dict[str, list[dict[str, float]]] = defaultdict(list)

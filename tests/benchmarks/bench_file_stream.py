@@ -146,7 +146,7 @@ def main() -> None:
     wanted = parser.parse_args()
     os.environ["PYTHONPATH"] = os.pathsep.join([str(LIBRARY), os.environ.get("PYTHONPATH", "")])
     sys.path.insert(0, str(LIBRARY))
-    from connectors.testing.child import session
+    from connectors.testing.driver import session
 
     data = flights(wanted.folder)
     spark = session("local[2,4]", {})

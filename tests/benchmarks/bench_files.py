@@ -149,7 +149,7 @@ def main() -> None:
     wanted = parser.parse_args()
     os.environ["PYTHONPATH"] = os.pathsep.join([str(LIBRARY), os.environ.get("PYTHONPATH", "")])
     sys.path.insert(0, str(LIBRARY))
-    from connectors.testing.child import session
+    from connectors.testing.driver import session
 
     with tempfile.TemporaryDirectory() as made:
         commits(Path(made), wanted.commits)

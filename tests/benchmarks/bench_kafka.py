@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def spark_with_kafka() -> Any:
-    from connectors.testing.child import session
+    from connectors.testing.driver import session
     from connectors.testing.servers.base import classpath
 
     jars = classpath("spark-kafka-tokens", f"{TOKENS}:{TOKENS_VERSION}").split(os.pathsep)

@@ -39,7 +39,7 @@ def arguments(doc: str | None, *, rounds: int, rows: int, **more: int) -> argpar
 def postgresql_and_spark() -> Iterator[tuple[Any, Any]]:
     os.environ["PYTHONPATH"] = os.pathsep.join([str(LIBRARY), os.environ.get("PYTHONPATH", "")])
     sys.path.insert(0, str(LIBRARY))
-    from connectors.testing.child import session
+    from connectors.testing.driver import session
     from connectors.testing.servers import PostgresServer
 
     # Java as users have it, with the second compiler, which the tests do without.

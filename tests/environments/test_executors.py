@@ -15,7 +15,7 @@ import connectors
 from connectors.core import Guarantee, Source
 from connectors.core.state import digest
 from connectors.testing import Action, FailureInjector, Point, SinkContext, SourceContext, faulty_source, same_records
-from connectors.testing.child import SparkQuery
+from connectors.testing.driver import SparkQuery
 from connectors.testing.environments import Environment
 from connectors.testing.spark_suites import ROWS, spark_query
 from tests.systems.jdbc import contexts as jdbc

@@ -14,7 +14,7 @@ import pytest
 
 import connectors
 from connectors.testing import Action, FailureInjector, Point, same_records
-from connectors.testing.child import library_first, start_child
+from connectors.testing.driver import python_path, start_driver
 from connectors.testing.environments import Environment
 from connectors.testing.spark_suites import spark_query
 from tests.systems.reference_contexts import BufferedContext
@@ -56,7 +56,7 @@ def test_a_notebook_can_stop_its_session_and_begin_another(tmp_path: Path) -> No
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPATH": library_first()},
+        env={**os.environ, "PYTHONPATH": python_path()},
         timeout=300,
     )
     assert "two lives" in ran.stdout, ran.stderr[-4000:]
@@ -84,13 +84,13 @@ def test_a_worker_that_outlives_its_driver_writes_nothing_that_counts(tmp_path: 
     injector = FailureInjector(query.faults)
     injector.arm(Point.TASK_ROW, Action.OUTLIVE, row=1)
 
-    driver = start_child(tmp_path / "first", "local[2,4]", [query])
+    driver = start_driver(tmp_path / "first", "local[2,4]", [query])
     _wait_until(injector.held, driver)
     (zombie,) = injector.held()
     for pid in (*injector.victims(), driver.pid):
         os.kill(pid, signal.SIGKILL)
     driver.wait()
-    second = start_child(tmp_path / "second", "local[2,4]", [query])
+    second = start_driver(tmp_path / "second", "local[2,4]", [query])
     assert second.wait(240) == 0, (tmp_path / "second" / "log").read_text()[-4000:]
     assert _alive(zombie), "the worker ended with its driver: nothing was tested"
     expected = [target.row(number) for number in range(1, 31)]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from connectors.testing import Action, FailureInjector, Point, same_records
-from connectors.testing.child import start_child
+from connectors.testing.driver import start_driver
 from connectors.testing.servers.spark_servers import SparkCluster
 from connectors.testing.spark_suites import ROWS, spark_query
 from tests.systems.reference_contexts import BufferedContext
@@ -40,7 +40,7 @@ def test_of_a_straggler_and_its_speculative_attempt_one_counts(
     query = spark_query(target, tmp_path, carrier)
     injector = FailureInjector(query.faults)
     injector.arm(Point.TASK_ROW, Action.OUTLIVE, row=1)
-    driver = start_child(tmp_path / "driver", cluster.url, [query], **SPECULATION)
+    driver = start_driver(tmp_path / "driver", cluster.url, [query], **SPECULATION)
     try:
         code = driver.wait(240)
     finally:

@@ -25,8 +25,8 @@ from connectors.storage import object_store
 from connectors.storage.object_store import ObjectStore
 from connectors.storage.service_errors import translated
 from connectors.testing.servers import HOST, AzuriteServer, GcsServer
-from connectors.testing.servers.clouds import ACCOUNT, KEY
 from connectors.testing.servers.fault_proxy import FaultProxy, Reply, Seen
+from connectors.testing.servers.storages import ACCOUNT, KEY
 
 from ..servers import optional
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from connectors.testing import SinkContext
-from connectors.testing.sink_cases import KillSuite, Writing
+from connectors.testing.sink_cases import KillSuite, SinkQuery
 
 from .elasticsearch.contexts import IndexContext
 from .files import contexts as files
@@ -80,7 +80,7 @@ class TestPostgresTaskByTask(Schedules):
     context = jdbc.TaskContext
 
     @pytest.fixture
-    def writing(self, target: SinkContext, tmp_path: Path) -> Writing:
+    def query(self, target: SinkContext, tmp_path: Path) -> SinkQuery:
         return DealtWriting(target, tmp_path, "foreach_batch")
 
 

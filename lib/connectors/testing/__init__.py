@@ -1,10 +1,9 @@
 """The test kit: suites that a connector inherits, failures to inject, and an engine to run it on without Spark."""
 
 from .compare import same_order, same_records
-from .contexts import FolderContext, SinkContext, SourceContext
+from .contexts import FolderContext, SinkContext, SourceContext, run_suite
 from .engine import Checkpoint, Engine, in_a_child
 from .faults import Action, FailureInjector, Injected, Point, faulty_sink, faulty_source
-from .run import run_suite
 from .sink_suite import SinkSuite
 from .source_suite import SourceSuite
 

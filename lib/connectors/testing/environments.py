@@ -35,7 +35,7 @@ import pytest
 import connectors
 
 from ..workbench.home import spark_home
-from .child import quick_java, session
+from .driver import quick_java_options, session
 from .faults import executor_process
 from .servers.spark_servers import ConnectServer
 
@@ -141,7 +141,7 @@ def _executor(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def quick(conf: Mapping[str, str]) -> dict[str, str]:
     """Settings of a small, quiet server for tests."""
     return {
-        "spark.driver.extraJavaOptions": conf.get("spark.driver.extraJavaOptions", quick_java()),
+        "spark.driver.extraJavaOptions": conf.get("spark.driver.extraJavaOptions", quick_java_options()),
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from ..core.sink import Guarantee
-from .child import SparkQuery, start_child
 from .compare import same_records
 from .contexts import SinkContext, SourceContext
+from .driver import SparkQuery, start_driver
 from .faults import FailureInjector, Point
 from .spark_suites import spark_query
 
@@ -122,7 +122,7 @@ class _Run:
     def __init__(self, folder: Path, master: str, queries: list[SparkQuery], what: str, conf: Mapping[str, str]) -> None:
         self.log, self.ready, self.what = folder / "log", folder / "ready", what
         self.begin = self.log.stat().st_size if self.log.exists() else 0
-        self.process = start_child(folder, master, queries, **conf)
+        self.process = start_driver(folder, master, queries, **conf)
 
     def finish(self, kill_after: float | None = None) -> int:
         """The exit code. Raises ``AssertionError`` with all threads of a driver that hangs."""

@@ -50,7 +50,7 @@ ROWS, BATCH = 40, 10
 _NUMBERS = pa.schema([("value", pa.int64())])
 
 
-class Writing:
+class SinkQuery:
     """A query that writes the rows ``first`` to ``last`` of a context, a few at a time."""
 
     def __init__(self, target: SinkContext, folder: Path, carrier: str) -> None:
@@ -121,45 +121,45 @@ class KillSuite(SinkCases):
             metafunc.parametrize("seed", range(self.seeds))
 
     @pytest.fixture
-    def writing(self, target: SinkContext, tmp_path: Path, carrier: str) -> Writing:
-        return Writing(target, tmp_path, carrier)
+    def query(self, target: SinkContext, tmp_path: Path, carrier: str) -> SinkQuery:
+        return SinkQuery(target, tmp_path, carrier)
 
-    def test_a_killed_run_is_finished_by_the_next_ones(self, writing: Writing, seed: int) -> None:
-        chance = random.Random(f"{self.context.__name__} {writing.carrier} {seed}")
+    def test_a_killed_run_is_finished_by_the_next_ones(self, query: SinkQuery, seed: int) -> None:
+        chance = random.Random(f"{self.context.__name__} {query.carrier} {seed}")
         for _ in range(3):
-            writing.injector.arm_one_of(chance.randrange(1 << 30), writing.points(), rows=2)
-            engine = writing.engine(tasks=chance.randint(1, 4))
+            query.injector.arm_one_of(chance.randrange(1 << 30), query.points(), rows=2)
+            engine = query.engine(tasks=chance.randint(1, 4))
             code = in_a_child(engine.run)
             assert code in (0, -9), f"the run ended with {code}"
-        writing.injector.disarm()
-        writing.engine().run()
-        assert writing.injector.struck() >= 1
-        writing.expect()
+        query.injector.disarm()
+        query.engine().run()
+        assert query.injector.struck() >= 1
+        query.expect()
 
-    def test_a_power_failure_at_any_moment_loses_and_doubles_nothing(self, writing: Writing, tmp_path: Path, seed: int) -> None:
-        if not writing.target.disks():
+    def test_a_power_failure_at_any_moment_loses_and_doubles_nothing(self, query: SinkQuery, tmp_path: Path, seed: int) -> None:
+        if not query.target.disks():
             pytest.skip("the target is no folder of this machine")
-        chance = random.Random(f"{self.context.__name__} {writing.carrier} {seed}")
+        chance = random.Random(f"{self.context.__name__} {query.carrier} {seed}")
         for number in range(3):
-            disk = ForgetfulDisk(writing.target.disks()[0], tmp_path / f"disk {number}", chance.randrange(100))
+            disk = ForgetfulDisk(query.target.disks()[0], tmp_path / f"disk {number}", chance.randrange(100))
             disk.start()
-            engine = writing.engine(tasks=chance.randint(1, 3))
+            engine = query.engine(tasks=chance.randint(1, 3))
             assert in_a_child(partial(disk.run, engine.run)) in (0, -9)
             disk.fail(chance)
-        writing.engine().run()
-        writing.expect()
+        query.engine().run()
+        query.expect()
 
-    def test_a_run_killed_at_any_moment_is_finished_by_the_next(self, writing: Writing) -> None:
+    def test_a_run_killed_at_any_moment_is_finished_by_the_next(self, query: SinkQuery) -> None:
         chance = random.Random(self.context.__name__)
         fork = multiprocessing.get_context("fork")
         for _ in range(3):
-            child = fork.Process(target=writing.engine(last=ROWS).run)
+            child = fork.Process(target=query.engine(last=ROWS).run)
             child.start()
             time.sleep(chance.uniform(0.0, 0.15))  # any moment: this is the case
             child.kill()
             child.join()
-        writing.engine().run()
-        writing.expect()
+        query.engine().run()
+        query.expect()
 
 
 # MERGED Runs that meet at one target at the same time, without Spark; a part of
@@ -168,16 +168,16 @@ class KillSuite(SinkCases):
 _SECONDS = 60.0
 
 
-class Run:
+class HeldRun:
     """A run of a query in a process of its own, which stands still when it comes to ``point``, or has ended before.
 
     ``how`` goes to :meth:`~connectors.testing.sink_cases.Writing.engine`.
     """
 
-    def __init__(self, writing: Writing, point: Point, **how: Any) -> None:
-        self.injector = writing.injector
+    def __init__(self, query: SinkQuery, point: Point, **how: Any) -> None:
+        self.injector = query.injector
         self.injector.arm(point, Action.HOLD)
-        engine = writing.engine(**how)
+        engine = query.engine(**how)
         self.process = multiprocessing.get_context("fork").Process(target=engine.run)
         self.process.start()
         until = time.monotonic() + _SECONDS
@@ -195,7 +195,7 @@ class Run:
         return ended
 
 
-def end(*runs: Run) -> list[int]:
+def release(*runs: HeldRun) -> list[int]:
     """Lets ``runs`` go on, all at once, and returns their exit codes."""
     for run in runs:
         run.injector.release()
@@ -205,23 +205,23 @@ def end(*runs: Run) -> list[int]:
 class ContentionSuite(KillSuite):
     """The cases. A subclass sets ``context``."""
 
-    def test_two_queries_write_to_one_target_at_the_same_time(self, writing: Writing, tmp_path: Path) -> None:
-        other = type(writing)(writing.target, tmp_path / "other", writing.carrier)
-        left = Run(writing, Point.TASK_STAGED, last=20, sinkId="left")
-        right = Run(other, Point.TASK_STAGED, first=21, sinkId="right")
-        assert writing.injector.held(), "the first run ended before it was released"
-        assert end(left, right) == [0, 0]
-        writing.expect()
+    def test_two_queries_write_to_one_target_at_the_same_time(self, query: SinkQuery, tmp_path: Path) -> None:
+        other = type(query)(query.target, tmp_path / "other", query.carrier)
+        left = HeldRun(query, Point.TASK_STAGED, last=20, sinkId="left")
+        right = HeldRun(other, Point.TASK_STAGED, first=21, sinkId="right")
+        assert query.injector.held(), "the first run ended before it was released"
+        assert release(left, right) == [0, 0]
+        query.expect()
 
     @pytest.mark.parametrize("point", [Point.COMMIT_BEFORE, Point.RECORDED])
     def test_of_two_runs_of_one_query_at_the_same_time_one_wins(
-        self, writing: Writing, tmp_path: Path, point: Point
+        self, query: SinkQuery, tmp_path: Path, point: Point
     ) -> None:
-        if point not in writing.points():
+        if point not in query.points():
             pytest.skip("a batch of this sink does not pass the point")
-        writing.engine(last=BATCH).run()
-        twin = type(writing)(writing.target, tmp_path / "twin", writing.carrier)
-        shutil.copytree(writing.checkpoint, twin.checkpoint)
-        codes = end(Run(writing, point), Run(twin, point))
+        query.engine(last=BATCH).run()
+        twin = type(query)(query.target, tmp_path / "twin", query.carrier)
+        shutil.copytree(query.checkpoint, twin.checkpoint)
+        codes = release(HeldRun(query, point), HeldRun(twin, point))
         assert 0 in codes, "neither run came to its end"
-        writing.expect()
+        query.expect()

@@ -32,7 +32,7 @@ COUNT = 50
 Rows = list[dict[str, Any]]
 
 
-class Reading:
+class SourceQuery:
     """A query over a source, batch by batch; ``log`` is what its checkpoint holds."""
 
     def __init__(self, context: SourceContext, **options: str) -> None:
@@ -95,46 +95,46 @@ class SourceSuite:
     @pytest.mark.parametrize("parallelism", ["1", "4"])
     def test_everything_is_read_once(self, system: SourceContext, parallelism: str) -> None:
         written = system.write(COUNT)
-        same_records(written, Reading(system, numPartitions=parallelism).rest([]))
+        same_records(written, SourceQuery(system, numPartitions=parallelism).rest([]))
 
     def test_a_batch_read_gives_everything_once(self, system: SourceContext) -> None:
         written = system.write(COUNT)
-        reading = Reading(system)
+        reading = SourceQuery(system)
         if not reading.source.bounded:
             pytest.skip("the source has no end")
         same_records(written, reading.whole())
 
     def test_an_empty_system_is_a_batch_without_rows(self, system: SourceContext) -> None:
         self._needs_an_empty(system)
-        reading = Reading(system)
+        reading = SourceQuery(system)
         if not reading.source.bounded:
             pytest.skip("the source has no end")
         assert reading.whole() == []
-        same_records(system.write(COUNT), Reading(system).whole())
+        same_records(system.write(COUNT), SourceQuery(system).whole())
 
     def test_a_query_that_begins_on_an_empty_system_reads_what_comes_later(self, system: SourceContext) -> None:
         self._needs_an_empty(system)
         log: list[Offset] = []
-        ending = Reading(system)
+        ending = SourceQuery(system)
         ending.planner.freeze()
         assert ending.rest(log) == []
-        options, running = system.options(), Reading(system)
+        options, running = system.options(), SourceQuery(system)
         assert running.rest(log) == []
-        assert Reading(system).rest(log) == []
+        assert SourceQuery(system).rest(log) == []
         copy, written = list(log), system.write(COUNT)
-        same_records(written, Reading(system).rest(log))
+        same_records(written, SourceQuery(system).rest(log))
         if system.options() == options:  # where they say what there is, a query that runs sees no more than that
             same_records(written, running.rest(copy))
 
     def test_limited_batches_are_several_and_lose_nothing(self, system: SourceContext) -> None:
         written = system.write(COUNT)
         log: list[Offset] = []
-        same_records(written, Reading(system, **system.limit).rest(log))
+        same_records(written, SourceQuery(system, **system.limit).rest(log))
         assert len(log) > 2, f"{dict(system.limit)} must cut {COUNT} records into several batches; there was {len(log)}"
 
     def test_a_limit_of_rows_is_kept(self, system: SourceContext) -> None:
         system.write(COUNT)
-        reading = Reading(system, **system.limit)
+        reading = SourceQuery(system, **system.limit)
         most = reading.source.limit().rows
         if most is None:
             pytest.skip("the source does not limit rows")
@@ -146,7 +146,7 @@ class SourceSuite:
         partitions = {system.partition(row) for row in system.write(COUNT)}
         if partitions == {None} or len(partitions) < 2:
             pytest.skip("the context names no partitions")
-        reading = Reading(system, **system.limit)
+        reading = SourceQuery(system, **system.limit)
         log: list[Offset] = []
         seen = {system.partition(row) for _ in partitions for row in reading.next(log) or []}
         assert seen == partitions, f"{len(partitions)} batches have read nothing of {sorted(map(str, partitions - seen))}"
@@ -154,19 +154,19 @@ class SourceSuite:
     def test_what_the_system_has_lost_stops_the_query(self, system: SourceContext) -> None:
         system.write(COUNT)
         log: list[Offset] = []
-        Reading(system, **system.limit).next(log)
+        SourceQuery(system, **system.limit).next(log)
         if not system.lose():
             pytest.skip("the system loses nothing")
         with pytest.raises(DataLoss, match="failOnDataLoss"):
-            Reading(system).rest(log)
+            SourceQuery(system).rest(log)
 
     def test_a_query_goes_on_after_a_loss_when_the_user_says_so(self, system: SourceContext) -> None:
         system.write(COUNT)
         log: list[Offset] = []
-        Reading(system).rest(log)
+        SourceQuery(system).rest(log)
         if not system.lose():
             pytest.skip("the system loses nothing")
-        reading = Reading(system, failOnDataLoss="false")
+        reading = SourceQuery(system, failOnDataLoss="false")
         reading.rest(log)
         same_records(system.write(COUNT), reading.rest(log))
 
@@ -175,9 +175,9 @@ class SourceSuite:
             pytest.skip(system.unordered)
         log: list[Offset] = []
         written = system.write(COUNT)
-        batches = _batches(Reading(system, numPartitions="1", **system.limit), log)
+        batches = _batches(SourceQuery(system, numPartitions="1", **system.limit), log)
         written += system.write(COUNT)
-        batches += _batches(Reading(system, numPartitions="3"), log)
+        batches += _batches(SourceQuery(system, numPartitions="3"), log)
         same_order(written, batches, system.partition)
 
     @pytest.mark.parametrize("parallelism", ["1", "3", "5"])
@@ -187,16 +187,16 @@ class SourceSuite:
         written = system.write(COUNT)
         log: list[Offset] = []
         found: Rows = []
-        while (rows := Reading(system, numPartitions=parallelism, **system.limit).next(log)) is not None:
+        while (rows := SourceQuery(system, numPartitions=parallelism, **system.limit).next(log)) is not None:
             found += rows
         same_records(written, found)
 
     def test_records_that_come_later_are_read_by_a_restarted_query(self, system: SourceContext) -> None:
         log: list[Offset] = []
         first = system.write(COUNT)
-        same_records(first, Reading(system).rest(log))
+        same_records(first, SourceQuery(system).rest(log))
         second = system.write(COUNT)
-        same_records(second, Reading(system).rest(log))
+        same_records(second, SourceQuery(system).rest(log))
 
     @pytest.mark.parametrize("parallelism", ["1", "2", "5"])
     def test_a_replay_reads_the_same_rows_with_another_parallelism_and_more_data(
@@ -204,20 +204,20 @@ class SourceSuite:
     ) -> None:
         system.write(COUNT)
         log: list[Offset] = []
-        reading = Reading(system, numPartitions="3", **system.limit)
+        reading = SourceQuery(system, numPartitions="3", **system.limit)
         batches = []
         while (rows := reading.next(log)) is not None:
             batches.append(rows)
         system.write(COUNT)
-        again = Reading(system, numPartitions=parallelism)
+        again = SourceQuery(system, numPartitions=parallelism)
         for number, rows in enumerate(batches):
             same_records(rows, again.batch(log, number))
 
     def test_a_replay_cuts_the_same_splits_with_another_parallelism(self, system: SourceContext) -> None:
         system.write(COUNT)
         log: list[Offset] = []
-        Reading(system, numPartitions="3").next(log)
-        splits = [_splits(Reading(system, numPartitions=parallelism), log) for parallelism in ("1", "3", "5")]
+        SourceQuery(system, numPartitions="3").next(log)
+        splits = [_splits(SourceQuery(system, numPartitions=parallelism), log) for parallelism in ("1", "3", "5")]
         assert splits[0] == splits[1] == splits[2]
 
     def test_the_start_does_not_move(self, system: SourceContext) -> None:
@@ -226,30 +226,30 @@ class SourceSuite:
             pytest.skip("the context names no options that start at the newest record")
         options = dict(system.latest)
         log: list[Offset] = []
-        before = Reading(system, **options).next(log)
+        before = SourceQuery(system, **options).next(log)
         written = system.write(COUNT)
-        again = Reading(system, **options)
+        again = SourceQuery(system, **options)
         same_records(before or [], again.batch(log, 0) if log else [])
         same_records(written, again.rest(log))
 
     def test_a_source_without_new_data_stands_still(self, system: SourceContext) -> None:
         system.write(COUNT)
         log: list[Offset] = []
-        reading = Reading(system)
+        reading = SourceQuery(system)
         reading.rest(log)
         assert reading.planner.latest(log[-1]) == log[-1]
-        assert Reading(system).planner.latest(log[-1]) == log[-1]
+        assert SourceQuery(system).planner.latest(log[-1]) == log[-1]
 
     def test_an_empty_range_has_no_tasks(self, system: SourceContext) -> None:
         system.write(COUNT)
         log: list[Offset] = []
-        reading = Reading(system)
+        reading = SourceQuery(system)
         reading.rest(log)
         assert list(reading.planner.slices(log[-1], log[-1])) == []
 
     def test_a_frozen_query_ends_with_what_was_there(self, system: SourceContext) -> None:
         written = system.write(COUNT)
-        reading = Reading(system, **system.limit)
+        reading = SourceQuery(system, **system.limit)
         reading.planner.freeze()
         log: list[Offset] = []
         first = reading.next(log) or []
@@ -259,7 +259,7 @@ class SourceSuite:
     def test_an_offset_is_small_canonical_json(self, system: SourceContext) -> None:
         system.write(COUNT)
         log: list[Offset] = []
-        Reading(system, **system.limit).rest(log)
+        SourceQuery(system, **system.limit).rest(log)
         for offset in log:
             assert json.dumps(offset, separators=(",", ":"), ensure_ascii=False) == dumps(offset)
             assert offset["v"] == 1
@@ -268,7 +268,7 @@ class SourceSuite:
     def test_the_range_is_cut_lazily_and_alike_each_time(self, system: SourceContext) -> None:
         system.write(COUNT)
         log: list[Offset] = []
-        reading = Reading(system)
+        reading = SourceQuery(system)
         reading.next(log)
         for part in reading.planner.slices(INITIAL, log[0]):
             splits = reading.planner.enumerator.splits_of(part)
@@ -278,7 +278,7 @@ class SourceSuite:
     def test_a_split_is_resumed_after_any_record(self, system: SourceContext) -> None:
         system.write(COUNT)
         log: list[Offset] = []
-        reading = Reading(system, numPartitions="2")
+        reading = SourceQuery(system, numPartitions="2")
         reading.next(log)
         for split in _splits(reading, log):
             reader = reading.source.reader(system.schema)
@@ -306,7 +306,7 @@ class SourceSuite:
     def test_a_reader_that_is_left_stops(self, system: SourceContext) -> None:
         system.write(COUNT)
         log: list[Offset] = []
-        reading = Reading(system, numPartitions="1")
+        reading = SourceQuery(system, numPartitions="1")
         reading.next(log)
         before = threading.active_count()
         for part in reading.planner.slices(INITIAL, log[0]):
@@ -318,7 +318,7 @@ class SourceSuite:
     def test_readers_of_different_tasks_do_not_disturb_each_other(self, system: SourceContext) -> None:
         written = system.write(COUNT)
         log: list[Offset] = []
-        reading = Reading(system, numPartitions="4")
+        reading = SourceQuery(system, numPartitions="4")
         reading.next(log, UNLIMITED)
         parts = reading.planner.slices(INITIAL, log[0])
         iterators = [read_slice(reading.source, part, system.schema) for part in parts]
@@ -338,7 +338,7 @@ class SourceSuite:
             pytest.skip(system.never_empty)
 
 
-def _batches(reading: Reading, log: list[Offset]) -> list[list[Rows]]:
+def _batches(reading: SourceQuery, log: list[Offset]) -> list[list[Rows]]:
     """The rows of all batches until there is nothing new, each task by task."""
     batches = []
     while (number := reading.plan(log)) is not None:
@@ -346,14 +346,14 @@ def _batches(reading: Reading, log: list[Offset]) -> list[list[Rows]]:
     return batches
 
 
-def _broken(system: SourceContext, injector: FailureInjector, **options: str) -> Reading:
-    reading = Reading(system, **options)
+def _broken(system: SourceContext, injector: FailureInjector, **options: str) -> SourceQuery:
+    reading = SourceQuery(system, **options)
     kind = faulty_source(system.source, injector)
     reading.source = kind.of({**system.options(), **options}, streaming=True)
     reading.planner = Planner(reading.source)
     return reading
 
 
-def _splits(reading: Reading, log: list[Offset]) -> list[Any]:
+def _splits(reading: SourceQuery, log: list[Offset]) -> list[Any]:
     parts = reading.planner.slices(INITIAL, log[0])
     return [split for part in parts for split in islice(reading.planner.enumerator.splits_of(part), 1000)]

@@ -18,9 +18,9 @@ from typing import Any, ClassVar
 import pytest
 
 from ..core.sink import Guarantee
-from .child import SparkQuery
 from .compare import same_records
 from .contexts import SinkContext, SourceContext
+from .driver import SparkQuery
 from .environments import Environment
 from .faults import FailureInjector, Point
 from .sink_cases import SinkCases

@@ -8,7 +8,7 @@ from typing import Any
 
 from connectors.core import ReadLimit
 from connectors.core.planning import Offset
-from connectors.testing.source_suite import Reading
+from connectors.testing.source_suite import SourceQuery
 
 from ..reference_contexts import FileStreamContext
 
@@ -20,8 +20,8 @@ class Query:
         self.folder, self.options = folder, options
         self.log: list[Offset] = []
 
-    def reading(self) -> Reading:
-        return Reading(FileStreamContext(self.folder), **self.options)
+    def reading(self) -> SourceQuery:
+        return SourceQuery(FileStreamContext(self.folder), **self.options)
 
     def rest(self, limit: ReadLimit | None = None) -> list[str]:
         """The new lines, batch by batch, in the order in which the batches had them."""

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from connectors.core import ReadLimit
 from connectors.core.planning import Offset
 from connectors.systems.file_stream import lines, source
-from connectors.testing.source_suite import Reading
+from connectors.testing.source_suite import SourceQuery
 
 from ..reference_contexts import FileStreamContext
 from .test_lines import simple_lines
@@ -50,7 +50,7 @@ def _follow(folder: Path, steps: list[Any]) -> None:
     clock = 1e9
 
     def read(limit: int | None, parallelism: int) -> bool:
-        reading = Reading(_Bytes(folder), path=str(folder / "*.log"), numPartitions=str(parallelism))
+        reading = SourceQuery(_Bytes(folder), path=str(folder / "*.log"), numPartitions=str(parallelism))
         rows = reading.next(log, ReadLimit(bytes=limit))
         for row in sorted(rows or [], key=lambda one: (one["filename"], one["position"])):
             found[int(Path(row["filename"]).name[0])].append((row["position"], row["value"]))

@@ -16,7 +16,7 @@ import pytest
 
 from connectors.systems.files.rolling import seal_folder
 from connectors.testing.engine import in_a_child
-from connectors.testing.sink_cases import Writing
+from connectors.testing.sink_cases import SinkQuery
 
 from ..reference_contexts import FilesContext
 from .contexts import S3Context
@@ -89,7 +89,7 @@ def readers(target: Any) -> list[Callable[[], list[int]]]:
 def test_every_read_during_a_run_with_faults_is_of_complete_files(tmp_path: Path, kind: Any, batches: int) -> None:
     target = kind(tmp_path / "target")
     target.folder.mkdir()
-    writing = Writing(target, tmp_path, "foreach_batch")
+    writing = SinkQuery(target, tmp_path, "foreach_batch")
     watchers = [Watcher(read) for read in readers(target)]
     for watcher in watchers:
         watcher.start()

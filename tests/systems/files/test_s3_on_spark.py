@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from connectors.testing.child import start_child
 from connectors.testing.compare import same_records
+from connectors.testing.driver import start_driver
 from connectors.testing.faults import Action, FailureInjector, Point
 from connectors.testing.spark_suites import ROWS, spark_query
 from connectors.workbench.jars import s3_jars
@@ -26,7 +26,7 @@ def test_spark_and_python_write_to_s3_exactly_once_also_when_the_driver_is_kille
         FailureInjector(queries["foreach_batch"].faults).arm(Point.RECORDED, Action.KILL)
     codes = []
     for _ in range(kills + 1):
-        child = start_child(tmp_path / "child", "local[2,4]", list(queries.values()), **{"spark.jars": ",".join(s3_jars())})
+        child = start_driver(tmp_path / "child", "local[2,4]", list(queries.values()), **{"spark.jars": ",".join(s3_jars())})
         codes.append(child.wait(240))
     log = (tmp_path / "child/log").read_text()
     assert codes == [-9] * kills + [0], log[-4000:]

@@ -14,10 +14,10 @@ from connectors.core.sink import Batch
 from connectors.core.source import Slice
 from connectors.core.state import digest
 from connectors.testing.engine import Engine
-from connectors.testing.sink_cases import Writing
+from connectors.testing.sink_cases import SinkQuery
 
 
-class DealtWriting(Writing):
+class DealtWriting(SinkQuery):
     def engine(self, **how: Any) -> Engine:
         made = super().engine(**how)
         return Dealing(**{field.name: getattr(made, field.name) for field in dataclasses.fields(made)})

@@ -18,7 +18,7 @@ from connectors.systems.buffered import BufferedSink
 from connectors.testing import FailureInjector
 from connectors.testing.engine import Engine, in_a_child
 from connectors.testing.faults import Point, faulty_sink
-from connectors.testing.source_suite import Reading, Rows
+from connectors.testing.source_suite import Rows, SourceQuery
 
 from .incremental_contexts import StreamContext
 
@@ -74,8 +74,8 @@ class Schedule:
 
     # ---- the reader
 
-    def restarted(self) -> Reading:
-        return Reading(self.context, numPartitions=str(self.chance.randint(1, 3)))
+    def restarted(self) -> SourceQuery:
+        return SourceQuery(self.context, numPartitions=str(self.chance.randint(1, 3)))
 
     def read(self) -> bool:
         """One batch; now and then it is read, forgotten, and replayed by a new reader."""

@@ -15,7 +15,7 @@ from connectors.core.planning import Offset
 from connectors.systems.jdbc.incremental.writers import Holes, Writers
 from connectors.systems.jdbc.source import JdbcSource
 from connectors.testing.servers import PostgresServer
-from connectors.testing.source_suite import Reading
+from connectors.testing.source_suite import SourceQuery
 
 from .contexts import MariaDbContext, PostgresContext
 from .incremental_writers import Schedule, Writer
@@ -38,7 +38,7 @@ def insert(connection: Any, table: str) -> None:
     connection.execute(f"INSERT INTO {table} (version, changed) VALUES (0, now())")
 
 
-def ids(reading: Reading, log: list[Offset]) -> list[int]:
+def ids(reading: SourceQuery, log: list[Offset]) -> list[int]:
     return [row["id"] for row in reading.rest(log)]
 
 
@@ -57,7 +57,7 @@ def test_ids_of_a_transaction_that_was_prepared_before_a_restart_are_read_when_i
             writer.execute("BEGIN")
             insert(writer, table)
             system.target.run(f"INSERT INTO {table} (version, changed) VALUES (0, now())")
-            reading, log = Reading(system), list[Offset]()
+            reading, log = SourceQuery(system), list[Offset]()
             assert ids(reading, log) == [2]
             writer.execute("PREPARE TRANSACTION 'late'")
         server.kill()
@@ -85,7 +85,7 @@ def test_mariadb_commits_ids_out_of_order_and_each_is_read_once(mariadb: InMaria
         first.execute("BEGIN")
         insert(first, table)
         insert(second, table)
-        reading, log = Reading(mariadb), list[Offset]()
+        reading, log = SourceQuery(mariadb), list[Offset]()
         assert ids(reading, log) == [2]
         insert(second, table)
         assert ids(reading, log) == [3]
@@ -101,7 +101,7 @@ def test_mariadb_reads_ids_of_a_prepared_transaction_whose_session_is_gone(maria
             writer.execute(f"XA START {name}")
             insert(writer, table)
             insert(other, table)
-            reading, log = Reading(mariadb), list[Offset]()
+            reading, log = SourceQuery(mariadb), list[Offset]()
             assert ids(reading, log) == [2]
             writer.execute(f"XA END {name}")
             writer.execute(f"XA PREPARE {name}")
@@ -141,8 +141,8 @@ def test_a_user_who_may_not_see_other_transactions_is_told_what_to_grant(mariadb
     mariadb.mode = {**mariadb.mode, "user": user, "password": "x"}
     insert_one(mariadb)
     with pytest.raises(Misconfigured, match=r"user +may not see .* GRANT PROCESS .*singleWriter=true"):
-        ids(Reading(mariadb), [])
-    assert ids(Reading(mariadb, singleWriter="true"), []) == [1]
+        ids(SourceQuery(mariadb), [])
+    assert ids(SourceQuery(mariadb, singleWriter="true"), []) == [1]
 
 
 def insert_one(system: InMariaDb) -> None:
@@ -152,4 +152,4 @@ def insert_one(system: InMariaDb) -> None:
 
 def test_single_writer_is_refused_where_rows_are_read_by_time(mariadb: InMariaDb) -> None:
     with pytest.raises(Misconfigured, match=r"singleWriter +has no use with incremental=timestamp"):
-        Reading(mariadb, incremental="timestamp", timestampColumns="changed", incrementingColumn="", singleWriter="true")
+        SourceQuery(mariadb, incremental="timestamp", timestampColumns="changed", incrementingColumn="", singleWriter="true")

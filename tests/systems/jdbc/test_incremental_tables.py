@@ -20,7 +20,7 @@ from connectors.systems.jdbc.connection import Connection
 from connectors.systems.jdbc.source import JdbcSource
 from connectors.testing import SourceContext
 from connectors.testing.servers import MariaDbServer, PostgresServer
-from connectors.testing.source_suite import Reading
+from connectors.testing.source_suite import SourceQuery
 from tests.servers import optional, required
 
 
@@ -115,7 +115,7 @@ def postgres(tmp_path: Path) -> Iterator[Postgres]:
         yield made
 
 
-def read(reading: Reading, log: list[Offset]) -> dict[str, list[dict[str, Any]]]:
+def read(reading: SourceQuery, log: list[Offset]) -> dict[str, list[dict[str, Any]]]:
     """What is new, by table."""
     found: dict[str, list[dict[str, Any]]] = {}
     for row in reading.rest(log):
@@ -125,7 +125,7 @@ def read(reading: Reading, log: list[Offset]) -> dict[str, list[dict[str, Any]]]
 
 def test_a_new_table_is_read_from_its_beginning(database: Database) -> None:
     database.run("CREATE TABLE a (id INTEGER PRIMARY KEY)", "INSERT INTO a VALUES (1), (2)")
-    reading, log = Reading(database), list[Offset]()
+    reading, log = SourceQuery(database), list[Offset]()
     assert read(reading, log) == {"a": [{"id": 1}, {"id": 2}]}
     database.run("CREATE TABLE b (id INTEGER PRIMARY KEY)", "INSERT INTO b VALUES (1)", "INSERT INTO a VALUES (3)")
     assert read(reading, log) == {"a": [{"id": 3}], "b": [{"id": 1}]}
@@ -136,7 +136,7 @@ def test_a_table_that_was_dropped_ends_in_the_task_before_discovery_notices(
 ) -> None:
     database.run("CREATE TABLE a (id INTEGER PRIMARY KEY)", "CREATE TABLE b (id INTEGER PRIMARY KEY)")
     database.run("INSERT INTO a VALUES (1)", "INSERT INTO b VALUES (1)")
-    reading, log = Reading(database), list[Offset]()
+    reading, log = SourceQuery(database), list[Offset]()
     end = reading.planner.latest({"v": 1, "phase": "initial"})
     log.append(end)
     database.run("DROP TABLE a")
@@ -145,12 +145,12 @@ def test_a_table_that_was_dropped_ends_in_the_task_before_discovery_notices(
     assert "a is gone" in caplog.text
     assert read(reading, log) == {}
     database.run("INSERT INTO b VALUES (2)")
-    assert read(Reading(database), log) == {"b": [{"id": 2}]}
+    assert read(SourceQuery(database), log) == {"b": [{"id": 2}]}
 
 
 def test_a_table_that_is_made_anew_is_read_from_its_beginning(postgres: Postgres) -> None:
     postgres.run("CREATE TABLE a (id INTEGER PRIMARY KEY)", "INSERT INTO a VALUES (7)")
-    reading, log = Reading(postgres), list[Offset]()
+    reading, log = SourceQuery(postgres), list[Offset]()
     read(reading, log)
     postgres.run("DROP TABLE a", "CREATE TABLE a (id INTEGER PRIMARY KEY)", "INSERT INTO a VALUES (1)")
     assert read(reading, log) == {"a": [{"id": 1}]}
@@ -162,24 +162,24 @@ def test_a_table_that_is_made_anew_is_read_from_its_beginning(postgres: Postgres
 
 def test_a_new_column_appears_and_is_reported(database: Database, caplog: pytest.LogCaptureFixture) -> None:
     database.run("CREATE TABLE a (id INTEGER PRIMARY KEY)", "INSERT INTO a VALUES (1)")
-    reading, log = Reading(database), list[Offset]()
+    reading, log = SourceQuery(database), list[Offset]()
     read(reading, log)
     database.run("ALTER TABLE a ADD COLUMN note VARCHAR(10)", "INSERT INTO a VALUES (2, 'new')")
     with caplog.at_level(logging.WARNING, "connectors.jdbc"):
-        assert read(Reading(database), log) == {"a": [{"id": 2, "note": "new"}]}
+        assert read(SourceQuery(database), log) == {"a": [{"id": 2, "note": "new"}]}
     assert "new: note" in caplog.text
 
 
 def test_a_column_of_another_type_stops_the_query_unless_it_may_be_cast(postgres: Postgres) -> None:
     postgres.run("CREATE TABLE a (id INTEGER PRIMARY KEY, n varchar(5))", "INSERT INTO a VALUES (1, '5')")
-    reading, log = Reading(postgres), list[Offset]()
+    reading, log = SourceQuery(postgres), list[Offset]()
     read(reading, log)
     postgres.run("ALTER TABLE a ALTER n TYPE varchar(9)", "INSERT INTO a VALUES (2, '6')")
-    assert read(Reading(postgres), log) == {"a": [{"id": 2, "n": "6"}]}
+    assert read(SourceQuery(postgres), log) == {"a": [{"id": 2, "n": "6"}]}
     postgres.run("ALTER TABLE a ALTER n TYPE integer USING n::integer", "INSERT INTO a VALUES (3, 7)")
     with pytest.raises(Fatal, match=r"columns of a have another type now: n\n.*onTypeChange=cast"):
-        read(Reading(postgres), log)
-    assert read(Reading(postgres, onTypeChange="cast"), log) == {"a": [{"id": 3, "n": 7}]}
+        read(SourceQuery(postgres), log)
+    assert read(SourceQuery(postgres, onTypeChange="cast"), log) == {"a": [{"id": 3, "n": 7}]}
 
 
 @pytest.mark.parametrize(
@@ -198,13 +198,13 @@ def test_tables_are_chosen_by_a_list_or_by_an_expression_for_the_whole_name(
 ) -> None:
     for name in ("orders", "items", "old", "connectors_ledger", f"cst_{'0' * 8}_{'0' * 12}_{'0' * 8}_{'0' * 24}"):
         sqlite.run(f"CREATE TABLE {name} (id INTEGER PRIMARY KEY)", f"INSERT INTO {name} VALUES (1)")
-    assert set(read(Reading(sqlite, tables=tables), [])) == expected
+    assert set(read(SourceQuery(sqlite, tables=tables), [])) == expected
 
 
 def test_tables_without_a_key_are_all_named_at_the_start(sqlite: Sqlite) -> None:
     sqlite.run("CREATE TABLE a (name TEXT)", "CREATE TABLE b (x INTEGER, y INTEGER, PRIMARY KEY (x, y))")
     with pytest.raises(Misconfigured, match=r"2 problems(.|\n)*a has no primary key(.|\n)*b has no primary key"):
-        read(Reading(sqlite), [])
+        read(SourceQuery(sqlite), [])
 
 
 def test_names_and_values_are_never_taken_for_sql(database: Database) -> None:
@@ -213,7 +213,7 @@ def test_names_and_values_are_never_taken_for_sql(database: Database) -> None:
         quoted, key = connection.dialect.quote(name), connection.dialect.quote('i"d %s')
     database.run("CREATE TABLE b (id INTEGER PRIMARY KEY)")
     database.run(f"CREATE TABLE {quoted} ({key} INTEGER PRIMARY KEY)", f"INSERT INTO {quoted} VALUES (1)")
-    reading, log = Reading(database), list[Offset]()
+    reading, log = SourceQuery(database), list[Offset]()
     assert read(reading, log) == {name: [{'i"d %s': 1}]}
     database.run(f"INSERT INTO {quoted} VALUES (2)")
     assert read(reading, log) == {name: [{'i"d %s': 2}]}
@@ -222,7 +222,7 @@ def test_names_and_values_are_never_taken_for_sql(database: Database) -> None:
 def test_the_schema_of_each_row_travels_with_it(sqlite: Sqlite) -> None:
     sqlite.run("CREATE TABLE a (id INTEGER PRIMARY KEY, price DECIMAL(9, 2))", "INSERT INTO a VALUES (1, '2.50')")
     sqlite.schema = pa.schema([*Database.schema, ("schema", pa.string())])  # type: ignore[misc]
-    ((row),) = Reading(sqlite, includeSchema="true").rest([])
+    ((row),) = SourceQuery(sqlite, includeSchema="true").rest([])
     assert row["schema"] == "`id` bigint, `price` decimal(9,2)"
     assert json.loads(row["row"]) == {"id": 1, "price": "2.50"}
 
@@ -234,7 +234,7 @@ def test_a_thousand_tables_are_found_in_seconds(tmp_path: Path) -> None:
         for n in range(1000):
             raw.execute(f"CREATE TABLE t{n} (id INTEGER PRIMARY KEY, name TEXT, changed DATETIME)")
         raw.commit()
-    enumerator = Reading(sqlite).source.enumerator()
+    enumerator = SourceQuery(sqlite).source.enumerator()
     began = time.monotonic()
     with contextlib.closing(enumerator):
         assert len(enumerator.head().tables) == 1000

@@ -17,7 +17,7 @@ from connectors.core.planning import Offset
 from connectors.core.progress import unpacked
 from connectors.systems.jdbc.incremental.keys import UTC
 from connectors.systems.jdbc.source import JdbcSource
-from connectors.testing.source_suite import Reading
+from connectors.testing.source_suite import SourceQuery
 
 from .contexts import DuckDbContext, MariaDbContext, PostgresContext, SqliteContext
 from .incremental_contexts import (
@@ -37,7 +37,7 @@ def table(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[StreamCont
         yield made
 
 
-def ids(reading: Reading, log: list[Offset]) -> list[int]:
+def ids(reading: SourceQuery, log: list[Offset]) -> list[int]:
     """The ids of what is new."""
     return [row["id"] for row in reading.rest(log)]
 
@@ -50,7 +50,7 @@ def put(table: StreamContext, number: int, moment: str | None) -> None:
 def test_a_limit_never_cuts_inside_equal_times(table: StreamContext) -> None:
     for number, second in enumerate((1, 1, 1, 2, 3, 3)):
         put(table, number, f"2024-01-01 00:00:0{second}")
-    reading, log = Reading(table, maxRowsPerTrigger="2"), list[Offset]()
+    reading, log = SourceQuery(table, maxRowsPerTrigger="2"), list[Offset]()
     found = []
     while (rows := reading.next(log)) is not None:
         found.append(sorted(row["id"] for row in rows))
@@ -60,7 +60,7 @@ def test_a_limit_never_cuts_inside_equal_times(table: StreamContext) -> None:
 def test_a_changed_row_is_read_again_and_one_that_did_not_change_is_not(table: StreamContext) -> None:
     put(table, 1, "2024-01-01 00:00:01")
     put(table, 2, "2024-01-01 00:00:02")
-    reading, log = Reading(table), list[Offset]()
+    reading, log = SourceQuery(table), list[Offset]()
     assert ids(reading, log) == [1, 2]
     table.target.run(f"UPDATE {table.target.table} SET changed = '2024-01-01 00:00:03' WHERE id = 1")
     assert ids(reading, log) == [1]
@@ -69,7 +69,7 @@ def test_a_changed_row_is_read_again_and_one_that_did_not_change_is_not(table: S
 def test_times_that_are_not_yet_come_wait_until_they_have(table: StreamContext) -> None:
     put(table, 1, "2024-01-01 00:00:01")
     put(table, 2, "2999-01-01 00:00:00")
-    reading, log = Reading(table), list[Offset]()
+    reading, log = SourceQuery(table), list[Offset]()
     assert ids(reading, log) == [1]
     put(table, 3, "2024-01-01 00:00:02")
     assert ids(reading, log) == [3]
@@ -79,14 +79,14 @@ def test_a_delay_holds_back_what_is_younger(table: StreamContext) -> None:
     put(table, 1, "2024-01-01 00:00:01")
     now = datetime.datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S")
     put(table, 2, now)
-    assert ids(Reading(table, timestampDelay="1h"), []) == [1]
-    assert ids(Reading(table), []) == [1, 2]
+    assert ids(SourceQuery(table, timestampDelay="1h"), []) == [1]
+    assert ids(SourceQuery(table), []) == [1, 2]
 
 
 def test_rows_without_a_key_are_left_out_and_counted(table: StreamContext) -> None:
     put(table, 1, "2024-01-01 00:00:01")
     put(table, 2, None)
-    reading, log = Reading(table), list[Offset]()
+    reading, log = SourceQuery(table), list[Offset]()
     assert ids(reading, log) == [1]
     left_out = [one for one in unpacked(log[-1]) if one.partition.endswith("without a key")]
     assert [one.lag_records for one in left_out] == [1]
@@ -101,7 +101,7 @@ def test_of_several_times_the_first_that_is_not_null_counts(tmp_path: Path) -> N
         table.target.run(f"ALTER TABLE {table.target.table} ADD COLUMN made DATETIME")
         name = table.target.table
         table.target.run(f"INSERT INTO {name} VALUES (1, 'x', NULL, '2024-01-01 00:00:01'), (2, 'x', NULL, NULL)")
-        reading, log = Reading(table), list[Offset]()
+        reading, log = SourceQuery(table), list[Offset]()
         assert ids(reading, log) == [1]
         table.target.run(f"UPDATE {name} SET changed = '2024-01-01 00:00:02' WHERE id = 1")
         assert ids(reading, log) == [1]
@@ -112,7 +112,7 @@ def test_a_row_of_an_equal_time_and_a_larger_id_is_not_missed(tmp_path: Path) ->
         kind = type("Both", (StreamContext,), {"database": database, "mode": BY_BOTH})
         with contextlib.closing(kind(tmp_path / database.__name__ / "system")) as table:
             put(table, 1, "2024-01-01 00:00:01")
-            reading, log = Reading(table), list[Offset]()
+            reading, log = SourceQuery(table), list[Offset]()
             assert ids(reading, log) == [1]
             put(table, 2, "2024-01-01 00:00:01")
             assert ids(reading, log) == [2], database
@@ -125,11 +125,11 @@ def test_everything_is_read_once_per_trigger_and_once_per_start_when_available(t
 
     with contextlib.closing(Bulk(tmp_path / "system")) as table:
         put(table, 1, None)
-        reading, log = Reading(table), list[Offset]()
+        reading, log = SourceQuery(table), list[Offset]()
         assert [[row["id"] for row in reading.next(log) or []] for _ in range(2)] == [[1], [1]]
         put(table, 2, None)
         for _ in range(2):
-            reading = Reading(table)
+            reading = SourceQuery(table)
             reading.planner.freeze()
             assert ids(reading, log) == [1, 2]
 
@@ -137,7 +137,7 @@ def test_everything_is_read_once_per_trigger_and_once_per_start_when_available(t
 def test_ids_below_those_that_were_read_are_rolled_back_or_read_when_they_come(tmp_path: Path) -> None:
     with contextlib.closing(PostgresById(tmp_path / "system")) as table, contextlib.ExitStack() as stack:
         late, never = (stack.enter_context(contextlib.closing(table.target.connect())) for _ in range(2))
-        reading, log = Reading(table), list[Offset]()
+        reading, log = SourceQuery(table), list[Offset]()
         for connection, number in ((late, 2), (never, 3)):
             connection.execute("BEGIN")
             connection.execute(f"INSERT INTO {table.target.table} VALUES ({number}, 'x', now())")
@@ -148,9 +148,9 @@ def test_ids_below_those_that_were_read_are_rolled_back_or_read_when_they_come(t
         table.target.run(f"UPDATE {table.target.table} SET name = 'changed' WHERE id = 1")
         late.execute("COMMIT")
         never.execute("ROLLBACK")
-        assert ids(Reading(table), log) == [2]
+        assert ids(SourceQuery(table), log) == [2]
         put(table, 5, None)
-        assert ids(Reading(table), log) == [5]
+        assert ids(SourceQuery(table), log) == [5]
         assert "holes" not in _state(log)
 
 
@@ -159,7 +159,7 @@ def test_a_gap_that_nobody_can_fill_is_no_hole(tmp_path: Path) -> None:
         put(table, 1, None)
         put(table, 1 << 40, None)
         log = list[Offset]()
-        assert ids(Reading(table), log) == [1, 1 << 40]
+        assert ids(SourceQuery(table), log) == [1, 1 << 40]
         assert "holes" not in _state(log)
 
 
@@ -168,7 +168,7 @@ def test_more_holes_than_are_watched_make_later_ids_wait_and_nothing_is_lost(tmp
         late.execute("BEGIN")
         late.execute(f"INSERT INTO {table.target.table} SELECT 2 * n, 'late', now() FROM generate_series(1, 700) n")
         table.target.run(f"INSERT INTO {table.target.table} SELECT 2 * n + 1, 'x', now() FROM generate_series(0, 800) n")
-        log, reading = list[Offset](), Reading(table)
+        log, reading = list[Offset](), SourceQuery(table)
         first = ids(reading, log)
         assert first == [2 * n + 1 for n in range(len(first))]
         assert 400 <= len(first) <= 600
@@ -181,7 +181,7 @@ def test_other_transactions_do_not_hold_up_rows_that_are_there(tmp_path: Path) -
         late.execute("BEGIN")
         late.execute(f"INSERT INTO {table.target.table} VALUES (1, 'late', now())")
         table.target.run(f"INSERT INTO {table.target.table} VALUES (2, 'x', now())")
-        reading, log = Reading(table), list[Offset]()
+        reading, log = SourceQuery(table), list[Offset]()
         assert ids(reading, log) == [2]
         late.execute("COMMIT")
         assert ids(reading, log) == [1]
@@ -193,7 +193,7 @@ def test_other_transactions_do_not_hold_up_rows_that_are_there(tmp_path: Path) -
 def test_a_transaction_that_has_not_written_yet_may_write_an_earlier_time(tmp_path: Path) -> None:
     with contextlib.closing(PostgresByTime(tmp_path / "system")) as table, contextlib.closing(table.target.connect()) as late:
         put(table, 1, "2024-01-01 00:00:01")
-        reading, log = Reading(table), list[Offset]()
+        reading, log = SourceQuery(table), list[Offset]()
         assert ids(reading, log) == [1]
         late.execute("BEGIN")
         late.rows("SELECT now()")
@@ -201,14 +201,14 @@ def test_a_transaction_that_has_not_written_yet_may_write_an_earlier_time(tmp_pa
         assert ids(reading, log) == [2]
         late.execute(f"INSERT INTO {table.target.table} VALUES (3, 'late', now())")
         late.execute("COMMIT")
-        assert ids(Reading(table), log) == [3]
+        assert ids(SourceQuery(table), log) == [3]
 
 
 def test_a_transaction_that_is_prepared_is_as_late_as_it_was_before(tmp_path: Path) -> None:
     with contextlib.closing(PostgresByTime(tmp_path / "system")) as table, contextlib.closing(table.target.connect()) as late:
         name, transaction = table.target.table, f"late-{table.target.table}"
         put(table, 1, "2024-01-01 00:00:01")
-        reading, log = Reading(table), list[Offset]()
+        reading, log = SourceQuery(table), list[Offset]()
         assert ids(reading, log) == [1]
         late.execute("BEGIN")
         late.execute(f"INSERT INTO {name} VALUES (2, 'late', now())")
@@ -227,7 +227,7 @@ def test_a_query_is_a_stream_too(table: StreamContext) -> None:
     options = {**table.options(), "query": query}
     del options["dbtable"]
     table.options = lambda: options  # type: ignore[method-assign]
-    reading, log = Reading(table), list[Offset]()
+    reading, log = SourceQuery(table), list[Offset]()
     assert ids(reading, log) == [1]
     put(table, 2, "2024-01-01 00:00:02")
     put(table, 20, "2024-01-01 00:00:03")
@@ -238,10 +238,10 @@ def test_the_checkpoint_of_another_key_is_refused(tmp_path: Path) -> None:
     with contextlib.closing(SqliteById(tmp_path / "system")) as table:
         put(table, 1, "2024-01-01 00:00:01")
         log = list[Offset]()
-        ids(Reading(table), log)
+        ids(SourceQuery(table), log)
         table.mode = BY_TIME  # type: ignore[misc]
         with pytest.raises(StateError, match="by id, and now it is to be by changed"):
-            ids(Reading(table), log)
+            ids(SourceQuery(table), log)
 
 
 @pytest.mark.parametrize(
@@ -274,14 +274,14 @@ def test_columns_that_cannot_be_keys_are_named(tmp_path: Path, options: dict[str
     with contextlib.closing(PostgresById(tmp_path / "system")) as table:
         table.mode = options  # type: ignore[misc]
         with pytest.raises(Misconfigured, match=said):
-            Reading(table).rest([])
+            SourceQuery(table).rest([])
 
 
 def test_text_that_is_no_time_is_told(tmp_path: Path) -> None:
     with contextlib.closing(SqliteByTime(tmp_path / "system")) as table:
         put(table, 1, "yesterday")
         with pytest.raises(Fatal, match="'yesterday' in changed"):
-            Reading(table).rest([])
+            SourceQuery(table).rest([])
 
 
 @pytest.mark.parametrize("stamps", [(1704067201, 1704067202, 1704067203), (1704067201000, 1704067202000, 1704067203000)])
@@ -294,7 +294,7 @@ def test_numbers_are_times_where_a_database_has_none(tmp_path: Path, stamps: tup
         log = list[Offset]()
         for number, stamp in enumerate(stamps):
             table.target.run(f"INSERT INTO {name} VALUES ({number}, 'x', {stamp})")
-            assert ids(Reading(table), log) == [number]
+            assert ids(SourceQuery(table), log) == [number]
 
 
 def test_a_stream_of_mariadb_reads_what_is_new(tmp_path: Path) -> None:
@@ -302,7 +302,7 @@ def test_a_stream_of_mariadb_reads_what_is_new(tmp_path: Path) -> None:
         kind = type("Maria", (StreamContext,), {"database": MariaDbContext, "mode": mode})
         with contextlib.closing(kind(tmp_path / mode["incremental"] / "system")) as table:
             put(table, 1, "2024-01-01 00:00:01")
-            reading, log = Reading(table), list[Offset]()
+            reading, log = SourceQuery(table), list[Offset]()
             assert ids(reading, log) == [1]
             put(table, 2, "2024-01-01 00:00:02")
             assert ids(reading, log) == [2]

@@ -15,7 +15,7 @@ from connectors.core.planning import Offset
 from connectors.systems.jdbc import JdbcSink, JdbcSource, register_dialect
 from connectors.systems.jdbc.dialects import DIALECTS, Dialect, PostgreSql, Sqlite
 from connectors.testing.servers import HOST, PostgresServer
-from connectors.testing.source_suite import Reading
+from connectors.testing.source_suite import SourceQuery
 from tests.servers import required
 
 from .contexts import SqliteContext
@@ -81,7 +81,7 @@ def test_a_dialect_that_extends_postgresql_has_its_streams(tmp_path: Path) -> No
     assert JdbcSink.of({"url": "jdbc:yugabyte://host/d", "dbtable": "t"}).target() == "yugabyte://host:5433/d/t"
     with contextlib.closing(Store(tmp_path / "system")) as system:
         rows = system.write(3)
-        assert Reading(system).rest(list[Offset]()) == rows
+        assert SourceQuery(system).rest(list[Offset]()) == rows
 
 
 def test_a_dialect_of_a_system_that_has_no_streams_is_refused_as_a_stream() -> None:

@@ -10,7 +10,7 @@ from connectors.core.ledger import app_query
 from connectors.core.sink import Batch
 from connectors.core.writing import stage
 from connectors.testing import SinkContext, SinkSuite
-from connectors.testing.sink_cases import Writing
+from connectors.testing.sink_cases import SinkQuery
 
 from ..marks import STAGES, marked
 from .contexts import (
@@ -69,7 +69,7 @@ class TaskSuite(FewerKills):
     """Rows are dealt out as ``foreach_batch`` does it; other ways to write are refused."""
 
     @pytest.fixture
-    def writing(self, target: SinkContext, tmp_path: Path) -> Writing:
+    def query(self, target: SinkContext, tmp_path: Path) -> SinkQuery:
         return DealtWriting(target, tmp_path, "foreach_batch")
 
     def test_a_batch_write_is_whole_and_repeats_when_run_again(self, target: SinkContext) -> None:

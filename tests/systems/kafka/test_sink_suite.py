@@ -10,7 +10,7 @@ import pytest
 from connectors.testing import SinkSuite
 from connectors.testing.engine import in_a_child
 from connectors.testing.faults import Action, Point
-from connectors.testing.sink_cases import Writing
+from connectors.testing.sink_cases import SinkQuery
 
 from .forgetful import ForgetfulStaged
 from .sink_contexts import AtLeastOnceContext, KafkaContext
@@ -33,7 +33,7 @@ class TestAtLeastOnce(FewerKills):
 
 def test_the_kit_sees_what_a_sink_without_memory_writes_twice(tmp_path: Path) -> None:
     target = ForgetfulStaged(tmp_path)
-    writing = Writing(target, tmp_path, "foreach_batch")
+    writing = SinkQuery(target, tmp_path, "foreach_batch")
     writing.injector.arm(Point.COMMIT_AFTER, Action.KILL)
     assert in_a_child(writing.engine().run) == -9
     writing.engine().run()

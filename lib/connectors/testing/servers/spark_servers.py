@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from ...workbench.home import spark_home
-from ..child import quick_java
+from ..driver import quick_java_options
 from .base import HOST, Server, Unavailable, free_ports
 
 _LIBRARY = Path(__file__).resolve().parents[3]
@@ -124,7 +124,7 @@ class SparkCluster(Server):
             "PYSPARK_PYTHON": sys.executable,
             "SPARK_DAEMON_MEMORY": "256m",
             # The pages of master and worker are told where to listen by this alone.
-            "SPARK_DAEMON_JAVA_OPTS": quick_java(),
+            "SPARK_DAEMON_JAVA_OPTS": quick_java_options(),
             "PATH": os.environ.get("PATH", ""),
         }
         self.spawn([str(self.home / "bin" / "spark-class"), kind, *arguments], env)

@@ -100,7 +100,7 @@ def load(path: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-# MERGED A driver to be killed: ``python -m connectors.testing.child SPEC.json`` runs the queries of a file in a
+# MERGED A driver to be killed: ``python -m connectors.testing.driver SPEC.json`` runs the queries of a file in a
 # session of its own.
 #
 # The file holds ``{"master": …, "conf": {…}, "queries": [SparkQuery …], "ready": path}``. When all queries run,
@@ -122,9 +122,9 @@ def session(master: str, conf: dict[str, str]) -> Any:
         "spark.sql.streaming.stopTimeout": "60s",
         "spark.python.daemon.module": "connectors.workbench.daemon",
         "spark.python.unix.domain.socket.enabled": "true",
-        "spark.executorEnv.PYTHONPATH": library_first(),
-        "spark.driver.extraJavaOptions": quick_java(),
-        "spark.executor.extraJavaOptions": quick_java(),
+        "spark.executorEnv.PYTHONPATH": python_path(),
+        "spark.driver.extraJavaOptions": quick_java_options(),
+        "spark.executor.extraJavaOptions": quick_java_options(),
         **conf,
     }
     builder = SparkSession.builder.master(master).appName("connectors-child")
@@ -137,12 +137,12 @@ def session(master: str, conf: dict[str, str]) -> Any:
     return spark
 
 
-def quick_java() -> str:
+def quick_java_options() -> str:
     """Options of a JVM for sessions of seconds: what the second compiler costs never comes back."""
     return f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {java_options()}"
 
 
-def library_first() -> str:
+def python_path() -> str:
     """A ``PYTHONPATH`` with the library and everything that this process can import."""
     paths = [str(Path(connectors.__file__).parents[1]), *sys.path, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     return os.pathsep.join(dict.fromkeys(filter(None, paths)))
@@ -171,7 +171,7 @@ def _started(query: SparkQuery, spark: Any) -> Any:
     return running
 
 
-def start_child(folder: Path, master: str, queries: list[SparkQuery], **conf: str) -> subprocess.Popen[bytes]:
+def start_driver(folder: Path, master: str, queries: list[SparkQuery], **conf: str) -> subprocess.Popen[bytes]:
     """Starts a child that runs ``queries``, leading a process group of its own; its output goes to ``folder/log``."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "ready").unlink(missing_ok=True)
@@ -179,10 +179,10 @@ def start_child(folder: Path, master: str, queries: list[SparkQuery], **conf: st
     (folder / "spec.json").write_text(json.dumps(plan))
     with (folder / "log").open("ab") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "connectors.testing.child", str(folder / "spec.json")],
+            [sys.executable, "-m", "connectors.testing.driver", str(folder / "spec.json")],
             stdout=log,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "PYTHONPATH": library_first()},
+            env={**os.environ, "PYTHONPATH": python_path()},
             start_new_session=True,
         )
 
