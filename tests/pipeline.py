@@ -51,7 +51,7 @@ def main(folder: str, rows: str) -> None:
         (root / f"{name}.jsonl").write_bytes(content)
     spark = session("local[2,4]", {})
     injector = FailureInjector(root / "faults")
-    injector.spare_nobody(os.getpid(), spark.sparkContext._gateway.proc.pid)
+    injector.set_victims(os.getpid(), spark.sparkContext._gateway.proc.pid)
     quick = {"retry.initialBackoff": "10ms"}
     letters = {"errors": "deadLetter", "deadLetterPath": str(root / "refused")}
     good = ForeachBatch(faulty_sink(FileStreamSink, injector).of({"path": str(root / "good"), **letters, **quick}))

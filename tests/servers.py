@@ -1,7 +1,7 @@
-"""The servers that tests share, each started once in a run, and which of them a machine must have.
+"""The servers that tests share, each started once in a run.
 
-A test asks with ``required(PostgresServer)`` or ``optional(MariaDbServer)``. Without the server, a test that needs a required
-one fails, and one that needs an optional one is skipped.
+A test asks with ``required(PostgresServer)`` or ``optional(MariaDbServer)``, as the class of the server says. Without the
+server, a test that needs a required one fails, and a test that needs an optional one is skipped.
 """
 
 from __future__ import annotations
@@ -10,53 +10,32 @@ from typing import TypeVar
 
 import pytest
 
-from connectors.testing.servers import (
-    AzuriteServer,
-    GcsServer,
-    HdfsServer,
-    KafkaServer,
-    MariaDbServer,
-    MotoServer,
-    OpenSearchServer,
-    PostgresServer,
-    Server,
-    Unavailable,
-)
+from connectors.testing.servers import Server, Unavailable, shared_server
 
 S = TypeVar("S", bound=Server)
-
-REQUIRED: tuple[type[Server], ...] = (PostgresServer, MotoServer, OpenSearchServer, KafkaServer, HdfsServer)
-"""From package registries on any machine: a run without one of these proves too little."""
-OPTIONAL: tuple[type[Server], ...] = (MariaDbServer, AzuriteServer, GcsServer)
-"""Only where somebody has installed them, or what builds them: node, go."""
-
-_started: dict[type[Server], Server | Unavailable] = {}
+_unavailable: dict[type[Server], Unavailable] = {}
 
 
 def required(kind: type[S]) -> S:
     """The running server of ``kind``; the test fails if there cannot be one."""
-    if kind not in REQUIRED:
+    if not kind.required:
         raise TypeError(f"{kind.__name__} is not among the servers that every machine must have")
-    found = _start(kind)
-    if isinstance(found, Unavailable):
-        pytest.fail(f"{kind.__name__} is required: {found}", pytrace=False)
-    return found
+    return _running(kind)
 
 
 def optional(kind: type[S]) -> S:
     """The running server of ``kind``; the test is skipped if there cannot be one."""
-    if kind not in OPTIONAL:
+    if kind.required:
         raise TypeError(f"{kind.__name__} is not among the optional servers")
-    found = _start(kind)
-    if isinstance(found, Unavailable):
-        pytest.skip(f"{kind.__name__}: {found}")
-    return found
+    return _running(kind)
 
 
-def _start(kind: type[S]) -> S | Unavailable:
-    if kind not in _started:
+def _running(kind: type[S]) -> S:
+    if kind not in _unavailable:
         try:
-            _started[kind] = kind().start()
+            return shared_server(kind)
         except Unavailable as missing:
-            _started[kind] = missing
-    return _started[kind]  # type: ignore[return-value]
+            _unavailable[kind] = missing
+    if kind.required:
+        pytest.fail(f"{kind.__name__} is required: {_unavailable[kind]}", pytrace=False)
+    pytest.skip(f"{kind.__name__}: {_unavailable[kind]}")

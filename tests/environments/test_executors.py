@@ -191,7 +191,7 @@ def test_the_case_sees_a_sink_that_writes_again(environment: Environment, writin
 @pytest.mark.parametrize("writing", TARGETS[:1], indirect=True)
 def test_executors_lost_between_staging_and_commit_do_not_matter(environment: Environment, writing: Writing) -> None:
     before = environment.executors()
-    writing.injector.end_executors(*before)
+    writing.injector.set_executors(*before)
     writing.injector.arm(Point.COMMIT_BEFORE, Action.KILL_EXECUTOR)
     writing.query.run(environment.spark)
     assert writing.injector.struck() == 1

@@ -13,8 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from connectors.testing.servers import KafkaServer
 from tests.delta_log import delta
-from tests.servers import KafkaServer, required
+from tests.servers import required
 
 from .quickstart import run
 

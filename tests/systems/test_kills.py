@@ -14,7 +14,7 @@ from .pipelines import SOME, SYSTEMS, killed
 def test_killed_drivers_lose_and_double_nothing(tmp_path: Path) -> None:
     with killed(SOME, tmp_path, seed=3) as kills:
         kills.run(2)
-    assert any("killed" in told for told in kills.told), kills.told
+    assert any("killed" in line for line in kills.report), kills.report
 
 
 @pytest.mark.soak
@@ -26,7 +26,7 @@ def test_many_killed_drivers_lose_and_double_nothing(
     count = wanted if system == "reference" else min(100, wanted)
     with killed(SYSTEMS[system], tmp_path, int(os.environ.get("SEED", "1"))) as kills:
         kills.run(count)
-    died = sum("killed" in told for told in kills.told)
+    died = sum("killed" in line for line in kills.report)
     with capsys.disabled():
-        print("\n", *(told for told in kills.told if "of itself" in told), sep="\n")
+        print("\n", *(line for line in kills.report if "of itself" in line), sep="\n")
         print(f"{system}: {died} of {count} drivers killed, {len(kills.targets)} queries each, nothing lost, nothing doubled")

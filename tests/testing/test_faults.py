@@ -106,7 +106,7 @@ def test_a_kill_strikes_the_named_victims_first(injector: FailureInjector) -> No
     victim = FORK.Process(target=time.sleep, args=(60,))
     victim.start()
     assert victim.pid is not None
-    injector.spare_nobody(victim.pid)
+    injector.set_victims(victim.pid)
     injector.arm(Point.TASK_ROW, Action.KILL)
     assert in_a_child(lambda: injector.reach(Point.TASK_ROW)) == -signal.SIGKILL
     victim.join(30)

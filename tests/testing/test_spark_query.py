@@ -33,7 +33,7 @@ def test_a_folder_of_offsets_that_holds_some_stays_as_it_is(spark: Any, tmp_path
 
 def test_without_that_spark_refuses(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     query = spark_query(BufferedContext(tmp_path / "system"), tmp_path, "foreach_batch", rows=10)
-    monkeypatch.setattr(query, "_forget_half_an_offset", lambda: None)
+    monkeypatch.setattr(query, "_remove_half_an_offset", lambda: None)
     Path(query.checkpoint, "offsets").mkdir(parents=True)
     Path(query.checkpoint, "offsets", ".0.tmp").touch()
     with pytest.raises(Exception, match="STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY"):

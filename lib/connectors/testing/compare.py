@@ -16,24 +16,24 @@ def same_records(expected: Iterable[Any], actual: Iterable[Any], *, repeats: boo
 
     ``repeats`` allows records to come more than once (at-least-once); nothing may be missing or unexpected even so.
     """
-    want, have = Counter(map(_key, expected)), Counter(map(_key, actual))
-    missing = want - have
-    extra = have - want
-    duplicated = {record: extra[record] for record in extra if record in want}
-    unexpected = {record: extra[record] for record in extra if record not in want}
-    wrong = {"missing": missing, "unexpected": unexpected, **({} if repeats else {"duplicated": duplicated})}
-    found = [_line(what, records) for what, records in wrong.items() if records]
-    if found:
-        raise AssertionError(f"{sum(want.values())} records expected, {sum(have.values())} found\n" + "\n".join(found))
+    expected_counts, actual_counts = Counter(map(_key, expected)), Counter(map(_key, actual))
+    extra = actual_counts - expected_counts
+    unexpected = {record: extra[record] for record in extra if record not in expected_counts}
+    wrong = {"missing": expected_counts - actual_counts, "unexpected": unexpected}
+    if not repeats:
+        wrong["duplicated"] = {record: extra[record] for record in extra if record in expected_counts}
+    lines = [_line(problem, records) for problem, records in wrong.items() if records]
+    if lines:
+        raise AssertionError(f"{expected_counts.total()} records expected, {actual_counts.total()} found\n" + "\n".join(lines))
 
 
 def same_order(
     written: Sequence[Any], batches: Sequence[Sequence[Sequence[Any]]], partition: Callable[[Any], Hashable]
 ) -> None:
-    """As :func:`same_records`; raises also where a record came after a newer one of its partition.
+    """As :func:`same_records`; raises also where a record came after a newer record of its partition.
 
-    ``batches`` are those of a query, one after the other, each as the records of its tasks. Tasks of one batch run side
-    by side: the order counts within each task, and from one batch to the next.
+    ``batches`` are the batches of a query in their order, each as the records of its tasks. The tasks of a batch run side
+    by side, so the order counts within each task, and from one batch to the next.
     """
     same_records(written, [record for tasks in batches for task in tasks for record in task])
     places: dict[str, deque[int]] = defaultdict(deque)
@@ -43,13 +43,13 @@ def same_order(
     for number, tasks in enumerate(batches):
         before = dict(newest)
         for task in tasks:
-            at = dict(before)
+            last = dict(before)
             for record in task:
                 name, place = partition(record), places[_key(record)].popleft()
-                if place < at.get(name, -1):
-                    newer = _key(written[at[name]])
+                if place < last.get(name, -1):
+                    newer = _key(written[last[name]])
                     raise AssertionError(f"batch {number}, partition {name}: {_key(record)} came after the newer {newer}")
-                at[name] = place
+                last[name] = place
                 newest[name] = max(place, newest.get(name, -1))
 
 
@@ -59,7 +59,7 @@ def _key(record: Any) -> str:
     return dumps(record.asDict(recursive=True)) if hasattr(record, "asDict") else dumps(record)
 
 
-def _line(what: str, records: Mapping[str, int]) -> str:
+def _line(problem: str, records: Mapping[str, int]) -> str:
     shown = ", ".join(f"{record} (x{count})" if count > 1 else record for record, count in sorted(records.items())[:_SHOWN])
     more = f" and {len(records) - _SHOWN} more" if len(records) > _SHOWN else ""
-    return f"  {sum(records.values())} {what}: {shown}{more}"
+    return f"  {sum(records.values())} {problem}: {shown}{more}"

@@ -1,4 +1,4 @@
-"""What a connector's author tells the suites about the system that it connects to."""
+"""What a connector's author tells the suites about the external system, and running a suite in a notebook."""
 
 from __future__ import annotations
 
@@ -7,22 +7,24 @@ import io
 import shutil
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import pyarrow as pa
 import pytest
 
 from ..core.sink import Guarantee, Sink
 from ..core.source import Source
+from .compare import same_records
+from .faults import Point
 
 
 class SourceContext(ABC):
-    """One external system with data in it, for one test; made anew for each.
+    """An external system for one test: a new one for each.
 
-    Set ``source``, and ``schema``, that of the rows that :meth:`write` returns. ``limit`` and ``latest`` where the source's
-    options have other names, or where it can start at the newest record.
+    A subclass sets ``source``, and ``schema``, that of the rows that :meth:`write` returns. It sets ``limit`` where the
+    source's options have other names, and ``latest`` where the source can start at the newest record.
     """
 
     source: ClassVar[type[Source]]
@@ -56,7 +58,7 @@ class SourceContext(ABC):
         return None
 
     def lose(self) -> bool:
-        """Makes the system forget what was written, read or not, as expiry or truncation does. False if it cannot."""
+        """Deletes the records of the system, read or not, as expiry or truncation does. False if it cannot."""
         return False
 
     def close(self) -> None:  # noqa: B027 - a hook, not a duty
@@ -64,19 +66,22 @@ class SourceContext(ABC):
 
 
 class SinkContext(ABC):
-    """One target, empty at first, for one test; made anew for each.
+    """An empty target for one test: a new one for each.
 
-    Set ``sink``. A sink with columns of its own sets ``schema``, overrides :meth:`row`, and gives the same rows in
-    ``select``, as SQL over a column ``value`` that holds the number.
+    A subclass sets ``sink``. One with columns of its own sets ``schema``, overrides :meth:`row`, and gives the same rows
+    in ``select``, as SQL over a column ``value`` that holds the number.
     """
 
     sink: ClassVar[type[Sink]]
     schema: ClassVar[pa.Schema] = pa.schema([("id", pa.int64()), ("name", pa.string())])
     carriers: ClassVar[Sequence[str]] = ("foreach_batch", "format")
     select: ClassVar[Sequence[str]] = ("value AS id", "concat('row ', value) AS name")
-    """What :meth:`row` gives, as SQL over a column ``value`` of numbers."""
     guarantee: ClassVar[Guarantee] = Guarantee.EXACTLY_ONCE
-    """What the suite must find kept."""
+    """The guarantee that the suite holds the sink to."""
+    sweeping: ClassVar[Mapping[str, Any]] = {"stagingRetention": "0s"}
+    """Options that make all staging old enough to be swept."""
+    most_leftovers: ClassVar[int] = 8
+    """How many things may be staged, however often the same batch has failed: what four starts of two tasks leave."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -90,21 +95,18 @@ class SinkContext(ABC):
         """What a reader of the target sees now."""
 
     def take_away(self) -> list[dict[str, Any]] | None:
-        """Moves what readers see now out of the target, as an archive job does, and returns it.
+        """Moves the rows that readers see out of the target, as an archive job does, and returns them.
 
-        ``None`` where nothing can be taken: the case that a recovery must not bring it back is then skipped.
+        ``None`` skips the case that a recovery must not bring them back.
         """
         return None
 
     def leftovers(self) -> list[str] | None:
-        """The names of everything that is staged now; ``None`` skips the cases of staging that must go.
-
-        ``sweeping`` are the options that make all old staging old enough.
-        """
+        """The names of everything that is staged now; ``None`` skips the cases of staging that must go."""
         return None
 
     def disks(self) -> Sequence[Path]:
-        """The local folders that the sink writes to, each whole: what is not synced there is lost in a power failure.
+        """The local folders that the sink writes to: a power failure loses what is not synced there.
 
         None skips the cases of power failures.
         """
@@ -114,13 +116,24 @@ class SinkContext(ABC):
         """Removes all that is staged, as a wrong clean-up does, or a folder that executors do not share. False if it cannot."""
         return False
 
-    sweeping: ClassVar[Mapping[str, Any]] = {"stagingRetention": "0s"}
-    most_leftovers: ClassVar[int] = 8
-    """How many things may be staged, however often the same batch has failed: what four starts of two tasks leave."""
-
     def row(self, number: int) -> dict[str, Any]:
         """The ``number``-th row that the suite writes; the same one at each call."""
         return {"id": number, "name": f"row {number}"}
+
+    def points(self) -> tuple[Point, ...]:
+        """The points that a batch of this sink passes."""
+        sink = self.sink.of(self.options())
+        commit = (Point.COMMIT_BEFORE, Point.COMMIT_AFTER) if sink.committer() is not None else ()
+        recorded = (Point.RECORDED, Point.PUBLISHED) if sink.ledger() is not None else ()
+        return (Point.TASK_ROW, Point.TASK_STAGED, *commit, *recorded, Point.BATCH_DONE)
+
+    def expect(self, last: int, first: int = 1) -> None:
+        """Raises ``AssertionError`` unless the target holds the rows ``first`` to ``last``, each as often as it may."""
+        same_records([self.row(number) for number in range(first, last + 1)], self.rows(), repeats=self.repeats())
+
+    def repeats(self) -> bool:
+        """True if the target may hold a row more than once."""
+        return self.guarantee is Guarantee.AT_LEAST_ONCE
 
     def close(self) -> None:  # noqa: B027
         """Ends what the context started."""
@@ -147,33 +160,41 @@ class FolderContext(SinkContext):
         return list(self.folder.glob(".connectors/*/stage/*"))
 
 
-# MERGED Running a suite where there is no test file: in the notebook in which a connector is being written.
+ContextT = TypeVar("ContextT", SourceContext, SinkContext)
 
-_context: list[type[SourceContext] | type[SinkContext]] = []
 
-_MODULE = """
-from connectors.testing import SinkSuite, SourceSuite
-from connectors.testing.contexts import SinkContext
-from connectors.testing.contexts import _context
+@contextlib.contextmanager
+def open_context(kind: type[ContextT], folder: Path) -> Iterator[ContextT]:
+    """A new context of ``kind``, with its folder; closed at the end."""
+    with contextlib.closing(kind(folder)) as context:
+        context.folder.mkdir(parents=True)
+        yield context
 
-class TestConnector(SinkSuite if issubclass(_context[-1], SinkContext) else SourceSuite):
-    context = _context[-1]
+
+_running: list[type[SourceContext] | type[SinkContext]] = []
+_TEST_FILE = """
+from connectors.testing import SinkContext, SinkSuite, SourceSuite
+from connectors.testing.contexts import _running
+
+class TestConnector(SinkSuite if issubclass(_running[-1], SinkContext) else SourceSuite):
+    context = _running[-1]
 """
 
 
 def run_suite(context: type[SourceContext] | type[SinkContext], *, only: str = "") -> str:
-    """Runs every case of the suite against ``context`` and returns the last line, such as ``"24 passed in 2.1s"``.
+    """Runs a suite without a test file, such as in a notebook in which a connector is being written.
 
-    ``only`` picks cases as pytest's ``-k`` does. Raises ``AssertionError`` with what failed, and why.
+    Returns the last line of pytest's output, such as ``"24 passed in 2.1s"``. ``only`` picks cases as pytest's ``-k`` does.
+    Raises ``AssertionError`` with the output when a case fails.
     """
-    _context.append(context)
-    said = io.StringIO()
-    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(said):
+    _running.append(context)
+    output = io.StringIO()
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(output):
         file = Path(folder) / f"test_{Path(folder).name}.py"  # Python remembers a module by its name
-        file.write_text(_MODULE)
-        quiet = ["-q", "--tb=short", "-p", "no:cacheprovider", "--rootdir", folder, "-c", "/dev/null"]
-        code = pytest.main([str(file), *quiet, "-k", only])
-    _context.pop()
+        file.write_text(_TEST_FILE)
+        options = ["-q", "--tb=short", "-p", "no:cacheprovider", "--rootdir", folder, "-c", "/dev/null"]
+        code = pytest.main([str(file), *options, "-k", only])
+    _running.pop()
     if code != pytest.ExitCode.OK:
-        raise AssertionError(said.getvalue())
-    return said.getvalue().strip().splitlines()[-1]
+        raise AssertionError(output.getvalue())
+    return output.getvalue().strip().splitlines()[-1]

@@ -1,4 +1,10 @@
-"""A streaming query of the suites on Spark: described as data, so that another process can run the same one."""
+"""A Spark driver in a process of its own, which runs streaming queries and can be killed.
+
+A :class:`SparkQuery` is a query as data, so that this process and another one can run the same. :func:`start_driver`
+starts ``python -m connectors.testing.driver SPEC.json``. The file holds
+``{"master": …, "conf": {…}, "queries": [SparkQuery …], "ready": path}``; the driver creates ``ready`` when all queries run.
+A kill at a point of one of them ends Python and the JVM. Spark's Python workers live on for a moment, as zombies.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +36,12 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 
-
 @dataclass
 class SparkQuery:
-    """``source`` is a format's short name; ``sink`` is ``"module:Class"``; ``faults`` the folder of a failure injector."""
+    """A streaming query from a source into a sink, with a failure injector in it.
+
+    ``source`` is a format's short name, ``sink`` is ``"module:Class"``, ``faults`` the folder of the failure injector.
+    """
 
     name: str
     source: str
@@ -47,19 +55,20 @@ class SparkQuery:
 
     def start(self, spark: SparkSession) -> StreamingQuery:
         """Starts the query; it ends when everything available is written."""
-        self._forget_half_an_offset()
+        self._remove_half_an_offset()
         injector = FailureInjector(self.faults)
-        kind = faulty_sink(load(self.sink), injector)
+        module, _, name = self.sink.partition(":")
+        kind = faulty_sink(getattr(importlib.import_module(module), name), injector)
         rows = spark.readStream.format(f"connectors.{self.source}").options(**self.source_options).load()
         writer = rows.selectExpr(*self.select).writeStream.queryName(self.name).trigger(availableNow=True)
         writer = writer.option("checkpointLocation", self.checkpoint)
         if self.carrier == "format":
             connectors.register(spark, kind)
             return writer.format(f"connectors.{kind.name}").options(**self.sink_options).start()
-        return writer.foreachBatch(_Watched(kind.of(self.sink_options), injector)).start()
+        return writer.foreachBatch(_FaultyForeachBatch(kind.of(self.sink_options), injector)).start()
 
     def run(self, spark: SparkSession) -> None:
-        """Runs the query to its end; raises what ended it before."""
+        """Runs the query to its end; raises the error of a query that fails."""
         self.start(spark).awaitTermination()
 
     def forget_commit(self) -> None:
@@ -69,20 +78,20 @@ class SparkQuery:
         newest.unlink()
         newest.with_name(f".{newest.name}.crc").unlink(missing_ok=True)
 
-    def _forget_half_an_offset(self) -> None:
-        """Lets a query begin whose driver was killed while it wrote its very first offset.
+    def _remove_half_an_offset(self) -> None:
+        """Lets a query start whose driver was killed while it wrote its very first offset.
 
-        Spark (4.1 and later) takes what is left of that file for the state of another query, and refuses to start until
+        Spark (4.1 and later) takes the rest of that file for the state of another query, and refuses to start until
         somebody has removed it.
         """
         offsets = Path(self.checkpoint) / "offsets"
-        left = list(offsets.iterdir()) if offsets.exists() else []
-        if all(file.name.startswith(".") for file in left):
-            for file in left:
+        files = list(offsets.iterdir()) if offsets.exists() else []
+        if all(file.name.startswith(".") for file in files):
+            for file in files:
                 file.unlink()
 
 
-class _Watched(Carried):
+class _FaultyForeachBatch(Carried):
     """A ``foreachBatch`` function that passes the last point of a batch."""
 
     def __init__(self, sink: Sink, injector: FailureInjector) -> None:
@@ -94,40 +103,22 @@ class _Watched(Carried):
         self.injector.reach(Point.BATCH_DONE)
 
 
-def load(path: str) -> Any:
-    """The object that ``"module:name"`` names."""
-    module, _, name = path.partition(":")
-    return getattr(importlib.import_module(module), name)
-
-
-# MERGED A driver to be killed: ``python -m connectors.testing.driver SPEC.json`` runs the queries of a file in a
-# session of its own.
-#
-# The file holds ``{"master": …, "conf": {…}, "queries": [SparkQuery …], "ready": path}``. When all queries run,
-# ``ready`` is
-# made. A kill that one of them reaches ends Python and the JVM; Spark's Python workers live on for a moment, as
-# zombies.
-
 def session(master: str, conf: dict[str, str]) -> Any:
-    """A small, quiet session on this machine."""
+    """A small, quiet Spark session on this machine."""
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     settings = {
         "spark.ui.enabled": "false",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.session.timeZone": "UTC",
+        **quick_conf(conf),
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.sql.streaming.stopTimeout": "60s",
         "spark.python.daemon.module": "connectors.workbench.daemon",
-        "spark.python.unix.domain.socket.enabled": "true",
         "spark.executorEnv.PYTHONPATH": python_path(),
-        "spark.driver.extraJavaOptions": quick_java_options(),
         "spark.executor.extraJavaOptions": quick_java_options(),
         **conf,
     }
-    builder = SparkSession.builder.master(master).appName("connectors-child")
+    builder = SparkSession.builder.master(master).appName("connectors-driver")
     for key, value in settings.items():
         builder = builder.config(key, value)
     with at_home():
@@ -137,8 +128,20 @@ def session(master: str, conf: dict[str, str]) -> Any:
     return spark
 
 
+def quick_conf(conf: dict[str, str]) -> dict[str, str]:
+    """Settings of a driver that lives for seconds, whether a session or a server; those in ``conf`` win."""
+    return {
+        "spark.driver.extraJavaOptions": quick_java_options(),
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.streaming.stopTimeout": "60s",
+        **conf,
+    }
+
+
 def quick_java_options() -> str:
-    """Options of a JVM for sessions of seconds: what the second compiler costs never comes back."""
+    """Options of a JVM that lives for seconds: it never earns back the cost of its second compiler."""
     return f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {java_options()}"
 
 
@@ -148,35 +151,12 @@ def python_path() -> str:
     return os.pathsep.join(dict.fromkeys(filter(None, paths)))
 
 
-def main(spec: str) -> None:
-    """Runs the queries of ``spec`` to their ends."""
-    faulthandler.register(signal.SIGUSR1, all_threads=True)
-    plan = json.loads(Path(spec).read_text())
-    spark = session(plan["master"], plan["conf"])
-    queries = [SparkQuery(**query) for query in plan["queries"]]
-    for query in queries:
-        FailureInjector(query.faults).spare_nobody(os.getpid(), driver_process(spark))
-    running = [_started(query, spark) for query in queries]
-    Path(plan["ready"]).touch()
-    for started in running:
-        started.awaitTermination()
-    spark.stop()
-
-
-def _started(query: SparkQuery, spark: Any) -> Any:
-    """Starts one query after another: Spark gives a Python worker ten seconds to come up, however busy the machine is."""
-    running = query.start(spark)
-    while running.isActive and running.status["message"].startswith("Initializing"):
-        time.sleep(0.05)
-    return running
-
-
 def start_driver(folder: Path, master: str, queries: list[SparkQuery], **conf: str) -> subprocess.Popen[bytes]:
-    """Starts a child that runs ``queries``, leading a process group of its own; its output goes to ``folder/log``."""
+    """Starts a driver that runs ``queries`` and leads a process group of its own; its output goes to ``folder/log``."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "ready").unlink(missing_ok=True)
-    plan = {"master": master, "conf": conf, "queries": [asdict(query) for query in queries], "ready": str(folder / "ready")}
-    (folder / "spec.json").write_text(json.dumps(plan))
+    spec = {"master": master, "conf": conf, "queries": [asdict(query) for query in queries], "ready": str(folder / "ready")}
+    (folder / "spec.json").write_text(json.dumps(spec))
     with (folder / "log").open("ab") as log:
         return subprocess.Popen(
             [sys.executable, "-m", "connectors.testing.driver", str(folder / "spec.json")],
@@ -185,6 +165,29 @@ def start_driver(folder: Path, master: str, queries: list[SparkQuery], **conf: s
             env={**os.environ, "PYTHONPATH": python_path()},
             start_new_session=True,
         )
+
+
+def main(file: str) -> None:
+    """Runs the queries of a specification to their ends."""
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    spec = json.loads(Path(file).read_text())
+    spark = session(spec["master"], spec["conf"])
+    queries = [SparkQuery(**query) for query in spec["queries"]]
+    for query in queries:
+        FailureInjector(query.faults).set_victims(os.getpid(), driver_process(spark))
+    running = [_start_and_wait(query, spark) for query in queries]
+    Path(spec["ready"]).touch()
+    for query in running:
+        query.awaitTermination()
+    spark.stop()
+
+
+def _start_and_wait(query: SparkQuery, spark: Any) -> Any:
+    """Starts ``query`` and waits until it runs: Spark gives a Python worker only ten seconds to start, on any machine."""
+    running = query.start(spark)
+    while running.isActive and running.status["message"].startswith("Initializing"):
+        time.sleep(0.05)
+    return running
 
 
 if __name__ == "__main__":

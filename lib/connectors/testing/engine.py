@@ -1,8 +1,8 @@
-"""A micro-batch engine of a hundred lines, with the contract of Spark's and none of its weight.
+"""A micro-batch engine of a hundred lines that keeps Spark's contract, without a JVM.
 
-It writes the end offset of a batch before the batch runs and a mark after it, retries tasks, calls ``abort`` when a
-commit raises, and replays the unfinished batch when it is started again. A process that runs it can be killed for real:
-:func:`in_a_child` forks, so a kill costs milliseconds where Spark needs the start of a JVM.
+It writes the end offset of a batch before the batch runs and a mark after it. It retries tasks, calls ``abort`` when a
+commit raises, and replays the unfinished batch at the next start. :func:`in_a_child` runs it in a forked process that a
+test can kill: that costs milliseconds, where Spark needs the start of a JVM.
 """
 
 from __future__ import annotations
@@ -29,15 +29,14 @@ from ..core.writing import stage
 from ..storage.local import LocalStorage
 from .faults import FailureInjector, Point
 
-# What a parent has left as garbage is not collected by its children: clients whose threads the fork has not taken along
-# would crash there.
+# A child does not collect the garbage of its parent: clients in it would crash, since a fork does not copy their threads.
 os.register_at_fork(after_in_child=gc.freeze)
 
 Convert = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 
 class Checkpoint:
-    """Offsets and marks in a folder, as a streaming query keeps them."""
+    """The offsets and commit marks of a query, in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.storage = LocalStorage(folder)
@@ -48,11 +47,11 @@ class Checkpoint:
         return self.storage.read("metadata").decode()
 
     def planned(self) -> int:
-        """The number of the newest batch whose end is known; -1 if there is none."""
+        """The number of the newest batch whose end is known; -1 before the first."""
         return max((int(name) for name in self.storage.names("offsets")), default=-1)
 
     def done(self) -> int:
-        """The number of the newest batch that is finished; -1 if there is none."""
+        """The number of the newest batch that is finished; -1 before the first."""
         return max((int(name) for name in self.storage.names("commits")), default=-1)
 
     def end(self, batch: int) -> Offset:
@@ -71,11 +70,11 @@ class Checkpoint:
 
 @dataclass
 class Engine:
-    """Runs ``source`` into ``sink`` until everything available is there.
+    """A query from ``source`` into ``sink``, with its checkpoint in ``folder``.
 
-    ``carrier`` is ``"foreach_batch"`` (asks before it writes) or ``"format"`` (writes, then asks). ``convert`` makes the
-    sink's rows of the source's, whose schema is ``schema``. ``tasks`` deals the rows of a batch out to so many tasks, as
-    a shuffle does, so that a replay may have another layout; by default each slice of the source is a task.
+    ``carrier`` is ``"foreach_batch"``, which asks the ledger before it writes, or ``"format"``, which writes and then asks.
+    ``schema`` is that of the source's rows; ``convert`` turns them into the sink's. ``tasks`` deals the rows of a batch out
+    to so many tasks, as a shuffle does, so that a replay may have another layout. By default each slice is a task.
     """
 
     folder: Path
@@ -89,13 +88,13 @@ class Engine:
     tasks: int | None = None
 
     def run(self, batches: int | None = None) -> int:
-        """Runs until the end, or for so many ``batches``. Returns how many batches ran."""
+        """Writes everything that is available, or so many ``batches`` of it. Returns the number of batches that ran."""
         checkpoint, planner, commit = Checkpoint(self.folder), Planner(self.source), Commit(self.sink)
         run = uuid.uuid4().hex
         planner.freeze()
-        ran = 0
+        count = 0
         with contextlib.closing(planner):
-            while batches is None or ran < batches:
+            while batches is None or count < batches:
                 number = checkpoint.done() + 1
                 start = checkpoint.end(number - 1)
                 if checkpoint.planned() < number:
@@ -105,10 +104,11 @@ class Engine:
                     checkpoint.plan(number, end)
                 batch = Batch(self.sink.sink_id(), checkpoint.query, number, run=run)
                 self._batch(commit, batch, planner.slices(start, checkpoint.end(number)))
-                self._reach(Point.BATCH_DONE)
+                if self.injector:
+                    self.injector.reach(Point.BATCH_DONE)
                 checkpoint.finish(number)
-                ran += 1
-        return ran
+                count += 1
+        return count
 
     def _batch(self, commit: Commit, batch: Batch, slices: Sequence[Slice]) -> None:
         if self.carrier == "foreach_batch":
@@ -128,18 +128,18 @@ class Engine:
             raise
 
     def _measure(self, slices: Sequence[Slice]) -> tuple[int, str]:
-        """How many rows a batch has, and a sum of them that does not depend on their order."""
-        rows, total = 0, 0
+        """The number of rows of a batch, and a checksum that does not depend on their order."""
+        rows, checksum = 0, 0
         for part in slices:
             for batch in self._rows(part):
                 rows += batch.num_rows
                 for row in batch.to_pylist():
-                    total ^= int(digest(sorted(row.items()), length=16), 16)
-        return rows, f"{total:016x}"
+                    checksum ^= int(digest(sorted(row.items()), length=16), 16)
+        return rows, f"{checksum:016x}"
 
     def _task(self, batch: Batch, subtask: int, slices: Sequence[Slice]) -> Committable:
         for attempt in range(self.attempts):
-            rows = self._rows(slices[subtask]) if self.tasks is None else self._dealt(slices, subtask, self.tasks)
+            rows = self._rows(slices[subtask]) if self.tasks is None else self._deal(slices, subtask, self.tasks)
             try:
                 return stage(self.sink, batch, self.convert_schema(), subtask, rows)
             except Exception:
@@ -148,23 +148,19 @@ class Engine:
         raise ValueError("attempts must be 1 or more")
 
     def convert_schema(self) -> pa.Schema:
-        """The schema of what the sink is given."""
+        """The schema of the sink's rows."""
         return self.convert(pa.RecordBatch.from_pylist([], self.schema)).schema
 
     def _rows(self, part: Slice) -> Iterator[pa.RecordBatch]:
         return map(self.convert, read_slice(self.source, part, self.schema))
 
-    def _dealt(self, slices: Sequence[Slice], subtask: int, tasks: int) -> Iterator[pa.RecordBatch]:
-        """Every ``tasks``-th row of the batch."""
-        before = 0
+    def _deal(self, slices: Sequence[Slice], subtask: int, tasks: int) -> Iterator[pa.RecordBatch]:
+        """The rows of a task: every ``tasks``-th row of the batch."""
+        offset = 0
         for part in slices:
             for rows in self._rows(part):
-                yield rows.take(pa.array(range((subtask - before) % tasks, rows.num_rows, tasks), pa.int64()))
-                before += rows.num_rows
-
-    def _reach(self, point: Point) -> None:
-        if self.injector:
-            self.injector.reach(point)
+                yield rows.take(pa.array(range((subtask - offset) % tasks, rows.num_rows, tasks), pa.int64()))
+                offset += rows.num_rows
 
 
 def in_a_child(work: Callable[[], object]) -> int:

@@ -1,4 +1,4 @@
-"""Where a suite runs: in one process, on real executors, and over Spark Connect. A plugin for pytest.
+"""A plugin for pytest that runs suites in one process, on real executors, and over Spark Connect.
 
 Put ``pytest_plugins = ["connectors.testing.environments"]`` into the ``conftest.py`` of your tests. A test that asks for
 the fixture ``environment`` then runs in each environment, with its session as ``environment.spark``:
@@ -9,13 +9,14 @@ the fixture ``environment`` then runs in each environment, with its session as `
 ``connect``  a Spark Connect server, a process of its own, whose Python has everything but this library
 ===========  ======================================================================================================
 
-``pytest --environment cluster`` (or ``all``, or several with commas) chooses. Otherwise suites whose ``everywhere`` is true run
-all cases in ``local`` and those marked ``essential`` elsewhere; other suites run in ``local`` only, without the cases marked
-``thorough``. All that is left out is marked ``soak``.
-Tests are ordered by environment, and one session at a time is alive: a session costs 10 to 20 seconds. With pytest-xdist
-(``-n 2 --dist loadgroup --no-loadscope-reorder``) the cases of a file stay in one process, and so does an environment, and
-all files of a folder that pytest's setting ``one_process`` names, so that their servers start once; cases marked ``long``
-begin first: no process waits for them in the end.
+``pytest --environment cluster`` (or ``all``, or several with commas) chooses environments. Without it, suites whose
+``everywhere`` is true run all cases in ``local`` and those marked ``essential`` elsewhere. Other suites run in ``local``
+only, without the cases marked ``thorough``. What is left out is marked ``soak``.
+
+A session costs 10 to 20 seconds, so tests are ordered by environment, and only one session at a time is alive. With
+pytest-xdist (``-n 2 --dist loadgroup --no-loadscope-reorder``) an environment stays in one process. So do the cases of a
+file, and all files of a folder that pytest's setting ``one_process`` names, so that their servers start once. Cases
+marked ``long`` start first, so that no process waits for them in the end.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ import pytest
 import connectors
 
 from ..workbench.home import spark_home
-from .driver import quick_java_options, session
+from .driver import quick_conf, session
 from .faults import executor_process
 from .servers.spark_servers import ConnectServer
 
@@ -47,7 +48,7 @@ ENVIRONMENTS: Final = (LOCAL, CLUSTER, CONNECT)
 _MASTERS: Final = {LOCAL: "local[2,4]", CLUSTER: "local-cluster[2,1,1024]"}
 _CLUSTER: Final = {
     "spark.decommission.enabled": "true",
-    # Executors that tests kill are no reason to give up.
+    # Tests kill executors; Spark must not give up for that.
     "spark.deploy.maxExecutorRetries": "-1",
     "spark.excludeOnFailure.enabled": "false",
 }
@@ -55,7 +56,7 @@ _CONNECT_MODE: Final = "SPARK_CONNECT_MODE_ENABLED"
 
 
 class Environment:
-    """One environment with its session. ``server`` is the Connect server, where there is one."""
+    """An environment with its session; ``server`` is the Connect server of ``connect``."""
 
     def __init__(self, name: str, conf: Mapping[str, str]) -> None:
         self.name = name
@@ -64,9 +65,9 @@ class Environment:
         self.spark: Any = None
 
     def start(self) -> None:
-        """Starts the session, and what it needs."""
+        """Starts the session, and the server that it needs."""
         if self.name == CONNECT:
-            self.server = ConnectServer({**self.conf, **quick(self.conf)}, library=False).start()
+            self.server = ConnectServer(quick_conf(self.conf), library=False).start()
             self.connect()
         else:
             self.spark = session(_MASTERS[self.name], {**(_CLUSTER if self.name == CLUSTER else {}), **self.conf})
@@ -76,14 +77,13 @@ class Environment:
         from pyspark.sql.connect.session import SparkSession
 
         assert self.server is not None
-        # What Spark's functions look at to choose between their two implementations.
-        os.environ[_CONNECT_MODE] = "1"
+        os.environ[_CONNECT_MODE] = "1"  # by this, Spark's functions choose between their two implementations
         self.spark = SparkSession.builder.remote(self.server.url).create()
         connectors.register(self.spark)
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[Environment]:
-        """While a test runs here. Other processes that it starts inherit the mode; those of later tests must not."""
+        """Sets Spark's mode while a test runs: the processes that it starts inherit it; those of later tests must not."""
         if self.server is not None:
             os.environ[_CONNECT_MODE] = "1"
         try:
@@ -92,17 +92,18 @@ class Environment:
             os.environ.pop(_CONNECT_MODE, None)
 
     def executors(self) -> list[int]:
-        """The processes of the executors, asked by tasks: as many as could be reached at once."""
+        """The ids of the executors' processes: of as many executors as ran tasks at once."""
         rows = self.spark.range(0, 8, 1, 8).mapInArrow(_executor, "pid long").distinct().collect()
         return [int(row.pid) for row in rows]
 
     def stop(self) -> None:
-        """Ends everything that was started."""
+        """Ends the session and its server."""
         os.environ.pop(_CONNECT_MODE, None)
         if self.server is None:
             app = self.spark.conf.get("spark.app.id")
             self.spark.stop()
-            _remove_work_of(app)
+            # The workers of a local cluster leave the logs of executors in Spark's own folder.
+            shutil.rmtree(spark_home() / "work" / app, ignore_errors=True)
             return
         with contextlib.suppress(Exception):  # the server may be gone already
             self.spark.stop()
@@ -110,19 +111,19 @@ class Environment:
 
 
 class Environments:
-    """Starts environments on demand; one is alive at a time."""
+    """Starts environments on demand, and ends the one before."""
 
     def __init__(self, conf: Mapping[str, str]) -> None:
         self.conf = conf
         self.running: Environment | None = None
 
     def use(self, name: str) -> Environment:
-        """The environment ``name``, running."""
+        """The environment ``name``, started if another one runs."""
         if self.running is None or self.running.name != name:
             self.stop()
-            made = Environment(name, self.conf)
-            made.start()
-            self.running = made
+            environment = Environment(name, self.conf)
+            environment.start()
+            self.running = environment
         return self.running
 
     def stop(self) -> None:
@@ -138,32 +139,16 @@ def _executor(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield pa.RecordBatch.from_pydict({"pid": [executor_process()]})
 
 
-def quick(conf: Mapping[str, str]) -> dict[str, str]:
-    """Settings of a small, quiet server for tests."""
-    return {
-        "spark.driver.extraJavaOptions": conf.get("spark.driver.extraJavaOptions", quick_java_options()),
-        "spark.python.unix.domain.socket.enabled": "true",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.streaming.stopTimeout": "60s",
-    }
-
-
-def _remove_work_of(app: str) -> None:
-    """The workers of a local cluster keep the logs of executors in Spark's own folder, for ever."""
-    shutil.rmtree(spark_home() / "work" / app, ignore_errors=True)
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--environment``."""
-    text = f"where suites run on Spark: {', '.join(ENVIRONMENTS)} or all; several with commas"
-    parser.addoption("--environment", default="", help=text, metavar="NAME")
+    """Adds the options ``--environment`` and ``--environment-table``."""
+    help = f"where suites run on Spark: {', '.join(ENVIRONMENTS)} or all; several with commas"
+    parser.addoption("--environment", default="", help=help, metavar="NAME")
     parser.addoption("--environment-table", default="", help="writes what passed where to a file", metavar="FILE")
     parser.addini("one_process", "folders whose tests stay in one process (patterns)", type="args", default=[])
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Checks the option, before anything runs."""
+    """Declares the markers, and checks the options before anything runs."""
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")  # it aborts some processes between fork and exec
     config.addinivalue_line("markers", "essential: runs in every environment")
     config.addinivalue_line("markers", "thorough: left out unless chosen, but for suites that run everywhere")
@@ -184,9 +169,9 @@ def chosen(config: pytest.Config) -> tuple[str, ...]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Runs each test that asks for ``environment`` in every one of them."""
-    given = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
-    if "environment" not in metafunc.fixturenames or any("environment" in names for names in given):
+    """Runs each test that asks for ``environment`` in all environments; those that it can do without are soak tests."""
+    parameters = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
+    if "environment" not in metafunc.fixturenames or any("environment" in names for names in parameters):
         return
     names = chosen(metafunc.config)
     only = metafunc.definition.get_closest_marker("environments")
@@ -205,26 +190,26 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Orders the tests by environment; those that ask for none come first, or last where several processes share the work."""
+    """Orders the tests by environment: local ones come first, or last where several processes share the work."""
     shared = hasattr(config, "workerinput")
     if shared:
         for item in items:
             name = _environment_of(item)
-            item.add_marker(pytest.mark.xdist_group(_place_of(item) if name == LOCAL else name))
+            item.add_marker(pytest.mark.xdist_group(_file_or_folder(item) if name == LOCAL else name))
         items.sort(key=lambda item: item.get_closest_marker("long") is None)
     items.sort(key=lambda item: ENVIRONMENTS.index(_environment_of(item)), reverse=shared)
 
 
-def _place_of(item: pytest.Item) -> str:
-    """The file of a test, or its folder where that is kept together."""
+def _file_or_folder(item: pytest.Item) -> str:
+    """The file of a test, or its folder where ``one_process`` names it."""
     file = item.path.relative_to(item.config.rootpath)
     together = any(file.parent.match(pattern) for pattern in item.config.getini("one_process"))
     return (file.parent if together else file).as_posix()
 
 
 def _environment_of(item: pytest.Item) -> str:
-    given = getattr(item, "callspec", None)
-    name = given.params.get("environment") if given else None
+    callspec = getattr(item, "callspec", None)
+    name = callspec.params.get("environment") if callspec else None
     return name if name in ENVIRONMENTS else LOCAL
 
 
@@ -237,9 +222,9 @@ def environment_conf() -> Mapping[str, str]:
 @pytest.fixture(scope="session")
 def environments(environment_conf: Mapping[str, str]) -> Iterator[Environments]:
     """All environments of this test run."""
-    made = Environments(environment_conf)
-    yield made
-    made.stop()
+    environments = Environments(environment_conf)
+    yield environments
+    environments.stop()
 
 
 @pytest.fixture
@@ -252,7 +237,7 @@ def environment(environments: Environments, request: pytest.FixtureRequest) -> I
 
 
 def _subject(request: pytest.FixtureRequest) -> str:
-    """What a test is about, as a row of the table: the connector, or the test's own sentence."""
+    """The row of a test in the table: its connector, or the test's own name as a sentence."""
     context = getattr(request.cls, "context", None)
     if context is None:
         name: str = request.node.originalname
@@ -263,7 +248,7 @@ def _subject(request: pytest.FixtureRequest) -> str:
 
 
 class Table:
-    """Counts outcomes, and writes them as a table in Markdown."""
+    """The outcomes of a test run, as a table in Markdown."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -271,22 +256,24 @@ class Table:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Called by pytest after each phase of a test."""
-        of = dict(report.user_properties)
-        if "environment" in of and (report.when == "call" or (report.when == "setup" and not report.passed)):
-            self.counts[str(of["subject"]), str(of["environment"]), report.outcome] += 1
+        properties = dict(report.user_properties)
+        if "environment" in properties and (report.when == "call" or (report.when == "setup" and not report.passed)):
+            self.counts[str(properties["subject"]), str(properties["environment"]), report.outcome] += 1
 
     def pytest_sessionfinish(self) -> None:
         """Called by pytest at the end."""
         self.file.write_text(self.text())
 
     def text(self) -> str:
-        """One row per subject, one column per environment."""
-        ran = {subject for subject, _, outcome in self.counts if outcome != "skipped"}
-        names = sorted(ran, key=lambda name: (", " not in name, name))
+        """A row for each subject, a column for each environment."""
+        subjects = {subject for subject, _, outcome in self.counts if outcome != "skipped"}
         head = ["| case | " + " | ".join(ENVIRONMENTS) + " |", "|---" * (len(ENVIRONMENTS) + 1) + "|"]
-        rows = [f"| {name} | " + " | ".join(self._cell(name, place) for place in ENVIRONMENTS) + " |" for name in names]
+        rows = [
+            f"| {subject} | " + " | ".join(self._cell(subject, environment) for environment in ENVIRONMENTS) + " |"
+            for subject in sorted(subjects, key=lambda subject: (", " not in subject, subject))
+        ]
         return "\n".join([*head, *rows]) + "\n"
 
-    def _cell(self, subject: str, place: str) -> str:
-        found = [(self.counts[subject, place, outcome], outcome) for outcome in ("passed", "failed")]
-        return ", ".join(f"{count} {outcome}" for count, outcome in found if count) or "-"
+    def _cell(self, subject: str, environment: str) -> str:
+        counts = [(self.counts[subject, environment, outcome], outcome) for outcome in ("passed", "failed")]
+        return ", ".join(f"{count} {outcome}" for count, outcome in counts if count) or "-"

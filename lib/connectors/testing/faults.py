@@ -1,7 +1,8 @@
-"""Breaking things on purpose, at a chosen point, in whichever process reaches it.
+"""Failure injection: errors, outages and kills at a chosen point of a batch, in whichever process reaches it.
 
-A plan is a folder: each armed fault is a file, claimed by an atomic rename when a process reaches its point, so that it
-strikes exactly as often as it was armed, whether that happens in the driver, in a planning process or in a task.
+A :class:`FailureInjector` keeps its faults in a folder that all processes share. Each fault is a file; the process that
+reaches its point claims it by an atomic rename. So a fault strikes exactly as often as it was armed, in the driver, in a
+planning process or in a task. :func:`faulty_sink` and :func:`faulty_source` are a connector that passes all points.
 """
 
 from __future__ import annotations
@@ -13,21 +14,20 @@ import signal
 import subprocess
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from ..core.errors import Transient
-from ..core.ledger import Entry, Ledger
+from ..core.ledger import Ledger
 from ..core.sink import Batch, Committable, Committer, FrameCommitter, FrameSink, GlobalCommitter, Sink, SinkWriter
 from ..core.source import Source, Split, SplitReader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
 
 
 class Point(str, Enum):
@@ -49,7 +49,7 @@ class Action(str, Enum):
     RAISE = "an error"
     OUTAGE = "a transient error, as of a system that is away"
     KILL = "kill -9"
-    KILL_EXECUTOR = "kill -9 of the executors that end_executors() names, else of this task's"
+    KILL_EXECUTOR = "kill -9 of the executors that set_executors() names, else of this task's"
     HOLD = "the process stands still until release() is called: a zombie"
     OUTLIVE = "as HOLD, and deaf to the signals by which Spark ends its workers: it outlives its driver"
 
@@ -59,10 +59,7 @@ class Injected(Exception):
 
 
 class FailureInjector:
-    """Arms faults and lets them strike. ``folder`` must be reachable by every process of the run.
-
-    ``victims`` of a kill are the processes named by :meth:`spare_nobody`, else the one that reached the point.
-    """
+    """Arms faults and lets them strike. ``folder`` must be reachable by every process of the run."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
@@ -82,7 +79,7 @@ class FailureInjector:
         return point
 
     def disarm(self) -> None:
-        """Takes back whatever has not struck."""
+        """Removes the faults that have not struck."""
         for fault in self.folder.glob("*.*"):
             if fault.suffix[1:] in Point.__members__:
                 fault.unlink(missing_ok=True)
@@ -92,32 +89,35 @@ class FailureInjector:
         return next(self.folder.glob(f"*.{point.name}"), None) is not None
 
     def struck(self) -> int:
-        """How many faults have struck so far."""
+        """The number of faults that have struck."""
         return len(list(self.folder.glob("*.struck")))
 
-    def spare_nobody(self, *pids: int) -> None:
-        """Kills strike these processes, in this order, instead of the one that reaches the point."""
-        (self.folder / "victims").write_text(json.dumps(pids))
+    def set_victims(self, *pids: int) -> None:
+        """:attr:`Action.KILL` strikes these processes, in this order, before the one that reaches the point."""
+        self._write_pids("victims", pids)
 
     def victims(self) -> list[int]:
-        """What :meth:`spare_nobody` names."""
-        named = self.folder / "victims"
-        return list(json.loads(named.read_text())) if named.exists() else []
+        """The processes that :meth:`set_victims` names."""
+        return self._read_pids("victims")
 
-    def end_executors(self, *pids: int) -> None:
+    def clear_victims(self) -> None:
+        """Takes back :meth:`set_victims`."""
+        (self.folder / "victims").unlink(missing_ok=True)
+
+    def set_executors(self, *pids: int) -> None:
         """:attr:`Action.KILL_EXECUTOR` strikes these processes, for a point that the driver reaches."""
-        (self.folder / "executors").write_text(json.dumps(pids))
+        self._write_pids("executors", pids)
 
     def held(self) -> list[int]:
-        """The processes that stand still, or have stood still."""
+        """The processes that :attr:`Action.HOLD` has stopped, also those that were released since."""
         return [int(file.suffix[1:]) for file in self.folder.glob("held.*")]
 
     def release(self) -> None:
-        """Lets the processes go on that :attr:`Action.HOLD` has stopped."""
+        """Lets the processes of :meth:`held` go on."""
         (self.folder / "released").touch()
 
     def reach(self, point: Point, row: int = 0) -> None:
-        """Called by the wrapped parts of a connector when they come by ``point``."""
+        """A part of a connector reaches ``point``: a fault that is armed for it, and for this ``row``, strikes."""
         for fault in self.folder.glob(f"*.{point.name}"):
             plan = self._claim(fault, row)
             if plan is not None:
@@ -140,9 +140,9 @@ class FailureInjector:
         if action is Action.OUTAGE:
             raise Transient(f"injected outage where {point.value}", retry_after=0.01)
         if action is Action.KILL:
-            self._kill()
+            _kill([*self.victims(), os.getpid()])
         if action is Action.KILL_EXECUTOR:
-            self._kill_executors()
+            _kill(self._read_pids("executors") or [executor_process()])
         if action is Action.OUTLIVE:
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -154,21 +154,21 @@ class FailureInjector:
         while not (self.folder / "released").exists():
             time.sleep(0.02)
 
-    def _kill(self) -> None:
-        _end([*self.victims(), os.getpid()])
+    def _write_pids(self, name: str, pids: Sequence[int]) -> None:
+        (self.folder / name).write_text(json.dumps(pids))
 
-    def _kill_executors(self) -> None:
-        named = self.folder / "executors"
-        _end(json.loads(named.read_text()) if named.exists() else [executor_process()])
+    def _read_pids(self, name: str) -> list[int]:
+        file = self.folder / name
+        return list(json.loads(file.read_text())) if file.exists() else []
 
 
 def executor_process() -> int:
     """In a task: the id of the JVM that started this worker; a daemon of Spark's stands between the two."""
-    asked = subprocess.run(["ps", "-o", "ppid=", "-p", str(os.getppid())], capture_output=True, text=True, check=True)
-    return int(asked.stdout)
+    parent = subprocess.run(["ps", "-o", "ppid=", "-p", str(os.getppid())], capture_output=True, text=True, check=True)
+    return int(parent.stdout)
 
 
-def _end(pids: Sequence[int]) -> None:
+def _kill(pids: Sequence[int]) -> None:
     for pid in pids:
         try:
             os.kill(pid, signal.SIGKILL)
@@ -176,62 +176,100 @@ def _end(pids: Sequence[int]) -> None:
             continue
 
 
-# MERGED A connector with a failure injector in it: subclasses that pass every point of
-# :class:`~connectors.testing.faults.Point`.
+_POINTS: Final[dict[str, tuple[Point | None, Point | None]]] = {
+    "record": (Point.COMMIT_BEFORE, Point.RECORDED),
+    "publish": (None, Point.PUBLISHED),
+    "mark_published": (None, Point.COMMIT_AFTER),
+    "commit": (Point.COMMIT_BEFORE, Point.COMMIT_AFTER),
+    "commit_frame": (Point.COMMIT_BEFORE, Point.COMMIT_AFTER),
+}
+"""The methods of ledgers and committers, and the points that a batch passes before and after them."""
+
 
 def faulty_sink(kind: type[Sink], injector: FailureInjector) -> type[Sink]:
-    """``kind``, passing the points of a sink: rows, staging, decision, publication."""
+    """A subclass of ``kind`` that passes the points of a sink: rows, staging, decision, publication."""
 
-    class Faulty(kind):  # type: ignore[valid-type, misc]
+    class FaultySink(kind):  # type: ignore[valid-type, misc]
         def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> SinkWriter:
-            return _Writer(super().writer(batch, schema, subtask), injector)
+            return _FaultyWriter(super().writer(batch, schema, subtask), injector)
 
         def ledger(self) -> Ledger | None:
-            inner = super().ledger()
-            return _Ledger(inner, injector) if inner is not None else None
+            ledger: Ledger | None = _faulty_part(super().ledger(), (Ledger,), injector)
+            return ledger
 
         def committer(self) -> Committer | GlobalCommitter | None:
-            inner = super().committer()
-            if isinstance(inner, GlobalCommitter):
-                wrapper = _FrameCommitter if isinstance(inner, FrameCommitter) else _GlobalCommitter
-                return wrapper(inner, injector)
-            return _Committer(inner, injector) if inner is not None else None
+            kinds = (Committer, FrameCommitter, GlobalCommitter)
+            committer: Committer | GlobalCommitter | None = _faulty_part(super().committer(), kinds, injector)
+            return committer
 
     if not (issubclass(kind, FrameSink) and kind.stages_frames):
-        return Faulty
+        return FaultySink
 
-    class FaultyFrames(Faulty):
+    class FaultyFrameSink(FaultySink):
         def stage_frame(self, frame: DataFrame, batch: Batch) -> list[Committable] | None:
-            watched = frame.mapInArrow(_pass_rows(injector), frame.schema) if injector.armed(Point.TASK_ROW) else frame
-            staged: list[Committable] | None = super().stage_frame(watched, batch)
+            staged: list[Committable] | None = super().stage_frame(_faulty_frame(frame, injector), batch)
             injector.reach(Point.TASK_STAGED)
             return staged
 
-    return FaultyFrames
+    return FaultyFrameSink
 
 
 def faulty_source(kind: type[Source], injector: FailureInjector) -> type[Source]:
-    """``kind``, passing :attr:`Point.READ_ROW`."""
+    """A subclass of ``kind`` that passes :attr:`Point.READ_ROW`."""
 
-    class Faulty(kind):  # type: ignore[valid-type, misc]
+    class FaultySource(kind):  # type: ignore[valid-type, misc]
         def reader(self, schema: pa.Schema) -> SplitReader[Any]:
-            return _Reader(super().reader(schema), injector)
+            return _FaultyReader(super().reader(schema), injector)
 
-    return Faulty
+    return FaultySource
 
 
-def _pass_rows(injector: FailureInjector) -> Any:
-    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        seen = 0
+def _faulty_part(part: Any, kinds: Sequence[type], injector: FailureInjector) -> Any:
+    """Forwards the methods of ``part`` and passes their points; ``None`` if the sink has no such part.
+
+    The result is of the first of ``kinds`` that ``part`` is of.
+    """
+    if part is None:
+        return None
+    kind = next(kind for kind in kinds if isinstance(part, kind))
+
+    def method_of(name: str) -> Callable[..., Any]:
+        before, after = _POINTS.get(name, (None, None))
+
+        def method(faulty: Any, *arguments: Any, **named: Any) -> Any:
+            if name == "commit_frame":
+                arguments = (_faulty_frame(arguments[0], injector), *arguments[1:])
+            if before:
+                injector.reach(before)
+            if name == "commit":
+                part.rejects = faulty.rejects
+            result = getattr(part, name)(*arguments, **named)
+            if after:
+                injector.reach(after)
+            return result
+
+        return method
+
+    names = [name for name in dir(kind) if not name.startswith("_") and callable(getattr(kind, name))]
+    return type(f"Faulty{kind.__name__}", (kind,), {name: method_of(name) for name in names})()
+
+
+def _faulty_frame(frame: DataFrame, injector: FailureInjector) -> DataFrame:
+    """``frame``, whose rows pass :attr:`Point.TASK_ROW` if a fault waits for one."""
+
+    def pass_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        count = 0
         for batch in batches:
-            seen += batch.num_rows
-            injector.reach(Point.TASK_ROW, seen)
+            count += batch.num_rows
+            injector.reach(Point.TASK_ROW, count)
             yield batch
 
-    return task
+    return frame.mapInArrow(pass_rows, frame.schema) if injector.armed(Point.TASK_ROW) else frame
 
 
-class _Writer(SinkWriter):
+class _FaultyWriter(SinkWriter):
+    """Passes :attr:`Point.TASK_ROW` and :attr:`Point.TASK_STAGED`."""
+
     def __init__(self, inner: SinkWriter, injector: FailureInjector) -> None:
         self.inner = inner
         self.injector = injector
@@ -255,92 +293,9 @@ class _Writer(SinkWriter):
         self.inner.close()
 
 
-class _Ledger(Ledger):
-    def __init__(self, inner: Ledger, injector: FailureInjector) -> None:
-        self.inner = inner
-        self.injector = injector
+class _FaultyReader(SplitReader[Any]):
+    """Passes :attr:`Point.READ_ROW` after each half of a batch."""
 
-    def last(self, query: str) -> Entry | None:
-        return self.inner.last(query)
-
-    def queries(self) -> frozenset[str]:
-        return self.inner.queries()
-
-    def record(self, entry: Entry) -> bool:
-        self.injector.reach(Point.COMMIT_BEFORE)
-        recorded = self.inner.record(entry)
-        self.injector.reach(Point.RECORDED)
-        return recorded
-
-    def unpublished(self) -> list[Entry]:
-        return self.inner.unpublished()
-
-    def mark_published(self, entry: Entry) -> None:
-        self.inner.mark_published(entry)
-        self.injector.reach(Point.COMMIT_AFTER)
-
-
-class _Committer(Committer):
-    def __init__(self, inner: Committer, injector: FailureInjector) -> None:
-        self.inner = inner
-        self.injector = injector
-
-    def check(self, committables: Sequence[Committable], rows: int) -> None:
-        self.inner.check(committables, rows)
-
-    def drop_attempts(self, batch: Batch, *, failed: bool = False) -> None:
-        self.inner.drop_attempts(batch, failed=failed)
-
-    def publish(self, batch: Batch, committables: Sequence[Committable]) -> None:
-        self.inner.publish(batch, committables)
-        self.injector.reach(Point.PUBLISHED)
-
-    def discard(self, committable: Committable) -> None:
-        self.inner.discard(committable)
-
-    def sweep(self, live: frozenset[str]) -> None:
-        self.inner.sweep(live)
-
-
-class _GlobalCommitter(GlobalCommitter):
-    def __init__(self, inner: GlobalCommitter, injector: FailureInjector) -> None:
-        self.inner = inner
-        self.injector = injector
-
-    def last(self, query: str) -> Entry | None:
-        return self.inner.last(query)
-
-    def queries(self) -> frozenset[str]:
-        return self.inner.queries()
-
-    def commit(self, entry: Entry, committables: Sequence[Committable]) -> None:
-        self.injector.reach(Point.COMMIT_BEFORE)
-        self.inner.rejects = self.rejects
-        self.inner.commit(entry, committables)
-        self.injector.reach(Point.COMMIT_AFTER)
-
-    def discard(self, committable: Committable) -> None:
-        self.inner.discard(committable)
-
-    def drop_attempts(self, batch: Batch, *, failed: bool = False) -> None:
-        self.inner.drop_attempts(batch, failed=failed)
-
-    def sweep(self, live: frozenset[str]) -> None:
-        self.inner.sweep(live)
-
-
-class _FrameCommitter(_GlobalCommitter, FrameCommitter):
-    """For targets that take a whole DataFrame in one transaction."""
-
-    def commit_frame(self, frame: DataFrame, batch: Batch) -> None:
-        watched = frame.mapInArrow(_pass_rows(self.injector), frame.schema) if self.injector.armed(Point.TASK_ROW) else frame
-        self.injector.reach(Point.COMMIT_BEFORE)
-        inner: Any = self.inner
-        inner.commit_frame(watched, batch)
-        self.injector.reach(Point.COMMIT_AFTER)
-
-
-class _Reader(SplitReader[Any]):
     def __init__(self, inner: SplitReader[Any], injector: FailureInjector) -> None:
         super().__init__()
         self.inner = inner
@@ -352,10 +307,10 @@ class _Reader(SplitReader[Any]):
         self.inner.open()
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
-        return self._passing(self.inner.read(split), 0)
+        return self._pass_rows(self.inner.read(split), 0)
 
     def resume(self, split: Split, records: int) -> Iterator[pa.RecordBatch]:
-        return self._passing(self.inner.resume(split, records), records)
+        return self._pass_rows(self.inner.resume(split, records), records)
 
     def wake_up(self) -> None:
         self.inner.wake_up()
@@ -364,11 +319,11 @@ class _Reader(SplitReader[Any]):
     def close(self) -> None:
         self.inner.close()
 
-    def _passing(self, batches: Iterator[pa.RecordBatch], seen: int) -> Iterator[pa.RecordBatch]:
+    def _pass_rows(self, batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            half = batch.num_rows // 2
-            for part in (batch.slice(0, half), batch.slice(half)):
-                if part.num_rows:
-                    yield part
-                    seen += part.num_rows
-                    self.injector.reach(Point.READ_ROW, seen)
+            middle = batch.num_rows // 2
+            for half in (batch.slice(0, middle), batch.slice(middle)):
+                if half.num_rows:
+                    yield half
+                    rows += half.num_rows
+                    self.injector.reach(Point.READ_ROW, rows)

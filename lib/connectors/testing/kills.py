@@ -1,14 +1,14 @@
-"""Killing drivers on Spark: many queries in one session that is killed again and again, and then every row compared.
+"""Kills of Spark drivers: many queries in one session that is killed again and again, and then every row compared.
 
-A round starts a driver, with another parallelism than the one before, lets it write to all targets at once, and kills it: at
-a point that one of the queries reaches, or at any moment. Each round there is more to write: more numbers, or what a source
-under test has been given. What survives is told by the last run, which nobody disturbs. A driver that fails of itself, such as
-one whose Python workers did not come up in time on a busy machine, is started again, as a scheduler does, and told of.
+A round starts a driver with another parallelism than the round before and lets it write to all targets at once. Then it
+kills the driver, at a point that one of the queries reaches or at any moment. Each round adds rows: more numbers, or new
+records in the sources under test. A last run, which nobody disturbs, finishes all queries. A driver that fails without a
+kill, such as one whose Python workers start too slowly on a busy machine, is started again, as a scheduler does, and
+the report says so.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import re
@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..core.sink import Guarantee
 from .compare import same_records
 from .contexts import SinkContext, SourceContext
 from .driver import SparkQuery, start_driver
@@ -48,24 +47,22 @@ class Kills:
     master: str = "local[2,4]"
     sources: Mapping[str, SourceContext] = field(default_factory=dict)
     conf: Mapping[str, str] = field(default_factory=dict)
-    told: list[str] = field(default_factory=list)
-    """How each round went."""
+    report: list[str] = field(default_factory=list)
+    """How each round went, one line each."""
     _written: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
     def run(self, kills: int) -> None:
         """Kills, finishes undisturbed, and raises ``AssertionError`` naming every record that is wrong anywhere."""
         chance = random.Random(self.seed)
         queries = {name: self._query(name) for name in self.targets}
-        rows = 0
         for number in range(kills):
-            rows += _ROWS
-            self._round(number, queries, rows, chance)
+            self._round(number, queries, (number + 1) * _ROWS, chance)
         for query in queries.values():
             FailureInjector(query.faults).disarm()
-            (Path(query.faults) / "victims").unlink(missing_ok=True)
-        self._run(list(queries.values()), rows, 2, "the last run")
-        for name, (target, _) in self.targets.items():
-            self._compare(name, target, rows)
+            FailureInjector(query.faults).clear_victims()
+        self._run(list(queries.values()), kills * _ROWS, 2, "the last run")
+        for name in self.targets:
+            self._compare(name, kills * _ROWS)
 
     def _query(self, name: str) -> SparkQuery:
         target, carrier = self.targets[name]
@@ -81,53 +78,54 @@ class Kills:
         injector = FailureInjector(query.faults)
         for source, system in self.sources.items():
             self._written.setdefault(source, []).extend(system.write(_ROWS))
-        point = (
-            injector.arm_one_of(chance.randrange(1 << 30), _points(*self.targets[name]), rows=2) if at_a_point else None
-        )
-        how = f"where {point.value} in {name}" if point else "at any moment"
-        kill_after = None if at_a_point else chance.uniform(0.0, 6.0)
+        if at_a_point:
+            point = injector.arm_one_of(chance.randrange(1 << 30), _points(*self.targets[name]), rows=2)
+            moment, kill_after = f"where {point.value} in {name}", None
+        else:
+            moment, kill_after = "at any moment", chance.uniform(0.0, 6.0)
         code = self._run(list(queries.values()), rows, _SCALES[number % len(_SCALES)], f"round {number}", kill_after)
         injector.disarm()
-        self.told.append(f"round {number}: {'killed' if code else 'not reached'} {how}")
+        self.report.append(f"round {number}: {'killed' if code else 'not reached'} {moment}")
 
     def _run(
-        self, queries: Sequence[SparkQuery], rows: int, parallelism: int, what: str, kill_after: float | None = None
+        self, queries: Sequence[SparkQuery], rows: int, parallelism: int, title: str, kill_after: float | None = None
     ) -> int:
         """Runs a driver to its end, or kills it so many seconds after its queries have started. Returns its exit code."""
         for query in queries:
             end = {"end": str(rows)} if query.source == "sequence" else {}
             query.source_options.update(end, numPartitions=str(parallelism))
         for _ in range(_STARTS):
-            run = _Run(self.folder / "child", self.master, list(queries), what, self.conf)
-            code = run.finish(kill_after)
+            driver = _Driver(self.folder / "driver", self.master, list(queries), title, self.conf)
+            code = driver.finish(kill_after)
             if code in (0, -signal.SIGKILL):
                 return code
-            self.told.append(f"{what}: failed of itself: {run.reason()}")
-        raise AssertionError("\n".join([*self.told[-_STARTS:], run.log.read_text()[-_LOG:]]))
+            self.report.append(f"{title}: failed of itself: {driver.error()}")
+        raise AssertionError("\n".join([*self.report[-_STARTS:], driver.log.read_text()[-_LOG:]]))
 
-    def _compare(self, name: str, target: SinkContext, rows: int) -> None:
-        repeats = target.guarantee is Guarantee.AT_LEAST_ONCE
-        expected = (
-            self._written[name] if name in self.sources else [target.row(number) for number in range(1, rows + 1)]
-        )
+    def _compare(self, name: str, rows: int) -> None:
+        target, _ = self.targets[name]
         try:
-            same_records(expected, target.rows(), repeats=repeats)
+            if name in self.sources:
+                same_records(self._written[name], target.rows(), repeats=target.repeats())
+            else:
+                target.expect(rows)
         except AssertionError as wrong:
-            raise AssertionError(f"{name}, seed {self.seed}: {wrong}\n" + "\n".join(self.told)) from None
+            raise AssertionError(f"{name}, seed {self.seed}: {wrong}\n" + "\n".join(self.report)) from None
 
 
-class _Run:
-    """One driver."""
+class _Driver:
+    """A driver process, from its start to its end."""
 
-    def __init__(self, folder: Path, master: str, queries: list[SparkQuery], what: str, conf: Mapping[str, str]) -> None:
-        self.log, self.ready, self.what = folder / "log", folder / "ready", what
-        self.begin = self.log.stat().st_size if self.log.exists() else 0
+    def __init__(self, folder: Path, master: str, queries: list[SparkQuery], title: str, conf: Mapping[str, str]) -> None:
+        self.log, self.ready, self.title = folder / "log", folder / "ready", title
+        self.log_start = self.log.stat().st_size if self.log.exists() else 0
+        self.injector = FailureInjector(queries[0].faults)
         self.process = start_driver(folder, master, queries, **conf)
 
-    def finish(self, kill_after: float | None = None) -> int:
+    def finish(self, kill_after: float | None) -> int:
         """The exit code. Raises ``AssertionError`` with all threads of a driver that hangs."""
-        until = time.monotonic() + _START_SECONDS
         if kill_after is not None:
+            until = time.monotonic() + _START_SECONDS
             while not self.ready.exists() and self.process.poll() is None and time.monotonic() < until:
                 time.sleep(0.02)
             time.sleep(kill_after)
@@ -135,42 +133,33 @@ class _Run:
         try:
             return self.process.wait(_START_SECONDS)
         except subprocess.TimeoutExpired:
-            self._give_up()
-            raise AssertionError(f"{self.what} hangs:\n{self.log.read_text()[-_LOG:]}") from None
+            self._dump_threads()
+            self._kill()
+            self.process.wait(_START_SECONDS)
+            raise AssertionError(f"{self.title} hangs:\n{self.log.read_text()[-_LOG:]}") from None
 
-    def reason(self) -> str:
-        """What the driver said last of an error."""
-        said = self.log.read_bytes()[self.begin :].decode(errors="replace")
-        errors = re.findall(r"^\S*(?:Error|Exception|Transient)\b.*", said, re.MULTILINE)
-        return str(errors[-1]) if errors else said[-_LOG:]
+    def error(self) -> str:
+        """The last error in the log of this driver."""
+        log = self.log.read_bytes()[self.log_start :].decode(errors="replace")
+        errors = re.findall(r"^\S*(?:Error|Exception|Transient)\b.*", log, re.MULTILINE)
+        return str(errors[-1]) if errors else log[-_LOG:]
 
-    def _give_up(self) -> None:
-        """Lets Python and the JVM write where all their threads are, and ends both."""
-        for pid, ask in zip(_victims(self.log.parent / "spec.json"), (signal.SIGUSR1, signal.SIGQUIT), strict=False):
-            os.kill(pid, ask)
+    def _dump_threads(self) -> None:
+        """Lets Python and the JVM write into the log where all their threads are."""
+        for pid, dump in zip(self.injector.victims(), (signal.SIGUSR1, signal.SIGQUIT), strict=False):
+            os.kill(pid, dump)
         time.sleep(3)  # they write into the log
-        self._kill()
-        self.process.wait(_START_SECONDS)
 
     def _kill(self) -> None:
         """Kills Python and the JVM; Spark's workers lead groups of their own and live on for a moment."""
-        for pid in {*_victims(self.log.parent / "spec.json"), self.process.pid}:
+        for pid in {*self.injector.victims(), self.process.pid}:
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
 
 
-def _victims(spec: Path) -> list[int]:
-    plan = json.loads(spec.read_text())
-    found = Path(plan["queries"][0]["faults"]) / "victims"
-    return list(json.loads(found.read_text())) if found.exists() else []
-
-
 def _points(target: SinkContext, carrier: str) -> tuple[Point, ...]:
     """The points at which a driver can be killed while it writes to ``target``."""
-    sink = target.sink.of(target.options())
-    commit = (Point.COMMIT_BEFORE, Point.COMMIT_AFTER) if sink.committer() is not None else ()
-    recorded = (Point.RECORDED,) if sink.ledger() is not None else ()
-    done = (Point.BATCH_DONE,) if carrier == "foreach_batch" else ()
-    return (Point.TASK_ROW, Point.TASK_STAGED, *commit, *recorded, *done)
+    left_out = {Point.PUBLISHED} if carrier == "foreach_batch" else {Point.PUBLISHED, Point.BATCH_DONE}
+    return tuple(point for point in target.points() if point not in left_out)

@@ -1,13 +1,22 @@
-"""What all suites of sinks begin with: a target of their context, and the carriers that bring rows to it."""
+"""What the suites of sinks share: fixtures, a query that writes to the target, and the cases of runs that are killed.
+
+The parts, each on top of the one before:
+
+- :class:`SinkCases` has the fixtures: an empty target, and each of its carriers.
+- :class:`SinkQuery` writes numbered rows to the target by the kit's own engine, without Spark.
+- :class:`KillSuite` has the cases of runs that end by a kill or a power failure.
+- :class:`ContentionSuite` has the cases of runs that meet at one target at the same time.
+
+:class:`~connectors.testing.sink_suite.SinkSuite` inherits all of it.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import random
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,24 +26,26 @@ import pytest
 
 from ..core.sink import Guarantee
 from ..systems.sequence import SequenceSource
-from .compare import same_records
-from .contexts import SinkContext
+from .contexts import SinkContext, open_context
 from .engine import Engine, in_a_child
 from .faults import Action, FailureInjector, Injected, Point, faulty_sink
 from .forgetful_disk import ForgetfulDisk
 
+ROWS, BATCH = 40, 10
+_NUMBERS = pa.schema([("value", pa.int64())])
+_SECONDS = 60.0
+_FORK = multiprocessing.get_context("fork")
+
 
 class SinkCases:
-    """A suite without cases. A subclass of a suite sets ``context``."""
+    """The fixtures of a suite. A subclass of a suite sets ``context``."""
 
     context: ClassVar[type[SinkContext]]
 
     @pytest.fixture
     def target(self, tmp_path: Path) -> Iterator[SinkContext]:
-        made = self.context(tmp_path / "target")
-        made.folder.mkdir()
-        with contextlib.closing(made):
-            yield made
+        with open_context(self.context, tmp_path / "target") as target:
+            yield target
 
     @pytest.fixture(params=["foreach_batch", "format"])
     def carrier(self, target: SinkContext, request: pytest.FixtureRequest) -> str:
@@ -43,15 +54,8 @@ class SinkCases:
         return str(request.param)
 
 
-# MERGED A query of the kit's own engine that writes rows to a target under test, and what the target must hold
-# afterwards.
-
-ROWS, BATCH = 40, 10
-_NUMBERS = pa.schema([("value", pa.int64())])
-
-
 class SinkQuery:
-    """A query that writes the rows ``first`` to ``last`` of a context, a few at a time."""
+    """A query that writes rows of a context, a few in each batch."""
 
     def __init__(self, target: SinkContext, folder: Path, carrier: str) -> None:
         self.target = target
@@ -59,10 +63,8 @@ class SinkQuery:
         self.injector = FailureInjector(folder / "faults")
         self.carrier = carrier
 
-    def engine(
-        self, *, last: int = ROWS, first: int = 1, tasks: int = 2, rows: int = BATCH, **options: str
-    ) -> Engine:
-        """The query as it is started: with so many ``tasks``, and ``rows`` in a batch."""
+    def engine(self, *, last: int = ROWS, first: int = 1, tasks: int = 2, rows: int = BATCH, **options: str) -> Engine:
+        """A start of the query, which writes the rows ``first`` to ``last``: ``rows`` in a batch, by so many ``tasks``."""
         source = {"start": first, "end": last, "numPartitions": tasks, "maxRowsPerTrigger": rows}
         target, schema = self.target, self.target.schema
 
@@ -70,11 +72,10 @@ class SinkQuery:
             numbers = batch.column(0).to_pylist()
             return pa.RecordBatch.from_pylist([target.row(number) for number in numbers], schema)
 
-        kind = faulty_sink(target.sink, self.injector)
         return Engine(
             self.checkpoint,
             SequenceSource.of({name: str(value) for name, value in source.items()}, streaming=True),
-            kind.of({**target.options(), **options}),
+            faulty_sink(target.sink, self.injector).of({**target.options(), **options}),
             _NUMBERS,
             convert,
             self.carrier,
@@ -84,39 +85,44 @@ class SinkQuery:
 
     def expect(self, last: int = ROWS, first: int = 1) -> None:
         """The target holds the rows ``first`` to ``last``, as often as its guarantee says."""
-        repeats = self.target.guarantee is Guarantee.AT_LEAST_ONCE
-        expected = [self.target.row(number) for number in range(first, last + 1)]
-        same_records(expected, self.target.rows(), repeats=repeats)
+        self.target.expect(last, first)
 
-    def points(self) -> tuple[Point, ...]:
-        """The points that a batch of this sink passes."""
-        sink = self.target.sink.of(self.target.options())
-        commit = (Point.COMMIT_BEFORE, Point.COMMIT_AFTER) if sink.committer() is not None else ()
-        recorded = (Point.RECORDED, Point.PUBLISHED) if sink.ledger() is not None else ()
-        return (Point.TASK_ROW, Point.TASK_STAGED, *commit, *recorded, Point.BATCH_DONE)
+    def needs(self, point: Point) -> None:
+        """Skips the case unless a batch of this sink passes ``point``."""
+        if point not in self.target.points():
+            pytest.skip(f"no batch of this sink comes to where {point.value}")
 
-    def fails(self, run: Callable[[], object]) -> None:
-        """``run`` dies of the injected error."""
+    def needs_ledger(self) -> None:
+        """Skips the case unless the sink keeps a ledger."""
+        if self.target.guarantee is not Guarantee.EXACTLY_ONCE:
+            pytest.skip("the sink keeps no ledger")
+
+    def fails_at(self, point: Point, *, times: int = 1, row: int = 0, **how: Any) -> None:
+        """A start of the query, as of :meth:`engine`, ends by an error at ``point``."""
+        self.injector.arm(point, times=times, row=row)
         with pytest.raises(Injected):
-            run()
+            self.engine(**how).run()
 
+    def is_killed_at(self, point: Point, *, row: int = 0, **how: Any) -> None:
+        """A start of the query, as of :meth:`engine`, ends by a kill at ``point``."""
+        self.injector.arm(point, Action.KILL, row=row)
+        assert in_a_child(self.engine(**how).run) == -9
 
-# MERGED Sinks in processes that are killed, without Spark; a part of
-# :class:`~connectors.testing.sink_suite.SinkSuite`.
-#
-# Inherit it alone for many more schedules of kills::
-#
-#     class TestBuffered(KillSuite):
-#         context = BufferedContext
-#         seeds = 100
 
 class KillSuite(SinkCases):
-    """The cases. A subclass sets ``context``; each of ``seeds`` is a schedule of up to three kills for each carrier."""
+    """Runs that are killed, without Spark. A subclass sets ``context``; each of ``seeds`` is a schedule for each carrier.
+
+    Inherit it alone for many more schedules::
+
+        class TestBuffered(KillSuite):
+            context = BufferedContext
+            seeds = 100
+    """
 
     seeds: ClassVar[int] = 12
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """Gives the case of killed runs its seeds."""
+        """Gives the cases that ask for a seed all of them."""
         if "seed" in metafunc.fixturenames:
             metafunc.parametrize("seed", range(self.seeds))
 
@@ -127,7 +133,7 @@ class KillSuite(SinkCases):
     def test_a_killed_run_is_finished_by_the_next_ones(self, query: SinkQuery, seed: int) -> None:
         chance = random.Random(f"{self.context.__name__} {query.carrier} {seed}")
         for _ in range(3):
-            query.injector.arm_one_of(chance.randrange(1 << 30), query.points(), rows=2)
+            query.injector.arm_one_of(chance.randrange(1 << 30), query.target.points(), rows=2)
             engine = query.engine(tasks=chance.randint(1, 4))
             code = in_a_child(engine.run)
             assert code in (0, -9), f"the run ended with {code}"
@@ -151,9 +157,8 @@ class KillSuite(SinkCases):
 
     def test_a_run_killed_at_any_moment_is_finished_by_the_next(self, query: SinkQuery) -> None:
         chance = random.Random(self.context.__name__)
-        fork = multiprocessing.get_context("fork")
         for _ in range(3):
-            child = fork.Process(target=query.engine(last=ROWS).run)
+            child = _FORK.Process(target=query.engine(last=ROWS).run)
             child.start()
             time.sleep(chance.uniform(0.0, 0.15))  # any moment: this is the case
             child.kill()
@@ -162,48 +167,41 @@ class KillSuite(SinkCases):
         query.expect()
 
 
-# MERGED Runs that meet at one target at the same time, without Spark; a part of
-# :class:`~connectors.testing.sink_suite.SinkSuite`.
-
-_SECONDS = 60.0
-
-
 class HeldRun:
-    """A run of a query in a process of its own, which stands still when it comes to ``point``, or has ended before.
+    """A run of a query in a process of its own, which stands still at ``point``, or has ended before.
 
-    ``how`` goes to :meth:`~connectors.testing.sink_cases.Writing.engine`.
+    ``how`` goes to :meth:`SinkQuery.engine`.
     """
 
     def __init__(self, query: SinkQuery, point: Point, **how: Any) -> None:
         self.injector = query.injector
         self.injector.arm(point, Action.HOLD)
-        engine = query.engine(**how)
-        self.process = multiprocessing.get_context("fork").Process(target=engine.run)
+        self.process = _FORK.Process(target=query.engine(**how).run)
         self.process.start()
         until = time.monotonic() + _SECONDS
         while self.process.is_alive() and not self.injector.held():
             assert time.monotonic() < until, f"the run did not come to where {point.value}"
             time.sleep(0.005)
 
-    def code(self) -> int:
-        """The exit code of the run: 0, or 1 after an exception."""
+    def exit_code(self) -> int:
+        """Waits for the end of the run, and returns 0, or 1 after an exception."""
         self.process.join(_SECONDS)
-        ended = self.process.exitcode
-        if ended is None:
+        code = self.process.exitcode
+        if code is None:
             self.process.kill()
             raise AssertionError("the run hangs")
-        return ended
+        return code
 
 
 def release(*runs: HeldRun) -> list[int]:
     """Lets ``runs`` go on, all at once, and returns their exit codes."""
     for run in runs:
         run.injector.release()
-    return [run.code() for run in runs]
+    return [run.exit_code() for run in runs]
 
 
 class ContentionSuite(KillSuite):
-    """The cases. A subclass sets ``context``."""
+    """Runs that meet at one target at the same time, without Spark. A subclass sets ``context``."""
 
     def test_two_queries_write_to_one_target_at_the_same_time(self, query: SinkQuery, tmp_path: Path) -> None:
         other = type(query)(query.target, tmp_path / "other", query.carrier)
@@ -217,8 +215,7 @@ class ContentionSuite(KillSuite):
     def test_of_two_runs_of_one_query_at_the_same_time_one_wins(
         self, query: SinkQuery, tmp_path: Path, point: Point
     ) -> None:
-        if point not in query.points():
-            pytest.skip("a batch of this sink does not pass the point")
+        query.needs(point)
         query.engine(last=BATCH).run()
         twin = type(query)(query.target, tmp_path / "twin", query.carrier)
         shutil.copytree(query.checkpoint, twin.checkpoint)

@@ -9,11 +9,7 @@ The cases here run on :class:`~connectors.testing.engine.Engine`, in forked proc
 
 from __future__ import annotations
 
-import contextlib
-import multiprocessing
 import shutil
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -24,20 +20,20 @@ import pytest
 from ..core.commit import Commit
 from ..core.errors import CommitRefused, Fatal
 from ..core.ledger import app_query, once_query
-from ..core.sink import Batch, Guarantee, Sink
+from ..core.sink import Batch, Committable, Guarantee, Sink
 from ..core.writing import stage
 from .compare import same_records
-from .contexts import SinkContext
-from .engine import Checkpoint, in_a_child
-from .faults import Action, Point
-from .sink_cases import BATCH, ROWS, ContentionSuite, SinkQuery
+from .contexts import SinkContext, open_context
+from .engine import Checkpoint, Engine
+from .faults import Point
+from .sink_cases import BATCH, ROWS, ContentionSuite, HeldRun, SinkQuery, release
 
 
 class SinkSuite(ContentionSuite):
-    """The cases. A subclass sets ``context``; fewer ``seeds`` of kills and ``starts`` where opening the target takes long."""
+    """The cases of a sink. A subclass sets ``context``; fewer ``seeds`` and ``starts`` where opening the target takes long."""
 
     starts: ClassVar[int] = 50
-    """How often a batch fails before it is mended, in the case of a batch that fails at every start."""
+    """How many starts fail, in the case of a batch that fails at every start."""
 
     def test_the_declared_guarantee_is_the_one_that_is_computed(self, target: SinkContext) -> None:
         assert target.sink.of(target.options()).guarantee() is target.guarantee
@@ -63,34 +59,28 @@ class SinkSuite(ContentionSuite):
         query.expect()
 
     def test_a_query_whose_task_fails_for_good_goes_on_when_started_again(self, query: SinkQuery) -> None:
-        query.injector.arm(Point.TASK_STAGED, times=4)
-        query.fails(query.engine().run)
+        query.fails_at(Point.TASK_STAGED, times=4)
         query.engine(tasks=3).run()
         query.expect()
 
     @pytest.mark.parametrize("point", [Point.COMMIT_BEFORE, Point.RECORDED, Point.PUBLISHED, Point.COMMIT_AFTER])
     def test_a_commit_that_raises_is_carried_through_or_repeated(self, query: SinkQuery, point: Point) -> None:
-        if point not in query.points():
-            pytest.skip("a batch of this sink does not pass the point")
+        query.needs(point)
         query.engine(last=BATCH).run()
-        query.injector.arm(point)
-        query.fails(query.engine().run)
+        query.fails_at(point)
         query.engine().run()
         query.expect()
 
     def test_what_is_published_stays_when_the_commit_raises_after_it(self, query: SinkQuery) -> None:
-        self._needs_commit(query)
-        query.injector.arm(Point.COMMIT_AFTER)
-        query.fails(query.engine().run)
+        query.needs(Point.COMMIT_BEFORE)
+        query.fails_at(Point.COMMIT_AFTER)
         query.expect(last=BATCH)
         query.engine(last=BATCH).run()
         query.expect(last=BATCH)
 
     def test_what_was_published_and_taken_away_is_not_brought_back(self, query: SinkQuery) -> None:
-        if Point.PUBLISHED not in query.points():
-            pytest.skip("a batch of this sink does not pass the point")
-        query.injector.arm(Point.PUBLISHED)
-        query.fails(query.engine().run)
+        query.needs(Point.PUBLISHED)
+        query.fails_at(Point.PUBLISHED)
         taken = query.target.take_away()
         if taken is None:
             pytest.skip("nothing can be taken out of this target")
@@ -106,58 +96,47 @@ class SinkSuite(ContentionSuite):
 
     @pytest.mark.parametrize("tasks", [1, 3, 5])
     def test_a_replay_with_another_parallelism_is_the_same_batch(self, query: SinkQuery, tasks: int) -> None:
-        query.injector.arm(Point.BATCH_DONE)
-        query.fails(query.engine(tasks=2).run)
+        query.fails_at(Point.BATCH_DONE, tasks=2)
         query.engine(tasks=tasks).run()
         query.expect()
 
     @pytest.mark.parametrize("tasks", [1, 3, 5])
     def test_a_batch_that_was_not_decided_is_whole_with_another_parallelism(self, query: SinkQuery, tasks: int) -> None:
-        self._needs_commit(query)
-        query.injector.arm(Point.TASK_STAGED, Action.KILL)
-        assert in_a_child(query.engine(tasks=2).run) == -9
-        query.injector.arm(Point.COMMIT_BEFORE)
-        query.fails(query.engine(tasks=4).run)
+        query.needs(Point.COMMIT_BEFORE)
+        query.is_killed_at(Point.TASK_STAGED, tasks=2)
+        query.fails_at(Point.COMMIT_BEFORE, tasks=4)
         query.engine(tasks=tasks).run()
         query.expect()
 
     @pytest.mark.parametrize("point", [Point.TASK_ROW, Point.TASK_STAGED])
     def test_what_a_dead_attempt_has_staged_is_not_used(self, query: SinkQuery, point: Point) -> None:
-        query.injector.arm(point, Action.KILL, row=2 if point is Point.TASK_ROW else 0)
-        assert in_a_child(query.engine().run) == -9
+        query.is_killed_at(point, row=2 if point is Point.TASK_ROW else 0)
         query.engine().run()
         query.expect()
 
     def test_a_stage_that_vanished_is_an_error_and_the_batch_is_written_by_the_next_start(self, query: SinkQuery) -> None:
-        if not query.target.lose_stage():
+        target, sink = query.target, query.engine().sink
+        if not target.lose_stage():
             pytest.skip("nothing that is staged can be removed")
-        sink = query.engine().sink
         batch = Batch(sink.sink_id(), "vanished", 0)
-        rows: Any = pa.RecordBatch.from_pylist([query.target.row(1)], query.target.schema)
-        staged = stage(sink, batch, rows.schema, 0, iter([rows]))
-        query.target.lose_stage()
+        staged = _stage(sink, target, batch, range(1, 2))
+        target.lose_stage()
         with pytest.raises(Fatal, match="share"):
             Commit(sink).finish(batch, [staged])
-        assert query.target.rows() == []
-        Commit(sink).finish(batch, [stage(sink, batch, rows.schema, 0, iter([rows]))])
+        assert target.rows() == []
+        Commit(sink).finish(batch, [_stage(sink, target, batch, range(1, 2))])
         query.expect(last=1)
 
     def test_a_zombie_that_finishes_late_changes_nothing(self, query: SinkQuery) -> None:
-        self._needs_commit(query)
-        query.injector.arm(Point.COMMIT_BEFORE, Action.HOLD)
-        zombie = multiprocessing.get_context("fork").Process(target=_quietly, args=(query.engine(last=BATCH).run,))
-        zombie.start()
-        while zombie.is_alive() and not query.injector.struck():
-            time.sleep(0.01)
-        assert query.injector.struck(), "the run ended before it came to its commit"
+        query.needs(Point.COMMIT_BEFORE)
+        zombie = HeldRun(query, Point.COMMIT_BEFORE, last=BATCH)
+        assert query.injector.held(), "the run ended before it came to its commit"
         query.engine().run()
-        query.injector.release()
-        zombie.join(30)
-        assert zombie.exitcode is not None
+        release(zombie)
         query.expect()
 
     def test_a_new_checkpoint_on_a_written_target_is_refused(self, query: SinkQuery) -> None:
-        self._needs_ledger(query)
+        query.needs_ledger()
         query.engine().run()
         shutil.rmtree(query.checkpoint)
         with pytest.raises(CommitRefused, match="onNewQuery"):
@@ -165,36 +144,36 @@ class SinkSuite(ContentionSuite):
         query.expect()
 
     def test_a_new_query_writes_on_when_the_user_says_so(self, query: SinkQuery) -> None:
-        self._needs_ledger(query)
+        query.needs_ledger()
         query.engine(last=20).run()
         shutil.rmtree(query.checkpoint)
         query.engine(first=21, onNewQuery="continue").run()
         query.expect()
 
     def test_an_older_checkpoint_is_refused(self, query: SinkQuery) -> None:
-        self._needs_ledger(query)
+        query.needs_ledger()
         query.engine(last=BATCH).run()
-        shutil.copytree(query.checkpoint, query.checkpoint.with_name("older"))
+        older = shutil.copytree(query.checkpoint, query.checkpoint.with_name("older"))
         query.engine().run()
         shutil.rmtree(query.checkpoint)
-        query.checkpoint.with_name("older").rename(query.checkpoint)
+        older.rename(query.checkpoint)
         with pytest.raises(CommitRefused, match="older checkpoint"):
             query.engine().run()
         query.expect()
 
     def test_an_older_checkpoint_is_refused_when_the_batch_number_fits(self, query: SinkQuery) -> None:
-        self._needs_ledger(query)
+        query.needs_ledger()
         query.engine(last=BATCH).run()
-        shutil.copytree(query.checkpoint, query.checkpoint.with_name("older"))
+        older = shutil.copytree(query.checkpoint, query.checkpoint.with_name("older"))
         query.engine(last=2 * BATCH).run()
         shutil.rmtree(query.checkpoint)
-        query.checkpoint.with_name("older").rename(query.checkpoint)
+        older.rename(query.checkpoint)
         with pytest.raises(CommitRefused, match="replay"):
             query.engine(rows=3 * BATCH).run()  # batch 1 again, but with other rows than the committed one
         query.expect(last=2 * BATCH)
 
     def test_a_replay_with_other_rows_can_be_skipped(self, query: SinkQuery) -> None:
-        self._needs_ledger(query)
+        query.needs_ledger()
         query.engine(last=BATCH).run()
         checkpoint = Checkpoint(query.checkpoint)
         checkpoint.forget_commit()
@@ -205,7 +184,7 @@ class SinkSuite(ContentionSuite):
         query.expect(last=BATCH)
 
     def test_a_replay_with_as_many_other_rows_is_refused(self, query: SinkQuery) -> None:
-        self._needs_ledger(query)
+        query.needs_ledger()
         if query.carrier != "foreach_batch":
             pytest.skip("only foreach_batch sees the rows before they are written")
         query.engine(last=BATCH).run()
@@ -215,8 +194,8 @@ class SinkSuite(ContentionSuite):
         if recorded is None or recorded.checksum is None:
             pytest.skip("the ledger keeps no checksum")
         checkpoint.forget_commit()
-        other = engine.convert
-        engine.convert = lambda batch: other(pa.RecordBatch.from_arrays([pc.add(batch.column(0), 100)], ["value"]))
+        convert = engine.convert
+        engine.convert = lambda batch: convert(pa.RecordBatch.from_arrays([pc.add(batch.column(0), 100)], ["value"]))
         with pytest.raises(CommitRefused, match="onReplayMismatch"):
             engine.run()
         query.expect(last=BATCH)
@@ -225,9 +204,8 @@ class SinkSuite(ContentionSuite):
         if query.target.leftovers() is None:
             pytest.skip("the context does not show what is staged")
         for point in (Point.TASK_STAGED, Point.COMMIT_BEFORE):
-            if point in query.points():
-                query.injector.arm(point, Action.KILL)
-                assert in_a_child(query.engine().run) == -9
+            if point in query.target.points():
+                query.is_killed_at(point)
         assert query.target.leftovers(), "a killed run leaves what it has staged"
         query.engine().run()
         query.engine(last=ROWS + BATCH, **query.target.sweeping).run()  # what a live batch has staged is never swept
@@ -236,18 +214,14 @@ class SinkSuite(ContentionSuite):
 
     @pytest.mark.parametrize("point", [Point.TASK_STAGED, Point.COMMIT_BEFORE])
     def test_a_batch_that_fails_at_every_start_leaves_a_bounded_stage(self, query: SinkQuery, point: Point) -> None:
-        if point not in query.points():
-            pytest.skip("the sink has no commit")
+        query.needs(point)
         if query.target.leftovers() is None:
             pytest.skip("the context does not show what is staged")
         for start in range(self.starts):
             if start % 2 == 0:
-                query.injector.arm(point, Action.KILL)
-                assert in_a_child(query.engine().run) == -9
+                query.is_killed_at(point)
             else:
-                engine = query.engine()
-                query.injector.arm(point, times=engine.attempts if point is Point.TASK_STAGED else 1)
-                query.fails(engine.run)
+                query.fails_at(point, times=Engine.attempts if point is Point.TASK_STAGED else 1)
         left, most = query.target.leftovers() or [], query.target.most_leftovers
         query.engine().run()
         query.expect()
@@ -255,32 +229,27 @@ class SinkSuite(ContentionSuite):
             pytest.fail(f"{len(left)} staged things after {self.starts} starts, {most} at most: {left}")
 
     def test_a_decided_batch_outlives_runs_that_die_in_their_tasks(self, query: SinkQuery) -> None:
-        if Point.RECORDED not in query.points():
-            pytest.skip("the sink has no ledger of its own")
+        query.needs(Point.RECORDED)
         for point in (Point.RECORDED, *[Point.TASK_STAGED] * 5):
-            query.injector.arm(point, Action.KILL)
-            assert in_a_child(query.engine().run) == -9
+            query.is_killed_at(point)
         query.engine().run()
         query.expect()
 
-    @pytest.mark.parametrize(("answer", "first"), [("written", BATCH + 1), ("notWritten", 1)])
+    @pytest.mark.parametrize(("answer", "skipped"), [("written", BATCH), ("notWritten", 0)])
     def test_a_lost_ledger_stops_until_the_user_says_what_is_there(
-        self, query: SinkQuery, tmp_path: Path, answer: str, first: int
+        self, query: SinkQuery, tmp_path: Path, answer: str, skipped: int
     ) -> None:
-        self._needs_ledger(query)
+        query.needs_ledger()
         query.engine(last=BATCH).run()
-        fresh = self.context(tmp_path / "fresh")
-        fresh.folder.mkdir()
-        with contextlib.closing(fresh):
+        with open_context(self.context, tmp_path / "fresh") as fresh:
             elsewhere = type(query)(fresh, tmp_path, query.carrier)
             with pytest.raises(CommitRefused, match="onLostLedger"):
                 elsewhere.engine().run()
             elsewhere.engine(onLostLedger=answer).run()
-            skipped = BATCH if answer == "written" else 0
             elsewhere.expect(first=BATCH + 1 + skipped)
 
     def test_two_queries_write_to_one_target_by_sink_ids_of_their_own(self, query: SinkQuery, tmp_path: Path) -> None:
-        self._needs_ledger(query)
+        query.needs_ledger()
         other = type(query)(query.target, tmp_path / "other", query.carrier)
         query.engine(last=20, sinkId="left").run()
         other.engine(first=21, sinkId="right").run()
@@ -300,21 +269,13 @@ class SinkSuite(ContentionSuite):
             _write_once(sink, target, app_query("nightly"), version, range(version * 10, version * 10 + 10))
         same_records([target.row(number) for number in range(10, 30)], target.rows())
 
-    def _needs_commit(self, query: SinkQuery) -> None:
-        if Point.COMMIT_BEFORE not in query.points():
-            pytest.skip("the sink has no commit")
-
-    def _needs_ledger(self, query: SinkQuery) -> None:
-        if query.target.guarantee is not Guarantee.EXACTLY_ONCE:
-            pytest.skip("the sink keeps no ledger")
-
 
 def _write_once(sink: Sink, target: SinkContext, query: str, number: int, rows: range) -> None:
+    """Writes numbered rows of ``target`` as batch ``number`` of a batch write."""
     batch = Batch(sink.sink_id(), query, number)
-    records: Any = pa.RecordBatch.from_pylist([target.row(row) for row in rows], target.schema)
-    Commit(sink).finish(batch, [stage(sink, batch, target.schema, 0, iter([records]))])
+    Commit(sink).finish(batch, [_stage(sink, target, batch, rows)])
 
 
-def _quietly(run: Callable[[], object]) -> None:
-    with contextlib.suppress(Exception):
-        run()
+def _stage(sink: Sink, target: SinkContext, batch: Batch, rows: range) -> Committable:
+    records: Any = pa.RecordBatch.from_pylist([target.row(number) for number in rows], target.schema)
+    return stage(sink, batch, target.schema, 0, iter([records]))

@@ -1,10 +1,10 @@
-"""Every case that a source must pass. Inherit it, say what the system is, and all of it runs::
+"""Every case that a source must pass::
 
     class TestSequence(SourceSuite):
         context = SequenceContext
 
-The cases here need no Spark: they drive the source as the engine does, with offsets that go through JSON each time, and
-a restart is a new object. :class:`~connectors.testing.spark_suites.SparkSourceSuite` runs the same system on Spark.
+The cases need no Spark. They drive the source as Spark does: offsets go through JSON each time, and a restart is a new
+object. :class:`~connectors.testing.spark_suites.SparkSourceSuite` runs the same system on Spark.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..core.reading import read_slice
 from ..core.source import UNLIMITED, ReadLimit, Slice, Source
 from ..core.state import dumps
 from .compare import same_order, same_records
-from .contexts import SourceContext
+from .contexts import SourceContext, open_context
 from .faults import Action, FailureInjector, Injected, Point, faulty_source
 
 COUNT = 50
@@ -66,10 +66,10 @@ class SourceQuery:
 
     def rest(self, log: list[Offset], limit: ReadLimit | None = None) -> Rows:
         """The rows of all batches until there is nothing new."""
-        found: Rows = []
-        while (rows := self.next(log, limit)) is not None:
-            found += rows
-        return found
+        rows: Rows = []
+        while (batch := self.next(log, limit)) is not None:
+            rows += batch
+        return rows
 
     def whole(self) -> Rows:
         """The rows of a batch read."""
@@ -80,17 +80,24 @@ class SourceQuery:
         return [row for batch in read_slice(self.source, part, self.context.schema) for row in batch.to_pylist()]
 
 
-class SourceSuite:
-    """The cases. A subclass sets ``context``."""
+class SourceCases:
+    """The fixture of a suite. A subclass of a suite sets ``context``."""
 
     context: ClassVar[type[SourceContext]]
 
     @pytest.fixture
     def system(self, tmp_path: Path) -> Iterator[SourceContext]:
-        made = self.context(tmp_path / "system")
-        made.folder.mkdir()
-        with contextlib.closing(made):
-            yield made
+        with open_context(self.context, tmp_path / "system") as system:
+            yield system
+
+    def needs_empty(self, system: SourceContext) -> None:
+        """Skips the case where there cannot be a system without records."""
+        if system.never_empty:
+            pytest.skip(system.never_empty)
+
+
+class SourceSuite(SourceCases):
+    """The cases of a source. A subclass sets ``context``."""
 
     @pytest.mark.parametrize("parallelism", ["1", "4"])
     def test_everything_is_read_once(self, system: SourceContext, parallelism: str) -> None:
@@ -99,21 +106,21 @@ class SourceSuite:
 
     def test_a_batch_read_gives_everything_once(self, system: SourceContext) -> None:
         written = system.write(COUNT)
-        reading = SourceQuery(system)
-        if not reading.source.bounded:
+        query = SourceQuery(system)
+        if not query.source.bounded:
             pytest.skip("the source has no end")
-        same_records(written, reading.whole())
+        same_records(written, query.whole())
 
     def test_an_empty_system_is_a_batch_without_rows(self, system: SourceContext) -> None:
-        self._needs_an_empty(system)
-        reading = SourceQuery(system)
-        if not reading.source.bounded:
+        self.needs_empty(system)
+        query = SourceQuery(system)
+        if not query.source.bounded:
             pytest.skip("the source has no end")
-        assert reading.whole() == []
+        assert query.whole() == []
         same_records(system.write(COUNT), SourceQuery(system).whole())
 
     def test_a_query_that_begins_on_an_empty_system_reads_what_comes_later(self, system: SourceContext) -> None:
-        self._needs_an_empty(system)
+        self.needs_empty(system)
         log: list[Offset] = []
         ending = SourceQuery(system)
         ending.planner.freeze()
@@ -123,7 +130,7 @@ class SourceSuite:
         assert SourceQuery(system).rest(log) == []
         copy, written = list(log), system.write(COUNT)
         same_records(written, SourceQuery(system).rest(log))
-        if system.options() == options:  # where they say what there is, a query that runs sees no more than that
+        if system.options() == options:  # else they say where the data ends, and a running query reads no further
             same_records(written, running.rest(copy))
 
     def test_limited_batches_are_several_and_lose_nothing(self, system: SourceContext) -> None:
@@ -134,21 +141,21 @@ class SourceSuite:
 
     def test_a_limit_of_rows_is_kept(self, system: SourceContext) -> None:
         system.write(COUNT)
-        reading = SourceQuery(system, **system.limit)
-        most = reading.source.limit().rows
+        query = SourceQuery(system, **system.limit)
+        most = query.source.limit().rows
         if most is None:
             pytest.skip("the source does not limit rows")
         log: list[Offset] = []
-        while (rows := reading.next(log)) is not None:
+        while (rows := query.next(log)) is not None:
             assert 1 <= len(rows) <= most
 
     def test_a_limit_is_shared_among_partitions(self, system: SourceContext) -> None:
         partitions = {system.partition(row) for row in system.write(COUNT)}
         if partitions == {None} or len(partitions) < 2:
             pytest.skip("the context names no partitions")
-        reading = SourceQuery(system, **system.limit)
+        query = SourceQuery(system, **system.limit)
         log: list[Offset] = []
-        seen = {system.partition(row) for _ in partitions for row in reading.next(log) or []}
+        seen = {system.partition(row) for _ in partitions for row in query.next(log) or []}
         assert seen == partitions, f"{len(partitions)} batches have read nothing of {sorted(map(str, partitions - seen))}"
 
     def test_what_the_system_has_lost_stops_the_query(self, system: SourceContext) -> None:
@@ -166,9 +173,9 @@ class SourceSuite:
         SourceQuery(system).rest(log)
         if not system.lose():
             pytest.skip("the system loses nothing")
-        reading = SourceQuery(system, failOnDataLoss="false")
-        reading.rest(log)
-        same_records(system.write(COUNT), reading.rest(log))
+        query = SourceQuery(system, failOnDataLoss="false")
+        query.rest(log)
+        same_records(system.write(COUNT), query.rest(log))
 
     def test_the_records_of_a_partition_come_in_the_order_in_which_they_were_written(self, system: SourceContext) -> None:
         if system.unordered:
@@ -181,15 +188,13 @@ class SourceSuite:
         same_order(written, batches, system.partition)
 
     @pytest.mark.parametrize("parallelism", ["1", "3", "5"])
-    def test_a_restart_after_each_batch_loses_and_doubles_nothing(
-        self, system: SourceContext, parallelism: str
-    ) -> None:
+    def test_a_restart_after_each_batch_loses_and_doubles_nothing(self, system: SourceContext, parallelism: str) -> None:
         written = system.write(COUNT)
         log: list[Offset] = []
-        found: Rows = []
-        while (rows := SourceQuery(system, numPartitions=parallelism, **system.limit).next(log)) is not None:
-            found += rows
-        same_records(written, found)
+        rows: Rows = []
+        while (batch := SourceQuery(system, numPartitions=parallelism, **system.limit).next(log)) is not None:
+            rows += batch
+        same_records(written, rows)
 
     def test_records_that_come_later_are_read_by_a_restarted_query(self, system: SourceContext) -> None:
         log: list[Offset] = []
@@ -204,9 +209,9 @@ class SourceSuite:
     ) -> None:
         system.write(COUNT)
         log: list[Offset] = []
-        reading = SourceQuery(system, numPartitions="3", **system.limit)
+        query = SourceQuery(system, numPartitions="3", **system.limit)
         batches = []
-        while (rows := reading.next(log)) is not None:
+        while (rows := query.next(log)) is not None:
             batches.append(rows)
         system.write(COUNT)
         again = SourceQuery(system, numPartitions=parallelism)
@@ -235,26 +240,26 @@ class SourceSuite:
     def test_a_source_without_new_data_stands_still(self, system: SourceContext) -> None:
         system.write(COUNT)
         log: list[Offset] = []
-        reading = SourceQuery(system)
-        reading.rest(log)
-        assert reading.planner.latest(log[-1]) == log[-1]
+        query = SourceQuery(system)
+        query.rest(log)
+        assert query.planner.latest(log[-1]) == log[-1]
         assert SourceQuery(system).planner.latest(log[-1]) == log[-1]
 
     def test_an_empty_range_has_no_tasks(self, system: SourceContext) -> None:
         system.write(COUNT)
         log: list[Offset] = []
-        reading = SourceQuery(system)
-        reading.rest(log)
-        assert list(reading.planner.slices(log[-1], log[-1])) == []
+        query = SourceQuery(system)
+        query.rest(log)
+        assert list(query.planner.slices(log[-1], log[-1])) == []
 
     def test_a_frozen_query_ends_with_what_was_there(self, system: SourceContext) -> None:
         written = system.write(COUNT)
-        reading = SourceQuery(system, **system.limit)
-        reading.planner.freeze()
+        query = SourceQuery(system, **system.limit)
+        query.planner.freeze()
         log: list[Offset] = []
-        first = reading.next(log) or []
+        first = query.next(log) or []
         system.write(COUNT)
-        same_records(written, first + reading.rest(log))
+        same_records(written, first + query.rest(log))
 
     def test_an_offset_is_small_canonical_json(self, system: SourceContext) -> None:
         system.write(COUNT)
@@ -268,32 +273,32 @@ class SourceSuite:
     def test_the_range_is_cut_lazily_and_alike_each_time(self, system: SourceContext) -> None:
         system.write(COUNT)
         log: list[Offset] = []
-        reading = SourceQuery(system)
-        reading.next(log)
-        for part in reading.planner.slices(INITIAL, log[0]):
-            splits = reading.planner.enumerator.splits_of(part)
+        query = SourceQuery(system)
+        query.next(log)
+        for part in query.planner.slices(INITIAL, log[0]):
+            splits = query.planner.enumerator.splits_of(part)
             assert iter(splits) is splits, "splits_of must give an iterator, not a list"
-            assert list(splits) == list(reading.planner.enumerator.splits_of(part))
+            assert list(splits) == list(query.planner.enumerator.splits_of(part))
 
     def test_a_split_is_resumed_after_any_record(self, system: SourceContext) -> None:
         system.write(COUNT)
         log: list[Offset] = []
-        reading = SourceQuery(system, numPartitions="2")
-        reading.next(log)
-        for split in _splits(reading, log):
-            reader = reading.source.reader(system.schema)
+        query = SourceQuery(system, numPartitions="2")
+        query.next(log)
+        for split in _splits(query, log):
+            reader = query.source.reader(system.schema)
             reader.open()
             with contextlib.closing(reader):
                 whole = [row for batch in reader.read(split) for row in batch.to_pylist()]
-                for done in {1, len(whole) // 2, len(whole) - 1, len(whole)} - {0, -1}:
-                    rest = [row for batch in reader.resume(split, done) for row in batch.to_pylist()]
-                    assert rest == whole[done:], f"resumed after {done} of {len(whole)} records of {split}"
+                for count in {1, len(whole) // 2, len(whole) - 1, len(whole)} - {0, -1}:
+                    rest = [row for batch in reader.resume(split, count) for row in batch.to_pylist()]
+                    assert rest == whole[count:], f"resumed after {count} of {len(whole)} records of {split}"
 
     def test_an_outage_while_reading_is_bridged(self, system: SourceContext, tmp_path: Path) -> None:
         written = system.write(COUNT)
         injector = FailureInjector(tmp_path / "faults")
         injector.arm(Point.READ_ROW, Action.OUTAGE, times=2, row=2)
-        same_records(written, _broken(system, injector, numPartitions="1").rest([]))
+        same_records(written, _faulty(system, injector, numPartitions="1").rest([]))
         assert injector.struck() == 2
 
     def test_an_error_while_reading_surfaces(self, system: SourceContext, tmp_path: Path) -> None:
@@ -301,16 +306,16 @@ class SourceSuite:
         injector = FailureInjector(tmp_path / "faults")
         injector.arm(Point.READ_ROW)
         with pytest.raises(Injected):
-            _broken(system, injector).rest([])
+            _faulty(system, injector).rest([])
 
     def test_a_reader_that_is_left_stops(self, system: SourceContext) -> None:
         system.write(COUNT)
         log: list[Offset] = []
-        reading = SourceQuery(system, numPartitions="1")
-        reading.next(log)
+        query = SourceQuery(system, numPartitions="1")
+        query.next(log)
         before = threading.active_count()
-        for part in reading.planner.slices(INITIAL, log[0]):
-            batches = read_slice(reading.source, part, system.schema)
+        for part in query.planner.slices(INITIAL, log[0]):
+            batches = read_slice(query.source, part, system.schema)
             next(batches, None)
             batches.close()  # type: ignore[attr-defined]
         assert threading.active_count() <= before
@@ -318,42 +323,37 @@ class SourceSuite:
     def test_readers_of_different_tasks_do_not_disturb_each_other(self, system: SourceContext) -> None:
         written = system.write(COUNT)
         log: list[Offset] = []
-        reading = SourceQuery(system, numPartitions="4")
-        reading.next(log, UNLIMITED)
-        parts = reading.planner.slices(INITIAL, log[0])
-        iterators = [read_slice(reading.source, part, system.schema) for part in parts]
-        found: Rows = []
-        while iterators:
-            for rows in list(iterators):
-                batch = next(rows, None)
+        query = SourceQuery(system, numPartitions="4")
+        query.next(log, UNLIMITED)
+        tasks = [read_slice(query.source, part, system.schema) for part in query.planner.slices(INITIAL, log[0])]
+        rows: Rows = []
+        while tasks:
+            for task in list(tasks):
+                batch = next(task, None)
                 if batch is None:
-                    iterators.remove(rows)
+                    tasks.remove(task)
                 else:
-                    found += batch.to_pylist()
-        same_records(written, found)
+                    rows += batch.to_pylist()
+        same_records(written, rows)
 
 
-    def _needs_an_empty(self, system: SourceContext) -> None:
-        if system.never_empty:
-            pytest.skip(system.never_empty)
 
-
-def _batches(reading: SourceQuery, log: list[Offset]) -> list[list[Rows]]:
+def _batches(query: SourceQuery, log: list[Offset]) -> list[list[Rows]]:
     """The rows of all batches until there is nothing new, each task by task."""
     batches = []
-    while (number := reading.plan(log)) is not None:
-        batches.append(reading.tasks(log, number))
+    while (number := query.plan(log)) is not None:
+        batches.append(query.tasks(log, number))
     return batches
 
 
-def _broken(system: SourceContext, injector: FailureInjector, **options: str) -> SourceQuery:
-    reading = SourceQuery(system, **options)
+def _faulty(system: SourceContext, injector: FailureInjector, **options: str) -> SourceQuery:
+    query = SourceQuery(system, **options)
     kind = faulty_source(system.source, injector)
-    reading.source = kind.of({**system.options(), **options}, streaming=True)
-    reading.planner = Planner(reading.source)
-    return reading
+    query.source = kind.of({**system.options(), **options}, streaming=True)
+    query.planner = Planner(query.source)
+    return query
 
 
-def _splits(reading: SourceQuery, log: list[Offset]) -> list[Any]:
-    parts = reading.planner.slices(INITIAL, log[0])
-    return [split for part in parts for split in islice(reading.planner.enumerator.splits_of(part), 1000)]
+def _splits(query: SourceQuery, log: list[Offset]) -> list[Any]:
+    parts = query.planner.slices(INITIAL, log[0])
+    return [split for part in parts for split in islice(query.planner.enumerator.splits_of(part), 1000)]

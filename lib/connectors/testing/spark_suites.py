@@ -1,17 +1,15 @@
-"""The suites on Spark: the same contexts, fewer cases, since each of them starts real queries.
+"""The suites on Spark: the same contexts, but fewer cases, since each of them starts real queries.
 
-They need the plugin :mod:`connectors.testing.environments`, which gives them their sessions. The cases of
+The plugin :mod:`connectors.testing.environments` gives them their sessions. The cases of
 :class:`~connectors.testing.source_suite.SourceSuite` and :class:`~connectors.testing.sink_suite.SinkSuite` go through
 every fault without Spark; these show that Spark keeps the same contract.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -24,27 +22,24 @@ from .driver import SparkQuery
 from .environments import Environment
 from .faults import FailureInjector, Point
 from .sink_cases import SinkCases
+from .source_suite import SourceCases
 
 ROWS, BATCH, COUNT = 30, 10, 50
 
 
-class SparkSourceSuite:
-    """The cases of a source on Spark. A subclass sets ``context``."""
+class SparkCases:
+    """The session of a suite, in each environment."""
 
-    context: ClassVar[type[SourceContext]]
     everywhere: ClassVar[bool] = False
-    """Whether all cases always run, and the essential ones in every environment, not only when they are chosen."""
+    """True if all cases always run, and the essential ones in every environment. Else only when they are chosen."""
 
     @pytest.fixture
     def spark(self, environment: Environment) -> Any:
         return environment.spark
 
-    @pytest.fixture
-    def system(self, tmp_path: Path) -> Iterator[SourceContext]:
-        made = self.context(tmp_path / "system")
-        made.folder.mkdir()
-        with contextlib.closing(made):
-            yield made
+
+class SparkSourceSuite(SourceCases, SparkCases):
+    """The cases of a source on Spark. A subclass sets ``context``."""
 
     def test_a_batch_read_gives_everything_once(self, spark: Any, system: SourceContext) -> None:
         written = system.write(COUNT)
@@ -65,8 +60,7 @@ class SparkSourceSuite:
     def test_an_empty_system_gives_no_rows_and_what_comes_later_is_read(
         self, spark: Any, system: SourceContext, tmp_path: Path
     ) -> None:
-        if system.never_empty:
-            pytest.skip(system.never_empty)
+        self.needs_empty(system)
         reader = spark.read.format(f"connectors.{system.source.name}").options(**system.options())
         assert reader.schema(_schema(system)).load().collect() == []
         self._stream(spark, system, tmp_path, schema=_schema(system))
@@ -75,8 +69,8 @@ class SparkSourceSuite:
         same_records(written, spark.read.json(str(tmp_path / "out")).collect())
 
     def _stream(self, spark: Any, system: SourceContext, folder: Path, schema: Any = None, **options: str) -> None:
-        given = {**system.options(), **system.limit, **options}
-        reader = spark.readStream.format(f"connectors.{system.source.name}").options(**given)
+        reader = spark.readStream.format(f"connectors.{system.source.name}")
+        reader = reader.options(**{**system.options(), **system.limit, **options})
         rows = (reader.schema(schema) if schema else reader).load()
         writer = rows.writeStream.format("json").trigger(availableNow=True)
         writer.option("checkpointLocation", str(folder / "checkpoint")).start(str(folder / "out")).awaitTermination()
@@ -89,15 +83,8 @@ def _schema(system: SourceContext) -> Any:
     return from_arrow_schema(system.schema)
 
 
-class SparkSinkSuite(SinkCases):
+class SparkSinkSuite(SinkCases, SparkCases):
     """The cases of a sink on Spark. A subclass sets ``context``. Kills of a driver are in :mod:`connectors.testing.kills`."""
-
-    everywhere: ClassVar[bool] = False
-    """Whether all cases always run, and the essential ones in every environment, not only when they are chosen."""
-
-    @pytest.fixture
-    def spark(self, environment: Environment) -> Any:
-        return environment.spark
 
     @pytest.fixture
     def query(self, target: SinkContext, tmp_path: Path, carrier: str) -> SparkQuery:
@@ -111,7 +98,7 @@ class SparkSinkSuite(SinkCases):
         injector.arm(Point.TASK_ROW, row=1)
         query.run(spark)
         assert injector.struck() == 1
-        self._expect(target)
+        target.expect(ROWS)
 
     @pytest.mark.thorough
     @pytest.mark.parametrize("point", [Point.COMMIT_BEFORE, Point.COMMIT_AFTER])
@@ -124,29 +111,25 @@ class SparkSinkSuite(SinkCases):
         with pytest.raises(Exception, match="injected"):
             query.run(spark)
         query.run(spark)
-        self._expect(target)
+        target.expect(ROWS)
 
     @pytest.mark.essential
-    def test_a_batch_that_spark_replays_is_not_written_again(
-        self, spark: Any, target: SinkContext, query: SparkQuery
-    ) -> None:
+    def test_a_batch_that_spark_replays_is_not_written_again(self, spark: Any, target: SinkContext, query: SparkQuery) -> None:
         query.run(spark)
         query.forget_commit()
         query.source_options["numPartitions"] = "3"
         query.run(spark)
-        self._expect(target)
+        target.expect(ROWS)
 
     @pytest.mark.thorough
-    def test_a_new_checkpoint_is_refused_with_the_way_out(
-        self, spark: Any, target: SinkContext, query: SparkQuery
-    ) -> None:
+    def test_a_new_checkpoint_is_refused_with_the_way_out(self, spark: Any, target: SinkContext, query: SparkQuery) -> None:
         if target.guarantee is not Guarantee.EXACTLY_ONCE:
             pytest.skip("the sink keeps no ledger")
         query.run(spark)
         shutil.rmtree(query.checkpoint)
         with pytest.raises(Exception, match="onNewQuery=continue"):
             query.run(spark)
-        self._expect(target)
+        target.expect(ROWS)
 
     def test_a_batch_write_is_written_once_under_its_transaction_name(self, spark: Any, target: SinkContext) -> None:
         if target.guarantee is not Guarantee.EXACTLY_ONCE or "format" not in target.carriers:
@@ -155,11 +138,8 @@ class SparkSinkSuite(SinkCases):
         writer = frame.write.format(f"connectors.{target.sink.name}").mode("append").options(**target.options())
         for _ in range(2):
             writer.option("txnAppId", "nightly").option("txnVersion", "1").save()
-        self._expect(target)
+        target.expect(ROWS)
 
-    def _expect(self, target: SinkContext) -> None:
-        repeats = target.guarantee is Guarantee.AT_LEAST_ONCE
-        same_records([target.row(number) for number in range(1, ROWS + 1)], target.rows(), repeats=repeats)
 
 
 def spark_query(target: SinkContext, folder: Path, carrier: str, rows: int = ROWS) -> SparkQuery:

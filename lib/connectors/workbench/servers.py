@@ -3,20 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from connectors.testing.servers import KafkaServer, OpenSearchServer, PostgresServer, Server
-
-S = TypeVar("S", bound="Server")
-_running: dict[type, Any] = {}
-
-
-def _started(kind: type[S], **settings: Any) -> S:
-    """The server of ``kind``, started by the first call of this process."""
-    if kind not in _running:
-        _running[kind] = kind(**settings).start()
-    return _running[kind]  # type: ignore[no-any-return]
+    from connectors.testing.servers import KafkaServer, OpenSearchServer, PostgresServer
 
 
 @dataclass(frozen=True)
@@ -52,9 +42,9 @@ def postgres() -> DatabaseAddress:
 
 def postgres_server() -> PostgresServer:
     """The server behind :func:`postgres`, for a notebook that kills it and brings it back."""
-    from connectors.testing.servers import PostgresServer
+    from connectors.testing.servers import PostgresServer, shared_server
 
-    return _started(PostgresServer, password="notebook")
+    return shared_server(PostgresServer, password="notebook")
 
 
 def opensearch() -> str:
@@ -67,9 +57,9 @@ def opensearch() -> str:
 
 def opensearch_server() -> OpenSearchServer:
     """The server behind :func:`opensearch`, for a notebook that asks it, or kills it and brings it back."""
-    from connectors.testing.servers import OpenSearchServer
+    from connectors.testing.servers import OpenSearchServer, shared_server
 
-    return _started(OpenSearchServer)
+    return shared_server(OpenSearchServer)
 
 
 def kafka() -> str:
@@ -82,6 +72,6 @@ def kafka() -> str:
 
 def kafka_server() -> KafkaServer:
     """The broker behind :func:`kafka`, for a notebook that makes topics, or kills it and brings it back."""
-    from connectors.testing.servers import KafkaServer
+    from connectors.testing.servers import KafkaServer, shared_server
 
-    return _started(KafkaServer)
+    return shared_server(KafkaServer)

@@ -96,7 +96,7 @@ def test_every_read_during_a_run_with_faults_is_of_complete_files(tmp_path: Path
     chance = random.Random(kind.__name__)
     step = batches * ROWS // 10
     for last in range(step, batches * ROWS + 1, step):  # a kill in each tenth of the batches
-        writing.injector.arm_one_of(chance.randrange(1 << 30), writing.points(), rows=2)
+        writing.injector.arm_one_of(chance.randrange(1 << 30), writing.target.points(), rows=2)
         in_a_child(writing.engine(last=last, rows=ROWS, tasks=chance.randint(1, 3)).run)
     writing.injector.disarm()
     in_a_child(writing.engine(last=batches * ROWS, rows=ROWS).run)

@@ -41,7 +41,7 @@ class Dealing(Engine):
         super()._batch(commit, batch, slices)
         self.sink = sink
 
-    def _dealt(self, slices: Sequence[Slice], subtask: int, tasks: int) -> Iterator[pa.RecordBatch]:
+    def _deal(self, slices: Sequence[Slice], subtask: int, tasks: int) -> Iterator[pa.RecordBatch]:
         for part in slices:
             for rows in self._rows(part):
                 places = [int(digest(sorted(row.items())), 16) % tasks for row in rows.to_pylist()]

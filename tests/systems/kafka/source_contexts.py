@@ -16,7 +16,8 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from connectors.systems.kafka.source import KafkaSource
 from connectors.testing import SourceContext
-from tests.servers import KafkaServer, required
+from connectors.testing.servers import KafkaServer
+from tests.servers import required
 
 SCHEMA = pa.schema(
     [

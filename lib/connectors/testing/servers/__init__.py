@@ -1,6 +1,10 @@
-"""Real servers for tests and notebooks: from package registries, on loopback, without root or docker."""
+"""Real servers for tests and notebooks: from package registries, on loopback, without root or docker.
 
-from .base import HOST, Server, Unavailable
+A new server is a subclass of :class:`Server` and a line in this module. Its attribute ``required`` says whether every
+machine must have it.
+"""
+
+from .base import HOST, Server, Unavailable, shared_server
 from .databases import MariaDbServer, OpenSearchServer, PostgresServer, RedisServer
 from .http_service import HttpService
 from .kafka_server import KafkaServer
@@ -24,4 +28,5 @@ __all__ = [
     "SchemaRegistry",
     "Server",
     "Unavailable",
+    "shared_server",
 ]

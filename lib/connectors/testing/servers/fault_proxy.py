@@ -1,4 +1,4 @@
-"""Certificates of a made-up authority, for servers that speak TLS."""
+"""A proxy in front of an HTTP server that makes requests fail as a test says, and certificates for servers with TLS."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Certificates:
 
 
 def certificates(folder: Path, host: str = HOST) -> Certificates:
-    """New ones in ``folder``, by an authority that nobody knows, for a server that is called ``host``.
+    """Creates in ``folder`` the certificates of a server that is called ``host``, by an authority that nobody knows.
 
     Raises :class:`Unavailable` without the package ``trustme``.
     """
@@ -42,21 +42,19 @@ def certificates(folder: Path, host: str = HOST) -> Certificates:
     except ImportError as missing:
         raise Unavailable(f"{missing.name} is not installed; pip install trustme") from None
     folder.mkdir(parents=True, exist_ok=True)
-    made = Certificates(*(folder / name for name in ("authority.pem", "server.pem", "server.key")))
+    files = Certificates(*(folder / name for name in ("authority.pem", "server.pem", "server.key")))
     authority = trustme.CA(key_type=trustme.KeyType.RSA)
     server = authority.issue_cert(host, key_type=trustme.KeyType.RSA)
-    authority.cert_pem.write_to_path(str(made.authority))
-    made.chain.write_bytes(b"".join(part.bytes() for part in server.cert_chain_pems))
+    authority.cert_pem.write_to_path(str(files.authority))
+    files.chain.write_bytes(b"".join(part.bytes() for part in server.cert_chain_pems))
     key = forms.load_pem_private_key(server.private_key_pem.bytes(), None)
-    made.key.write_bytes(key.private_bytes(forms.Encoding.PEM, forms.PrivateFormat.PKCS8, forms.NoEncryption()))
-    return made
+    files.key.write_bytes(key.private_bytes(forms.Encoding.PEM, forms.PrivateFormat.PKCS8, forms.NoEncryption()))
+    return files
 
-
-# MERGED A proxy in front of an HTTP server that makes things go wrong when a test says so.
 
 @dataclass
 class Seen:
-    """A request as it came: ``lines`` are those of a body of JSON lines."""
+    """A request that came to the proxy: ``lines`` are those of a body of JSON lines."""
 
     method: str
     path: str
@@ -78,16 +76,16 @@ class Reply:
 
 
 Rule = Callable[[Seen, Callable[..., Reply]], "Reply | None"]
-"""Answers a request. Calls its second argument to have the server's answer, to that request or to another body.
+"""Answers a request. Its second argument forwards the request, or another body, and returns the server's answer.
 
-``None`` closes the connection unanswered.
+``None`` closes the connection without an answer.
 """
 
 
 class FaultProxy:
-    """Passes requests on to ``target``, unless ``rule`` says otherwise. Threads in this process; use it as a context.
+    """Forwards requests to ``target``, unless ``rule`` answers them. Threads in this process; use it as a context.
 
-    With ``tls`` clients must speak TLS to it; ``target`` is reached without.
+    With ``tls`` clients must speak TLS to the proxy, which reaches ``target`` without.
     """
 
     def __init__(self, target: str, tls: ssl.SSLContext | None = None) -> None:
@@ -113,17 +111,17 @@ class FaultProxy:
     def answer(self, seen: Seen) -> Reply | None:
         self.seen.append(seen)
 
-        def pass_on(body: bytes = seen.body) -> Reply:
-            return self.passed_on(seen, body)
+        def forward(body: bytes = seen.body) -> Reply:
+            return self._forward(seen, body)
 
-        return self.rule(seen, pass_on) if self.rule else pass_on()
+        return self.rule(seen, forward) if self.rule else forward()
 
-    def passed_on(self, seen: Seen, body: bytes) -> Reply:
-        """What the server answers; 502 if it does not."""
+    def _forward(self, seen: Seen, body: bytes) -> Reply:
+        """The server's answer; 502 if it gives none."""
         url = urlsplit(self.target)
         connection = http.client.HTTPConnection(str(url.hostname), url.port, timeout=60)
-        own = ("host", "connection", "content-length")
-        headers = {name: value for name, value in seen.headers.items() if name.lower() not in own}
+        of_connection = ("host", "connection", "content-length")
+        headers = {name: value for name, value in seen.headers.items() if name.lower() not in of_connection}
         try:
             connection.request(seen.method, seen.path, body or None, headers)
             answer = connection.getresponse()
@@ -135,13 +133,12 @@ class FaultProxy:
 
 
 def _headers(method: str, answer: http.client.HTTPResponse) -> dict[str, str]:
-    """The headers of an answer, without those of its connection. The length is that of the body, which a rule may change."""
-    own = {"connection", "date", "keep-alive", "server", "transfer-encoding"}
+    """The headers of an answer, without those of its connection, and without the length of a body that a rule may change."""
+    left_out = {"connection", "date", "keep-alive", "server", "transfer-encoding"}
     if method != "HEAD":
-        own.add("content-length")
-    return {"Content-Type": "text/plain"} | {
-        name.title(): value for name, value in answer.headers.items() if name.lower() not in own
-    }
+        left_out.add("content-length")
+    headers = {name.title(): value for name, value in answer.headers.items() if name.lower() not in left_out}
+    return {"Content-Type": "text/plain", **headers}
 
 
 def _handler(proxy: FaultProxy) -> type[BaseHTTPRequestHandler]:

@@ -1,20 +1,18 @@
 """A small HTTP service about users, with a latency and faults that a test sets while it runs.
 
 ``GET /users/7`` answers ``{"id": 7, "name": "user-7", "city": "city-7"}`` (ids from a million on: 404), and
-``GET /users?ids=7,8`` a list. ``PUT /behaviour`` changes how it behaves, ``GET /seen`` tells what it saw.
+``GET /users?ids=7,8`` a list. ``PUT /behaviour`` changes how it behaves, ``GET /seen`` counts its requests.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
-import urllib.request
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from .base import HOST, Server, free_ports
+from .base import HOST, Server, free_ports, library_path, request_json
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -26,6 +24,8 @@ UNKNOWN: Final = 1_000_000
 class HttpService(Server):
     """The service in a process of its own, so that it does not share the caller's interpreter lock."""
 
+    required = True
+
     def __init__(self, latency: float = 0.0) -> None:
         super().__init__()
         (self.port,) = free_ports(1)
@@ -33,39 +33,23 @@ class HttpService(Server):
         self.latency = latency
 
     def launch(self) -> None:
-        self.spawn([sys.executable, "-m", __name__, str(self.port), str(self.latency)], _importable())
+        self.spawn([sys.executable, "-m", __name__, str(self.port), str(self.latency)], library_path())
 
     def ready(self) -> bool:
-        return bool(_request(f"{self.url}/seen"))
+        return bool(request_json(f"{self.url}/seen"))
 
     def behave(self, *, latency: float = 0.0, fail: int = 0, status: int = 503, hang: int = 0) -> None:
         """From now on: answers take ``latency`` seconds, the next ``fail`` have ``status``, the next ``hang`` never come."""
         self.latency = latency
-        _request(f"{self.url}/behaviour", asdict(Behaviour(latency, fail, status, hang)))
+        request_json(f"{self.url}/behaviour", asdict(Behaviour(latency, fail, status, hang)), "PUT")
 
     def seen(self) -> dict[str, Any]:
-        """``requests``: their number by id as text; ``most``: how many were there at once."""
-        answer: dict[str, Any] = _request(f"{self.url}/seen")
-        return answer
+        """``requests``: their number by id as text; ``most``: how many came at once."""
+        return dict(request_json(f"{self.url}/seen"))
 
     def forget(self) -> None:
         """Starts :meth:`seen` anew."""
-        _request(f"{self.url}/forget", {})
-
-
-def _importable() -> dict[str, str]:
-    """The child finds this library where we found it, whether installed or on the path."""
-    import os
-    from pathlib import Path
-
-    return {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")])}
-
-
-def _request(url: str, body: Any = None) -> Any:
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data, method="GET" if body is None else "PUT")
-    with urllib.request.urlopen(request, timeout=5) as answer:
-        return json.load(answer)
+        request_json(f"{self.url}/forget", {}, "PUT")
 
 
 @dataclass

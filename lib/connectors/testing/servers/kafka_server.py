@@ -9,7 +9,7 @@ import uuid
 from pathlib import Path
 from typing import Any, Final
 
-from .base import HOST, Server, Unavailable, classpath, free_ports, java
+from .base import HOST, Server, classpath, free_ports, java, run_step
 from .fault_proxy import Certificates
 
 VERSION: Final = "4.3.1"
@@ -37,10 +37,11 @@ class KafkaServer(Server):
     """An empty broker. ``bootstrap`` is its plain address, ``sasl_bootstrap`` the one that asks for a user.
 
     Users are ``app`` with the password ``app``, and ``$ConnectionString`` with ``connection_string``. With ``tls`` there is
-    also ``tls_bootstrap``, which asks for a user over TLS. ``properties`` are the broker's own, and win; topics are not made
-    by themselves. :meth:`kill` ends it at once, :meth:`relaunch` brings it back with its data at the same addresses.
+    also ``tls_bootstrap``, which asks for a user over TLS. ``properties`` of the broker win over those of this class. The
+    broker creates no topics by itself. :meth:`relaunch` brings it back after :meth:`kill`, with its data and addresses.
     """
 
+    required = True
     start_timeout = 90.0
 
     def __init__(
@@ -58,7 +59,7 @@ class KafkaServer(Server):
         self.bootstrap = f"{HOST}:{self.plain}"
         self.sasl_bootstrap = f"{HOST}:{self.sasl}"
         self.tls_bootstrap = f"{HOST}:{self.secure}"
-        self._seen = 0
+        self._log_start = 0
 
     def launch(self) -> None:
         conf = self.folder / "server.properties"
@@ -66,38 +67,35 @@ class KafkaServer(Server):
         (self.folder / "log4j2.xml").write_text(_LOGGING)
         if not (self.folder / "data").exists():
             self._format(conf)
-        self._seen = self._log().stat().st_size if self._log().exists() else 0
+        self._log_start = self._log().stat().st_size if self._log().exists() else 0
         self.spawn(self._command("kafka.Kafka", str(conf), heap=self.heap))
 
     def ready(self) -> bool:
-        """The port is open before the broker serves; its log tells."""
-        return _READY in self._log().read_bytes()[self._seen :]
+        """True once the log says so: the port is open before the broker serves."""
+        return _READY in self._log().read_bytes()[self._log_start :]
 
     def create_topic(self, name: str, partitions: int = 1, **config: str) -> str:
-        """Makes a topic and returns its name; ``config`` has ``_`` for ``.`` (``max_message_bytes="2000"``)."""
+        """Creates a topic and returns its name; ``config`` has ``_`` for ``.`` (``max_message_bytes="2000"``)."""
         from confluent_kafka import admin as api
 
         settings = {key.replace("_", "."): value for key, value in config.items()}
-        admin: Any = api.AdminClient(
-            {"bootstrap.servers": self.bootstrap}
-        )  # held: a collected client cancels what it was asked
-        wanted = api.NewTopic(name, partitions, 1, config=settings)  # type: ignore[attr-defined]
-        admin.create_topics([wanted])[name].result(30)
+        # A variable of its own: a client that is collected as garbage cancels its requests.
+        admin: Any = api.AdminClient({"bootstrap.servers": self.bootstrap})
+        topic = api.NewTopic(name, partitions, 1, config=settings)  # type: ignore[attr-defined]
+        admin.create_topics([topic])[name].result(30)
         return name
 
     def tool(self, main: str, *arguments: str, timeout: float = 300.0) -> str:
-        """What one of Kafka's own tools prints, by its class (``org.apache.kafka.tools.ConsumerPerformance``)."""
+        """The output of one of Kafka's own tools, by its class (``org.apache.kafka.tools.ConsumerPerformance``)."""
         command = self._command(main, *arguments)
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, cwd=self.folder)
-        return done.stdout + done.stderr
+        process = subprocess.run(command, capture_output=True, text=True, timeout=timeout, cwd=self.folder)
+        return process.stdout + process.stderr
 
     def _format(self, conf: Path) -> None:
         number = b"k" + uuid.uuid4().bytes[1:]  # an id that begins with "-" would be taken for an option
         cluster = base64.urlsafe_b64encode(number).decode().rstrip("=")
         command = self._command("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(conf))
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode:
-            raise Unavailable(f"Kafka's storage cannot be made: {done.stdout[-1000:]}{done.stderr[-1000:]}")
+        run_step(command, "Kafka's storage cannot be formatted")
 
     def _command(self, *arguments: str, heap: str = "256m") -> list[str]:
         memory = ["-Xms64m", f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:-UsePerfData"]
@@ -138,7 +136,7 @@ class KafkaServer(Server):
         }
 
     def _keys(self) -> dict[str, str]:
-        """The certificate of the server, and its key, in one file."""
+        """The settings of a file with the server's certificate and its key."""
         if self.tls is None:
             return {}
         store = self.folder / "server.pem"

@@ -1,7 +1,6 @@
-"""A small schema registry: what Confluent's client asks for, with faults that a test sets while it runs.
+"""A small schema registry with the part of the interface that Confluent's client uses, and faults that a test sets.
 
-Schemas are kept in the server's folder, so that they are there again after a kill. Nothing checks whether versions of a
-subject are compatible.
+Its schemas are in a file, so that they outlive a kill. It does not check whether versions of a subject are compatible.
 """
 
 from __future__ import annotations
@@ -19,14 +18,15 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, ClassVar
 
-from .base import HOST, Server, free_ports
-from .http_service import _importable
+from .base import HOST, Server, free_ports, library_path, request_json
 
 _FILE = "schemas.json"
 
 
 class SchemaRegistry(Server):
-    """A registry in a process of its own; with ``user`` and ``password`` it wants them in every request."""
+    """A registry in a process of its own; with ``user`` and ``password`` every request must have them."""
+
+    required = True
 
     def __init__(self, user: str = "", password: str = "") -> None:
         super().__init__()
@@ -37,13 +37,16 @@ class SchemaRegistry(Server):
 
     def launch(self) -> None:
         credentials = [self.user, self.password] if self.user else []
-        self.spawn([sys.executable, "-m", __name__, str(self.port), *credentials], _importable())
+        self.spawn([sys.executable, "-m", __name__, str(self.port), *credentials], library_path())
 
     def ready(self) -> bool:
         return "requests" in self.seen()
 
     def register(self, subject: str, schema: str, kind: str = "AVRO", references: Sequence[Any] = ()) -> int:
-        """The id of ``schema``, a new version of ``subject`` unless it is there; ``references`` as in the registry's API."""
+        """Adds ``schema`` as a version of ``subject``, unless it is one, and returns its id.
+
+        ``references`` are those of the registry's API.
+        """
         body = {"schema": schema, "schemaType": kind, "references": list(references)}
         return int(self._call("POST", f"/subjects/{urllib.parse.quote(subject, safe='')}/versions", body)["id"])
 
@@ -56,12 +59,8 @@ class SchemaRegistry(Server):
         return {str(path): int(count) for path, count in self._call("GET", "/seen").items()}
 
     def _call(self, method: str, path: str, body: Any = None) -> Any:
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.url + path, data, method=method)
-        if self.user:
-            request.add_header("Authorization", _basic(self.user, self.password))
-        with urllib.request.urlopen(request, timeout=5) as answer:
-            return json.load(answer)
+        headers = {"Authorization": _basic(self.user, self.password)} if self.user else {}
+        return request_json(self.url + path, body, method, headers)
 
 
 def _basic(user: str, password: str) -> str:
@@ -74,9 +73,9 @@ class _Store:
     def __init__(self) -> None:
         self.lock = Lock()
         self.file = Path(_FILE)
-        kept = json.loads(self.file.read_text()) if self.file.exists() else {"schemas": [], "subjects": {}}
-        self.schemas: list[dict[str, Any]] = kept["schemas"]
-        self.subjects: dict[str, list[int]] = kept["subjects"]
+        state = json.loads(self.file.read_text()) if self.file.exists() else {"schemas": [], "subjects": {}}
+        self.schemas: list[dict[str, Any]] = state["schemas"]
+        self.subjects: dict[str, list[int]] = state["subjects"]
 
     def add(self, subject: str, schema: dict[str, Any]) -> int:
         with self.lock:
@@ -91,11 +90,11 @@ class _Store:
 
     def version(self, subject: str, version: str) -> dict[str, Any] | None:
         numbers = self.subjects.get(subject, [])
-        place = len(numbers) if version == "latest" else int(version)
-        if not 1 <= place <= len(numbers):
+        index = len(numbers) if version == "latest" else int(version)
+        if not 1 <= index <= len(numbers):
             return None
-        number = numbers[place - 1]
-        return {"subject": subject, "version": place, "id": number, **self.schemas[number - 1]}
+        number = numbers[index - 1]
+        return {"subject": subject, "version": index, "id": number, **self.schemas[number - 1]}
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -136,7 +135,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.requests[path] += 1
         if self.behaviour["fail"] > 0:
             self.behaviour["fail"] -= 1
-            return self.behaviour["status"], {"error_code": self.behaviour["status"], "message": "a fault that was asked for"}
+            return self.behaviour["status"], {"error_code": self.behaviour["status"], "message": "an injected fault"}
         return self._schemas(parts, body)
 
     def _schemas(self, parts: list[str], body: Any) -> tuple[int, Any]:
@@ -148,8 +147,8 @@ class _Handler(BaseHTTPRequestHandler):
             schema = {key: body[key] for key in ("schema", "schemaType", "references") if body.get(key)}
             return 200, {"id": self.store.add(parts[1], schema)}
         if parts[0] == "subjects" and len(parts) == 4:
-            found = self.store.version(parts[1], parts[3])
-            return (200, found) if found else (404, _missing(40401, "Subject not found"))
+            version = self.store.version(parts[1], parts[3])
+            return (200, version) if version else (404, _missing(40401, "Subject not found"))
         return 404, _missing(404, "Not found")
 
 

@@ -1,13 +1,11 @@
-"""Spark Connect: the server inside PySpark, as a process of its own; what serverless compute offers."""
+"""Spark's own servers: a Connect server, which is what serverless compute offers, and a standalone cluster."""
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import sys
 import sysconfig
-import urllib.request
 import venv
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -16,9 +14,8 @@ from typing import Final
 
 from ...workbench.home import spark_home
 from ..driver import quick_java_options
-from .base import HOST, Server, Unavailable, free_ports
+from .base import HOST, Server, Unavailable, free_ports, library_path, request_json
 
-_LIBRARY = Path(__file__).resolve().parents[3]
 _PRELOADED = """\
 import pandas, pyarrow  # noqa: what a worker needs half a second for
 import pyspark.daemon, pyspark.worker
@@ -31,8 +28,8 @@ if __name__ == "__main__":
 class ConnectServer(Server):
     """A Spark Connect server. ``url`` goes to ``SparkSession.builder.remote``; ``conf`` is Spark's.
 
-    Its Python workers find this library and what else is on ``PYTHONPATH``; with ``library=False`` they have what is
-    installed, and nothing of ours: as on somebody else's server.
+    Its Python workers find this library and the rest of ``PYTHONPATH``. With ``library=False`` they find only the packages
+    that are installed, without this library, as on somebody else's server.
     """
 
     def __init__(self, conf: Mapping[str, str] | None = None, *, library: bool = True, master: str = "local[2,4]") -> None:
@@ -67,14 +64,13 @@ class ConnectServer(Server):
 
     def _python(self) -> dict[str, str]:
         if self.library:
-            path = os.pathsep.join([str(_LIBRARY), os.environ.get("PYTHONPATH", "")])
-            return {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": path}
+            return {"PYSPARK_PYTHON": sys.executable, **library_path()}
         (self.folder / "preloaded.py").write_text(_PRELOADED)
         return {"PYSPARK_PYTHON": str(_bare_python(self.folder / "python")), "PYTHONPATH": str(self.folder)}
 
 
 def _bare_python(folder: Path) -> Path:
-    """A Python that has everything this one has, except packages that are installed as a link to their sources."""
+    """A Python with the packages of this one, except those that are installed as a link to their sources."""
     purelib = Path(sysconfig.get_paths()["purelib"])
     if (purelib / "connectors").exists():
         raise Unavailable("the library is installed; a server without it needs it as a link (pip install --editable)")
@@ -87,14 +83,15 @@ def _bare_python(folder: Path) -> Path:
     return folder / "bin" / "python"
 
 
-# MERGED A standalone Spark cluster whose two workers are different hosts, as far as Spark can tell.
-
 _HOSTS: Final = (HOST, "127.0.0.2")
 """Both are this machine's loopback. Spark runs a speculative attempt only on another host than the first."""
 
 
 class SparkCluster(Server):
-    """A master and two workers with one core each. ``url`` is for ``SparkSession.builder.master``."""
+    """A master and two workers with one core each, which Spark takes for different hosts.
+
+    ``url`` goes to ``SparkSession.builder.master``.
+    """
 
     start_timeout = 120.0
 
@@ -114,8 +111,7 @@ class SparkCluster(Server):
             self._spawn(host, "org.apache.spark.deploy.worker.Worker", ["--host", host, *size, self.url])
 
     def ready(self) -> bool:
-        with urllib.request.urlopen(f"http://{HOST}:{self.web}/json/", timeout=2) as answer:
-            return int(json.load(answer)["aliveworkers"]) == len(_HOSTS)
+        return int(request_json(f"http://{HOST}:{self.web}/json/")["aliveworkers"]) == len(_HOSTS)
 
     def _spawn(self, host: str, kind: str, arguments: list[str]) -> None:
         env = {
@@ -123,7 +119,6 @@ class SparkCluster(Server):
             "SPARK_LOCAL_IP": host,
             "PYSPARK_PYTHON": sys.executable,
             "SPARK_DAEMON_MEMORY": "256m",
-            # The pages of master and worker are told where to listen by this alone.
             "SPARK_DAEMON_JAVA_OPTS": quick_java_options(),
             "PATH": os.environ.get("PATH", ""),
         }

@@ -1,21 +1,37 @@
-"""AWS on this machine by moto: S3, DynamoDB, Firehose, Kinesis; from PyPI (``moto[server]``)."""
+"""Storages of clouds and clusters on this machine.
+
+- :class:`MotoServer`: AWS (S3, DynamoDB, Firehose, Kinesis) by moto, from PyPI: ``moto[server]``.
+- :class:`AzuriteServer`: Azure's blob storage by Azurite, an npm package. Needs node and npm.
+- :class:`GcsServer`: Google Cloud Storage by fake-gcs-server, a Go module. Needs go.
+- :class:`HdfsServer`: HDFS by the Hadoop that PySpark carries, and a few more jars from Maven. Needs Java.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
-import json
 import subprocess
 import sys
 import urllib.error
 import urllib.request
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 from xml.sax.saxutils import escape
 
-from .base import HOST, Server, Unavailable, built, classpath, free_ports, java, need, run
+from .base import (
+    HOST,
+    Server,
+    Unavailable,
+    cached_build,
+    classpath,
+    find_program,
+    free_ports,
+    java,
+    request_json,
+    run_step,
+    spark_jars,
+)
 
 _KEYS: Final = {"aws_access_key_id": "test", "aws_secret_access_key": "test", "region_name": "us-east-1"}
 
@@ -25,6 +41,8 @@ class MotoServer(Server):
 
     Its Kinesis never ends a closed shard.
     """
+
+    required = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,8 +55,7 @@ class MotoServer(Server):
         self.spawn([sys.executable, "-m", "moto.server", "-H", HOST, "-p", str(self.port)])
 
     def ready(self) -> bool:
-        with urllib.request.urlopen(f"{self.url}/moto-api/data.json", timeout=5) as answer:
-            return bool(answer.status == 200)
+        return request_json(f"{self.url}/moto-api/data.json") is not None
 
     def client(self, service: str) -> Any:
         """A boto3 client of ``service``."""
@@ -51,9 +68,7 @@ class MotoServer(Server):
         return {"key": _KEYS["aws_access_key_id"], "secret": _KEYS["aws_secret_access_key"], "client_kwargs": client}
 
 
-# MERGED Azure's blob storage on this machine by Azurite, an npm package. Needs node and npm.
-
-PACKAGE: Final = "azurite@3.35.0"
+_AZURITE: Final = "azurite@3.35.0"
 ACCOUNT: Final = "devstoreaccount1"
 KEY: Final = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 """The account that every Azurite has, and its published key."""
@@ -67,8 +82,8 @@ class AzuriteServer(Server):
 
     def __init__(self) -> None:
         super().__init__()
-        self.node = need("node")
-        self.program = built("azurite", PACKAGE, _install) / "node_modules/azurite/dist/src/blob/main.js"
+        self.node = find_program("node")
+        self.program = cached_build("azurite", _AZURITE, _install_azurite) / "node_modules/azurite/dist/src/blob/main.js"
         (self.port,) = free_ports(1)
         self.url = f"http://{HOST}:{self.port}/{ACCOUNT}"
 
@@ -107,15 +122,14 @@ class AzuriteServer(Server):
         return {"connection_string": f"AccountName={ACCOUNT};AccountKey={key};{endpoint};"}
 
 
-def _install(folder: Path) -> None:
+def _install_azurite(folder: Path) -> None:
     (folder / "package.json").write_text("{}")
-    run([need("npm"), "install", "--no-audit", "--no-fund", "--silent", PACKAGE], folder)
+    install = [find_program("npm"), "install", "--no-audit", "--no-fund", "--silent", _AZURITE]
+    run_step(install, f"npm cannot install {_AZURITE}", folder)
 
 
-# MERGED Google Cloud Storage on this machine by fake-gcs-server, a Go module. Needs go.
-
-MODULE: Final = "github.com/fsouza/fake-gcs-server@v1.56.1"
-_MAIN: Final = """package main
+_GCS_MODULE: Final = "github.com/fsouza/fake-gcs-server@v1.56.1"
+_GCS_MAIN: Final = """package main
 
 import (
 	"log"
@@ -165,7 +179,7 @@ class GcsServer(Server):
 
     def __init__(self) -> None:
         super().__init__()
-        self.program = built("gcs", MODULE + _MAIN, _build) / "server"
+        self.program = cached_build("gcs", _GCS_MODULE + _GCS_MAIN, _build_gcs) / "server"
         (self.port,) = free_ports(1)
         self.url = f"http://{HOST}:{self.port}"
 
@@ -173,14 +187,11 @@ class GcsServer(Server):
         self.spawn([str(self.program), f"{HOST}:{self.port}", str(self.folder / "data")])
 
     def ready(self) -> bool:
-        with urllib.request.urlopen(f"{self.url}/storage/v1/b?project=test", timeout=5) as answer:
-            return bool(answer.status == 200)
+        return request_json(f"{self.url}/storage/v1/b?project=test") is not None
 
     def bucket(self, name: str) -> dict[str, Any]:
         """Makes a bucket. Returns the ``storageOptions`` that reach it."""
-        body, headers = json.dumps({"name": name}).encode(), {"Content-Type": "application/json"}
-        request = urllib.request.Request(f"{self.url}/storage/v1/b?project=test", body, headers)
-        urllib.request.urlopen(request, timeout=30).close()
+        request_json(f"{self.url}/storage/v1/b?project=test", {"name": name})
         return self.options()
 
     def options(self, url: str = "") -> dict[str, Any]:
@@ -188,18 +199,13 @@ class GcsServer(Server):
         return {"endpoint_url": url or self.url, "token": "anon", "project": "test"}
 
 
-def _build(folder: Path) -> None:
-    go, env = need("go"), {"GOFLAGS": "-mod=mod"}
-    (folder / "main.go").write_text(_MAIN)
-    run([go, "mod", "init", "server"], folder, env)
-    run([go, "get", MODULE], folder, env)
-    run([go, "build", "-ldflags=-s -w", "-o", "server", "."], folder, env)
+def _build_gcs(folder: Path) -> None:
+    (folder / "main.go").write_text(_GCS_MAIN)
+    for step in (["mod", "init", "server"], ["get", _GCS_MODULE], ["build", "-ldflags=-s -w", "-o", "server", "."]):
+        run_step([find_program("go"), *step], f"go cannot build {_GCS_MODULE}", folder, {"GOFLAGS": "-mod=mod"})
 
 
-# MERGED HDFS on this machine: a NameNode and a DataNode, each a process of its own, of the very Hadoop that PySpark
-# carries.
-
-_SPARKS_OWN: Final = ("org.apache.hadoop:hadoop-client-api", "org.apache.hadoop:hadoop-client-runtime")
+_SPARK_HAS: Final = ("org.apache.hadoop:hadoop-client-api", "org.apache.hadoop:hadoop-client-runtime")
 _QUICK: Final = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _HADOOP_LOG: Final = """\
 log4j.rootLogger=WARN,O
@@ -210,16 +216,21 @@ log4j.appender.O.layout.ConversionPattern=%d %p %c %m%n
 
 
 class HdfsServer(Server):
-    """An empty HDFS with one copy of each block. ``url`` is its address, ``web`` that of WebHDFS (``host:port``)."""
+    """An empty HDFS with one copy of each block. ``url`` is its address, ``web`` that of WebHDFS (``host:port``).
 
+    A NameNode and a DataNode, each a process of its own.
+    """
+
+    required = True
     start_timeout = 180.0
 
     def __init__(self) -> None:
         super().__init__()
-        jars = _sparks_jars()
-        version = _version(jars)
-        own = classpath("hdfs", f"org.apache.hadoop:hadoop-client-minicluster:{version}", without=_SPARKS_OWN)
-        self._jars = f"{own}:{jars}/*"
+        jars = spark_jars()
+        (api,) = jars.glob("hadoop-client-api-*.jar")
+        version = api.stem.removeprefix("hadoop-client-api-")
+        cluster = classpath("hdfs", f"org.apache.hadoop:hadoop-client-minicluster:{version}", without=_SPARK_HAS)
+        self._jars = f"{cluster}:{jars}/*"
         self.port, self.web_port, *self._data_ports = free_ports(5)
         self.url, self.web = f"hdfs://{HOST}:{self.port}", f"{HOST}:{self.web_port}"
         self.storage = {"host": HOST, "port": self.web_port, "user": "test"}
@@ -227,28 +238,19 @@ class HdfsServer(Server):
 
     def launch(self) -> None:
         if not (self.folder / "name/current").exists():
-            done = subprocess.run(
-                self._java("NameNode", "-format", "-force", "-nonInteractive"), cwd=self.folder, capture_output=True, text=True
-            )
-            if done.returncode:
-                raise Unavailable(f"HDFS cannot be formatted:\n{done.stdout[-1500:]}{done.stderr[-1500:]}")
+            run_step(self._java("NameNode", "-format", "-force", "-nonInteractive"), "HDFS cannot be formatted", self.folder)
         self.spawn(self._java("NameNode"))
         self.spawn(self._java("DataNode"))
 
     def ready(self) -> bool:
-        state = self._bean("FSNamesystemState")
+        bean = "Hadoop:service=NameNode,name=FSNamesystemState"
+        state = request_json(f"http://{self.web}/jmx?qry={bean}")["beans"][0]
         return bool(state["NumLiveDataNodes"] == 1 and state["FSState"] == "Operational" and self._has_room())
 
     def _has_room(self) -> bool:
-        """Whether a file can be put somewhere: the DataNode is alive a moment before it has told its disk."""
-        address = f"http://{self.web}/webhdfs/v1/ready?op=CREATE&noredirect=true&user.name=test"
-        with urllib.request.urlopen(urllib.request.Request(address, method="PUT"), timeout=5) as answer:
-            return "Location" in json.load(answer)
-
-    def _bean(self, name: str) -> Any:
-        address = f"http://{self.web}/jmx?qry=Hadoop:service=NameNode,name={name}"
-        with urllib.request.urlopen(address, timeout=5) as answer:
-            return json.load(answer)["beans"][0]
+        """True if a file can be created: the DataNode is alive a moment before the NameNode knows its disk."""
+        url = f"http://{self.web}/webhdfs/v1/ready?op=CREATE&noredirect=true&user.name=test"
+        return "Location" in request_json(url, method="PUT")
 
     def _java(self, node: str, *arguments: str) -> list[str]:
         kind = f"org.apache.hadoop.hdfs.server.{node.lower()}.{node}"
@@ -284,18 +286,6 @@ class HdfsServer(Server):
         )
         (folder / "log4j.properties").write_text(_HADOOP_LOG)
         return folder
-
-
-def _sparks_jars() -> Path:
-    spec = find_spec("pyspark")
-    if spec is None or spec.origin is None:
-        raise Unavailable("install pyspark, whose Hadoop it runs")
-    return Path(spec.origin).parent / "jars"
-
-
-def _version(jars: Path) -> str:
-    (api,) = jars.glob("hadoop-client-api-*.jar")
-    return api.stem.removeprefix("hadoop-client-api-")
 
 
 def _xml(settings: dict[str, str]) -> str:
