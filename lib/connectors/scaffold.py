@@ -59,12 +59,7 @@ resources:
       parameters:
         - name: {parameter} # {meaning}
           default: {default}
-      environments:
-        - environment_key: default
-          spec:
-            environment_version: "4"
-            dependencies:
-              - -r ../requirements-jobs.txt
+      environments: ${{var.environments}}
       tasks:
         - task_key: {name}
           environment_key: default
