@@ -141,7 +141,7 @@ def test_a_hostile_record_is_the_same_alone_and_among_others(made: Format, good:
 @settings(max_examples=500, deadline=None)
 @given(mutated(GOOD_AVRO))
 def test_avro_reads_what_fastavro_reads_and_no_more(record: bytes) -> None:
-    schema = AVRO._own(null_first=False).root
+    schema = AVRO._schema(null_first=False).root
     body = io.BytesIO(record)
     try:
         expected = fastavro.schemaless_reader(body, schema)

@@ -68,8 +68,8 @@ def _both(first: pa.DataType, second: pa.DataType, path: str) -> pa.DataType:
         for field in fields_of(second):
             types[field.name] = _both(types.get(field.name, pa.null()), field.type, _at(path, field.name))
         return pa.struct(list(types.items()))
-    types = f"{_sql_text(first)} in one record and {_sql_text(second)} in another"
-    text = f'true, but the field "{path}" is {types}; give the schema.'
+    kinds = f"{_sql_text(first)} in one record and {_sql_text(second)} in another"
+    text = f'true, but the field "{path}" is {kinds}; give the schema.'
     raise Misconfigured("connectors", [Problem("inferSchema", text)])
 
 
