@@ -23,7 +23,7 @@ _CLI_MISSING = (
 
 
 class _Group(click.Group):
-    """Errors that a user can correct are told in one message, without a traceback, and end with exit code 2."""
+    """An error that a user can correct is one message without a traceback, and exit code 2."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -64,13 +64,13 @@ def run(
 
     Exit code: 0 for SUCCESS and SUCCESS_WITH_FAILURES, 2 when the bundle or the command line is wrong, else 1.
     """
-    given = _pairs("--param", parameters)
+    overrides = _pairs("--param", parameters)
     bundle = _bundle(target, variables)
     from connectors.bundle import Reporter, run_job
 
     from .bundle.model import GOOD
 
-    state = run_job(bundle, job, given, Reporter(quiet=quiet), runs, only)
+    state = run_job(bundle, job, overrides, Reporter(quiet=quiet), runs, only)
     sys.exit(0 if state in GOOD else 1)
 
 
@@ -78,11 +78,11 @@ def run(
 @_target
 def jobs(target: str | None, variables: tuple[str, ...]) -> None:
     """Lists the jobs of this bundle with their tasks, parameters and schedule."""
-    from .bundle.loading import listed
+    from .bundle.loading import job_list
 
     bundle = _bundle(target, variables)
     bundle.findings.enforce("the bundle")
-    click.echo(listed(bundle))
+    click.echo(job_list(bundle))
 
 
 @main.command()
@@ -92,10 +92,10 @@ def validate(target: str | None, variables: tuple[str, ...]) -> None:
     bundle = _bundle(target, variables)
     from connectors.bundle import validate as check
 
-    found = check(bundle)
-    for note in found.notes:
+    findings = check(bundle)
+    for note in findings.notes:
         click.echo(f"note: {note.option}: {note.text}")
-    found.enforce(f"target {bundle.target} of the bundle")
+    findings.enforce(f"target {bundle.target} of the bundle")
     click.echo(f"target {bundle.target}: {len(bundle.jobs)} jobs, nothing wrong")
 
 

@@ -34,14 +34,16 @@ class Template(NamedTuple):
 
     notebook: str
     example: str
+    client: str
+    """The function that opens a client."""
     suite: str = ""
     description: str = ""
 
 
 TEMPLATES: Final = {
-    "source": Template("source", "queue", "Source", "Rows of connectors.{name} by batch and by stream, with a quality gate."),
-    "sink": Template("sink", "storage", "Sink", "Rows into connectors.{name}, each once, with a quality gate."),
-    "async": Template("async", "", "", "Rows that are enriched by calls of {name}, with a quality gate."),
+    "source": Template("source", "queue", "queue", "Source", "Rows of connectors.{name}, with a quality gate."),
+    "sink": Template("sink", "storage", "store", "Sink", "Rows into connectors.{name}, each once, with a quality gate."),
+    "async": Template("async", "", "", "", "Rows that are enriched by calls of {name}, with a quality gate."),
 }
 
 Cells = dict[str, list[str]]
@@ -57,12 +59,7 @@ resources:
       parameters:
         - name: {parameter} # {meaning}
           default: {default}
-      environments:
-        - environment_key: default
-          spec:
-            environment_version: "4"
-            dependencies:
-              - -r ../requirements-jobs.txt
+      environments: ${{var.environments}}
       tasks:
         - task_key: {name}
           environment_key: default
@@ -139,7 +136,7 @@ class _Connector:
         files = {
             paths["module"]: self._module(cells),
             paths["test"]: self._test(cells),
-            paths["notebook"]: nbformat.writes(self._notebook(notebook, cells)) + "\n",
+            paths["notebook"]: nbformat.writes(self._notebook(notebook, cells["system"])) + "\n",
             paths["job"]: self._job(),
         }
         if self.template.suite:
@@ -170,10 +167,11 @@ class _Connector:
         return self.root / "notebooks" / "templates" / f"{self.template.notebook}.ipynb"
 
     def _renamed(self, text: str) -> str:
-        example = self.template.example
-        if not example:
+        _, example, client, suite, _ = self.template
+        if not suite:
             return text
-        return re.sub(rf"\b{example}\b", self.name, text.replace(example.capitalize(), self.camel))
+        text = re.sub(rf"\b{client}\(", "connect(", text).replace(example.capitalize(), self.camel)
+        return re.sub(rf"\b{example}\b", self.name, text)
 
     def _module(self, cells: Cells) -> str:
         title = f"``connectors.{self.name}``: a {self.template.notebook} over a table in SQLite, the stand-in for your system."
@@ -200,26 +198,32 @@ class _Connector:
         title = f"``connectors.{self.name}`` passes every case of the test kit, without Spark and on Spark."
         return _module_text(title, [*imports, *more, suites], "\n\n\n".join(classes))
 
-    def _notebook(self, template: Any, cells: Cells) -> Any:
+    def _notebook(self, template: Any, system: Sequence[str]) -> Any:
+        """The cells that use the connector, each with the text in front of it; the module is imported before the first."""
         v4: Any = import_module("nbformat.v4")
-        code, text = v4.new_code_cell, v4.new_markdown_cell
-        system = [*cells["system"]]
         start = [*_split_imports(system)[0], f"from connectors.systems.{self.name} import {', '.join(_defined_names(system))}"]
         if self.template.suite:
             start += ["import connectors", f'\npath = str(root / "{self.name}.db")']
-        parameters = "\n".join(cells["parameters"]).replace(f' + "/{self.template.notebook}"', "")
-        notebook = v4.new_notebook(metadata=template.metadata)
-        notebook.cells = [
-            text(f"# {self.name}\n\n{self.template.description.format(name=self.name)} Say here what a reader will see."),
-            *map(code, cells["bootstrap"]),
-            code(parameters.replace("/templates", f"/{self.name}")),
-            text("## Use it"),
-            code("\n".join(start)),
-            *map(code, cells["use"]),
-            text("## The gate"),
-            *map(code, cells["gate"]),
-        ]
+        title = f"# {self.name}\n\n{self.template.description.format(name=self.name)} Say here what a reader will see."
+        notebook = v4.new_notebook(metadata=template.metadata, cells=[v4.new_markdown_cell(title)])
+        text, is_started = None, False
+        for cell in template.cells[1:]:
+            tags = cell.metadata.get("tags", ())
+            if "bootstrap" in tags or "parameters" in tags:
+                notebook.cells.append(v4.new_code_cell(self._parameters(cell.source)))
+            if "register" in tags or "use" in tags or "gate" in tags:
+                if text:
+                    notebook.cells.append(v4.new_markdown_cell(text.split("\n")[0] if "register" in tags else text))
+                if not is_started:
+                    notebook.cells.append(v4.new_code_cell("\n".join(start)))
+                is_started = True
+                if "register" not in tags:
+                    notebook.cells.append(v4.new_code_cell(self._renamed(cell.source)))
+            text = cell.source if cell.cell_type == "markdown" else None
         return notebook
+
+    def _parameters(self, code: str) -> str:
+        return code.replace(f' + "/{self.template.notebook}"', "").replace("/templates", f"/{self.name}")
 
     def _job(self) -> str:
         comment = self.template.description.format(name=self.name)

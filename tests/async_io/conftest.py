@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from connectors.async_io.batches import Batch, Output, Settings
+from connectors.async_io.batches import Batch, EngineSettings, Output
 from connectors.async_io.engine import Engine
 from connectors.async_io.function import Counters
 
@@ -101,7 +101,7 @@ async def drive(
         engine.finish()
 
     call = make_call(ran.counters) if make_call else call
-    engine = Engine(call, fallback, emit=emit, want=room.release, settings=Settings(**settings), counters=ran.counters)
+    engine = Engine(call, fallback, emit=emit, want=room.release, settings=EngineSettings(**settings), counters=ran.counters)
     feeding = asyncio.ensure_future(feed())
     try:
         await engine.run()

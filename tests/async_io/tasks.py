@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from connectors.async_io.batches import Settings
+from connectors.async_io.batches import EngineSettings
 from connectors.async_io.function import AsyncFunction, Plain
 from connectors.async_io.task import Plan, run
 
@@ -19,7 +19,7 @@ def plan(function, *, results=NAME, keep=("id",), operator_id=None, **more):
     policies = {key: more.pop(key) for key in list(more) if key in Plan.__dataclass_fields__}
     if not isinstance(function, AsyncFunction):
         function = Plain(function)
-    settings = Settings(**{"close_timeout": 1.0, "flush_interval": 0.01, **more})
+    settings = EngineSettings(**{"close_timeout": 1.0, "flush_interval": 0.01, **more})
     return Plan("async_io.test", operator_id or f"{id(function)}", function, settings, tuple(keep), results, **policies)
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from connectors import async_io
-from connectors.async_io.batches import Settings
+from connectors.async_io.batches import EngineSettings
 from connectors.async_io.task import Plan, run
 from connectors.core.errors import Misconfigured, Poison, Transient
 from connectors.testing.servers import HOST, HttpService, PostgresServer, RedisServer
@@ -63,7 +63,7 @@ def database(tmp_path_factory):
 
 def ask(lookup, ids, *, results=USER, batches=None, retry=None, **settings):
     inputs = batches or [pa.RecordBatch.from_pydict({"id": pa.array(ids, pa.int64())})]
-    settings = Settings(**{"ordered": True, "timeout": 20.0, "flush_interval": 0.01, **settings})
+    settings = EngineSettings(**{"ordered": True, "timeout": 20.0, "flush_interval": 0.01, **settings})
     plan = Plan("async_io.test", "clients", lookup, settings, ("id",), results, retry=retry)
     return [tuple(row.values()) for out in run(plan, iter(inputs)) for row in out.to_pylist()]
 

@@ -10,7 +10,7 @@ import weakref
 
 import pytest
 
-from connectors.async_io.batches import Batch, Settings
+from connectors.async_io.batches import Batch, EngineSettings
 from connectors.async_io.engine import Engine
 
 
@@ -343,7 +343,7 @@ def test_a_parked_slot_keeps_no_batch_alive(virtually, batch_size):
         return rows
 
     async def work():
-        settings = Settings(capacity=10, batch_size=batch_size, batch_time=0)
+        settings = EngineSettings(capacity=10, batch_size=batch_size, batch_time=0)
         engine = Engine(call, fall_back, emit=lambda output: None, settings=settings)
         running = asyncio.ensure_future(engine.run())
         source = Source()

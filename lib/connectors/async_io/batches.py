@@ -1,4 +1,4 @@
-"""Arrow in, Python rows, Arrow out: one conversion per batch, and what is only passed on is never touched."""
+"""The batches and slots of the engine, and the conversion of Arrow to Python rows and back, once for a batch."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class Columns:
             indices, flat = self._spread(source, positions, results)
         if not flat:
             return None
-        kept = source.select(self.keep)
+        inputs = source.select(self.keep)
         if indices is not None:
-            kept = kept.take(pa.array(indices, pa.int64()))
-        made = self._arrays(source, indices, flat)
-        return pa.RecordBatch.from_arrays([*kept.columns, *made], schema=pa.schema([*kept.schema, *self.results]))
+            inputs = inputs.take(pa.array(indices, pa.int64()))
+        arrays = self._arrays(source, indices, flat)
+        return pa.RecordBatch.from_arrays([*inputs.columns, *arrays], schema=pa.schema([*inputs.schema, *self.results]))
 
     def _spread(
         self, source: pa.RecordBatch, positions: Sequence[int], results: list[Any]
@@ -78,7 +78,7 @@ class Columns:
         raise self._culprit(source, indices, flat)
 
     def _culprit(self, source: pa.RecordBatch, indices: list[int] | None, flat: list[dict[str, Any]]) -> Poison:
-        """Something in ``flat`` does not fit the schema: the error that names the row and the column."""
+        """The error for the first value in ``flat`` that does not fit the schema: it names row and column."""
         for n, row in enumerate(flat):
             if problem := self._problem(row):
                 return self._refused(source, n if indices is None else indices[n], problem)
@@ -87,14 +87,14 @@ class Columns:
     def _problem(self, row: Mapping[str, Any]) -> str:
         if unknown := sorted(map(str, row.keys() - self._names)):
             return f"the result has {', '.join(unknown)}, which the schema has not ({', '.join(self.results.names)})"
-        for field in self.results:
-            value = row.get(field.name)
-            if value is None and not field.nullable:
-                return f"column {field.name} of the result is null, and the schema says not null"
+        for column in self.results:
+            value = row.get(column.name)
+            if value is None and not column.nullable:
+                return f"column {column.name} of the result is null, and the schema says not null"
             try:
-                pa.array([value], field.type)
+                pa.array([value], column.type)
             except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-                return f"column {field.name} of the result does not fit {field.type}: {error}"
+                return f"column {column.name} of the result does not fit {column.type}: {error}"
         return ""
 
     def _refused(self, source: pa.RecordBatch, position: int, problem: str) -> Poison:
@@ -109,19 +109,17 @@ def _kind(result: Any) -> str:
     return type(result).__name__
 
 
-# MERGED What the engine works on: batches of rows, the slots that serve them, the outputs that leave.
-
-class _Mark(Enum):
+class _RowState(Enum):
     PENDING = "the row has no outcome yet"
     SENT = "its outcome has left the engine"
 
 
-PENDING: Final = _Mark.PENDING
-SENT: Final = _Mark.SENT
+PENDING: Final = _RowState.PENDING
+SENT: Final = _RowState.SENT
 
 
 @dataclass(frozen=True)
-class Settings:
+class EngineSettings:
     """How an engine runs; durations are seconds, ``timeout`` may be infinite."""
 
     capacity: int = 100
@@ -134,7 +132,7 @@ class Settings:
 
 
 class Batch:
-    """Rows that came together; ``source`` is whatever the caller needs to give the results a form."""
+    """The rows of one record batch; ``source`` is what the caller needs to build the output."""
 
     __slots__ = ("arrived", "left", "results", "rows", "sent", "size", "source", "taken")
 
@@ -198,7 +196,7 @@ class Slot:
         self.park()
 
     def park(self) -> None:
-        """Serves nothing, and holds on to nothing."""
+        """Serves nothing, and keeps no batch in memory."""
         self.batch = _NO_BATCH
         self.index = 0
         self.rows: Any = None
@@ -214,10 +212,10 @@ Call = Callable[[Any, Slot], Awaitable[Any]]
 """The call of one row, or of a list of rows where ``batch_size`` is above 1 (it then returns a result for each)."""
 
 Fallback = Callable[[Any, BaseException], Any]
-"""The result of a row whose call came to nothing, by the row and the cause; it raises where there is none."""
+"""The result of a row whose call has failed, by the row and the cause; it raises where there is none."""
 
 
-def one_each(rows: list[Any], results: Any) -> list[Any]:
+def check_results(rows: list[Any], results: Any) -> list[Any]:
     """The results of a call of several rows. Raises ``TypeError`` unless there is one for each."""
     if not isinstance(results, (list, tuple)) or len(results) != len(rows):
         got = f"{len(results)} entries" if isinstance(results, (list, tuple)) else type(results).__name__

@@ -1,4 +1,8 @@
-"""What a user asks for beside the call itself: retries, a cache, a circuit breaker. Descriptions; `calls` runs them."""
+"""Policies of calls (retries, a cache, a circuit breaker), and the layers between a slot and the user's function.
+
+A layer is called as the engine calls, ``await layer(rows, slot)``: with one row, or with a list where the operator asks for
+several at once. All layers belong to the thread of the event loop.
+"""
 
 from __future__ import annotations
 
@@ -120,25 +124,18 @@ class _Problems(list[Problem]):
             raise Misconfigured(self.name, self)
 
 
-# MERGED What stands between a slot and the user's function: cache, circuit breaker, rate limit, retries. All
-# optional.
-#
-# Each layer is called as the engine calls, ``await layer(rows, slot)``: with one row, or with a list where the
-# operator
-# asks for several at once. All belong to the thread of the event loop.
-
 Invoke = Callable[[Any], Awaitable[Any]]
 _ASK_AGAIN: Final = "the call that others waited for was cancelled"
 
 
 class Limiter(Protocol):
-    """What is used of ``aiolimiter.AsyncLimiter``."""
+    """The part of ``aiolimiter.AsyncLimiter`` that calls use."""
 
     async def acquire(self, amount: float = 1) -> None: ...
 
 
 class Attempts:
-    """One call with everything that makes it robust."""
+    """Calls the function under a rate limit and a circuit breaker, and tries again."""
 
     def __init__(
         self, invoke: Invoke, counters: Counters, retry: Retry | None, limiter: Limiter | None, breaker: Breaker | None

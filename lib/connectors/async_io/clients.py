@@ -12,16 +12,16 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from importlib import import_module
 from typing import Any, Final
 from urllib.parse import quote
 
 import pyarrow as pa
 
+from ..core.clients import client_library
 from ..core.errors import ConnectorError, Misconfigured, Poison, Problem, Transient
 from .function import AsyncFunction, Context, NoFallback, Row, Rows
 
-_INSTEAD: Final[dict[str, Rows]] = {"null": {}, "drop": None}
+_FALLBACKS: Final[dict[str, Rows]] = {"null": {}, "drop": None}
 
 
 class _Lookup(AsyncFunction):
@@ -29,9 +29,9 @@ class _Lookup(AsyncFunction):
 
     def __init__(self, missing: str = "null", failed: str = "fail") -> None:
         problems = []
-        if missing not in _INSTEAD:
+        if missing not in _FALLBACKS:
             problems.append(Problem("missing", f"must be null or drop; got {missing!r}"))
-        if failed not in (*_INSTEAD, "fail"):
+        if failed not in (*_FALLBACKS, "fail"):
             problems.append(Problem("failed", f"must be fail, null or drop; got {failed!r}"))
         if problems:
             raise Misconfigured(f"async_io.{type(self).__name__}", problems)
@@ -47,7 +47,7 @@ class _Lookup(AsyncFunction):
     def timeout(self, row: Row) -> Rows:
         if self.failed == "fail":
             raise NoFallback
-        return _INSTEAD[self.failed]
+        return _FALLBACKS[self.failed]
 
     async def connect(self, context: Context) -> None:
         raise NotImplementedError
@@ -58,16 +58,16 @@ class _Lookup(AsyncFunction):
     async def ask_all(self, rows: Sequence[Row]) -> list[Rows]:
         return list(await asyncio.gather(*map(self.ask, rows)))
 
-    def answer(self, found: Any) -> Rows:
-        """The columns of the schema out of ``found``: an object, several, or nothing."""
-        if not found:
-            return _INSTEAD[self.missing]
-        return [self._fitted(each) for each in found] if isinstance(found, list) else self._fitted(found)
+    def answer(self, content: Any) -> Rows:
+        """The columns of the schema out of ``content``: an object, several, or nothing."""
+        if not content:
+            return _FALLBACKS[self.missing]
+        return [self._fitted(item) for item in content] if isinstance(content, list) else self._fitted(content)
 
-    def _fitted(self, found: Any) -> dict[str, Any]:
-        if not isinstance(found, Mapping):
-            raise Poison(f"the answer must be an object or a list of them; got {type(found).__name__}")
-        return {name: found.get(name) for name in self.schema.names}
+    def _fitted(self, item: Any) -> dict[str, Any]:
+        if not isinstance(item, Mapping):
+            raise Poison(f"the answer must be an object or a list of them; got {type(item).__name__}")
+        return {name: item.get(name) for name in self.schema.names}
 
 
 class HttpLookup(_Lookup):
@@ -83,7 +83,7 @@ class HttpLookup(_Lookup):
         self.url, self.headers = url, dict(headers or {})
 
     async def connect(self, context: Context) -> None:
-        aiohttp = _package("aiohttp")
+        aiohttp = _library("aiohttp")
         limit = context.capacity * context.batch_size
 
         def make() -> Any:  # the row's timeout is the only one
@@ -124,8 +124,8 @@ class RedisLookup(_Lookup):
         self.url, self.key, self.json = url, key, json
 
     async def connect(self, context: Context) -> None:
-        redis = _package("redis.asyncio")
-        self.outages = (redis.ConnectionError, redis.TimeoutError, _package("redis").exceptions.BusyLoadingError)
+        redis = _library("redis.asyncio")
+        self.outages = (redis.ConnectionError, redis.TimeoutError, _library("redis").exceptions.BusyLoadingError)
 
         def make() -> Any:
             return redis.from_url(self.url, decode_responses=True, max_connections=context.capacity)
@@ -139,23 +139,23 @@ class RedisLookup(_Lookup):
         keys = [_filled(self.key, row, str) for row in rows]
         try:
             if len(keys) == 1:
-                found = [await self._read(self.client, keys[0])]
+                values = [await self._read(self.client, keys[0])]
             else:
                 pipeline = self.client.pipeline(transaction=False)
                 for key in keys:
                     self._read(pipeline, key)
-                found = await pipeline.execute()
+                values = await pipeline.execute()
         except self.outages as error:
             raise Transient(f"{type(error).__name__}: {error}") from error
-        return [self.answer(self._typed(each)) for each in found]
+        return [self.answer(self._typed(value)) for value in values]
 
     def _read(self, client: Any, key: str) -> Any:
         return client.get(key) if self.json else client.hgetall(key)
 
-    def _typed(self, found: Any) -> Any:
+    def _typed(self, value: Any) -> Any:
         if self.json:
-            return found and json.loads(found)
-        return {field.name: _from_text(found[field.name], field.type) for field in self.schema if field.name in found}
+            return value and json.loads(value)
+        return {field.name: _from_text(value[field.name], field.type) for field in self.schema if field.name in value}
 
 
 class SqlLookup(_Lookup):
@@ -170,7 +170,7 @@ class SqlLookup(_Lookup):
         self.url, self.query = url, query
 
     async def connect(self, context: Context) -> None:
-        sqlalchemy, asynchronous = _package("sqlalchemy"), _package("sqlalchemy.ext.asyncio")
+        sqlalchemy, asynchronous = _library("sqlalchemy"), _library("sqlalchemy.ext.asyncio")
         self.failures = (sqlalchemy.exc.DBAPIError, OSError)
         self.statement = sqlalchemy.text(self.query)
         self.parameters = list(self.statement.compile().params)
@@ -190,8 +190,8 @@ class SqlLookup(_Lookup):
             raise _failure_of_sql(error) from error
 
     async def _select(self, connection: Any, row: Row) -> Rows:
-        found = await connection.execute(self.statement, {name: row[name] for name in self.parameters})
-        return self.answer([dict(each) for each in found.mappings()])
+        result = await connection.execute(self.statement, {name: row[name] for name in self.parameters})
+        return self.answer([dict(row) for row in result.mappings()])
 
 
 _SQL_OUTAGES: Final = ("08", "40", "53", "55", "57")
@@ -221,7 +221,7 @@ class DynamoDbLookup(_Lookup):
         self.table, self.key_columns, self.config = table, list(key_columns), config
 
     async def connect(self, context: Context) -> None:
-        session, config = _package("aioboto3").Session(), _package("botocore.config").Config
+        session, config = _library("aioboto3").Session(), _library("botocore.config").Config
         pool = config(max_pool_connections=context.capacity)
 
         async def make() -> Any:
@@ -229,8 +229,8 @@ class DynamoDbLookup(_Lookup):
             return await resource.Table(self.table)
 
         self.outage, self.refusal = (
-            _package("botocore.exceptions").HTTPClientError,
-            _package("botocore.exceptions").ClientError,
+            _library("botocore.exceptions").HTTPClientError,
+            _library("botocore.exceptions").ClientError,
         )
         self.client = await context.shared(
             f"dynamodb {self.table} {context.capacity} {sorted(self.config.items())}", make
@@ -238,12 +238,12 @@ class DynamoDbLookup(_Lookup):
 
     async def ask(self, row: Row) -> Rows:
         try:
-            found = await self.client.get_item(Key={name: row[name] for name in self.key_columns})
+            item = await self.client.get_item(Key={name: row[name] for name in self.key_columns})
         except self.outage as error:
             raise Transient(str(error)) from error
         except self.refusal as error:
             raise _refusal_of_aws(error) from error
-        return self.answer({name: _number(value) for name, value in found.get("Item", {}).items()})
+        return self.answer({name: _number(value) for name, value in item.get("Item", {}).items()})
 
 
 def _refusal_of_aws(error: Any) -> ConnectorError:
@@ -266,9 +266,5 @@ def _from_text(text: str, type_: pa.DataType) -> Any:
     return text if pa.types.is_string(type_) else pa.scalar(text).cast(type_).as_py()
 
 
-def _package(name: str) -> Any:
-    try:
-        return import_module(name)
-    except ImportError as error:
-        package = name.split(".")[0]
-        raise ImportError(f"this lookup needs the package {package}: pip install {package}") from error
+def _library(module: str) -> Any:
+    return client_library(module, module.split(".")[0], connector="this lookup", option="lookup")

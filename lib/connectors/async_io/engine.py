@@ -23,7 +23,7 @@ from collections.abc import Callable
 from math import inf
 from typing import Any, Final
 
-from .batches import Batch, Call, Fallback, Output, Settings, Slot, one_each
+from .batches import Batch, Call, EngineSettings, Fallback, Output, Slot, check_results
 from .function import Counters
 
 _AHEAD_ORDERED: Final = 4
@@ -45,10 +45,10 @@ class Engine:
         *,
         emit: Callable[[Output], None],
         want: Callable[[], None] = lambda: None,
-        settings: Settings | None = None,
+        settings: EngineSettings | None = None,
         counters: Counters | None = None,
     ) -> None:
-        self.settings = settings or Settings()
+        self.settings = settings or EngineSettings()
         self.counters = counters or Counters()
         self._call, self._fallback, self._emit, self._want = call, fallback, emit, want
         self._loop = asyncio.get_running_loop()
@@ -195,7 +195,7 @@ class Engine:
                 continue
             slot.rows, slot.since = rows, self._now()
             try:
-                results = one_each(rows, await self._call(rows, slot))
+                results = check_results(rows, await self._call(rows, slot))
             except BaseException as error:
                 results = [self._in_place_of(row, slot, error) for row in rows]
             if slot.late:

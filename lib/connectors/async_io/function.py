@@ -1,4 +1,4 @@
-"""What one task of an asynchronous operator did: plain numbers, written on the event loop, read when it ends."""
+"""The user's function, in the form of a class or a plain function, its fallbacks, and the counters of a task."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ _PERCENTILES: Final = (50, 95, 99)
 
 @dataclass
 class Counters:
-    """``in_flight_max`` is a number of calls; latencies are seconds of the last 4096 calls that ended in time."""
+    """Numbers of one task, written on the event loop.
+
+    ``in_flight_max`` is a number of calls; latencies are seconds of the last 4096 calls that ended in time.
+    """
 
     rows: int = 0
     in_flight: int = 0
@@ -45,7 +48,7 @@ class Counters:
 
 
 def count_calls(meter: Meter, counters: Counters, *, failed: bool) -> None:
-    """Hands the numbers of a task to the query's metrics: rows belong to the batch, calls have happened in any case."""
+    """Adds the numbers of a task to the query's metrics. A failed task has made its calls, but its rows do not count."""
     numbers = counters.snapshot()
     state = {name: numbers.pop(name) for name in list(numbers) if name.startswith("latency_")}
     most, rows = numbers.pop("in_flight_max"), numbers.pop("rows")
@@ -60,8 +63,6 @@ def count_calls(meter: Meter, counters: Counters, *, failed: bool) -> None:
 def _percentile(ordered: Sequence[float], percent: int) -> float:
     return ordered[min(len(ordered) - 1, len(ordered) * percent // 100)] if ordered else 0.0
 
-
-# MERGED The user's side: the class to subclass, and the forms of plain functions that do as well.
 
 T = TypeVar("T")
 
@@ -81,7 +82,7 @@ class Context:
     capacity: int
     batch_size: int
     schema: pa.Schema
-    kept: dict[str, Any] = field(repr=False)
+    clients: dict[str, Any] = field(repr=False)
 
     def shared(self, name: str, make: Callable[[], T]) -> T:
         """What ``make()`` returned first under ``name``, kept while this worker process lives, across tasks and batches.
@@ -90,12 +91,12 @@ class Context:
         the answer. ``name`` must tell all that the client depends on, such as its URL. A shared client is not for
         ``close()`` to close: the next task uses it.
         """
-        if name not in self.kept:
-            made = make()  # not isawaitable: some clients are awaitable themselves
-            self.kept[name] = asyncio.ensure_future(made) if inspect.iscoroutine(made) else made
-        client = self.kept[name]
+        if name not in self.clients:
+            new = make()  # not isawaitable: some clients are awaitable themselves
+            self.clients[name] = asyncio.ensure_future(new) if inspect.iscoroutine(new) else new
+        client = self.clients[name]
         if isinstance(client, asyncio.Future) and client.done() and (client.cancelled() or client.exception()):
-            del self.kept[name]
+            del self.clients[name]
             return self.shared(name, make)
         return asyncio.shield(client) if isinstance(client, asyncio.Future) else client  # type: ignore[return-value]
 
@@ -169,7 +170,7 @@ def invoker(function: AsyncFunction, threads: Executor) -> Callable[[Any], Await
     return on_thread
 
 
-async def finished(step: Callable[..., Any], *arguments: Any) -> None:
+async def run_step(step: Callable[..., Any], *arguments: Any) -> None:
     """Runs ``open`` or ``close``, whichever way it is written; a blocking one must not stop the loop."""
     if is_async(step):
         await step(*arguments)
@@ -181,8 +182,6 @@ def is_async(function: Callable[..., Any]) -> bool:
     """True for a coroutine function, a partial of one, or an object whose ``__call__`` is one."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
-
-# MERGED Rows whose call came to nothing: their fallback, or an error that names the row and the cause.
 
 _LONGEST: Final = 300
 _WAY_OUT: Final = "give the function a timeout(row) that returns a fallback, or more retries or time."
@@ -207,9 +206,9 @@ class Fallbacks:
 
     def _error(self, row: Row, cause: BaseException) -> ConnectorError:
         where = f"row {named(row, self._identity)}"
-        told = cause.message if isinstance(cause, ConnectorError) else str(cause)
+        text = cause.message if isinstance(cause, ConnectorError) else str(cause)
         kind = type(cause).__name__
-        message = f"the call failed: {kind}: {told}" if told else f"the call failed: {kind}"
+        message = f"the call failed: {kind}: {text}" if text else f"the call failed: {kind}"
         context: dict[str, Any] = {"connector": self._operator, "where": where}
         if isinstance(cause, Fatal):
             return Fatal(message, **context, way_out=cause.way_out)

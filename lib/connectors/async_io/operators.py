@@ -23,7 +23,7 @@ from pyspark.sql.types import ArrayType, MapType, StructType
 
 from ..core.errors import Misconfigured, Problem
 from ..core.options import Duration, Int, Option, Options, Values, duration
-from .batches import Settings
+from .batches import EngineSettings
 from .calls import Cache, CircuitBreaker, Retry
 from .function import AsyncFunction, as_function
 from .task import Plan, run
@@ -136,17 +136,17 @@ def _wait(
     problems += _policy_problems(policies)
     values = _read_tuning(name, tuning, problems)
     resolved = _function(function, problems)
-    kept, key = _columns(df, keep, policies["cache"], problems)
-    result = _result_schema(df, schema, kept, problems)
+    columns, key = _columns(df, keep, policies["cache"], problems)
+    result = _result_schema(df, schema, columns, problems)
     if problems or resolved is None or values is None or result is None:
         raise Misconfigured(name, problems)
-    output = StructType([*(df.schema[column] for column in kept), *result.fields])
+    output = StructType([*(df.schema[column] for column in columns), *result.fields])
     plan = Plan(
         name=name,
         operator_id=uuid.uuid4().hex,
         function=resolved,
         settings=_settings(name, values, tuning),
-        keep=tuple(kept),
+        keep=tuple(columns),
         results=to_arrow_schema(result, timezone="UTC"),
         retry=policies["retry"],
         cache=Cache(key, policies["cache"].size, policies["cache"].ttl) if policies["cache"] else None,
@@ -165,8 +165,8 @@ def _read_tuning(name: str, tuning: dict[str, Any], problems: list[Problem]) -> 
         return None
 
 
-def _settings(name: str, values: Values, tuning: Mapping[str, Any]) -> Settings:
-    return Settings(
+def _settings(name: str, values: Values, tuning: Mapping[str, Any]) -> EngineSettings:
+    return EngineSettings(
         capacity=values["capacity"],
         timeout=inf if "timeout" in tuning and tuning["timeout"] is None else values["timeout"],
         ordered=name.endswith(".ordered_wait"),
@@ -198,17 +198,17 @@ def _function(function: Any, problems: list[Problem]) -> AsyncFunction | None:
 def _columns(
     df: DataFrame, keep: Sequence[str] | None, cache: Any, problems: list[Problem]
 ) -> tuple[list[str], list[str]]:
-    kept = _named("keep", df.columns if keep is None else [keep] if isinstance(keep, str) else keep, df, problems)
+    columns = _named("keep", df.columns if keep is None else [keep] if isinstance(keep, str) else keep, df, problems)
     key = _named("cache.key", cache.key, df, problems) if isinstance(cache, Cache) else []
     nested = [name for name in key if isinstance(df.schema[name].dataType, (ArrayType, MapType, StructType))]
     problems += [Problem("cache.key", f"column {name} is nested; a key is of simple columns") for name in nested]
-    return kept, key
+    return columns, key
 
 
 def _named(option: str, wanted: Sequence[str], df: DataFrame, problems: list[Problem]) -> list[str]:
     """``wanted`` as the input spells them; as in Spark, case does not count."""
     spelled = {name.lower(): name for name in df.columns} | {name: name for name in df.columns}
-    found = []
+    names = []
     for name in wanted:
         column = spelled.get(name) or spelled.get(name.lower())
         if column is None:
@@ -216,12 +216,12 @@ def _named(option: str, wanted: Sequence[str], df: DataFrame, problems: list[Pro
             hint = f'; did you mean "{spelled[close[0]]}"?' if close else f" ({', '.join(df.columns)})"
             problems.append(Problem(option, f'"{name}" is no column of the input{hint}'))
         else:
-            found.append(column)
-    return found
+            names.append(column)
+    return names
 
 
 def _result_schema(
-    df: DataFrame, schema: str | StructType, kept: Sequence[str], problems: list[Problem]
+    df: DataFrame, schema: str | StructType, columns: Sequence[str], problems: list[Problem]
 ) -> StructType | None:
     try:
         # an empty frame has a DDL string parsed in a classic session and on Connect alike
@@ -230,7 +230,7 @@ def _result_schema(
         first = str(error).strip().splitlines()[0]
         problems.append(Problem("schema", f'must be such as "name string, age int"; got {schema!r}: {first}'))
         return None
-    taken = {name.lower() for name in kept}
+    taken = {name.lower() for name in columns}
     for name in parsed.names:
         if name.lower() in taken:
             problems.append(
@@ -286,9 +286,6 @@ def _is_users(module: ModuleType) -> bool:
     return not any(Path(source).resolve().is_relative_to(Path(folder).resolve()) for folder in installed if folder)
 
 
-# MERGED The alternative to asking: the whole table with every task, for tables that fit and rates that no service
-# stands.
-
 _LOG: Final = logging.getLogger(__name__)
 
 
@@ -304,10 +301,10 @@ def preload(
     """
     keys = [on] if isinstance(on, str) else list(on)
     seconds = _checked(df, lookup, keys, refresh, how)
-    kept = lookup.persist()
+    table = lookup.persist()
     if seconds is not None and df.isStreaming:
-        threading.Thread(target=_refresh, args=(kept, seconds), name="async_io-preload", daemon=True).start()
-    return df.join(broadcast(kept), keys, how)
+        threading.Thread(target=_refresh, args=(table, seconds), name="async_io-preload", daemon=True).start()
+    return df.join(broadcast(table), keys, how)
 
 
 def _checked(df: DataFrame, lookup: DataFrame, keys: list[str], refresh: str | float | None, how: str) -> float | None:
@@ -331,13 +328,13 @@ def _checked(df: DataFrame, lookup: DataFrame, keys: list[str], refresh: str | f
     return seconds
 
 
-def _refresh(kept: DataFrame, seconds: float) -> None:
+def _refresh(table: DataFrame, seconds: float) -> None:
     """Forgets the cached rows, so that the next micro-batch reads the table again and caches it anew."""
     pause = threading.Event()
     while not pause.wait(seconds):
         try:
-            kept.unpersist()
-            kept.persist()
+            table.unpersist()
+            table.persist()
         except Exception as error:  # the session has ended; whatever it raises, there is nothing left to refresh
             _LOG.info("preload: refreshing has ended: %s", error)
             return

@@ -1,7 +1,10 @@
-"""What outlives a task: one event loop per process, and the things kept for the tasks that follow.
+"""One Spark task: Arrow batches in, Arrow batches out, the engine on the worker's event loop between them.
 
-Spark runs one task after the other in a Python worker. A client belongs to its event loop, so keeping clients and
-caches between tasks (for a stream: between micro-batches) means keeping the loop.
+Three threads, because each may block on its own: one reads the input, the loop's runs the calls, and the generator's own hands
+out results, so that they leave while the input is idle. They meet once per Arrow batch.
+
+Spark runs one task after the other in a Python worker. A client belongs to its event loop, so a worker keeps one loop, and with
+it the clients and caches, between tasks (for a stream: between micro-batches).
 """
 
 from __future__ import annotations
@@ -29,58 +32,58 @@ from ..core.metrics import Component, Meter, Place
 from ..core.retry import Breaker
 from ..core.state import digest
 from ..core.threads import DaemonThreads
-from .batches import Batch, Call, Columns, Output, Settings
+from .batches import Batch, Call, Columns, EngineSettings, Output
 from .calls import Attempts, Cache, Cached, CircuitBreaker, Limiter, Retry, as_list, one_at_a_time
 from .engine import Engine
-from .function import AsyncFunction, Context, Counters, Fallbacks, count_calls, finished, invoker
+from .function import AsyncFunction, Context, Counters, Fallbacks, count_calls, invoker, run_step
 
-_HOME: Final = "connectors_async_io_worker"
-_OPERATORS_KEPT: Final = 16
+_WORKER_MODULE: Final = "connectors_async_io_worker"
+_MOST_OPERATORS: Final = 16
 _GRACE: Final = 5.0
 _GARBAGE: Final = 10_000
 """New objects before Python looks for cycles. With its own 700, a thousand calls in flight cost a quarter more CPU."""
 
 
-def home() -> Any:
-    """This process's loop and kept things: ``loop``, ``shared``, ``operators``.
+def worker() -> Any:
+    """The state of this process: ``loop``, ``clients``, ``operators``.
 
-    They hang on a module of their own: where this library is sent to the workers by value, each task gets new copies
-    of our modules' globals. A forked child starts afresh, for threads do not survive a fork.
+    It is a module of its own: where this library is sent to the workers by value, each task gets new copies of the library's
+    globals. A forked child starts afresh, for threads do not survive a fork.
     """
-    found: Any = sys.modules.get(_HOME)
-    if found is None or found.pid != os.getpid():
-        found = types.ModuleType(_HOME)
-        found.__dict__.update(pid=os.getpid(), lock=threading.Lock(), loop=None, shared={}, operators=OrderedDict())
-        sys.modules[_HOME] = found
-        atexit.register(_close_shared, found)
-    return found
+    state: Any = sys.modules.get(_WORKER_MODULE)
+    if state is None or state.pid != os.getpid():
+        state = types.ModuleType(_WORKER_MODULE)
+        state.__dict__.update(pid=os.getpid(), lock=threading.Lock(), loop=None, clients={}, operators=OrderedDict())
+        sys.modules[_WORKER_MODULE] = state
+        atexit.register(_close_clients, state)
+    return state
 
 
-def _close_shared(at: Any) -> None:
-    """A worker that ends in order closes its clients; one that is killed leaves that to their servers."""
-    if at.loop is not None and at.pid == os.getpid():
+def _close_clients(state: Any) -> None:
+    """A worker that ends in order closes its clients; a killed worker leaves that to their servers."""
+    if state.loop is not None and state.pid == os.getpid():
         with contextlib.suppress(Exception):
-            asyncio.run_coroutine_threadsafe(_closed(list(at.shared.values())), at.loop).result(_GRACE)
+            asyncio.run_coroutine_threadsafe(_closed(list(state.clients.values())), state.loop).result(_GRACE)
 
 
 async def _closed(clients: list[Any]) -> None:
     for client in clients:
         with contextlib.suppress(Exception):
-            made = await client if isinstance(client, asyncio.Future) else client
-            close = getattr(made, "aclose", None) or getattr(made, "close", None) or getattr(made, "dispose", None)
+            ready = await client if isinstance(client, asyncio.Future) else client
+            close = getattr(ready, "aclose", None) or getattr(ready, "close", None) or getattr(ready, "dispose", None)
             if close and inspect.isawaitable(closing := close()):
                 await closing
 
 
 def event_loop() -> asyncio.AbstractEventLoop:
     """The process's event loop, running on a daemon thread: uvloop's where it is installed."""
-    at = home()
-    with at.lock:
-        if at.loop is None or at.loop.is_closed():
-            at.loop = _new_loop()
+    state = worker()
+    with state.lock:
+        if state.loop is None or state.loop.is_closed():
+            state.loop = _new_loop()
             gc.set_threshold(max(_GARBAGE, gc.get_threshold()[0]), *gc.get_threshold()[1:])
-            threading.Thread(target=_run, args=(at.loop,), name="async_io", daemon=True).start()
-        loop: asyncio.AbstractEventLoop = at.loop
+            threading.Thread(target=_run, args=(state.loop,), name="async_io", daemon=True).start()
+        loop: asyncio.AbstractEventLoop = state.loop
         return loop
 
 
@@ -100,24 +103,18 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
-def kept(operator: str, name: str, make: Callable[[], Any]) -> Any:
-    """``make()``, or what it returned before for this operator: a cache or breaker serves all tasks of its query."""
-    operators = home().operators
+def of_operator(operator: str, name: str, make: Callable[[], Any]) -> Any:
+    """The cache or breaker that serves all tasks of an operator; ``make()`` for the first of them."""
+    operators = worker().operators
     operators.setdefault(operator, {})
     operators.move_to_end(operator)
-    while len(operators) > _OPERATORS_KEPT:
+    while len(operators) > _MOST_OPERATORS:
         operators.popitem(last=False)
-    things: dict[str, Any] = operators[operator]
-    if name not in things:
-        things[name] = make()
-    return things[name]
+    policies: dict[str, Any] = operators[operator]
+    if name not in policies:
+        policies[name] = make()
+    return policies[name]
 
-
-# MERGED One Spark task: Arrow batches in, Arrow batches out, the engine on the worker's event loop between them.
-#
-# Three threads, because each may block on its own: one reads the input, the loop's runs the calls, and the
-# generator's
-# own hands out what is finished, so that results leave while the input is idle. They meet once per Arrow batch.
 
 _LOG: Final = logging.getLogger(__name__)
 _QUERY_ID: Final = "sql.streaming.queryId"
@@ -127,12 +124,12 @@ _RUN_ID: Final = "spark.jobGroup.id"
 
 @dataclass(frozen=True)
 class Plan:
-    """All that a task needs to know; made on the driver, pickled."""
+    """The plan of an operator's tasks, made on the driver and pickled."""
 
     name: str
     operator_id: str
     function: AsyncFunction
-    settings: Settings
+    settings: EngineSettings
     keep: tuple[str, ...]
     results: pa.Schema
     retry: Retry | None = None
@@ -237,7 +234,7 @@ class _Task:
             counters=self.counters,
         )
         try:
-            await finished(function.open, self._context())
+            await run_step(function.open, self._context())
             threading.Thread(target=self._read, name="async_io-input", daemon=True).start()
             await self.engine.run()
         except BaseException:
@@ -251,11 +248,11 @@ class _Task:
     def _context(self) -> Context:
         partition, attempt = self.place
         settings = self.plan.settings
-        shared = home().shared
-        return Context(partition, attempt, settings.capacity, settings.batch_size, self.plan.results, shared)
+        clients = worker().clients
+        return Context(partition, attempt, settings.capacity, settings.batch_size, self.plan.results, clients)
 
     def _call(self, threads: Executor) -> Call:
-        """The user's function under the layers that were asked for, and no layer that was not."""
+        """The user's function under the layers of its policies."""
         plan, cache, invoke = self.plan, self.plan.cache, invoker(self.plan.function, threads)
         call: Call = lambda rows, slot: invoke(rows)  # noqa: E731
         if plan.retry or plan.rate_limit or plan.circuit_breaker:
@@ -263,7 +260,7 @@ class _Task:
         if cache is None:
             return call
         single = plan.settings.batch_size == 1
-        store = kept(plan.operator_id, "cache", lambda: _store(cache, self.loop.time))
+        store = of_operator(plan.operator_id, "cache", lambda: _store(cache, self.loop.time))
         cached = Cached(as_list(call) if single else call, cache.key, store, self.counters)
         return one_at_a_time(cached) if single else cached
 
@@ -279,12 +276,12 @@ class _Task:
         policy = self.plan.circuit_breaker
         if policy is None:
             return None
-        breaker: Breaker = kept(self.plan.operator_id, "breaker", lambda: Breaker(policy, self.loop.time))
+        breaker: Breaker = of_operator(self.plan.operator_id, "breaker", lambda: Breaker(policy, self.loop.time))
         return breaker
 
     async def _close(self) -> None:
         grace = self.plan.settings.close_timeout
-        closing = asyncio.ensure_future(finished(self.plan.function.close))
+        closing = asyncio.ensure_future(run_step(self.plan.function.close))
         await asyncio.wait([closing], timeout=grace)
         if not closing.done():
             closing.cancel()

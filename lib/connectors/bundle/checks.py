@@ -1,4 +1,7 @@
-"""Everything that can be wrong with a job before it starts; much of it the Databricks CLI does not see."""
+"""Everything that can be wrong with a job before it starts, and ``validate``, which checks every job of a bundle.
+
+Much of it the Databricks CLI does not see, also not by ``bundle validate --strict``.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +21,17 @@ TASK_MEMBERS = ("name", "run_id", "execution_count", "notebook_path")
 ENDED_MEMBERS = ("run_id", "result_state", "execution_count", "notebook_path")
 
 
-def check_job(bundle: Bundle, job: Job, given: Mapping[str, str] | None = None) -> Findings:
-    """What is wrong with ``job`` when started with the parameters ``given``; the jobs that it runs are included."""
-    found = Findings()
-    for each in _with_jobs_run(bundle, job, found):
-        notebooks = dict(_notebooks(each, found))
-        _check_references(each, given or {} if each is job else {}, found)
-        _check_resources(bundle, each, found)
-        _check_parameters(each, notebooks, found)
-        if each is job:
-            _check_given(each, notebooks, given or {}, found)
-    return found
+def check_job(bundle: Bundle, job: Job, overrides: Mapping[str, str] | None = None) -> Findings:
+    """What is wrong with ``job`` when started with the parameters ``overrides``; the jobs that it runs are included."""
+    findings = Findings()
+    for part in _with_jobs_run(bundle, job, findings):
+        notebooks = dict(_notebooks(part, findings))
+        _check_references(part, overrides or {} if part is job else {}, findings)
+        _check_resources(bundle, part, findings)
+        _check_parameters(part, notebooks, findings)
+        if part is job:
+            _check_overrides(part, notebooks, overrides or {}, findings)
+    return findings
 
 
 def job_run_by(task: Task) -> str | None:
@@ -49,24 +52,24 @@ def texts(task: Task) -> Iterator[tuple[str, str]]:
     yield from ((name, value) for name, value in fields.items() if isinstance(value, str))
 
 
-def _with_jobs_run(bundle: Bundle, job: Job, found: Findings) -> list[Job]:
+def _with_jobs_run(bundle: Bundle, job: Job, findings: Findings) -> list[Job]:
     jobs = {job.key: job}
-    for each in (waiting := [job]):
-        for task in (part for part in each.parts if part.kind == RUN_JOB):
+    for outer in (waiting := [job]):
+        for task in (part for part in outer.parts if part.kind == RUN_JOB):
             key = job_run_by(task)
             if key is None or key not in bundle.jobs:
                 known = ", ".join(f"${{resources.jobs.{name}.id}}" for name in bundle.jobs)
                 text = f"job_id {task.spec.get('job_id')!r} is no job of this bundle; one of {known}"
-                found.problem(f"{each.key}.{task.key}", text)
-            elif key == job.key or key == each.key:
-                found.problem(f"{each.key}.{task.key}", f'runs the job "{key}" from within itself.')
+                findings.problem(f"{outer.key}.{task.key}", text)
+            elif key == job.key or key == outer.key:
+                findings.problem(f"{outer.key}.{task.key}", f'runs the job "{key}" from within itself.')
             elif key not in jobs:
                 jobs[key] = bundle.jobs[key]
                 waiting.append(bundle.jobs[key])
     return list(jobs.values())
 
 
-def _notebooks(job: Job, found: Findings) -> Iterator[tuple[str, Notebook]]:
+def _notebooks(job: Job, findings: Findings) -> Iterator[tuple[str, Notebook]]:
     for task in job.parts:
         if task.notebook is None:
             continue
@@ -74,39 +77,39 @@ def _notebooks(job: Job, found: Findings) -> Iterator[tuple[str, Notebook]]:
         try:
             notebook = read_notebook(task.notebook.resolve())
         except UnreadableNotebook as wrong:
-            found.problem(where, str(wrong))
+            findings.problem(where, str(wrong))
             continue
         for number, fault in notebook.faults():
-            found.problem(where, f"{task.notebook.name}, cell {number}: {fault}")
+            findings.problem(where, f"{task.notebook.name}, cell {number}: {fault}")
         yield task.key, notebook
 
 
-def _check_references(job: Job, given: Mapping[str, str], found: Findings) -> None:
-    parameters = {**job.parameters, **given}
+def _check_references(job: Job, overrides: Mapping[str, str], findings: Findings) -> None:
+    parameters = {**job.parameters, **overrides}
     scope = Scope(dict.fromkeys(JOB_MEMBERS), dict.fromkeys(parameters, ""), task=dict.fromkeys(TASK_MEMBERS))
     for name, default in parameters.items():
-        _check_text(f"{job.key} parameter {name}", default, Scope(scope.job), job, set(), found)
+        _check_text(f"{job.key} parameter {name}", default, Scope(scope.job), job, set(), findings)
     for task in job.tasks.values():
         above = upstream(job.tasks, task.key)
         scope.tasks = {key: {**dict.fromkeys(ENDED_MEMBERS), "values": _Anything()} for key in above}
         for part in task.parts:
             scope.in_loop, scope.input = part is not task, _Anything()
             for name, text in texts(part):
-                _check_text(f"{job.key}.{part.key} {name}", text, scope, job, above, found)
+                _check_text(f"{job.key}.{part.key} {name}", text, scope, job, above, findings)
 
 
-def _check_text(where: str, text: str, scope: Scope, job: Job, above: Collection[str], found: Findings) -> None:
+def _check_text(where: str, text: str, scope: Scope, job: Job, above: Collection[str], findings: Findings) -> None:
     for reference in references(text):
         try:
             _check_task_named(reference, job, above)
             lookup(reference, scope)
         except BadReference as wrong:
-            found.problem(where, str(wrong))
+            findings.problem(where, str(wrong))
     for literal in misspelled(text):
-        found.note(where, f"{literal} is no reference and stays as it is; names with other letters go in backticks.")
+        findings.note(where, f"{literal} is no reference and stays as it is; names with other letters go in backticks.")
 
 
-def _check_resources(bundle: Bundle, job: Job, found: Findings) -> None:
+def _check_resources(bundle: Bundle, job: Job, findings: Findings) -> None:
     """``${resources.…}`` in parameters: known after a deployment only, but what it names must be in the bundle."""
     texts_of_job = [(f"{job.key} parameter {name}", default) for name, default in job.parameters.items()]
     for task in job.parts:
@@ -116,7 +119,7 @@ def _check_resources(bundle: Bundle, job: Job, found: Findings) -> None:
         for kind, key in resource_references(text):
             if key not in (known.get(kind) or {}):
                 hint = did_you_mean(key, known.get(kind) or {})
-                found.problem(where, f"${{resources.{kind}.{key}…}} names nothing in resources.{kind} of this bundle{hint}")
+                findings.problem(where, f"${{resources.{kind}.{key}…}} names nothing in resources.{kind} of this bundle{hint}")
 
 
 def _check_task_named(reference: Reference, job: Job, above: Collection[str]) -> None:
@@ -132,25 +135,25 @@ def _check_task_named(reference: Reference, job: Job, above: Collection[str]) ->
         raise BadReference(f'{reference.text}: task "{key}" is not upstream of this one; add it to depends_on.')
 
 
-def _check_parameters(job: Job, notebooks: Mapping[str, Notebook], found: Findings) -> None:
+def _check_parameters(job: Job, notebooks: Mapping[str, Notebook], findings: Findings) -> None:
     for task in (part for part in job.parts if part.key in notebooks):
         notebook = notebooks[task.key]
         for name in task.spec.get("base_parameters") or {}:
             where = f"{job.key}.{task.key}"
             if name in job.parameters:
-                found.note(where, f'base parameter "{name}" never counts: the job parameter of that name wins.')
+                findings.note(where, f'base parameter "{name}" never counts: the job parameter of that name wins.')
             elif name not in notebook.widgets() and not notebook.takes_any():
                 known = did_you_mean(name, notebook.widgets())
-                found.note(where, f'parameter "{name}" has no widget in {notebook.path.name}{known}')
+                findings.note(where, f'parameter "{name}" has no widget in {notebook.path.name}{known}')
     used = _used(job, notebooks)
     for name in job.parameters if used is not None else ():
         if name not in (used or ()):
-            found.note(job.key, f'no task uses the parameter "{name}": no widget and no reference names it.')
+            findings.note(job.key, f'no task uses the parameter "{name}": no widget and no reference names it.')
 
 
 def _used(job: Job, notebooks: Mapping[str, Notebook]) -> set[str] | None:
-    """The names of the parameters that some task uses; None when that cannot be told."""
-    if any(part.kind == RUN_JOB for part in job.parts) or any(book.takes_any() for book in notebooks.values()):
+    """The names of the parameters that some task uses; None when that is not known."""
+    if any(part.kind == RUN_JOB for part in job.parts) or any(notebook.takes_any() for notebook in notebooks.values()):
         return None
     widgets = {name for notebook in notebooks.values() for name in notebook.widgets()}
     named = {
@@ -163,18 +166,18 @@ def _used(job: Job, notebooks: Mapping[str, Notebook]) -> set[str] | None:
     return widgets | named
 
 
-def _check_given(job: Job, notebooks: Mapping[str, Notebook], given: Mapping[str, str], found: Findings) -> None:
+def _check_overrides(job: Job, notebooks: Mapping[str, Notebook], overrides: Mapping[str, str], findings: Findings) -> None:
     bases = {name for part in job.parts for name in part.spec.get("base_parameters") or {}}
-    declared = {*job.parameters, *bases, *(name for book in notebooks.values() for name in book.widgets())}
-    for name in given:
+    declared = {*job.parameters, *bases, *(name for notebook in notebooks.values() for name in notebook.widgets())}
+    for name in overrides:
         if name in job.parameters:
             continue
         near = sorted(other for other in declared if one_letter_apart(name, other))
         if near and name not in declared:
-            found.problem(f"--param {name}", f'is no parameter of this job; did you mean "{near[0]}"?')
+            findings.problem(f"--param {name}", f'is no parameter of this job; did you mean "{near[0]}"?')
         else:
             known = ", ".join(sorted(job.parameters)) or "none"
-            found.note(f"--param {name}", f"is not declared by this job and is passed on as it is; declared: {known}.")
+            findings.note(f"--param {name}", f"is not declared by this job and is passed on as it is; declared: {known}.")
 
 
 class _Anything(dict[str, Any]):
@@ -187,47 +190,45 @@ class _Anything(dict[str, Any]):
         return ""
 
 
-# MERGED ``validate``: every job of a bundle, and what the CLI's own ``bundle validate --strict`` does not see.
-
 def validate(bundle: Bundle) -> Findings:
     """All problems and notes of the bundle."""
-    found = Findings(list(bundle.findings.problems), list(bundle.findings.notes))
+    findings = Findings(list(bundle.findings.problems), list(bundle.findings.notes))
     if not bundle.jobs:
-        found.problem("resources.jobs", "there is no job in this bundle.")
-    _check_workspace(bundle, found)
-    _check_sync(bundle, found)
+        findings.problem("resources.jobs", "there is no job in this bundle.")
+    _check_workspace(bundle, findings)
+    _check_sync(bundle, findings)
     for job in bundle.jobs.values():
-        found.add(check_job(bundle, job))
-        _check_pause(bundle, job, found)
-        _check_environments(bundle, job, found)
-    found.problems = list(dict.fromkeys(found.problems))
-    found.notes = list(dict.fromkeys(found.notes))
-    return found
+        findings.add(check_job(bundle, job))
+        _check_pause(bundle, job, findings)
+        _check_environments(bundle, job, findings)
+    findings.problems = list(dict.fromkeys(findings.problems))
+    findings.notes = list(dict.fromkeys(findings.notes))
+    return findings
 
 
-def _check_workspace(bundle: Bundle, found: Findings) -> None:
+def _check_workspace(bundle: Bundle, findings: Findings) -> None:
     if bundle.config["workspace"].get("host"):
-        found.problem("workspace.host", "stands in the bundle and beats DATABRICKS_HOST of the environment; remove it.")
+        findings.problem("workspace.host", "stands in the bundle and beats DATABRICKS_HOST of the environment; remove it.")
 
 
-def _check_pause(bundle: Bundle, job: Job, found: Findings) -> None:
+def _check_pause(bundle: Bundle, job: Job, findings: Findings) -> None:
     for trigger in ("schedule", "trigger", "continuous"):
         status = (job.config.get(trigger) or {}).get("pause_status")
         if status == "UNPAUSED" and bundle.development:
-            found.problem(
+            findings.problem(
                 f"{job.key}.{trigger}",
                 "pause_status UNPAUSED stays so in a development target; write none: the target's mode sets it.",
             )
 
 
-def _check_sync(bundle: Bundle, found: Findings) -> None:
+def _check_sync(bundle: Bundle, findings: Findings) -> None:
     library = bundle.root / "lib" / "connectors"
     if library.is_dir() and not _synced(bundle, library):
-        found.problem("sync.paths", "leaves lib/connectors out, so that notebooks in a workspace do not find it.")
+        findings.problem("sync.paths", "leaves lib/connectors out, so that notebooks in a workspace do not find it.")
     for job in bundle.jobs.values():
         for task in job.parts:
             if task.notebook is not None and not _synced(bundle, task.notebook):
-                found.problem(f"{job.key}.{task.key}", f"{task.notebook.name} lies outside of sync.paths.")
+                findings.problem(f"{job.key}.{task.key}", f"{task.notebook.name} lies outside of sync.paths.")
 
 
 def _synced(bundle: Bundle, path: Path) -> bool:
@@ -235,25 +236,29 @@ def _synced(bundle: Bundle, path: Path) -> bool:
     return any(path.resolve().is_relative_to((bundle.root / str(folder)).resolve()) for folder in paths)
 
 
-def _check_environments(bundle: Bundle, job: Job, found: Findings) -> None:
+def _check_environments(bundle: Bundle, job: Job, findings: Findings) -> None:
     declared = [entry for entry in job.config.get("environments") or [] if isinstance(entry, dict)]
     environments = {str(entry.get("environment_key")): entry for entry in declared}
     for task in job.config.get("tasks") or []:
         key = task.get("environment_key") if isinstance(task, dict) else None
         if key is not None and key not in environments:
             where = f"{job.key}.{task.get('task_key')}"
-            found.problem(where, f'environment "{key}" is not declared by this job{did_you_mean(key, environments)}')
-    folder = bundle.job_files.get(job.key, bundle.root / "x").parent
-    for requirements in _requirement_files(environments, folder):
+            findings.problem(where, f'environment "{key}" is not declared by this job{did_you_mean(key, environments)}')
+    for requirements in _requirement_files(bundle, job, environments):
         if not requirements.is_file():
-            found.problem(job.key, f"{requirements} does not exist.")
+            findings.problem(job.key, f"{requirements} does not exist.")
         elif not _synced(bundle, requirements):
-            found.problem(job.key, f"{requirements.name} is not uploaded by itself; add it to sync.paths.")
+            findings.problem(job.key, f"{requirements.name} is not uploaded by itself; add it to sync.paths.")
 
 
-def _requirement_files(environments: dict[str, Any], folder: Path) -> Iterator[Path]:
+def _requirement_files(bundle: Bundle, job: Job, environments: Mapping[str, Any]) -> Iterator[Path]:
+    """The requirement files that a job names, relative to its own file or below the folder that a deployment uploads."""
+    folder = bundle.job_files.get(job.key, bundle.root / "x").parent
+    uploaded = f"{bundle.config['workspace']['file_path']}/"
     for environment in environments.values():
         for line in (environment.get("spec") or {}).get("dependencies") or []:
             match = re.fullmatch(r"-r\s+(\S+)", str(line).strip())
-            if match and not match[1].startswith("/"):
+            if match and match[1].startswith(uploaded):
+                yield bundle.root / match[1].removeprefix(uploaded)
+            elif match and not match[1].startswith("/"):
                 yield (folder / match[1]).resolve()

@@ -1,4 +1,8 @@
-"""What is wrong with a bundle, and what is merely worth knowing."""
+"""The configuration of a bundle: its files merged, one target laid over them, and every ``${...}`` resolved.
+
+Files are read as the Databricks CLI reads them: maps merge, lists concatenate, later values win. A job's notebook paths are
+relative to the file that defines them; they become absolute when the file is read, because a merged value has no file.
+"""
 
 from __future__ import annotations
 
@@ -58,8 +62,6 @@ def one_letter_apart(name: str, other: str) -> bool:
     same_after = left[1:] == right[1:] or left[1:] == right or left == right[1:]
     return same_after or (left[:2] == right[1::-1] and left[2:] == right[2:])
 
-
-# MERGED ``${...}``: the references that are resolved before a bundle is used.
 
 _NAME: Final = r"[^\W\d_](?:[-\w]*[^\W_])?"
 _REFERENCE: Final = re.compile(rf"\$\{{({_NAME}(?:\.{_NAME})*)\}}")
@@ -142,11 +144,6 @@ def _walk(value: Any, path: list[str]) -> Any:
     return value
 
 
-# MERGED Reads ``databricks.yml`` and what it includes into one configuration, as the Databricks CLI does.
-#
-# Maps merge, lists concatenate, later values win. A job's notebook paths are relative to the file that defines them;
-# here they become absolute, because after the merge nobody knows the file any more.
-
 ROOT_FILES: Final = ("databricks.yml", "databricks.yaml", "bundle.yml", "bundle.yaml")
 Config = dict[str, Any]
 
@@ -186,21 +183,21 @@ class Source:
 
 def find_root(folder: Path) -> Path | None:
     """The nearest folder, ``folder`` or above, that holds a ``databricks.yml``."""
-    for place in (folder, *folder.parents):
-        if any((place / name).is_file() for name in ROOT_FILES):
-            return place
+    for candidate in (folder, *folder.parents):
+        if any((candidate / name).is_file() for name in ROOT_FILES):
+            return candidate
     return None
 
 
 def read(root: Path) -> Source:
     """The configuration of the bundle in ``root``; what is wrong with its files is in ``findings``."""
-    found = Findings()
+    findings = Findings()
     main = next(root / name for name in ROOT_FILES if (root / name).is_file())
-    config = _read_file(main, root, found)
-    source = Source(root, {}, {}, found)
+    config = _read_file(main, root, findings)
+    source = Source(root, {}, {}, findings)
     _take(source, main, config)
-    for file in _included(root, config.get("include") or [], found):
-        _take(source, file, _read_file(file, root, found))
+    for file in _included(root, config.get("include") or [], findings):
+        _take(source, file, _read_file(file, root, findings))
     return source
 
 
@@ -231,26 +228,26 @@ def _maps(value: Any) -> Config:
     return value if isinstance(value, dict) else {}
 
 
-def _read_file(file: Path, root: Path, found: Findings) -> Config:
+def _read_file(file: Path, root: Path, findings: Findings) -> Config:
     try:
         content = yaml.load(file.read_text(encoding="utf-8"), Loader=_Loader)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as wrong:
-        found.problem(_name(file, root), "cannot be read: " + " ".join(str(wrong).split()))
+        findings.problem(_name(file, root), "cannot be read: " + " ".join(str(wrong).split()))
         return {}
     if content is not None and not isinstance(content, dict):
-        found.problem(_name(file, root), "must be a map with keys such as bundle, targets, resources.")
+        findings.problem(_name(file, root), "must be a map with keys such as bundle, targets, resources.")
     return _maps(content)
 
 
-def _included(root: Path, patterns: list[str], found: Findings) -> Iterator[Path]:
-    seen = {root / name for name in ROOT_FILES}
+def _included(root: Path, patterns: list[str], findings: Findings) -> Iterator[Path]:
+    read_files = {root / name for name in ROOT_FILES}
     for pattern in patterns:
         matches = sorted(path for path in root.glob(str(pattern)) if path.is_file())
         if not matches and not re.search(r"[*?\[]", str(pattern)):
-            found.problem("include", f'"{pattern}" names no file.')
+            findings.problem("include", f'"{pattern}" names no file.')
         for file in matches:
-            if file not in seen:
-                seen.add(file)
+            if file not in read_files:
+                read_files.add(file)
                 yield file
 
 
@@ -290,8 +287,6 @@ def _name(file: Path, root: Path) -> str:
     return str(file.relative_to(root)) if file.is_relative_to(root) else str(file)
 
 
-# MERGED One target of a bundle: its overrides, variables, and workspace paths laid over the configuration.
-
 _MERGED: Final = ("bundle", "workspace", "artifacts", "resources", "sync", "permissions", "presets")
 _ITEM_KEYS: Final = {
     "tasks": "task_key",
@@ -302,32 +297,32 @@ _ITEM_KEYS: Final = {
 _IN_ROOT: Final = {"file": "files", "resource": "resources", "artifact": "artifacts", "state": "state"}
 
 
-def choose_target(config: Config, asked: str | None) -> str:
-    """The target's name: ``asked``, else the default one, else the only one. Raises :class:`Misconfigured`."""
+def choose_target(config: Config, name: str | None) -> str:
+    """The target's name: ``name``, else the default one, else the only one. Raises :class:`Misconfigured`."""
     targets: dict[str, Any] = config.get("targets") or {}
-    if asked is not None:
-        if asked not in targets:
+    if name is not None:
+        if name not in targets:
             known = ", ".join(targets) or "none"
-            raise _wrong(f'there is no target "{asked}"{did_you_mean(asked, targets)} Known: {known}.')
-        return asked
-    defaults = [name for name, target in targets.items() if (target or {}).get("default") is True]
+            raise _wrong(f'there is no target "{name}"{did_you_mean(name, targets)} Known: {known}.')
+        return name
+    defaults = [key for key, target in targets.items() if (target or {}).get("default") is True]
     names = list(targets) if len(targets) == 1 else defaults
     if len(names) != 1:
         raise _wrong(f"please name one by -t; known: {', '.join(targets) or 'none'}.")
     return names[0]
 
 
-def configuration(source: Source, target: str, given: Mapping[str, str], user: str | None, found: Findings) -> Config:
+def configuration(source: Source, target: str, command_line: Mapping[str, str], user: str | None, findings: Findings) -> Config:
     """The whole configuration of ``target``, every ``${...}`` resolved.
 
-    ``given`` are variables of the command line. ``user`` stands for the workspace's user, by default this machine's.
+    ``command_line`` has the variables that are set there. ``user`` stands for the workspace's user, by default this machine's.
     """
     config = _overridden(source.config, target)
-    config["variables"] = _variables(source, target, given, found)
+    config["variables"] = _variables(source, target, command_line, findings)
     config["workspace"] = _workspace(config, user or getpass.getuser())
-    resolve = Interpolation(config, found)
-    wanted = {key: value for key, value in config.items() if key not in ("targets", "include")}
-    return {key: resolve.resolved(value, key) for key, value in wanted.items()}
+    resolve = Interpolation(config, findings)
+    sections = {key: value for key, value in config.items() if key not in ("targets", "include")}
+    return {key: resolve.resolved(value, key) for key, value in sections.items()}
 
 
 def _overridden(config: Config, target: str) -> Config:
@@ -357,55 +352,55 @@ def _by_key(job: Config) -> Config:
     return merged
 
 
-def _variables(source: Source, target: str, given: Mapping[str, str], found: Findings) -> Config:
+def _variables(source: Source, target: str, command_line: Mapping[str, str], findings: Findings) -> Config:
     declared: Config = source.config.get("variables") or {}
     overrides: Config = (source.config["targets"][target] or {}).get("variables") or {}
-    for name in [*given, *overrides]:
+    for name in [*command_line, *overrides]:
         if name not in declared:
-            found.problem(f"variable {name}", f"is not declared{did_you_mean(name, declared)}")
-    on_file = _override_file(source.root, target, found)
-    return {name: _variable(name, spec, given, on_file, overrides, found) for name, spec in declared.items()}
+            findings.problem(f"variable {name}", f"is not declared{did_you_mean(name, declared)}")
+    on_file = _override_file(source.root, target, findings)
+    return {name: _variable(name, spec, command_line, on_file, overrides, findings) for name, spec in declared.items()}
 
 
 def _variable(
-    name: str, spec: Any, given: Mapping[str, str], on_file: Config, overrides: Config, found: Findings
+    name: str, spec: Any, command_line: Mapping[str, str], on_file: Config, overrides: Config, findings: Findings
 ) -> Config:
     declared = spec if isinstance(spec, dict) else {}
     override = overrides.get(name)
     full = isinstance(override, dict) and set(override) <= {"default", "lookup", "type", "description"}
-    here: Config = dict(override or {}) if full else {"default": override} if name in overrides else {}
-    for values in (given, {name: os.environ.get(f"BUNDLE_VAR_{name}")}, on_file):
+    own: Config = dict(override or {}) if full else {"default": override} if name in overrides else {}
+    for values in (command_line, {name: os.environ.get(f"BUNDLE_VAR_{name}")}, on_file):
         if values.get(name) is not None:
             return {**declared, "value": values[name]}
-    if here.get("default", declared.get("default")) is not None:
-        return {**declared, **here, "value": here.get("default", declared.get("default"))}
-    looked_up = "lookup" in declared or "lookup" in here
+    if own.get("default", declared.get("default")) is not None:
+        return {**declared, **own, "value": own.get("default", declared.get("default"))}
+    looked_up = "lookup" in declared or "lookup" in own
     why = "is looked up in a workspace, which a local run has not" if looked_up else "has no value and no default"
-    found.problem(f"variable {name}", f"{why}; give one by --var {name}=… or BUNDLE_VAR_{name}.")
+    findings.problem(f"variable {name}", f"{why}; give one by --var {name}=… or BUNDLE_VAR_{name}.")
     return {**declared, "value": ""}
 
 
-def _override_file(root: Path, target: str, found: Findings) -> Config:
+def _override_file(root: Path, target: str, findings: Findings) -> Config:
     file = root / ".databricks" / "bundle" / target / "variable-overrides.json"
     try:
         content = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     except (OSError, ValueError) as wrong:
-        found.problem(str(file.relative_to(root)), f"cannot be read: {wrong}")
+        findings.problem(str(file.relative_to(root)), f"cannot be read: {wrong}")
         return {}
     return content if isinstance(content, dict) else {}
 
 
 def _workspace(config: Config, user: str) -> Config:
-    given: Config = config.get("workspace") or {}
+    declared: Config = config.get("workspace") or {}
     bundle = config["bundle"]
     home = f"/Workspace/Users/{user}"
-    root = str(given.get("root_path") or f"~/.bundle/{bundle.get('name')}/{bundle['target']}")
+    root = str(declared.get("root_path") or f"~/.bundle/{bundle.get('name')}/{bundle['target']}")
     root = home + root[1:] if root == "~" or root.startswith("~/") else root
     if root.startswith("/") and not root.startswith(("/Workspace/", "/Volumes/")):
         root = "/Workspace" + root
-    paths = {f"{name}_path": given.get(f"{name}_path") or posixpath.join(root, _IN_ROOT[name]) for name in _IN_ROOT}
+    paths = {f"{name}_path": declared.get(f"{name}_path") or posixpath.join(root, _IN_ROOT[name]) for name in _IN_ROOT}
     who = {"userName": user, "short_name": short_name(user)}
-    return {**given, "root_path": root, **paths, "current_user": who}
+    return {**declared, "root_path": root, **paths, "current_user": who}
 
 
 def short_name(user: str) -> str:

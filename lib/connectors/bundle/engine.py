@@ -14,7 +14,7 @@ from connectors.spark.session import canceling, forget_connection
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_PATIENCE: Final = 30.0
+_CANCEL_SECONDS: Final = 30.0
 """Seconds to wait for Spark to cancel jobs."""
 
 
@@ -64,7 +64,7 @@ class Engine:
         # A new thread has its own link to the JVM; that of this thread was cut in the middle of a call.
         thread = threading.Thread(target=_quietly(canceling(spark)), daemon=True)
         thread.start()
-        thread.join(_PATIENCE)
+        thread.join(_CANCEL_SECONDS)
 
     def stop(self) -> None:
         """Stops the session, if this run started it."""
@@ -92,7 +92,7 @@ def _drop_temporary_views(spark: SparkSession) -> None:
 
 def _stop(query: Any) -> str:
     name = str(query.name or query.id)
-    with suppress(Exception):  # its own failure has been told, or does not matter any more
+    with suppress(Exception):  # its own failure is reported already, or does not matter any more
         query.stop()
     return name
 

@@ -1,4 +1,8 @@
-"""Time limits that interrupt what is running, also a call into Spark that is waiting for an answer."""
+"""Runs one notebook in this process: a fresh namespace, its own folder, its outputs written to a copy, within time limits.
+
+A recorder takes what the notebook prints and shows into its cells' outputs. A time limit interrupts the running cell, also a
+call into Spark that waits for an answer.
+"""
 
 from __future__ import annotations
 
@@ -118,8 +122,6 @@ def enforced(limits: Limits) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-# MERGED Takes what a running notebook prints and shows into its cells' outputs.
-
 class Recorder:
     """Collects outputs into the cell that is running; what comes late, from a thread, goes to the last one."""
 
@@ -225,7 +227,7 @@ class ResultHook(DisplayHook):
 
 
 def _plain(data: Mapping[str, Any]) -> dict[str, Any]:
-    """As notebooks keep it: images as text of base64."""
+    """The form of outputs in a notebook file: images as text of base64."""
     import base64
 
     return {
@@ -233,8 +235,6 @@ def _plain(data: Mapping[str, Any]) -> dict[str, Any]:
         for kind, value in data.items()
     }
 
-
-# MERGED Runs one notebook in this process: a fresh namespace, its own folder, its outputs written to a copy.
 
 _INLINE = "module://matplotlib_inline.backend_inline"
 
@@ -286,7 +286,7 @@ def execute(
     document = copy.deepcopy(notebook.content)
     recorder = Recorder()
     try:
-        with _own_world(notebook.path), _printing_to(recorder), _shell(recorder, names) as shell, enforced(limits):
+        with _own_environment(notebook.path), _printing_to(recorder), _shell(recorder, names) as shell, enforced(limits):
             return _run_cells(shell, recorder, document, on_cell, limits)
     finally:
         nbformat.write(document, target)
@@ -371,7 +371,7 @@ def _printing_to(recorder: Recorder) -> Iterator[None]:
 
 
 @contextmanager
-def _own_world(notebook: Path) -> Iterator[None]:
+def _own_environment(notebook: Path) -> Iterator[None]:
     """The folder, the search path and the environment of one notebook; the next one finds them as they were."""
     folder, path, environment = os.getcwd(), list(sys.path), dict(os.environ)
     os.chdir(notebook.parent)

@@ -1,4 +1,4 @@
-"""A bundle: its jobs in one target, loaded and checked as far as its files alone allow."""
+"""A bundle: its jobs in one target, loaded and checked as far as its files alone allow, and listed as text."""
 
 from __future__ import annotations
 
@@ -52,16 +52,16 @@ def load(
         text = f"is missing: neither {folder.resolve()} nor a folder above it holds one."
         raise Misconfigured("the bundle", [Problem("databricks.yml", text)])
     source = read(root)
-    found = source.findings
+    findings = source.findings
     if not source.config.get("targets"):
-        found.enforce("the bundle")
+        findings.enforce("the bundle")
     chosen = choose_target(source.config, target)
-    config = configuration(source, chosen, variables or {}, user, found)
+    config = configuration(source, chosen, variables or {}, user, findings)
     prefix = _prefix(config)
-    jobs = {key: model.job(key, job, prefix, found) for key, job in jobs_in(config).items()}
+    jobs = {key: model.job(key, job, prefix, findings) for key, job in jobs_in(config).items()}
     for job in jobs.values():
-        check_graph(job.key, job.tasks, found)
-    return Bundle(root, chosen, config, jobs, source.job_files, found)
+        check_graph(job.key, job.tasks, findings)
+    return Bundle(root, chosen, config, jobs, source.job_files, findings)
 
 
 def _prefix(config: Config) -> str:
@@ -71,9 +71,7 @@ def _prefix(config: Config) -> str:
     return str(preset) if preset is not None else marked if config["bundle"]["mode"] == "development" else ""
 
 
-# MERGED The jobs of a bundle as text.
-
-def listed(bundle: Bundle) -> str:
+def job_list(bundle: Bundle) -> str:
     """Each job with its tasks in the order of a run, its parameters with their defaults, and when it is started."""
     return "\n\n".join("\n".join(_job(bundle, job)) for job in bundle.jobs.values()) or "no jobs"
 

@@ -1,4 +1,7 @@
-"""Result states in the words of the Jobs service, and the rules that lead from one task's state to the next."""
+"""Jobs and tasks as the runner sees them, made from a resolved configuration; their order; and their result states.
+
+States are in the words of the Jobs service, with its rules that lead from one task's state to the next.
+"""
 
 from __future__ import annotations
 
@@ -99,8 +102,6 @@ def job_state(leaves: Iterable[State], others: Iterable[State]) -> State:
     return State.SUCCESS_WITH_FAILURES if any(failed(state) for state in others) else State.SUCCESS
 
 
-# MERGED Jobs and tasks as the runner sees them, made from a resolved configuration.
-
 NOTEBOOK, CONDITION, FOR_EACH, RUN_JOB = "notebook_task", "condition_task", "for_each_task", "run_job_task"
 KINDS: Final = (NOTEBOOK, CONDITION, FOR_EACH, RUN_JOB)
 REFUSED_KINDS: Final = (
@@ -182,67 +183,67 @@ class Job:
         return [part for task in self.tasks.values() for part in task.parts]
 
 
-def job(key: str, config: Config, prefix: str, found: Findings) -> Job:
-    """The job that ``config`` defines; ``prefix`` goes before its name. What is wrong with it is in ``found``."""
+def job(key: str, config: Config, prefix: str, findings: Findings) -> Job:
+    """The job that ``config`` defines; ``prefix`` goes before its name. What is wrong with it is in ``findings``."""
     if "git_source" in config:
-        found.problem(key, "git_source is not supported locally: the runner takes notebooks from this folder.")
-    _unknown_fields(key, config, (*_JOB_FIELDS, *_JOB_IGNORED, "git_source"), found)
-    tasks = [_task(key, entry, found) for entry in _list(key, "tasks", config, found)]
+        findings.problem(key, "git_source is not supported locally: the runner takes notebooks from this folder.")
+    _unknown_fields(key, config, (*_JOB_FIELDS, *_JOB_IGNORED, "git_source"), findings)
+    tasks = [_task(key, entry, findings) for entry in _list(key, "tasks", config, findings)]
     known = {task.key: task for task in tasks if task is not None}
     if not tasks:
-        found.problem(key, "has no tasks.")
+        findings.problem(key, "has no tasks.")
     of_tasks = {name for task in config.get("tasks") or [] if isinstance(task, dict) for name in task}
     ignored = [name for name in _JOB_IGNORED if name in config] + [name for name in _TASK_IGNORED if name in of_tasks]
     return Job(
         key=key,
         name=prefix + str(config.get("name") or key),
         tasks=known,
-        parameters=_parameters(key, config, found),
-        timeout=_number(key, "timeout_seconds", config, found),
-        max_concurrent_runs=int(_number(key, "max_concurrent_runs", config, found, 4 if prefix else 1)),
+        parameters=_parameters(key, config, findings),
+        timeout=_number(key, "timeout_seconds", config, findings),
+        max_concurrent_runs=int(_number(key, "max_concurrent_runs", config, findings, 4 if prefix else 1)),
         queued=_flag("enabled", config.get("queue") or {"enabled": True}),
         ignored=tuple(dict.fromkeys(ignored)),
         config=config,
     )
 
 
-def _task(job: str, entry: Any, found: Findings, inside: str = "") -> Task | None:
+def _task(job: str, entry: Any, findings: Findings, inside: str = "") -> Task | None:
     if not isinstance(entry, dict) or not isinstance(entry.get("task_key"), str):
-        found.problem(job, f"each task needs a task_key; got {entry!r:.80}")
+        findings.problem(job, f"each task needs a task_key; got {entry!r:.80}")
         return None
     where = f"{inside or job}.{entry['task_key']}"
-    _unknown_fields(where, entry, (*_TASK_FIELDS, *_TASK_IGNORED, *KINDS, *REFUSED_KINDS), found)
-    kind = _kind(where, entry, found, (NOTEBOOK, CONDITION, RUN_JOB) if inside else KINDS)
+    _unknown_fields(where, entry, (*_TASK_FIELDS, *_TASK_IGNORED, *KINDS, *REFUSED_KINDS), findings)
+    kind = _kind(where, entry, findings, (NOTEBOOK, CONDITION, RUN_JOB) if inside else KINDS)
     if kind is None:
         return None
     spec = entry[kind]
-    nested = _task(job, spec.get("task"), found, where) if kind == FOR_EACH else None
-    _check_spec(where, kind, spec, found)
+    nested = _task(job, spec.get("task"), findings, where) if kind == FOR_EACH else None
+    _check_spec(where, kind, spec, findings)
     return Task(
         key=entry["task_key"],
         kind=kind,
         spec=spec,
-        depends_on=tuple(_dependencies(where, entry, found)),
-        run_if=_run_if(where, entry, found),
+        depends_on=tuple(_dependencies(where, entry, findings)),
+        run_if=_run_if(where, entry, findings),
         disabled=_flag("disabled", entry),
-        max_retries=int(_number(where, "max_retries", entry, found, least=-1)),
-        min_retry_interval=_number(where, "min_retry_interval_millis", entry, found) / 1000,
+        max_retries=int(_number(where, "max_retries", entry, findings, least=-1)),
+        min_retry_interval=_number(where, "min_retry_interval_millis", entry, findings) / 1000,
         retry_on_timeout=_flag("retry_on_timeout", entry),
-        timeout=_number(where, "timeout_seconds", entry, found),
+        timeout=_number(where, "timeout_seconds", entry, findings),
         nested=nested,
     )
 
 
-def _kind(where: str, entry: Config, found: Findings, allowed: tuple[str, ...]) -> str | None:
+def _kind(where: str, entry: Config, findings: Findings, allowed: tuple[str, ...]) -> str | None:
     kinds = [name for name in entry if name in KINDS or name in REFUSED_KINDS]
     for name in kinds:
         if name not in allowed:
             place = "inside a for_each_task" if name in KINDS else "locally"
-            found.problem(where, f"{name} is not supported {place}; supported are {', '.join(allowed)}.")
+            findings.problem(where, f"{name} is not supported {place}; supported are {', '.join(allowed)}.")
     if not kinds:
-        found.problem(where, f"has no task type; one of {', '.join(allowed)}.")
+        findings.problem(where, f"has no task type; one of {', '.join(allowed)}.")
     if len(kinds) > 1:
-        found.problem(where, f"has several task types, {', '.join(kinds)}; make a task of each.")
+        findings.problem(where, f"has several task types, {', '.join(kinds)}; make a task of each.")
     usable = [name for name in kinds if name in allowed and isinstance(entry[name], dict)]
     return usable[0] if len(usable) == len(kinds) == 1 else None
 
@@ -254,57 +255,57 @@ _OPERATORS: Final = (
 )  # fmt: skip
 
 
-def _check_spec(where: str, kind: str, spec: Config, found: Findings) -> None:
+def _check_spec(where: str, kind: str, spec: Config, findings: Findings) -> None:
     for name in _NEEDS[kind]:
         if spec.get(name) is None:
-            found.problem(where, f"{kind} needs {name}.")
+            findings.problem(where, f"{kind} needs {name}.")
     if kind == CONDITION and spec.get("op") is not None and spec["op"] not in _OPERATORS:
-        found.problem(where, f"op must be one of {', '.join(_OPERATORS)}; got {spec['op']}")
+        findings.problem(where, f"op must be one of {', '.join(_OPERATORS)}; got {spec['op']}")
     if kind == NOTEBOOK and spec.get("source") not in (None, "WORKSPACE"):
-        found.problem(where, f"source: {spec['source']} is not supported locally: the notebook is taken from here.")
+        findings.problem(where, f"source: {spec['source']} is not supported locally: the notebook is taken from here.")
 
 
-def _dependencies(where: str, entry: Config, found: Findings) -> list[Dependency]:
+def _dependencies(where: str, entry: Config, findings: Findings) -> list[Dependency]:
     dependencies = []
-    for item in _list(where, "depends_on", entry, found):
+    for item in _list(where, "depends_on", entry, findings):
         if isinstance(item, dict) and isinstance(item.get("task_key"), str):
             outcome = as_text(item["outcome"]) if item.get("outcome") is not None else None
             dependencies.append(Dependency(item["task_key"], outcome))
         else:
-            found.problem(where, f"each entry of depends_on needs a task_key; got {item!r:.80}")
+            findings.problem(where, f"each entry of depends_on needs a task_key; got {item!r:.80}")
     return dependencies
 
 
-def _run_if(where: str, entry: Config, found: Findings) -> RunIf:
+def _run_if(where: str, entry: Config, findings: Findings) -> RunIf:
     name = entry.get("run_if") or RunIf.ALL_SUCCESS.value
     if name in RunIf.__members__:
         return RunIf(name)
-    found.problem(where, f"run_if must be one of {', '.join(RunIf.__members__)}; got {name}")
+    findings.problem(where, f"run_if must be one of {', '.join(RunIf.__members__)}; got {name}")
     return RunIf.ALL_SUCCESS
 
 
-def _parameters(key: str, config: Config, found: Findings) -> dict[str, str]:
+def _parameters(key: str, config: Config, findings: Findings) -> dict[str, str]:
     parameters: dict[str, str] = {}
-    for item in _list(key, "parameters", config, found):
+    for item in _list(key, "parameters", config, findings):
         if not isinstance(item, dict) or not item.get("name") or item.get("default") is None:
-            found.problem(key, f"each job parameter needs a name and a default; got {item!r:.80}")
+            findings.problem(key, f"each job parameter needs a name and a default; got {item!r:.80}")
             continue
         name = str(item["name"])
         if not name.replace("-", "_").replace(".", "_").isidentifier() and not name.replace("_", "").isalnum():
-            found.problem(key, f'the name of parameter "{name}" may hold letters, digits, "_", "-" and "." only.')
+            findings.problem(key, f'the name of parameter "{name}" may hold letters, digits, "_", "-" and "." only.')
         parameters[name] = as_text(item["default"])
     return parameters
 
 
-def _list(where: str, name: str, config: Config, found: Findings) -> list[Any]:
+def _list(where: str, name: str, config: Config, findings: Findings) -> list[Any]:
     value = config.get(name)
     if value is None or isinstance(value, list):
         return value or []
-    found.problem(where, f"{name} must be a list; got {value!r:.80}")
+    findings.problem(where, f"{name} must be a list; got {value!r:.80}")
     return []
 
 
-def _number(where: str, name: str, config: Config, found: Findings, default: int = 0, least: int = 0) -> float:
+def _number(where: str, name: str, config: Config, findings: Findings, default: int = 0, least: int = 0) -> float:
     value = config.get(name)
     if value is None:
         return default
@@ -313,7 +314,7 @@ def _number(where: str, name: str, config: Config, found: Findings, default: int
     except ValueError:
         number = least - 1
     if number < least:
-        found.problem(where, f"{name} must be a whole number, {least} or more; got {value!r}")
+        findings.problem(where, f"{name} must be a whole number, {least} or more; got {value!r}")
         return default
     return number
 
@@ -323,23 +324,21 @@ def _flag(name: str, config: Config) -> bool:
     return as_text(config.get(name)) == "true"
 
 
-def _unknown_fields(where: str, config: Config, known: tuple[str, ...], found: Findings) -> None:
+def _unknown_fields(where: str, config: Config, known: tuple[str, ...], findings: Findings) -> None:
     for name in config:
         if name not in known:
-            found.problem(where, f'"{name}" is no field here{did_you_mean(str(name), known)}')
+            findings.problem(where, f'"{name}" is no field here{did_you_mean(str(name), known)}')
 
 
-# MERGED The order of a job's tasks.
-
-def check_graph(job: str, tasks: Mapping[str, Task], found: Findings) -> None:
+def check_graph(job: str, tasks: Mapping[str, Task], findings: Findings) -> None:
     """Reports dependencies on tasks that do not exist, cycles, and outcomes asked of tasks that have none."""
     nested = {task.nested.key: task.key for task in tasks.values() if task.nested}
     for task in tasks.values():
         for dependency in task.depends_on:
-            _check_dependency(f"{job}.{task.key}", dependency.task, dependency.outcome, tasks, nested, found)
+            _check_dependency(f"{job}.{task.key}", dependency.task, dependency.outcome, tasks, nested, findings)
     circle = _cycle(tasks)
     if circle:
-        found.problem(job, f"tasks depend on each other in a circle: {' -> '.join(circle)}")
+        findings.problem(job, f"tasks depend on each other in a circle: {' -> '.join(circle)}")
 
 
 def in_order(tasks: Mapping[str, Task]) -> list[Task]:
@@ -360,14 +359,14 @@ def in_order(tasks: Mapping[str, Task]) -> list[Task]:
 
 def upstream(tasks: Mapping[str, Task], key: str) -> set[str]:
     """The keys of all tasks that must have ended before task ``key`` starts."""
-    found: set[str] = set()
+    ancestors: set[str] = set()
     waiting = [key]
     while waiting:
         task = tasks.get(waiting.pop())
-        new = {dependency.task for dependency in task.depends_on} - found if task else set()
-        found |= new
+        new = {dependency.task for dependency in task.depends_on} - ancestors if task else set()
+        ancestors |= new
         waiting += new
-    return found
+    return ancestors
 
 
 def leaves(tasks: Mapping[str, Task]) -> set[str]:
@@ -376,16 +375,16 @@ def leaves(tasks: Mapping[str, Task]) -> set[str]:
 
 
 def _check_dependency(
-    where: str, key: str, outcome: str | None, tasks: Mapping[str, Task], nested: Mapping[str, str], found: Findings
+    where: str, key: str, outcome: str | None, tasks: Mapping[str, Task], nested: Mapping[str, str], findings: Findings
 ) -> None:
     if key in nested and key not in tasks:
-        found.problem(where, f'depends on "{key}", which is inside a loop; name the loop, "{nested[key]}".')
+        findings.problem(where, f'depends on "{key}", which is inside a loop; name the loop, "{nested[key]}".')
     elif key not in tasks:
-        found.problem(where, f'depends on "{key}", which is no task of this job{did_you_mean(key, tasks)}')
+        findings.problem(where, f'depends on "{key}", which is no task of this job{did_you_mean(key, tasks)}')
     elif outcome is not None and tasks[key].kind != CONDITION:
-        found.problem(where, f'asks for the outcome "{outcome}" of "{key}", which is no condition_task.')
+        findings.problem(where, f'asks for the outcome "{outcome}" of "{key}", which is no condition_task.')
     elif outcome not in (None, "true", "false"):
-        found.problem(where, f'asks for the outcome "{outcome}" of "{key}"; a condition comes to "true" or "false".')
+        findings.problem(where, f'asks for the outcome "{outcome}" of "{key}"; a condition comes to "true" or "false".')
 
 
 def _cycle(tasks: Mapping[str, Task]) -> list[str]:

@@ -1,4 +1,4 @@
-"""What can be told of a notebook without running it."""
+"""A notebook file, and what its source shows without running it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""An error as a person wants to read it: its own message first, then where, then nothing more."""
+"""What a person sees of a run: its folder, a line for each task that ended, the task that runs now, and errors.
+
+An error is its own message first, then the place of the failure, then nothing more.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +30,8 @@ def message(error: BaseException) -> str:
     inner = _innermost(text)
     text = inner or _without_stacks(text)
     name = type(error).__name__
-    told = text if inner or text.startswith(name) else f"{name}: {text}" if text else name
-    lines = [line[:_WIDTH] for line in told.splitlines()]
+    full = text if inner or text.startswith(name) else f"{name}: {text}" if text else name
+    lines = [line[:_WIDTH] for line in full.splitlines()]
     more = [f"… {len(lines) - _LINES} more lines in the executed notebook"] if len(lines) > _LINES else []
     return "\n".join([*lines[:_LINES], *more])
 
@@ -42,7 +45,7 @@ def excerpt(failure: CellFailure) -> str:
     return "\n".join(f"{'>' if number == at and failure.line else ' '} {number:3} {line}" for number, line in shown)
 
 
-def told(failure: CellFailure, notebook: str, executed: str) -> str:
+def cell_report(failure: CellFailure, notebook: str, executed: str) -> str:
     """The whole report of a failing cell."""
     return f"{message(failure.error)}\nin {notebook}, cell {failure.number}:\n{excerpt(failure)}\nall of it: {executed}"
 
@@ -62,8 +65,6 @@ def _without_stacks(text: str) -> str:
     return "\n".join(line for line in text.splitlines() if line.strip())
 
 
-# MERGED The folder of a run below ``runs/``, and the limit on runs of one job at the same time.
-
 _POLL: Final = 0.5
 
 
@@ -82,18 +83,18 @@ def run_folder(job: Path) -> Path:
 
 
 @contextmanager
-def one_of(places: int, job: Path, queued: bool, reporter: Reporter) -> Iterator[bool]:
+def reserved_run(places: int, job: Path, queued: bool, reporter: Reporter) -> Iterator[bool]:
     """Holds one of ``places`` of a job while it runs; False when none is free and the job is not ``queued``."""
     try:
         job.mkdir(parents=True, exist_ok=True)
     except OSError as refused:
         raise _cannot_write(job, refused) from refused
     with ExitStack() as stack:
-        told = False
+        is_noted = False
         while not (free := _take(max(1, places), job, stack)) and queued:
-            if not told:
+            if not is_noted:
                 reporter.note(f"{job.name}: waiting for another run of it to end (max_concurrent_runs: {places})")
-            told = True
+            is_noted = True
             time.sleep(_POLL)
         yield free
 
@@ -118,8 +119,6 @@ def _cannot_write(folder: Path, refused: OSError) -> Misconfigured:
     text = f"cannot be written: {refused.strerror or refused}. Name another folder by --runs."
     return Misconfigured("the run", [Problem(str(folder), text)])
 
-
-# MERGED What a person sees while a job runs: one plain line per ended task, and on a terminal what is running now.
 
 _LONGEST_WORDS = 120
 
@@ -157,7 +156,7 @@ class Reporter:
         self.line("\n".join([end, *(f"    {line}" for line in report.splitlines())]))
 
     def doing(self, what: str) -> None:
-        """Says on a terminal what is going on right now."""
+        """Shows on a terminal what happens right now."""
         if self._live is not None:
             self._live.show(what)
 

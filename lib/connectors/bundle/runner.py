@@ -1,4 +1,7 @@
-"""What the kinds of tasks do when they run, once; retries and conditions are the runner's business."""
+"""Runs a job: its tasks one at a time, each when its turn has come and its conditions are met.
+
+An attempt runs a task once, by its kind; the run of the job decides on conditions, retries and time limits.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ from .model import (
     upstream,
 )
 from .notebooks import read_notebook
-from .progress import Clock, Reporter, message, one_of, run_folder, told
+from .progress import Clock, Reporter, cell_report, message, reserved_run, run_folder
 from .references import Reference, Scope, in_text, references, replaced
 
 _LONGEST_INPUTS: Final = 10_000
@@ -120,7 +123,7 @@ def _notebook(attempt: Attempt) -> Outcome:
     ended = execute(notebook, names, executed, attempt.limits, on_cell)
     if isinstance(ended, str):
         return Outcome(State.SUCCESS, values=values.own, said=ended)
-    report = told(ended, _short(path, run.bundle.root), _short(executed, Path.cwd()))
+    report = cell_report(ended, _short(path, run.bundle.root), _short(executed, Path.cwd()))
     return Outcome(State.FAILED, report, values.own)
 
 
@@ -221,8 +224,6 @@ def _short(path: Path, base: Path) -> str:
     return str(path.relative_to(base)) if path.is_relative_to(base) else str(path)
 
 
-# MERGED Runs a job: its tasks one at a time, each when its turn has come and its conditions are met.
-
 @dataclass(frozen=True)
 class Ended:
     """A task that has ended, after how many attempts, or that did not run at all (0)."""
@@ -249,13 +250,13 @@ def run_job(
     """
     reporter = reporter or Reporter()
     job = bundle.job(key)
-    found = check_job(bundle, job, parameters)
+    findings = check_job(bundle, job, parameters)
     bundle.findings.enforce("the bundle")
-    found.enforce(f"job {key}")
+    findings.enforce(f"job {key}")
     _check_only(job, only)
-    for note in found.notes:
+    for note in findings.notes:
         reporter.note(f"{note.option}: {note.text}")
-    with one_of(job.max_concurrent_runs, (runs or bundle.root / "runs") / key, job.queued, reporter) as free:
+    with reserved_run(job.max_concurrent_runs, (runs or bundle.root / "runs") / key, job.queued, reporter) as free:
         if not free:
             reporter.ended(key, State.MAXIMUM_CONCURRENT_RUNS_REACHED, 0.0)
             return State.MAXIMUM_CONCURRENT_RUNS_REACHED
@@ -407,8 +408,8 @@ class JobRun:
             self.reporter.note(f"{self.job.key}: without effect in a local run: {', '.join(self.job.ignored)}")
         loops = [t.key for t in self._tasks.values() if int(t.spec.get("concurrency") or 1) > 1]
         if loops:
-            told = f"iterations run one at a time, whatever the concurrency of {', '.join(loops)}"
-            self.reporter.note(f"{self.job.key}: {told}")
+            text = f"iterations run one at a time, whatever the concurrency of {', '.join(loops)}"
+            self.reporter.note(f"{self.job.key}: {text}")
 
 
 def _may_retry(task: Task, attempts: int, state: State) -> bool:
@@ -420,11 +421,11 @@ def _may_retry(task: Task, attempts: int, state: State) -> bool:
 def _check_only(job: Job, only: Collection[str]) -> None:
     from .configuration import Findings, did_you_mean
 
-    found = Findings()
+    findings = Findings()
     for key in only:
         if key not in job.tasks:
-            found.problem(f"--only {key}", f"is no task of this job{did_you_mean(key, job.tasks)}")
-    found.enforce(f"job {job.key}")
+            findings.problem(f"--only {key}", f"is no task of this job{did_you_mean(key, job.tasks)}")
+    findings.enforce(f"job {job.key}")
 
 
 def _number(key: str) -> int:

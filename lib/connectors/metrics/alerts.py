@@ -42,9 +42,11 @@ class Observation:
     @property
     def at(self) -> datetime.datetime:
         """When the batch ended; now, where Spark does not tell."""
-        told = self.progress.get("timestamp")
-        begun = datetime.datetime.fromisoformat(str(told).replace("Z", "+00:00")) if told else None
-        return begun + datetime.timedelta(seconds=self.seconds) if begun else datetime.datetime.now(datetime.timezone.utc)
+        timestamp = self.progress.get("timestamp")
+        if not timestamp:
+            return datetime.datetime.now(datetime.timezone.utc)
+        start = datetime.datetime.fromisoformat(str(timestamp).replace("Z", "+00:00"))
+        return start + datetime.timedelta(seconds=self.seconds)
 
     @property
     def seconds(self) -> float:
@@ -56,7 +58,7 @@ class Observation:
         return int(self.progress.get("numInputRows") or 0)
 
     def lags(self) -> dict[tuple[str, str], int]:
-        """The lag of each partition that tells one, in records or else in the source's unit."""
+        """The lag of each partition whose lag is known, in records or else in the source's unit."""
         return {
             (row["component"], row["partition"]): behind(row["lag_records"], row["position"], row["latest"])
             for row in self.rows
@@ -88,15 +90,15 @@ class LagGrows:
     floor: int = 0
     _before: dict[Any, tuple[int, int]] = field(default_factory=dict, repr=False)
 
-    def __call__(self, seen: Observation) -> Iterator[Alert]:
-        for (component, partition), lag in seen.lags().items():
-            key = (seen.query, component, partition)
+    def __call__(self, batch: Observation) -> Iterator[Alert]:
+        for (component, partition), lag in batch.lags().items():
+            key = (batch.query, component, partition)
             last, times = self._before.get(key, (lag, 0))
             times = times + 1 if lag > last else times if lag == last else 0
             self._before[key] = (lag, times)
             if times >= self.batches and lag > self.floor:
                 text = f"the lag has grown for {times} batches, to {lag:,}"
-                yield Alert("lag_grows", seen.query, seen.batch, text, component, partition)
+                yield Alert("lag_grows", batch.query, batch.batch, text, component, partition)
 
 
 @dataclass(frozen=True)
@@ -112,16 +114,16 @@ class LagAbove:
         if isinstance(self.seconds, str):
             object.__setattr__(self, "seconds", _duration("metrics.LagAbove", "seconds", self.seconds))
 
-    def __call__(self, seen: Observation) -> Iterator[Alert]:
-        lags = seen.lags()
-        for row in seen.rows:
+    def __call__(self, batch: Observation) -> Iterator[Alert]:
+        lags = batch.lags()
+        for row in batch.rows:
             where, waited = (row["component"], row["partition"]), row["lag_seconds"]
             if self.records is not None and lags.get(where, 0) > self.records:
                 text = f"the lag is {lags[where]:,}, above {self.records:,}"
-                yield Alert("lag_above", seen.query, seen.batch, text, *where)
+                yield Alert("lag_above", batch.query, batch.batch, text, *where)
             elif self.seconds is not None and waited is not None and waited > float(self.seconds):
                 text = f"records have waited for {waited:.1f} s, above {float(self.seconds):g} s"
-                yield Alert("lag_above", seen.query, seen.batch, text, *where)
+                yield Alert("lag_above", batch.query, batch.batch, text, *where)
 
 
 @dataclass(frozen=True)
@@ -139,26 +141,26 @@ class NearTimeout:
         if isinstance(self.timeout, str):
             object.__setattr__(self, "timeout", _duration("metrics.NearTimeout", "timeout", self.timeout))
 
-    def __call__(self, seen: Observation) -> Iterator[Alert]:
+    def __call__(self, batch: Observation) -> Iterator[Alert]:
         if self.timeout is None:
-            yield from self._near_own(seen)
+            yield from self._near_own(batch)
             return
         limit = float(self.timeout)
-        times = {"": ("the batch", seen.seconds)}
-        for row in seen.rows:
+        times = {"": ("the batch", batch.seconds)}
+        for row in batch.rows:
             if row["commit_ms"] is not None:
                 times[row["component"]] = ("its commit", row["commit_ms"] / 1000)
         for component, (what, seconds) in times.items():
             if seconds > limit * self.share:
                 text = f"{what} took {seconds:.1f} s; the timeout is {limit:g} s"
-                yield Alert("near_timeout", seen.query, seen.batch, text, component)
+                yield Alert("near_timeout", batch.query, batch.batch, text, component)
 
-    def _near_own(self, seen: Observation) -> Iterator[Alert]:
-        for row in seen.rows:
+    def _near_own(self, batch: Observation) -> Iterator[Alert]:
+        for row in batch.rows:
             milliseconds, limit = row["transaction_ms"], row["timeout_ms"]
             if limit is not None and milliseconds > limit * self.share:
                 text = f"its transaction took {milliseconds / 1000:.1f} s; the target ends one after {limit / 1000:g} s"
-                yield Alert("near_timeout", seen.query, seen.batch, text, row["component"])
+                yield Alert("near_timeout", batch.query, batch.batch, text, row["component"])
 
 
 class Watchman:
@@ -169,14 +171,14 @@ class Watchman:
         self.on_alert = on_alert
         self._standing: dict[str, set[Any]] = {}
 
-    def look(self, seen: Observation) -> list[Alert]:
+    def look(self, batch: Observation) -> list[Alert]:
         """The alerts of this batch, old and new. A rule or callback that fails is one warning, not the query's end."""
-        alerts = [alert for rule in self.rules for alert in _asked(rule, seen)]
-        before = self._standing.get(seen.query, set())
-        self._standing[seen.query] = {_what(alert) for alert in alerts}
+        alerts = [alert for rule in self.rules for alert in _alerts_of(rule, batch)]
+        before = self._standing.get(batch.query, set())
+        self._standing[batch.query] = {_what(alert) for alert in alerts}
         for alert in alerts:
             if _what(alert) not in before:
-                _tell(self.on_alert, alert)
+                _raise(self.on_alert, alert)
         return alerts
 
 
@@ -190,15 +192,15 @@ def _what(alert: Alert) -> tuple[str, str, str]:
     return alert.rule, alert.component, alert.partition
 
 
-def _asked(rule: Rule, seen: Observation) -> list[Alert]:
+def _alerts_of(rule: Rule, batch: Observation) -> list[Alert]:
     try:
-        return list(rule(seen))
+        return list(rule(batch))
     except Exception:
         _log.warning("the rule %r failed", rule, exc_info=True)
         return []
 
 
-def _tell(on_alert: Callable[[Alert], None], alert: Alert) -> None:
+def _raise(on_alert: Callable[[Alert], None], alert: Alert) -> None:
     try:
         on_alert(alert)
     except Exception:

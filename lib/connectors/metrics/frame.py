@@ -60,27 +60,27 @@ def table(query: Any) -> pd.DataFrame:
 
     What is not known is null. A query that has not finished a task yet has no rows.
     """
-    query_id, progress = _told_apart(query)
+    query_id, progress = _query_and_progress(query)
     return as_frame(rows_of(query_id, progress))
 
 
 def details(query: Any) -> pd.DataFrame:
-    """Every number that is kept of ``query``: component, partition, counter, value. Also percentiles of latency (seconds).
+    """All numbers of ``query`` in its files: component, partition, counter, value. Also percentiles of latency (seconds).
 
     Counts are sums over tasks; of what tells a state, such as ``latency_p95``, it is the largest.
     """
     import pandas as pd
 
-    query_id, _ = _told_apart(query)
-    found: dict[tuple[str, str, str], float] = {}
+    query_id, _ = _query_and_progress(query)
+    totals: dict[tuple[str, str, str], float] = {}
     for file in counted(query_id):
         name = f"{file['kind']} {file['name']}"
         for counts, join in ((file["totals"], _sum), (file["events"], _sum), (file["state"], max)):
             for partition, numbers in counts.items():
                 for counter, number in numbers.items():
                     key = (name, partition, counter)
-                    found[key] = join(found[key], number) if key in found else number
-    rows = [(*key, value) for key, value in sorted(found.items())]
+                    totals[key] = join(totals[key], number) if key in totals else number
+    rows = [(*key, value) for key, value in sorted(totals.items())]
     return pd.DataFrame(rows, columns=["component", "partition", "counter", "value"])
 
 
@@ -106,10 +106,10 @@ def rows_of(query_id: str, progress: Mapping[str, Any] | None) -> list[Row]:
         newest = max(other["batch"] for other in files if other["kind"] == file["kind"] and other["id"] == file["id"])
         _add_file(rows, component, file, newest)
     for offset in offsets:
-        for one in unpacked(offset):
-            row = _row(rows, names["source", offset["source"], offset["progress"]["id"]], one.partition)
-            row.update(position=one.position, latest=one.latest, lag_records=one.lag_records, lag_seconds=one.lag_seconds)
-            row["skipped"] = one.skipped
+        for state in unpacked(offset):
+            row = _row(rows, names["source", offset["source"], offset["progress"]["id"]], state.partition)
+            row.update(position=state.position, latest=state.latest, skipped=state.skipped)
+            row.update(lag_records=state.lag_records, lag_seconds=state.lag_seconds)
     for (name, own), file in planning_outages(key[1:] for key in names if key[0] == "source").items():
         _add_outage(rows, names["source", name, own], file)
     return sorted(rows.values(), key=_place)
@@ -154,10 +154,10 @@ def _names(files: Sequence[Mapping[str, Any]], offsets: Sequence[Mapping[str, An
     name; two sinks are two targets in any case.
     """
     reading = {("source", offset["source"], offset["progress"]["id"]): None for offset in offsets}
-    there = {(file["kind"], file["name"], file["id"]): None for file in files} | reading
-    writing = {key for key in there if key[0] != "source"}
+    components = {(file["kind"], file["name"], file["id"]): None for file in files} | reading
+    writing = {key for key in components if key[0] != "source"}
     several = Counter(key[:2] for key in (*reading, *writing))
-    return {key: _name(key, several[key[:2]] > 1 and key in {*reading, *writing}) for key in there}
+    return {key: _name(key, several[key[:2]] > 1 and key in {*reading, *writing}) for key in components}
 
 
 def _name(key: tuple[str, str, str], told_apart: bool) -> str:
@@ -165,7 +165,7 @@ def _name(key: tuple[str, str, str], told_apart: bool) -> str:
     return f"{kind} {name} ({own})" if told_apart else f"{kind} {name}"
 
 
-def _told_apart(query: Any) -> tuple[str, Mapping[str, Any] | None]:
+def _query_and_progress(query: Any) -> tuple[str, Mapping[str, Any] | None]:
     """The id and the newest progress of whatever the user has of a query."""
     if isinstance(query, str):
         return query, None

@@ -66,13 +66,13 @@ class Recorder(Listening):
         super().__init__(spark)
         self._writer.start()
 
-    def observed(self, seen: Observation, state: str) -> None:
-        rows = [_cells(seen, state, row) for row in seen.rows]
+    def observed(self, batch: Observation, state: str) -> None:
+        rows = [_cells(batch, state, row) for row in batch.rows]
         with self._lock:
             self._pending = [*self._pending, *rows][-_LONGEST:]
 
     def stop(self) -> None:
-        """Writes what is left, and records no more."""
+        """Writes the rest, and records no more."""
         super().stop()
         self._writer.join()
 
@@ -97,13 +97,13 @@ class Recorder(Listening):
             _log.warning("the metrics are not recorded: %s cannot be written (%s)", self.table, str(refused)[:500])
 
 
-def _cells(seen: Observation, state: str, row: Mapping[str, Any]) -> tuple[Any, ...]:
-    progress = seen.progress
+def _cells(batch: Observation, state: str, row: Mapping[str, Any]) -> tuple[Any, ...]:
+    progress = batch.progress
     known = row["latest"] is not None or row["lag_records"] is not None
     lag = behind(row["lag_records"], row["position"], row["latest"]) if known else None
     return (
-        seen.at, seen.query, progress.get("name"), str(progress["runId"]), state, seen.batch,
-        round(seen.seconds * 1000), seen.input_rows, row["component"], row["partition"],
+        batch.at, batch.query, progress.get("name"), str(progress["runId"]), state, batch.batch,
+        round(batch.seconds * 1000), batch.input_rows, row["component"], row["partition"],
         _text(row["position"]), _text(row["latest"]), lag, row["lag_records"],
         row["lag_seconds"], row["rows"], row["bytes"], row["errors"], row["retries"], row["dead_letters"],
         row["in_flight"], row["commit_ms"], _moment(row["last_commit"]),

@@ -1,4 +1,7 @@
-"""Hears of each batch of each query of a session, and looks at it in a thread of its own: Spark's is not to be held up."""
+"""Listeners of the queries of a session: the one that shows their progress while they run, and raises alerts.
+
+A listener looks at each batch of each query in a thread of its own, so that Spark's thread goes on at once.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("connectors.metrics")
 _LATE_SECONDS: Final = 10.0
-"""How long ``stop`` waits for what Spark still has to say about queries that have ended."""
+"""How long ``stop`` waits for Spark's last events of queries that have ended."""
 
 
 class Listening:
@@ -39,14 +42,14 @@ class Listening:
         spark.streams.addListener(self._listener)
         self._thread.start()
 
-    def observed(self, seen: Observation, state: str) -> None:
+    def observed(self, batch: Observation, state: str) -> None:
         """A batch is done (``running``), or its query is over (``ended``, ``failed``): then the last batch once more."""
 
     def stop(self) -> None:
-        """Takes in what queries that have ended still have to tell, and listens no more. May be called twice."""
+        """Waits for the last events of queries that have ended, and listens no more. May be called twice."""
         if self._stopped.is_set():
             return
-        self._wait_for_the_late()
+        self._await_last_events()
         self._spark.streams.removeListener(self._listener)
         self._stopped.set()
         self._events.put(("stop", None))
@@ -66,7 +69,7 @@ class Listening:
         if kind == "over":
             self._open.discard(str(event.runId))
 
-    def _wait_for_the_late(self) -> None:
+    def _await_last_events(self) -> None:
         until = time.monotonic() + _LATE_SECONDS
         while time.monotonic() < until:
             running = {str(query.runId) for query in self._spark.streams.active}
@@ -90,30 +93,28 @@ class Listening:
         elif kind == "over":
             query = str(event.id)
             progress = self._last.pop(query, None)
-            seen = {"id": query, "runId": str(event.runId), "batchId": -1, "sources": [], **(progress or {})}
-            self.observed(Observation(seen, rows_of(query, progress)), "failed" if event.exception else "ended")
+            last = {"id": query, "runId": str(event.runId), "batchId": -1, "sources": [], **(progress or {})}
+            self.observed(Observation(last, rows_of(query, progress)), "failed" if event.exception else "ended")
 
 
-def _listener(to: Listening) -> Any:
+def _listener(listening: Listening) -> Any:
     from pyspark.sql.streaming.listener import StreamingQueryListener
 
     class Listener(StreamingQueryListener):
         def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's names
-            to.take("started", event)
+            listening.take("started", event)
 
         def onQueryProgress(self, event: Any) -> None:  # noqa: N802
-            to.take("progress", event)
+            listening.take("progress", event)
 
         def onQueryIdle(self, event: Any) -> None:  # noqa: N802
             """Nothing new."""
 
         def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
-            to.take("over", event)
+            listening.take("over", event)
 
     return Listener()
 
-
-# MERGED Shows the progress of all queries of a session while they run, and raises alerts.
 
 _HEADINGS: Final = ("query", "batch", "rows", "rows/s", "total", "lag", "last commit", "errors", "state")
 
@@ -132,11 +133,11 @@ def watch(
     ``LagGrows()`` and ``NearTimeout()``. ``on_alert`` gets each :class:`Alert` once, in a thread of its own; by default it
     is a warning in the log ``connectors.metrics``. Raises :class:`~connectors.core.errors.Misconfigured`.
     """
-    asked = tuple(rules) or (LagGrows(), NearTimeout())
-    wrong = [repr(rule) for rule in asked if isinstance(rule, type) or not callable(rule)]
+    active = tuple(rules) or (LagGrows(), NearTimeout())
+    wrong = [repr(rule) for rule in active if isinstance(rule, type) or not callable(rule)]
     if wrong:
         raise Misconfigured("metrics.watch", [Problem("rules", f"must be such as LagGrows(5); got {', '.join(wrong)}")])
-    return Watch(spark, Watchman(asked, on_alert), _screen() if show else None)
+    return Watch(spark, Watchman(active, on_alert), _screen() if show else None)
 
 
 class Watch(Listening):
@@ -145,36 +146,36 @@ class Watch(Listening):
     def __init__(self, spark: SparkSession, watchman: Watchman, screen: Callable[[str, tuple[str, ...]], None] | None) -> None:
         self.alerts: list[Alert] = []
         self._watchman, self._screen = watchman, screen
-        self._tell, watchman.on_alert = watchman.on_alert, self._raised
+        self._on_alert, watchman.on_alert = watchman.on_alert, self._raised
         super().__init__(spark)
 
-    def observed(self, seen: Observation, state: str) -> None:
-        standing = self._watchman.look(seen) if state == "running" else []
+    def observed(self, batch: Observation, state: str) -> None:
+        alerts = self._watchman.look(batch) if state == "running" else []
         if self._screen:
-            self._screen(seen.query, cells(seen, state, standing))
+            self._screen(batch.query, cells(batch, state, alerts))
 
     def _raised(self, alert: Alert) -> None:
         self.alerts.append(alert)
-        self._tell(alert)
+        self._on_alert(alert)
 
 
-def cells(seen: Observation, state: str, alerts: Iterable[Alert] = ()) -> tuple[str, ...]:
+def cells(batch: Observation, state: str, alerts: Iterable[Alert] = ()) -> tuple[str, ...]:
     """What is shown of a batch, in the order of the headings."""
-    lags = seen.lags()
-    commits = [row for row in seen.rows if row["last_commit"] is not None]
+    lags = batch.lags()
+    commits = [row for row in batch.rows if row["last_commit"] is not None]
     newest = max(commits, key=lambda row: float(row["last_commit"]), default=None)
-    read = sum(row["rows"] or 0 for row in seen.rows if row["component"].startswith("source"))
-    told = "; ".join(dict.fromkeys(alert.message for alert in alerts))
+    read = sum(row["rows"] or 0 for row in batch.rows if row["component"].startswith("source"))
+    messages = "; ".join(dict.fromkeys(alert.message for alert in alerts))
     return (
-        seen.name,
-        str(seen.batch) if seen.batch >= 0 else "-",
-        f"{seen.input_rows:,}",
-        f"{float(seen.progress.get('processedRowsPerSecond') or 0):,.0f}",
+        batch.name,
+        str(batch.batch) if batch.batch >= 0 else "-",
+        f"{batch.input_rows:,}",
+        f"{float(batch.progress.get('processedRowsPerSecond') or 0):,.0f}",
         f"{read:,}",
         f"{sum(lags.values()):,}" if lags else "-",
         _commit(newest["last_commit"], newest["commit_ms"]) if newest else "-",
-        f"{sum(row['errors'] or 0 for row in seen.rows):,}",
-        f"{state}: {told}" if told else state,
+        f"{sum(row['errors'] or 0 for row in batch.rows):,}",
+        f"{state}: {messages}" if messages else state,
     )
 
 

@@ -1,4 +1,10 @@
-"""Spark SQL text from Python values, so that a check reads the same wherever it is used: a filter, a report, a log."""
+"""The contract of checks, and Spark SQL text from Python values, which reads the same in a filter, a report and a log.
+
+A *row check* has a predicate that is true, false or null for each row; null counts as passed, as in SQL's ``CHECK``. A *set
+check* judges all rows together (uniqueness, number, age) and so cannot put a single row aside.
+
+Numbers are compared with numbers and text with text: Spark would cast other pairs, and fail at a row.
+"""
 
 from __future__ import annotations
 
@@ -41,16 +47,13 @@ def literal(value: Any) -> str:
     if isinstance(value, decimal.Decimal):
         return f"{value:f}BD"
     if isinstance(value, str):
-        return "'" + re.sub(r"[\\'\n\r\t\0]", lambda found: _ESCAPES[found[0]], value) + "'"
+        return "'" + re.sub(r"[\\'\n\r\t\0]", lambda match: _ESCAPES[match[0]], value) + "'"
     if isinstance(value, datetime.datetime):
         return f"TIMESTAMP '{value.isoformat(sep=' ')}'"
     if isinstance(value, datetime.date):
         return f"DATE '{value.isoformat()}'"
     raise TypeError(f"{type(value).__name__} has no literal in Spark SQL")
 
-
-# MERGED What can be compared with what: numbers with numbers, text with text. Spark would try to cast, and fail at a
-# row.
 
 def kind_of_value(value: Any) -> str:
     """``number``, ``text``, ``true or false`` or ``date or time``: what can be compared; else the type's name."""
@@ -89,16 +92,10 @@ def not_comparable(values: Sequence[Any]) -> str:
 
 def unlike_column(column: types.StructField, value: Any) -> Iterator[str]:
     """Why ``column`` cannot be compared with ``value``; nothing when it can."""
-    expected, found = kind_of_value(value), kind_of_column(column.dataType)
-    if expected != found:
+    expected = kind_of_value(value)
+    if expected != kind_of_column(column.dataType):
         yield f'compares {expected}, but column "{column.name}" is {column.dataType.simpleString()}'
 
-
-# MERGED What every check has in common.
-#
-# A *row check* has a predicate that is true, false or null for each row; null counts as passed, as in SQL's
-# ``CHECK``.
-# A *set check* judges all rows together (uniqueness, number, age) and so cannot put a single row aside.
 
 _SHOWN_COLUMNS = 8
 
@@ -118,7 +115,7 @@ class Check:
         raise NotImplementedError
 
     def problems(self) -> Iterator[str]:
-        """What is wrong with the arguments, as far as can be told without data."""
+        """What is wrong with the arguments; no data is needed."""
         for column in self.columns:
             if not isinstance(column, str) or not column:
                 yield f"a column is given by its name; got {column!r}"

@@ -1,8 +1,14 @@
-"""The expectations that the checks use: Great Expectations' own where they judge as the predicates do, and one of ours.
-Imported only where one is used, because Great Expectations takes seconds to import.
+"""Great Expectations: the expectations that the checks use, and how they run on a Spark DataFrame.
 
-The metric of ours is an aggregate, so Great Expectations computes all of them in one query. Its own
-``UnexpectedRowsExpectation`` would run two queries for each and leave a temporary view in the user's session.
+This module is imported only where it is used, because Great Expectations takes seconds to import.
+
+Its own expectations judge where they agree with the predicates; one expectation is ours. Its metric is an aggregate, so Great
+Expectations computes all of them in one query; its own ``UnexpectedRowsExpectation`` would run two queries for each and leave
+a temporary view in the user's session.
+
+A run leaves nothing behind: an ephemeral context without data docs, no progress bars, no analytics; the user's own current
+context comes back. The columns are read once: the frame is cached for the run, unless the user has cached it or the platform
+cannot.
 """
 
 from __future__ import annotations
@@ -81,11 +87,6 @@ class ExpectNoRowToFail(BatchExpectation):
         return {"success": count == 0, "result": {"unexpected_count": count}}
 
 
-# MERGED Runs Great Expectations on a Spark DataFrame so that nothing of it is left behind.
-#
-# Ephemeral context without data docs, no progress bars, no analytics; the user's own current context is put back.
-# The columns are read once: the frame is cached for the run, unless the user already did or the platform cannot.
-
 _log = logging.getLogger("connectors.quality")
 _MISSING = "Great Expectations is not installed; `pip install great-expectations` (1.24 or later) provides it."
 
@@ -95,16 +96,16 @@ def cached(df: DataFrame) -> Iterator[DataFrame]:
     """``df``, kept in memory or on disk inside the ``with``; what a user cached stays cached afterwards."""
     try:
         level = df.storageLevel
-        ours = not (level.useMemory or level.useDisk)
-        if ours:
+        is_new = not (level.useMemory or level.useDisk)
+        if is_new:
             df.persist()
     except PySparkException as refused:  # Serverless compute has no cache; there the plan is computed again.
         _log.info("not cached, so read more than once: %s", refused)
-        ours = False
+        is_new = False
     try:
         yield df
     finally:
-        if ours:
+        if is_new:
             df.unpersist()
 
 
@@ -183,4 +184,4 @@ def _raise_errors(result: Any, name: str) -> None:
 def _message(info: dict[str, Any]) -> str:
     if "raised_exception" in info:
         return str(info.get("exception_message") or "no message") if info["raised_exception"] else ""
-    return next((found for nested in info.values() if (found := _message(nested))), "")
+    return next((message for nested in info.values() if (message := _message(nested))), "")

@@ -1,7 +1,7 @@
-"""The report as HTML: one page, or the same inside a notebook's cell.
+"""The report of a validation: as a verdict, a table, an error, or HTML (a page, or the same inside a notebook's cell).
 
-Great Expectations' own page is not used: it loads its styles, scripts and fonts from the network, and shows values, not
-rows. What stands here are its verdicts.
+Great Expectations' own page is not used: it loads its styles, scripts and fonts from the network, and shows values, not rows.
+The verdicts in the report are Great Expectations'.
 """
 
 from __future__ import annotations
@@ -111,9 +111,7 @@ def _value(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-# MERGED What a validation found: as a verdict, a table, a page, or an error.
-
-_IN_A_MESSAGE = 3
+_SAMPLES_IN_MESSAGE = 3
 Samples = list[dict[str, Any]]
 
 
@@ -146,7 +144,7 @@ class Outcome:
 
     def __str__(self) -> str:
         text = f"{self.failing:,} of {self.rows:,} rows" if self.sample else f"{self.rows:,} rows"
-        return text + "".join(f"\n      {row_text(row)}" for row in self.sample[:_IN_A_MESSAGE])
+        return text + "".join(f"\n      {row_text(row)}" for row in self.sample[:_SAMPLES_IN_MESSAGE])
 
 
 @dataclass(frozen=True)

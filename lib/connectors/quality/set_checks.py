@@ -65,8 +65,8 @@ class RowCount(Check):
         return ExpectTableRowCountToBeBetween(min_value=self.min or 0, max_value=self.max, **self._labels)
 
     def problems(self) -> Iterator[str]:
-        given = {"min": self.min, "max": self.max}
-        wrong = {key: value for key, value in given.items() if value is not None and not _is_count(value)}
+        limits = {"min": self.min, "max": self.max}
+        wrong = {key: value for key, value in limits.items() if value is not None and not _is_count(value)}
         for key, value in wrong.items():
             yield f"{key} must be a whole number, 0 or more; got {value!r}"
         if not wrong and self.min is not None and self.max is not None and self.min > self.max:

@@ -82,7 +82,7 @@ class Checks:
         Lazy, as any transformation: an action on each part computes the input once for each. To write both parts
         from one pass over a batch, use the function of :meth:`foreach_batch` directly.
         """
-        self._tell_set_checks()
+        self._log_set_checks()
         return _parts(self.mark(df))
 
     def foreach_batch(self, *, good: Sink, quarantined: Sink) -> SplitBatch:
@@ -100,7 +100,7 @@ class Checks:
                 if not callable(sink)
             ]
         )
-        self._tell_set_checks()
+        self._log_set_checks()
         return SplitBatch(self, good, quarantined)
 
     def validate(self, df: DataFrame, name: str = "output") -> Report:
@@ -128,13 +128,13 @@ class Checks:
             _refuse(problems)
             self._fitting.add(schema)
 
-    def _tell_set_checks(self) -> None:
+    def _log_set_checks(self) -> None:
         if self.set_checks:
             _log.info("not applied to single rows, only by validate(): %s", ", ".join(self.set_checks))
 
 
 class BatchCounts(NamedTuple):
-    """What became of one batch; ``rows == good + quarantined``."""
+    """The rows of one batch; ``rows == good + quarantined``."""
 
     batch_id: int
     rows: int
@@ -220,9 +220,9 @@ def _hint(name: str, existing: Sequence[str]) -> str:
 
 
 def _refuse(problems: Sequence[Problem] | Iterator[Problem]) -> None:
-    found = list(problems)
-    if found:
-        raise Misconfigured("quality.Checks", found)
+    listed = list(problems)
+    if listed:
+        raise Misconfigured("quality.Checks", listed)
 
 
 def _outcomes(df: DataFrame, checks: Sequence[Check], result: Any) -> list[Outcome]:

@@ -316,12 +316,12 @@ class _Ranged(io.RawIOBase):
 
 def folders_above(names: Iterable[str], top: str) -> set[str]:
     """The folders of ``names`` from their own up to ``top``, which is one of them."""
-    found: set[str] = set()
+    folders: set[str] = set()
     for name in names:
         folder = posixpath.dirname(name)
-        while folder not in found and (folder == top or folder.startswith(f"{top}/" if top else "")):
-            found.add(folder)
+        while folder not in folders and (folder == top or folder.startswith(f"{top}/" if top else "")):
+            folders.add(folder)
             if folder == top:
                 break
             folder = posixpath.dirname(folder)
-    return found
+    return folders

@@ -1,4 +1,12 @@
-"""What is asked of HDFS, what its refusals mean here, and HDFS by Spark's own client."""
+"""HDFS: its rename is one step and never overwrites. Reached by Spark's own client, or by WebHDFS in a process without a JVM.
+
+A refused rename is an answer, not an error. The state of the files then says what the refusal means: the staged file is gone
+(it was published before), the final name is taken (an error), or its folder is gone (the next try makes it again).
+
+WebHDFS is the REST interface of the NameNode, which answers an upload or a download with the address of a DataNode. No request
+is repeated here: an answer that was lost is a :class:`Transient`, and the layers above look before they act again. fsspec has
+a client of WebHDFS too, which drops the answer of a rename and uploads block by block.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +27,7 @@ from urllib.parse import quote, urlencode, urlparse
 
 import pyarrow as pa
 
+from ..core.clients import client_library
 from ..core.errors import Fatal, Misconfigured, Problem, Transient
 from .base import Content, Item, Storage, Upload, ranged, spooled
 
@@ -30,7 +39,7 @@ _TAKEN: Final = ("FileAlreadyExistsException", "PathExistsException")
 _FULL: Final = ("NSQuotaExceededException", "DSQuotaExceededException", "QuotaExceededException")
 
 
-class Status(NamedTuple):
+class HdfsStatus(NamedTuple):
     """A file or folder: its ``size`` in bytes, and when it was ``changed`` (milliseconds since 1970)."""
 
     name: str
@@ -56,8 +65,8 @@ ClientOf = Callable[[str], "Client | None"]
 class Hadoop(Protocol):
     """One HDFS; paths are absolute. Raises ``OSError`` for what is refused, ``Transient`` for an outage."""
 
-    def status(self, path: str) -> Status | None: ...
-    def children(self, folder: str) -> Sequence[Status]: ...
+    def status(self, path: str) -> HdfsStatus | None: ...
+    def children(self, folder: str) -> Sequence[HdfsStatus]: ...
     def names(self, folder: str) -> Sequence[str]: ...
     def make_folder(self, path: str) -> None: ...
 
@@ -97,15 +106,15 @@ class SparkHadoop:
     def __init__(self, client: Client) -> None:
         self.client = client
 
-    def status(self, path: str) -> Status | None:
+    def status(self, path: str) -> HdfsStatus | None:
         try:
-            return _status(self._call(path, lambda files, at: files.getFileStatus(at)))
+            return _java_status(self._call(path, lambda files, at: files.getFileStatus(at)))
         except FileNotFoundError:
             return None
 
-    def children(self, folder: str) -> list[Status]:
+    def children(self, folder: str) -> list[HdfsStatus]:
         try:
-            return [_status(one) for one in self._call(folder, lambda files, at: files.listStatus(at))]
+            return [_java_status(status) for status in self._call(folder, lambda files, at: files.listStatus(at))]
         except FileNotFoundError:
             return []
 
@@ -127,8 +136,8 @@ class SparkHadoop:
 
     def download(self, path: str, content: BinaryIO) -> None:
         with _temporary() as local:
-            here = self.client.path(f"file:{local}")
-            self._call(path, lambda files, at: files.copyToLocalFile(False, at, here, True))
+            local_copy = self.client.path(f"file:{local}")
+            self._call(path, lambda files, at: files.copyToLocalFile(False, at, local_copy, True))
             with local.open("rb") as copy:
                 shutil.copyfileobj(copy, content, 1 << 20)
 
@@ -137,8 +146,8 @@ class SparkHadoop:
             with local.open("wb") as copy:
                 content.seek(0)
                 shutil.copyfileobj(content, copy, 1 << 20)
-            here = self.client.path(f"file:{local}")
-            self._call(path, lambda files, at: files.copyFromLocalFile(False, False, here, at))
+            local_copy = self.client.path(f"file:{local}")
+            self._call(path, lambda files, at: files.copyFromLocalFile(False, False, local_copy, at))
 
     def _call(self, path: str, ask: Callable[[Any, Any], Any]) -> Any:
         try:
@@ -157,18 +166,10 @@ def _temporary() -> Iterator[Path]:
         yield Path(folder) / "content"
 
 
-def _status(found: Any) -> Status:
-    path, is_folder = found.getPath().getName(), bool(found.isDirectory())
-    return Status(str(path), is_folder, int(found.getLen()), int(found.getModificationTime()))
+def _java_status(status: Any) -> HdfsStatus:
+    path, is_folder = status.getPath().getName(), bool(status.isDirectory())
+    return HdfsStatus(str(path), is_folder, int(status.getLen()), int(status.getModificationTime()))
 
-
-# MERGED HDFS from a process without a JVM: WebHDFS, the REST interface of its NameNode.
-#
-# The NameNode answers an upload or a download with the address of a DataNode, where the bytes go directly. Nothing is
-# asked
-# twice here: an answer that was lost is a :class:`Transient`, and the layers above look before they act again. fsspec
-# has a
-# client of WebHDFS too, which drops the answer of a rename and uploads block by block.
 
 _SECONDS = 60.0
 _BLOCK = 1 << 20
@@ -179,33 +180,33 @@ class WebHdfs:
 
     def __init__(self, address: str, user: str | None = None, token: str | None = None) -> None:
         self.address = address
-        given = {"user.name": user, "delegation": token}
-        self._who = {name: value for name, value in given.items() if value}
+        identity = {"user.name": user, "delegation": token}
+        self._identity = {name: value for name, value in identity.items() if value}
 
-    def status(self, path: str) -> Status | None:
+    def status(self, path: str) -> HdfsStatus | None:
         try:
-            return _web_status(self._asked("GET", path, "GETFILESTATUS")["FileStatus"])
+            return _web_status(self._request("GET", path, "GETFILESTATUS")["FileStatus"])
         except FileNotFoundError:
             return None
 
-    def children(self, folder: str) -> list[Status]:
+    def children(self, folder: str) -> list[HdfsStatus]:
         try:
-            found = self._asked("GET", folder, "LISTSTATUS")["FileStatuses"]["FileStatus"]
+            statuses = self._request("GET", folder, "LISTSTATUS")["FileStatuses"]["FileStatus"]
         except FileNotFoundError:
             return []
-        return [one for one in map(_web_status, found) if one.name]  # a file is listed as itself, without a name
+        return [status for status in map(_web_status, statuses) if status.name]  # a file is listed as itself, without a name
 
     def names(self, folder: str) -> list[str]:
-        return [one.name for one in self.children(folder)]
+        return [status.name for status in self.children(folder)]
 
     def make_folder(self, path: str) -> None:
-        self._asked("PUT", path, "MKDIRS")
+        self._request("PUT", path, "MKDIRS")
 
     def rename(self, path: str, to: str) -> bool:
-        return bool(self._asked("PUT", path, "RENAME", destination=to)["boolean"])
+        return bool(self._request("PUT", path, "RENAME", destination=to)["boolean"])
 
     def delete(self, path: str, *, recursive: bool = False) -> None:
-        self._asked("DELETE", path, "DELETE", recursive=str(recursive).lower())
+        self._request("DELETE", path, "DELETE", recursive=str(recursive).lower())
 
     def download(self, path: str, content: BinaryIO) -> None:
         with self._content(path) as answer:
@@ -233,10 +234,10 @@ class WebHdfs:
             yield answer
 
     def _node(self, method: str, path: str, operation: str, **arguments: Any) -> str:
-        return str(self._asked(method, path, operation, noredirect="true", **arguments)["Location"])
+        return str(self._request(method, path, operation, noredirect="true", **arguments)["Location"])
 
-    def _asked(self, method: str, path: str, operation: str, **arguments: Any) -> Any:
-        query = urlencode({"op": operation, **self._who, **arguments})
+    def _request(self, method: str, path: str, operation: str, **arguments: Any) -> Any:
+        query = urlencode({"op": operation, **self._identity, **arguments})
         with self._answer(method, f"{self.address}/webhdfs/v1{quote(path)}?{query}", path) as answer:
             content = answer.read()
         return json.loads(content) if content else {}
@@ -253,41 +254,32 @@ class WebHdfs:
             finally:
                 answer.release_conn()
         except errors.HTTPError as error:
-            place = url.split("?")[0].split("/webhdfs/")[0]
+            address = url.split("?")[0].split("/webhdfs/")[0]
             way_out = "give host and port of the NameNode's web address in storageOptions, if they are others"
-            raise Transient(f"WebHDFS at {place} cannot be reached: {type(error).__name__}", way_out=way_out) from None
+            raise Transient(f"WebHDFS at {address} cannot be reached: {type(error).__name__}", way_out=way_out) from None
 
 
 @lru_cache(maxsize=2)
 def _pool(process: int) -> Any:
     """One pool of connections for each process: they do not survive a fork."""
-    try:
-        urllib3 = import_module("urllib3")
-    except ImportError:
-        problem = Problem("path", "hdfs:// needs urllib3 in processes without a JVM; pip install 'urllib3>=2'.")
-        raise Misconfigured("connectors.storage", [problem]) from None
+    urllib3 = client_library("urllib3", "'urllib3>=2'", connector="connectors.storage", option="path")
     timeout = urllib3.Timeout(connect=10.0, read=_SECONDS)
     return urllib3.PoolManager(maxsize=4, retries=False, timeout=timeout)
 
 
-def _web_status(found: Mapping[str, Any]) -> Status:
-    return Status(found["pathSuffix"], found["type"] == "DIRECTORY", found["length"], found["modificationTime"])
+def _web_status(status: Mapping[str, Any]) -> HdfsStatus:
+    is_folder = status["type"] == "DIRECTORY"
+    return HdfsStatus(status["pathSuffix"], is_folder, status["length"], status["modificationTime"])
 
 
 def _refused(answer: Any, path: str) -> Exception:
-    """The error of an answer that is none of success."""
+    """The error of an answer that is no success."""
     try:
         error = json.loads(answer.read())["RemoteException"]
         return error_of(str(error["exception"]), str(error["message"]), path)
     except (ValueError, KeyError, TypeError):
         return Transient(f"WebHDFS answered {answer.status} for {path}")
 
-
-# MERGED A folder in HDFS: its rename is one step and never overwrites.
-#
-# A refused rename is told by its answer, not by an error; what is there then says what it means: the staged file is
-# gone
-# (it was published before), the final name is taken (an error), or its folder is gone (made again).
 
 _TRIES = 3
 _WEB_PORT = 9870
@@ -423,5 +415,5 @@ class HdfsStorage(Storage):
         return path
 
 
-def _item(status: Status) -> Item:
+def _item(status: HdfsStatus) -> Item:
     return Item(status.name, status.is_folder, status.size, status.changed * 1_000_000)

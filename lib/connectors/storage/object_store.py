@@ -1,6 +1,6 @@
-"""Copies of objects that their service makes on its side, in one step, and only where the target does not exist.
+"""Object stores and whatever else fsspec knows: everything for the stores with a proven conditional create, else reading.
 
-``system`` is the file system of fsspec, the paths are its own. Errors are those of the clients.
+A publication is a copy that the service makes on its side, in one step, and only where the target does not exist.
 """
 
 from __future__ import annotations
@@ -80,9 +80,6 @@ async def _readable(blob: Any) -> tuple[str, dict[str, str]]:
         return blob.url, {"source_authorization": f"Bearer {token.token}"}
     return blob.url, {}  # with the signature in the options, if there is one
 
-
-# MERGED Object stores and whatever else fsspec knows: everything for those with a proven conditional create, else
-# reading.
 
 PROVEN: Final = {"abfs": "adlfs", "abfss": "adlfs", "az": "adlfs", "gs": "gcsfs", "gcs": "gcsfs"}
 """The protocols whose conditional create is proven by a race against a server, and the packages that they need."""

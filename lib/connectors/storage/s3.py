@@ -21,6 +21,7 @@ from urllib.parse import urlparse
 
 import pyarrow as pa
 
+from ..core.clients import client_library
 from ..core.errors import Fatal, Misconfigured, Problem, Transient
 from .base import Content, Item, Storage, Upload, is_hidden, ranged
 
@@ -177,13 +178,13 @@ class S3Storage(Storage):
 
     def items(self, folder: str = "") -> list[Item]:
         prefix = self._prefix + (f"{folder}/" if folder else "")
-        found = []
+        items = []
         for page in self.bucket.pages(Prefix=prefix, Delimiter="/"):
             objects = ((listed["Key"].removeprefix(prefix), listed) for listed in page.get("Contents", ()))
-            found += [Item(name, False, listed["Size"], _nanoseconds(listed)) for name, listed in objects if name]
+            items += [Item(name, False, listed["Size"], _nanoseconds(listed)) for name, listed in objects if name]
             folders = (listed["Prefix"].removeprefix(prefix) for listed in page.get("CommonPrefixes", ()))
-            found += [Item(name.rstrip("/"), True, 0, 0) for name in folders]
-        return found
+            items += [Item(name.rstrip("/"), True, 0, 0) for name in folders]
+        return items
 
     def files(self, under: str) -> Iterator[tuple[str, int]]:
         prefix = f"{self._prefix}{under}/" if under else self._prefix
@@ -335,11 +336,8 @@ def region(options: Mapping[str, Any]) -> str | None:
 @lru_cache(maxsize=8)
 def _client(options: str, process: int) -> Any:
     """One client for each process: connections do not survive a fork."""
-    try:
-        boto3, config = import_module("boto3"), import_module("botocore.config")
-    except ImportError:
-        text = "s3:// needs boto3; pip install 'boto3>=1.35.70'."
-        raise Misconfigured("connectors.storage", [Problem("path", text)]) from None
+    boto3 = client_library("boto3", "'boto3>=1.35.70'", connector="connectors.storage", option="path")
+    config = import_module("botocore.config")
     keys = json.loads(options)
     return boto3.client(
         "s3",

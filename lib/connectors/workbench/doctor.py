@@ -70,10 +70,10 @@ def _delta(fetch: bool) -> Finding:
 def _classes(fetch: bool) -> Finding:
     name, text = "class archive", "Spark starts some seconds faster with it; python -m connectors doctor --fetch makes it"
     try:
-        there = make_archive() if fetch else bool(java_options())
-    except Misconfigured:  # no Java, as told above
-        there = False
-    return Finding(name, there, "there" if there else text, optional=True)
+        exists = make_archive() if fetch else bool(java_options())
+    except Misconfigured:  # no Java, which is a finding of its own
+        exists = False
+    return Finding(name, exists, "there" if exists else text, optional=True)
 
 
 def _bytecode() -> Finding:

@@ -31,8 +31,8 @@ def spark_home() -> Path:
 
     PySpark's own folder where no links can be made, or where PySpark comes without Spark's jars.
     """
-    if given := os.environ.get(_VARIABLE):
-        return Path(given)
+    if folder := os.environ.get(_VARIABLE):
+        return Path(folder)
     pyspark = _package("pyspark")
     zips = {"pyspark.zip": pyspark, **{file.name: _package("py4j") for file in pyspark.glob("python/lib/py4j-*-src.zip")}}
     home = cache("spark-home") / hashlib.sha256(f"{zips}".encode()).hexdigest()[:16]

@@ -1,6 +1,7 @@
-"""Delta's jars: resolved once by Spark's own resolver, then handed to every session by path.
+"""The jars of Delta and of Spark's S3 client: resolved once by Spark's own resolver, then handed to every session by path.
 
-``spark.jars.packages`` alone would run the resolver, and ask the network, at each start.
+``spark.jars.packages`` alone would run the resolver, and ask the network, at each start. For S3 (``s3a://``) Hadoop asks for
+the whole AWS SDK, one jar of 655 MB; the client loads five parts of it, about 15 MB.
 """
 
 from __future__ import annotations
@@ -96,10 +97,6 @@ def _unresolved(coordinate: str, log: str) -> Misconfigured:
     return Misconfigured("Spark", [Problem(coordinate, text)])
 
 
-# MERGED The jars of Spark's S3 client (``s3a://``): a slim set, resolved once as Delta's are.
-#
-# Hadoop asks for the whole AWS SDK, one jar of 655 MB; the client loads five parts of it, about 15 MB.
-
 _SDK: Final = "2.35.4"
 """The version that Hadoop 3.5.0 was built with."""
 _PARTS: Final = ("s3", "s3-transfer-manager", "sts", "apache-client", "netty-nio-client")
@@ -118,9 +115,10 @@ def s3_jars(conf: Mapping[str, str] | None = None) -> list[str]:
         fcntl.flock(lock, fcntl.LOCK_EX)
         jars = record.read_text().splitlines() if record.exists() else []
         if not jars or not all(Path(jar).exists() for jar in jars):
-            wanted = [f"org.apache.hadoop:hadoop-aws:{hadoop}", *(f"software.amazon.awssdk:{part}:{_SDK}" for part in _PARTS)]
+            parts = (f"software.amazon.awssdk:{part}:{_SDK}" for part in _PARTS)
+            coordinates = [f"org.apache.hadoop:hadoop-aws:{hadoop}", *parts]
             excluded = {"spark.jars.excludes": ",".join(_PROVIDED)}
-            jars = _without_sparks_own(_resolved(",".join(wanted), {**(conf or {}), **excluded}))
+            jars = _without_sparks_own(_resolved(",".join(coordinates), {**(conf or {}), **excluded}))
             record.write_text("\n".join(jars))
     return jars
 

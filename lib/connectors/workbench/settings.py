@@ -1,4 +1,7 @@
-"""Where the workbench keeps things on this machine."""
+"""The settings of a local session, and the folders of the workbench on this machine.
+
+A local session is for small data on one machine; everything is on 127.0.0.1.
+"""
 
 from __future__ import annotations
 
@@ -50,8 +53,6 @@ def workdir(value: str) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     return str(folder.absolute())
 
-
-# MERGED What a local session is started with: small data on one machine, everything on 127.0.0.1.
 
 _SETTINGS: Final = {
     "spark.app.name": "connectors",

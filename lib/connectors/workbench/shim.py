@@ -1,4 +1,8 @@
-"""``display`` outside a workspace: tables, figures and HTML in a notebook, text elsewhere."""
+"""``display`` and ``dbutils`` outside a workspace.
+
+``display`` shows tables, figures and HTML in a notebook, text elsewhere. ``dbutils`` is the part that notebooks of jobs use,
+with the same names and behaviour.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +16,19 @@ ROWS: Final = 100
 """Rows of a table that are shown when the caller does not say."""
 
 
-def display(thing: Any, rows: int = ROWS) -> None:
-    """Shows ``thing``: a Spark DataFrame (classic or Connect), a pandas frame, a figure, or what IPython can show.
+def display(content: Any, rows: int = ROWS) -> None:
+    """Shows ``content``: a Spark DataFrame (classic or Connect), a pandas frame, a figure, or what IPython can show.
 
     Of a table the first ``rows`` rows; a Spark DataFrame is read only so far. Raises ``TypeError`` for a streaming one.
     """
-    if _is(thing, "pyspark.sql", "DataFrame"):
-        _show_spark(thing, rows)
-    elif _is(thing, "pandas", "DataFrame"):
-        _show_table(thing, rows)
-    elif _is(thing, "matplotlib.figure", "Figure") and _in_notebook():
-        _show_figure(thing)
+    if _is(content, "pyspark.sql", "DataFrame"):
+        _show_spark(content, rows)
+    elif _is(content, "pandas", "DataFrame"):
+        _show_table(content, rows)
+    elif _is(content, "matplotlib.figure", "Figure") and _in_notebook():
+        _show_figure(content)
     else:
-        _publish(thing)
+        _publish(content)
 
 
 def display_html(html: str) -> None:
@@ -34,9 +38,9 @@ def display_html(html: str) -> None:
     _publish(HTML(html) if _in_notebook() else html)
 
 
-def _is(thing: Any, package: str, name: str) -> bool:
+def _is(content: Any, package: str, name: str) -> bool:
     """True for an instance of that class or a subclass, without importing the package to find out."""
-    return any(kind.__module__.startswith(package) and kind.__name__ == name for kind in type(thing).__mro__)
+    return any(kind.__module__.startswith(package) and kind.__name__ == name for kind in type(content).__mro__)
 
 
 def _show_spark(frame: Any, rows: int) -> None:
@@ -68,13 +72,13 @@ def _show_figure(figure: Any) -> None:
     pyplot.close(figure)
 
 
-def _publish(thing: Any) -> None:
+def _publish(content: Any) -> None:
     from IPython.display import display as publish
 
     if _in_notebook():
-        publish(thing)
+        publish(content)
     else:
-        print(thing)
+        print(content)
 
 
 def _in_notebook() -> bool:
@@ -82,9 +86,6 @@ def _in_notebook() -> bool:
 
     return get_ipython() is not None
 
-
-# MERGED ``dbutils`` outside a workspace: the part of it that notebooks of jobs use, with the same names and
-# behaviour.
 
 LARGEST_TASK_VALUE: Final = 48 * 1024
 """Bytes of JSON that one task value may have (the Jobs service's limit)."""

@@ -127,9 +127,9 @@ def test_a_path_that_was_given_to_another_file_is_not_opened(tmp_path: Path) -> 
     append(tmp_path / "app.log", "one\n")
     seen = tail.look(str(tmp_path / "app.log"))
     assert seen is not None
-    with tail.opened(tail.Followed(seen.path, seen.node)) as file:  # type: ignore[union-attr]
+    with tail.opened(tail.FollowedFile(seen.path, seen.node)) as file:  # type: ignore[union-attr]
         assert file.read() == b"one\n"
-    assert tail.opened(tail.Followed(seen.path, "another inode")) is None
+    assert tail.opened(tail.FollowedFile(seen.path, "another inode")) is None
 
 
 def test_a_path_elsewhere_is_refused() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from connectors.core import Batch, Misconfigured
 from connectors.systems.files import FilesSink
-from connectors.systems.files.folders import Pattern
+from connectors.systems.files.folders import DatePattern
 from connectors.systems.files.writer import FilesWriter
 
 from .helpers import visible, write
@@ -135,9 +135,9 @@ class TestBuckets:
         ],
     )
     def test_patterns_are_those_of_spark(self, pattern: str, expected: str) -> None:
-        assert Pattern("x", pattern).shown(datetime.datetime(2024, 3, 5, 7, 8, 9, 12345)) == expected
+        assert DatePattern("x", pattern).shown(datetime.datetime(2024, 3, 5, 7, 8, 9, 12345)) == expected
 
     @pytest.mark.parametrize(("pattern", "sign"), [("yyyy-'W'w", "w"), ("EEE", "E"), ("yyyy[MM]", "[")])
     def test_a_pattern_that_only_spark_knows_is_told(self, pattern: str, sign: str) -> None:
         with pytest.raises(Misconfigured, match=rf'bucket .*has "{re.escape(sign)}", which only Spark'):
-            Pattern("x", pattern)
+            DatePattern("x", pattern)

@@ -14,21 +14,21 @@ from connectors.core import Batch, Misconfigured
 from connectors.core.commit import Commit
 from connectors.core.ledger import once_query
 from connectors.systems.files import FilesSink
-from connectors.systems.files.rolling import CROWD, Part, RollingPolicy, crowded, due, pause, watch
+from connectors.systems.files.rolling import MERGED_PARTS, HiddenPart, RollingPolicy, crowded, due, pause, watch
 
 from .helpers import read, rolling, rows, visible, write
 
 MINUTE = 60.0
 
 
-def parts(*sizes: int, bucket: str = "", apart: float = 1.0) -> list[Part]:
-    return [Part(n * apart, f"{bucket}part-{n}.parquet", f"hidden/{bucket}{n}", size) for n, size in enumerate(sizes)]
+def parts(*sizes: int, bucket: str = "", apart: float = 1.0) -> list[HiddenPart]:
+    return [HiddenPart(n * apart, f"{bucket}part-{n}.parquet", f"hidden/{bucket}{n}", size) for n, size in enumerate(sizes)]
 
 
 class TestPolicy:
     policy = RollingPolicy(rollover=15 * MINUTE, inactivity=5 * MINUTE, max_part_size=100)
 
-    def groups(self, found: list[Part], now: float, *, ending: bool = False) -> list[list[int]]:
+    def groups(self, found: list[HiddenPart], now: float, *, ending: bool = False) -> list[list[int]]:
         return [[part.size for part in group] for group in due(found, now, self.policy, ending=ending)]
 
     def test_small_young_parts_wait(self) -> None:
@@ -54,19 +54,19 @@ class TestPolicy:
         assert self.groups(parts(60, 60, 5), 10, ending=True) == [[60], [60, 5]]
 
     def test_buckets_and_extensions_are_not_mixed(self) -> None:
-        mixed = [*parts(1, 2), *parts(3, bucket="day=1/"), Part(9, "part-9.json", "hidden/9", 4)]
+        mixed = [*parts(1, 2), *parts(3, bucket="day=1/"), HiddenPart(9, "part-9.json", "hidden/9", 4)]
         assert sorted(self.groups(mixed, 10, ending=True)) == [[1, 2], [3], [4]]
 
     def test_many_parts_are_merged_level_by_level_but_never_the_newest(self) -> None:
-        assert crowded(parts(*[1] * CROWD)) == []
-        (group,) = crowded(parts(*[1] * (CROWD + 1)))
-        assert [part.at for part in group] == list(range(CROWD))
-        merged = [part._replace(level=1) for part in parts(*[1] * (CROWD - 1))]
-        assert crowded([*merged, Part(99, "part-99.parquet", "hidden/99", 1)]) == []
+        assert crowded(parts(*[1] * MERGED_PARTS)) == []
+        (group,) = crowded(parts(*[1] * (MERGED_PARTS + 1)))
+        assert [part.at for part in group] == list(range(MERGED_PARTS))
+        merged = [part._replace(level=1) for part in parts(*[1] * (MERGED_PARTS - 1))]
+        assert crowded([*merged, HiddenPart(99, "part-99.parquet", "hidden/99", 1)]) == []
 
     def test_a_part_is_told_by_its_name_alone_and_is_never_younger_than_it_is(self) -> None:
-        name = Part.name(1234.5678, 99, "a-b-0.snappy.parquet")
-        assert Part.of(f"hidden/day=1/{name}", "hidden") == Part(
+        name = HiddenPart.name(1234.5678, 99, "a-b-0.snappy.parquet")
+        assert HiddenPart.of(f"hidden/day=1/{name}", "hidden") == HiddenPart(
             1234.567, "day=1/a-b-0.snappy.parquet", f"hidden/day=1/{name}", 99
         )
 
@@ -128,7 +128,7 @@ class TestSink:
         hidden = tmp_path / sink.folder().hidden("parts")
         day = hidden / "day=1"
         day.mkdir()
-        next(file for file in hidden.iterdir() if file.is_file()).rename(day / Part.name(0, 1, "part-x.parquet"))
+        next(file for file in hidden.iterdir() if file.is_file()).rename(day / HiddenPart.name(0, 1, "part-x.parquet"))
         Commit(sink).committer.sealer.seal(ending=True)  # type: ignore[union-attr]
         assert [file.parent.name for file in visible(tmp_path)] == ["day=1"]
         assert not day.exists()
@@ -158,13 +158,13 @@ class TestSink:
     def test_however_many_batches_wait_few_parts_do(self, tmp_path: Path) -> None:
         sink = rolling(tmp_path)
         commit = Commit(sink)
-        for number in range(2 * CROWD + 5):
+        for number in range(2 * MERGED_PARTS + 5):
             write(sink, number, rows(number))
         assert visible(tmp_path) == []
         assert len(commit.committer.sealer.parts()) == 7  # type: ignore[union-attr]
         type(sink).clock.now += 5 * MINUTE
         assert commit.committer.sealer.seal() == 1  # type: ignore[union-attr]
-        assert read(tmp_path) == list(range(2 * CROWD + 5))
+        assert read(tmp_path) == list(range(2 * MERGED_PARTS + 5))
 
 
 class Query:

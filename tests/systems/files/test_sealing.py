@@ -13,7 +13,7 @@ from connectors.core import Batch, Misconfigured
 from connectors.core.commit import Commit
 from connectors.core.writing import stage
 from connectors.systems.files import rolling as rolling_module
-from connectors.systems.files.rolling import Part, Sealer, seal_folder
+from connectors.systems.files.rolling import HiddenPart, Sealer, seal_folder
 
 from .helpers import TimedSink, read, rolling, rows, visible, write
 
@@ -90,7 +90,7 @@ def test_a_seal_that_breaks_off_at_any_step_is_finished_by_the_next(tmp_path: Pa
 def test_a_merge_that_breaks_off_at_any_step_is_finished_by_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rolling_module, "CROWD", 2)
+    monkeypatch.setattr(rolling_module, "MERGED_PARTS", 2)
     for after in (False, True):
         steps = 0
         while True:
@@ -206,7 +206,7 @@ def test_a_look_at_the_policy_costs_the_same_after_many_seals(tmp_path: Path) ->
     sink = rolling(tmp_path)
     sealer = sink.sealer()
     for number in range(110):
-        file = tmp_path / sink.folder().hidden("parts", Part.name(0, 1, f"part-{number}.json"))
+        file = tmp_path / sink.folder().hidden("parts", HiddenPart.name(0, 1, f"part-{number}.json"))
         file.parent.mkdir(parents=True, exist_ok=True)
         file.touch()
         sealer.seal(ending=True)

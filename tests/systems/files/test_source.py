@@ -24,7 +24,7 @@ from connectors.core.reading import read_slice
 from connectors.core.state import dumps
 from connectors.systems.files import FilesSink, FilesSource
 from connectors.systems.files import source as source_module
-from connectors.systems.files.source import Found
+from connectors.systems.files.source import ListedFile
 from connectors.testing import SourceContext, SourceSuite
 
 from .helpers import write
@@ -390,7 +390,7 @@ class TestSkippedFiles:
         monkeypatch.setattr(source_module, "_SPARE_NAMES", 5)
         late = source_module.LateFiles("folder", 60.0)
         for number in range(1000):
-            late.count({}, [Found(f"{number}-{n}", 1, number) for n in range(10)], -1)
+            late.count({}, [ListedFile(f"{number}-{n}", 1, number) for n in range(10)], -1)
         assert len(late._names or ()) <= 35
 
 

@@ -72,9 +72,9 @@ class FileStreamSink(FilesSink):
         from pyspark.sql import functions as F
 
         broken = F.max(F.when(F.col("value").rlike(_LINE_END), F.col("value")))
-        seen = Observation()
-        staged = super().stage_frame(frame.select("value").observe(seen, broken.alias("broken")), batch)
-        if (value := seen.get.get("broken")) is not None:
+        observation = Observation()
+        staged = super().stage_frame(frame.select("value").observe(observation, broken.alias("broken")), batch)
+        if (value := observation.get.get("broken")) is not None:
             self.rejects(batch).add({"value": value}, _WHY)
         return staged
 

@@ -1,4 +1,4 @@
-"""Lines and their ends: ``\\n``, ``\\r\\n`` and ``\\r``, found in whole blocks of bytes at a time.
+"""LineRange and their ends: ``\\n``, ``\\r\\n`` and ``\\r``, found in whole blocks of bytes at a time.
 
 A ``\\r`` at the end of what is there waits for what follows: it may be the first half of ``\\r\\n``.
 """
@@ -86,9 +86,9 @@ def read_lines(file: BinaryIO, first: int, last: int, end: int) -> Iterator[tupl
         block = rest + more if rest else more
         begin, after = line_ends(block, complete=position + len(block) == end)
         starts = np.concatenate(([0], after))[: len(after)]
-        wanted = int(np.searchsorted(starts, last - position))
-        if wanted:
-            begin, after = begin[:wanted], after[:wanted]
+        count = int(np.searchsorted(starts, last - position))
+        if count:
+            begin, after = begin[:count], after[:count]
             yield pa.array(after + position), _cut(block[: after[-1]], begin, after)
             position += int(after[-1])
             block = block[after[-1] :]
@@ -116,17 +116,15 @@ def _cut(block: bytes, begin: Ends, after: Ends) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), len(begin), [None, pa.py_buffer(offsets), pa.py_buffer(content)])
 
 
-# MERGED The first lines of files, from which columns can be inferred.
-
 _MOST = 4 << 20  # bytes of one file
 
 
 def first_lines(path: str, count: int) -> pa.Array:
     """At most ``count`` complete lines of the files that ``path`` names now, as binary."""
     lines: list[pa.Array] = []
-    for name, seen in sorted(listing(os.path.abspath(path)).files.items()):
+    for name, state in sorted(listing(os.path.abspath(path)).files.items()):
         with open(name, "rb") as file:
-            end = last_line_end(file, 0, min(seen.size, _MOST), seen.size)
+            end = last_line_end(file, 0, min(state.size, _MOST), state.size)
             for _, values in read_lines(file, 0, end, end):
                 lines.append(values[:count])
                 count -= len(lines[-1])

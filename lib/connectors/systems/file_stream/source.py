@@ -33,7 +33,7 @@ from ...formats import check_format, format_options, value_type
 from ...formats.emitter import FormatEmitter
 from ...storage.location import is_local, local_path, without_user
 from .lines import first_line_end, first_lines, last_line_end, read_lines
-from .tail import Followed, Head, Seen, holds, is_rotated, listing, locate, look, mark_of, opened
+from .tail import FileState, FollowedFile, TailHead, holds, is_rotated, listing, locate, look, mark_of, opened
 
 _log = logging.getLogger("connectors.file_stream")
 _LARGEST_SPLIT, _SMALLEST_SPLIT = 32 << 20, 1 << 20
@@ -43,7 +43,7 @@ _WAY_OUT = "set failOnDataLoss=false to go on without what is lost; a file that 
 
 
 @dataclass(frozen=True)
-class Lines(Split):
+class LineRange(Split):
     """The lines of a file that begin in ``first..last``, out of a range of whole lines, ``begin..end``."""
 
     path: str
@@ -101,21 +101,21 @@ class FileStreamSource(Source):
         return FormatEmitter("connectors.file_stream", self.values, schema, ("filename", "position"))
 
 
-class FileStreamEnumerator(SplitEnumerator[Lines]):
+class FileStreamEnumerator(SplitEnumerator[LineRange]):
     """The position is ``{"files": {number: file}, "next": number}``; a file keeps its number when it is renamed."""
 
     def __init__(self, source: FileStreamSource) -> None:
         self.pattern = os.path.abspath(local_path(source.values["path"]))
         self.fail = source.values["failOnDataLoss"]
-        self._checked: dict[str, Seen] = {}
+        self._checked: dict[str, FileState] = {}
 
     def start(self) -> Position:
         return {"files": {}, "next": 1}
 
-    def head(self) -> Head:
+    def head(self) -> TailHead:
         return listing(self.pattern)
 
-    def advance(self, at: Position, head: Head, limit: ReadLimit) -> Position:
+    def advance(self, at: Position, head: TailHead, limit: ReadLimit) -> Position:
         files, looks, number = self._follow(at, head)
         backlog = {key: _unread(file, looks[key]) for key, file in files.items()}
         ready = {key: size for key, size in backlog.items() if size and not _waits(key, files, backlog)}
@@ -125,148 +125,148 @@ class FileStreamEnumerator(SplitEnumerator[Lines]):
         over = {key for key, file in files.items() if not shares.get(key) and _is_over(file, looks[key], head)}
         return {"files": {key: file.state() for key, file in files.items() if key not in over}, "next": number}
 
-    def progress(self, at: Position, head: Head) -> Sequence[PartitionProgress]:
+    def progress(self, at: Position, head: TailHead) -> Sequence[PartitionProgress]:
         """Each file; positions are bytes. An unfinished last line waits for its end, so it is no lag."""
         return [
             PartitionProgress(state["path"], state["at"], self._readable(state, head))
             for state in at["files"].values()
         ]
 
-    def _readable(self, state: Mapping[str, Any], head: Head) -> int:
+    def _readable(self, state: Mapping[str, Any], head: TailHead) -> int:
         """The byte after the last line that could be read."""
-        seen = head.nodes.get(state["node"])
-        return int(max(state["at"], seen.size)) if seen and state.get("more") else int(state["at"])
+        listed = head.nodes.get(state["node"])
+        return int(max(state["at"], listed.size)) if listed and state.get("more") else int(state["at"])
 
-    def partition_of(self, split: Lines) -> str:
+    def partition_of(self, split: LineRange) -> str:
         return split.path
 
-    def splits(self, start: Position, end: Position, parallelism: int) -> Iterator[Lines]:
+    def splits(self, start: Position, end: Position, parallelism: int) -> Iterator[LineRange]:
         ranges = []
         for key, state in sorted(end["files"].items(), key=lambda item: int(item[0])):
             begin = start["files"].get(key, {"at": 0})["at"]
             if state["at"] > begin:
-                ranges.append((Followed(**state), begin))
+                ranges.append((FollowedFile(**state), begin))
         total = sum(file.at - begin for file, begin in ranges)
         step = min(max(_SMALLEST_SPLIT, total // (parallelism * _SPLITS_PER_TASK)), _LARGEST_SPLIT)
         for file, begin in ranges:
             for first in range(begin, file.at, step):
-                yield Lines(file.path, file.node, file.mark, begin, file.at, first, min(first + step, file.at))
+                yield LineRange(file.path, file.node, file.mark, begin, file.at, first, min(first + step, file.at))
 
-    def _follow(self, at: Position, head: Head) -> tuple[dict[str, Followed], dict[str, Seen], int]:
+    def _follow(self, at: Position, head: TailHead) -> tuple[dict[str, FollowedFile], dict[str, FileState], int]:
         """The files to read now by number, how each looks, and the next number to give."""
-        files: dict[str, Followed] = {}
-        looks: dict[str, Seen] = {}
+        files: dict[str, FollowedFile] = {}
+        looks: dict[str, FileState] = {}
         for key, state in at["files"].items():
-            file = Followed(**state)
-            if (found := self._find(key, file, head)) is not None:
-                files[key], looks[key] = file.moved(found), found
+            file = FollowedFile(**state)
+            if (current := self._find(key, file, head)) is not None:
+                files[key], looks[key] = file.moved(current), current
             else:
                 self._lose(file)
         number = at["next"]
-        listed = (Followed(seen.path, seen.node) for seen in head.files.values())
+        listed = (FollowedFile(state.path, state.node) for state in head.files.values())
         for file in (*_rotated_away(files, looks, head), *listed):
-            followed = {one.path for one in files.values()} | {one.node for one in files.values()}
+            followed = {name for other in files.values() for name in (other.path, other.node)}
             if file.path in followed or file.node in followed:  # by inode: another name of a file is not another file
                 continue
-            if (found := self._find(str(number), file, head)) is not None:
-                files[str(number)], looks[str(number)] = file.moved(found), found
+            if (current := self._find(str(number), file, head)) is not None:
+                files[str(number)], looks[str(number)] = file.moved(current), current
                 number += 1
         return files, looks, number
 
-    def _find(self, key: str, file: Followed, head: Head) -> Seen | None:
+    def _find(self, key: str, file: FollowedFile, head: TailHead) -> FileState | None:
         """The file where it is now, and no longer than ``head`` shows it: a query that ends reads what was there."""
-        found = look(file.path)
-        if found is None or found.node != file.node or self._checked.get(key) != found:
+        current = look(file.path)
+        if current is None or current.node != file.node or self._checked.get(key) != current:
             listed = head.nodes.get(file.node)
-            found = locate(file, [listed] if listed else [])
-            if found is None:
+            current = locate(file, [listed] if listed else [])
+            if current is None:
                 return None
-            self._checked[key] = found
-        listed = head.nodes.get(found.node)
-        return replace(found, size=min(found.size, listed.size)) if listed else found
+            self._checked[key] = current
+        listed = head.nodes.get(current.node)
+        return replace(current, size=min(current.size, listed.size)) if listed else current
 
-    def _lose(self, file: Followed) -> None:
+    def _lose(self, file: FollowedFile) -> None:
         """Raises if unread lines of ``file`` are lost, or may be, and that is to be an error; says so otherwise."""
-        there = look(file.path)
-        if there is None or (file.home and there.node != file.node):  # rotation gave its name away and deleted it
+        current = look(file.path)
+        if current is None or (file.home and current.node != file.node):  # rotation gave its name away and deleted it
             what = f"is gone; it was read up to byte {file.at}"
             lost = file.more
         else:
-            how = "was truncated or rewritten" if there.node == file.node else "was replaced by another file"
-            what, lost = f"{how}: it was read up to byte {file.at} and now has {there.size} bytes", True
+            how = "was truncated or rewritten" if current.node == file.node else "was replaced by another file"
+            what, lost = f"{how}: it was read up to byte {file.at} and now has {current.size} bytes", True
         if lost and self.fail:
             rest = ", and lines after it waited" if file.more else ""
             raise DataLoss(f"{file.path} {what}{rest}", connector="connectors.file_stream", way_out=_WAY_OUT)
         _log.warning("%s %s", file.path, what)
 
 
-def _rotated_away(files: Mapping[str, Followed], looks: Mapping[str, Seen], head: Head) -> Iterator[Followed]:
+def _rotated_away(files: Mapping[str, FollowedFile], looks: Mapping[str, FileState], head: TailHead) -> Iterator[FollowedFile]:
     """Files that took the place of a followed one and were renamed like it before any listing showed them, oldest first."""
     newest = {file.born: key for key, file in files.items()}
     for home, key in newest.items():
         if files[key].path == home:
             continue
         between = [
-            seen for seen in head.nodes.values() if is_rotated(seen.path, home) and seen.changed > looks[key].changed
+            state for state in head.nodes.values() if is_rotated(state.path, home) and state.changed > looks[key].changed
         ]
-        for seen in sorted(between, key=lambda one: one.changed):
-            yield Followed(seen.path, seen.node, home=home)
+        for state in sorted(between, key=lambda state: state.changed):
+            yield FollowedFile(state.path, state.node, home=home)
         if home in head.files:
-            yield Followed(home, head.files[home].node)
+            yield FollowedFile(home, head.files[home].node)
 
 
-def _waits(key: str, files: Mapping[str, Followed], backlog: Mapping[str, int]) -> bool:
+def _waits(key: str, files: Mapping[str, FollowedFile], backlog: Mapping[str, int]) -> bool:
     """True while a file that had the same path before is not read to its end."""
     return any(
         backlog[other] and int(other) < int(key) and file.born == files[key].born for other, file in files.items()
     )
 
 
-def _unread(file: Followed, seen: Seen) -> int:
+def _unread(file: FollowedFile, state: FileState) -> int:
     """Bytes of complete lines that wait in a file."""
-    if seen.size <= file.at or (content := opened(file)) is None:
+    if state.size <= file.at or (content := opened(file)) is None:
         return 0
     with content:
-        return last_line_end(content, file.at, seen.size, seen.size) - file.at
+        return last_line_end(content, file.at, state.size, state.size) - file.at
 
 
-def _advanced(file: Followed, seen: Seen, share: int, unread: int) -> Followed:
+def _advanced(file: FollowedFile, state: FileState, share: int, unread: int) -> FollowedFile:
     """``file`` read further by at most ``share`` bytes of whole lines, but by one line at least if it has a share."""
     if not share or (content := opened(file)) is None:
         return replace(file, more=unread > 0)
     with content:
         end = file.at + unread
         if share < unread:
-            end = last_line_end(content, file.at, file.at + share, seen.size)
+            end = last_line_end(content, file.at, file.at + share, state.size)
         if end == file.at:
-            end = first_line_end(content, file.at, seen.size) or file.at
+            end = first_line_end(content, file.at, state.size) or file.at
         return replace(file, at=end, mark=mark_of(content, end), more=end < file.at + unread)
 
 
-def _is_over(file: Followed, seen: Seen, head: Head) -> bool:
+def _is_over(file: FollowedFile, state: FileState, head: TailHead) -> bool:
     """True for a file that was renamed out of the pattern, has no line to read, and rests.
 
     Not for one that this batch reads: it is only found by its place in the batch's end.
     """
     if file.more or any(listed.node == file.node for listed in head.files.values()):
         return False
-    over = time.time() - seen.changed / 1e9 > _QUIET_SECONDS
-    if over and file.at < seen.size:
+    is_quiet = time.time() - state.changed / 1e9 > _QUIET_SECONDS
+    if is_quiet and file.at < state.size:
         _log.warning("%s is let go: its last line, at byte %d, has no end", file.path, file.at)
-    return over
+    return is_quiet
 
 
-class LineReader(SplitReader[Lines]):
+class LineReader(SplitReader[LineRange]):
     """Reads lines in blocks. Raw records: ``filename``, ``position``, and ``value`` as bytes."""
 
     def __init__(self, fail: bool) -> None:
         super().__init__()
         self.fail = fail
 
-    def read(self, split: Lines) -> Iterator[pa.RecordBatch]:
-        followed = Followed(split.path, split.node, split.end, split.mark)
-        found = locate(followed)
-        file = opened(followed.moved(found)) if found else None
+    def read(self, split: LineRange) -> Iterator[pa.RecordBatch]:
+        followed = FollowedFile(split.path, split.node, split.end, split.mark)
+        current = locate(followed)
+        file = opened(followed.moved(current)) if current else None
         if file is None:
             self._lose(split)
             return
@@ -276,10 +276,10 @@ class LineReader(SplitReader[Lines]):
             except EOFError:
                 self._lose(split)
                 return
-            if not holds(file, followed):  # it was rewritten under our hands
+            if not holds(file, followed):  # it was rewritten during the read
                 self._lose(split)
 
-    def _lines(self, file: BinaryIO, split: Lines) -> Iterator[pa.RecordBatch]:
+    def _lines(self, file: BinaryIO, split: LineRange) -> Iterator[pa.RecordBatch]:
         first: int | None = split.first
         if split.first > split.begin:  # the line that began before this split belongs to the one before
             first = first_line_end(file, split.first - 1, split.last)
@@ -289,7 +289,7 @@ class LineReader(SplitReader[Lines]):
             names = pa.repeat(split.path, len(values))
             yield pa.RecordBatch.from_arrays([names, positions, values], ["filename", "position", "value"])
 
-    def _lose(self, split: Lines) -> None:
+    def _lose(self, split: LineRange) -> None:
         what = f"{split.path} was truncated, replaced or deleted before bytes {split.begin} to {split.end} were read"
         if self.fail:
             raise DataLoss(what, way_out=_WAY_OUT)

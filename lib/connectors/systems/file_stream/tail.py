@@ -1,6 +1,6 @@
-"""Which file is which: files that grow, appear later, are renamed, truncated or replaced while they are followed.
+"""The identity of files that grow, appear later, are renamed, truncated or replaced while they are followed.
 
-A file is told by its inode and by a *mark*, a digest of what was read of it at its beginning and before its end, because
+A file is known by its inode and by a *mark*, a digest of what was read of it at its beginning and before its end, because
 a path may be given to another file and an inode may be used again. The position of the source keeps both, under a number
 that stays with the file when it is renamed.
 """
@@ -24,7 +24,7 @@ _ROTATION = re.compile(r"[.\-_]\d[\d.\-_T:]*(?=$|\.[A-Za-z]\w*$)")
 
 
 @dataclass(frozen=True)
-class Seen:
+class FileState:
     """A file as a listing shows it; ``changed`` is in nanoseconds since 1970."""
 
     path: str
@@ -34,21 +34,21 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Head:
+class TailHead:
     """What there is now: the ``files`` that the pattern names, and the rotated ones ``beside`` them, by path."""
 
-    files: Mapping[str, Seen]
-    beside: Mapping[str, Seen]
-    nodes: Mapping[str, Seen] = field(init=False)
+    files: Mapping[str, FileState]
+    beside: Mapping[str, FileState]
+    nodes: Mapping[str, FileState] = field(init=False)
     """All of them by inode."""
 
     def __post_init__(self) -> None:
         both = (*self.beside.values(), *self.files.values())
-        object.__setattr__(self, "nodes", {seen.node: seen for seen in both})
+        object.__setattr__(self, "nodes", {state.node: state for state in both})
 
 
 @dataclass(frozen=True)
-class Followed:
+class FollowedFile:
     """A file that is being read: ``at`` is the position after the last line read; ``mark`` tells what was read."""
 
     path: str
@@ -68,35 +68,35 @@ class Followed:
     def state(self) -> dict[str, Any]:
         return {key: value for key, value in vars(self).items() if value not in ("", False) or key == "at"}
 
-    def moved(self, seen: Seen) -> Followed:
+    def moved(self, state: FileState) -> FollowedFile:
         """The file under the path and inode at which it was found."""
-        return replace(self, path=seen.path, node=seen.node, home="" if seen.path == self.born else self.born)
+        return replace(self, path=state.path, node=state.node, home="" if state.path == self.born else self.born)
 
 
-def listing(pattern: str) -> Head:
+def listing(pattern: str) -> TailHead:
     """The files that ``pattern`` (a path or a glob) names now, and those that were rotated away from it."""
     paths = sorted(glob.glob(pattern)) if glob.has_magic(pattern) else [pattern]
-    files = {seen.path: seen for seen in map(look, paths) if seen is not None}
+    files = {state.path: state for state in map(look, paths) if state is not None}
     homes: dict[str, set[str]] = {}
     for path in {pattern, *files}:
         homes.setdefault(os.path.dirname(path), set()).add(os.path.basename(path))
     beside = {}
     for folder, names in homes.items():
         for path in _paths(folder):
-            if path not in files and _unrotated(os.path.basename(path)) & names and (seen := look(path)):
-                beside[path] = seen
-    return Head(files, beside)
+            if path not in files and _unrotated(os.path.basename(path)) & names and (state := look(path)):
+                beside[path] = state
+    return TailHead(files, beside)
 
 
-def look(path: str) -> Seen | None:
+def look(path: str) -> FileState | None:
     """The file at ``path``; ``None`` if there is none."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         return None
-    return Seen(os.path.abspath(path), _node(found), found.st_size, found.st_mtime_ns)
+    return FileState(os.path.abspath(path), _node(status), status.st_size, status.st_mtime_ns)
 
 
 def is_rotated(path: str, home: str) -> bool:
@@ -111,54 +111,54 @@ def mark_of(file: BinaryIO, at: int) -> str:
         return ""
     length = min(at, _MARK_BYTES)
     file.seek(0)
-    found = hashlib.sha256(file.read(length))
+    mark = hashlib.sha256(file.read(length))
     file.seek(at - length)
-    found.update(file.read(length))
-    return found.hexdigest()[:16]
+    mark.update(file.read(length))
+    return mark.hexdigest()[:16]
 
 
-def opened(file: Followed) -> BinaryIO | None:
+def opened(file: FollowedFile) -> BinaryIO | None:
     """``file`` open for reading; ``None`` if by now its path belongs to none or to another file."""
     with contextlib.suppress(FileNotFoundError):
-        found = open(file.path, "rb")  # noqa: SIM115 - handed on open
-        if _node(os.fstat(found.fileno())) == file.node:
-            return found
-        found.close()
+        content = open(file.path, "rb")  # noqa: SIM115 - the caller closes it
+        if _node(os.fstat(content.fileno())) == file.node:
+            return content
+        content.close()
     return None
 
 
-def holds(file: BinaryIO, followed: Followed) -> bool:
+def holds(file: BinaryIO, followed: FollowedFile) -> bool:
     """True if the open file still has, byte for byte as far as its mark tells, what was read of it."""
     return os.fstat(file.fileno()).st_size >= followed.at and mark_of(file, followed.at) == followed.mark
 
 
-def locate(followed: Followed, elsewhere: Iterable[Seen] = ()) -> Seen | None:
+def locate(followed: FollowedFile, elsewhere: Iterable[FileState] = ()) -> FileState | None:
     """The file as it is now: at its path, renamed in its folder or to one of ``elsewhere``.
 
     ``None`` if it is gone, truncated or replaced.
     """
-    here = look(followed.path)
-    if here is not None and here.node == followed.node:
-        return here if _is(followed, here) else None
-    for path in (*_paths(os.path.dirname(followed.path)), *(seen.path for seen in elsewhere)):
-        seen = look(path)
-        if seen is not None and seen.node == followed.node and _is(followed, seen):
-            return seen
-    if here is not None and followed.mark and _is(followed, here):
-        return here  # a copy put in its place, or a file system whose inodes do not last
+    at_path = look(followed.path)
+    if at_path is not None and at_path.node == followed.node:
+        return at_path if _is_same(followed, at_path) else None
+    for path in (*_paths(os.path.dirname(followed.path)), *(state.path for state in elsewhere)):
+        state = look(path)
+        if state is not None and state.node == followed.node and _is_same(followed, state):
+            return state
+    if at_path is not None and followed.mark and _is_same(followed, at_path):
+        return at_path  # a copy in its place, or a file system whose inodes do not last
     return None
 
 
-def _is(followed: Followed, seen: Seen) -> bool:
-    file = opened(followed.moved(seen))
+def _is_same(followed: FollowedFile, state: FileState) -> bool:
+    file = opened(followed.moved(state))
     if file is None:
         return False
     with file:
         return holds(file, followed)
 
 
-def _node(found: os.stat_result) -> str:
-    return f"{found.st_dev}:{found.st_ino}"
+def _node(status: os.stat_result) -> str:
+    return f"{status.st_dev}:{status.st_ino}"
 
 
 def _unrotated(name: str) -> set[str]:

@@ -1,4 +1,7 @@
-"""Changes of types and values deep within columns, which Arrow's own casts refuse where a null has fields that are not null."""
+"""The columns that a file format can hold, and changes of types and values deep within columns.
+
+Every carrier writes a column alike, or refuses it. Arrow's own casts refuse a null that has fields which are not null.
+"""
 
 from __future__ import annotations
 
@@ -104,8 +107,6 @@ def _julian(column: pa.Array) -> pa.Array:
     days[early] = np.minimum(days[early] + year // 100 - year // 400 - 2, _SWITCH)
     return pa.array(days.astype(np.int32), mask=column.is_null().to_numpy(zero_copy_only=False)).cast(pa.date32())
 
-
-# MERGED Which columns a file format can hold, so that every carrier writes them alike.
 
 _Test = Callable[[pa.DataType], bool]
 _WAY_OUT: Final = "cast it, such as to a string, take another fileFormat, or write by foreach_batch on a classic session"

@@ -1,4 +1,4 @@
-"""The beginning of every staging in a folder: what is refused, and the hidden folder of an attempt."""
+"""Staging and publication: at once under the final names, or as hidden parts that grow into larger files."""
 
 from __future__ import annotations
 
@@ -26,8 +26,6 @@ def begin(connector: str, folder: SinkFolder, batch: Batch, attempt: str) -> str
         text = f'"{folder.root}" cannot be written: {error.strerror} ({error.filename}).'
         raise Misconfigured(connector, [Problem("path", text)]) from None
 
-
-# MERGED Publication of staged files: at once under their final names, or as hidden parts that grow into larger files.
 
 class FilesCommitter(Committer):
     """Moves each staged file to ``<bucket>/<prefix>-<batch>-<n>.<extension>``; with ``rolling``, first among the parts."""

@@ -32,7 +32,7 @@ def checked_bucket(connector: str, bucket: str) -> str:
 
 
 @dataclass(frozen=True)
-class Column:
+class FolderColumn:
     """One column that decides: what of its values matters, and what its folder is called."""
 
     name: str
@@ -68,7 +68,7 @@ class Folders:
             yield name, kept.take(pa.array(order[first:end])) if len(names) > 1 else kept
 
 
-def _columns(connector: str, values: Values, schema: pa.Schema) -> Iterator[Column]:
+def _columns(connector: str, values: Values, schema: pa.Schema) -> Iterator[FolderColumn]:
     wanted, option = values["partitionBy"], "partitionBy"
     if values["bucket"]:
         wanted, option = (values["bucket.timeColumn"],), "bucket.timeColumn"
@@ -81,7 +81,7 @@ def _columns(connector: str, values: Values, schema: pa.Schema) -> Iterator[Colu
             text = f'has "{name}" of type {kind}, which only Spark can name; cast it, or write by foreach_batch.'
             raise Misconfigured(connector, [Problem(option, text)])
         else:
-            yield Column(name, lambda column: column, partial(_partition, name))
+            yield FolderColumn(name, lambda column: column, partial(_partition, name))
 
 
 def check_names(connector: str, option: str, wanted: Sequence[str], there: Sequence[str]) -> None:
@@ -107,13 +107,13 @@ def escaped(text: str) -> str:
     return _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", text)
 
 
-def _bucket(connector: str, values: Values, name: str, kind: pa.DataType) -> Column:
+def _bucket(connector: str, values: Values, name: str, kind: pa.DataType) -> FolderColumn:
     import pyarrow.compute as pc
 
     if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
         text = f'names "{name}" of type {kind}; it must be a timestamp or a date.'
         raise Misconfigured(connector, [Problem("bucket.timeColumn", text)])
-    pattern, zone = Pattern(connector, values["bucket"]), values["bucket.timeZone"]
+    pattern, zone = DatePattern(connector, values["bucket"]), values["bucket.timeZone"]
 
     def of(column: pa.Array) -> pa.Array:
         if pa.types.is_timestamp(kind) and kind.tz:
@@ -124,10 +124,10 @@ def _bucket(connector: str, values: Values, name: str, kind: pa.DataType) -> Col
     def shown(time: datetime.datetime | None) -> str:
         return NO_TIME if time is None else checked_bucket(connector, pattern.shown(time))
 
-    return Column(name, of, shown)
+    return FolderColumn(name, of, shown)
 
 
-class Pattern:
+class DatePattern:
     """The part of Spark's date-time patterns that folders are made of: years to fractions of seconds, and text."""
 
     def __init__(self, connector: str, pattern: str) -> None:
@@ -136,17 +136,17 @@ class Pattern:
         """What of a time matters: times that differ in less go to one folder."""
         at = 0
         while at < len(pattern):
-            found = _TOKEN.match(pattern, at)
-            letter = found[3] if found else None
-            if found is None or (letter and letter not in (*_UNITS, "S")):
+            token = _TOKEN.match(pattern, at)
+            letter = token[3] if token else None
+            if token is None or (letter and letter not in (*_UNITS, "S")):
                 text = f'has "{pattern[at]}", which only Spark itself knows; write by foreach_batch, or without it.'
                 raise Misconfigured(connector, [Problem("bucket", text)])
-            at = found.end()
+            at = token.end()
             if letter:
-                self._parts.append((letter, len(found[2])))
+                self._parts.append((letter, len(token[2])))
                 self.unit = max(self.unit, _UNITS.get(letter, "microsecond"), key=_ORDER.index)
             else:
-                self._parts.append(found[4] or (found[1] or "'").replace("''", "'"))
+                self._parts.append(token[4] or (token[1] or "'").replace("''", "'"))
 
     def shown(self, time: datetime.datetime) -> str:
         return "".join(part if isinstance(part, str) else _shown(time, *part) for part in self._parts)

@@ -1,7 +1,4 @@
-"""Thrift's compact protocol, as far as a Parquet footer needs it: read as it is, changed in places, written again.
-
-A struct is a dict of field numbers to ``(type, value)``; fields that nobody here knows come out as they went in.
-"""
+"""Several files of one format as one, without decoding: lines one after the other, Parquet by row groups, Avro by blocks."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 if TYPE_CHECKING:
     from ...core.folder import SinkFolder
-    from .rolling import Part
+    from .rolling import HiddenPart
 
 
 Struct = dict[int, tuple[int, Any]]
@@ -139,12 +136,6 @@ def _varint(out: io.BytesIO, value: int) -> None:
     out.write(bytes([value]))
 
 
-# MERGED Several Parquet files as one, row group by row group, without decoding any of them.
-#
-# The pages are copied as they are. In the footer, positions move by as much as the pages before them are long. Page
-# indexes
-# are left out (they hold positions too, and readers do without).
-
 _PARQUET_MAGIC: Final = b"PAR1"
 # Numbers of fields, from parquet.thrift.
 _SCHEMA, _ROWS, _GROUPS, _EXTRA, _ORDERS = 2, 3, 4, 5, 7
@@ -223,9 +214,6 @@ def _copy(file: BinaryIO, out: BinaryIO, size: int) -> None:
         size -= len(block)
 
 
-# MERGED Several Avro files as one, block by block, without decoding any of them: only the marker after each block
-# changes.
-
 _AVRO_MAGIC: Final = b"Obj\x01"
 _MARKER: Final = 16
 
@@ -303,19 +291,16 @@ def long_of(value: int) -> bytes:
     return bytes(out)
 
 
-# MERGED Several files of one format as one: lines one after the other, Parquet by row groups, Avro by blocks. Nothing
-# is decoded.
-
 JOINED = ("parquet", "json", "csv", "text", "avro")
 """The file formats that can be joined without being decoded."""
 
 
-def joinable(folder: SinkFolder, parts: Sequence[Part]) -> Iterator[list[Part]]:
+def joinable(folder: SinkFolder, parts: Sequence[HiddenPart]) -> Iterator[list[HiddenPart]]:
     """``parts`` in runs that can be one file each: a change of columns begins a new one."""
     if not _has_schema(parts[0].path):
         yield list(parts)
         return
-    run: list[Part] = []
+    run: list[HiddenPart] = []
     first: Footer | Header | None = None
     for part in parts:
         with folder.open(part.path) as file:

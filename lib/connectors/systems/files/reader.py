@@ -1,4 +1,4 @@
-"""The rows of one file, in the columns that the query wants, for each file format."""
+"""The rows of one file, in the columns of the query, for each file format."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from ...core import DataLoss, Fatal, Misconfigured, Poison, Problem
+from ...core.clients import client_library
 from ...formats import JsonFormat, sql_type
 from ...formats.avro import INSTALL, AvroSchema
-from ...formats.base import library
 
 _CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 _LINES, _ROWS, _BLOCK = 16_384, 16_384, 1 << 20
@@ -31,7 +31,7 @@ def read_file(file: Any, path: str, kind: str, schema: pa.Schema) -> Iterator[pa
 
 
 def schema_of(file: Any, path: str, kind: str) -> pa.Schema:
-    """The columns of a file, as it tells them itself."""
+    """The columns of a file, by its own metadata."""
     if kind == "text":
         return pa.schema([("value", pa.string())])
     if kind == "parquet":
@@ -43,7 +43,7 @@ def schema_of(file: Any, path: str, kind: str) -> pa.Schema:
 
         return orc.ORCFile(file).schema.remove_metadata()
     if kind == "avro":
-        reader = library("fastavro", INSTALL).reader(file)
+        reader = client_library("fastavro", INSTALL, connector="connectors.files").reader(file)
         import json
 
         return pa.schema(list(AvroSchema(json.dumps(reader.writer_schema)).type))
@@ -74,8 +74,8 @@ def plain(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def conformed(rows: pa.RecordBatch, schema: pa.Schema, path: str, told: dict[str, str | None]) -> pa.RecordBatch:
-    """``rows`` with the columns of ``schema``: missing ones are what the path has ``told``, else null.
+def conformed(rows: pa.RecordBatch, schema: pa.Schema, path: str, partition: dict[str, str | None]) -> pa.RecordBatch:
+    """``rows`` with the columns of ``schema``; missing ones have the value of the ``partition``, else null.
 
     Raises :class:`Fatal` with the column that does not fit.
     """
@@ -83,8 +83,8 @@ def conformed(rows: pa.RecordBatch, schema: pa.Schema, path: str, told: dict[str
     for field in schema:
         if field.name in rows.schema.names:
             column = rows.column(rows.schema.names.index(field.name))
-        elif told.get(field.name) is not None:
-            column = pa.array([told[field.name]] * rows.num_rows, pa.string())
+        elif partition.get(field.name) is not None:
+            column = pa.array([partition[field.name]] * rows.num_rows, pa.string())
         else:
             column = pa.nulls(rows.num_rows, field.type)
         columns.append(_cast(column, field, path))
@@ -106,7 +106,7 @@ def _cast(column: pa.Array, field: pa.Field, path: str) -> pa.Array:
 
 
 def unpacked(file: Any, path: str) -> Any:
-    """The content of ``file``, unpacked if its name says that it is packed."""
+    """The content of ``file``, decompressed by the codec of its name."""
     codec = next((codec for ending, codec in _CODECS.items() if path.endswith(ending)), None)
     return pa.CompressedInputStream(file, codec) if codec else file
 
@@ -115,37 +115,37 @@ def _parquet(file: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     import pyarrow.parquet as pq
 
     try:
-        opened = pq.ParquetFile(file)
+        parquet = pq.ParquetFile(file)
     except pa.ArrowInvalid as error:
         raise DataLoss(f"it is no complete Parquet file: {error}") from None
-    there = [name for name in schema.names if name in opened.schema_arrow.names]
-    if not there:  # only what the path tells
-        yield pa.RecordBatch.from_arrays([pa.nulls(opened.metadata.num_rows)], names=[""])
+    columns = [name for name in schema.names if name in parquet.schema_arrow.names]
+    if not columns:  # all values come from the path
+        yield pa.RecordBatch.from_arrays([pa.nulls(parquet.metadata.num_rows)], names=[""])
         return
-    yield from opened.iter_batches(batch_size=_ROWS, columns=there, use_threads=False)
+    yield from parquet.iter_batches(batch_size=_ROWS, columns=columns, use_threads=False)
 
 
 def _orc(file: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     import pyarrow.orc as orc
 
-    opened = orc.ORCFile(file)
-    there = [name for name in schema.names if name in opened.schema.names]
-    for number in range(opened.nstripes):
-        yield opened.read_stripe(number, columns=there)
+    orc_file = orc.ORCFile(file)
+    columns = [name for name in schema.names if name in orc_file.schema.names]
+    for number in range(orc_file.nstripes):
+        yield orc_file.read_stripe(number, columns=columns)
 
 
 def _avro(file: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    reader = library("fastavro", INSTALL).reader(file)
+    reader = client_library("fastavro", INSTALL, connector="connectors.files").reader(file)
     names = [field["name"] for field in reader.writer_schema["fields"]]
-    there = pa.schema([schema.field(name) for name in schema.names if name in names])
+    columns = pa.schema([schema.field(name) for name in schema.names if name in names])
     rows: list[Any] = []
     for row in reader:
         rows.append(row)
         if len(rows) == _ROWS:
-            yield pa.RecordBatch.from_pylist(rows, there)
+            yield pa.RecordBatch.from_pylist(rows, columns)
             rows = []
     if rows:
-        yield pa.RecordBatch.from_pylist(rows, there)
+        yield pa.RecordBatch.from_pylist(rows, columns)
 
 
 def _lines(stream: Any) -> Iterator[list[bytes]]:
@@ -164,11 +164,11 @@ def _json(stream: Any, path: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]
     format = JsonFormat(pa.struct(list(schema)))
     done = 0
     for lines in _lines(stream):
-        kept = [(number, line) for number, line in enumerate(lines, done + 1) if line.strip()]
+        filled = [(number, line) for number, line in enumerate(lines, done + 1) if line.strip()]
         done += len(lines)
-        decoded = format.decode(pa.array([line for _, line in kept], pa.binary()))
+        decoded = format.decode(pa.array([line for _, line in filled], pa.binary()))
         if decoded.bad:
-            number, line = kept[decoded.bad[0].index]
+            number, line = filled[decoded.bad[0].index]
             raise Poison(
                 f"line {number} of {path} cannot be read as json: {decoded.bad[0].error}",
                 record=line,

@@ -1,4 +1,17 @@
-"""When hidden parts become a file: the policy of ``rolling=policy``, without a clock and without a disk."""
+"""Rolling: hidden parts grow into larger files, which are sealed when the policy says so.
+
+The policy itself knows no clock and no disk. The seals of a sink have a log of their own beside its ledger: seal number *n*
+says which parts go into which file. A seal is put if absent, so of two processes that seal at the same time (a query and
+``connectors files seal``, say) one decides, and the other looks again. Whoever decides number *n + 1* has finished number *n*:
+
+1. the parts are joined in the stage; 2. the seal is recorded; 3. the joined file gets its final name, by the same step that
+publishes a batch; 4. the parts are deleted; 5. the seal is marked as done.
+
+Where very many parts wait, they are merged in the same way into one part that goes on waiting.
+
+A ``foreachBatch`` function hears of batches only, not of idle times nor of the end of its query. So the first batch starts a
+thread that waits for the end of the query, and seals meanwhile what is due.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +24,20 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from ...core import Misconfigured, Problem
 from ...core.folder import SinkFolder
 from ...core.ledger import Entry
 from ...core.options import Values, filled
+from ...core.sink import QueryRun
 from ...core.state import digest
 from ...storage import checked_storage
 from .join import join, joinable
 
 MAX_PART_SIZE = 256 << 20
 """The default of ``rolling.maxPartSize``, in bytes."""
-CROWD = 32
+MERGED_PARTS = 32
 """So many parts of a bucket that were merged equally often are merged into one."""
 
 
@@ -42,7 +56,7 @@ class RollingPolicy:
         return cls(*(values[f"rolling.{name}"] for name in names))
 
 
-class Part(NamedTuple):
+class HiddenPart(NamedTuple):
     """A committed file that no reader sees yet: ``path`` below the target, committed ``at`` (seconds), its ``size``.
 
     ``final`` is the name that it would have by itself, relative to the target. ``level`` counts how often it was merged:
@@ -64,7 +78,7 @@ class Part(NamedTuple):
         return f"{int(at * 1000)}-{size}-{level}-{final}"
 
     @classmethod
-    def of(cls, path: str, folder: str) -> Part:
+    def of(cls, path: str, folder: str) -> HiddenPart:
         """The part at ``path``, somewhere below the hidden ``folder``; its folders are those of the target."""
         bucket, _, name = path[len(folder) + 1 :].rpartition("/")
         at, size, level, final = name.split("-", 3)
@@ -77,34 +91,34 @@ class Part(NamedTuple):
         return bucket, name.partition(".")[2]
 
 
-def due(parts: Iterable[Part], now: float, policy: RollingPolicy, *, ending: bool = False) -> list[list[Part]]:
+def due(parts: Iterable[HiddenPart], now: float, policy: RollingPolicy, *, ending: bool = False) -> list[list[HiddenPart]]:
     """The groups of parts that are to be sealed now, each as one file; ``ending`` seals everything."""
     return [group for bucket in _by_kind(parts) for group in _due(bucket, now, policy, ending)]
 
 
-def crowded(parts: Iterable[Part]) -> list[list[Part]]:
+def crowded(parts: Iterable[HiddenPart]) -> list[list[HiddenPart]]:
     """The groups of parts that are to be merged, each into one part that goes on waiting.
 
     The newest part of a bucket is never among them: its time says how long the bucket has been inactive.
     """
     groups = []
     for bucket in _by_kind(parts):
-        levels: dict[int, list[Part]] = {}
+        levels: dict[int, list[HiddenPart]] = {}
         for part in bucket[:-1]:
             levels.setdefault(part.level, []).append(part)
-        groups += [group for group in levels.values() if len(group) >= CROWD]
+        groups += [group for group in levels.values() if len(group) >= MERGED_PARTS]
     return groups
 
 
-def _by_kind(parts: Iterable[Part]) -> Iterable[list[Part]]:
-    buckets: dict[tuple[str, str], list[Part]] = {}
+def _by_kind(parts: Iterable[HiddenPart]) -> Iterable[list[HiddenPart]]:
+    buckets: dict[tuple[str, str], list[HiddenPart]] = {}
     for part in sorted(parts):
         buckets.setdefault(part.kind, []).append(part)
     return buckets.values()
 
 
-def _due(parts: list[Part], now: float, policy: RollingPolicy, ending: bool) -> list[list[Part]]:
-    groups: list[list[Part]] = [[]]
+def _due(parts: list[HiddenPart], now: float, policy: RollingPolicy, ending: bool) -> list[list[HiddenPart]]:
+    groups: list[list[HiddenPart]] = [[]]
     size = 0
     for part in parts:
         if size and size + part.size > policy.max_part_size:
@@ -118,23 +132,9 @@ def _due(parts: list[Part], now: float, policy: RollingPolicy, ending: bool) -> 
     return groups
 
 
-def _is_old(parts: list[Part], now: float, policy: RollingPolicy) -> bool:
+def _is_old(parts: list[HiddenPart], now: float, policy: RollingPolicy) -> bool:
     return now - parts[0].at >= policy.rollover or now - parts[-1].at >= policy.inactivity
 
-
-# MERGED Sealing: hidden parts are joined into one file, which is decided and then published, like a batch.
-#
-# The seals of a sink have a log of their own beside its ledger: seal number *n* says which parts go into which file.
-# It is
-# put if absent, so of two processes that seal at the same time (a query and ``connectors files seal``, say) one
-# decides, and
-# the other looks again. Whoever decides number *n + 1* has carried through number *n* first:
-#
-# 1. the parts are joined in the stage; 2. the seal is recorded; 3. the joined file gets its final name, by the same
-# step
-# that publishes a batch; 4. the parts are deleted; 5. the seal is marked as done.
-#
-# Where very many parts wait, they are merged in the same way into one part that goes on waiting.
 
 _SEALS = "seals"
 
@@ -149,41 +149,41 @@ class Sealer:
         self.log = folder.ledger(_SEALS)
         self._parts_folder = folder.hidden("parts")
         self._lock = threading.Lock()
-        self._unsure = True
-        """True until it is known that no decided seal waits to be carried through."""
+        self._may_have_pending = True
+        """True until it is known that no decided seal waits for its publication."""
 
     def add(self, staged: str, bucket: str, name: str) -> str | None:
         """Takes a committed file over as a part, and names it. ``None`` for a file that was taken over before."""
         size = self.folder.size(staged)
-        part = PurePosixPath(self._parts_folder, bucket, Part.name(self.clock(), size or 0, name)).as_posix()
+        part = PurePosixPath(self._parts_folder, bucket, HiddenPart.name(self.clock(), size or 0, name)).as_posix()
         return part if size is not None and self.folder.publish(staged, part) else None
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[HiddenPart]:
         """The parts that wait."""
-        return [Part.of(path, self._parts_folder) for path, _ in self.folder.files(self._parts_folder)]
+        return [HiddenPart.of(path, self._parts_folder) for path, _ in self.folder.files(self._parts_folder)]
 
     def seal(self, *, ending: bool = False) -> int:
         """Seals what is due, everything if ``ending``. Returns how many files were published by this call."""
         with self._lock:
             published, parts = 0, self.parts()
-            while self._unsure or self._work(parts, ending):
-                number = self._carry_through()
+            while self._may_have_pending or self._work(parts, ending):
+                number = self._finish_seals()
                 visible, merged = self._work(self.parts(), ending) or ([], [])
                 if visible or merged:
                     published += self._decide(number + 1, visible, merged)
                 parts = self.parts()
             return published
 
-    def _work(self, parts: Sequence[Part], ending: bool) -> tuple[list[list[Part]], list[list[Part]]] | None:
+    def _work(self, parts: Sequence[HiddenPart], ending: bool) -> tuple[list[list[HiddenPart]], list[list[HiddenPart]]] | None:
         """The groups to be sealed, and those to be merged; ``None`` if all may wait."""
         if groups := due(parts, self.clock(), self.policy, ending=ending):
             return groups, []
         many = crowded(parts)
         return ([], many) if many else None
 
-    def _decide(self, number: int, visible: Sequence[Sequence[Part]], merged: Sequence[Sequence[Part]]) -> int:
+    def _decide(self, number: int, visible: Sequence[Sequence[HiddenPart]], merged: Sequence[Sequence[HiddenPart]]) -> int:
         attempt = f"{digest('seal')}-{uuid.uuid4().hex}"
-        self._unsure = True
+        self._may_have_pending = True
         try:
             files = [self._joined(parts, attempt) for group in visible for parts in joinable(self.folder, group)]
             more = [self._merged(parts, attempt) for group in merged for parts in joinable(self.folder, group)]
@@ -195,7 +195,7 @@ class Sealer:
         self.folder.remove(attempt)
         return 0
 
-    def _joined(self, parts: Sequence[Part], attempt: str) -> dict[str, Any]:
+    def _joined(self, parts: Sequence[HiddenPart], attempt: str) -> dict[str, Any]:
         final, paths = parts[0].final, [part.path for part in parts]
         if len(paths) == 1:
             return {"ready": paths[0], "final": final, "parts": []}
@@ -204,24 +204,24 @@ class Sealer:
         self.folder.sync([ready])
         return {"ready": ready, "final": final, "parts": paths}
 
-    def _merged(self, parts: Sequence[Part], attempt: str) -> dict[str, Any]:
+    def _merged(self, parts: Sequence[HiddenPart], attempt: str) -> dict[str, Any]:
         """As a seal, but what comes of it is a part: as old as its first one, and of one level more."""
         whole, size = self._joined(parts, attempt), sum(part.size for part in parts)
         final = PurePosixPath(self._parts_folder, parts[0].final)
-        name = Part.name(parts[0].at, size, final.name, parts[0].level + 1)
+        name = HiddenPart.name(parts[0].at, size, final.name, parts[0].level + 1)
         return {**whole, "final": final.with_name(name).as_posix()}
 
-    def _carry_through(self) -> int:
+    def _finish_seals(self) -> int:
         """Publishes what is decided. Returns the number of the newest seal, which is then done."""
         last, pending = self._newest()
         for entry in pending:
             if last is not None and entry.batch >= last.batch:
                 self._publish(entry)
-            # else it was put by a process that had slept since before number n + 1: its parts went elsewhere
-            for one in entry.committables:
-                self.folder.remove(one["attempt"])
+            # Else a process recorded it that slept while number n + 1 was decided: its parts went elsewhere.
+            for seal in entry.committables:
+                self.folder.remove(seal["attempt"])
             self.log.mark_published(entry)
-        self._unsure = False
+        self._may_have_pending = False
         return last.batch if last is not None else -1
 
     def _newest(self) -> tuple[Entry | None, list[Entry]]:
@@ -232,43 +232,22 @@ class Sealer:
                 return last, pending
 
     def _publish(self, entry: Entry) -> None:
-        for one in entry.committables:
-            for file in one["files"]:
+        for seal in entry.committables:
+            for file in seal["files"]:
                 self.folder.publish(file["ready"], file["final"])
-            self.folder.sync_names(file["final"] for file in one["files"])
-            self.folder.delete(part for file in one["files"] for part in file["parts"])
+            self.folder.sync_names(file["final"] for file in seal["files"])
+            self.folder.delete(part for file in seal["files"] for part in file["parts"])
 
-
-# MERGED Seals the parts of a query between its batches and after its end: a thread of the driver that waits for the
-# end.
-#
-# A ``foreachBatch`` function is called with a batch, and only then; it is told neither that nothing comes nor that
-# the query
-# is over. So the first batch starts a thread that waits for the end of the query, and looks at the policy meanwhile.
 
 _log = logging.getLogger("connectors.files")
 _EXIT_SECONDS = 60.0
 
 
-class Run(Protocol):
-    """One run of a streaming query."""
-
-    id: str
-    ends_by_itself: bool
-    """True if it stops when it has read what was there (``availableNow``, ``once``)."""
-
-    def offsets(self, batch: int) -> list[Any] | None:
-        """Where each source will be after ``batch``, if that is known."""
-
-    def wait(self, seconds: float) -> str:
-        """Waits for the end, at most so long: ``"running"``, ``"ended"`` or ``"failed"``."""
-
-
-_watched: dict[tuple[str, str], tuple[threading.Thread, Run]] = {}
+_watched: dict[tuple[str, str], tuple[threading.Thread, QueryRun]] = {}
 """The threads, by run and sink."""
 
 
-def watch(sealer: Sealer, run: Run, seal_at_end: bool | None) -> None:
+def watch(sealer: Sealer, run: QueryRun, seal_at_end: bool | None) -> None:
     """Lets the parts of ``run`` be sealed in time, and at its end."""
     key = (run.id, sealer.folder.hidden())
     if key not in _watched:
@@ -284,16 +263,16 @@ def pause(policy: RollingPolicy) -> float:
     return max(0.1, min(30.0, policy.inactivity / 4, policy.rollover / 4))
 
 
-def _watch(sealer: Sealer, run: Run, ending: bool, key: tuple[str, str]) -> None:
+def _watch(sealer: Sealer, run: QueryRun, ending: bool, key: tuple[str, str]) -> None:
     with contextlib.suppress(Exception):  # the session is gone, and the query with it
         while (state := run.wait(pause(sealer.policy))) == "running":
-            seal_what_is_due(sealer)
-        seal_what_is_due(sealer, ending=ending and state == "ended")
+            seal_due_parts(sealer)
+        seal_due_parts(sealer, ending=ending and state == "ended")
     _watched.pop(key, None)
 
 
-def seal_what_is_due(sealer: Sealer, *, ending: bool = False) -> None:
-    """Seals; a failure is told in the log only, since no commit depends on it."""
+def seal_due_parts(sealer: Sealer, *, ending: bool = False) -> None:
+    """Seals; a failure is only logged, since no commit depends on it."""
     try:
         sealer.seal(ending=ending)
     except Exception:  # the next commit or start tries again, and there it is an error
@@ -308,9 +287,6 @@ def _finish() -> None:
             if run.wait(0.0) != "running":
                 thread.join(_EXIT_SECONDS)
 
-
-# MERGED By hand: what waits in a folder becomes visible (``connectors files seal PATH``), and where a consumer may
-# resume.
 
 def seal_folder(path: str, storage: Mapping[str, Any] | None = None, max_part_size: int = MAX_PART_SIZE) -> int:
     """Seals all hidden parts in the folder ``path``, whichever sink wrote them. Returns how many files appeared.

@@ -1,4 +1,4 @@
-"""Which files there are to read: a file, a folder or a glob, without what is hidden, on any file system of Arrow."""
+"""The source of ``connectors.files``: finished files, each once, and the listing of a file, a folder or a glob."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
 @dataclass(frozen=True)
-class Found:
+class ListedFile:
     """A file: its ``path`` below the root, its ``size``, and when it was ``changed`` (nanoseconds since 1970)."""
 
     path: str
@@ -63,10 +63,10 @@ class Listing:
         self._patterns = folders[plain:]
         self.storage = storage_of(self.root, options)
 
-    def __iter__(self) -> Iterator[Found]:
+    def __iter__(self) -> Iterator[ListedFile]:
         item = self.storage.item("")
         if item is not None and not item.is_folder and not self._patterns:
-            yield Found("", item.size, item.changed)
+            yield ListedFile("", item.size, item.changed)
         elif item is not None and item.is_folder:
             yield from self._below("", self._patterns)
 
@@ -78,24 +78,22 @@ class Listing:
         """The file, open for reading. Raises ``FileNotFoundError``."""
         return self.storage.open(path)
 
-    def _below(self, folder: str, patterns: list[str]) -> Iterator[Found]:
+    def _below(self, folder: str, patterns: list[str]) -> Iterator[ListedFile]:
         for item in self.storage.items(folder):
             if is_hidden(item.name) or (patterns and not fnmatchcase(item.name, patterns[0])):
                 continue
             path = f"{folder}/{item.name}" if folder else item.name
             if not item.is_folder and len(patterns) <= 1:
-                yield Found(path, item.size, item.changed)
+                yield ListedFile(path, item.size, item.changed)
             elif item.is_folder and (patterns or self.recursive):
                 yield from self._below(path, patterns[1:])
 
 
 def partition_values(path: str) -> dict[str, str | None]:
-    """What the folders of ``path`` say: ``{"year": "2024"}`` of ``year=2024/part-0.parquet``."""
+    """The values in the folders of ``path``: ``{"year": "2024"}`` of ``year=2024/part-0.parquet``."""
     pairs = (folder.split("=", 1) for folder in path.split("/")[:-1] if "=" in folder)
     return {unquote(name): None if value == _NULL else unquote(value) for name, value in pairs}
 
-
-# MERGED The source of ``connectors.files``: finished files, each once.
 
 FORMATS = ("parquet", "json", "csv", "text", "avro", "orc")
 MOST_FILES = 1000
@@ -123,8 +121,8 @@ class FilesSource(Source):
     ``maxBytesPerTrigger``, ``maxFileAge`` (1 hour), ``failOnDataLoss`` (true), ``storageOptions`` (fsspec's keys).
 
     Names that begin with ``.`` or ``_`` are passed over; ``.gz``, ``.bz2``, ``.zst`` and ``.lz4`` are unpacked. Columns are
-    those of ``.schema(…)``, else of the newest file; json and csv need ``.schema(…)``. Columns that a file lacks are told
-    by its folders (``year=2024``), or null. Lines of csv have no header.
+    those of ``.schema(…)``, else of the newest file; json and csv need ``.schema(…)``. Columns that a file lacks come from
+    its folders (``year=2024``), or are null. Lines of csv have no header.
 
     Files are read in the order of their times. What is remembered of them does not grow for ever: a file that appears
     more than ``maxFileAge`` after its own last change, seen from the newest file read, is taken for one that was read.
@@ -159,8 +157,8 @@ class FilesSource(Source):
             raise Misconfigured("connectors.files", [problem])
         with listing.open(newest.path) as file:
             columns = schema_of(file, newest.path, self.values["fileFormat"])
-        told = [(name, pa.string()) for name in partition_values(newest.path) if name not in columns.names]
-        return sql_columns(pa.schema([*columns, *(pa.field(*one) for one in told)]))
+        folders = [pa.field(name, pa.string()) for name in partition_values(newest.path) if name not in columns.names]
+        return sql_columns(pa.schema([*columns, *folders]))
 
     def listing(self) -> Listing:
         recursive = self.values["recursiveFileLookup"]
@@ -174,10 +172,10 @@ class FilesSource(Source):
 
 
 @dataclass(frozen=True)
-class Head:
-    """The files that are there, and the time of the listing."""
+class FilesHead:
+    """The files of a listing, and its time."""
 
-    files: Sequence[Found]
+    files: Sequence[ListedFile]
     now: int
 
 
@@ -199,13 +197,13 @@ class FilesEnumerator(SplitEnumerator[WholeFile]):
     def start(self) -> Position:
         return {}
 
-    def head(self) -> Head:
+    def head(self) -> FilesHead:
         try:
-            return Head(sorted(self.listing, key=_order), time.time_ns())
+            return FilesHead(sorted(self.listing, key=_order), time.time_ns())
         except OSError as error:
             raise Transient(f"{self.listing.path} cannot be listed: {error}") from None
 
-    def advance(self, at: Position, head: Head, limit: ReadLimit) -> Position:
+    def advance(self, at: Position, head: FilesHead, limit: ReadLimit) -> Position:
         if at and "files" not in at:  # the start alone is empty; anything else would be read from the beginning again
             raise KeyError("files")
         skipped = self._late_files.count(at, head.files, self._forgotten(at, at.get("at")))
@@ -226,7 +224,7 @@ class FilesEnumerator(SplitEnumerator[WholeFile]):
     def splits(self, start: Position, end: Position, parallelism: int) -> Iterator[WholeFile]:
         return (WholeFile(*file) for file in end["files"])
 
-    def progress(self, at: Position, head: Head) -> Sequence[PartitionProgress]:
+    def progress(self, at: Position, head: FilesHead) -> Sequence[PartitionProgress]:
         waiting = list(self._new(at, head))
         since = (head.now - waiting[0].changed) / 1e9 if waiting else 0.0
         seconds = max(0.0, since)
@@ -234,7 +232,7 @@ class FilesEnumerator(SplitEnumerator[WholeFile]):
             PartitionProgress(self.listing.path, lag_records=None, lag_seconds=seconds, skipped=at.get("skipped", 0))
         ]
 
-    def _new(self, at: Position, head: Head) -> Iterator[Found]:
+    def _new(self, at: Position, head: FilesHead) -> Iterator[ListedFile]:
         seen = {mark for _, mark in at.get("seen", [])} | {_mark(file[0]) for file in at.get("files", [])}
         forgotten = self._forgotten(at, at.get("at"))
         return (file for file in head.files if file.changed > forgotten and _mark(file.path) not in seen)
@@ -258,7 +256,7 @@ class LateFiles:
         self._skipped = 0
         self._warned = False
 
-    def count(self, at: Position, files: Sequence[Found], forgotten: int) -> int:
+    def count(self, at: Position, files: Sequence[ListedFile], forgotten: int) -> int:
         """How many files were skipped until this listing; names up to the time ``forgotten`` are no longer in ``at``."""
         if self._names is None:
             self._names = set()
@@ -271,13 +269,13 @@ class LateFiles:
         self._names = self._names | names if len(self._names) <= 2 * len(names) + _SPARE_NAMES else names
         return self._skipped
 
-    def _compare(self, at: Position, files: Sequence[Found]) -> None:
+    def _compare(self, at: Position, files: Sequence[ListedFile]) -> None:
         """Counts what came while the query was down, beside the files that were as old at its last batch."""
         forgotten, number = at.get("old", (-1, 0))
         old = [file for file in files if file.changed <= forgotten]
         self._add(len(old) - number, old)
 
-    def _add(self, number: int, among: Sequence[Found]) -> None:
+    def _add(self, number: int, among: Sequence[ListedFile]) -> None:
         if number <= 0:
             return
         self._skipped += number
@@ -285,7 +283,7 @@ class LateFiles:
             self._warned = True
             self._warn(number, among)
 
-    def _warn(self, number: int, among: Sequence[Found]) -> None:
+    def _warn(self, number: int, among: Sequence[ListedFile]) -> None:
         example = f"An example is {among[-1].path or self.path}."
         if number < len(among):
             changed = datetime.datetime.fromtimestamp(among[-1].changed / 1e9, datetime.timezone.utc)
@@ -301,8 +299,8 @@ class LateFiles:
         )  # fmt: skip
 
 
-def _limited(files: Iterator[Found], limit: ReadLimit, most: int | None) -> Iterator[Found]:
-    count = min(one for one in (limit.files, most, 1 << 62) if one is not None)
+def _limited(files: Iterator[ListedFile], limit: ReadLimit, most: int | None) -> Iterator[ListedFile]:
+    count = min(bound for bound in (limit.files, most, 1 << 62) if bound is not None)
     size = 0
     for number, file in enumerate(files):
         size += file.size
@@ -311,7 +309,7 @@ def _limited(files: Iterator[Found], limit: ReadLimit, most: int | None) -> Iter
         yield file
 
 
-def _order(file: Found) -> tuple[int, str]:
+def _order(file: ListedFile) -> tuple[int, str]:
     return file.changed, file.path
 
 
@@ -330,15 +328,15 @@ class FilesReader(SplitReader[WholeFile]):
         self.fail = fail
 
     def read(self, split: WholeFile) -> Iterator[pa.RecordBatch]:
-        told: dict[str, str | None] = partition_values(split.path)
-        wanted = pa.schema([field for field in self.schema if field.name not in told])
+        partition: dict[str, str | None] = partition_values(split.path)
+        columns = pa.schema([field for field in self.schema if field.name not in partition])
         try:
             with self.listing.open(split.path) as file:
                 if file.size() != split.size:
                     raise DataLoss(f"{split.path} had {split.size} bytes when it was listed and has {file.size()} now")
                 path = self.listing.full(split.path)
-                for rows in read_file(file, path, self.kind, wanted):
-                    yield conformed(rows, self.schema, path, told)
+                for rows in read_file(file, path, self.kind, columns):
+                    yield conformed(rows, self.schema, path, partition)
         except FileNotFoundError:
             self._lost(DataLoss(f"{split.path} was deleted or moved before it was read", way_out=_WAY_OUT))
         except DataLoss as lost:

@@ -1,7 +1,7 @@
-"""What Spark's own writers have left in a stage: which files their tasks committed, and how many rows these hold.
+"""Staging with Spark's own writers, for the carriers that have a DataFrame.
 
-Spark does not tell what it has written. A file of a failed task attempt, or of another program, must not be published, so
-the rows of the files are compared with the rows of the batch before anything is recorded.
+Spark does not tell what it has written. A file of a failed task attempt, or of another program, must not be published, so the
+rows of the files are compared with the rows of the batch before anything is recorded.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _READERS: Final = 8
 """So many footers are read at a time."""
 _LOCAL_BYTES: Final = 1 << 30
 _REMOTE_BYTES: Final = 32 << 20
-"""Up to so many bytes of text are counted by the driver itself: its disk has just seen them, or a job would take longer."""
+"""The driver itself counts the lines of up to so many bytes: its disk has just written them, or a job would take longer."""
 _MARK: Final = "_committed_"
 _LINE_END: Final = ord("\n")
 
@@ -46,11 +46,12 @@ def committed_files(folder: SinkFolder, stage: str) -> dict[str, int]:
     which files count.
     """
     files = dict(folder.files(stage))
-    for place in {dirname(name) for name in files}:
-        marks = [item.name for item in folder.storage.items(place) if item.name.startswith(_MARK)]
+    for parent in {dirname(name) for name in files}:
+        marks = [item.name for item in folder.storage.items(parent) if item.name.startswith(_MARK)]
         if marks:
-            added = {name for mark in marks for name in json.loads(folder.storage.read(f"{place}/{mark}")).get("added", ())}
-            files = {name: size for name, size in files.items() if dirname(name) != place or basename(name) in added}
+            lists = (json.loads(folder.storage.read(f"{parent}/{mark}")) for mark in marks)
+            added = {name for listed in lists for name in listed.get("added", ())}
+            files = {name: size for name, size in files.items() if dirname(name) != parent or basename(name) in added}
     return files
 
 
@@ -70,8 +71,9 @@ def observed_line_ends(frame: DataFrame, kind: str, folders: Sequence[str]) -> t
     for name in columns:
         text = F.col(f"`{name.replace('`', '``')}`")
         inside = inside + F.coalesce(F.length(text) - F.length(F.replace(text, F.lit("\n"), F.lit(""))), F.lit(0))
-    seen = Observation()
-    return frame.observe(seen, F.sum(inside).alias("line_ends")), lambda: int(seen.get["line_ends"] or 0)
+    observation = Observation()
+    observed = frame.observe(observation, F.sum(inside).alias("line_ends"))
+    return observed, lambda: int(observation.get["line_ends"] or 0)
 
 
 def rows_of(folder: SinkFolder, files: Mapping[str, int], kind: str, spark: SparkSession) -> int:
@@ -104,8 +106,6 @@ def _lines(stream: Any) -> int:
         count += int(np.count_nonzero(np.frombuffer(block, np.uint8) == _LINE_END))
     return count
 
-
-# MERGED Staging with Spark's own writers, for the carriers that are handed a DataFrame.
 
 _BUCKET = "__bucket"
 _NO_TIME = f"{_BUCKET}={NULL}"
@@ -158,13 +158,13 @@ def _bucketed(sink: FilesSink, frame: DataFrame) -> tuple[DataFrame, list[str]]:
     from pyspark.sql import functions as F
 
     values = sink.values
-    wanted = [*values["partitionBy"], *([values["bucket.timeColumn"]] if values["bucket"] else [])]
+    columns = [*values["partitionBy"], *([values["bucket.timeColumn"]] if values["bucket"] else [])]
     option = "bucket.timeColumn" if values["bucket"] else "partitionBy"
-    check_names(f"connectors.{sink.name}", option, wanted, frame.columns)
+    check_names(f"connectors.{sink.name}", option, columns, frame.columns)
     if not values["bucket"]:
-        return frame, wanted
-    time = F.col(f"`{wanted[-1].replace('`', '``')}`")
-    naive = dict(frame.dtypes)[wanted[-1]] in ("timestamp_ntz", "date")
+        return frame, columns
+    time = F.col(f"`{columns[-1].replace('`', '``')}`")
+    naive = dict(frame.dtypes)[columns[-1]] in ("timestamp_ntz", "date")
     time = time.cast("timestamp_ntz" if naive else "timestamp")
     # date_format knows the session's time zone only, in which an hour may be missing or come twice.
     form = {"timestampNTZFormat" if naive else "timestampFormat": values["bucket"], "timeZone": values["bucket.timeZone"]}

@@ -1,4 +1,4 @@
-"""Csv as Spark's writer makes it: no header, quotes as in RFC 4180, ``""`` for an empty text, nothing for null."""
+"""Staging of rows that arrive as Arrow record batches, for the carriers that have no DataFrame: one writer for each format."""
 
 from __future__ import annotations
 
@@ -64,8 +64,6 @@ def _hex(cell: bytes | None) -> str:
     return "" if cell is None else f"[{cell.hex(' ').upper()}]"
 
 
-# MERGED Avro container files of Arrow record batches; the bodies of the records come from the format of the core.
-
 _BLOCK_ROWS = 4096
 
 
@@ -98,9 +96,7 @@ class AvroFile:
         """Nothing is left to write."""
 
 
-# MERGED Staging of rows that arrive as Arrow record batches, for the carriers that have no DataFrame.
-
-class Open(Protocol):
+class FormatWriter(Protocol):
     """A file that is being written."""
 
     def write(self, batch: pa.RecordBatch) -> Any: ...
@@ -121,7 +117,7 @@ class FilesWriter(SinkWriter):
         self.connector = f"connectors.{sink.name}"
         divided = sink.values["bucket"] or sink.values["partitionBy"]
         self.folders = Folders(self.connector, sink.values, schema) if divided else None
-        self._given = schema
+        self._spark_schema = schema
         self.schema = self.folders.schema if self.folders else schema
         check_columns(sink, self.schema)
         self.folder = sink.folder()
@@ -132,11 +128,11 @@ class FilesWriter(SinkWriter):
         self.rows = 0
         self._stage: str | None = None
         self._files: list[list[Any]] = []
-        self._open: dict[str, tuple[Open, BinaryIO]] = {}
+        self._open: dict[str, tuple[FormatWriter, BinaryIO]] = {}
 
     def write(self, batch: pa.RecordBatch) -> None:
-        if self.format not in ZONED and not batch.schema.equals(self._given):
-            batch = as_schema(batch, self._given)  # Spark hands over times in the zone of the session
+        if self.format not in ZONED and not batch.schema.equals(self._spark_schema):
+            batch = as_schema(batch, self._spark_schema)  # Spark gives times in the zone of the session
         for folder, rows in self.folders.split(batch) if self.folders else [("", batch)]:
             self._file(folder).write(rows)
         self.rows += batch.num_rows
@@ -156,23 +152,23 @@ class FilesWriter(SinkWriter):
         for folder in list(self._open):
             self._close(folder)
 
-    def _file(self, folder: str) -> Open:
+    def _file(self, folder: str) -> FormatWriter:
         """The open file of ``folder``, which is now the last one to be closed."""
-        found = self._open.pop(folder, None)
-        if found is None:
+        file = self._open.pop(folder, None)
+        if file is None:
             if len(self._open) >= self.most_open:
                 self._close(next(iter(self._open)))
-            found = self._new(folder)
-        self._open[folder] = found
-        return found[0]
+            file = self._new(folder)
+        self._open[folder] = file
+        return file[0]
 
-    def _new(self, folder: str) -> tuple[Open, BinaryIO]:
+    def _new(self, folder: str) -> tuple[FormatWriter, BinaryIO]:
         if self._stage is None:
             self._stage = begin(self.connector, self.folder, self.batch, self.attempt)
         name = f"{self._stage}/rows-{len(self._files)}{extension_of(self.format, self.compression)}"
         self._files.append([name, folder])
         stream = self.folder.create(name)
-        return opened(self.format, stream, self.schema, self.compression), stream
+        return format_writer(self.format, stream, self.schema, self.compression), stream
 
     def _close(self, folder: str) -> None:
         rows, stream = self._open.pop(folder)
@@ -205,7 +201,7 @@ def extension_of(kind: str, compression: str | None) -> str:
     return _ENDINGS.get(kind, f".{kind}") + (_STREAMS.get(compression or "", "") if "gzip" in CODECS[kind][:2] else "")
 
 
-def opened(kind: str, file: BinaryIO, schema: pa.Schema, compression: str | None) -> Open:
+def format_writer(kind: str, file: BinaryIO, schema: pa.Schema, compression: str | None) -> FormatWriter:
     """A writer of rows of ``schema`` into ``file``."""
     if kind == "parquet":
         return _Parquet(file, schema, compression or "snappy")

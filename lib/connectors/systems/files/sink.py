@@ -1,0 +1,205 @@
+"""The sink of ``connectors.files``."""
+
+from __future__ import annotations
+
+import re
+import time
+import zoneinfo
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pyarrow as pa
+
+from ...core import (
+    REQUIRED,
+    Batch,
+    Choice,
+    Committable,
+    Duration,
+    Flag,
+    FrameSink,
+    Json,
+    Names,
+    Options,
+    Problem,
+    Size,
+    Text,
+)
+from ...core.folder import SinkFolder
+from ...core.ledger import FileLedger
+from ...core.options import Values
+from ...core.sink import QueryRun
+from ...storage import check_location, is_local, storage_of
+from ...storage.hdfs import HDFS, ClientOf
+from ...storage.location import S3, without_user
+from .committer import FilesCommitter
+from .join import JOINED
+from .rolling import MAX_PART_SIZE, RollingPolicy, Sealer, seal_due_parts, watch
+from .writer import CODECS, FilesWriter
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+FORMATS = ("parquet", "json", "csv", "text", "avro", "orc")
+
+
+class FilesSink(FrameSink):
+    """Files under ``path``, in folders by ``partitionBy`` or by a date-time ``bucket``.
+
+    Options: ``path`` (required), ``fileFormat`` parquet|json|csv|text|avro|orc (parquet), ``partitionBy`` (columns),
+    ``bucket`` (a date-time pattern such as ``'year='yyyy/'month='MM``), ``bucket.timeColumn``, ``bucket.timeZone``
+    (UTC; a time without a zone is taken as it is), ``rolling`` onBatch|policy (onBatch), ``partPrefix`` (part),
+    ``compression`` (the format's own default), ``stagingRetention`` (7 days), ``storageOptions`` (fsspec's keys, for
+    ``s3://`` and WebHDFS), and those of every sink.
+
+    Unless the user says otherwise, a batch's files are seen when the batch is committed (``rolling=onBatch``), and lie
+    directly in ``path``: a batch is Spark's checkpoint, whoever runs ``availableNow`` expects its rows when it has ended, and
+    folders by time need a column that only the user knows. The intervals and sizes below are those of Flink's file sink.
+
+    With ``rolling=policy`` the files of a batch stay hidden when it is committed. They become one file, without being
+    decoded, ``rolling.rolloverInterval`` (15 minutes) after the first of them, ``rolling.inactivityInterval`` (5 minutes)
+    after the last one, or when they are ``rolling.maxPartSize`` (256MB) together; so what readers see never changes. This
+    is looked at after each commit, at the next start, and by ``connectors files seal PATH``, which seals everything. In
+    ``foreach_batch`` on a classic session also while the query is idle, and a moment after it ends: then everything is
+    sealed if ``rolling.sealAtEnd`` is true (by default under availableNow only) and the query did not fail.
+
+    On ``hdfs://`` ``foreach_batch`` of a classic session takes Spark's own client, with its user and settings. All else runs
+    in processes without one, and takes WebHDFS: ``storageOptions`` say ``host`` and ``port`` of the NameNode's web address
+    (the host of ``path`` and 9870), ``user`` or a delegation ``token``, and ``use_https``.
+
+    Before a batch is recorded, everything that was staged is durable on the disk, each staged file is there with the size that
+    its task has reported, and the files hold as many rows as the batch: so a folder that executors do not share, or a file of
+    a failed attempt, is an error and not a loss. Footers tell the rows, or lines are counted, by Spark where they are many.
+
+    The ledger entry of a batch that ``foreach_batch`` wrote on a classic session also holds the source's offsets after it:
+    see :func:`~connectors.systems.files.rolling.source_offsets`.
+
+    The same rows give the same content in every carrier: that of Spark's own writers, whether they or Python write. Times in
+    json and csv have milliseconds, in the session's time zone. A double may have fewer digits by Python than by a Java
+    before 19. Lines of csv have no header, and texts in it keep their blanks; a csv of one column is always written by
+    Python, since Spark drops its nulls. Timestamps in parquet are microseconds in UTC, never INT96.
+    Python refuses what it cannot write like Spark: intervals, variants, ``void`` (but in json and avro), timestamps and times
+    in orc, and maps in json with keys that are binary or nested. ``foreach_batch`` on a classic session writes what Spark does.
+    Guarantee: exactly-once. A listing shows finished files only; the ledger and the stage lie hidden beside them, in a
+    folder ``.connectors``. A reader that walks through hidden folders too (``pyarrow.dataset.dataset(folder)`` does, before
+    it drops what is hidden) may find one of them gone; list the folder itself, or by a glob.
+    """
+
+    name = "files"
+    stages_frames = True
+    options = Options(
+        {
+            "path": Text(REQUIRED),
+            "fileFormat": Choice("parquet", among=FORMATS),
+            "partitionBy": Names(()),
+            "bucket": Text(None),
+            "bucket.timeColumn": Text(None),
+            "bucket.timeZone": Text("UTC"),
+            "rolling": Choice("onBatch", among=("onBatch", "policy")),
+            "rolling.rolloverInterval": Duration(900.0),
+            "rolling.inactivityInterval": Duration(300.0),
+            "rolling.maxPartSize": Size(MAX_PART_SIZE, at_least=1),
+            "rolling.sealAtEnd": Flag(None),
+            "partPrefix": Text("part"),
+            "compression": Text(None),
+            "stagingRetention": Duration(7 * 86400.0),
+            "storageOptions": Json({}, kind=dict),
+        },
+        refused={"stagingLocation": "is always below path: only there a file gets its final name in one step."},
+    )
+
+    conditions = "a local or mounted folder, s3:// or hdfs://; files appear one by one, each complete"
+    clock: ClassVar[Callable[[], float]] = time.time
+    _client_of: ClientOf | None = None
+    _run: QueryRun | None = None
+
+    @classmethod
+    def check(cls, values: Values) -> Iterator[Problem]:
+        yield from check_target(values["path"], values["storageOptions"])
+        if values["bucket"] and values["partitionBy"]:
+            yield Problem("bucket", "cannot go with partitionBy; give one of them.")
+        if values["bucket"] and not values["bucket.timeColumn"]:
+            yield Problem("bucket.timeColumn", "missing; bucket needs the column whose time decides.")
+        if values["bucket"] and values["bucket"].count("'") % 2:
+            yield Problem("bucket", f"""has a ' that is not closed: {values["bucket"]}""")
+        if values["bucket"] and not _is_zone(values["bucket.timeZone"]):
+            got = values["bucket.timeZone"]
+            yield Problem("bucket.timeZone", f'must be a region or an offset such as +02:00; got "{got}".')
+        if values["partPrefix"][:1] in (".", "_", "") or "/" in values["partPrefix"]:
+            yield Problem("partPrefix", "must not begin with . or _, since readers pass over such files, nor have a /.")
+        if values["rolling"] == "policy" and values["fileFormat"] not in JOINED:
+            got = values["fileFormat"]
+            text = f"policy joins files without decoding them, which {got} does not allow; take onBatch, or another fileFormat."
+            yield Problem("rolling", text)
+        codecs = CODECS[values["fileFormat"]]
+        if (codec := values["compression"]) not in (None, *codecs):
+            known = f"{', '.join(codecs)} for {values['fileFormat']}"
+            yield Problem("compression", f'must be one of {known}; got "{codec}".')
+
+    def target(self) -> str:
+        return str(self.values["path"])
+
+    def use_hadoop(self, client_of: ClientOf) -> None:
+        self._client_of = client_of
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_run": None}  # it is of the driver
+
+    def folder(self) -> SinkFolder:
+        storage = storage_of(self.values["path"], self.values.get("storageOptions", {}), self._client_of)
+        return SinkFolder(storage, self.sink_id())
+
+    def ledger(self) -> FileLedger:
+        return self.folder().ledger()
+
+    def rolls(self) -> bool:
+        """True if files wait and grow before readers see them."""
+        return bool(self.values.get("rolling") == "policy")
+
+    def sealer(self) -> Sealer:
+        """The sealer of the parts of this sink."""
+        policy = RollingPolicy.of(self.values) if self.rolls() else RollingPolicy()
+        return Sealer(self.folder(), policy, type(self).clock)
+
+    def committer(self) -> FilesCommitter:
+        sealer, retention = self.sealer(), self.values["stagingRetention"]
+        return FilesCommitter(self.folder(), self.values["partPrefix"], retention, sealer, rolling=self.rolls())
+
+    def watch(self, find: Callable[[], QueryRun | None] | None) -> None:
+        self._run = run = find() if find else None
+        if not self.rolls():
+            return
+        if find is None:
+            seal_due_parts(self.sealer())
+        elif run:
+            watch(self.sealer(), run, self.values["rolling.sealAtEnd"])
+
+    def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> FilesWriter:
+        return FilesWriter(self, batch, schema)
+
+    def stage_frame(self, frame: DataFrame, batch: Batch) -> list[Committable] | None:
+        """Spark's own writers make the files, and no row passes through Python, unless Spark has no such writer."""
+        if self.values["fileFormat"] == "avro" or self._is_single_csv(frame):
+            return None
+        from .spark_writer import stage_with_spark
+
+        return stage_with_spark(self, frame, batch, self._run.offsets(batch.number) if self._run else None)
+
+    def _is_single_csv(self, frame: DataFrame) -> bool:
+        """True for csv of one column: Spark's writer drops its rows that are null."""
+        return self.values["fileFormat"] == "csv" and len({*frame.columns} - {*self.values["partitionBy"]}) == 1
+
+
+def check_target(path: str, options: Mapping[str, Any]) -> Iterator[Problem]:
+    """What is wrong with a folder that files are to be published in: an object store needs a publication in one step."""
+    if is_local(path) or path.startswith((*S3, HDFS)):
+        yield from check_location("path", path, options, sole=True)
+    else:
+        text = f"must be a local or mounted folder, s3://… or hdfs://…; got {without_user(path)!r}. Mount it."
+        yield Problem("path", text)
+
+
+def _is_zone(name: str) -> bool:
+    """True for a region or an offset. Without a time zone database here, Spark's own decides."""
+    regions = zoneinfo.available_timezones()
+    return not regions or name in regions or re.fullmatch(r"Z|[+-](0\d|1[0-8]):[0-5]\d", name) is not None
