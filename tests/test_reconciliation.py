@@ -57,16 +57,16 @@ def places(root: Path) -> dict[str, list[str]]:
 
 
 def expected(rows: int) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {"good": [], "quarantined": [], "refused": [], "bad": []}
+    lines_of: dict[str, list[str]] = {"good": [], "quarantined": [], "refused": [], "bad": []}
     for number in range(1, rows + 1):
         kind = kind_of(number)
         if kind == "bad":
-            found[kind].append(line(number).decode(errors="replace"))
+            lines_of[kind].append(line(number).decode(errors="replace"))
         elif kind == "quarantined":
-            found[kind].append(str(-number))
+            lines_of[kind].append(str(-number))
         else:
-            found[kind].append(f"{number} {json.loads(line(number))['name']}")
-    return found
+            lines_of[kind].append(f"{number} {json.loads(line(number))['name']}")
+    return lines_of
 
 
 def interrupted(folder: Path, rows: int, kills: tuple[Point, ...]) -> None:
@@ -83,11 +83,11 @@ def interrupted(folder: Path, rows: int, kills: tuple[Point, ...]) -> None:
 
 
 def assert_reconciled(folder: Path, rows: int) -> None:
-    found, wanted = places(folder), expected(rows)
-    table = {place: len(texts) for place, texts in found.items()}
+    actual, due = places(folder), expected(rows)
+    table = {place: len(texts) for place, texts in actual.items()}
     assert sum(table.values()) == rows, table
-    for place, texts in wanted.items():
-        assert Counter(found[place]) == Counter(texts), place
+    for place, texts in due.items():
+        assert Counter(actual[place]) == Counter(texts), place
 
 
 @pytest.mark.spark

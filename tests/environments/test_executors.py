@@ -45,10 +45,10 @@ SOURCES = [
     pytest.param((PostgresStream, "format"), id="jdbc"),
     pytest.param((PostgresTables, "foreach_batch"), id="jdbc-tables", marks=pytest.mark.soak),
 ]
-every_target = pytest.mark.parametrize("writing", TARGETS, indirect=True)
+every_target = pytest.mark.parametrize("case", TARGETS, indirect=True)
 
 
-class Writing:
+class TargetCase:
     """A query into a target, and what breaks it."""
 
     def __init__(self, kind: type[SinkContext], carrier: str, folder: Path) -> None:
@@ -63,14 +63,14 @@ class Writing:
 
 
 @pytest.fixture
-def writing(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Writing]:
-    made = Writing(*request.param, tmp_path)
-    yield made
-    made.injector.release()
-    made.target.close()
+def case(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TargetCase]:
+    case = TargetCase(*request.param, tmp_path)
+    yield case
+    case.injector.release()
+    case.target.close()
 
 
-class Copying(Writing):
+class CopyCase(TargetCase):
     """A query that copies what a system holds to files. Its reader passes :attr:`Point.READ_ROW`."""
 
     def __init__(self, kind: type[SourceContext], carrier: str, folder: Path) -> None:
@@ -90,13 +90,13 @@ class Copying(Writing):
 
 
 @pytest.fixture
-def copying(request: pytest.FixtureRequest, environment: Environment, tmp_path: Path) -> Iterator[Copying]:
-    copying = Copying(*request.param, tmp_path)
-    copying.register(environment.spark)
-    yield copying
+def copy(request: pytest.FixtureRequest, environment: Environment, tmp_path: Path) -> Iterator[CopyCase]:
+    copy = CopyCase(*request.param, tmp_path)
+    copy.register(environment.spark)
+    yield copy
     connectors.register(environment.spark)
-    copying.target.close()
-    copying.system.close()
+    copy.target.close()
+    copy.system.close()
 
 
 def wait_until(what: Callable[[], Any], seconds: float = 90.0) -> None:
@@ -118,31 +118,31 @@ def alive(pid: int) -> bool:
 @every_target
 @pytest.mark.parametrize("point", [Point.TASK_ROW, pytest.param(Point.TASK_STAGED, marks=pytest.mark.soak)])
 def test_an_executor_killed_in_mid_batch_loses_and_doubles_nothing(
-    environment: Environment, writing: Writing, point: Point
+    environment: Environment, case: TargetCase, point: Point
 ) -> None:
-    if point is Point.TASK_STAGED and isinstance(writing.target, kafka.DirectContext):
+    if point is Point.TASK_STAGED and isinstance(case.target, kafka.DirectContext):
         pytest.skip("no task of this sink stages its rows")
     before = set(environment.executors())
-    writing.injector.arm(point, Action.KILL_EXECUTOR, row=1 if point is Point.TASK_ROW else 0)
-    writing.query.run(environment.spark)
-    assert writing.injector.struck() == 1
+    case.injector.arm(point, Action.KILL_EXECUTOR, row=1 if point is Point.TASK_ROW else 0)
+    case.query.run(environment.spark)
+    assert case.injector.struck() == 1
     assert not all(alive(pid) for pid in before)
-    writing.expect_every_row_once()
+    case.expect_every_row_once()
 
 
 @pytest.mark.essential
-@pytest.mark.parametrize("copying", SOURCES, indirect=True)
-def test_an_executor_killed_while_it_reads_loses_and_doubles_nothing(environment: Environment, copying: Copying) -> None:
+@pytest.mark.parametrize("copy", SOURCES, indirect=True)
+def test_an_executor_killed_while_it_reads_loses_and_doubles_nothing(environment: Environment, copy: CopyCase) -> None:
     before = set(environment.executors())
-    copying.injector.arm(Point.READ_ROW, Action.KILL_EXECUTOR, row=2)
-    copying.query.run(environment.spark)
-    assert copying.injector.struck() == 1
+    copy.injector.arm(Point.READ_ROW, Action.KILL_EXECUTOR, row=2)
+    copy.query.run(environment.spark)
+    assert copy.injector.struck() == 1
     assert not all(alive(pid) for pid in before)
-    copying.expect_every_row_once()
+    copy.expect_every_row_once()
 
 
 def acknowledging(kind: type[Source], folder: Path) -> type[Source]:
-    """``kind`` as a queue whose reader acknowledges what it reads: a split that was begun is not read again."""
+    """``kind`` as a queue whose reader acknowledges what it reads: a split that was mark is not read again."""
 
     class Acknowledging(kind):  # type: ignore[valid-type, misc]
         def reader(self, schema: Any) -> Any:
@@ -150,10 +150,10 @@ def acknowledging(kind: type[Source], folder: Path) -> type[Source]:
             read = reader.read
 
             def read_once(split: Any) -> Any:
-                begun = folder / digest(str(split))
-                if begun.exists():
+                mark = folder / digest(str(split))
+                if mark.exists():
                     return iter(())
-                begun.touch()
+                mark.touch()
                 return read(split)
 
             reader.read = read_once
@@ -163,56 +163,56 @@ def acknowledging(kind: type[Source], folder: Path) -> type[Source]:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("copying", SOURCES[2:3], indirect=True)
+@pytest.mark.parametrize("copy", SOURCES[2:3], indirect=True)
 def test_the_case_sees_a_source_that_acknowledges_what_it_reads(
-    environment: Environment, copying: Copying, tmp_path: Path
+    environment: Environment, copy: CopyCase, tmp_path: Path
 ) -> None:
-    kind = acknowledging(copying.system.source, tmp_path / "system")
-    connectors.register(environment.spark, faulty_source(kind, copying.injector))
-    copying.injector.arm(Point.READ_ROW, Action.KILL_EXECUTOR, row=2)
-    copying.query.run(environment.spark)
+    kind = acknowledging(copy.system.source, tmp_path / "system")
+    connectors.register(environment.spark, faulty_source(kind, copy.injector))
+    copy.injector.arm(Point.READ_ROW, Action.KILL_EXECUTOR, row=2)
+    copy.query.run(environment.spark)
     with pytest.raises(AssertionError, match="missing"):
-        copying.expect_every_row_once()
+        copy.expect_every_row_once()
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize(
-    "writing", [pytest.param((kafka.AtLeastOnceContext, "format"), id="at-least-once")], indirect=True
+    "case", [pytest.param((kafka.AtLeastOnceContext, "format"), id="at-least-once")], indirect=True
 )
-def test_the_case_sees_a_sink_that_writes_again(environment: Environment, writing: Writing) -> None:
-    writing.injector.arm(Point.TASK_STAGED, Action.KILL_EXECUTOR)
-    writing.query.run(environment.spark)
-    writing.target.guarantee = Guarantee.EXACTLY_ONCE  # type: ignore[misc]
+def test_the_case_sees_a_sink_that_writes_again(environment: Environment, case: TargetCase) -> None:
+    case.injector.arm(Point.TASK_STAGED, Action.KILL_EXECUTOR)
+    case.query.run(environment.spark)
+    case.target.guarantee = Guarantee.EXACTLY_ONCE  # type: ignore[misc]
     with pytest.raises(AssertionError, match="duplicated"):
-        writing.expect_every_row_once()
+        case.expect_every_row_once()
 
 
 @pytest.mark.essential
-@pytest.mark.parametrize("writing", TARGETS[:1], indirect=True)
-def test_executors_lost_between_staging_and_commit_do_not_matter(environment: Environment, writing: Writing) -> None:
+@pytest.mark.parametrize("case", TARGETS[:1], indirect=True)
+def test_executors_lost_between_staging_and_commit_do_not_matter(environment: Environment, case: TargetCase) -> None:
     before = environment.executors()
-    writing.injector.set_executors(*before)
-    writing.injector.arm(Point.COMMIT_BEFORE, Action.KILL_EXECUTOR)
-    writing.query.run(environment.spark)
-    assert writing.injector.struck() == 1
+    case.injector.set_executors(*before)
+    case.injector.arm(Point.COMMIT_BEFORE, Action.KILL_EXECUTOR)
+    case.query.run(environment.spark)
+    assert case.injector.struck() == 1
     assert not any(alive(pid) for pid in before)
-    writing.expect_every_row_once()
+    case.expect_every_row_once()
 
 
 @pytest.mark.soak
 @every_target
-def test_an_executor_that_is_decommissioned_in_mid_batch_loses_nothing(environment: Environment, writing: Writing) -> None:
+def test_an_executor_that_is_decommissioned_in_mid_batch_loses_nothing(environment: Environment, case: TargetCase) -> None:
     leaving = environment.executors()[0]
-    writing.injector.arm(Point.TASK_ROW, Action.HOLD, row=1)
-    running = writing.query.start(environment.spark)
-    wait_until(writing.injector.held)
+    case.injector.arm(Point.TASK_ROW, Action.HOLD, row=1)
+    running = case.query.start(environment.spark)
+    wait_until(case.injector.held)
     os.kill(leaving, signal.SIGPWR)
-    wait_until(lambda: not running.isActive or not alive(leaving) or _released(writing), 60)
+    wait_until(lambda: not running.isActive or not alive(leaving) or _released(case), 60)
     running.awaitTermination()
     assert not alive(leaving)
-    writing.expect_every_row_once()
+    case.expect_every_row_once()
 
 
-def _released(writing: Writing) -> bool:
-    writing.injector.release()
+def _released(case: TargetCase) -> bool:
+    case.injector.release()
     return True

@@ -24,10 +24,10 @@ RECEIVER = """
 import pickle, sys
 from pyspark import cloudpickle
 assert "connectors" not in sys.modules
-made = pickle.load(sys.stdin.buffer)
+objects = pickle.load(sys.stdin.buffer)
 import connectors
 assert connectors.__file__.startswith("<carried>"), connectors.__file__
-sys.stdout.buffer.write(cloudpickle.dumps(made))
+sys.stdout.buffer.write(cloudpickle.dumps(objects))
 """
 
 

@@ -25,7 +25,7 @@ assert pyspark.__version__.startswith(sys.argv[2]), pyspark.__version__
 import connectors
 from connectors import workbench
 
-told = []
+messages = []
 for attempt in (
     lambda: connectors.register(object()),
     lambda: connectors.foreach_batch("files", {"path": "out"}),
@@ -34,8 +34,8 @@ for attempt in (
     try:
         attempt()
     except ImportError as error:
-        told.append(str(error))
-print("TOLD", len(told), len(set(told)), told[0])
+        messages.append(str(error))
+print("MESSAGES", len(messages), len(set(messages)), messages[0])
 print("JVM", pyspark.SparkContext._active_spark_context is not None)
 """
 
@@ -47,10 +47,10 @@ def test_an_older_pyspark_is_told_by_everything_that_needs_a_newer(monkeypatch: 
         lambda: connectors.register(object()),  # type: ignore[arg-type]
         lambda: connectors.foreach_batch("files", {"path": "out"}),
     ):
-        with pytest.raises(ImportError, match=SENTENCE) as told:
+        with pytest.raises(ImportError, match=SENTENCE) as error:
             attempt()
-        assert version in str(told.value)
-        assert "\n" not in str(told.value)
+        assert version in str(error.value)
+        assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("version", ["4.2.0", "4.10.1", "5.0.0", "4.2.0.dev3"])
@@ -82,7 +82,7 @@ def test_a_real_older_pyspark_is_told_in_one_sentence(version: str, tmp_path: Pa
         text=True,
         timeout=300,
     )
-    assert f"TOLD 3 1 {SENTENCE}" in ran.stdout, ran.stdout + ran.stderr[-3000:]
+    assert f"MESSAGES 3 1 {SENTENCE}" in ran.stdout, ran.stdout + ran.stderr[-3000:]
     assert "JVM False" in ran.stdout
 
 

@@ -22,8 +22,8 @@ RUNS = ("spark", "dbutils", "display(", "run_suite", "workbench")
 
 def cells(name: str) -> list[str]:
     """The cells that only define something, as a user runs them."""
-    found = json.loads((TEMPLATES / f"{name}.ipynb").read_text())["cells"]
-    code = ["".join(cell["source"]) for cell in found if cell["cell_type"] == "code"]
+    cells = json.loads((TEMPLATES / f"{name}.ipynb").read_text())["cells"]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     return [cell for cell in code if any(word in cell for word in DEFINES) and not any(word in cell for word in RUNS)]
 
 

@@ -18,17 +18,17 @@ JVM = {
 
 
 def reaches_for_jvm(source: str) -> set[str]:
-    found: set[str] = set()
+    names: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Attribute):
-            found.add(node.attr)
+            names.add(node.attr)
         elif isinstance(node, ast.Import):
-            found.update(alias.name.partition(".")[0] for alias in node.names)
+            names.update(alias.name.partition(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            found.update([(node.module or "").partition(".")[0], *(alias.name for alias in node.names)])
+            names.update([(node.module or "").partition(".")[0], *(alias.name for alias in node.names)])
         elif isinstance(node, ast.Call) and len(node.args) > 1 and isinstance(node.args[1], ast.Constant):
-            found.add(str(node.args[1].value))  # getattr(spark, "_jvm")
-    return found & JVM
+            names.add(str(node.args[1].value))  # getattr(spark, "_jvm")
+    return names & JVM
 
 
 @pytest.mark.parametrize("file", sorted(ROOT.rglob("*.py")), ids=lambda file: str(file.relative_to(ROOT)))

@@ -80,8 +80,8 @@ class ListedContext(FolderContext):
         return taken
 
     def files(self) -> list[Path]:
-        found = (file for file in self.folder.rglob("*") if file.is_file())
-        return sorted(file for file in found if not any(part[0] in "._" for part in file.relative_to(self.folder).parts))
+        files = (file for file in self.folder.rglob("*") if file.is_file())
+        return sorted(file for file in files if not any(part[0] in "._" for part in file.relative_to(self.folder).parts))
 
 
 class BufferedContext(ListedContext):

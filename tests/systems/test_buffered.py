@@ -24,7 +24,7 @@ def rows(*numbers: int) -> pa.RecordBatch:
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Sink:
+def sink(tmp_path: Path) -> Sink:
     return BufferedSink.of({"path": str(tmp_path)})
 
 
@@ -32,29 +32,29 @@ def numbers(file: Path) -> list[int]:
     return [json.loads(line)["n"] for line in file.read_text().splitlines()]
 
 
-def test_a_batch_is_one_file_with_the_rows_of_all_its_tasks(made: Sink, tmp_path: Path) -> None:
-    write(made, rows(1, 2), rows(), rows(3))
+def test_a_batch_is_one_file_with_the_rows_of_all_its_tasks(sink: Sink, tmp_path: Path) -> None:
+    write(sink, rows(1, 2), rows(), rows(3))
     assert [numbers(file) for file in visible(tmp_path)] == [[1, 2, 3]]
 
 
-def test_files_list_in_the_order_of_their_batches(made: Sink, tmp_path: Path) -> None:
+def test_files_list_in_the_order_of_their_batches(sink: Sink, tmp_path: Path) -> None:
     for number in (0, 9, 10, 100):
-        write(made, rows(number), number=number)
+        write(sink, rows(number), number=number)
     assert [numbers(file) for file in visible(tmp_path)] == [[0], [9], [10], [100]]
 
 
 @pytest.mark.parametrize("step", ["growing", "joined", "half discarded", "discarded", "released"])
 def test_a_release_that_broke_off_anywhere_is_finished_once(
-    made: Sink, tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
+    sink: Sink, tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    batch = Batch(made.sink_id(), "q", 0)
-    staged = [stage(made, batch, rows(0).schema, task, iter([rows(task)])) for task in range(2)]
+    batch = Batch(sink.sink_id(), "q", 0)
+    staged = [stage(sink, batch, rows(0).schema, task, iter([rows(task)])) for task in range(2)]
     with monkeypatch.context() as broken:
         _break(broken, step)
         with pytest.raises(OSError, match="died"):
-            Commit(made).finish(batch, staged)
+            Commit(sink).finish(batch, staged)
     assert len(visible(tmp_path)) == (step == "released")
-    Commit(made).recover(Batch(made.sink_id(), "q", 1))
+    Commit(sink).recover(Batch(sink.sink_id(), "q", 1))
     assert [numbers(file) for file in visible(tmp_path)] == [[0, 1]]
     assert list((tmp_path / ".connectors").glob("*/stage/*")) == []
 

@@ -7,24 +7,28 @@ from pathlib import Path
 
 import pytest
 
-from .pipelines import SOME, SYSTEMS, killed
+from .pipelines import REFERENCE, killed, kills_of_systems
+
+PIPELINES = {"reference": REFERENCE, **{name: kills.PIPELINES for name, kills in kills_of_systems().items()}}
+QUICK = {name: kills.PIPELINES[name] for kills in kills_of_systems().values() for name in kills.QUICK}
 
 
 @pytest.mark.long
 def test_killed_drivers_lose_and_double_nothing(tmp_path: Path) -> None:
-    with killed(SOME, tmp_path, seed=3) as kills:
+    with killed(QUICK, tmp_path, seed=3) as kills:
         kills.run(2)
     assert any("killed" in line for line in kills.report), kills.report
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("system", PIPELINES)
 def test_many_killed_drivers_lose_and_double_nothing(
     tmp_path: Path, system: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    wanted = int(os.environ.get("KILLS", "200"))
-    count = wanted if system == "reference" else min(100, wanted)
-    with killed(SYSTEMS[system], tmp_path, int(os.environ.get("SEED", "1"))) as kills:
+    count = int(os.environ.get("KILLS", "200"))
+    if system != "reference":
+        count = min(100, count)
+    with killed(PIPELINES[system], tmp_path, int(os.environ.get("SEED", "1"))) as kills:
         kills.run(count)
     died = sum("killed" in line for line in kills.report)
     with capsys.disabled():

@@ -177,11 +177,11 @@ def test_a_query_waits_for_a_database_that_restarts(spark: Any, tmp_path: Path, 
         finally:
             query.stop()
         if part == "source":
-            found = [row.value for row in spark.read.json(str(tmp_path / "out")).collect()]
+            values = [row.value for row in spark.read.json(str(tmp_path / "out")).collect()]
         else:
             with contextlib.closing(JdbcSink.of(address).dialect().connect()) as connection:
-                found = [value for (value,) in connection.rows("SELECT value FROM numbers")]
-    assert sorted(found) == list(range(1, 101))
+                values = [value for (value,) in connection.rows("SELECT value FROM numbers")]
+    assert sorted(values) == list(range(1, 101))
 
 
 @pytest.mark.spark

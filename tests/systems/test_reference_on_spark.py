@@ -1,4 +1,4 @@
-"""The reference connectors pass the cases of the kit on Spark."""
+"""The reference connectors pass the cases of the kit on Spark: a source and a sink in every environment, others locally."""
 
 from connectors.testing.spark_suites import SparkSinkSuite, SparkSourceSuite
 
@@ -12,7 +12,6 @@ class TestSequence(SparkSourceSuite):
 
 class TestFileStream(SparkSourceSuite):
     context = FileStreamContext
-    everywhere = True
 
 
 class TestBuffered(SparkSinkSuite):
@@ -26,4 +25,3 @@ class TestFiles(SparkSinkSuite):
 
 class TestFileStreamSink(SparkSinkSuite):
     context = LinesContext
-    everywhere = True

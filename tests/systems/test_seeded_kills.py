@@ -7,106 +7,31 @@ compares every row. Whole drivers on Spark are killed in :mod:`.test_kills`.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from connectors.testing import SinkContext
 from connectors.testing.sink_cases import KillSuite, SinkQuery
 
-from .elasticsearch.contexts import IndexContext
-from .files import contexts as files
-from .jdbc import contexts as jdbc
-from .jdbc.dealing import DealtWriting
-from .kafka.sink_contexts import KafkaContext
-from .kafka.slot_contexts import StagedSlotsContext
-from .reference_contexts import BufferedContext, FilesContext, LinesContext
+from .pipelines import kills_of_systems
+from .reference_contexts import BufferedContext, LinesContext
 
 pytestmark = pytest.mark.soak
+SCHEDULES: dict[type[SinkContext], type[SinkQuery]] = {BufferedContext: SinkQuery, LinesContext: SinkQuery}
+for kills in kills_of_systems().values():
+    SCHEDULES.update(kills.SCHEDULES)
 
 
 class Schedules(KillSuite):
     seeds = 100
-
-
-class TestBuffered(Schedules):
-    context = BufferedContext
-
-
-class TestLines(Schedules):
-    context = LinesContext
-
-
-class TestFiles(Schedules):
-    context = FilesContext
-
-
-class TestRollingFiles(Schedules):
-    context = files.RollingContext
-
-
-class TestRollingBuckets(Schedules):
-    context = files.BucketedContext
-
-
-class TestSealingAtEachCommit(Schedules):
-    context = files.SealingContext
-
-
-class TestS3(Schedules):
-    context = files.S3Context
-
-
-class TestRollingS3(Schedules):
-    context = files.RollingS3Context
-
-
-class TestHdfs(Schedules):
-    context = files.HdfsContext
-
-
-class TestRollingHdfs(Schedules):
-    context = files.RollingHdfsContext
-
-
-class TestPostgres(Schedules):
-    context = jdbc.PostgresContext
-
-
-class TestPostgresPrepared(Schedules):
-    context = jdbc.PreparedContext
-
-
-class TestPostgresTaskByTask(Schedules):
-    context = jdbc.TaskContext
+    kind: ClassVar[type[SinkQuery]]
 
     @pytest.fixture
-    def query(self, target: SinkContext, tmp_path: Path) -> SinkQuery:
-        return DealtWriting(target, tmp_path, "foreach_batch")
+    def query(self, target: SinkContext, tmp_path: Path, carrier: str) -> SinkQuery:
+        return self.kind(target, tmp_path, carrier)
 
 
-class TestSqlite(Schedules):
-    context = jdbc.SqliteContext
-
-
-class TestDuckDb(Schedules):
-    context = jdbc.DuckDbContext
-
-
-class TestMariaDb(Schedules):
-    context = jdbc.MariaDbContext
-
-
-class TestMariaDbPrepared(Schedules):
-    context = jdbc.PreparedMariaDbContext
-
-
-class TestKafka(Schedules):
-    context = KafkaContext
-
-
-class TestKafkaInSlots(Schedules):
-    context = StagedSlotsContext
-
-
-class TestSearch(Schedules):
-    context = IndexContext
+for context, kind in SCHEDULES.items():
+    name = f"Test{context.__name__.removesuffix('Context')}"
+    globals()[name] = type(name, (Schedules,), {"context": context, "kind": kind})

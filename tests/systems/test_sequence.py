@@ -19,8 +19,8 @@ LARGEST = 2**63 - 2
 
 
 def numbers(**options: int) -> list[int]:
-    made = SequenceSource.of({name: str(value) for name, value in options.items()})
-    batches = [batch for part in Planner(made).whole() for batch in read_slice(made, part, SCHEMA)]
+    source = SequenceSource.of({name: str(value) for name, value in options.items()})
+    batches = [batch for part in Planner(source).whole() for batch in read_slice(source, part, SCHEMA)]
     return [value for batch in batches for value in batch.column(0).to_pylist()]
 
 
@@ -61,18 +61,18 @@ def test_wrong_options_are_named(options: dict[str, str], option: str) -> None:
 
 
 def test_a_sequence_without_end_is_no_batch_and_never_ends_an_ending_query() -> None:
-    made = SequenceSource.of({"maxRowsPerTrigger": "3"}, streaming=True)
-    assert not made.bounded
+    source = SequenceSource.of({"maxRowsPerTrigger": "3"}, streaming=True)
+    assert not source.bounded
     with pytest.raises(Misconfigured, match="never end"):
-        Planner(made).freeze()
-    assert Planner(made).latest(INITIAL, made.limit())["at"] == {"next": 4}
+        Planner(source).freeze()
+    assert Planner(source).latest(INITIAL, source.limit())["at"] == {"next": 4}
 
 
 def test_a_rate_gives_what_the_time_that_passed_allows() -> None:
-    made = SequenceSource.of({"rowsPerSecond": "10"}, streaming=True).enumerator()
-    assert made.advance({"next": 1, "since": 1000}, 3550.0, ReadLimit())["next"] == 26
-    assert made.advance({"next": 1, "since": 1000}, 3550.0, ReadLimit(rows=7))["next"] == 8
-    assert made.advance({"next": 30, "since": 1000}, 3550.0, ReadLimit())["next"] == 30, "a clock that went back"
+    enumerator = SequenceSource.of({"rowsPerSecond": "10"}, streaming=True).enumerator()
+    assert enumerator.advance({"next": 1, "since": 1000}, 3550.0, ReadLimit())["next"] == 26
+    assert enumerator.advance({"next": 1, "since": 1000}, 3550.0, ReadLimit(rows=7))["next"] == 8
+    assert enumerator.advance({"next": 30, "since": 1000}, 3550.0, ReadLimit())["next"] == 30, "a clock that went back"
 
 
 def test_an_end_that_was_lowered_takes_nothing_back(tmp_path: Path) -> None:

@@ -449,10 +449,10 @@ class SwallowsErrors(LogContext):
 
     class source(LogSource):  # noqa: N801
         def __init_subclass__(cls, **kwargs: Any) -> None:
-            made = cls.reader
+            reader_of = cls.reader
 
             def reader(self: LogSource, schema: pa.Schema) -> Any:
-                return SwallowsErrors.Quiet(made(self, schema))
+                return SwallowsErrors.Quiet(reader_of(self, schema))
 
             cls.reader = reader  # type: ignore[method-assign]
 

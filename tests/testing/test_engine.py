@@ -42,7 +42,7 @@ class Watched(LinesSink):
 
         class Committer(LinesCommitter):
             def publish(self, batch: Batch, committables: Sequence[Committable]) -> None:
-                asked.append(("publish", batch.number, [one.rows for one in committables]))
+                asked.append(("publish", batch.number, [committable.rows for committable in committables]))
                 super().publish(batch, committables)
 
             def discard(self, committable: Committable) -> None:
@@ -77,7 +77,7 @@ class Run:
         return Checkpoint(self.folder / "checkpoint")
 
     def asked(self, *kinds: str) -> list[tuple[Any, ...]]:
-        return [one for one in self.sink.asked if one[0] in kinds]
+        return [call for call in self.sink.asked if call[0] in kinds]
 
     def rows(self) -> list[dict[str, Any]]:
         files = (self.folder / "target").glob("*.json")
@@ -183,8 +183,8 @@ def test_a_task_that_fails_four_times_ends_the_run(run: Run) -> None:
 def test_an_abort_is_handed_what_other_tasks_had_staged(run: Run) -> None:
     engine = run.engine(numPartitions="2")
     engine.attempts = 1
-    made = run.sink.writer
-    run.sink.writer = lambda batch, schema, subtask: made(batch, schema, subtask) if subtask == 0 else 1 / 0  # type: ignore[method-assign, return-value, assignment]
+    writer = run.sink.writer
+    run.sink.writer = lambda batch, schema, subtask: writer(batch, schema, subtask) if subtask == 0 else 1 / 0  # type: ignore[method-assign, return-value, assignment]
     with pytest.raises(ZeroDivisionError):
         engine.run()
     assert run.asked("discard") == [("discard", 2)]
@@ -192,13 +192,13 @@ def test_an_abort_is_handed_what_other_tasks_had_staged(run: Run) -> None:
 
 def test_a_commit_that_raises_is_followed_by_an_abort(run: Run, carrier: str) -> None:
     engine = run.engine(carrier)
-    made = run.sink.ledger
+    ledger = run.sink.ledger
 
-    class Broken(type(made())):  # type: ignore[misc]
+    class Broken(type(ledger())):  # type: ignore[misc]
         def record(self, entry: Any) -> bool:
             raise Injected("no")
 
-    run.sink.ledger = lambda: Broken(made().storage)  # type: ignore[method-assign]
+    run.sink.ledger = lambda: Broken(ledger().storage)  # type: ignore[method-assign]
     with pytest.raises(Injected):
         engine.run()
     assert sorted(run.asked("discard")) == [("discard", 2), ("discard", 3)]

@@ -73,23 +73,23 @@ def verdicts(pytester: pytest.Pytester, suite: str, context: type[object], case:
     correct = next(base for base in context.__mro__ if base.__module__ == toys.__name__)
     file = pytester.makepyfile(FILE.format(suite=suite, broken=context.__name__, correct=correct.__name__))
     ids = [f"{file}::{kind}::{case}" for kind in ("TestBroken", "TestCorrect")]
-    found: dict[str, set[str]] = {"TestBroken": set(), "TestCorrect": set()}
+    outcomes: dict[str, set[str]] = {"TestBroken": set(), "TestCorrect": set()}
     for report in pytester.inline_run("-p", "no:cacheprovider", *ids).getreports("pytest_runtest_logreport"):
         if report.when == "call" or report.outcome == "failed":
-            found[report.nodeid.split("::")[1]].add(report.outcome)
-    return found
+            outcomes[report.nodeid.split("::")[1]].add(report.outcome)
+    return outcomes
 
 
 @pytest.mark.parametrize(("context", "case"), SOURCES, ids=lambda value: getattr(value, "__name__", value))
 def test_the_source_suite_sees(pytester: pytest.Pytester, context: type[SourceContext], case: str) -> None:
-    found = verdicts(pytester, "SourceSuite", context, case)
-    assert "failed" in found["TestBroken"]
-    assert found["TestCorrect"] == {"passed"}
+    outcomes = verdicts(pytester, "SourceSuite", context, case)
+    assert "failed" in outcomes["TestBroken"]
+    assert outcomes["TestCorrect"] == {"passed"}
 
 
 @pytest.mark.parametrize(("context", "case"), SINKS, ids=lambda value: getattr(value, "__name__", value))
 def test_the_sink_suite_sees(pytester: pytest.Pytester, context: type[SinkContext], case: str) -> None:
-    found = verdicts(pytester, "SinkSuite", context, case)
-    assert "failed" in found["TestBroken"]
-    assert "passed" in found["TestCorrect"]
-    assert "failed" not in found["TestCorrect"]
+    outcomes = verdicts(pytester, "SinkSuite", context, case)
+    assert "failed" in outcomes["TestBroken"]
+    assert "passed" in outcomes["TestCorrect"]
+    assert "failed" not in outcomes["TestCorrect"]

@@ -114,8 +114,8 @@ class LogContext(SourceContext):
         return {"path": str(self._log())}
 
     def write(self, count: int) -> list[dict[str, Any]]:
-        there = len(self._log().read_text().splitlines())
-        lines = [f"line {number}" for number in range(there, there + count)]
+        count_before = len(self._log().read_text().splitlines())
+        lines = [f"line {number}" for number in range(count_before, count_before + count)]
         with self._log().open("a") as log:
             log.writelines(line + "\n" for line in lines)
         return [{"line": line} for line in lines]
@@ -200,8 +200,8 @@ class PairContext(SourceContext):
             side = "left" if number % 2 else "right"
             rows.append({"side": side, "number": self.counts[side]})
             self.counts[side] += 1
-        for side, there in self.counts.items():
-            (self.folder / side).write_bytes(b"." * there)
+        for side, size in self.counts.items():
+            (self.folder / side).write_bytes(b"." * size)
         return rows
 
     def partition(self, row: Mapping[str, Any]) -> str:
@@ -263,8 +263,8 @@ class LinesCommitter(Committer):
         self.retention = retention
 
     def check(self, committables: Sequence[Committable], rows: int) -> None:
-        staged = [(f"{self.folder.stage(one.data['attempt'])}/rows", one.data["size"]) for one in committables]
-        self.folder.check_staged(staged)
+        files = [(f"{self.folder.stage(staged.data['attempt'])}/rows", staged.data["size"]) for staged in committables]
+        self.folder.check_staged(files)
 
     def drop_attempts(self, batch: Batch, *, failed: bool = False) -> None:
         self.folder.drop_attempts(batch, failed=failed)
@@ -356,16 +356,16 @@ class SqliteCommitter(GlobalCommitter):
 
     def last(self, query: str) -> Entry | None:
         with closing(connect(self.path)) as database:
-            found = database.execute(
+            row = database.execute(
                 "SELECT batch, rows FROM ledger WHERE sink = ? AND query = ? ORDER BY batch DESC LIMIT 1",
                 (self.sink_id, query),
             ).fetchone()
-        return Entry(query, *found) if found else None
+        return Entry(query, *row) if row else None
 
     def queries(self) -> frozenset[str]:
         with closing(connect(self.path)) as database:
-            found = database.execute("SELECT DISTINCT query FROM ledger WHERE sink = ?", (self.sink_id,)).fetchall()
-        return frozenset(query for (query,) in found if "-" not in query[:5])
+            rows = database.execute("SELECT DISTINCT query FROM ledger WHERE sink = ?", (self.sink_id,)).fetchall()
+        return frozenset(query for (query,) in rows if "-" not in query[:5])
 
     def commit(self, entry: Entry, committables: Sequence[Committable]) -> None:
         with closing(connect(self.path)) as database:

@@ -44,7 +44,6 @@ class Kills:
     folder: Path
     targets: Mapping[str, tuple[SinkContext, str]]
     seed: int = 0
-    master: str = "local[2,4]"
     sources: Mapping[str, SourceContext] = field(default_factory=dict)
     conf: Mapping[str, str] = field(default_factory=dict)
     report: list[str] = field(default_factory=list)
@@ -95,7 +94,7 @@ class Kills:
             end = {"end": str(rows)} if query.source == "sequence" else {}
             query.source_options.update(end, numPartitions=str(parallelism))
         for _ in range(_STARTS):
-            driver = _Driver(self.folder / "driver", self.master, list(queries), title, self.conf)
+            driver = _Driver(self.folder / "driver", list(queries), title, self.conf)
             code = driver.finish(kill_after)
             if code in (0, -signal.SIGKILL):
                 return code
@@ -116,11 +115,11 @@ class Kills:
 class _Driver:
     """A driver process, from its start to its end."""
 
-    def __init__(self, folder: Path, master: str, queries: list[SparkQuery], title: str, conf: Mapping[str, str]) -> None:
+    def __init__(self, folder: Path, queries: list[SparkQuery], title: str, conf: Mapping[str, str]) -> None:
         self.log, self.ready, self.title = folder / "log", folder / "ready", title
         self.log_start = self.log.stat().st_size if self.log.exists() else 0
         self.injector = FailureInjector(queries[0].faults)
-        self.process = start_driver(folder, master, queries, **conf)
+        self.process = start_driver(folder, "local[2,4]", queries, **conf)
 
     def finish(self, kill_after: float | None) -> int:
         """The exit code. Raises ``AssertionError`` with all threads of a driver that hangs."""

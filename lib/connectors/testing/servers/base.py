@@ -89,7 +89,10 @@ def _die_with_parent() -> None:
 
 
 class Server:
-    """A child process in its own temporary folder. A subclass gives ``launch()`` and ``ready()``; use it as a context."""
+    """A child process in its own temporary folder, with a free ``port``. Use it as a context.
+
+    A subclass gives ``launch()`` and ``ready()``.
+    """
 
     required: ClassVar[bool] = False
     """True if any machine can have the server, from package registries: a test run without it proves too little."""
@@ -97,6 +100,7 @@ class Server:
     stop_timeout = 20.0
 
     def __init__(self) -> None:
+        (self.port,) = free_ports(1)
         self.folder = Path()
         self.children: list[subprocess.Popen[bytes]] = []
 

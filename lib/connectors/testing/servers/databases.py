@@ -35,17 +35,15 @@ POSTGRES_SETTINGS: Final = {
 class PostgresServer(Server):
     """An empty PostgreSQL with a superuser ``postgres``. ``url`` is SQLAlchemy's form, ``jdbc`` Java's.
 
-    ``prefer`` is ``system`` or ``wheel``; ``settings`` are the server's own. Without a ``password``, everybody on this
-    machine may log in.
+    ``settings`` are the server's own. Without a ``password``, everybody on this machine may log in.
     """
 
     required = True
 
-    def __init__(self, prefer: str = "system", password: str = "", **settings: str) -> None:
+    def __init__(self, password: str = "", **settings: str) -> None:
         super().__init__()
-        self.home = _postgres_home(prefer)
+        self.home = _postgres_home()
         self.settings = {**POSTGRES_SETTINGS, **settings}
-        (self.port,) = free_ports(1)
         self.user = "postgres"
         self.password = password
         self.url = f"postgresql://{HOST}:{self.port}/postgres"
@@ -103,12 +101,11 @@ def _as_user() -> list[str]:
     return [find_program("setpriv"), "--reuid=nobody", "--regid=nogroup", "--clear-groups", "--pdeathsig=INT"]
 
 
-def _postgres_home(prefer: str) -> Path:
-    if prefer == "system":
-        if versions := sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb")):
-            return versions[-1].parent.parent
-        if path := shutil.which("initdb"):
-            return Path(path).parent.parent
+def _postgres_home() -> Path:
+    if versions := sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb")):
+        return versions[-1].parent.parent
+    if path := shutil.which("initdb"):
+        return Path(path).parent.parent
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about folders of the wheel that this server does not use
@@ -139,7 +136,6 @@ class MariaDbServer(Server):
         self.daemon = find_program("mariadbd", "mysqld")
         self.installer = find_program("mariadb-install-db", "mysql_install_db")
         self.settings = {**MARIADB_SETTINGS, **settings}
-        (self.port,) = free_ports(1)
         self.user = self.password = "app"
         self.url = f"mariadb://{HOST}:{self.port}/test"
         self.jdbc = f"jdbc:{self.url}"
@@ -176,7 +172,6 @@ class RedisServer(Server):
     def __init__(self) -> None:
         super().__init__()
         self.binary = _redis_binary()
-        (self.port,) = free_ports(1)
         self.url = f"redis://{HOST}:{self.port}/0"
 
     def launch(self) -> None:
@@ -216,9 +211,9 @@ class OpenSearchServer(Server):
     required = True
     start_timeout = 120.0
 
-    def __init__(self, heap: str = "512m") -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.heap, self.java = heap, java()
+        self.java = java()
         self.classpath = classpath("opensearch", RUNNER)
         self.port = _opensearch_port()
         (self.transport,) = free_ports(1)
@@ -228,10 +223,10 @@ class OpenSearchServer(Server):
         settings = self.folder / "node" / "node_1" / "config"
         settings.mkdir(parents=True, exist_ok=True)
         (settings / "opensearch.yml").write_text(_OPENSEARCH_SETTINGS.format(host=HOST, transport=self.transport))
-        memory = [f"-Xms{self.heap}", f"-Xmx{self.heap}"]
-        runner = [*memory, "-cp", self.classpath, "org.codelibs.opensearch.runner.OpenSearchRunner", "-printOnFailure"]
+        java = [self.java, "-Xms512m", "-Xmx512m", "-cp", self.classpath]
+        runner = ["org.codelibs.opensearch.runner.OpenSearchRunner", "-printOnFailure"]
         base = ["-basePath", str(self.folder / "node"), "-baseHttpPort", str(self.port - 1)]  # node 1 listens one above
-        self.spawn([self.java, *runner, *base, "-numOfNode", "1", "-clusterName", "connectors"])
+        self.spawn([*java, *runner, *base, "-numOfNode", "1", "-clusterName", "connectors"])
 
     def ready(self) -> bool:
         return self.ask("GET", "/_cluster/health")["status"] in ("green", "yellow")

@@ -10,12 +10,9 @@ import asyncio
 import sys
 from collections import Counter
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from .base import HOST, Server, free_ports, library_path, request_json
-
-if TYPE_CHECKING:
-    from aiohttp import web
+from .base import HOST, Server, library_path, request_json
 
 UNKNOWN: Final = 1_000_000
 """The first id that the service does not know."""
@@ -28,7 +25,6 @@ class HttpService(Server):
 
     def __init__(self, latency: float = 0.0) -> None:
         super().__init__()
-        (self.port,) = free_ports(1)
         self.url = f"http://{HOST}:{self.port}"
         self.latency = latency
 
@@ -64,12 +60,15 @@ class Behaviour:
 
 @dataclass
 class _Service:
+    """The service's state and its handlers; ``web`` is aiohttp's module, which only the service's process imports."""
+
+    web: Any
     behaviour: Behaviour
     requests: Counter[str] = field(default_factory=Counter)
     now: int = 0
     most: int = 0
 
-    async def users(self, request: web.Request) -> web.Response:
+    async def users(self, request: Any) -> Any:
         ids = request.match_info.get("id") or request.query.get("ids", "")
         self.now += 1
         self.most = max(self.most, self.now)
@@ -79,9 +78,7 @@ class _Service:
         finally:
             self.now -= 1
 
-    async def _answer(self, ids: str, single: bool) -> web.Response:
-        from aiohttp import web
-
+    async def _answer(self, ids: str, single: bool) -> Any:
         if self.behaviour.hang > 0:
             self.behaviour.hang -= 1
             await asyncio.Event().wait()
@@ -89,29 +86,23 @@ class _Service:
             await asyncio.sleep(self.behaviour.latency)
         if self.behaviour.fail > 0:
             self.behaviour.fail -= 1
-            return web.Response(status=self.behaviour.status)
+            return self.web.Response(status=self.behaviour.status)
         users = [_user(int(text)) for text in ids.split(",")]
         if single and int(ids) >= UNKNOWN:
-            return web.Response(status=404)
-        return web.json_response(users[0] if single else users)
+            return self.web.Response(status=404)
+        return self.web.json_response(users[0] if single else users)
 
-    async def behave(self, request: web.Request) -> web.Response:
-        from aiohttp import web
-
+    async def behave(self, request: Any) -> Any:
         self.behaviour = Behaviour(**await request.json())
-        return web.json_response({})
+        return self.web.json_response({})
 
-    async def seen(self, request: web.Request) -> web.Response:
-        from aiohttp import web
+    async def seen(self, request: Any) -> Any:
+        return self.web.json_response({"requests": self.requests, "most": self.most})
 
-        return web.json_response({"requests": self.requests, "most": self.most})
-
-    async def forget(self, request: web.Request) -> web.Response:
-        from aiohttp import web
-
+    async def forget(self, request: Any) -> Any:
         self.requests.clear()
         self.most = self.now
-        return web.json_response({})
+        return self.web.json_response({})
 
 
 def _user(number: int) -> dict[str, Any]:
@@ -121,7 +112,7 @@ def _user(number: int) -> dict[str, Any]:
 def _serve(port: int, latency: float) -> None:
     from aiohttp import web
 
-    service = _Service(Behaviour(latency))
+    service = _Service(web, Behaviour(latency))
     app = web.Application()
     app.add_routes(
         [

@@ -45,18 +45,14 @@ class KafkaServer(Server):
     start_timeout = 90.0
 
     def __init__(
-        self,
-        heap: str = "512m",
-        tls: Certificates | None = None,
-        connection_string: str = CONNECTION_STRING,
-        **properties: str,
+        self, tls: Certificates | None = None, connection_string: str = CONNECTION_STRING, **properties: str
     ) -> None:
         super().__init__()
         self.tls, self.connection_string = tls, connection_string
-        self.heap, self.properties, self.java = heap, properties, java()
+        self.properties, self.java = properties, java()
         self.classpath = classpath("kafka", *COORDINATES)
-        self.plain, self.sasl, self.controller, self.secure = free_ports(4)
-        self.bootstrap = f"{HOST}:{self.plain}"
+        self.sasl, self.controller, self.secure = free_ports(3)
+        self.bootstrap = f"{HOST}:{self.port}"
         self.sasl_bootstrap = f"{HOST}:{self.sasl}"
         self.tls_bootstrap = f"{HOST}:{self.secure}"
         self._log_start = 0
@@ -68,7 +64,7 @@ class KafkaServer(Server):
         if not (self.folder / "data").exists():
             self._format(conf)
         self._log_start = self._log().stat().st_size if self._log().exists() else 0
-        self.spawn(self._command("kafka.Kafka", str(conf), heap=self.heap))
+        self.spawn(self._command("kafka.Kafka", str(conf), heap="512m"))
 
     def ready(self) -> bool:
         """True once the log says so: the port is open before the broker serves."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, ClassVar
 
-from .base import HOST, Server, free_ports, library_path, request_json
+from .base import HOST, Server, library_path, request_json
 
 _FILE = "schemas.json"
 
@@ -30,7 +30,6 @@ class SchemaRegistry(Server):
 
     def __init__(self, user: str = "", password: str = "") -> None:
         super().__init__()
-        (self.port,) = free_ports(1)
         self.url = f"http://{HOST}:{self.port}"
         self.user = user
         self.password = password

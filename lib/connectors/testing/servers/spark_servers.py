@@ -32,14 +32,12 @@ class ConnectServer(Server):
     that are installed, without this library, as on somebody else's server.
     """
 
-    def __init__(self, conf: Mapping[str, str] | None = None, *, library: bool = True, master: str = "local[2,4]") -> None:
+    def __init__(self, conf: Mapping[str, str] | None = None, *, library: bool = True) -> None:
         super().__init__()
         if None in map(find_spec, ("pyspark", "grpc")):
             raise Unavailable("install pyspark[connect]")
         self.home = spark_home()
-        self.master = master
         self.library = library
-        (self.port,) = free_ports(1)
         self.url = f"sc://{HOST}:{self.port}"
         self.conf = {
             "spark.connect.grpc.binding.address": HOST,
@@ -54,7 +52,7 @@ class ConnectServer(Server):
         python = self._python()
         conf = self.conf if self.library else {"spark.python.daemon.module": "preloaded", **self.conf}
         settings = [part for key, value in conf.items() for part in ("--conf", f"{key}={value}")]
-        submit = [str(self.home / "bin" / "spark-submit"), "--master", self.master, *settings]
+        submit = [str(self.home / "bin" / "spark-submit"), "--master", "local[2,4]", *settings]
         server = ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]
         self.spawn([*submit, *server], {"SPARK_HOME": str(self.home), "SPARK_LOCAL_IP": HOST, **python})
 
@@ -100,7 +98,7 @@ class SparkCluster(Server):
         if find_spec("pyspark") is None or sys.platform != "linux":
             raise Unavailable("needs pyspark, and Linux, where all of 127.0.0.0/8 is this machine")
         self.home = spark_home()
-        self.port, self.web, *self.others = free_ports(4)
+        self.web, *self.others = free_ports(3)
         self.url = f"spark://{HOST}:{self.port}"
 
     def launch(self) -> None:

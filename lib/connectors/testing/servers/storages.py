@@ -48,7 +48,6 @@ class MotoServer(Server):
         super().__init__()
         if importlib.util.find_spec("moto") is None or importlib.util.find_spec("flask") is None:
             raise Unavailable("`pip install 'moto[server]'`")
-        (self.port,) = free_ports(1)
         self.url = f"http://{HOST}:{self.port}"
 
     def launch(self) -> None:
@@ -84,7 +83,6 @@ class AzuriteServer(Server):
         super().__init__()
         self.node = find_program("node")
         self.program = cached_build("azurite", _AZURITE, _install_azurite) / "node_modules/azurite/dist/src/blob/main.js"
-        (self.port,) = free_ports(1)
         self.url = f"http://{HOST}:{self.port}/{ACCOUNT}"
 
     def launch(self) -> None:
@@ -180,7 +178,6 @@ class GcsServer(Server):
     def __init__(self) -> None:
         super().__init__()
         self.program = cached_build("gcs", _GCS_MODULE + _GCS_MAIN, _build_gcs) / "server"
-        (self.port,) = free_ports(1)
         self.url = f"http://{HOST}:{self.port}"
 
     def launch(self) -> None:
@@ -231,7 +228,7 @@ class HdfsServer(Server):
         version = api.stem.removeprefix("hadoop-client-api-")
         cluster = classpath("hdfs", f"org.apache.hadoop:hadoop-client-minicluster:{version}", without=_SPARK_HAS)
         self._jars = f"{cluster}:{jars}/*"
-        self.port, self.web_port, *self._data_ports = free_ports(5)
+        self.web_port, *self._data_ports = free_ports(4)
         self.url, self.web = f"hdfs://{HOST}:{self.port}", f"{HOST}:{self.web_port}"
         self.storage = {"host": HOST, "port": self.web_port, "user": "test"}
         """The ``storageOptions`` that reach it."""
