@@ -70,35 +70,21 @@ class FileStreamContext(SourceContext):
         return True
 
 
-class ListedContext(FolderContext):
-    """A folder, listed as any reader lists it: without hidden names."""
-
-    def take_away(self) -> list[dict[str, Any]]:
-        taken = self.rows()
-        for file in self.files():
-            file.rename(self.folder.parent / f"taken-{file.name}")
-        return taken
-
-    def files(self) -> list[Path]:
-        files = (file for file in self.folder.rglob("*") if file.is_file())
-        return sorted(file for file in files if not any(part[0] in "._" for part in file.relative_to(self.folder).parts))
-
-
-class BufferedContext(ListedContext):
+class BufferedContext(FolderContext):
     sink = BufferedSink
 
     def rows(self) -> list[dict[str, Any]]:
         return [json.loads(line) for file in self.files() for line in file.read_text().splitlines()]
 
 
-class FilesContext(ListedContext):
+class FilesContext(FolderContext):
     sink = FilesSink
 
     def rows(self) -> list[dict[str, Any]]:
         return [row for file in self.files() for row in pq.read_table(file).to_pylist()]
 
 
-class LinesContext(ListedContext):
+class LinesContext(FolderContext):
     sink = FileStreamSink
     schema = pa.schema([("value", pa.string())])
     select = ("concat('line ', value) AS value",)

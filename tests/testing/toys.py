@@ -288,7 +288,7 @@ class LinesContext(FolderContext):
     sink = LinesSink
 
     def rows(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for file in self.folder.glob("*.json") for line in file.read_text().splitlines()]
+        return [json.loads(line) for file in self.files() for line in file.read_text().splitlines()]
 
 
 TABLES = """

@@ -145,6 +145,17 @@ class FolderContext(SinkContext):
     def options(self) -> dict[str, str]:
         return {"path": str(self.folder)}
 
+    def files(self) -> list[Path]:
+        """The files that a reader lists: all without hidden names."""
+        files = (file for file in self.folder.rglob("*") if file.is_file())
+        return sorted(file for file in files if not any(part[0] in "._" for part in file.relative_to(self.folder).parts))
+
+    def take_away(self) -> list[dict[str, Any]]:
+        rows = self.rows()
+        for file in self.files():
+            file.rename(self.folder.parent / f"taken-{file.name}")
+        return rows
+
     def disks(self) -> Sequence[Path]:
         return [self.folder]
 

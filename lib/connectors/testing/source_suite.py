@@ -30,6 +30,7 @@ from .faults import Action, FailureInjector, Injected, Point, faulty_source
 
 COUNT = 50
 Rows = list[dict[str, Any]]
+Log = list[Offset]
 
 
 class SourceQuery:
@@ -40,12 +41,12 @@ class SourceQuery:
         self.source: Source = context.source.of({**context.options(), **options}, streaming=True)
         self.planner = Planner(self.source)
 
-    def next(self, log: list[Offset], limit: ReadLimit | None = None) -> Rows | None:
+    def next(self, log: Log, limit: ReadLimit | None = None) -> Rows | None:
         """The rows of the next batch, whose end goes into ``log``; ``None`` when there is nothing new."""
         number = self.plan(log, limit)
         return None if number is None else self.batch(log, number)
 
-    def plan(self, log: list[Offset], limit: ReadLimit | None = None) -> int | None:
+    def plan(self, log: Log, limit: ReadLimit | None = None) -> int | None:
         """The number of the next batch, whose end goes into ``log``; ``None`` when there is nothing new."""
         assert len(log) < 10 * COUNT, f"the query has not come to its end after {len(log)} batches"
         start = log[-1] if log else INITIAL
@@ -55,16 +56,16 @@ class SourceQuery:
         log.append(json.loads(json.dumps(end)))
         return len(log) - 1
 
-    def batch(self, log: list[Offset], number: int) -> Rows:
+    def batch(self, log: Log, number: int) -> Rows:
         """The rows of batch ``number`` of ``log``, as a replay reads them."""
         return [row for rows in self.tasks(log, number) for row in rows]
 
-    def tasks(self, log: list[Offset], number: int) -> list[Rows]:
+    def tasks(self, log: Log, number: int) -> list[Rows]:
         """The rows of batch ``number`` of ``log``, task by task."""
         start = log[number - 1] if number else INITIAL
         return [self.rows(part) for part in self.planner.slices(start, log[number])]
 
-    def rest(self, log: list[Offset], limit: ReadLimit | None = None) -> Rows:
+    def rest(self, log: Log, limit: ReadLimit | None = None) -> Rows:
         """The rows of all batches until there is nothing new."""
         rows: Rows = []
         while (batch := self.next(log, limit)) is not None:
@@ -89,6 +90,11 @@ class SourceCases:
     def system(self, tmp_path: Path) -> Iterator[SourceContext]:
         with open_context(self.context, tmp_path / "system") as system:
             yield system
+
+    @pytest.fixture
+    def log(self) -> Log:
+        """The offsets of a new checkpoint."""
+        return []
 
     def needs_empty(self, system: SourceContext) -> None:
         """Skips the case where there cannot be a system without records."""
@@ -119,9 +125,8 @@ class SourceSuite(SourceCases):
         assert query.whole() == []
         same_records(system.write(COUNT), SourceQuery(system).whole())
 
-    def test_a_query_that_begins_on_an_empty_system_reads_what_comes_later(self, system: SourceContext) -> None:
+    def test_a_query_that_begins_on_an_empty_system_reads_what_comes_later(self, system: SourceContext, log: Log) -> None:
         self.needs_empty(system)
-        log: list[Offset] = []
         ending = SourceQuery(system)
         ending.planner.freeze()
         assert ending.rest(log) == []
@@ -133,43 +138,38 @@ class SourceSuite(SourceCases):
         if system.options() == options:  # else they say where the data ends, and a running query reads no further
             same_records(written, running.rest(copy))
 
-    def test_limited_batches_are_several_and_lose_nothing(self, system: SourceContext) -> None:
+    def test_limited_batches_are_several_and_lose_nothing(self, system: SourceContext, log: Log) -> None:
         written = system.write(COUNT)
-        log: list[Offset] = []
         same_records(written, SourceQuery(system, **system.limit).rest(log))
         assert len(log) > 2, f"{dict(system.limit)} must cut {COUNT} records into several batches; there was {len(log)}"
 
-    def test_a_limit_of_rows_is_kept(self, system: SourceContext) -> None:
+    def test_a_limit_of_rows_is_kept(self, system: SourceContext, log: Log) -> None:
         system.write(COUNT)
         query = SourceQuery(system, **system.limit)
         most = query.source.limit().rows
         if most is None:
             pytest.skip("the source does not limit rows")
-        log: list[Offset] = []
         while (rows := query.next(log)) is not None:
             assert 1 <= len(rows) <= most
 
-    def test_a_limit_is_shared_among_partitions(self, system: SourceContext) -> None:
+    def test_a_limit_is_shared_among_partitions(self, system: SourceContext, log: Log) -> None:
         partitions = {system.partition(row) for row in system.write(COUNT)}
         if partitions == {None} or len(partitions) < 2:
             pytest.skip("the context names no partitions")
         query = SourceQuery(system, **system.limit)
-        log: list[Offset] = []
         seen = {system.partition(row) for _ in partitions for row in query.next(log) or []}
         assert seen == partitions, f"{len(partitions)} batches have read nothing of {sorted(map(str, partitions - seen))}"
 
-    def test_what_the_system_has_lost_stops_the_query(self, system: SourceContext) -> None:
+    def test_what_the_system_has_lost_stops_the_query(self, system: SourceContext, log: Log) -> None:
         system.write(COUNT)
-        log: list[Offset] = []
         SourceQuery(system, **system.limit).next(log)
         if not system.lose():
             pytest.skip("the system loses nothing")
         with pytest.raises(DataLoss, match="failOnDataLoss"):
             SourceQuery(system).rest(log)
 
-    def test_a_query_goes_on_after_a_loss_when_the_user_says_so(self, system: SourceContext) -> None:
+    def test_a_query_goes_on_after_a_loss_when_the_user_says_so(self, system: SourceContext, log: Log) -> None:
         system.write(COUNT)
-        log: list[Offset] = []
         SourceQuery(system).rest(log)
         if not system.lose():
             pytest.skip("the system loses nothing")
@@ -177,10 +177,11 @@ class SourceSuite(SourceCases):
         query.rest(log)
         same_records(system.write(COUNT), query.rest(log))
 
-    def test_the_records_of_a_partition_come_in_the_order_in_which_they_were_written(self, system: SourceContext) -> None:
+    def test_the_records_of_a_partition_come_in_the_order_in_which_they_were_written(
+        self, system: SourceContext, log: Log
+    ) -> None:
         if system.unordered:
             pytest.skip(system.unordered)
-        log: list[Offset] = []
         written = system.write(COUNT)
         batches = _batches(SourceQuery(system, numPartitions="1", **system.limit), log)
         written += system.write(COUNT)
@@ -188,16 +189,16 @@ class SourceSuite(SourceCases):
         same_order(written, batches, system.partition)
 
     @pytest.mark.parametrize("parallelism", ["1", "3", "5"])
-    def test_a_restart_after_each_batch_loses_and_doubles_nothing(self, system: SourceContext, parallelism: str) -> None:
+    def test_a_restart_after_each_batch_loses_and_doubles_nothing(
+        self, system: SourceContext, log: Log, parallelism: str
+    ) -> None:
         written = system.write(COUNT)
-        log: list[Offset] = []
         rows: Rows = []
         while (batch := SourceQuery(system, numPartitions=parallelism, **system.limit).next(log)) is not None:
             rows += batch
         same_records(written, rows)
 
-    def test_records_that_come_later_are_read_by_a_restarted_query(self, system: SourceContext) -> None:
-        log: list[Offset] = []
+    def test_records_that_come_later_are_read_by_a_restarted_query(self, system: SourceContext, log: Log) -> None:
         first = system.write(COUNT)
         same_records(first, SourceQuery(system).rest(log))
         second = system.write(COUNT)
@@ -205,10 +206,9 @@ class SourceSuite(SourceCases):
 
     @pytest.mark.parametrize("parallelism", ["1", "2", "5"])
     def test_a_replay_reads_the_same_rows_with_another_parallelism_and_more_data(
-        self, system: SourceContext, parallelism: str
+        self, system: SourceContext, log: Log, parallelism: str
     ) -> None:
         system.write(COUNT)
-        log: list[Offset] = []
         query = SourceQuery(system, numPartitions="3", **system.limit)
         batches = []
         while (rows := query.next(log)) is not None:
@@ -218,61 +218,54 @@ class SourceSuite(SourceCases):
         for number, rows in enumerate(batches):
             same_records(rows, again.batch(log, number))
 
-    def test_a_replay_cuts_the_same_splits_with_another_parallelism(self, system: SourceContext) -> None:
+    def test_a_replay_cuts_the_same_splits_with_another_parallelism(self, system: SourceContext, log: Log) -> None:
         system.write(COUNT)
-        log: list[Offset] = []
         SourceQuery(system, numPartitions="3").next(log)
         splits = [_splits(SourceQuery(system, numPartitions=parallelism), log) for parallelism in ("1", "3", "5")]
         assert splits[0] == splits[1] == splits[2]
 
-    def test_the_start_does_not_move(self, system: SourceContext) -> None:
+    def test_the_start_does_not_move(self, system: SourceContext, log: Log) -> None:
         system.write(COUNT)
         if system.latest is None:
             pytest.skip("the context names no options that start at the newest record")
         options = dict(system.latest)
-        log: list[Offset] = []
         before = SourceQuery(system, **options).next(log)
         written = system.write(COUNT)
         again = SourceQuery(system, **options)
         same_records(before or [], again.batch(log, 0) if log else [])
         same_records(written, again.rest(log))
 
-    def test_a_source_without_new_data_stands_still(self, system: SourceContext) -> None:
+    def test_a_source_without_new_data_stands_still(self, system: SourceContext, log: Log) -> None:
         system.write(COUNT)
-        log: list[Offset] = []
         query = SourceQuery(system)
         query.rest(log)
         assert query.planner.latest(log[-1]) == log[-1]
         assert SourceQuery(system).planner.latest(log[-1]) == log[-1]
 
-    def test_an_empty_range_has_no_tasks(self, system: SourceContext) -> None:
+    def test_an_empty_range_has_no_tasks(self, system: SourceContext, log: Log) -> None:
         system.write(COUNT)
-        log: list[Offset] = []
         query = SourceQuery(system)
         query.rest(log)
         assert list(query.planner.slices(log[-1], log[-1])) == []
 
-    def test_a_frozen_query_ends_with_what_was_there(self, system: SourceContext) -> None:
+    def test_a_frozen_query_ends_with_what_was_there(self, system: SourceContext, log: Log) -> None:
         written = system.write(COUNT)
         query = SourceQuery(system, **system.limit)
         query.planner.freeze()
-        log: list[Offset] = []
         first = query.next(log) or []
         system.write(COUNT)
         same_records(written, first + query.rest(log))
 
-    def test_an_offset_is_small_canonical_json(self, system: SourceContext) -> None:
+    def test_an_offset_is_small_canonical_json(self, system: SourceContext, log: Log) -> None:
         system.write(COUNT)
-        log: list[Offset] = []
         SourceQuery(system, **system.limit).rest(log)
         for offset in log:
             assert json.dumps(offset, separators=(",", ":"), ensure_ascii=False) == dumps(offset)
             assert offset["v"] == 1
             assert len(dumps(offset)) < 4096
 
-    def test_the_range_is_cut_lazily_and_alike_each_time(self, system: SourceContext) -> None:
+    def test_the_range_is_cut_lazily_and_alike_each_time(self, system: SourceContext, log: Log) -> None:
         system.write(COUNT)
-        log: list[Offset] = []
         query = SourceQuery(system)
         query.next(log)
         for part in query.planner.slices(INITIAL, log[0]):
@@ -280,9 +273,8 @@ class SourceSuite(SourceCases):
             assert iter(splits) is splits, "splits_of must give an iterator, not a list"
             assert list(splits) == list(query.planner.enumerator.splits_of(part))
 
-    def test_a_split_is_resumed_after_any_record(self, system: SourceContext) -> None:
+    def test_a_split_is_resumed_after_any_record(self, system: SourceContext, log: Log) -> None:
         system.write(COUNT)
-        log: list[Offset] = []
         query = SourceQuery(system, numPartitions="2")
         query.next(log)
         for split in _splits(query, log):
@@ -308,9 +300,8 @@ class SourceSuite(SourceCases):
         with pytest.raises(Injected):
             _faulty(system, injector).rest([])
 
-    def test_a_reader_that_is_left_stops(self, system: SourceContext) -> None:
+    def test_a_reader_that_is_left_stops(self, system: SourceContext, log: Log) -> None:
         system.write(COUNT)
-        log: list[Offset] = []
         query = SourceQuery(system, numPartitions="1")
         query.next(log)
         before = threading.active_count()
@@ -320,9 +311,8 @@ class SourceSuite(SourceCases):
             batches.close()  # type: ignore[attr-defined]
         assert threading.active_count() <= before
 
-    def test_readers_of_different_tasks_do_not_disturb_each_other(self, system: SourceContext) -> None:
+    def test_readers_of_different_tasks_do_not_disturb_each_other(self, system: SourceContext, log: Log) -> None:
         written = system.write(COUNT)
-        log: list[Offset] = []
         query = SourceQuery(system, numPartitions="4")
         query.next(log, UNLIMITED)
         tasks = [read_slice(query.source, part, system.schema) for part in query.planner.slices(INITIAL, log[0])]
@@ -338,7 +328,7 @@ class SourceSuite(SourceCases):
 
 
 
-def _batches(query: SourceQuery, log: list[Offset]) -> list[list[Rows]]:
+def _batches(query: SourceQuery, log: Log) -> list[list[Rows]]:
     """The rows of all batches until there is nothing new, each task by task."""
     batches = []
     while (number := query.plan(log)) is not None:
@@ -354,6 +344,6 @@ def _faulty(system: SourceContext, injector: FailureInjector, **options: str) ->
     return query
 
 
-def _splits(query: SourceQuery, log: list[Offset]) -> list[Any]:
+def _splits(query: SourceQuery, log: Log) -> list[Any]:
     parts = query.planner.slices(INITIAL, log[0])
     return [split for part in parts for split in islice(query.planner.enumerator.splits_of(part), 1000)]
