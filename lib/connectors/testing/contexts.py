@@ -21,7 +21,7 @@ from .faults import Point
 
 
 class SourceContext(ABC):
-    """An external system for one test: a new one for each.
+    """An external system. Each test has a context of its own.
 
     A subclass sets ``source``, and ``schema``, that of the rows that :meth:`write` returns. It sets ``limit`` where the
     source's options have other names, and ``latest`` where the source can start at the newest record.
@@ -66,7 +66,7 @@ class SourceContext(ABC):
 
 
 class SinkContext(ABC):
-    """An empty target for one test: a new one for each.
+    """A target, empty at first. Each test has a context of its own.
 
     A subclass sets ``sink``. One with columns of its own sets ``schema``, overrides :meth:`row`, and gives the same rows
     in ``select``, as SQL over a column ``value`` that holds the number.
