@@ -211,13 +211,14 @@ class Bench:
         from confluent_kafka import Producer
 
         from connectors.systems.kafka.config import producer_config
-        from connectors.systems.kafka.producer import Batches
+        from connectors.systems.kafka.errors import ClientReports
+        from connectors.systems.kafka.producer import NativeProducer
 
         config = {"bootstrap.servers": self.server.bootstrap, "transactional.id": topic, "log_level": "2"}
-        producer = Producer(producer_config(config, 1_000_000, lambda *_: None, lambda *_: None))
+        producer = Producer(producer_config(config, 1_000_000, ClientReports()))
         producer.init_transactions(30)
         producer.begin_transaction()
-        batches = Batches.of(producer)
+        batches = NativeProducer.of(producer)
         if batches is None:
             raise SystemExit("the client's functions for batches cannot be used here")
         for batch in records:

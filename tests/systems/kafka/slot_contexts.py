@@ -14,8 +14,9 @@ from connectors.core.ledger import Entry
 from connectors.core.options import Values
 from connectors.core.sink import Committable
 from connectors.systems.kafka import KafkaSink
-from connectors.systems.kafka.committer import KafkaCommitter, Slots
+from connectors.systems.kafka.committer import KafkaCommitter
 from connectors.systems.kafka.producer import StagingWriter
+from connectors.systems.kafka.transactions import TransactionSlots
 
 from .sink_contexts import DirectContext, KafkaContext
 
@@ -33,7 +34,7 @@ class SlotCommitter(KafkaCommitter):
 
     def __init__(self, sink: KafkaSink) -> None:
         super().__init__(sink)
-        self.slots = Slots(sink)
+        self.slots = TransactionSlots(sink)
 
     def commit(self, entry: Entry, committables: Sequence[Committable]) -> None:
         layout = self.slots.layout(entry.query, entry.batch)

@@ -14,9 +14,9 @@ from confluent_kafka import Consumer, Producer
 
 from connectors.systems.kafka import native as module
 from connectors.systems.kafka import producer, reader
-from connectors.systems.kafka.native import PLAIN, binary_at, library, places_of
-from connectors.systems.kafka.positions import Range
-from connectors.systems.kafka.reader import HEADERS, BatchFetch, PlainFetch, fetch_of
+from connectors.systems.kafka.native import PLAIN, addresses_of, binary_at, library
+from connectors.systems.kafka.positions import OffsetRange
+from connectors.systems.kafka.reader import HEADERS, NativeFetcher, PlainFetcher, fetcher_for
 
 from .reading import Query
 from .sink_target import Target, murmur2
@@ -105,14 +105,14 @@ def test_the_functions_are_used_here() -> None:
     functions = library()
     assert functions is not None, "this machine has the wheel that they are made for"
     reader: Any = Consumer({"bootstrap.servers": "127.0.0.1:1", "group.id": "x", "log_level": 0})
-    assert type(fetch_of(reader, Range("t", 0, 0, 1), ["value"])) is BatchFetch
-    assert producer.Batches.of(Producer({"bootstrap.servers": "127.0.0.1:1", "log_level": 0})) is not None
+    assert type(fetcher_for(reader, OffsetRange("t", 0, 0, 1), ["value"])) is NativeFetcher
+    assert producer.NativeProducer.of(Producer({"bootstrap.servers": "127.0.0.1:1", "log_level": 0})) is not None
     reader.close()
 
 
 def test_headers_are_read_by_the_plain_client() -> None:
     reader: Any = Consumer({"bootstrap.servers": "127.0.0.1:1", "group.id": "x", "log_level": 0})
-    assert type(fetch_of(reader, Range("t", 0, 0, 1), ["value", "headers"])) is PlainFetch
+    assert type(fetcher_for(reader, OffsetRange("t", 0, 0, 1), ["value", "headers"])) is PlainFetcher
     reader.close()
 
 
@@ -122,12 +122,12 @@ def test_the_plain_client_has_consumers_of_its_own() -> None:
     topic.send([b"a"])
     with_headers = pa.schema([("value", pa.binary()), ("headers", HEADERS)])
     for _ in range(2):
-        reader.RESTING.close_all()
+        reader.CONSUMERS.close_all()
         assert [row["value"] for row in _read(topic)] == [b"a"]
-        (by_functions,) = reader.RESTING.items()
+        (by_functions,) = reader.CONSUMERS.clients()
         assert Query(topic.options(), schema=with_headers).values() == [b"a"]
-        assert len(reader.RESTING.items()) == 2
-        assert by_functions in reader.RESTING.items()
+        assert len(reader.CONSUMERS.clients()) == 2
+        assert by_functions in reader.CONSUMERS.clients()
 
 
 UNFIT: list[tuple[str, Any]] = [
@@ -164,11 +164,11 @@ def test_an_object_that_wraps_no_handle_gives_none() -> None:
 def test_memory_of_others_becomes_an_array(count: int) -> None:
     values = [value for _, value in _mixed(count)]
     array = pa.array(values, pa.binary())
-    assert binary_at(*places_of(array)).to_pylist() == values
+    assert binary_at(*addresses_of(array)).to_pylist() == values
     sliced = array.slice(count // 2)
-    assert binary_at(*places_of(sliced)).to_pylist() == values[count // 2 :]
+    assert binary_at(*addresses_of(sliced)).to_pylist() == values[count // 2 :]
 
 
 def test_nothing_but_nulls_and_nothing_but_empty_values() -> None:
     for values in ([None, None], [b"", b""], [b"", None]):
-        assert binary_at(*places_of(pa.array(values, pa.binary()))).to_pylist() == values
+        assert binary_at(*addresses_of(pa.array(values, pa.binary()))).to_pylist() == values

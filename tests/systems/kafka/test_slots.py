@@ -18,9 +18,9 @@ from connectors.core import Batch, CommitRefused, Misconfigured, Transient
 from connectors.core.commit import Commit
 from connectors.core.ledger import Entry
 from connectors.core.writing import stage
-from connectors.systems.kafka.committer import Slots
-from connectors.systems.kafka.ledger import BOOK, Layout
-from connectors.systems.kafka.transactions import session
+from connectors.systems.kafka.ledger import SINK_PARTITION, SlotLayout
+from connectors.systems.kafka.session import open_session
+from connectors.systems.kafka.transactions import TransactionSlots
 from connectors.testing import SinkSuite
 from connectors.testing.engine import in_a_child
 
@@ -38,13 +38,13 @@ class Slotted(Target):
 
     kind = InSlots
 
-    def slots(self, **options: Any) -> Slots:
-        return Slots(self.sink(**{"slots": 3, **options}))
+    def slots(self, **options: Any) -> TransactionSlots:
+        return TransactionSlots(self.sink(**{"slots": 3, **options}))
 
-    def slot(self, slots: Slots, layout: Any, slot: int, *numbers: int, batch: int = 0) -> int:
+    def slot(self, slots: TransactionSlots, layout: Any, slot: int, *numbers: int, batch: int = 0) -> int:
         """What a task does with the rows of its slot."""
         given = (of_slot(records(*numbers), slot, layout.slots) for _ in range(1))
-        return slots.write(layout, Batch(self.topic, "query", batch), slot, given)
+        return slots.write(layout, Batch(self.topic, "query", batch), slot, given).rows
 
 
 @pytest.fixture
@@ -137,15 +137,15 @@ def test_a_task_of_a_replaced_run_that_comes_late_writes_nothing(target: Slotted
 def test_of_two_attempts_at_a_slot_the_one_that_began_last_writes(target: Slotted) -> None:
     slots = target.slots()
     layout: Any = slots.layout("query", 0)
-    early = session(replace(slots.sink.address(), slot=1))
-    early.begin(early.books(early.address.place)[0])
+    early = open_session(replace(slots.sink.transaction_settings(), slot=1))
+    early.begin(early.read_ledger(early.settings.offset_partition)[0])
     early.producer.produce(target.topic, b"from a zombie")
     early.producer.flush()
     forget_sessions()
     for slot in range(3):
         target.slot(slots, layout, slot, *range(20))
     with pytest.raises(Transient, match="taken over"), early.guarded("x"):
-        early.commit(early.books(early.address.place)[0])
+        early.commit(early.read_ledger(early.settings.offset_partition)[0])
     assert target.values() == values(*range(20))
 
 
@@ -183,8 +183,8 @@ def test_another_number_of_slots_in_a_pending_batch_is_refused(target: Slotted) 
     slots = target.slots()
     layout: Any = slots.layout("query", 0)
     target.slot(slots, layout, 0, *range(20))
-    other, ours = Layout("query", 2, layout.run), session(slots.sink.address())
-    (book,) = ours.books(BOOK)
+    other, ours = SlotLayout("query", 2, layout.run), open_session(slots.sink.transaction_settings())
+    (book,) = ours.read_ledger(SINK_PARTITION)
     ours.begin(book)
     ours.commit(book.with_layout(other))
     with pytest.raises(
@@ -210,7 +210,7 @@ def test_slots_that_the_broker_forgot_are_read_from_the_ledger_topic(target: Slo
     target.slot(slots, slots.layout("query", 1), 0, *range(20, 40), batch=1)
     forget_sessions()
     admin = AdminClient({"bootstrap.servers": target.server.bootstrap})
-    for future in admin.delete_consumer_groups([slots.sink.address().group]).values():
+    for future in admin.delete_consumer_groups([slots.sink.transaction_settings().group]).values():
         future.result(30)
     target.write(keyed(*range(20, 40)), TEXT, number=1, slots=3)
     assert target.values() == values(*range(40))
@@ -219,11 +219,11 @@ def test_slots_that_the_broker_forgot_are_read_from_the_ledger_topic(target: Slo
 def test_a_slot_without_rows_opens_no_transaction(target: Slotted) -> None:
     slots = target.slots()
     assert target.slot(slots, slots.layout("query", 0), 0) == 0
-    slot = replace(slots.sink.address(), slot=1)
+    slot = replace(slots.sink.transaction_settings(), slot=1)
     told = target.server.tool(
         "org.apache.kafka.tools.TransactionsCommand", "--bootstrap-server", target.server.bootstrap, "list"
     )
-    assert slots.sink.address().transactional_id in told
+    assert slots.sink.transaction_settings().transactional_id in told
     assert slot.transactional_id not in told
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from connectors.core import DataLoss
 from connectors.core.planning import INITIAL
-from connectors.systems.kafka.positions import Range
+from connectors.systems.kafka.positions import OffsetRange
 
 from .reading import Query, batch
 from .source_contexts import BEGIN, SCHEMA, Topic, fresh
@@ -168,7 +168,7 @@ def test_records_that_expire_between_plan_and_read_are_noticed_by_the_task() -> 
         query = Query(topic.options(failOnDataLoss=fail))
         reader = query.source.reader(SCHEMA)
         topic.expire({0: 2})
-        rows = reader.read(Range(topic.name, 0, 0, 3))
+        rows = reader.read(OffsetRange(topic.name, 0, 0, 3))
         if expected is None:
             with pytest.raises(DataLoss, match=r"offset 0 of .* comes next, but there are offsets 2 to 2"):
                 list(rows)
@@ -184,7 +184,7 @@ def test_a_topic_that_is_deleted_between_plan_and_read_ends_its_range() -> None:
     query.log.append(query.planner.latest(INITIAL))
     topic.delete()
     reader = query.source.reader(SCHEMA)
-    assert list(reader.read(Range(topic.name, 0, 0, 1))) == []
+    assert list(reader.read(OffsetRange(topic.name, 0, 0, 1))) == []
     reader.close()
 
 

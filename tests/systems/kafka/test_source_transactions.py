@@ -7,7 +7,7 @@ import contextlib
 import pytest
 
 from connectors.systems.kafka import reader
-from connectors.systems.kafka.positions import Range
+from connectors.systems.kafka.positions import OffsetRange
 
 from .reading import Query
 from .source_contexts import SCHEMA, Topic
@@ -65,17 +65,17 @@ def test_a_range_that_ends_inside_an_aborted_run_ends(followed: bool) -> None:
     with contextlib.closing(reader):
         reader.open()
         for first, end, expected in ((0, 10, [b"a"]), (5, 10, []), (10, 21, [])):
-            batches = reader.read(Range(topic.name, 0, first, end))
+            batches = reader.read(OffsetRange(topic.name, 0, first, end))
             assert [value for one in batches for value in one.column("value").to_pylist()] == expected
 
 
 def test_a_consumer_is_kept_for_the_next_task() -> None:
     topic = Topic(1)
     topic.send([b"a"])
-    reader.RESTING.close_all()
+    reader.CONSUMERS.close_all()
     query = Query(topic.options())
     query.values()
-    (kept,) = reader.RESTING.items()
+    (kept,) = reader.CONSUMERS.clients()
     topic.send([b"b"])
     assert query.values() == [b"b"]
-    assert reader.RESTING.items() == [kept]
+    assert reader.CONSUMERS.clients() == [kept]
