@@ -6,7 +6,7 @@ import contextlib
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -116,7 +116,7 @@ class Cluster:
 
     def first(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """The first offset that each partition still holds."""
-        records = self._offsets(partitions, lambda spec, _: spec.earliest())
+        records = self._list_offsets(dict.fromkeys(partitions, _offset_spec().earliest()))
         return {partition: record.offset for partition, record in records.items()}
 
     def last(self, partitions: Iterable[Partition], *, written: bool = False) -> dict[Partition, int]:
@@ -124,14 +124,32 @@ class Cluster:
 
         With read_committed that is the last stable offset: the records after it wait for an open transaction.
         """
-        committed = self.only_committed and not written
-        records = self._offsets(partitions, lambda spec, _: spec.latest(), committed=committed)
+        request = dict.fromkeys(partitions, _offset_spec().latest())
+        records = self._list_offsets(request, committed=self.only_committed and not written)
         return {partition: record.offset for partition, record in records.items()}
 
     def after(self, times: Mapping[Partition, int]) -> dict[Partition, TimedOffset | None]:
         """The first record at or after each time (milliseconds); ``None`` where there is none yet."""
-        records = self._offsets(times, lambda spec, partition: spec.for_timestamp(times[partition]))
+        request = {partition: _offset_spec().for_timestamp(stamp) for partition, stamp in times.items()}
+        records = self._list_offsets(request)
         return {partition: record if record.offset >= 0 else None for partition, record in records.items()}
+
+    def _list_offsets(self, request: Mapping[Partition, Any], committed: bool | None = None) -> dict[Partition, TimedOffset]:
+        """The record that each ``OffsetSpec`` of ``request`` names."""
+        if not request:
+            return {}
+        levels = client().IsolationLevel
+        is_stable = self.only_committed if committed is None else committed
+        level = levels.READ_COMMITTED if is_stable else levels.READ_UNCOMMITTED
+        specs = {client().TopicPartition(*partition): spec for partition, spec in request.items()}
+        offsets: dict[Partition, TimedOffset] = {}
+        futures = self.admin.list_offsets(specs, isolation_level=level, request_timeout=self.timeout)
+        for token, future in futures.items():
+            partition = (token.topic, token.partition)
+            with client_errors(f"the offsets of {partition_name(partition)} cannot be read"):
+                record = future.result(self.timeout + 5)
+                offsets[partition] = TimedOffset(record.offset, record.timestamp)
+        return offsets
 
     def times(self, offsets: Offsets) -> dict[Partition, int | None]:
         """The time of the first record at or after each offset; ``None`` where there is none. It reads the records."""
@@ -185,23 +203,9 @@ class Cluster:
                 consumer.close()
         self._admin = self._consumer = self._peeking = None
 
-    def _offsets(
-        self, partitions: Iterable[Partition], spec: Callable[[Any, Partition], Any], *, committed: bool | None = None
-    ) -> dict[Partition, TimedOffset]:
-        api, levels = client("confluent_kafka.admin"), client().IsolationLevel
-        request = {client().TopicPartition(*partition): spec(api.OffsetSpec, partition) for partition in partitions}
-        if not request:
-            return {}
-        is_stable = self.only_committed if committed is None else committed
-        level = levels.READ_COMMITTED if is_stable else levels.READ_UNCOMMITTED
-        offsets: dict[Partition, TimedOffset] = {}
-        answer = self.admin.list_offsets(request, isolation_level=level, request_timeout=self.timeout)
-        for token, future in answer.items():
-            partition = (token.topic, token.partition)
-            with client_errors(f"the offsets of {partition_name(partition)} cannot be read"):
-                record = future.result(self.timeout + 5)
-                offsets[partition] = TimedOffset(record.offset, record.timestamp)
-        return offsets
+
+def _offset_spec() -> Any:
+    return client("confluent_kafka.admin").OffsetSpec
 
 
 _ANSWER_SECONDS: Final = 30.0

@@ -14,7 +14,7 @@ from ...core.planning import fair_shares
 from ...core.source import Slice
 from .cluster import Cluster, KafkaHead, KafkaTopic
 from .positions import KafkaPosition, OffsetRange, Partition, offset_ranges, partition_name
-from .start_positions import LATEST, QueryBound, StartOffsets, topic_names
+from .start_positions import LATEST, QueryBound, StartOffsets, end_of, start_of, topic_names
 
 if TYPE_CHECKING:
     from .source import KafkaSource
@@ -49,7 +49,8 @@ class KafkaEnumerator(SplitEnumerator[OffsetRange]):
     def start(self) -> Position:
         self.source.check_start()
         head = self._head(fresh=True)
-        offsets = StartOffsets(self.values, self.cluster, head).resolve(self.source.start, self.source.end)
+        start = start_of(self.values, streaming=self.source.streaming)
+        offsets = StartOffsets(self.values, self.cluster, head).resolve(start, end_of(self.values))
         self._published = KafkaPosition(offsets, {}, head.ids()).position()  # nothing was read that the group should know
         return self._published
 
@@ -152,7 +153,7 @@ class KafkaEnumerator(SplitEnumerator[OffsetRange]):
     def _ends(self, begins: Mapping[Partition, int], head: KafkaHead) -> dict[Partition, int]:
         """Where the next batch may end in each partition, the read limit aside."""
         ends = dict(head.last)
-        if (bound := self.source.end) is not None:
+        if (bound := end_of(self.values)) is not None:
             stops = self._stops(bound, head)
             ends = {partition: min(last, stops.get(partition, 0)) for partition, last in ends.items()}
         ends = {partition: max(ends[partition], begin) for partition, begin in begins.items()}

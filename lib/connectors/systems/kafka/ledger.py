@@ -29,6 +29,7 @@ SINK_PARTITION, NOTE_PARTITION = 0, 1
 """The partitions of the ledger topic for the offsets of the sink's entry and of the note."""
 MAX_BYTES: Final = 4000
 """Brokers keep 4096 bytes with a committed offset (``offset.metadata.max.bytes``)."""
+_TO_END: Final = {"enable.partition.eof": True, "auto.offset.reset": "earliest", "fetch.wait.max.ms": 10}
 _CALL_SECONDS: Final = 5.0
 _POLL_SECONDS: Final = 0.05
 """The client waits so long unless as many messages arrive as it was asked for."""
@@ -141,7 +142,7 @@ class LedgerClient:
     def __init__(self, settings: TransactionSettings, reports: ClientReports) -> None:
         self.settings, self._reports = settings, reports
         self._connection = connection_config(dict(settings.config))
-        self._consumer = self._new_consumer()
+        self._consumer = self._new_consumer({})
         self._texts: Mapping[int, str] | None = None
         self._outdated: set[int] = set()
         """Offset partitions with a committed offset that is newer than ``_texts``."""
@@ -186,10 +187,9 @@ class LedgerClient:
         self._consumer.commit(offsets=[token], asynchronous=False)
         self._noted = frozenset(note.entries)
 
-    def _new_consumer(self, **more: Any) -> Any:
-        config = {"group.id": self.settings.group, "enable.auto.commit": False, "isolation.level": "read_committed"}
-        renamed = {name.replace("_", "."): value for name, value in more.items()}
-        return new_client("Consumer", {**self._connection, **config, **renamed}, self._reports)
+    def _new_consumer(self, config: Mapping[str, Any]) -> Any:
+        own = {"group.id": self.settings.group, "enable.auto.commit": False, "isolation.level": "read_committed"}
+        return new_client("Consumer", {**self._connection, **own, **config}, self._reports)
 
     def _committed(self, partitions: list[Any]) -> list[Any]:
         try:
@@ -205,7 +205,7 @@ class LedgerClient:
 
     def _are_pending(self, partitions: list[Any]) -> bool:
         """True if a reader of uncommitted offsets gets an answer. The session ended its own transaction before."""
-        reader = self._new_consumer(isolation_level="read_uncommitted")
+        reader = self._new_consumer({"isolation.level": "read_uncommitted"})
         try:
             reader.committed(partitions, timeout=_CALL_SECONDS)
         except client().KafkaException:
@@ -228,7 +228,7 @@ class LedgerClient:
 
     def _read_records(self) -> dict[int, str]:
         """The newest text for each offset partition, from the records of the ledger topic."""
-        reader = self._new_consumer(enable_partition_eof=True, auto_offset_reset="earliest", fetch_wait_max_ms=10)
+        reader = self._new_consumer(_TO_END)
         texts: dict[int, str] = {}
         prefix = self.settings.record_key("").encode()
         try:

@@ -22,7 +22,7 @@ from ...core import DataLoss, SplitReader, Transient
 from ...core.clients import ClientPool
 from ...core.errors import Fatal
 from ...core.state import digest, dumps
-from .errors import client, client_errors, connector_error, error_name
+from .errors import ClientReports, client, client_errors, connector_error, error_name, new_client
 from .native import NativeLibrary, binary_at, library, messages_at
 from .positions import OffsetRange
 from .records import HEADERS
@@ -39,20 +39,17 @@ _WAY_OUT: Final = "set failOnDataLoss=false to go on without what is lost"
 
 
 class PooledConsumer:
-    """A consumer, and the last error that it reported. It has one user at a time."""
+    """A consumer, and the errors that it reports. It has one user at a time."""
 
     def __init__(self, config: Mapping[str, str], key: str) -> None:
         self.key = key
-        self.error: Any = None
-        self.consumer = client().Consumer({**config, "error_cb": self._failed})
-
-    def _failed(self, error: Any) -> None:
-        self.error = error
+        self.reports = ClientReports()
+        self.consumer = new_client("Consumer", config, self.reports)
 
     def check(self, failure: str) -> None:
-        """Raises an error that waiting does not heal, such as a wrong password."""
-        if self.error is not None:
-            error = connector_error(self.error.name(), self.error.str(), failure)
+        """Raises the last error if waiting does not heal it, such as a wrong password."""
+        for name, text in self.reports.errors[-1:]:
+            error = connector_error(name, text, failure)
             if isinstance(error, Fatal):
                 raise error
 
@@ -74,7 +71,7 @@ def take_consumer(config: Mapping[str, str], use: str) -> PooledConsumer:
     consumer = CONSUMERS.take(key)
     if consumer is None:
         return PooledConsumer(config, key)
-    consumer.error = None
+    consumer.reports.clear()
     return consumer
 
 
@@ -337,7 +334,7 @@ class KafkaReader(SplitReader[OffsetRange]):
         if seconds > _SETTLE_SECONDS and self._watermarks(split)[1] < split.end:
             return self._after_loss(split, offset)
         if seconds > self.patience:
-            reason = f" ({consumer.error.str()})" if consumer.error is not None else ""
+            reason = "".join(f" ({text})" for _, text in consumer.reports.errors[-1:])
             raise Transient(f"{failure}, for {self.patience:g} seconds{reason}")
         return offset
 

@@ -10,7 +10,6 @@ import pyarrow as pa
 from ...core.errors import Misconfigured, Problem
 from ...core.folder import SinkFolder
 from ...core.options import Choice, Duration, Int, Options, Text, Values
-from ...core.retry import Retry
 from ...core.sink import Batch, FrameSink, Guarantee, SinkWriter
 from ...formats import format_options
 from ...formats.options import check_format
@@ -49,25 +48,24 @@ _OWN_SETTINGS: Final = {
 class KafkaSink(FrameSink):
     """Writes records to topics of Kafka, whole batches in one transaction.
 
-    Columns: ``value`` (string or binary; null is a tombstone), and if there ``key``, ``topic``, ``partition`` (int; else by
-    the key, as Kafka's own clients do), ``timestamp``, ``headers`` (array<struct<key string, value binary>>). Others are
-    passed over.
+    Columns: ``value`` (string or binary; null is a tombstone), and optional ``key``, ``topic``, ``partition`` (int; else by
+    the key, as Kafka's own clients do), ``timestamp``, ``headers`` (array<struct<key string, value binary>>). The sink
+    ignores other columns.
 
     Options: ``kafka.bootstrap.servers`` (required) and any other ``kafka.*`` of the client, ``topic`` (or the column;
     a topic may get more partitions and a larger ``max.message.bytes`` while the query runs),
     ``transactionalIdPrefix`` (required for exactly-once; unique to the query), ``transactionTimeout`` (10 minutes; at most
-    the broker's ``transaction.max.timeout.ms``; a transaction that takes longer fails, half of it is a warning),
-    ``stagingLocation`` (a folder that driver and tasks share; a stream by
-    ``format`` has one in its checkpoint, ``foreach_batch`` needs none), ``stagingRetention`` (7 days), ``slots`` (1: a batch
-    is one transaction; more, in ``foreach_batch`` only and at most 30: as many tasks send it, each in a transaction of its own,
-    for batches that are the same when Spark runs them again), ``operation`` append|upsert (append; upsert keeps the last row
-    of each key in a batch), ``orderColumn`` (for upsert: the row with its largest value is the last), ``value.format`` and
-    ``key.format`` bytes|string|json|csv|avro|protobuf (bytes) with their options, ``ledgerTopic`` (``_connectors_ledger``,
-    created when it is missing), and those of every sink.
+    the broker's ``transaction.max.timeout.ms``; a transaction that takes longer fails, and the sink warns after half of it),
+    ``stagingLocation`` (a folder that driver and tasks share; a stream by ``format`` has one in its checkpoint,
+    ``foreach_batch`` needs none), ``stagingRetention`` (7 days), ``slots`` (1: a batch is one transaction; up to 30, in
+    ``foreach_batch`` only: as many tasks send it, each in a transaction of its own), ``operation`` append|upsert (append;
+    upsert keeps the last row of each key in a batch), ``orderColumn`` (for upsert: its largest value is the last row),
+    ``value.format`` and ``key.format`` bytes|string|json|csv|avro|protobuf (bytes) with their options, ``ledgerTopic``
+    (``_connectors_ledger``, created when it is missing), and those of every sink.
 
-    Guarantee: exactly-once for readers with ``isolation.level=read_committed``; others also see what was aborted. Without
-    ``transactionalIdPrefix`` at-least-once, by an idempotent producer. With ``slots`` above 1 a batch is seen slot by slot; a
-    query that is known to give other rows when it runs again is refused, and what cannot be known must be true.
+    Guarantee: exactly-once for readers with ``isolation.level=read_committed``; other readers also see aborted
+    records. Without ``transactionalIdPrefix`` at-least-once, by an idempotent producer. With ``slots`` above 1 readers see a
+    batch slot by slot, and the query must give the same rows when it runs again: one that is known not to is refused.
     """
 
     name = "kafka"
@@ -127,9 +125,6 @@ class KafkaSink(FrameSink):
         """How long brokers may take a record, in seconds."""
         timeout = self.config().get("message.timeout.ms")
         return int(timeout) / 1000 if timeout else _PATIENCE_SECONDS
-
-    def retry(self) -> Retry:
-        return Retry.of(self.values)
 
     def folder(self) -> SinkFolder:
         """The folder in which records are staged."""

@@ -21,15 +21,7 @@ from .config import SOURCE_REFUSED, check_consumer_config, consumer_config
 from .enumerator import KafkaEnumerator
 from .positions import OffsetRange
 from .reader import KafkaReader
-from .start_positions import (
-    OffsetsOption,
-    PartitionsOption,
-    QueryBound,
-    TimesOption,
-    check_bounds,
-    end_of,
-    start_of,
-)
+from .start_positions import OffsetsOption, PartitionsOption, TimesOption, check_bounds
 
 _COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 _SIDES = ("key", "value")
@@ -83,8 +75,8 @@ class KafkaSource(Source):
     ``startingTimestamp`` (milliseconds), ``startingOffsetsByTimestamp``, the same with ``ending``, also for a stream;
     ``maxRowsPerTrigger`` (in offsets; alias ``maxOffsetsPerTrigger``), ``minOffsetsPerTrigger`` with ``maxTriggerDelay``;
     ``minPartitions``, ``maxRecordsPerPartition``, ``numPartitions`` (a task per partition); ``discoveryInterval`` (30s),
-    ``failOnDataLoss`` (true), ``maxDrift`` (off) and ``idleTimeout`` (2 minutes): no partition is read further past the
-    slowest one, by the times of records; ``kafka.group.id`` with ``commitOffsets`` (true): offsets for tools that show
+    ``failOnDataLoss`` (true), ``maxDrift`` (off; no partition is read further past the slowest one, by the times of
+    records) with ``idleTimeout`` (2 minutes); ``kafka.group.id`` with ``commitOffsets`` (true): offsets for tools that show
     lag; ``kafka.isolation.level`` (read_committed; Spark's source has read_uncommitted), every other ``kafka.*`` setting of
     the client; ``kafkaConsumer.pollTimeoutMs`` (60000); ``key.format``, ``value.format`` (bytes) and the other options of
     formats, ``errors``, ``deadLetterPath``.
@@ -133,14 +125,6 @@ class KafkaSource(Source):
         """Raises ``Misconfigured`` for a start or an end that makes no sense in a stream, or in a batch."""
         if problems := list(check_bounds(self.values, streaming=self.streaming)):
             raise Misconfigured(f"connectors.{self.name}", problems)
-
-    @property
-    def start(self) -> QueryBound:
-        return start_of(self.values, streaming=self.streaming)
-
-    @property
-    def end(self) -> QueryBound | None:
-        return end_of(self.values)
 
     @property
     def publishes(self) -> bool:

@@ -1,6 +1,6 @@
 """Batches as transactions: rows become records, records go into a transaction, and the transaction into the ledger.
 
-A batch is one transaction, or several: one for each *slot*, because one task alone cannot send more than so much.
+A batch is one transaction, which one task sends, or several: one for each *slot*, which as many tasks send side by side.
 
 A row belongs to a slot by its hash, never by its position. So a batch that Spark runs again has the same rows in each slot,
 and a slot that is committed is skipped. The sink's ledger entry names the *layout*: the number of slots of the pending
@@ -43,7 +43,7 @@ class TaskRecords:
         self.rejects: Rejects = sink.rejects(batch)
         self.count = 0
         self._values = sink.values
-        self._rows = (rows_batch for rows_batch in rows if rows_batch.num_rows)
+        self._rows = (batch_rows for batch_rows in rows if batch_rows.num_rows)
         self._first = next(self._rows, None)
 
     def __bool__(self) -> bool:
@@ -216,7 +216,7 @@ class TransactionSlots:
         """The layout of a batch; its entry if it is committed; ``None`` if it is one transaction."""
         if self._has_none:
             return None
-        ledger = self._read_ledger(number)
+        ledger = open_session(self.sink.transaction_settings()).read_ledger(SINK_PARTITION)[0]
         if ledger.has(query, number):
             return ledger.entries[query]
         layout = self._next_layout(ledger, query)
@@ -255,8 +255,3 @@ class TransactionSlots:
         pending = ledger.layout
         slots = pending.slots if pending is not None and pending.query == query else self._count
         return SlotLayout(query, slots, self._run) if slots > 1 else None
-
-    def _read_ledger(self, number: int) -> LedgerState:
-        session = open_session(self.sink.transaction_settings())
-        with session.guarded(f"batch {number} cannot be begun"):
-            return session.read_ledger(SINK_PARTITION)[0]
