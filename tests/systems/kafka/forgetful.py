@@ -15,18 +15,18 @@ class Forgetful(KafkaSink):
     """Finds no batch in its ledger, in the driver and in tasks: it shuts out zombies, and writes every replay."""
 
     def transaction_settings(self) -> TransactionSettings:
-        address = super().transaction_settings()
-        ours = open_session(address)
-        if "read_ledger" not in vars(ours):
-            asked = ours.read_ledger
-            ours.read_ledger = lambda *places: [LedgerState() for _ in asked(*places)]  # type: ignore[method-assign]
-        return address
+        settings = super().transaction_settings()
+        session = open_session(settings)
+        if "read_ledger" not in vars(session):
+            read = session.read_ledger
+            session.read_ledger = lambda *partitions: [LedgerState() for _ in read(*partitions)]  # type: ignore[method-assign]
+        return settings
 
     def committer(self) -> Any:
-        made = super().committer()
-        if made is not None:
-            made._session = lambda: open_session(self.transaction_settings())  # type: ignore[method-assign]
-        return made
+        committer = super().committer()
+        if committer is not None:
+            committer._session = lambda: open_session(self.transaction_settings())  # type: ignore[method-assign]
+        return committer
 
 
 class ForgetfulStaged(KafkaContext):

@@ -36,7 +36,7 @@ class Target:
         self.number = -1
 
     def sink(self, **options: Any) -> KafkaSink:
-        given = {
+        typed = {
             "kafka.bootstrap.servers": self.server.bootstrap,
             "topic": self.topic,
             "transactionalIdPrefix": self.topic,
@@ -45,7 +45,7 @@ class Target:
             "outageTimeout": "0s",
             **{name.replace("__", "."): value for name, value in options.items()},
         }
-        sink = self.kind.of({name: value for name, value in given.items() if value is not None})
+        sink = self.kind.of({name: value for name, value in typed.items() if value is not None})
         assert isinstance(sink, KafkaSink)
         return sink
 

@@ -42,13 +42,13 @@ class SlotCommitter(KafkaCommitter):
             super().commit(entry, committables)
         elif not isinstance(layout, Entry):
             batch = Batch(self.sink.sink_id(), entry.query, entry.batch)
-            records = list(self._records([one.data["file"] for one in committables if one.data.get("file")]))
+            records = list(self._records([staged.data["file"] for staged in committables if staged.data.get("file")]))
             for slot in range(layout.slots):
-                self.slots.write(layout, batch, slot, (of_slot(one, slot, layout.slots) for one in records))
+                self.slots.write(layout, batch, slot, (of_slot(batch_records, slot, layout.slots) for batch_records in records))
                 self.after(slot)
             self.slots.finish(entry, layout)
-        for one in committables:
-            self.discard(one)
+        for staged in committables:
+            self.discard(staged)
 
 
 class InSlots(KafkaSink):

@@ -69,20 +69,20 @@ def test_records_of_all_lengths_are_read_as_the_plain_client_reads_them(monkeypa
 def test_records_of_all_lengths_are_written_alike(tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PLAIN, way)
     target = Target(tmp_path, partitions=3)
-    given = [{"key": key, "value": value} for key, value in _mixed(3000)]
-    target.write(given, {"key": pa.binary(), "value": pa.binary()})
-    found = target.messages()
-    assert sorted(((m.key(), m.value()) for m in found), key=repr) == sorted(_mixed(3000), key=repr)
-    places = {m.key(): m.partition() for m in found if m.key()}
-    assert places == {key: murmur2(key) % 3 for key in places}
+    rows = [{"key": key, "value": value} for key, value in _mixed(3000)]
+    target.write(rows, {"key": pa.binary(), "value": pa.binary()})
+    messages = target.messages()
+    assert sorted(((m.key(), m.value()) for m in messages), key=repr) == sorted(_mixed(3000), key=repr)
+    partitions = {m.key(): m.partition() for m in messages if m.key()}
+    assert partitions == {key: murmur2(key) % 3 for key in partitions}
 
 
 @pytest.mark.parametrize("way", ["fast", "plain"])
 def test_the_order_of_a_key_is_that_of_its_rows(tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PLAIN, way)
     target = Target(tmp_path)
-    given = [{"key": f"k{number % 10}", "value": f"{number:06d}"} for number in range(30_000)]
-    target.write(given, {"key": pa.string(), "value": pa.string()})
+    rows = [{"key": f"k{number % 10}", "value": f"{number:06d}"} for number in range(30_000)]
+    target.write(rows, {"key": pa.string(), "value": pa.string()})
     by_key: dict[bytes, list[bytes]] = {}
     for message in target.messages():
         by_key.setdefault(message.key(), []).append(message.value())
@@ -94,10 +94,10 @@ def test_the_order_of_a_key_is_that_of_its_rows(tmp_path: Path, way: str, monkey
 def test_a_partition_that_a_row_names_is_taken(tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PLAIN, way)
     target = Target(tmp_path, partitions=3)
-    given = [{"value": f"v{number}", "partition": number % 3} for number in range(3000)]
-    target.write(given, {"value": pa.string(), "partition": pa.int32()})
+    rows = [{"value": f"v{number}", "partition": number % 3} for number in range(3000)]
+    target.write(rows, {"value": pa.string(), "partition": pa.int32()})
     assert {m.value().decode(): m.partition() for m in target.messages()} == {
-        row["value"]: row["partition"] for row in given
+        row["value"]: row["partition"] for row in rows
     }
 
 

@@ -34,10 +34,10 @@ def test_an_empty_batch_opens_no_transaction(target: Target) -> None:
 
 
 def _transactions(target: Target) -> list[str]:
-    told = target.server.tool(
+    listing = target.server.tool(
         "org.apache.kafka.tools.TransactionsCommand", "--bootstrap-server", target.server.bootstrap, "list"
     )
-    return [line for line in told.splitlines() if target.topic in line]
+    return [line for line in listing.splitlines() if target.topic in line]
 
 
 def test_a_query_that_began_with_empty_batches_is_known(target: Target) -> None:
@@ -76,8 +76,8 @@ def test_workers_that_write_in_turns_take_over_from_each_other_without_an_error(
     forget_sessions()
     target.write(rows(2), TEXT)
     second = dict(sessions._sessions)
-    for number, kept in ((3, first), (4, second)):
-        sessions._sessions.update(kept)
+    for number, cached in ((3, first), (4, second)):
+        sessions._sessions.update(cached)
         target.write(rows(number), TEXT)
     target.write(rows(5), TEXT)
     assert target.values() == ["v1", "v2", "v3", "v4", "v5"]
@@ -87,13 +87,13 @@ def test_sessions_that_nobody_has_used_for_longest_are_closed(target: Target, mo
     """A process that writes for many queries has room for so many clients; one with an open transaction stays."""
     monkeypatch.setattr(sessions, "_MAX_IDLE", 2)
     forget_sessions()
-    addresses = [target.sink(transactionalIdPrefix=f"{target.topic}-{number}").transaction_settings() for number in range(5)]
-    writing = open_session(addresses[0])
+    settings = [target.sink(transactionalIdPrefix=f"{target.topic}-{number}").transaction_settings() for number in range(5)]
+    writing = open_session(settings[0])
     writing.begin(writing.read_ledger(0)[0])
-    unused = open_session(addresses[1])
-    for address in (*addresses[2:4], addresses[2], addresses[4]):
-        open_session(address)
-    assert [address for _, address in sessions._sessions] == [addresses[0], addresses[2], addresses[4]]
+    unused = open_session(settings[1])
+    for entry in (*settings[2:4], settings[2], settings[4]):
+        open_session(entry)
+    assert [entry for _, entry in sessions._sessions] == [settings[0], settings[2], settings[4]]
     assert not hasattr(unused, "producer")
     writing.commit(LedgerState().with_entry(Entry("query", 0, 0)))
 
@@ -134,8 +134,8 @@ def test_a_process_that_dies_at_its_commit_leaves_rows_and_entry_or_neither(targ
     target.write(rows(1), TEXT)
 
     def dies() -> None:
-        ours = open_session(target.sink().transaction_settings())
-        ours.producer = Deadly(ours.producer, before=before)
+        session = open_session(target.sink().transaction_settings())
+        session.producer = Deadly(session.producer, before=before)
         target.write(rows(2), TEXT, number=1)
 
     assert in_a_child(dies) == -signal.SIGKILL
@@ -152,11 +152,11 @@ def test_a_batch_that_fails_does_not_keep_readers_waiting(tmp_path: Path) -> Non
     batch = Batch(sink.sink_id(), "query", 0)
     good, bad = ({"value": pa.array([text], pa.binary())} for text in (b"good", b"x" * 3000))
     records: list[Any] = [pa.RecordBatch.from_pydict(columns) for columns in (good, bad)]
-    ours = open_session(sink.transaction_settings())
+    session = open_session(sink.transaction_settings())
 
     def sent() -> Any:
         yield records[0]
-        ours.producer.flush()  # it is in the topic, and not committed
+        session.producer.flush()  # it is in the topic, and not committed
         yield records[1]
 
     with pytest.raises(Poison):
@@ -180,8 +180,8 @@ def forget_offsets(target: Target) -> None:
     for future in admin.delete_consumer_groups([group]).values():
         future.result(30)
     places = [TopicPartition("_connectors_ledger", place) for place in (0, 1)]
-    (told,) = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group, places)]).values()
-    assert [place.offset >= 0 for place in told.result(30).topic_partitions] == [False, False]
+    (answer,) = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group, places)]).values()
+    assert [place.offset >= 0 for place in answer.result(30).topic_partitions] == [False, False]
 
 
 def test_an_entry_whose_offset_the_broker_forgot_is_read_from_the_ledger_topic(target: Target) -> None:

@@ -43,8 +43,8 @@ class Slotted(Target):
 
     def slot(self, slots: TransactionSlots, layout: Any, slot: int, *numbers: int, batch: int = 0) -> int:
         """What a task does with the rows of its slot."""
-        given = (of_slot(records(*numbers), slot, layout.slots) for _ in range(1))
-        return slots.write(layout, Batch(self.topic, "query", batch), slot, given).rows
+        parts = (of_slot(records(*numbers), slot, layout.slots) for _ in range(1))
+        return slots.write(layout, Batch(self.topic, "query", batch), slot, parts).rows
 
 
 @pytest.fixture
@@ -111,14 +111,14 @@ def test_a_run_that_is_killed_again_and_again_while_it_is_scaled_loses_and_doubl
     target: Slotted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number, slots in enumerate((1, 2, 3, 5, 2, 1)):
-        wanted = keyed(*range(number * 20, number * 20 + 20))
+        expected = keyed(*range(number * 20, number * 20 + 20))
 
-        def run(number: int = number, slots: int = slots, wanted: Any = wanted) -> None:
+        def run(number: int = number, slots: int = slots, expected: Any = expected) -> None:
             monkeypatch.setattr(SlotCommitter, "after", staticmethod(lambda slot: os.kill(os.getpid(), signal.SIGKILL)))
-            target.write(wanted, TEXT, number=number, slots=slots)
+            target.write(expected, TEXT, number=number, slots=slots)
 
         assert dies(run) is (number > 0)
-        target.write(wanted, TEXT, number=number, slots=slots + 1)
+        target.write(expected, TEXT, number=number, slots=slots + 1)
     assert target.values() == values(*range(120))
 
 
@@ -172,9 +172,9 @@ def test_a_slot_that_is_there_with_other_rows_stops_the_query(target: Slotted) -
 def test_a_pending_batch_keeps_its_number_of_slots_until_it_is_committed(target: Slotted) -> None:
     first: Any = target.slots(slots=3).layout("query", 0)
     later = target.slots(slots=2)
-    kept: Any = later.layout("query", 0)
-    assert (first.slots, kept.slots) == (3, 3)
-    later.finish(Entry("query", 0, 20), kept)
+    later_layout: Any = later.layout("query", 0)
+    assert (first.slots, later_layout.slots) == (3, 3)
+    later.finish(Entry("query", 0, 20), later_layout)
     following: Any = later.layout("query", 1)
     assert following.slots == 2
 
@@ -183,10 +183,10 @@ def test_another_number_of_slots_in_a_pending_batch_is_refused(target: Slotted) 
     slots = target.slots()
     layout: Any = slots.layout("query", 0)
     target.slot(slots, layout, 0, *range(20))
-    other, ours = SlotLayout("query", 2, layout.run), open_session(slots.sink.transaction_settings())
-    (book,) = ours.read_ledger(SINK_PARTITION)
-    ours.begin(book)
-    ours.commit(book.with_layout(other))
+    other, session = SlotLayout("query", 2, layout.run), open_session(slots.sink.transaction_settings())
+    (ledger,) = session.read_ledger(SINK_PARTITION)
+    session.begin(ledger)
+    session.commit(ledger.with_layout(other))
     with pytest.raises(
         CommitRefused, match=r"(?s)written in part in 3 slots, and cannot be finished in 2.*set slots=3"
     ):
@@ -220,15 +220,15 @@ def test_a_slot_without_rows_opens_no_transaction(target: Slotted) -> None:
     slots = target.slots()
     assert target.slot(slots, slots.layout("query", 0), 0) == 0
     slot = replace(slots.sink.transaction_settings(), slot=1)
-    told = target.server.tool(
+    listing = target.server.tool(
         "org.apache.kafka.tools.TransactionsCommand", "--bootstrap-server", target.server.bootstrap, "list"
     )
-    assert slots.sink.transaction_settings().transactional_id in told
-    assert slot.transactional_id not in told
+    assert slots.sink.transaction_settings().transactional_id in listing
+    assert slot.transactional_id not in listing
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "reason"),
     [
         ({"slots": 2}, "no use with stagingLocation"),
         ({"slots": 2, "stagingLocation": None, "errors": "deadLetter", "deadLetterPath": "x"}, "errors=fail or skip"),
@@ -236,8 +236,8 @@ def test_a_slot_without_rows_opens_no_transaction(target: Slotted) -> None:
         ({"slots": 2, "stagingLocation": None, "transactionalIdPrefix": None}, "has no use without exactly-once"),
     ],
 )
-def test_slots_that_cannot_be_are_refused(tmp_path: Path, options: dict[str, Any], told: str) -> None:
-    with pytest.raises(Misconfigured, match=f"slots +.*{told}"):
+def test_slots_that_cannot_be_are_refused(tmp_path: Path, options: dict[str, Any], reason: str) -> None:
+    with pytest.raises(Misconfigured, match=f"slots +.*{reason}"):
         Target(tmp_path).sink(**options)
 
 

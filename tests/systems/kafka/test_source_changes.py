@@ -136,12 +136,12 @@ def test_a_compacted_topic_is_read_over_its_holes() -> None:
     for number in range(50):
         topic.send([b"old %d" % number], 0, key=b"%d" % (number % 5), at=BEGIN + 1000 * number)
     until = time.monotonic() + 120
-    while len(found := batch(topic.options())) == len(topic.rows):
+    while len(values := batch(topic.options())) == len(topic.rows):
         assert time.monotonic() < until, "the cleaner has not come by"
         topic.send([b"more"], 0, key=b"more", at=BEGIN + 1000 * len(topic.rows))  # the newest segment stays as it is
         time.sleep(1)
     newest = {row["key"]: row["value"] for row in topic.rows}
-    assert set(found) >= set(newest.values()), "the newest of each key is there"
+    assert set(values) >= set(newest.values()), "the newest of each key is there"
     halves = Query(topic.options(minPartitions="7")).values()
     assert set(halves) >= set(newest.values())
     assert len(halves) < len(topic.rows)
@@ -173,7 +173,7 @@ def test_records_that_expire_between_plan_and_read_are_noticed_by_the_task() -> 
             with pytest.raises(DataLoss, match=r"offset 0 of .* comes next, but there are offsets 2 to 2"):
                 list(rows)
         else:
-            assert [value for one in rows for value in one.column("value").to_pylist()] == expected
+            assert [value for batch in rows for value in batch.column("value").to_pylist()] == expected
         reader.close()
 
 

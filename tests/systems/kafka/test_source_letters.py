@@ -92,9 +92,9 @@ def test_each_of_many_letters_has_the_headers_of_its_own_record(tmp_path: Path, 
         headers = [("number", b"%d" % number)] if number % 4 else None
         topic.send([value], number % 2, key=b"%d" % number, headers=headers)
     LetterQuery(topic, tmp_path, includeHeaders=include, minPartitions="7").values()
-    found = {letter["key"]: letter["headers"] for letter in letters(tmp_path)}
+    by_key = {letter["key"]: letter["headers"] for letter in letters(tmp_path)}
     numbers = [(b"%d" % number, [("number", b"%d" % number)] if number % 4 else None) for number in range(0, 40, 3)]
-    assert found == {key: as_sent(headers) for key, headers in numbers}
+    assert by_key == {key: as_sent(headers) for key, headers in numbers}
 
 
 def test_headers_are_waited_for_when_the_broker_is_away_while_they_are_read(tmp_path: Path) -> None:
@@ -199,8 +199,8 @@ def test_letters_of_a_topic_that_was_made_anew_are_beside_those_of_the_first(tmp
     topic.create()
     topic.send([second, b'{"id": 2}'], key=b"second", headers=NULL)
     assert LetterQuery(topic, tmp_path, log=query.log, failOnDataLoss="false").values() == [{"id": 2}]
-    found = {letter["key"]: (offset(letter), letter["record"], letter["headers"]) for letter in letters(tmp_path)}
-    assert found == {b"first": (0, b"{broken}", as_sent(SEVERAL)), b"second": (0, second, as_sent(NULL))}
+    by_key = {letter["key"]: (offset(letter), letter["record"], letter["headers"]) for letter in letters(tmp_path)}
+    assert by_key == {b"first": (0, b"{broken}", as_sent(SEVERAL)), b"second": (0, second, as_sent(NULL))}
 
 
 def test_a_replay_adds_no_letter(tmp_path: Path) -> None:
