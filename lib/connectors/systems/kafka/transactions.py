@@ -124,6 +124,12 @@ class Transaction:
                 rejects.decide()
             return count
 
+    def write(self, records: TaskRecords, layout: SlotLayout | None = None) -> Delivery:
+        """Sends the rows of a task, and commits them with their number."""
+        self.send(records, records.rejects)
+        seconds = self.commit(Entry(self.query, self.number, records.count), layout)
+        return Delivery(records.count, seconds)
+
     def commit(self, entry: Entry, layout: SlotLayout | None = None) -> float:
         """Commits the records together with ``entry``. Returns the seconds that the transaction was open."""
         with self.session.guarded(self._failure):
@@ -199,8 +205,7 @@ def send_batch(sink: KafkaSink, batch: Batch, rows: Iterator[pa.RecordBatch]) ->
     transaction = BatchTransaction(sink, batch.query, batch.number)
     if not transaction.begin():
         return Delivery(1)  # a batch that is committed has rows
-    transaction.send(records, records.rejects)
-    return Delivery(records.count, transaction.commit(Entry(batch.query, batch.number, records.count)))
+    return transaction.write(records)
 
 
 class TransactionSlots:
@@ -240,9 +245,7 @@ class TransactionSlots:
             entry = transaction.ledger.entries[batch.query]
             compare_replay(entry, records.count_all(), None, Policy.of(self.sink.values))
             return Delivery(entry.rows or 0)
-        transaction.send(records, records.rejects)
-        seconds = transaction.commit(Entry(batch.query, batch.number, records.count), layout)
-        return Delivery(records.count, seconds)
+        return transaction.write(records, layout)
 
     def finish(self, entry: Entry, layout: SlotLayout) -> None:
         """Enters a batch whose slots are all written, with the layout of the next batch."""
