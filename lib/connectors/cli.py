@@ -115,12 +115,33 @@ def destroy(target: str | None, variables: tuple[str, ...], auto_approve: bool) 
 
 
 @main.command()
-def guarantees() -> None:
+@click.option("--markdown", is_flag=True, help="As the README's table.")
+def guarantees(markdown: bool) -> None:
     """Prints what each connector guarantees, and under which conditions."""
     import connectors
 
     table = connectors.guarantees()
-    click.echo(table.to_string(index=False) if hasattr(table, "to_string") else str(table))
+    if not markdown:
+        click.echo(table.to_string(index=False))
+        return
+    click.echo("| system | source | sink | conditions |\n|---|---|---|---|")
+    for row in table.itertuples(index=False):
+        click.echo(f"| {' | '.join(cell or '-' for cell in row)} |")
+
+
+@main.command()
+@click.argument("name")
+@click.option("--kind", type=click.Choice(["source", "sink", "async"]), required=True, help="What it is.")
+@click.option("--for", "example", default="table", metavar="EXAMPLE", help="What it stands on at first: table.")
+def new(name: str, kind: str, example: str) -> None:
+    """Writes the connector NAME: a module, its tests, its notebook with a quality gate, its job and its rows in the tables."""
+    from .scaffold import write_connector
+
+    root = Path.cwd()
+    for file in write_connector(root, name, kind, example):
+        click.echo(f"written: {file.relative_to(root)}")
+    click.echo(f"\nRun its tests:    pytest tests/systems/test_{name}.py")
+    click.echo(f"Run its job:      python -m connectors run {name}")
 
 
 @main.command()

@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 
 from connectors import workbench
-from connectors.formats import AvroFormat, JsonFormat, Settings
+from connectors.formats import AvroFormat, FormatSettings, JsonFormat
 from connectors.testing.servers import SchemaRegistry
 
 RECORDS, ROUNDS = 1_000_000, 3
@@ -114,7 +114,7 @@ def compare_avro() -> None:
             bodies.append(out.getvalue())
         header = b"\0" + number.to_bytes(4, "big")
         parts = [pa.array([header + body for body in bodies[at : at + 10_000]]) for at in range(0, len(bodies), 10_000)]
-        made = AvroFormat(KIND, Settings(registry_url=registry.url))
+        made = AvroFormat(KIND, FormatSettings(registry_url=registry.url))
         rate = best(lambda: [made.decode(part) for part in parts], len(bodies))
     few = bodies[:20_000]
     slow = best(lambda: pa.array([fastavro.schemaless_reader(io.BytesIO(one), schema) for one in few], KIND), len(few))

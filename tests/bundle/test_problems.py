@@ -203,3 +203,13 @@ def test_a_requirements_file_that_is_not_uploaded_is_found(bench: Workbench) -> 
     environment = {"environment_key": "e", "spec": {"dependencies": ["-r ../requirements-jobs.txt"]}}
     bench.job("job", bench.task("a", "1"), environments=[environment])
     assert "requirements-jobs.txt is not uploaded by itself; add it to sync.paths" in bench.problems()
+
+
+def test_an_environment_that_all_jobs_share_names_its_requirements_by_the_uploaded_folder(bench: Workbench) -> None:
+    default = [{"environment_key": "e", "spec": {"dependencies": ["-r ${workspace.file_path}/requirements-jobs.txt"]}}]
+    bench.write("databricks.yml", {"bundle": {"name": "t"}, "include": ["jobs/*.yml"], "targets": TARGETS,
+                                   "variables": {"environments": {"type": "complex", "default": default}}})  # fmt: skip
+    bench.job("job", {**bench.task("a", "1"), "environment_key": "e"}, environments="${var.environments}")
+    assert "requirements-jobs.txt does not exist" in bench.problems()
+    bench.write("requirements-jobs.txt", "")
+    assert "requirements" not in bench.problems()

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from connectors.core import Misconfigured
-from connectors.formats import AvroFormat, Settings
+from connectors.formats import AvroFormat, FormatSettings
 from connectors.formats.avro import AvroReader, AvroSchema
 
 
@@ -79,7 +79,7 @@ def test_a_union_of_several_types_has_members_as_spark_has_them() -> None:
         assert read(writer, {"x": value})["x"] == dict(zip(("member0", "member1"), expected, strict=True))
     assert read(writer, {"x": None})["x"] is None
     assert read(record(("x", ["int", "null", "long"])), {"x": 2**40})["x"] == 2**40
-    made = AvroFormat(AvroSchema(json.dumps(writer)).type, Settings(avro_schema=json.dumps(writer)))
+    made = AvroFormat(AvroSchema(json.dumps(writer)).type, FormatSettings(avro_schema=json.dumps(writer)))
     rows = pa.array(
         [{"x": {"member0": 1, "member1": None}}, {"x": {"member0": None, "member1": "é"}}, {"x": None}], made.kind
     )
@@ -148,7 +148,7 @@ WRONG = {
 @pytest.mark.parametrize(("text", "why"), WRONG.values(), ids=WRONG)
 def test_a_schema_that_is_none_is_said_with_its_option(text: str, why: str) -> None:
     with pytest.raises(Misconfigured, match=rf"value\.avroSchema.*{why}"):
-        AvroFormat(pa.struct([("x", pa.int64())]), Settings(avro_schema=text))
+        AvroFormat(pa.struct([("x", pa.int64())]), FormatSettings(avro_schema=text))
 
 
 @pytest.mark.parametrize("raw", [b"\x04\x27\x10", b"\x22\x01" + b"\0" * 16, b"\xa0\x1f" + b"\xff" * 2000])

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connectors.core import Misconfigured, Transient
-from connectors.formats import ProtobufFormat, Settings, check_format, format_options, value_type
+from connectors.formats import FormatSettings, ProtobufFormat, check_format, format_options, value_type
 from connectors.formats.protobuf import without_indexes, written_indexes
 from connectors.testing.servers import SchemaRegistry
 from connectors.testing.servers.base import free_ports
@@ -87,7 +87,7 @@ def options(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def made(options: dict[str, str], kind: pa.DataType | None = None, **more: Any) -> ProtobufFormat:
-    settings = Settings(
+    settings = FormatSettings(
         descriptor_file=options["value.descriptorFile"], message_name=options["value.messageName"], **more
     )
     if kind is None:
@@ -153,7 +153,7 @@ def test_what_protobuf_has_written_it_reads(options: dict[str, str]) -> None:
     written = each.encode(rows)
     assert each.decode(written).values.equals(rows)
     assert written[1].as_py() is None
-    took = each._message.made.FromString(written[0].as_py()).took
+    took = each._message.message_class.FromString(written[0].as_py()).took
     assert (took.seconds, took.nanos) == (0, -1000)  # both parts of a duration have its sign
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from connectors.core import Misconfigured, Transient
-from connectors.formats import AvroFormat, JsonFormat, Settings, check_format, format_options, value_type
+from connectors.formats import AvroFormat, FormatSettings, JsonFormat, check_format, format_options, value_type
 from connectors.testing.servers import SchemaRegistry
 
 pytestmark = pytest.mark.server
@@ -39,7 +39,7 @@ def framed(number: int, schema: Any, row: Any) -> bytes:
 
 
 def avro(server: SchemaRegistry, kind: pa.DataType = KIND, **more: Any) -> AvroFormat:
-    return AvroFormat(kind, Settings(registry_url=server.url, **more))
+    return AvroFormat(kind, FormatSettings(registry_url=server.url, **more))
 
 
 def column(*records: bytes | None) -> pa.Array:
@@ -161,7 +161,7 @@ def test_a_wrong_password_is_said_and_is_no_bad_record() -> None:
 def test_a_written_column_is_registered_and_read_again(server: SchemaRegistry) -> None:
     for made in (
         avro(server, subject="out-value"),
-        JsonFormat(KIND, Settings(registry_url=server.url, subject="j-value")),
+        JsonFormat(KIND, FormatSettings(registry_url=server.url, subject="j-value")),
     ):
         rows = pa.array([{"id": 1, "name": "é"}, None, {"id": None, "name": None}], KIND)
         written = made.encode(rows)

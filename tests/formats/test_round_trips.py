@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connectors.formats import AvroFormat, BytesFormat, CsvFormat, Format, JsonFormat, Settings, StringFormat
+from connectors.formats import AvroFormat, BytesFormat, CsvFormat, Format, FormatSettings, JsonFormat, StringFormat
 from connectors.formats.avro import AvroSchema
 
 from .columns import FLAT, NESTED, columns, same
@@ -168,7 +168,7 @@ HUGE = [b"\xfe\xff\xff\xff\xff\xff\xff\xff\x7f", b"\xff" * 9 + b"\x01", b"\x80" 
 )
 def test_no_length_of_avro_is_believed(schema: Any, length: bytes) -> None:
     text = json.dumps({"type": "record", "name": "r", "fields": [{"name": "x", "type": schema}]})
-    made = AvroFormat(AvroSchema(text).type, Settings(avro_schema=text))
+    made = AvroFormat(AvroSchema(text).type, FormatSettings(avro_schema=text))
     before = pa.total_allocated_bytes()
     decoded = made.decode(pa.array([length + b"abc"] * 3, pa.binary()))
     assert [one.index for one in decoded.bad] == [0, 1, 2]
@@ -186,7 +186,7 @@ def test_no_part_of_an_avro_record_is_a_record_and_none_takes_from_the_next(last
     good = out.getvalue()
     parts = [good[:end] for end in range(len(good))]
     text = json.dumps(schema)
-    made = AvroFormat(AvroSchema(text).type, Settings(avro_schema=text))
+    made = AvroFormat(AvroSchema(text).type, FormatSettings(avro_schema=text))
     decoded = made.decode(pa.array([one for part in parts for one in (part, good)], pa.binary()))
     assert [one.index for one in decoded.bad] == list(range(0, 2 * len(parts), 2))
     assert decoded.values.to_pylist()[1::2] == [{"a": 7, "x": value}] * len(parts)
@@ -197,7 +197,7 @@ def test_a_record_that_ended_long_ago_is_read_no_further() -> None:
     fields = [{"name": name, "type": {"type": "array", "items": "double"}} for name in names[:50]]
     fields += [{"name": name, "type": "double"} for name in names[50:]]
     text = json.dumps({"type": "record", "name": "R", "fields": fields})
-    made = AvroFormat(AvroSchema(text).type, Settings(avro_schema=text))
+    made = AvroFormat(AvroSchema(text).type, FormatSettings(avro_schema=text))
     decoded = made.decode(pa.array([b"", b"\0" * 50, b"\x02"], pa.binary()))
     assert [one.index for one in decoded.bad] == [0, 1, 2]
 
@@ -205,14 +205,14 @@ def test_a_record_that_ended_long_ago_is_read_no_further() -> None:
 def test_the_error_of_a_bad_avro_record_is_the_first_one() -> None:
     kind = pa.struct([("a", pa.int64()), ("s", pa.string()), ("b", pa.string())])
     text = json.dumps({"type": "record", "name": "R", "fields": [{"name": one, "type": "string"} for one in "sb"]})
-    made = AvroFormat(kind, Settings(avro_schema=text))
+    made = AvroFormat(kind, FormatSettings(avro_schema=text))
     decoded = made.decode(pa.array([b"\x02\xff\x02", b"\x99\x02\x02x\x02y", b"\x02x\x02y"], pa.binary()))
     assert [one.error.split(":")[0] for one in decoded.bad] == ["s", "s"]
 
 
 def test_a_number_of_more_than_64_bits_is_bad_and_one_of_64_is_read() -> None:
     text = json.dumps({"type": "record", "name": "R", "fields": [{"name": "n", "type": "long"}]})
-    made = AvroFormat(AvroSchema(text).type, Settings(avro_schema=text))
+    made = AvroFormat(AvroSchema(text).type, FormatSettings(avro_schema=text))
     decoded = made.decode(
         pa.array([b"\xff" * 9 + b"\x01", b"\xff" * 9 + b"\x03", b"\xfe" + b"\xff" * 8 + b"\x01"], pa.binary())
     )

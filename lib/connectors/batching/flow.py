@@ -1,4 +1,14 @@
-"""How many records may be under way: more by and by while all goes well, far fewer when the target is overrun."""
+"""The decisions of the batching engine, without threads, clocks or input and output.
+
+Entries leave in the order in which they came. A request closes when it has enough records or bytes, when its first entry has
+waited long enough, or when the input has ended. What a target refuses *for now* goes back to the front, in its order, and
+everything waits for a pause that grows. What it refuses *for ever* is rejected. An entry that has used up its tries, and an
+error that nobody expects, stop the flow. The target is away from a request that failed as a whole to the next one that did
+not: tries are not used up then before ``outage_timeout``, and an open circuit is waited for.
+
+Where entries have keys, two entries of one key are never in two requests at once, and an entry that failed takes those of its
+key that follow it in the request along. So the last entry of a key to reach the target is the newest, whatever fails.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +25,7 @@ from .pieces import Piece
 
 
 class Aimd:
-    """Additive increase, multiplicative decrease: ``limit`` records, never below 1 nor above ``most``."""
+    """The records that may be under way: ``limit``, which grows by steps and shrinks by a factor, from 1 to ``most``."""
 
     def __init__(self, first: int, most: int, step: int, factor: float = 0.5) -> None:
         self.most, self.step, self.factor = most, max(1, step), factor
@@ -29,9 +39,6 @@ class Aimd:
         """The target refused a request, or a part of it, for now."""
         self.limit = max(1, int(self.limit * self.factor))
 
-
-# MERGED How much goes into a request, how many are under way, and how much waits: the options ``batch.*`` and
-# ``request.*``.
 
 def batching_options(*, max_records: int, max_bytes: str, max_time: str) -> Options:
     """The options of a sink that sends requests, with the defaults of one system."""
@@ -55,9 +62,9 @@ def check_batching(values: Values) -> Iterator[Problem]:
     if buffered is not None and buffered <= records:
         text = f"must be larger than batch.maxRecords ({records}), or no batch could ever be full; got {buffered}."
         yield Problem("batch.maxBuffered", text)
-    whole, one = values["batch.maxBytes"], values["batch.maxRecordBytes"]
-    if one is not None and one > whole:
-        yield Problem("batch.maxRecordBytes", f"must not be above batch.maxBytes ({whole}); got {one}.")
+    request, record = values["batch.maxBytes"], values["batch.maxRecordBytes"]
+    if record is not None and record > request:
+        yield Problem("batch.maxRecordBytes", f"must not be above batch.maxBytes ({request}); got {record}.")
     if values["request.timeout"] <= 0:
         yield Problem("request.timeout", "must be longer than 0s.")
 
@@ -95,23 +102,6 @@ class Limits:
         )
 
 
-# MERGED The heart of the engine, without threads, time or input and output: what waits, what may be sent, what failed
-# means.
-#
-# Entries leave in the order in which they came. A request closes when it has enough records or bytes, when its first
-# entry has
-# waited long enough, or when the input has ended. What a target refuses *for now* goes back to the front, in its
-# order, and
-# everything waits for a pause that grows; what it refuses *for ever* is handed out as rejected; an entry that has
-# used up its
-# tries, and an error that nobody expects, stop everything. While the target is away, which is from a request that
-# failed as a
-# whole to the next one that did not, tries are not used up before ``outage_timeout``; an open circuit is waited for.
-#
-# Where entries have keys, two of the same key are never in two requests at once, and one that failed takes those of
-# its key
-# that follow it in the request along: whatever fails, the last one to reach the target is the newest.
-
 Failure = tuple[int, BaseException]
 """The place of an entry in its request, and why it was refused."""
 
@@ -138,7 +128,7 @@ class Request:
 
 @dataclass
 class Counts:
-    """What has become of the entries: ``taken`` = ``acknowledged`` + ``rejected`` + those that wait or are under way.
+    """The outcomes of entries: ``taken`` = ``acknowledged`` + ``rejected`` + those that wait or are under way.
 
     ``retries`` are requests with entries that had failed before.
     """
@@ -185,7 +175,7 @@ class Flow:
         self._round = 0
         """The number of the first request since the last failure: those before it fail of the same cause."""
 
-    # what comes in
+    # input
 
     def room(self) -> int:
         """How many more entries may be offered now."""
@@ -207,7 +197,7 @@ class Flow:
         if self.error is None:
             self.error = error
 
-    # what goes out
+    # output
 
     def next(self) -> Request | None:
         """The next request to send now; ``None`` when there is none, or it has to wait."""
@@ -235,10 +225,10 @@ class Flow:
 
     def rejected(self) -> list[tuple[dict[str, Any], BaseException]]:
         """The rows that were refused for ever since the last call."""
-        found, self._rejected = self._rejected, []
-        return found
+        rejected, self._rejected = self._rejected, []
+        return rejected
 
-    # what became of it
+    # outcomes
 
     def answered(self, request: Request, failures: Sequence[Failure]) -> None:
         """The target took all entries of ``request`` but these. An answer that comes after its time is not heard."""
@@ -256,9 +246,10 @@ class Flow:
 
     def expire(self) -> list[Request]:
         """Gives up the requests whose time is over, and says which."""
-        late = [one for one in self.under_way.values() if one.started + self.limits.timeout <= self._now()]
+        now, timeout = self._now(), self.limits.timeout
+        late = [request for request in self.under_way.values() if request.started + timeout <= now]
         for request in late:
-            outage = Transient(f"no answer within {self.limits.timeout:g}s")
+            outage = Transient(f"no answer within {timeout:g}s")
             if self.limits.fail_on_timeout:
                 self._landed(request)
                 self.stop(outage)
@@ -266,7 +257,7 @@ class Flow:
                 self.refused(request, outage)
         return late
 
-    # inside
+    # decisions
 
     def _due(self) -> bool:
         if not (self._fresh or self._again) or self._now() < self._paused_until:

@@ -1,4 +1,4 @@
-"""Runs of entries that wait or are under way. Nothing here is done record by record in Python where a slice will do."""
+"""Runs of entries that wait or are under way; a slice of a run costs no Python work for each record."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import pyarrow as pa
 class Chunk:
     """Entries of one record batch, in its order.
 
-    ``index`` says which row each entry was made of, ``ends`` how many bytes there are up to and with each, ``keys`` whose
-    order is to be kept (``None``: nobody's). ``number`` is the place of the record batch in the input.
+    ``index`` holds the row of each entry, ``ends`` the bytes up to the end of each, ``keys`` whose order is to be kept
+    (``None``: no order). ``number`` is the place of the record batch in the input.
     """
 
     number: int
@@ -84,10 +84,10 @@ class Piece:
 
     def before_any(self, keys: set[Hashable], most: int) -> int:
         """How many of the first ``most`` entries come before the first one whose key is among ``keys``."""
-        mine = self.keys()[:most]
-        if not mine or keys.isdisjoint(mine):
+        first_keys = self.keys()[:most]
+        if not first_keys or keys.isdisjoint(first_keys):
             return most
-        return next(place for place, key in enumerate(mine) if key in keys)
+        return next(place for place, key in enumerate(first_keys) if key in keys)
 
     def cut(self, records: int) -> tuple[Piece, Piece]:
         """The first so many entries, and the rest."""
@@ -101,8 +101,8 @@ class Piece:
 
     def row(self, place: int) -> dict[str, Any]:
         """The row that the entry at ``place`` was made of."""
-        found: list[dict[str, Any]] = self.chunk.rows.slice(self.chunk.index[self.first + place], 1).to_pylist()
-        return found[0]
+        rows: list[dict[str, Any]] = self.chunk.rows.slice(self.chunk.index[self.first + place], 1).to_pylist()
+        return rows[0]
 
     def _before(self) -> int:
         return self.chunk.ends[self.first - 1] if self.first else 0

@@ -1,8 +1,8 @@
-"""The engine: :class:`~connectors.batching.flow.Flow` driven by threads and a real clock.
+"""The batching engine, and what a system adds to it: how a row becomes an entry, and how a batch of entries is sent.
 
-The task's thread hands entries in and waits when too many do; each request has a thread while it is under way; one more
-thread keeps the time. Whoever changes something, under one lock that is taken per record batch and per request, also starts
-what has become due by it.
+The engine is a :class:`~connectors.batching.flow.Flow` driven by threads and a real clock. The task's thread hands entries in
+and waits when too many do; each request has a thread while it is under way; one more thread keeps the time. Whoever changes
+the flow, under one lock that is taken per record batch and per request, also starts what has become due by the change.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Sending:
         self._call, self._set_aside = send, set_aside
         self._changed = threading.Condition()
         self._threads = DaemonThreads("batching request")
-        self._retries_told = 0
+        self._reported_retries = 0
         self._waiting = False
         self._closed = False
         self._timer = threading.Thread(target=self._keep_time, name="batching timer", daemon=True)
@@ -80,8 +80,8 @@ class Sending:
     def _surface(self) -> None:
         for row, error in self.flow.rejected():
             self._set_aside(row, error)
-        while self._retries_told < self.flow.counts.retries:
-            self._retries_told += 1
+        while self._reported_retries < self.flow.counts.retries:
+            self._reported_retries += 1
             retry_observer().retried()
         self._report_outage()
         if self.flow.error is not None:
@@ -114,7 +114,7 @@ class Sending:
         error: BaseException | None = None
         try:
             failures = list(self._call(request.entries()))
-        except BaseException as raised:  # whatever it is, it must reach the task's thread
+        except BaseException as raised:  # every error must reach the task's thread
             error = raised
         with self._changed:
             if error is not None:
@@ -126,13 +126,11 @@ class Sending:
     def _keep_time(self) -> None:
         with self._changed:
             while not self._closed:
-                moment = self.flow.wakes_at()  # first, so that what becomes due from here on is either done now or waited for
+                moment = self.flow.wakes_at()  # first: what becomes due from here on is either done now or waited for
                 expired = self.flow.expire()
                 if not self._pump() and not expired:
                     self._changed.wait(None if moment is None else max(0.0, moment - time.monotonic()))
 
-
-# MERGED What a system adds to the engine: how a row becomes an entry, and how a batch of entries is sent.
 
 class Throttled(Transient):
     """The target asks for fewer records at a time."""
@@ -198,8 +196,8 @@ class BatchingWriter(SinkWriter):
         """What each entry writes to, where a later one must not be overtaken by an earlier one; by default nothing."""
         return None
 
-    def told(self) -> dict[str, Any]:
-        """More to say of the task, as small JSON, for the committable."""
+    def report(self) -> dict[str, Any]:
+        """More facts about the task, as small JSON, for the committable."""
         return {}
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -215,7 +213,7 @@ class BatchingWriter(SinkWriter):
 
     def prepare(self) -> Committable:
         self._sending.finish()
-        return Committable(self._sending.flow.counts.acknowledged, self.told())
+        return Committable(self._sending.flow.counts.acknowledged, self.report())
 
     def close(self) -> None:
         self._sending.close()

@@ -243,17 +243,21 @@ def _check_environments(bundle: Bundle, job: Job, found: Findings) -> None:
         if key is not None and key not in environments:
             where = f"{job.key}.{task.get('task_key')}"
             found.problem(where, f'environment "{key}" is not declared by this job{did_you_mean(key, environments)}')
-    folder = bundle.job_files.get(job.key, bundle.root / "x").parent
-    for requirements in _requirement_files(environments, folder):
+    for requirements in _requirement_files(bundle, job, environments):
         if not requirements.is_file():
             found.problem(job.key, f"{requirements} does not exist.")
         elif not _synced(bundle, requirements):
             found.problem(job.key, f"{requirements.name} is not uploaded by itself; add it to sync.paths.")
 
 
-def _requirement_files(environments: dict[str, Any], folder: Path) -> Iterator[Path]:
+def _requirement_files(bundle: Bundle, job: Job, environments: Mapping[str, Any]) -> Iterator[Path]:
+    """The requirement files that a job names, relative to its own file or below the folder that a deployment uploads."""
+    folder = bundle.job_files.get(job.key, bundle.root / "x").parent
+    uploaded = f"{bundle.config['workspace']['file_path']}/"
     for environment in environments.values():
         for line in (environment.get("spec") or {}).get("dependencies") or []:
             match = re.fullmatch(r"-r\s+(\S+)", str(line).strip())
-            if match and not match[1].startswith("/"):
+            if match and match[1].startswith(uploaded):
+                yield bundle.root / match[1].removeprefix(uploaded)
+            elif match and not match[1].startswith("/"):
                 yield (folder / match[1]).resolve()

@@ -197,8 +197,14 @@ class Commit:
             self.letters.publish(batch, staged_letters(committables))
 
     def drop_attempts(self, batch: Batch, *, failed: bool = False) -> None:
-        """Removes what earlier runs have staged for ``batch``, and with ``failed`` what this run has."""
+        """Removes what earlier runs have staged for ``batch``, and with ``failed`` what this run has.
+
+        A batch that the ledger has recorded keeps its stage: a run that died before it published needs it. Where tasks come
+        before the driver's code, a later run may get here before the recovery.
+        """
         self._expect_contact(batch)
+        if isinstance(self.committer, Committer) and self._last_number(batch.query) >= batch.number:
+            return
         for part in (self.committer, self.letters):
             if part is not None:
                 self.contact.call(partial(part.drop_attempts, batch, failed=failed))

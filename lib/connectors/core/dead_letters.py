@@ -190,7 +190,7 @@ class SourceLetters:
         letters, places = self._letters, np.asarray(self._places)
         self._letters, self._places = None, array("Q")
         _, first = np.unique(places, return_index=True)
-        if len(first) < len(places):  # the emitter has seen some records again
+        if len(first) < len(places):  # the emitter saw some records twice
             letters = _only(letters, set(first.tolist()))
         short = self.source.removeprefix("connectors.")
         name, earlier = f"{short}-{digest(split.identity(), length=24)}", f"{short}-{digest(split, length=24)}"
@@ -198,7 +198,7 @@ class SourceLetters:
             letters = _without(letters, known)
         if letters.count and not self.storage.put_if_absent(f"{name}.parquet", letters.content()):
             rest = _without(letters, self._known(f"{name}.parquet"))
-            if rest.count:  # what other replays have found is in files whose names go on
+            if rest.count:  # other replays put their letters into files whose names begin alike
                 others = [other for other in self.storage.names() if other.startswith(f"{name}-")]
                 rest = _without(rest, set().union(*map(self._known, others)))
             if rest.count:
@@ -251,14 +251,14 @@ class SinkLetters:
         self.folder = SinkFolder(storage, sink_id)
 
     def stage(self, batch: Batch, letters: LetterFile) -> str:
-        """Puts aside the letters of one task attempt, and names them."""
+        """Stages the letters of one task attempt and returns their name."""
         attempt = batch.attempt()
         self.folder.begin(attempt)
         self.storage.put_if_absent(self._staged(attempt), letters.content())
         return attempt
 
     def decide(self, batch: Batch, staged: Sequence[str]) -> None:
-        """Joins what the tasks, and the driver, have ``staged``; replaces what an earlier try left there."""
+        """Joins the ``staged`` letters of tasks and driver; they replace those of an earlier try."""
         ready, letters = self._ready(batch.query, batch.number), LetterFile()
         for name in filter(None, staged):
             with self.storage.open(self._staged(name)) as file:
@@ -281,9 +281,9 @@ class SinkLetters:
         self.discard(staged)
 
     def recover(self, last: Callable[[str], int]) -> None:
-        """Publishes what an earlier run left ready, if its batch is at most the ``last`` one of its query.
+        """Publishes the letters that an earlier run left ready, if their batch is at most the ``last`` of its query.
 
-        Nothing else is touched: another query of the same sink id may be between its decision and its record, and this one
+        Other letters stay: another query of the same sink id may be between its decision and its record, and this query
         replaces its own letters when it decides.
         """
         from .sink import Batch

@@ -32,7 +32,7 @@ class ConnectorError(Exception):
         self.way_out = way_out
 
     def located(self, connector: str, where: str = "") -> ConnectorError:
-        """This error, told where it happened; what an inner layer already said is kept."""
+        """This error with the place where it happened. The place that an inner layer has set stays."""
         self.connector = self.connector or connector
         self.where = self.where or where
         return self

@@ -1,4 +1,4 @@
-"""A folder that others read while we write into it: staging, publication, and the ledger, all out of sight.
+"""A target folder that others read while a sink writes: staging, publication and ledger lie in hidden folders.
 
 ::
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 HIDDEN_FOLDER: Final = ".connectors"
 _RUNS: Final = 3
-"""Of so many earlier runs that died at a batch its staged files are left: one of them may not be quite dead."""
+"""So many earlier runs that died at a batch keep their staged files: one of them may still be alive."""
 _ATTEMPT: Final = 4
 """The parts of the name of an attempt's staging folder."""
 _FILE_ID: Final = re.compile(r"\d{10}-[0-9a-f]{12}")
@@ -175,7 +175,7 @@ class SinkFolder:
 
 
 def run_of(attempt: str) -> str:
-    """The run that an attempt's name tells; older versions wrote names without one, each a run of its own."""
+    """The run in an attempt's name. Names of older versions have none: each counts as a run of its own."""
     _, _, rest = attempt.partition("-")
     run, dash, _ = rest.partition("-")
     return run if dash else rest

@@ -3,7 +3,7 @@
 :func:`decide` is the whole set of rules; it knows no storage. :class:`FileLedger` keeps entries as small files beside
 the data. Databases and Kafka keep theirs inside the same transaction as the rows.
 
-Three kinds of writers use a ledger, told apart by the name of their ``query``: a streaming query (its id), a batch write
+Three kinds of writers use a ledger, distinguished by the name of their ``query``: a streaming query (its id), a batch write
 that the user made repeatable by ``txnAppId`` and ``txnVersion`` (:func:`app_query`), and a batch write of its own
 (:func:`once_query`), which is recorded only until it is published.
 """
@@ -176,7 +176,7 @@ class Ledger(ABC):
 
     @abstractmethod
     def record(self, entry: Entry) -> bool:
-        """Records ``entry`` durably, unless its batch is there already. True if this call did it."""
+        """Records ``entry`` durably, unless its batch is recorded already. True if this call recorded it."""
 
     @abstractmethod
     def unpublished(self) -> list[Entry]:

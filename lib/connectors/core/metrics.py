@@ -35,7 +35,7 @@ from .retry import RetryObserver, observed_retries
 
 Numbers = dict[str, float]
 Counts = dict[str, Numbers]
-"""Numbers by partition, and there by name. The partition ``""`` is the component as a whole."""
+"""Numbers by partition and name. The partition ``""`` is the component as a whole."""
 
 FOLDER: Final = "CONNECTORS_METRICS"
 """The environment variable that names the folder of all queries, or is ``off``."""
@@ -44,7 +44,7 @@ RETENTION_SECONDS: Final = 7 * 86400.0
 PLANNING: Final = "planning"
 """In the place of a query: the processes in which Spark plans the batches of a source do not know their query."""
 PARTITIONS: Final = 1000
-"""So many partitions of a component are told apart in a file; older ones are added up as :data:`OTHERS`."""
+"""A file lists so many partitions of a component; older ones are added up as :data:`OTHERS`."""
 OTHERS: Final = "(others)"
 _LATE_TRY_SECONDS: Final = 60.0
 _VERSION: Final = 1

@@ -1,4 +1,4 @@
-"""Threads for calls that may hang: they do not keep the process alive, and a new one takes the place of each that hangs."""
+"""Threads for calls that may hang: they do not keep the process alive, and a new thread replaces each that hangs."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from .sink import Batch, Committable, Sink, SinkWriter
 
 
 def stage(sink: Sink, batch: Batch, schema: pa.Schema, subtask: int, rows: Iterator[pa.RecordBatch]) -> Committable:
-    """Stages the rows of one task attempt. Raises what the writer raised, told where it happened."""
+    """Stages the rows of one task attempt. Raises the error of the writer, with the place where it happened."""
     writer = sink.writer(batch, schema, subtask)
     try:
         for records in rows:
@@ -23,7 +23,7 @@ def stage(sink: Sink, batch: Batch, schema: pa.Schema, subtask: int, rows: Itera
                 writer.write(records)
         return _with_rejects(writer, writer.prepare())
     except BaseException as error:
-        with contextlib.suppress(Exception):  # the first error is the one that counts
+        with contextlib.suppress(Exception):  # the first error goes on
             writer.abort()
         if isinstance(error, ConnectorError):
             raise error.located(f"connectors.{sink.name}", f"{batch}, task {subtask}") from None

@@ -28,7 +28,7 @@ The columns of a query stay as they were when it started; new ones come with a n
 
 
 from .avro import AvroFormat
-from .base import BadRecord, BytesFormat, Decoded, Format, Settings, StringFormat, sql_type
+from .base import BadRecord, BytesFormat, Decoded, Format, FormatSettings, StringFormat, sql_type
 from .csv import CsvFormat
 from .json import JsonFormat
 from .options import FORMATS, Side, check_format, format_of, format_options, settings_of, sides, value_type
@@ -42,9 +42,9 @@ __all__ = [
     "CsvFormat",
     "Decoded",
     "Format",
+    "FormatSettings",
     "JsonFormat",
     "ProtobufFormat",
-    "Settings",
     "Side",
     "StringFormat",
     "check_format",

@@ -1,4 +1,8 @@
-"""Avro schemas: read and checked, as Arrow types, and made from Arrow types."""
+"""Avro: bodies of records, alone or in the frame of a schema registry.
+
+A schema is read and checked, as Arrow types, or derived from Arrow types. The reader makes Arrow columns by a tree of nodes
+(:mod:`.avro_nodes`), one for each part of the writer's schema; the writer is fastavro's.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +14,13 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from ..core.clients import client_library
 from ..core.errors import Misconfigured, Problem
 from .avro_nodes import ListNode, MapNode, MembersNode, Node, RecordNode, Records, TextNode, UnionNode, fits, leaf
-from .base import BadRecord, Decoded, Format, Settings, fields_of, library, present, spread
+from .base import BadRecord, Decoded, Format, FormatSettings, fields_of, present, spread
 from .registry import framed_by
 
-INSTALL: Final = "fastavro>=1.9"
+INSTALL: Final = "'fastavro>=1.9'"
 _PRIMITIVE: Final = {
     "null": pa.null(),
     "boolean": pa.bool_(),
@@ -41,12 +46,12 @@ class AvroSchema:
     """A schema and the named types in it. Raises ``ValueError`` for what is no Avro schema, or is recursive."""
 
     def __init__(self, text: str, references: Sequence[str] = ()) -> None:
-        fastavro = library("fastavro", INSTALL)
+        fastavro = client_library("fastavro", INSTALL, connector="connectors")
         wrong_schema = (fastavro.schema.SchemaParseException, fastavro.schema.UnknownType)
         self.names: dict[str, Any] = {}
         try:
-            for one in (*references, text):
-                parsed = fastavro.parse_schema(json.loads(one), named_schemas=self.names, _force=True)
+            for schema in (*references, text):
+                parsed = fastavro.parse_schema(json.loads(schema), named_schemas=self.names, _force=True)
         except (*wrong_schema, ValueError, TypeError, KeyError) as wrong:
             raise ValueError(f"not an Avro schema: {wrong}") from None
         self.root = parsed
@@ -81,14 +86,14 @@ class AvroSchema:
 
     def _union(self, branches: list[Any], within: tuple[str, ...]) -> pa.DataType:
         types = [self.arrow(branch, within) for branch in branches]
-        some = [one for one in types if not pa.types.is_null(one)]
-        if len(some) <= 1:
-            return some[0] if some else pa.null()
-        if set(some) <= {pa.int32(), pa.int64()}:
+        members = [kind for kind in types if not pa.types.is_null(kind)]
+        if len(members) <= 1:
+            return members[0] if members else pa.null()
+        if set(members) <= {pa.int32(), pa.int64()}:
             return pa.int64()
-        if set(some) <= {pa.float32(), pa.float64()}:
+        if set(members) <= {pa.float32(), pa.float64()}:
             return pa.float64()
-        return pa.struct([(f"member{number}", one) for number, one in enumerate(some)])
+        return pa.struct([(f"member{number}", kind) for number, kind in enumerate(members)])
 
 
 def derived(kind: pa.DataType, *, null_first: bool) -> str:
@@ -97,10 +102,10 @@ def derived(kind: pa.DataType, *, null_first: bool) -> str:
     Spark's ``to_avro`` puts null last in its unions, which matters to the bytes; where a schema is registered, null comes
     first and is the default, so that a column may be added later.
     """
-    return json.dumps(_Deriving(null_first).schema(kind, "topLevelRecord"))
+    return json.dumps(_SchemaDeriver(null_first).schema(kind, "topLevelRecord"))
 
 
-class _Deriving:
+class _SchemaDeriver:
     def __init__(self, null_first: bool) -> None:
         self.null_first = null_first
 
@@ -113,13 +118,13 @@ class _Deriving:
             return {"type": "map", "values": self._nullable(kind.item_type, f"{name}_value")}
         if pa.types.is_decimal(kind):
             size = _bytes_for(kind.precision)
-            made = {"type": "fixed", "name": f"{name}_fixed", "size": size, "logicalType": "decimal"}
-            return {**made, "precision": kind.precision, "scale": kind.scale}
+            fixed = {"type": "fixed", "name": f"{name}_fixed", "size": size, "logicalType": "decimal"}
+            return {**fixed, "precision": kind.precision, "scale": kind.scale}
         return _leaf(kind)
 
     def _field(self, field: pa.Field, name: str) -> Any:
-        made = {"name": field.name, "type": self._nullable(field.type, f"{name}_{field.name}")}
-        return {**made, "default": None} if self.null_first else made
+        schema = {"name": field.name, "type": self._nullable(field.type, f"{name}_{field.name}")}
+        return {**schema, "default": None} if self.null_first else schema
 
     def _nullable(self, kind: pa.DataType, name: str) -> Any:
         schema = self.schema(kind, name)
@@ -142,8 +147,8 @@ def _leaf(kind: pa.DataType) -> Any:
         "boolean": pa.types.is_boolean,
         "float": pa.types.is_float32,
         "double": pa.types.is_float64,
-        "string": lambda one: pa.types.is_string(one) or pa.types.is_large_string(one),
-        "bytes": lambda one: pa.types.is_binary(one) or pa.types.is_large_binary(one),
+        "string": lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind),
+        "bytes": lambda kind: pa.types.is_binary(kind) or pa.types.is_large_binary(kind),
     }
     for name, test in tests.items():
         if test(kind):
@@ -156,20 +161,18 @@ def _bytes_for(precision: int) -> int:
     return (int(10**precision).bit_length() + 8) // 8
 
 
-# MERGED Writes Arrow values as Avro bodies, by fastavro.
-
-_Change = Callable[[Any], Any]
+_Conversion = Callable[[Any], Any]
 
 
 class AvroWriter:
     """Writes values of ``kind`` with one schema. Raises ``ValueError`` for a value that the schema has no room for."""
 
     def __init__(self, schema: AvroSchema, kind: pa.DataType) -> None:
-        self._library = library("fastavro", INSTALL)
+        self._library = client_library("fastavro", INSTALL, connector="connectors")
         self._names: set[str] = set()
         self._schema = schema
         self._parsed = self._library.parse_schema(self._physical(schema.root), _force=True)
-        self._change = self._changed(schema.root, kind)
+        self._convert = self._conversion(schema.root, kind)
         self._numbers = _in_numbers(kind)
 
     def encode(self, values: pa.Array) -> pa.Array:
@@ -179,13 +182,13 @@ class AvroWriter:
     def _body(self, row: Any) -> bytes:
         out = io.BytesIO()
         try:
-            self._library.schemaless_writer(out, self._parsed, self._change(row))
+            self._library.schemaless_writer(out, self._parsed, self._convert(row))
         except (TypeError, OverflowError, AttributeError, KeyError) as wrong:
             raise ValueError(f"cannot be written with its Avro schema: {wrong}") from None
         return out.getvalue()
 
     def _physical(self, part: Any) -> Any:
-        """``part`` with times as the numbers that they are, so that no time is too far away for Python."""
+        """``part`` with times as numbers: Python's own times end with the year 9999."""
         part = self._schema.resolved(part)
         if isinstance(part, list):
             return [self._physical(branch) for branch in part]
@@ -194,52 +197,53 @@ class AvroWriter:
             return self._physical(kind)
         if part.get("name") in self._names:
             return part["name"]
-        made = {key: value for key, value in part.items() if not key.startswith("__")}
+        physical = {key: value for key, value in part.items() if not key.startswith("__")}
         if "name" in part:
             self._names.add(part["name"])
-        if made.get("logicalType") != "decimal":
-            made.pop("logicalType", None)
+        if physical.get("logicalType") != "decimal":
+            physical.pop("logicalType", None)
         if kind in ("record", "error"):
-            made["fields"] = [{"name": one["name"], "type": self._physical(one["type"])} for one in part["fields"]]
+            physical["fields"] = [{"name": field["name"], "type": self._physical(field["type"])} for field in part["fields"]]
         if kind in ("array", "map"):
             inner = "items" if kind == "array" else "values"
-            made[inner] = self._physical(part[inner])
-        return made
+            physical[inner] = self._physical(part[inner])
+        return physical
 
-    def _changed(self, part: Any, kind: pa.DataType) -> _Change:
-        """What makes of a value of Arrow the one that fastavro takes."""
+    def _conversion(self, part: Any, kind: pa.DataType) -> _Conversion:
+        """The function that turns a value of Arrow into the value that fastavro takes."""
         part = self._schema.resolved(part)
         if isinstance(part, list):
             return self._union(part, kind)
         name = part["type"]
         if isinstance(name, (dict, list)):
-            return self._changed(name, kind)
+            return self._conversion(name, kind)
         if name in ("record", "error") and pa.types.is_struct(kind):
             types = {field.name: field.type for field in fields_of(kind)}
             inner = [
-                (one["name"], self._changed(one["type"], types[one["name"]]), one.get("default"))
-                for one in part["fields"]
-                if one["name"] in types
+                (field["name"], self._conversion(field["type"], types[field["name"]]), field.get("default"))
+                for field in part["fields"]
+                if field["name"] in types
             ]
-            return lambda row: {key: _kept(change, row[key], default) for key, change, default in inner}
+            return lambda row: {key: _or_default(convert, row[key], default) for key, convert, default in inner}
         if name == "array":
-            item = self._changed(part["items"], kind.value_type)
-            return lambda items: [_kept(item, one) for one in items]
+            item = self._conversion(part["items"], kind.value_type)
+            return lambda values: [_or_default(item, value) for value in values]
         if name == "map":
-            value = self._changed(part["values"], kind.item_type)
-            return lambda pairs: {key: _kept(value, one) for key, one in pairs}
+            item = self._conversion(part["values"], kind.item_type)
+            return lambda pairs: {key: _or_default(item, value) for key, value in pairs}
         return _milliseconds if part.get("logicalType", "").endswith("timestamp-millis") else _same
 
-    def _union(self, branches: list[Any], kind: pa.DataType) -> _Change:
-        some = [one for one in map(self._schema.resolved, branches) if isinstance(one, list) or one["type"] != "null"]
-        if not some:
+    def _union(self, branches: list[Any], kind: pa.DataType) -> _Conversion:
+        resolved = map(self._schema.resolved, branches)
+        parts = [branch for branch in resolved if isinstance(branch, list) or branch["type"] != "null"]
+        if not parts:
             return _same
-        if len(some) == 1 or not pa.types.is_struct(kind):
-            return self._changed(some[0], kind)
+        if len(parts) == 1 or not pa.types.is_struct(kind):
+            return self._conversion(parts[0], kind)
         members = [
-            (field.name, self._changed(branch, field.type)) for field, branch in zip(fields_of(kind), some, strict=True)
+            (field.name, self._conversion(branch, field.type)) for field, branch in zip(fields_of(kind), parts, strict=True)
         ]
-        return lambda row: next((change(row[key]) for key, change in members if row[key] is not None), None)
+        return lambda row: next((convert(row[key]) for key, convert in members if row[key] is not None), None)
 
 
 def _same(value: Any) -> Any:
@@ -250,8 +254,8 @@ def _milliseconds(value: int) -> int:
     return value // 1000
 
 
-def _kept(change: _Change, value: Any, default: Any = None) -> Any:
-    return default if value is None else change(value)
+def _or_default(convert: _Conversion, value: Any, default: Any = None) -> Any:
+    return default if value is None else convert(value)
 
 
 def _in_numbers(kind: pa.DataType) -> pa.DataType:
@@ -265,8 +269,6 @@ def _in_numbers(kind: pa.DataType) -> pa.DataType:
         return pa.int64()
     return pa.int32() if pa.types.is_date32(kind) else kind
 
-
-# MERGED Reads Avro records as Arrow columns: a tree of nodes, one for each part of the writer's schema, made once.
 
 class AvroReader:
     """Reads records that were written with one schema as ``kind``. Raises ``ValueError`` if they cannot be read so.
@@ -295,6 +297,8 @@ class AvroReader:
 
 
 class _Compiler:
+    """Makes the tree of nodes for a writer's schema."""
+
     def __init__(self, writer: AvroSchema, reader: AvroSchema | None) -> None:
         self.writer = writer
         self.reader = reader
@@ -320,14 +324,15 @@ class _Compiler:
 
     def _record(self, schema: Any, want: pa.DataType | None, path: str, reader: Any) -> Node:
         fits(want is None or pa.types.is_struct(want), "record", want, path)
-        wanted = {field.name: field.type for field in fields_of(want)} if want is not None else {}
+        types = {field.name: field.type for field in fields_of(want)} if want is not None else {}
         readers = {field["name"]: field for field in self._fields(reader)}
         inner = []
         for field in schema["fields"]:
             name, reads = field["name"], readers.get(field["name"], {}).get("type")
-            inner.append((name, self.node(field["type"], wanted.get(name), f"{path}.{name}" if path else name, reads)))
+            inner.append((name, self.node(field["type"], types.get(name), f"{path}.{name}" if path else name, reads)))
         written = {name for name, _ in inner}
-        defaults = {name: one["default"] for name, one in readers.items() if "default" in one and name not in written}
+        missing = ((name, field) for name, field in readers.items() if name not in written)
+        defaults = {name: field["default"] for name, field in missing if "default" in field}
         return RecordNode(want, path, inner, defaults)
 
     def _fields(self, reader: Any) -> list[Any]:
@@ -335,20 +340,21 @@ class _Compiler:
             return []
         reader = self.reader.resolved(reader)
         if isinstance(reader, list):
-            records = [one for one in map(self.reader.resolved, reader) if isinstance(one, dict) and "fields" in one]
+            branches = map(self.reader.resolved, reader)
+            records = [branch for branch in branches if isinstance(branch, dict) and "fields" in branch]
             reader = records[0] if len(records) == 1 else {}
         return list(reader.get("fields", []))
 
     def _union(self, branches: list[Any], want: pa.DataType | None, path: str, reader: Any) -> Node:
         resolved = [self.writer.resolved(branch) for branch in branches]
-        some = [branch for branch in resolved if isinstance(branch, list) or branch["type"] != "null"]
-        members = len(some) > 1 and _member_names(want) == [f"member{n}" for n in range(len(some))]
+        parts = [branch for branch in resolved if isinstance(branch, list) or branch["type"] != "null"]
+        members = len(parts) > 1 and _member_names(want) == [f"member{n}" for n in range(len(parts))]
         nodes: list[Node | None] = []
         for branch in resolved:
-            if branch not in some:
+            if branch not in parts:
                 nodes.append(None)
                 continue
-            inner = fields_of(want)[some.index(branch)].type if members else want
+            inner = fields_of(want)[parts.index(branch)].type if members else want
             nodes.append(self.node(branch, inner, path, reader))
         return MembersNode(want, path, nodes) if members else UnionNode(want, path, nodes)
 
@@ -356,8 +362,6 @@ class _Compiler:
 def _member_names(want: pa.DataType | None) -> list[str]:
     return [field.name for field in fields_of(want)] if want is not None and pa.types.is_struct(want) else []
 
-
-# MERGED Avro: bodies of records, alone or in the frame of a schema registry.
 
 class AvroFormat(Format):
     """One Avro body a record, without a file's header.
@@ -369,11 +373,11 @@ class AvroFormat(Format):
     name = "avro"
     needs_schema = True
 
-    def __init__(self, kind: pa.DataType, settings: Settings | None = None) -> None:
+    def __init__(self, kind: pa.DataType, settings: FormatSettings | None = None) -> None:
         super().__init__(kind, settings)
         self._framing = framed_by(self.settings)
-        given = self.settings.avro_schema
-        self._given = avro_schema(given) if given is not None else None
+        text = self.settings.avro_schema
+        self._user_schema = avro_schema(text) if text is not None else None
         self._readers: dict[int, AvroReader | ValueError] = {}
         self._plain: AvroReader | None = None
         self._writer: AvroWriter | None = None
@@ -383,7 +387,7 @@ class AvroFormat(Format):
             return self._framing.decode(records, self._framed, self.kind)
         if self._plain is None:
             try:
-                self._plain = AvroReader(self._own(null_first=False), self.kind)
+                self._plain = AvroReader(self._schema(null_first=False), self.kind)
             except ValueError as wrong:
                 raise Misconfigured(
                     "connectors", [Problem("schema", f"does not fit the Avro schema: {wrong}.")]
@@ -392,37 +396,37 @@ class AvroFormat(Format):
 
     def encode(self, values: pa.Array) -> pa.Array:
         if self._writer is None:
-            self._writer = AvroWriter(self._own(null_first=self._framing is not None), self.kind)
+            self._writer = AvroWriter(self._schema(null_first=self._framing is not None), self.kind)
         bodies = self._writer.encode(values)
         if self._framing is None:
             return bodies
         return self._framing.encode(bodies, self.settings.avro_schema or derived(self.kind, null_first=True), "AVRO")
 
-    def _own(self, *, null_first: bool) -> AvroSchema:
-        return self._given or AvroSchema(derived(self.kind, null_first=null_first))
+    def _schema(self, *, null_first: bool) -> AvroSchema:
+        return self._user_schema or AvroSchema(derived(self.kind, null_first=null_first))
 
     def _framed(self, number: int, bodies: pa.Array) -> Decoded:
         if number not in self._readers:
-            self._readers[number] = self._made(number)
+            self._readers[number] = self._new_reader(number)
         reader = self._readers[number]
         if isinstance(reader, ValueError):
             bad = [BadRecord(index, f"schema {number}: {reader}", type(reader).__name__) for index in range(len(bodies))]
             return Decoded(pa.nulls(len(bodies), self.kind), bad)
         return present(reader.decode, bodies)
 
-    def _made(self, number: int) -> AvroReader | ValueError:
+    def _new_reader(self, number: int) -> AvroReader | ValueError:
         assert self._framing is not None
-        found = self._framing.schema(number)
-        if found.kind != "AVRO":
-            return ValueError(f"is of {found.kind}, not of AVRO")
+        schema = self._framing.schema(number)
+        if schema.kind != "AVRO":
+            return ValueError(f"is of {schema.kind}, not of AVRO")
         try:
-            return AvroReader(AvroSchema(found.text, found.references), self.kind, self._given)
+            return AvroReader(AvroSchema(schema.text, schema.references), self.kind, self._user_schema)
         except ValueError as wrong:
             return wrong
 
 
 def avro_schema(text: str, option: str = "value.avroSchema") -> AvroSchema:
-    """The schema that a user gave. Raises :class:`Misconfigured` when it is none."""
+    """The schema that a user set. Raises :class:`Misconfigured` when it is none."""
     try:
         return AvroSchema(text)
     except ValueError as wrong:

@@ -1,8 +1,8 @@
-"""Many Avro records read side by side: one place in each, and what numpy takes from all these places at once.
+"""The nodes that read Avro records as Arrow columns, one for each part of a schema, and the cursor that they share.
 
-A record that is wrong is noted with its reason, and its place is put to its end: what is read of it from then on is
-nothing, and no other record is touched. No length that a record claims is believed before it is compared with the bytes
-that the record has.
+Many records are read side by side: a cursor has one place in each, and numpy takes what stands at all these places at once. A
+record that is wrong is noted with its reason, and its place moves to its end: nothing more is read of it, and no other record
+is touched. A length that a record claims is compared with the bytes that the record has before it is used.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Cursor:
         return len(self.row)
 
     def part(self, which: Any) -> Cursor:
-        """The same for some of the records only; :meth:`follow` brings its places back."""
+        """A cursor for some of the records; :meth:`follow` takes over its places."""
         return Cursor(self.records, self.at[which], self.end[which], self.row[which])
 
     def follow(self, part: Cursor, which: Any) -> None:
@@ -86,8 +86,8 @@ class Cursor:
         return self.records.data[self.skip(1, what)]
 
     def words(self, width: int, what: str) -> Words:
-        taken: Words = self.records.words[self.skip(width, what)]
-        return taken
+        words: Words = self.records.words[self.skip(width, what)]
+        return words
 
     def numbers(self, what: str) -> Ints:
         """Avro's whole numbers: seven bits a byte, the lowest first, zigzag."""
@@ -142,8 +142,6 @@ class Cursor:
         return whole.take(pa.array(np.arange(0, len(ends), 2)))
 
 
-# MERGED The leaves of an Avro schema: what has no parts.
-
 _WIDER = {
     "int": (pa.types.is_int32, pa.types.is_int64, pa.types.is_floating),
     "long": (pa.types.is_int64, pa.types.is_floating),
@@ -156,7 +154,7 @@ _LONGEST_DECIMAL = 64  # bytes; 16 hold every decimal that Spark has
 
 
 class Node:
-    """Reads one part of a schema. With ``want`` as ``None`` nobody wants it: it is passed over."""
+    """Reads one part of a schema as ``want``; with ``None`` it passes over the values."""
 
     least = 1
     """The fewest bytes of a value."""
@@ -282,7 +280,7 @@ class TextNode(Node):
         try:
             return values.cast(self.want)
         except pa.ArrowInvalid:
-            wrong = np.array([not _is_text(one) for one in values.to_pylist()])
+            wrong = np.array([not _is_text(value) for value in values.to_pylist()])
             at.fail(wrong, f"{self.path}: not UTF-8")
             return pc.if_else(pa.array(wrong), pa.scalar(b"", pa.binary()), values).cast(self.want)
 
@@ -313,7 +311,7 @@ class DecimalNode(Node):
         self.size = size
         self.least = 1 if size is None else size
         digits = 10**want.precision - 1
-        self.most, self.smallest = (pa.scalar(one, pa.decimal128(38, 0)) for one in (digits, -digits))
+        self.most, self.smallest = (pa.scalar(bound, pa.decimal128(38, 0)) for bound in (digits, -digits))
 
     def read(self, at: Cursor) -> Any:
         sizes = at.lengths(self.path) if self.size is None else np.full(len(at), self.size)
@@ -324,8 +322,8 @@ class DecimalNode(Node):
         sign = np.where((sizes > 0) & (data[begin] > 127), 255, 0).astype(np.uint8)
         for place in range(16):  # Arrow has the lowest byte first, Avro the highest
             values[:, place] = np.where(place < sizes, data[np.maximum(begin + sizes - 1 - place, 0)], sign)
-        made = pa.Array.from_buffers(pa.decimal128(38, 0), len(at), [None, pa.py_buffer(values)])
-        wrong = self._overflows(made) | self._longer(data, begin, sizes, sign)
+        unscaled = pa.Array.from_buffers(pa.decimal128(38, 0), len(at), [None, pa.py_buffer(values)])
+        wrong = self._overflows(unscaled) | self._longer(data, begin, sizes, sign)
         at.fail(wrong, f"{self.path}: more digits than {self.want}")
         values[wrong] = 0
         return pa.Array.from_buffers(self.want, len(at), [None, pa.py_buffer(values)])
@@ -342,8 +340,6 @@ class DecimalNode(Node):
             longer |= (place < sizes) & (data[np.maximum(begin + sizes - 1 - place, 0)] != sign)
         return np.asarray(longer, np.bool_)
 
-
-# MERGED What an Avro schema is put together of: records, unions, lists and maps.
 
 class RecordNode(Node):
     def __init__(
@@ -474,15 +470,15 @@ class ListNode(Node):
         order = pa.array(np.argsort(owner, kind="stable"))
         wants = [item.want for item in self.items]
         columns = [
-            pa.concat_arrays(made).take(order) if made else pa.nulls(0, want)
-            for made, want in zip(pieces, wants, strict=True)
+            pa.concat_arrays(blocks).take(order) if blocks else pa.nulls(0, want)
+            for blocks, want in zip(pieces, wants, strict=True)
         ]
-        return self._made(pa.array(offsets), columns)
+        return self._column(pa.array(offsets), columns)
 
     def _counts(self, at: Cursor) -> Ints:
         counts = at.numbers(self.path)
         sized = (counts < 0) & ~at.records.failed[at.row]
-        if sized.any():  # the size of the block in bytes follows, for those who want to skip it
+        if sized.any():  # the size of the block in bytes follows
             which = np.flatnonzero(sized)
             part = at.part(which)
             part.lengths(self.path)
@@ -496,10 +492,10 @@ class ListNode(Node):
         part = at.part(rows)
         done = 0
         while len(rows):
-            for item, made in zip(self.items, pieces, strict=True):
+            for item, blocks in zip(self.items, pieces, strict=True):
                 values = item.read(part)
                 if values is not None:
-                    made.append(values)
+                    blocks.append(values)
             owners.append(rows)
             at.follow(part, rows)
             done += 1
@@ -507,11 +503,11 @@ class ListNode(Node):
             if not more.all():
                 rows, counts, part = rows[more], counts[more], part.part(more)
 
-    def _made(self, offsets: pa.Array, columns: list[pa.Array]) -> pa.Array:
+    def _column(self, offsets: pa.Array, columns: list[pa.Array]) -> pa.Array:
         kind = pa.ListArray if pa.types.is_list(self.want) else pa.LargeListArray
         return kind.from_arrays(offsets, columns[0]).cast(self.want)
 
 
 class MapNode(ListNode):
-    def _made(self, offsets: pa.Array, columns: list[pa.Array]) -> pa.Array:
+    def _column(self, offsets: pa.Array, columns: list[pa.Array]) -> pa.Array:
         return pa.MapArray.from_arrays(offsets, *columns).cast(self.want)

@@ -1,8 +1,7 @@
-"""What a format is, and what it gives back."""
+"""The contract of formats, the two plain formats, and the names that Spark's SQL has for Arrow types."""
 
 from __future__ import annotations
 
-import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,12 +10,10 @@ from typing import Any, ClassVar, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..core.errors import Misconfigured, Problem
-
 
 @dataclass(frozen=True)
 class BadRecord:
-    """Record ``index`` of a column cannot be read, because of ``error``."""
+    """A record of a column that cannot be read: its ``index``, and the ``error``."""
 
     index: int
     error: str
@@ -33,7 +30,7 @@ class Decoded:
 
 
 @dataclass(frozen=True)
-class Settings:
+class FormatSettings:
     """What a format may need beside the type of its values: schemas of its own, and where to look schemas up."""
 
     avro_schema: str | None = None
@@ -59,9 +56,9 @@ class Format(ABC):
     column: ClassVar[str] = "binary"
     """The SQL type of the values when no columns are given."""
 
-    def __init__(self, kind: pa.DataType, settings: Settings | None = None) -> None:
+    def __init__(self, kind: pa.DataType, settings: FormatSettings | None = None) -> None:
         self.kind = kind
-        self.settings = settings or Settings()
+        self.settings = settings or FormatSettings()
 
     @abstractmethod
     def decode(self, records: pa.Array) -> Decoded:
@@ -75,16 +72,7 @@ class Format(ABC):
         raise NotImplementedError(f"the format {self.name} only reads")
 
 
-def library(module: str, install: str) -> Any:
-    """A library that only some formats need. Raises :class:`Misconfigured` with what to install when it is missing."""
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as missing:
-        text = f"needs a package that is not here ({missing.name}); pip install '{install}'."
-        raise Misconfigured("connectors", [Problem("format", text)]) from None
-
-
-def one_by_one(records: pa.Array, read: Callable[[bytes], Any], kind: pa.DataType) -> Decoded:
+def decoded_each(records: pa.Array, read: Callable[[bytes], Any], kind: pa.DataType) -> Decoded:
     """Every record through ``read``, which raises ``ValueError`` for a bad one."""
     values: list[Any] = []
     bad: list[BadRecord] = []
@@ -105,13 +93,13 @@ def present(decode: Callable[[pa.Array], Decoded], records: pa.Array) -> Decoded
     places = pc.indices_nonzero(valid)
     decoded = decode(records.take(places))
     at = places.to_pylist() if decoded.bad else []
-    return Decoded(spread(decoded.values, valid), [replace(one, index=at[one.index]) for one in decoded.bad])
+    return Decoded(spread(decoded.values, valid), [replace(record, index=at[record.index]) for record in decoded.bad])
 
 
-def around(first: int, end: int, row: int | None) -> list[tuple[int, int]]:
-    """How to go on after an error in the records ``first`` to ``end``: Arrow often names the ``row``, counted from ``first``.
+def smaller_parts(first: int, end: int, row: int | None) -> list[tuple[int, int]]:
+    """The parts to read next after an error in the records ``first`` to ``end``.
 
-    It is believed only after a look at it alone; without it, each half is looked at.
+    Arrow often names a bad ``row``, counted from ``first``: it is read alone, to be sure. Without it, each half is read.
     """
     at = -1 if row is None else first + row
     if first <= at < end:
@@ -131,8 +119,6 @@ def spread(values: pa.Array, valid: pa.Array) -> pa.Array:
 def fields_of(kind: pa.DataType) -> list[pa.Field]:
     return [kind.field(number) for number in range(kind.num_fields)]
 
-
-# MERGED Bytes and text as they are.
 
 class BytesFormat(Format):
     """The bytes as they are."""
@@ -156,7 +142,7 @@ class StringFormat(Format):
         try:
             return Decoded(records.cast(self.kind))
         except pa.ArrowInvalid:
-            return one_by_one(records, text_of, self.kind)
+            return decoded_each(records, text_of, self.kind)
 
     def encode(self, values: pa.Array) -> pa.Array:
         return values.cast(pa.string()).cast(pa.binary())
@@ -169,8 +155,6 @@ def text_of(record: bytes) -> str:
     except UnicodeDecodeError as error:
         raise ValueError(f"not UTF-8: {error.reason} at byte {error.start}") from None
 
-
-# MERGED The names that Spark's SQL has for Arrow types.
 
 _NAMES: Final = {
     pa.null(): "void",
@@ -191,7 +175,7 @@ _NAMES: Final = {
 def sql_type(kind: pa.DataType) -> str:
     """The SQL type of an Arrow type. Raises ``ValueError`` when Spark has none."""
     if pa.types.is_struct(kind):
-        return f"struct<{', '.join(f'{quoted(one.name)}: {sql_type(one.type)}' for one in fields_of(kind))}>"
+        return f"struct<{', '.join(f'{quoted(field.name)}: {sql_type(field.type)}' for field in fields_of(kind))}>"
     if pa.types.is_list(kind):
         return f"array<{sql_type(kind.value_type)}>"
     if pa.types.is_map(kind):

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..core.errors import Misconfigured, Problem
-from .base import BadRecord, Decoded, Format, Settings, around, fields_of, present
+from .base import BadRecord, Decoded, Format, FormatSettings, fields_of, present, smaller_parts
 
 _ROW = re.compile(r"Row #(\d+)")
 _QUOTE = re.compile(r'[",\r\n]|^\s|\s$')
@@ -29,7 +29,7 @@ class CsvFormat(Format):
     name = "csv"
     needs_schema = True
 
-    def __init__(self, kind: pa.DataType, settings: Settings | None = None) -> None:
+    def __init__(self, kind: pa.DataType, settings: FormatSettings | None = None) -> None:
         super().__init__(kind, settings)
         nested = [field.name for field in fields_of(kind) if pa.types.is_nested(field.type)]
         if nested:
@@ -63,7 +63,7 @@ class CsvFormat(Format):
                     bad.append(BadRecord(first, str(error), type(error).__name__))
                     pieces.append(pa.nulls(1, self.kind))
                 else:
-                    todo += reversed(around(first, end, _row(error)))
+                    todo += reversed(smaller_parts(first, end, _row(error)))
         return Decoded(pa.concat_arrays(pieces) if pieces else pa.nulls(0, self.kind), bad)
 
     def _read(self, records: pa.Array) -> pa.Array:

@@ -32,8 +32,8 @@ class FormatEmitter(RecordEmitter):
     ) -> None:
         self.source = source
         self.errors = values["errors"]
-        wanted = [side for side in sides(values) if side in schema.names]
-        self.formats = {side: format_of(values, schema.field(side).type, side) for side in wanted}
+        names = [side for side in sides(values) if side in schema.names]
+        self.formats = {side: format_of(values, schema.field(side).type, side) for side in names}
         self.schema = schema
         self.position = tuple(position)
         self.letters = SourceLetters(source, _letter_storage(values)) if self.errors == "deadLetter" else None
@@ -52,8 +52,8 @@ class FormatEmitter(RecordEmitter):
             return decoded["value"].bad
         errors: dict[int, list[str]] = {}
         kinds: dict[int, str] = {}
-        for side, one in decoded.items():
-            for bad in one.bad:
+        for side, column in decoded.items():
+            for bad in column.bad:
                 errors.setdefault(bad.index, []).append(f"{side}: {bad.error}")
                 kinds.setdefault(bad.index, bad.kind)
         return [BadRecord(index, "; ".join(texts), kinds[index]) for index, texts in sorted(errors.items())]
@@ -63,24 +63,25 @@ class FormatEmitter(RecordEmitter):
             self.letters.put(split)
 
     def _without(self, rows: pa.RecordBatch, records: pa.RecordBatch, bad: Sequence[BadRecord], split: Split) -> pa.RecordBatch:
-        for one in bad:
-            record = records.column("value")[one.index].as_py()
-            where = dumps({name: records.column(name)[one.index].as_py() for name in self.position})
+        for failure in bad:
+            record = records.column("value")[failure.index].as_py()
+            where = dumps({name: records.column(name)[failure.index].as_py() for name in self.position})
             if self.errors == "fail":
                 names = " and ".join(dict.fromkeys(format.name for format in self.formats.values()))
                 begin = "has no value" if record is None else f"begins with {record[:80]!r}"
                 raise Poison(
-                    f"a record cannot be read as {names}: {one.error}; it {begin}",
+                    f"a record cannot be read as {names}: {failure.error}; it {begin}",
                     record=record or b"",
                     where=where,
                     way_out="set errors=deadLetter with a deadLetterPath, or errors=skip",
                 )
+        indices = [record.index for record in bad]
         if self.letters:
-            self._set_aside(self.letters, records.take(pa.array([one.index for one in bad])), bad, split)
+            self._set_aside(self.letters, records.take(pa.array(indices)), bad, split)
         self.bad += len(bad)
         self.dead_letters += len(bad) if self.letters else 0
         keep = pa.array([True] * rows.num_rows).to_numpy(zero_copy_only=False).copy()
-        keep[[one.index for one in bad]] = False
+        keep[indices] = False
         return rows.filter(pa.array(keep))
 
     def _set_aside(self, letters: SourceLetters, records: pa.RecordBatch, bad: Sequence[BadRecord], split: Split) -> None:

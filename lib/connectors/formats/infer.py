@@ -27,7 +27,7 @@ def inferred(name: str, sample: pa.Array) -> str:
     if kind is None or not kind.num_fields:
         text = f"true, but none of {len(records)} records can be read as {name}; give the schema."
         raise Misconfigured("connectors", [Problem("inferSchema", text)])
-    return ", ".join(f"{quoted(one.name)} {sql_type(one.type)}" for one in fields_of(_known(kind)))
+    return ", ".join(f"{quoted(field.name)} {sql_type(field.type)}" for field in fields_of(_known(kind)))
 
 
 def _json(records: Iterable[bytes]) -> pa.DataType | None:
@@ -44,35 +44,36 @@ def _json(records: Iterable[bytes]) -> pa.DataType | None:
 
 def _type(value: Any, path: str) -> pa.DataType:
     if isinstance(value, dict):
-        return pa.struct([(key, _type(one, _at(path, key))) for key, one in value.items()])
+        return pa.struct([(key, _type(inner, _at(path, key))) for key, inner in value.items()])
     if isinstance(value, list):
         item = pa.null()
-        for one in value:
-            item = _both(item, _type(one, path), path)
+        for element in value:
+            item = _both(item, _type(element, path), path)
         return pa.list_(item)
     return _LEAVES[type(value)]
 
 
-def _both(one: pa.DataType, other: pa.DataType, path: str) -> pa.DataType:
+def _both(first: pa.DataType, second: pa.DataType, path: str) -> pa.DataType:
     """The type that holds values of both."""
-    if one == other or pa.types.is_null(other):
-        return one
-    if pa.types.is_null(one):
-        return other
-    if {one, other} == {pa.int64(), pa.float64()}:
+    if first == second or pa.types.is_null(second):
+        return first
+    if pa.types.is_null(first):
+        return second
+    if {first, second} == {pa.int64(), pa.float64()}:
         return pa.float64()
-    if pa.types.is_list(one) and pa.types.is_list(other):
-        return pa.list_(_both(one.value_type, other.value_type, path))
-    if pa.types.is_struct(one) and pa.types.is_struct(other):
-        types = {field.name: field.type for field in fields_of(one)}
-        for field in fields_of(other):
+    if pa.types.is_list(first) and pa.types.is_list(second):
+        return pa.list_(_both(first.value_type, second.value_type, path))
+    if pa.types.is_struct(first) and pa.types.is_struct(second):
+        types = {field.name: field.type for field in fields_of(first)}
+        for field in fields_of(second):
             types[field.name] = _both(types.get(field.name, pa.null()), field.type, _at(path, field.name))
         return pa.struct(list(types.items()))
-    text = f'true, but the field "{path}" is {_said(one)} in one record and {_said(other)} in another; give the schema.'
+    types = f"{_sql_text(first)} in one record and {_sql_text(second)} in another"
+    text = f'true, but the field "{path}" is {types}; give the schema.'
     raise Misconfigured("connectors", [Problem("inferSchema", text)])
 
 
-def _said(kind: pa.DataType) -> str:
+def _sql_text(kind: pa.DataType) -> str:
     return sql_type(_known(kind))
 
 

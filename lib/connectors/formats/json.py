@@ -1,4 +1,4 @@
-"""JSON values of Arrow types: what Arrow's reader can read itself, and how Python reads and writes the rest."""
+"""JSON: Arrow's reader for the types that it can read, Python's for the others and for records that Arrow refuses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .base import BadRecord, Decoded, Format, Settings, around, fields_of, one_by_one, present, text_of
+from .base import BadRecord, Decoded, Format, FormatSettings, decoded_each, fields_of, present, smaller_parts, text_of
 from .registry import framed_by
 
 _WORDS = {"NaN": math.nan, "Infinity": math.inf, "+Infinity": math.inf, "-Infinity": -math.inf, "INF": math.inf}
@@ -35,7 +35,7 @@ def readable(kind: pa.DataType) -> pa.DataType | None:
     """The type as which Arrow's JSON reader can read ``kind``, to be :func:`refined`; ``None`` if it cannot."""
     if pa.types.is_struct(kind):
         inner = [(field.name, readable(field.type)) for field in fields_of(kind)]
-        return None if any(one is None for _, one in inner) else pa.struct(inner)
+        return None if any(kind is None for _, kind in inner) else pa.struct(inner)
     if pa.types.is_list(kind):
         item = readable(kind.value_type)
         return None if item is None else pa.list_(item)
@@ -72,23 +72,23 @@ def parsed(text: str) -> Any:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) != len(pairs):
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
         raise ValueError("an object has a key twice")
-    return made
+    return fields
 
 
 def reader(kind: pa.DataType, path: str = "") -> _Reader:
-    """What makes a value of ``kind`` of a parsed one; it raises ``ValueError`` that names the field and what is there."""
+    """A function that turns a parsed value into one of ``kind``; its ``ValueError`` names the field and the value."""
     if pa.types.is_struct(kind):
         inner = [(field.name, reader(field.type, _at(path, field.name))) for field in fields_of(kind)]
         return _checked(dict, "an object", path, lambda value: {name: read(value.get(name)) for name, read in inner})
     if pa.types.is_map(kind):
         key, item = partial(_key, kind=kind.key_type), reader(kind.item_type, path)
-        return _checked(dict, "an object", path, lambda value: [(key(name), item(one)) for name, one in value.items()])
+        return _checked(dict, "an object", path, lambda value: [(key(name), item(inner)) for name, inner in value.items()])
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        one = reader(kind.value_type, path)
-        return _checked(list, "a list", path, lambda value: [one(each) for each in value])
+        item = reader(kind.value_type, path)
+        return _checked(list, "a list", path, lambda value: [item(inner) for inner in value])
     return _leaf(kind, path)
 
 
@@ -227,7 +227,7 @@ def to_text(kind: pa.DataType) -> Callable[[Any], str]:
         )
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         item = to_text(kind.value_type)
-        return lambda items: "[" + ",".join("null" if one is None else item(one) for one in items) + "]"
+        return lambda items: "[" + ",".join("null" if value is None else item(value) for value in items) + "]"
     if pa.types.is_map(kind):
         return _map_text(to_text(kind.item_type))
     return _leaf_text(kind)
@@ -235,8 +235,8 @@ def to_text(kind: pa.DataType) -> Callable[[Any], str]:
 
 def _map_text(item: Callable[[Any], str]) -> Callable[[Any], str]:
     def write(pairs: Any) -> str:
-        made = (f"{_quoted(_key_text(key))}:{'null' if one is None else item(one)}" for key, one in pairs)
-        return "{" + ",".join(made) + "}"
+        fields = (f"{_quoted(_key_text(key))}:{'null' if value is None else item(value)}" for key, value in pairs)
+        return "{" + ",".join(fields) + "}"
 
     return write
 
@@ -273,11 +273,9 @@ def _float_text(value: float) -> str:
     return '"NaN"' if math.isnan(value) else f'"{"-" if value < 0 else ""}Infinity"'
 
 
-# MERGED JSON: Arrow's reader for what it can read, Python's for the rest and for records that Arrow refuses.
-
 _ROW = re.compile(r" in row (\d+)")
-_BLOCK = 1024  # a column with bad records is read in parts of so many, so that they cost no more than their neighbours
-_MANY = 16  # so many records of a part that Arrow refuses, and Python reads the rest of it
+_BLOCK = 1024  # records of a part: a bad record slows down only the part that it is in
+_MANY = 16  # bad records of a part, after which Python reads the rest of it
 
 
 class JsonFormat(Format):
@@ -293,7 +291,7 @@ class JsonFormat(Format):
     name = "json"
     needs_schema = True
 
-    def __init__(self, kind: pa.DataType, settings: Settings | None = None) -> None:
+    def __init__(self, kind: pa.DataType, settings: FormatSettings | None = None) -> None:
         super().__init__(kind, settings)
         self._reads = readable(kind)
         self._schema = pa.schema(fields_of(self._reads)) if self._reads is not None else None
@@ -315,18 +313,18 @@ class JsonFormat(Format):
 
     def _decode(self, records: pa.Array) -> Decoded:
         if self._schema is None:
-            return one_by_one(records, self._by_python, self.kind)
+            return decoded_each(records, self._by_python, self.kind)
         wrong = _no_objects(records)
         if not wrong.any():
             return self._objects(records)
         keep = np.flatnonzero(~wrong)
         decoded = self._objects(records.take(pa.array(keep)))
-        bad = [replace(one, index=int(keep[one.index])) for one in decoded.bad]
+        bad = [replace(record, index=int(keep[record.index])) for record in decoded.bad]
         for index in np.flatnonzero(wrong).tolist():
             bad.append(_no_object(index, records[index].as_py()))
         places = np.cumsum(~wrong) - 1
         values = decoded.values.take(pa.array(places, mask=wrong))
-        return Decoded(values, sorted(bad, key=lambda one: one.index))
+        return Decoded(values, sorted(bad, key=lambda record: record.index))
 
     def _objects(self, records: pa.Array) -> Decoded:
         """The structs of ``records``, each of which begins with { and ends with }."""
@@ -348,15 +346,15 @@ class JsonFormat(Format):
             first, end = todo.pop()
             if end - first == 1 or single >= _MANY:
                 single += 1
-                pieces += [self._one(records[at : at + 1], at, bad) for at in range(first, end)]
+                pieces += [self._single(records[at : at + 1], at, bad) for at in range(first, end)]
                 continue
             try:
                 pieces.append(self._read(records[first:end]))
             except (pa.ArrowInvalid, ValueError) as error:
-                todo += reversed(around(first, end, _row(error)))
+                todo += reversed(smaller_parts(first, end, _row(error)))
         return pa.concat_arrays(pieces)
 
-    def _one(self, record: pa.Array, at: int, bad: list[BadRecord]) -> pa.Array:
+    def _single(self, record: pa.Array, at: int, bad: list[BadRecord]) -> pa.Array:
         try:
             return pa.array([self._by_python(record[0].as_py())], self.kind)
         except (ValueError, OverflowError) as error:
@@ -391,8 +389,6 @@ class JsonFormat(Format):
 
 def json_schema(kind: pa.DataType) -> str:
     """What a registry keeps for JSON: that it is an object with these properties."""
-    import json
-
     return json.dumps({"type": "object", "properties": {field.name: {} for field in fields_of(kind)}})
 
 

@@ -1,4 +1,4 @@
-"""The options of formats: what a user may say about the bytes of keys and values, and what follows from it."""
+"""The options of formats: those for the bytes of keys and values, their checks, and the formats and types that follow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..core.dead_letters import ERROR_OPTIONS, check_errors
 from ..core.errors import Misconfigured, Problem
 from ..core.options import Flag, Int, Option, Options, Text, Values
 from .avro import AvroFormat, AvroSchema, avro_schema
-from .base import BytesFormat, Format, Settings, StringFormat, sql_type
+from .base import BytesFormat, Format, FormatSettings, StringFormat, sql_type
 from .csv import CsvFormat
 from .infer import inferred
 from .json import JsonFormat
@@ -22,7 +22,7 @@ from .registry import registry_of
 Side = Literal["key", "value"]
 
 FORMATS: Final[dict[str, type[Format]]] = {
-    made.name: made for made in (BytesFormat, StringFormat, JsonFormat, CsvFormat, AvroFormat, ProtobufFormat)
+    kind.name: kind for kind in (BytesFormat, StringFormat, JsonFormat, CsvFormat, AvroFormat, ProtobufFormat)
 }
 """Formats by name. A format of your own is a subclass, put in here before it is used."""
 
@@ -47,10 +47,10 @@ def _class(name: str) -> type[Format]:
     if name in FORMATS:
         return FORMATS[name]
     module, _, inner = name.partition(":")
-    made = getattr(importlib.import_module(module), inner)
-    if not (isinstance(made, type) and issubclass(made, Format)):
+    kind = getattr(importlib.import_module(module), inner)
+    if not (isinstance(kind, type) and issubclass(kind, Format)):
         raise TypeError(f"{inner} is no Format")
-    return made
+    return kind
 
 
 _INFERRED: Final = ("json", "csv")
@@ -65,7 +65,7 @@ def format_options(default: str, *, key: str | None = None, infers: bool = False
     """
     more = {"inferSchema": Flag(False), "inferSchema.records": Int(1000, at_least=1)} if infers else {}
     sides: list[tuple[Side, str]] = [("value", default)] if key is None else [("value", default), ("key", key)]
-    declared = {name: option for side, one in sides for name, option in _side_options(side, one).items()}
+    declared = {name: option for side, format in sides for name, option in _side_options(side, format).items()}
     return Options(
         {
             **declared,
@@ -94,7 +94,7 @@ def _columns(side: Side) -> str:
 
 
 def sides(values: Values) -> tuple[Side, ...]:
-    """What of a record has a format: its value, and its key where the system has keys."""
+    """The sides of a record that have a format: its value, and its key where the system has keys."""
     return ("value", "key") if "key.format" in values else ("value",)
 
 
@@ -134,7 +134,7 @@ def value_type(values: Values, side: Side = "value", sample: Callable[[int], pa.
     """The SQL type of the column ``value`` (or ``key``).
 
     With ``inferSchema`` the columns are those of the first ``inferSchema.records`` records, which ``sample`` gives. They are
-    found anew whenever a query is made: give the ``schema`` that came out to a stream that is to start again later.
+    inferred again whenever a query is made: give the inferred ``schema`` to a stream that is to start again later.
 
     Raises :class:`Misconfigured` when a schema is none, and :class:`Transient` when only a registry knows the schema and
     is away.
@@ -153,12 +153,12 @@ def _derived(values: Values, side: Side) -> str:
     """The type that the format's own schema has."""
     settings = settings_of(values, side)
     try:
-        return sql_type(_own_type(values[f"{side}.format"], settings, side))
+        return sql_type(_schema_type(values[f"{side}.format"], settings, side))
     except ValueError as wrong:
         raise Misconfigured("connectors", [Problem(f"{side}.format", f"{wrong}.")]) from None
 
 
-def _own_type(name: str, settings: Settings, side: Side) -> pa.DataType:
+def _schema_type(name: str, settings: FormatSettings, side: Side) -> pa.DataType:
     if name == "protobuf":
         return protobuf_message(settings, side).type
     if settings.avro_schema is not None:
@@ -167,9 +167,9 @@ def _own_type(name: str, settings: Settings, side: Side) -> pa.DataType:
     return AvroSchema(newest.text, newest.references).type
 
 
-def settings_of(values: Values, side: Side = "value", topic: str | None = None) -> Settings:
+def settings_of(values: Values, side: Side = "value", topic: str | None = None) -> FormatSettings:
     """What the options say to a format. ``topic`` names the subject of what is written, unless ``value.subject`` does."""
-    return Settings(
+    return FormatSettings(
         values[f"{side}.avroSchema"],
         values[f"{side}.descriptorFile"],
         values[f"{side}.messageName"],

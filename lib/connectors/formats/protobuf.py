@@ -1,4 +1,4 @@
-"""Protobuf messages from a descriptor set, and their Arrow types."""
+"""Protobuf: messages of a descriptor set, alone or in the frame of a schema registry, and their Arrow types."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from ..core.clients import client_library
 from ..core.errors import Misconfigured, Problem
 from ..storage.location import is_local, local_path, storage_of, without_user
-from .base import Decoded, Format, Settings, fields_of, library, one_by_one
+from .base import Decoded, Format, FormatSettings, decoded_each, fields_of
 from .registry import framed_by
 
-INSTALL: Final = "protobuf>=5"
+INSTALL: Final = "'protobuf>=5'"
 _TIMESTAMP, _DURATION = "google.protobuf.Timestamp", "google.protobuf.Duration"
 
 
-class Message:
+class ProtobufMessage:
     """One message of a descriptor set, which ``protoc --include_imports --descriptor_set_out=…`` makes.
 
     Raises ``ValueError`` when the file is no descriptor set, or does not know the message.
     """
 
     def __init__(self, content: bytes, name: str) -> None:
-        pool = library("google.protobuf.descriptor_pool", INSTALL).DescriptorPool()
-        self.factory = library("google.protobuf.message_factory", INSTALL)
-        files = library("google.protobuf.descriptor_pb2", INSTALL).FileDescriptorSet()
+        pool = client_library("google.protobuf.descriptor_pool", INSTALL, connector="connectors").DescriptorPool()
+        self.factory = client_library("google.protobuf.message_factory", INSTALL, connector="connectors")
+        files = client_library("google.protobuf.descriptor_pb2", INSTALL, connector="connectors").FileDescriptorSet()
         try:
             files.ParseFromString(content)
             for file in files.file:
@@ -36,9 +37,9 @@ class Message:
         try:
             self.descriptor = pool.FindMessageTypeByName(name)
         except KeyError:
-            known = [f"{file.package}.{one.name}".lstrip(".") for file in files.file for one in file.message_type]
+            known = [f"{file.package}.{kind.name}".lstrip(".") for file in files.file for kind in file.message_type]
             raise ValueError(f'no message "{name}"; there are {", ".join(known) or "none"}') from None
-        self.made: Any = self.factory.GetMessageClass(self.descriptor)
+        self.message_class: Any = self.factory.GetMessageClass(self.descriptor)
         self.type = arrow(self.descriptor)
 
     def registered(self) -> str:
@@ -48,11 +49,11 @@ class Message:
     def indexes(self) -> list[int]:
         """Which message of its file this one is: its number at each level of nesting."""
         path: list[int] = []
-        one = self.descriptor
-        while one.containing_type is not None:
-            path.append([inner.name for inner in one.containing_type.nested_types].index(one.name))
-            one = one.containing_type
-        path.append(list(self.descriptor.file.message_types_by_name).index(one.name))
+        message = self.descriptor
+        while (outer := message.containing_type) is not None:
+            path.append([inner.name for inner in outer.nested_types].index(message.name))
+            message = outer
+        path.append(list(self.descriptor.file.message_types_by_name).index(message.name))
         return path[::-1]
 
 
@@ -72,8 +73,8 @@ def _field(field: Any, within: tuple[str, ...]) -> pa.DataType:
     if is_map(field):
         key, value = (field.message_type.fields_by_name[name] for name in ("key", "value"))
         return pa.map_(_single(key, within), _single(value, within))
-    one = _single(field, within)
-    return pa.list_(one) if field.is_repeated else one
+    kind = _single(field, within)
+    return pa.list_(kind) if field.is_repeated else kind
 
 
 def _single(field: Any, within: tuple[str, ...]) -> pa.DataType:
@@ -96,8 +97,6 @@ def _single(field: Any, within: tuple[str, ...]) -> pa.DataType:
     return pa.binary() if field.type == field.TYPE_BYTES else pa.string()
 
 
-# MERGED Protobuf: messages of a descriptor set, alone or in the frame of a schema registry.
-
 _Read = Callable[[Any], Any]
 _Write = Callable[[Any, Any], None]
 _MOST_INDEXES = 64
@@ -112,7 +111,7 @@ class ProtobufFormat(Format):
 
     name = "protobuf"
 
-    def __init__(self, kind: pa.DataType, settings: Settings | None = None) -> None:
+    def __init__(self, kind: pa.DataType, settings: FormatSettings | None = None) -> None:
         super().__init__(kind, settings)
         self._message = protobuf_message(self.settings)
         if wrong := _unreadable(self._message.type, kind, ""):
@@ -125,7 +124,7 @@ class ProtobufFormat(Format):
 
     def decode(self, records: pa.Array) -> Decoded:
         if self._framing is None:
-            return one_by_one(records, self._value, self.kind)
+            return decoded_each(records, self._value, self.kind)
         return self._framing.decode(records, self._framed, self.kind)
 
     def encode(self, values: pa.Array) -> pa.Array:
@@ -135,11 +134,11 @@ class ProtobufFormat(Format):
         return bodies if self._framing is None else self._framing.encode(bodies, self._message.registered(), "PROTOBUF")
 
     def _framed(self, number: int, bodies: pa.Array) -> Decoded:
-        return one_by_one(bodies, lambda body: self._value(without_indexes(body)), self.kind)
+        return decoded_each(bodies, lambda body: self._value(without_indexes(body)), self.kind)
 
     def _value(self, body: bytes) -> Any:
         try:
-            message = self._message.made.FromString(body)
+            message = self._message.message_class.FromString(body)
         except Exception as wrong:  # DecodeError, which is no ValueError
             raise ValueError(str(wrong)) from None
         value = self._read(message)
@@ -147,7 +146,7 @@ class ProtobufFormat(Format):
         return value
 
     def _body(self, row: Any) -> bytes:
-        message = self._message.made()
+        message = self._message.message_class()
         try:
             self._write(message, row)
         except TypeError as wrong:
@@ -155,7 +154,7 @@ class ProtobufFormat(Format):
         return bytes(message.SerializeToString())
 
 
-def protobuf_message(settings: Settings, side: str = "value") -> Message:
+def protobuf_message(settings: FormatSettings, side: str = "value") -> ProtobufMessage:
     """The message that the options name. Raises :class:`Misconfigured` when there is none, :class:`Transient` in an outage."""
     file, name = settings.descriptor_file, settings.message_name
     if file is None or name is None:
@@ -163,7 +162,7 @@ def protobuf_message(settings: Settings, side: str = "value") -> Message:
         text = "missing; protobuf needs a descriptor set and a message of it."
         raise Misconfigured("connectors", [Problem(missing, text)])
     try:
-        return Message(_content(file), name)
+        return ProtobufMessage(_content(file), name)
     except Misconfigured as wrong:
         text = " ".join(f"{problem.option} {problem.text}" for problem in wrong.problems)
         raise Misconfigured("connectors", [_unread(side, file, text)]) from None
@@ -194,9 +193,9 @@ _WIDER = {
 def _unreadable(own: pa.DataType, want: pa.DataType, path: str) -> str:
     """Why values of ``own`` cannot be read as ``want``; empty if they can."""
     if pa.types.is_struct(own) and pa.types.is_struct(want):
-        wanted = {field.name: field.type for field in fields_of(want)}
-        both = [field for field in fields_of(own) if field.name in wanted]
-        inner = (_unreadable(one.type, wanted[one.name], f"{path}.{one.name}".lstrip(".")) for one in both)
+        types = {field.name: field.type for field in fields_of(want)}
+        both = [field for field in fields_of(own) if field.name in types]
+        inner = (_unreadable(field.type, types[field.name], f"{path}.{field.name}".lstrip(".")) for field in both)
         return next(filter(None, inner), "")
     if pa.types.is_list(own) and pa.types.is_list(want):
         return _unreadable(own.value_type, want.value_type, path)
@@ -218,7 +217,7 @@ def without_indexes(body: bytes) -> bytes:
 
 def written_indexes(indexes: list[int]) -> bytes:
     """The first message of a file, which most are, is written as a single zero."""
-    return b"\0" if indexes == [0] else b"".join(_zigzag(one) for one in (len(indexes), *indexes))
+    return b"\0" if indexes == [0] else b"".join(_zigzag(number) for number in (len(indexes), *indexes))
 
 
 def _zigzag(value: int) -> bytes:
@@ -242,14 +241,15 @@ def _varint(body: bytes, at: int) -> tuple[int, int]:
 
 
 def _message_reader(descriptor: Any, kind: pa.DataType) -> _Read:
-    wanted = {field.name: field.type for field in fields_of(kind)}
-    inner = [(one.name, one, _field_reader(one, wanted[one.name])) for one in descriptor.fields if one.name in wanted]
-    asks = {name: one.has_presence for name, one, _ in inner}
+    types = {field.name: field.type for field in fields_of(kind)}
+    fields = [field for field in descriptor.fields if field.name in types]
+    readers = {field.name: _field_reader(field, types[field.name]) for field in fields}
+    asks = {field.name: field.has_presence for field in fields}
 
     def read(message: Any) -> dict[str, Any]:
         return {
             name: None if asks[name] and not message.HasField(name) else value(getattr(message, name))
-            for name, _, value in inner
+            for name, value in readers.items()
         }
 
     return read
@@ -258,11 +258,11 @@ def _message_reader(descriptor: Any, kind: pa.DataType) -> _Read:
 def _field_reader(field: Any, kind: pa.DataType) -> _Read:
     if is_map(field):
         key, value = (_single_reader(field.message_type.fields_by_name[name]) for name in ("key", "value"))
-        made = _nested(field.message_type.fields_by_name["value"], kind.item_type) or value
-        return lambda pairs: [(key(one), made(pairs[one])) for one in pairs]
+        item = _nested(field.message_type.fields_by_name["value"], kind.item_type) or value
+        return lambda pairs: [(key(name), item(pairs[name])) for name in pairs]
     if field.is_repeated:
         item = _nested(field, kind.value_type) or _single_reader(field)
-        return lambda items: [item(one) for one in items]
+        return lambda items: [item(value) for value in items]
     return _nested(field, kind) or _single_reader(field)
 
 
@@ -273,7 +273,7 @@ def _nested(field: Any, kind: pa.DataType) -> _Read | None:
 
 def _single_reader(field: Any) -> _Read:
     if field.message_type is not None:  # a time or a duration
-        return lambda one: one.seconds * 1_000_000 + one.nanos // 1000
+        return lambda time: time.seconds * 1_000_000 + time.nanos // 1000
     if field.enum_type is not None:
         names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
         return lambda number: names.get(number, str(number))
@@ -305,36 +305,36 @@ def _field_writer(field: Any, kind: pa.DataType) -> _Write:
     name, value = field.name, _single_writer(field)
     if field.is_repeated:
         return lambda message, items: getattr(message, name).extend(value(item) for item in items)
-    return lambda message, one: setattr(message, name, value(one))
+    return lambda message, item: setattr(message, name, value(item))
 
 
 def _message_field_writer(field: Any, kind: pa.DataType) -> _Write:
-    one = _inner_writer(field, kind.value_type if field.is_repeated else kind)
+    put = _inner_writer(field, kind.value_type if field.is_repeated else kind)
 
     def write(message: Any, row: Any) -> None:
         inner = getattr(message, field.name)
         if field.is_repeated:
             for item in row:
-                one(inner.add(), item)
+                put(inner.add(), item)
         else:
             inner.SetInParent()
-            one(inner, row)
+            put(inner, row)
 
     return write
 
 
 def _map_writer(field: Any, kind: pa.DataType) -> _Write:
     inner = field.message_type.fields_by_name["value"]
-    one = _inner_writer(inner, kind.item_type) if inner.message_type is not None else None
+    put = _inner_writer(inner, kind.item_type) if inner.message_type is not None else None
     value = _single_writer(inner)
 
     def write(message: Any, pairs: Any) -> None:
         entries = getattr(message, field.name)
         for key, row in pairs:
-            if one is None:
+            if put is None:
                 entries[key] = value(row)
             else:
-                one(entries[key], row)
+                put(entries[key], row)
 
     return write
 

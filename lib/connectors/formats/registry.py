@@ -12,17 +12,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..core.clients import client_library
 from ..core.errors import Misconfigured, Problem, Transient
-from .base import BadRecord, Decoded, Settings, library
+from .base import BadRecord, Decoded, FormatSettings
 
-_INSTALL = "confluent-kafka[schemaregistry]>=2.6"
+_INSTALL = "'confluent-kafka[schemaregistry]>=2.6'"
 _HEADER = 5
 _UNKNOWN_FOR = 30.0  # seconds for which an id that the registry did not know is not asked for again
 _OUTAGE = {408, 425, 429}
 
 
 @dataclass(frozen=True)
-class Registered:
+class RegisteredSchema:
     """A schema as a registry keeps it; ``references`` are the texts of schemas that it names, in order."""
 
     kind: str
@@ -42,29 +43,29 @@ class Registry:
         if user is not None:
             conf["basic.auth.user.info"] = f"{user}:{password or ''}"
         self.url = url
-        self._api = library("confluent_kafka.schema_registry", _INSTALL)
+        self._api = client_library("confluent_kafka.schema_registry", _INSTALL, connector="connectors")
         self._client = self._api.SchemaRegistryClient(conf)
-        self._schemas: dict[int, Registered] = {}
+        self._schemas: dict[int, RegisteredSchema] = {}
         self._unknown: dict[int, float] = {}
         self._ids: dict[tuple[str, str], int] = {}
 
-    def schema(self, number: int) -> Registered:
+    def schema(self, number: int) -> RegisteredSchema:
         """The schema of an id. Raises :class:`UnknownSchema` when there is none."""
         if number in self._schemas:
             return self._schemas[number]
         if time.monotonic() - self._unknown.get(number, -_UNKNOWN_FOR) < _UNKNOWN_FOR:
             raise UnknownSchema(f"the schema registry knows no schema {number}")
         try:
-            found = self._asked(lambda: self._client.get_schema(number))
+            schema = self._request(lambda: self._client.get_schema(number))
         except UnknownSchema:
             self._unknown[number] = time.monotonic()
             raise UnknownSchema(f"the schema registry knows no schema {number}") from None
-        return self._schemas.setdefault(number, self._registered(found))
+        return self._schemas.setdefault(number, self._registered_schema(schema))
 
-    def latest(self, subject: str) -> Registered:
+    def latest(self, subject: str) -> RegisteredSchema:
         """The newest schema of ``subject``. Raises :class:`Misconfigured` when the registry has none."""
         try:
-            return self._registered(self._asked(lambda: self._client.get_latest_version(subject)).schema)
+            return self._registered_schema(self._request(lambda: self._client.get_latest_version(subject)).schema)
         except UnknownSchema:
             text = f'the registry at {self.url} has no subject "{subject}"; give the schema, or register one.'
             raise Misconfigured("connectors", [Problem("schemaRegistry.url", text)]) from None
@@ -72,20 +73,20 @@ class Registry:
     def register(self, subject: str, text: str, kind: str) -> int:
         """The id of a schema under ``subject``, which is registered there if it is not yet."""
         if (subject, text) not in self._ids:
-            made = self._api.Schema(text, kind)
-            self._ids[subject, text] = self._asked(lambda: self._client.register_schema(subject, made))
+            schema = self._api.Schema(text, kind)
+            self._ids[subject, text] = self._request(lambda: self._client.register_schema(subject, schema))
         return self._ids[subject, text]
 
-    def _registered(self, found: Any) -> Registered:
+    def _registered_schema(self, schema: Any) -> RegisteredSchema:
         texts: list[str] = []
-        for reference in found.references or ():
-            version = self._asked(functools.partial(self._client.get_version, reference.subject, reference.version))
-            inner = self._registered(version.schema)
+        for reference in schema.references or ():
+            version = self._request(functools.partial(self._client.get_version, reference.subject, reference.version))
+            inner = self._registered_schema(version.schema)
             texts += [*inner.references, inner.text]
-        return Registered(found.schema_type, found.schema_str, tuple(dict.fromkeys(texts)))
+        return RegisteredSchema(schema.schema_type, schema.schema_str, tuple(dict.fromkeys(texts)))
 
-    def _asked(self, call: Callable[[], Any]) -> Any:
-        """What ``call`` returns; its errors told apart: nothing there, an outage, or something to put right."""
+    def _request(self, call: Callable[[], Any]) -> Any:
+        """What ``call`` returns. Its errors become :class:`UnknownSchema`, :class:`Transient` or :class:`Misconfigured`."""
         try:
             return call()
         except self._api.error.SchemaRegistryError as error:
@@ -107,14 +108,14 @@ def _registry(url: str, user: str | None, password: str | None) -> Registry:
     return Registry(url, user, password)
 
 
-def registry_of(settings: Settings) -> Registry:
+def registry_of(settings: FormatSettings) -> Registry:
     """The registry of a configuration; the same object, with what it has looked up, in all of a process."""
     if settings.registry_url is None:
         raise ValueError("there is no schemaRegistry.url")
     return _registry(settings.registry_url, settings.registry_user, settings.registry_password)
 
 
-def framed_by(settings: Settings) -> Framing | None:
+def framed_by(settings: FormatSettings) -> Framing | None:
     """The framing of records under ``schemaRegistry.url``; ``None`` for records that are bodies as they are."""
     return Framing(settings) if settings.registry_url is not None else None
 
@@ -122,10 +123,10 @@ def framed_by(settings: Settings) -> Framing | None:
 class Framing:
     """Takes frames off records and puts them on."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: FormatSettings) -> None:
         self.settings = settings
 
-    def schema(self, number: int) -> Registered:
+    def schema(self, number: int) -> RegisteredSchema:
         return registry_of(self.settings).schema(number)
 
     def decode(self, records: pa.Array, read: Callable[[int, pa.Array], Decoded], kind: pa.DataType) -> Decoded:
@@ -147,8 +148,8 @@ class Framing:
                 return decoded
             pieces.append(decoded.values)
             places.append(at)
-            bad += [replace(one, index=int(at[one.index])) for one in decoded.bad]
-        return Decoded(_placed(pieces, places, len(records), kind), sorted(bad, key=lambda one: one.index))
+            bad += [replace(record, index=int(at[record.index])) for record in decoded.bad]
+        return Decoded(_placed(pieces, places, len(records), kind), sorted(bad, key=lambda record: record.index))
 
     def encode(self, bodies: pa.Array, text: str, kind: str) -> pa.Array:
         """``bodies`` framed with the id of the schema ``text``, which is registered when it is new."""

@@ -1,4 +1,22 @@
-"""Times in a time zone, a whole column at a time, as Java knows the zone: any year, any of Spark's names for a zone."""
+"""Text of Arrow columns as Spark's writers of json and csv make it, a whole column at a time.
+
+==================  =======================================================================================
+float, double       as Java has them: ``1.0``, ``0.001``, ``9.99E-4``, ``1.0E7``, ``NaN``, ``-Infinity``
+decimal             with its whole scale; tiny ones with an exponent, such as ``0E-18``
+date                ``2025-01-31``, ``-0044-03-15``, ``+12345-06-07``
+timestamp           milliseconds and the offset: ``2025-01-31T13:00:00.123+01:00``, in the zone of its Arrow type
+timestamp_ntz       the same without an offset
+time                ``13:00:00``, with a fraction of up to six digits if there is one
+boolean, integers   ``true``, ``-1``
+==================  =======================================================================================
+
+A double has the fewest digits that tell it from its neighbours, as in Java 19 and later. Java 17 sometimes writes more. Time
+zones are Java's: any year, any of Spark's names for a zone.
+
+In JSON, null fields of an object are left out; nulls in arrays and maps stay. NaN and infinities are strings, decimals numbers,
+binary is base64. A map is an object whose keys are the texts of Spark's internal values: a date is its number of days since
+1970, a timestamp its microseconds, a time its nanoseconds.
+"""
 
 from __future__ import annotations
 
@@ -42,11 +60,11 @@ def offsets(times: Numbers, zone: str) -> Numbers:
     except pa.ArrowInvalid:
         text = f'is "{zone}", which only Java knows; set a region such as Europe/Berlin, or an offset such as +02:00.'
         raise Misconfigured("connectors", [Problem("spark.sql.session.timeZone", text)]) from None
-    found: Numbers = (wall.cast(pa.int64()).to_numpy() - near) // _SECOND
+    seconds: Numbers = (wall.cast(pa.int64()).to_numpy() - near) // _SECOND
     late = times >= _LATE
     if late.any():
-        found[late] = _late(times[late], zone)
-    return found
+        seconds[late] = _late(times[late], zone)
+    return seconds
 
 
 def _fixed(zone: str) -> int | None:
@@ -66,21 +84,6 @@ def _late(times: Numbers, zone: str) -> Numbers:
     moments = (datetime.datetime.fromtimestamp(quarter * 900, region).utcoffset() for quarter in quarters.tolist())
     return np.array([int(offset.total_seconds()) for offset in moments if offset is not None], np.int64)[places]
 
-
-# MERGED The text of values, a whole column at a time: the one that Spark's writers of json and csv give them.
-#
-# ==================  =======================================================================================
-# float, double       as Java has them: ``1.0``, ``0.001``, ``9.99E-4``, ``1.0E7``, ``NaN``, ``-Infinity``
-# decimal             with its whole scale; tiny ones with an exponent, such as ``0E-18``
-# date                ``2025-01-31``, ``-0044-03-15``, ``+12345-06-07``
-# timestamp           milliseconds and the offset: ``2025-01-31T13:00:00.123+01:00``, in the zone of its Arrow type
-# timestamp_ntz       the same without an offset
-# time                ``13:00:00``, with a fraction of up to six digits if there is one
-# boolean, integers   ``true``, ``-1``
-# ==================  =======================================================================================
-#
-# A double has the fewest digits that tell it from its neighbours, as in Java 19 and later. Java 17 sometimes writes
-# more.
 
 _PARTS: Final = r"(?P<sign>-?)(?P<whole>\d+)(?:\.(?P<fraction>\d*))?(?:e(?P<power>[+-]?\d+))?"
 _SURROGATE: Final = re.compile(b"\xed[\xa0-\xbf][\x80-\xbf]")
@@ -144,10 +147,10 @@ def _odd_floats(text: pa.Array, numbers: npt.NDArray[Any]) -> pa.Array:
     rest = pc.utf8_rtrim(pc.utf8_slice_codeunits(first, 1), characters="0")
     rest = pc.if_else(pc.equal(rest, ""), "0", rest)
     start = pc.binary_join_element_wise(sign, pc.utf8_slice_codeunits(first, 0, 1), "")
-    found = pc.binary_join_element_wise(start, ".", rest, "E", exponent, "")
+    text = pc.binary_join_element_wise(start, ".", rest, "E", exponent, "")
     tiny = finite & (np.abs(numbers) < (1e-43 if numbers.dtype == np.float32 else 1e-321))
-    found = _replaced(found, tiny, pa.array([_tiny(number) for number in numbers[tiny]], pa.string()))
-    return _replaced(found, ~finite, pa.array([_word(number) for number in numbers[~finite]], pa.string()))
+    text = _replaced(text, tiny, pa.array([_tiny(number) for number in numbers[tiny]], pa.string()))
+    return _replaced(text, ~finite, pa.array([_word(number) for number in numbers[~finite]], pa.string()))
 
 
 def _tiny(number: Any) -> str:
@@ -169,7 +172,7 @@ def _timestamp_text(column: pa.Array) -> pa.Array:
     text = _iso((times + shift * 1_000_000) // 1000, "ms")
     if zone:
         seconds, places = np.unique(shift, return_inverse=True)
-        shown = pa.array([_offset(each) for each in seconds.tolist()], pa.string())
+        shown = pa.array([_offset(number) for number in seconds.tolist()], pa.string())
         text = pc.binary_join_element_wise(text, shown.take(places), "")
     return pc.if_else(column.is_valid(), text, None) if column.null_count else text
 
@@ -199,7 +202,7 @@ def _iso(counts: Numbers, unit: str) -> pa.Array:
     if not odd.any():
         return text
     far = np.datetime_as_string(counts[odd].astype(f"datetime64[{unit}]"))
-    return _replaced(text, odd, pa.array([_signed(each) for each in far.tolist()], pa.string()))
+    return _replaced(text, odd, pa.array([_signed(year) for year in far.tolist()], pa.string()))
 
 
 def _signed(text: str) -> str:
@@ -211,14 +214,6 @@ def _signed(text: str) -> str:
 def _replaced(text: pa.Array, mask: npt.NDArray[np.bool_], texts: pa.Array) -> pa.Array:
     return pc.replace_with_mask(text, pa.array(mask), texts) if len(texts) else text
 
-
-# MERGED JSON of Arrow columns, a whole column at a time, in the form of Spark's JSON writer.
-#
-# Fields that are null are left out of an object; nulls in arrays and maps stay. NaN and infinities are strings,
-# decimals
-# numbers, binary is base64, a map is an object whose keys are the texts of Spark's internal values: a date is its
-# number of
-# days since 1970, a timestamp its microseconds, a time its nanoseconds.
 
 _SHORT: Final = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
 _LARGEST: Final = 64 << 20

@@ -1,4 +1,4 @@
-"""What travels ahead of the library: enough to import it out of bytes, in a process that has nothing of it.
+"""The importer of the library from bytes, for a process that has none of its files.
 
 This module is pickled by value, as a whole, so it uses nothing but Python's own library. See
 :mod:`connectors.spark.library` for who sends it and when.
@@ -50,7 +50,7 @@ class CarriedLibrary(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
 
 
 def arrive(packed: bytes, inner: bytes | None = None) -> Any:
-    """Makes ``connectors`` importable here, unless it is already loaded; then makes what ``inner`` holds: class and state."""
+    """Makes ``connectors`` importable in this process, unless it is loaded; then unpickles ``inner``, a class and its state."""
     import pickle
 
     if "connectors" not in sys.modules and not any(type(finder).__name__ == "CarriedLibrary" for finder in sys.meta_path):
@@ -60,6 +60,6 @@ def arrive(packed: bytes, inner: bytes | None = None) -> Any:
 
         return Luggage()
     kind, state = pickle.loads(inner)
-    made = kind.__new__(kind)
-    made.__setstate__(state)
-    return made
+    carried = kind.__new__(kind)
+    carried.__setstate__(state)
+    return carried

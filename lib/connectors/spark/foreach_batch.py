@@ -26,7 +26,7 @@ from ..core.retry import Retry, waits_until
 from ..core.sink import Batch, Committable, FrameCommitter, FrameSink, Sink
 from ..core.writing import stage
 from .library import Carried
-from .measure import Measured, count_commit, counted, measured, sink_meter
+from .measure import Measures, count_commit, counted, measured, sink_meter
 from .query_watch import run_of, watched_tasks
 from .session import arrow_schema, hadoop_client, is_deterministic, is_stopped, leave_release_to_server, running_query
 
@@ -65,7 +65,7 @@ class ForeachBatch(Carried):
         self.__init__(state["sink"])  # type: ignore[misc]
 
     def write(self, frame: DataFrame, batch: Batch) -> None:
-        """Stages, decides and publishes ``frame`` as ``batch``; one that is committed already is only compared."""
+        """Stages, decides and publishes ``frame`` as ``batch``; a batch that is committed already is only compared."""
         if self._commit is None:
             self._commit = Commit(self.sink)
             _log.info("connectors.%s: %s, as %s", self.sink.name, self.sink.guarantee().value, batch.sink_id)
@@ -82,49 +82,49 @@ class ForeachBatch(Carried):
         if isinstance(self.sink, FrameSink):
             self.sink.check_replay(lambda: is_deterministic(frame, batch.query))
         if verdict is Verdict.WRITE and isinstance(commit.committer, FrameCommitter):
-            watched, seen = counted(frame)
+            watched, measures = counted(frame)
             commit.committer.commit_frame(watched, batch)
-            count_commit(meter, began, [], seen)
+            count_commit(meter, began, [], measures)
         elif verdict is Verdict.WRITE:
             self._stage_and_commit(commit, frame, batch, meter)
         else:
             last = commit.last(batch.query)
-            seen = Measured.of(frame, last.checksum if last else None)
-            commit.finish(batch, [], seen.rows, seen.checksum)
-            count_commit(meter, began, commit.recorded(batch), seen)
+            measures = Measures.of(frame, last.checksum if last else None)
+            commit.finish(batch, [], measures.rows, measures.checksum)
+            count_commit(meter, began, commit.recorded(batch), measures)
 
     def _stage_and_commit(self, commit: Commit, frame: DataFrame, batch: Batch, meter: Meter) -> None:
         commit.drop_attempts(batch)
         # Retries are made here, since Spark would try its tasks again at once.
         tries = Retry(0) if self.sink.writers_retry else commit.contact.retry
         try:
-            staged, seen = tries.call(lambda: self._watched(commit, frame, batch))
+            staged, measures = tries.call(lambda: self._watched(commit, frame, batch))
         except BaseException:
-            with contextlib.suppress(Exception):  # the first error is the one that counts
+            with contextlib.suppress(Exception):  # the first error goes on
                 commit.drop_attempts(batch, failed=True)
             raise
-        if seen.rows == 0:  # Spark's writers make an empty file of an empty frame
+        if measures.rows == 0:  # Spark's writers make an empty file of an empty frame
             commit.discard(staged)
             staged = []
         began = time.monotonic()
         try:
-            commit.finish(batch, staged, seen.rows, seen.checksum)
-            count_commit(meter, began, staged, seen)
+            commit.finish(batch, staged, measures.rows, measures.checksum)
+            count_commit(meter, began, staged, measures)
         except BaseException:
-            with contextlib.suppress(Exception):  # the first error is the one that counts
+            with contextlib.suppress(Exception):  # the first error goes on
                 commit.abort(batch, staged)
             raise
 
-    def _watched(self, commit: Commit, frame: DataFrame, batch: Batch) -> tuple[list[Committable], Measured]:
+    def _watched(self, commit: Commit, frame: DataFrame, batch: Batch) -> tuple[list[Committable], Measures]:
         with watched_tasks(frame.sparkSession, self.sink.values["taskTimeout"]):
             return self._stage(commit, frame, batch)
 
-    def _stage(self, commit: Commit, frame: DataFrame, batch: Batch) -> tuple[list[Committable], Measured]:
+    def _stage(self, commit: Commit, frame: DataFrame, batch: Batch) -> tuple[list[Committable], Measures]:
         if commit.committer is None:
-            return _staged(self.sink, frame, batch), Measured()
+            return _staged(self.sink, frame, batch), Measures()
         # A checksum takes as long as a fifth of the work of Spark's own writers; of what goes through Python it is little.
-        watched, seen = counted(frame) if _stages_frames(self.sink) else measured(frame)
-        return _staged(self.sink, watched, batch), seen
+        watched, measures = counted(frame) if _stages_frames(self.sink) else measured(frame)
+        return _staged(self.sink, watched, batch), measures
 
 
 class Several(Carried):

@@ -74,7 +74,7 @@ class Carried:
 
     def __reduce__(self) -> tuple[Any, ...]:
         if _within.get():
-            return _remade, (type(self), self.__getstate__())
+            return _restored, (type(self), self.__getstate__())
         token = _within.set(True)
         try:
             inner = cloudpickle.dumps((type(self), self.__getstate__()))  # type: ignore[no-untyped-call]
@@ -83,10 +83,10 @@ class Carried:
         return arrival.arrive, (packed(), inner)
 
 
-def _remade(kind: type[Carried], state: dict[str, Any]) -> Carried:
-    made = kind.__new__(kind)
-    made.__setstate__(state)
-    return made
+def _restored(kind: type[Carried], state: dict[str, Any]) -> Carried:
+    carried = kind.__new__(kind)
+    carried.__setstate__(state)
+    return carried
 
 
 class Luggage:
@@ -97,7 +97,7 @@ class Luggage:
 
 
 def packed() -> bytes:
-    """The library as a zip file: the one that was carried here, or made from the files that are imported."""
+    """The library as a zip file: the file that this process imports from, or a new one of the imported files."""
     for finder in sys.meta_path:
         if type(finder).__name__ == "CarriedLibrary":
             return bytes(finder.packed)  # type: ignore[attr-defined]
@@ -129,7 +129,7 @@ def _zip_file() -> str:
 
 @functools.cache
 def _carrier() -> type:
-    """Pickled by value, being in no module, and as a base before the class that needs it: what it holds arrives first."""
+    """A base class in no module, which pickle therefore sends by value: the library arrives before the class that needs it."""
     return type("Carrier", (), {"luggage": Luggage(), "__module__": arrival.__name__})
 
 
@@ -140,12 +140,12 @@ def _on_path(spark: SparkSession) -> bool:
 
 
 def _pickle_own_modules_by_value(kind: type) -> None:
-    """A Connect server has none of the user's files. What is installed is left alone: it must be installed there too."""
+    """Sends the user's own modules, which a Connect server does not have. Installed packages must be installed there too."""
     installed = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
-    for each in kind.__mro__:
-        module = sys.modules.get(each.__module__)
+    for base in kind.__mro__:
+        module = sys.modules.get(base.__module__)
         file = getattr(module, "__file__", None)
-        ours = each.__module__.partition(".")[0] == "connectors"
-        if module is not None and file is not None and not ours and not str(Path(file).resolve()).startswith(installed):
+        is_library = base.__module__.partition(".")[0] == "connectors"
+        if module is not None and file is not None and not is_library and not str(Path(file).resolve()).startswith(installed):
             with contextlib.suppress(ValueError):
                 cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]

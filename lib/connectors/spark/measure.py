@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _OBSERVATION_SECONDS: Final = 0.2
 
 
-class Measured:
+class Measures:
     """The rows and checksum of a batch; both ``None`` when nothing was measured. Known once the batch was computed."""
 
     def __init__(self, observation: Any = None) -> None:
@@ -52,14 +52,14 @@ class Measured:
         return f"{SUM}:{digest(*sums, length=16)}"
 
     @classmethod
-    def of(cls, frame: DataFrame, checksum: str | None = None) -> Measured:
+    def of(cls, frame: DataFrame, checksum: str | None = None) -> Measures:
         """Measures ``frame`` by computing it, by the algorithm of an earlier ``checksum`` if one is to be compared."""
-        watched, seen = measured(frame, algorithm_of(checksum))
+        watched, measures = measured(frame, algorithm_of(checksum))
         watched.write.format("noop").mode("overwrite").save()
-        return seen
+        return measures
 
 
-def measured(frame: DataFrame, algorithm: str = SUM) -> tuple[DataFrame, Measured]:
+def measured(frame: DataFrame, algorithm: str = SUM) -> tuple[DataFrame, Measures]:
     """``frame``, and what will be known of it when it has been computed once: rows and checksum.
 
     ``SUM`` adds hashes that tell a null from a value that is not there. ``XOR``, of earlier versions, skips nulls, and rows
@@ -74,7 +74,7 @@ def measured(frame: DataFrame, algorithm: str = SUM) -> tuple[DataFrame, Measure
     # Two halves: no sum of fewer than 2**31 hashes is too large for a long, and decimals take twice as long.
     halves = [f"try_sum({row} & 4294967295L) AS low", f"try_sum(shiftrightunsigned({row}, 32)) AS high"]
     sums = (halves if algorithm == SUM else [f"bit_xor({row}) AS checksum"]) if columns else []
-    return frame.observe(observation, F.expr("count(1) AS rows"), *map(F.expr, sums)), Measured(observation)
+    return frame.observe(observation, F.expr("count(1) AS rows"), *map(F.expr, sums)), Measures(observation)
 
 
 def _hashed(field: StructField, algorithm: str) -> str:
@@ -87,13 +87,13 @@ def _hashed(field: StructField, algorithm: str) -> str:
     return f"{text}, isnull({name})"
 
 
-def counted(frame: DataFrame) -> tuple[DataFrame, Measured]:
+def counted(frame: DataFrame) -> tuple[DataFrame, Measures]:
     """:func:`measured`, rows only."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
     observation = Observation()
-    return frame.observe(observation, F.expr("count(1) AS rows")), Measured(observation)
+    return frame.observe(observation, F.expr("count(1) AS rows")), Measures(observation)
 
 
 def _has_hash(kind: DataType) -> bool:
@@ -119,20 +119,20 @@ def sink_meter(sink: Sink, batch: Batch, index: int | None = None) -> Meter:
     return Meter(place if is_stream(batch.query) else None)
 
 
-def count_commit(meter: Meter, began: float, staged: Sequence[Committable], seen: Measured | None = None) -> None:
-    """A batch is committed, since ``began`` on the monotonic clock: ``staged`` by tasks, or ``seen`` as Spark wrote it."""
+def count_commit(meter: Meter, began: float, staged: Sequence[Committable], measures: Measures | None = None) -> None:
+    """Counts the commit of a batch that ``began`` on the monotonic clock: rows ``staged`` by tasks, or Spark's ``measures``."""
     meter.now(commit_ms=round((time.monotonic() - began) * 1000), last_commit=round(time.time(), 3))
     rejected = sum(committable.rejected for committable in staged)
     meter.count(errors=rejected, dead_letters=sum(committable.rejected for committable in staged if committable.letters))
-    if (rows := _rows(staged, seen, rejected)) is not None:
+    if (rows := _rows(staged, measures, rejected)) is not None:
         meter.count(rows=rows)
 
 
-def _rows(staged: Sequence[Committable], seen: Measured | None, rejected: int) -> int | None:
+def _rows(staged: Sequence[Committable], measures: Measures | None, rejected: int) -> int | None:
     """The rows that were written; ``None`` if they are not known. The batch is committed: nothing may fail here any more."""
     observed = None
     with contextlib.suppress(Exception):
-        observed = seen.rows_if_known() if seen else None
+        observed = measures.rows_if_known() if measures else None
     if observed is not None:
         return observed - rejected
-    return sum(committable.rows for committable in staged) if staged or seen is None else None
+    return sum(committable.rows for committable in staged) if staged or measures is None else None

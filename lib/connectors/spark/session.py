@@ -34,16 +34,16 @@ def require_spark(spark: SparkSession | None = None) -> None:
     """Raises one clear error where PySpark, or the Connect server behind ``spark``, is older than the library needs."""
     import pyspark
 
-    wanted = ".".join(map(str, MINIMUM))
+    minimum = ".".join(map(str, MINIMUM))
     if _older(pyspark.__version__):
         raise ImportError(
-            f"connectors needs PySpark {wanted} or later (admission control of Python sources); "
-            f"this is PySpark {pyspark.__version__}. Use a runtime with Spark {wanted}, or "
-            f"'pip install pyspark=={wanted}.0'."
+            f"connectors needs PySpark {minimum} or later (admission control of Python sources); "
+            f"this is PySpark {pyspark.__version__}. Use a runtime with Spark {minimum}, or "
+            f"'pip install pyspark=={minimum}.0'."
         )
     if spark is not None and is_connect(spark) and _older(spark.version):
         raise ImportError(
-            f"connectors needs a server with Spark {wanted} or later (admission control of Python sources); "
+            f"connectors needs a server with Spark {minimum} or later (admission control of Python sources); "
             f"the one that this session is connected to has Spark {spark.version}."
         )
 
@@ -103,9 +103,9 @@ def running_query(frame: DataFrame, query_name: str | None) -> str:
     """
     spark = frame.sparkSession
     if not is_connect(spark):
-        found = spark.sparkContext.getLocalProperty(QUERY_ID)
-        if found:
-            return str(found)
+        query_id = spark.sparkContext.getLocalProperty(QUERY_ID)
+        if query_id:
+            return str(query_id)
     active = [query for query in spark.streams.active if query_name in (None, query.name)]
     if len(active) == 1:
         return str(active[0].id)
@@ -345,7 +345,7 @@ def driver_process(spark: SparkSession) -> int:
 
 
 def canceling(spark: SparkSession) -> Callable[[], Any]:
-    """A call that ends every job of the session; made beforehand, since making it needs the driver's answer."""
+    """A call that ends every job of the session. Look it up beforehand, since that needs the driver's answer."""
     return spark.interruptAll if is_connect(spark) else spark.sparkContext.cancelAllJobs
 
 

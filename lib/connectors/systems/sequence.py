@@ -82,8 +82,8 @@ class SequenceEnumerator(SplitEnumerator[Range]):
         self.rate = values["rowsPerSecond"] if source.streaming else None
 
     def start(self) -> Position:
-        begun = {"since": int(time.time() * 1000)} if self.rate else {}
-        return {"next": self.first, **begun}
+        start = {"since": int(time.time() * 1000)} if self.rate else {}
+        return {"next": self.first, **start}
 
     def head(self) -> float:
         return time.time() * 1000
@@ -96,7 +96,7 @@ class SequenceEnumerator(SplitEnumerator[Range]):
         return self.head()
 
     def _end(self, at: Position, head: float) -> int:
-        """The number after the last one that there is now."""
+        """The number after the newest one."""
         if self.rate:
             return min(int(self.last) + 1, int(self.first + (head - at["since"]) * self.rate // 1000))
         return int(self.last) + 1

@@ -254,6 +254,15 @@ class SinkSuite(ContentionSuite):
         if len(left) > most:  # no AssertionError: a suite that expects this one still fails where rows are missing
             pytest.fail(f"{len(left)} staged things after {self.starts} starts, {most} at most: {left}")
 
+    def test_a_decided_batch_outlives_runs_that_die_in_their_tasks(self, writing: Writing) -> None:
+        if Point.RECORDED not in writing.points():
+            pytest.skip("the sink has no ledger of its own")
+        for point in (Point.RECORDED, *[Point.TASK_STAGED] * 5):
+            writing.injector.arm(point, Action.KILL)
+            assert in_a_child(writing.engine().run) == -9
+        writing.engine().run()
+        writing.expect()
+
     @pytest.mark.parametrize(("answer", "first"), [("written", BATCH + 1), ("notWritten", 1)])
     def test_a_lost_ledger_stops_until_the_user_says_what_is_there(
         self, writing: Writing, tmp_path: Path, answer: str, first: int

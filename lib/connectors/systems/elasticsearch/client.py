@@ -1,14 +1,18 @@
-"""What the sink and the source have in common: where the cluster is, and how to be let in."""
+"""The connection of sink and source: its options, and requests to Elasticsearch or OpenSearch.
+
+Connections, failover among hosts and TLS are those of ``elastic-transport``. It is the layer below Elastic's own client, and
+unlike that it talks to any server, also to one that does not announce itself.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib import import_module
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from ...batching import Throttled
-from ...core import REQUIRED, Fatal, Misconfigured, Names, Options, Poison, Problem, Text, Transient, Values
+from ...core import REQUIRED, Fatal, Names, Options, Poison, Problem, Text, Transient, Values
+from ...core.clients import client_library
 
 CONNECTION = Options(
     {
@@ -50,12 +54,6 @@ def _parts(host: str) -> tuple[str, int | None, bool, str]:
         return "", None, False, ""
 
 
-# MERGED Requests to Elasticsearch or OpenSearch. Connections, failover among hosts and TLS are those of ``elastic-
-# transport``.
-#
-# It is the layer below Elastic's own client, and unlike that it talks to any server, also one that does not announce
-# itself.
-
 NDJSON: Final = "application/x-ndjson"
 JSON: Final = "application/json"
 _MESSAGE: Final = 500
@@ -65,11 +63,11 @@ class Client:
     """A client for the ``hosts`` of ``values``, with so many ``connections`` to each. Safe to use from several threads."""
 
     def __init__(self, connector: str, values: Values, connections: int = 1) -> None:
-        self._library = _needed("elastic_transport", "elastic-transport", connector)
-        self.json = _needed("orjson", "orjson", connector)
+        self._library = client_library("elastic_transport", "elastic-transport", connector=connector)
+        self.json = client_library("orjson", "orjson", connector=connector)
         self._authorization = _authorization(self._library, values)
         nodes = [self._node(host, values, connections) for host in values["hosts"]]
-        raw = _Raw()
+        raw = _RawSerializer()
         self._transport: Any = self._library.Transport(
             nodes,
             serializers={JSON: raw, NDJSON: raw, "application/*": raw, "text/*": raw},
@@ -85,7 +83,7 @@ class Client:
         try:
             meta, answer = self._transport.perform_request(method, path, body=body, headers=headers)
         except self._library.TlsError as refused:
-            raise _no_trust(refused) from None
+            raise _insecure(refused) from None
         except self._library.TransportError as outage:
             raise Transient(f"no answer: {outage}"[:_MESSAGE]) from None
         if meta.status >= 300:
@@ -97,7 +95,7 @@ class Client:
         return self.loads(self.request(method, path, None if body is None else self.json.dumps(body)))
 
     def loads(self, answer: bytes) -> Any:
-        """JSON that a server sent. What is none came from something in between, so it is an outage."""
+        """The JSON of an answer. Anything else came from a proxy in between, so it is an outage."""
         try:
             return self.json.loads(answer)
         except ValueError:
@@ -119,8 +117,8 @@ class Client:
         )
 
     def _refusal(self, meta: Any, answer: bytes) -> Exception:
-        status, told = int(meta.status), bytes(answer[:_MESSAGE]).decode(errors="replace")
-        text = f"the server answered {status}: {told}"
+        status, body = int(meta.status), bytes(answer[:_MESSAGE]).decode(errors="replace")
+        text = f"the server answered {status}: {body}"
         if status == 413:
             return Poison(f"the request is too large for the server; lower batch.maxBytes. {text}")
         if status == 429 or status == 408 or status >= 500:
@@ -130,7 +128,7 @@ class Client:
         return NotFound(text) if status == 404 else Fatal(text)
 
 
-def _no_trust(refused: Any) -> Fatal:
+def _insecure(refused: Any) -> Fatal:
     """The error for a connection that is not secure; the library hides the reason in the first of its causes."""
     reason = str((refused.errors or (refused,))[0].message)
     if "No such file" in reason:
@@ -141,10 +139,10 @@ def _no_trust(refused: Any) -> Fatal:
 
 
 class NotFound(Fatal):
-    """There is no such index or document."""
+    """The index or document does not exist."""
 
 
-class _Raw:
+class _RawSerializer:
     """Bytes in, bytes out, whatever the media type: the caller knows what it sent and what it asked for."""
 
     mimetype = JSON
@@ -167,10 +165,3 @@ def _authorization(library: Any, values: Values) -> dict[str, str]:
 
 def _seconds(header: str | None) -> float | None:
     return float(header) if header and header.strip().isdigit() else None
-
-
-def _needed(module: str, package: str, connector: str) -> Any:
-    try:
-        return import_module(module)
-    except ImportError:
-        raise Misconfigured(connector, [Problem(package, f"is not installed; pip install {package}")]) from None

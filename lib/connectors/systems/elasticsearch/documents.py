@@ -1,4 +1,9 @@
-"""What the columns are when nobody says: the mapping of the index, as Spark's SQL."""
+"""Documents: rows as JSON, the index that each row goes to, and the columns of an index.
+
+JSON is made column by column: numbers and text as they are, times as ISO 8601, decimals with every digit, binary as base64, a
+map as an object. Nulls stay: a partial update must be able to empty a field, and a search treats null as missing anyway. JSON
+has no NaN and no infinity: a row with one is a bad row.
+"""
 
 from __future__ import annotations
 
@@ -38,36 +43,34 @@ def columns(mappings: Mapping[str, Any]) -> str:
 
     Raises ``ValueError`` with a field that has no type of its own here, or another one in another index.
     """
-    found: dict[str, str] = {}
-    for index, told in mappings.items():
-        for name, kind in _fields(told["mappings"].get("properties", {})).items():
-            if found.setdefault(name, kind) != kind:
-                raise ValueError(f'the field "{name}" is {found[name]} in one index and {kind} in {index}')
-    return ", ".join(f"{quoted(name)} {kind}" for name, kind in found.items())
+    kinds: dict[str, str] = {}
+    for index, answer in mappings.items():
+        for name, kind in _fields(answer["mappings"].get("properties", {})).items():
+            if kinds.setdefault(name, kind) != kind:
+                raise ValueError(f'the field "{name}" is {kinds[name]} in one index and {kind} in {index}')
+    return ", ".join(f"{quoted(name)} {kind}" for name, kind in kinds.items())
 
 
 def _fields(properties: Mapping[str, Any]) -> dict[str, str]:
-    return {name: _kind(name, told) for name, told in properties.items() if told.get("type") != "alias"}
+    return {name: _kind(name, mapping) for name, mapping in properties.items() if mapping.get("type") != "alias"}
 
 
-def _kind(name: str, told: Mapping[str, Any]) -> str:
-    if "properties" in told:
-        inner = ", ".join(f"{quoted(field)}: {kind}" for field, kind in _fields(told["properties"]).items())
-        return f"array<struct<{inner}>>" if told.get("type") == "nested" else f"struct<{inner}>"
-    kind = told.get("type", "object")
+def _kind(name: str, mapping: Mapping[str, Any]) -> str:
+    if "properties" in mapping:
+        inner = ", ".join(f"{quoted(field)}: {kind}" for field, kind in _fields(mapping["properties"]).items())
+        return f"array<struct<{inner}>>" if mapping.get("type") == "nested" else f"struct<{inner}>"
+    kind = mapping.get("type", "object")
     if kind not in _TYPES:
         raise ValueError(f'the field "{name}" is {kind}, for which there is no column')
     return _TYPES[kind]
 
-
-# MERGED Index names made of columns: ``logs-{timestamp|yyyy-MM-dd}``, ``orders-{country}``.
 
 _PLACE: Final = re.compile(r"\{([^{}|]+)(?:\|([^{}]+))?\}")
 _LETTERS: Final = {"yyyy": "%Y", "yy": "%y", "MM": "%m", "dd": "%d", "HH": "%H", "mm": "%M", "DDD": "%j", "ww": "%V"}
 
 
 @dataclass(frozen=True)
-class Part:
+class NamePart:
     """A piece of a name: ``text``, or a ``column``, which is a time if there is a ``pattern`` (strftime's)."""
 
     text: str = ""
@@ -79,17 +82,17 @@ class Part:
 class IndexName:
     """A name, or a template of one."""
 
-    parts: Sequence[Part]
+    parts: Sequence[NamePart]
 
     @classmethod
     def of(cls, text: str) -> IndexName:
         """Raises ``ValueError`` with a phrase after "must be" for a pattern that is not known."""
         parts, last = [], 0
         for place in _PLACE.finditer(text):
-            parts.append(Part(text=text[last : place.start()]))
-            parts.append(Part(column=place[1].strip(), pattern=_strftime(place[2]) if place[2] else ""))
+            parts.append(NamePart(text=text[last : place.start()]))
+            parts.append(NamePart(column=place[1].strip(), pattern=_strftime(place[2]) if place[2] else ""))
             last = place.end()
-        parts.append(Part(text=text[last:]))
+        parts.append(NamePart(text=text[last:]))
         if any(mark in part.text for part in parts for mark in "{}"):
             raise ValueError('a name, or a template such as "logs-{timestamp|yyyy-MM-dd}"')
         return cls([part for part in parts if part.text or part.column])
@@ -99,7 +102,7 @@ class IndexName:
         """The name, if it is the same for all rows."""
         return "".join(part.text for part in self.parts) if not self.columns() else None
 
-    def columns(self) -> list[Part]:
+    def columns(self) -> list[NamePart]:
         return [part for part in self.parts if part.column]
 
     def of_rows(self, rows: pa.RecordBatch) -> list[str | None]:
@@ -117,22 +120,15 @@ def _texts(column: pa.Array, pattern: str) -> pa.Array:
 
 def _strftime(pattern: str) -> str:
     """Java's letters as strftime's."""
-    found = ""
+    strftime = ""
     for run in re.findall(r"([A-Za-z])(\1*)|([^A-Za-z]+)", pattern):
         letters = run[0] + run[1]
         if letters and letters not in _LETTERS:
             known = ", ".join(_LETTERS)
             raise ValueError(f'a name whose dates are made of {known}; got "{letters}" in "{pattern}"')
-        found += _LETTERS[letters] if letters else run[2].replace("%", "%%")
-    return found
+        strftime += _LETTERS[letters] if letters else run[2].replace("%", "%%")
+    return strftime
 
-
-# MERGED Rows as JSON documents, column by column: numbers and text as they are, times as ISO 8601, decimals with
-# every digit.
-#
-# Nulls stay: a partial update must be able to empty a field, and a search treats null as missing anyway. Binary is
-# base64,
-# a map an object. JSON has no NaN and no infinity: a row with one is a bad row.
 
 def documents(rows: pa.RecordBatch, json: Any) -> list[bytes | Poison]:
     """The document of each row; ``json`` is the module ``orjson``."""
@@ -143,11 +139,11 @@ def documents(rows: pa.RecordBatch, json: Any) -> list[bytes | Poison]:
         return _plain(value, json)
 
     dumps = json.dumps
-    found = [dumps(dict(zip(names, row, strict=True)), default=plain) for row in zip(*columns, strict=True)]
+    bodies = [dumps(dict(zip(names, row, strict=True)), default=plain) for row in zip(*columns, strict=True)]
     for name, column in zip(names, rows.columns, strict=True):
         for place in _not_finite(column):
-            found[place] = Poison(f'the column "{name}" is not a number that JSON has (NaN or infinity)')
-    return found
+            bodies[place] = Poison(f'the column "{name}" is not a number that JSON has (NaN or infinity)')
+    return bodies
 
 
 def cells(column: pa.Array, json: Any) -> list[Any]:
@@ -219,12 +215,12 @@ def _not_finite(column: pa.Array) -> list[int]:
     return [place for place, value in enumerate(column.to_pylist()) if _has_odd_number(value)]
 
 
-def _within(kind: pa.DataType, wanted: Callable[[pa.DataType], bool]) -> bool:
-    return wanted(kind) or any(_within(child, wanted) for child in _children(kind))
+def _within(kind: pa.DataType, condition: Callable[[pa.DataType], bool]) -> bool:
+    return condition(kind) or any(_within(child, condition) for child in _children(kind))
 
 
 def _has_odd_number(value: Any) -> bool:
     if isinstance(value, float):
         return not math.isfinite(value)
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
-    return any(_has_odd_number(one) for one in inner)
+    return any(_has_odd_number(item) for item in inner)

@@ -98,7 +98,7 @@ class ElasticsearchSource(Source):
     def schema(self) -> str:  # type: ignore[override]
         client = Client(_NAME, self.values)
         try:
-            told = columns(client.ask("GET", f"/{self.path()}/_mapping"))
+            mapped = columns(client.ask("GET", f"/{self.path()}/_mapping"))
         except NotFound as missing:
             text = f'"{self.values["index"]}" is not there: {missing.message}'
             raise Misconfigured(_NAME, [Problem("index", text)]) from None
@@ -106,10 +106,10 @@ class ElasticsearchSource(Source):
             raise Misconfigured(_NAME, [Problem("schema", f"missing: {unclear}. Give .schema(…).")]) from None
         finally:
             client.close()
-        if not told:
+        if not mapped:
             problem = Problem("schema", f'missing, and "{self.values["index"]}" has no fields yet; give .schema(…).')
             raise Misconfigured(_NAME, [problem])
-        return f"{quoted(self.values['idColumn'])} string, {told}" if self.values["idColumn"] else told
+        return f"{quoted(self.values['idColumn'])} string, {mapped}" if self.values["idColumn"] else mapped
 
     @property
     def keep_alive(self) -> str:
@@ -150,8 +150,8 @@ class ShardEnumerator(SplitEnumerator[Changes]):
             return {}
         heads = {
             f"{index}/{number}": copy["seq_no"]["global_checkpoint"] + 1
-            for index, told in stats.get("indices", {}).items()
-            for number, copies in told["shards"].items()
+            for index, statistics in stats.get("indices", {}).items()
+            for number, copies in statistics["shards"].items()
             for copy in copies
             if copy["routing"]["primary"]
         }
@@ -177,7 +177,7 @@ class ShardEnumerator(SplitEnumerator[Changes]):
 
     def splits(self, start: Position, end: Position, parallelism: int) -> Iterator[Changes]:
         ranges = {shard: (start["next"].get(shard, 0), number) for shard, number in sorted(end["next"].items())}
-        shards = {shard: found for shard, found in ranges.items() if found[0] < found[1]}
+        shards = {shard: (first, end) for shard, (first, end) in ranges.items() if first < end}
         each = -(-parallelism // max(1, len(shards)))
         for shard, (first, after) in shards.items():
             index, _, number = shard.rpartition("/")
@@ -238,7 +238,7 @@ class ShardEnumerator(SplitEnumerator[Changes]):
 
 
 class ShardReader(SplitReader[Changes]):
-    """Reads pages of documents, each beginning after the last change of the one before."""
+    """Reads pages of documents; each page begins after the last change of the page before."""
 
     def __init__(self, source: ElasticsearchSource, schema: pa.Schema) -> None:
         super().__init__()
@@ -297,8 +297,8 @@ class ShardReader(SplitReader[Changes]):
                 raise
             text = f"the point in time of the read is over: {missing.message}"
             raise Fatal(text, way_out="raise keepAlive above the time that the read takes, and read again") from None
-        told = parsed(answer.decode()) if self._exact else self.client.loads(answer)
-        return list(told["hits"]["hits"])
+        result = parsed(answer.decode()) if self._exact else self.client.loads(answer)
+        return list(result["hits"]["hits"])
 
     @cached_property
     def _exact(self) -> bool:

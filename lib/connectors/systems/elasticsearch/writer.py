@@ -52,8 +52,7 @@ class BulkWriter(BatchingWriter):
         routes = rows.column(self.routing).cast(pa.string()).to_pylist() if self.routing else empty
         indexes = empty if self.index.constant is not None else self.index.of_rows(rows)
         bodies = empty if self.operation == "delete" else documents(rows, self.client.json)
-        made = zip(ids, versions, routes, indexes, bodies, strict=True)
-        return [self._entry(*parts) for parts in made]
+        return [self._entry(*cells) for cells in zip(ids, versions, routes, indexes, bodies, strict=True)]
 
     def _entry(self, id: Any, version: Any, route: Any, index: Any, body: Any) -> Entry | Poison:
         if isinstance(body, Poison):
@@ -106,7 +105,7 @@ class BulkWriter(BatchingWriter):
                 yield place, error
 
     def _failure(self, result: dict[str, Any]) -> Exception | None:
-        """Why an item failed; ``None`` if that is as good as done."""
+        """The error of an item; ``None`` if the target is as the action wants it."""
         status, error = result["status"], result.get("error", {})
         kind, text = error.get("type", ""), _reason(status, error)
         if status == 409 and self.version:
@@ -121,7 +120,7 @@ class BulkWriter(BatchingWriter):
             return Fatal(text)
         return Poison(text)
 
-    def told(self) -> dict[str, Any]:
+    def report(self) -> dict[str, Any]:
         return {"stale": self.stale} if self.stale else {}
 
     def close(self) -> None:
@@ -148,15 +147,15 @@ def _versions(column: pa.Array) -> list[int | None]:
 
 def _check_columns(writer: BulkWriter, schema: pa.Schema) -> None:
     """Raises ``Misconfigured`` with every option that names a column that is not there, or of a kind that will not do."""
-    wanted = [("idColumn", writer.id), ("versionColumn", writer.version), ("routingColumn", writer.routing)]
-    wanted += [("index", part.column) for part in writer.index.columns()]
+    named = [("idColumn", writer.id), ("versionColumn", writer.version), ("routingColumn", writer.routing)]
+    named += [("index", part.column) for part in writer.index.columns()]
     problems = [
         Problem(option, f'names the column "{column}", which the rows do not have: {", ".join(schema.names)}.')
-        for option, column in wanted
+        for option, column in named
         if column and column not in schema.names
     ]
     if not problems:
-        kinds = {name: schema.field(name).type for _, name in wanted if name}
+        kinds = {name: schema.field(name).type for _, name in named if name}
         problems = [*_check_kinds(writer, kinds)]
     if problems:
         raise Misconfigured("connectors.elasticsearch", problems)

@@ -9,9 +9,9 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from ...core import DataLoss, Fatal, Misconfigured, Poison, Problem
+from ...core.clients import client_library
 from ...formats import JsonFormat, sql_type
 from ...formats.avro import INSTALL, AvroSchema
-from ...formats.base import library
 
 _CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 _LINES, _ROWS, _BLOCK = 16_384, 16_384, 1 << 20
@@ -43,7 +43,7 @@ def schema_of(file: Any, path: str, kind: str) -> pa.Schema:
 
         return orc.ORCFile(file).schema.remove_metadata()
     if kind == "avro":
-        reader = library("fastavro", INSTALL).reader(file)
+        reader = client_library("fastavro", INSTALL, connector="connectors.files").reader(file)
         import json
 
         return pa.schema(list(AvroSchema(json.dumps(reader.writer_schema)).type))
@@ -135,7 +135,7 @@ def _orc(file: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
 
 
 def _avro(file: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    reader = library("fastavro", INSTALL).reader(file)
+    reader = client_library("fastavro", INSTALL, connector="connectors.files").reader(file)
     names = [field["name"] for field in reader.writer_schema["fields"]]
     there = pa.schema([schema.field(name) for name in schema.names if name in names])
     rows: list[Any] = []

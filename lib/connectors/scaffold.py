@@ -1,0 +1,270 @@
+"""``python -m connectors new NAME``: a new connector, written from a template notebook.
+
+The cells of ``notebooks/templates/source.ipynb``, ``sink.ipynb`` and ``async.ipynb`` have tags: the client of the system and
+the classes of the connector become a module, its proof becomes a test, the rest becomes a notebook with a quality gate. A job
+and rows in the table of systems and in the README complete it. The tests pass as they are written: replace the stand-in by your
+system step by step.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import keyword
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from .core.errors import Misconfigured, Problem
+
+EXAMPLES: Final = ("table",)
+"""What ``--for`` takes: the kind of system that the written connector stands on."""
+LATER: Final = ("queue", "storage", "api")
+
+
+_TAGS: Final = ("bootstrap", "parameters", "system", "connector", "register", "use", "proof", "gate")
+
+
+class Template(NamedTuple):
+    """A template notebook, and what its example is called in it."""
+
+    notebook: str
+    example: str
+    client: str
+    """The function that opens a client."""
+    suite: str = ""
+    description: str = ""
+
+
+TEMPLATES: Final = {
+    "source": Template("source", "queue", "queue", "Source", "Rows of connectors.{name}, with a quality gate."),
+    "sink": Template("sink", "storage", "store", "Sink", "Rows into connectors.{name}, each once, with a quality gate."),
+    "async": Template("async", "", "", "", "Rows that are enriched by calls of {name}, with a quality gate."),
+}
+
+Cells = dict[str, list[str]]
+"""The code cells of a template by their tag."""
+
+_JOB: Final = """\
+# {comment}
+resources:
+  jobs:
+    {name}:
+      name: {name}
+      description: {description}
+      parameters:
+        - name: {parameter} # {meaning}
+          default: {default}
+      environments: ${{var.environments}}
+      tasks:
+        - task_key: {name}
+          environment_key: default
+          max_retries: 3 # a stream goes on where it was
+          min_retry_interval_millis: 30000
+          notebook_task:
+            notebook_path: ../notebooks/{name}.ipynb
+"""
+_ASYNC_TEST: Final = """\
+@pytest.mark.spark
+def test_each_row_gets_its_answer(spark: Any) -> None:
+    orders = spark.range(1, 101).selectExpr("id", "id % 7 AS product")
+    rows = orders.transform(async_io.unordered_wait, ask, schema="name string, price double").collect()
+    assert sorted((row.id, row.name) for row in rows) == [(n, f"product {n % 7}") for n in range(1, 101)]
+"""
+
+
+def write_connector(root: Path, name: str, kind: str, example: str = "table") -> list[Path]:
+    """Writes the connector ``name`` into the repository at ``root`` and returns the files, also those with a new row.
+
+    ``kind`` is ``source``, ``sink`` or ``async``. Raises :class:`~connectors.core.errors.Misconfigured`, and writes nothing,
+    for a name that is taken or that no module can have, for an unknown example, and outside of the repository.
+    """
+    connector = _Connector(root, name, TEMPLATES[kind])
+    if problems := [*connector.problems(), *_example_problems(example)]:
+        raise Misconfigured("connectors new", problems)
+    files = connector.files()
+    for path, text in files.items():
+        path.write_text(text)
+    _tidy_imports(files)
+    connector.add_to_readme()
+    return [*files, *([root / "README.md"] if connector.template.suite else [])]
+
+
+def _example_problems(example: str) -> Iterator[Problem]:
+    if example not in EXAMPLES:
+        known = f"{example} is not there yet" if example in LATER else f'got "{example}"'
+        yield Problem("--for", f"must be {' or '.join(EXAMPLES)}; {known}.")
+
+
+class _Connector:
+    """One connector to be written: its names, and the texts of its files."""
+
+    def __init__(self, root: Path, name: str, template: Template) -> None:
+        self.root = root
+        self.name = name
+        self.template = template
+        self.camel = "".join(word.capitalize() for word in name.split("_"))
+        self.systems = root / "lib" / "connectors" / "systems"
+
+    def problems(self) -> Iterator[Problem]:
+        """What stands in the way."""
+        if not self._template_path().is_file() or not (self.systems / "__init__.py").is_file():
+            yield Problem("folder", f"must be the root of this repository; {self.root} has no {self._template_path().name}.")
+            return
+        if not re.fullmatch(r"[a-z][a-z0-9_]*", self.name) or keyword.iskeyword(self.name) or hasattr(builtins, self.name):
+            text = f'must be a name such as "orders_queue": small letters, digits and underscores; got "{self.name}".'
+            yield Problem("NAME", text)
+            return
+        paths = [*self._paths().values(), self.systems / self.name]
+        if existing := [str(path.relative_to(self.root)) for path in paths if path.exists()]:
+            yield Problem("NAME", f"{self.name} is taken: {', '.join(existing)} exists. Choose another name.")
+
+    def files(self) -> dict[Path, str]:
+        """The text of each new file, and of the table of systems."""
+        import nbformat
+
+        notebook = nbformat.read(self._template_path(), as_version=4)
+        cells: Cells = {tag: [] for tag in _TAGS}
+        for cell in notebook.cells:
+            for tag in cell.metadata.get("tags", ()):
+                cells[tag].append(self._renamed(cell.source))
+        paths = self._paths()
+        files = {
+            paths["module"]: self._module(cells),
+            paths["test"]: self._test(cells),
+            paths["notebook"]: nbformat.writes(self._notebook(notebook, cells["system"])) + "\n",
+            paths["job"]: self._job(),
+        }
+        if self.template.suite:
+            files[self.systems / "__init__.py"] = self._table_of_systems()
+        return files
+
+    def add_to_readme(self) -> None:
+        """Makes the README's table of guarantees anew, by a process that has the new system."""
+        if not self.template.suite:
+            return
+        command = [sys.executable, "-m", "connectors", "guarantees", "--markdown"]
+        environment = {"PYTHONPATH": str(self.root / "lib"), "PATH": ""}
+        table = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
+        readme = self.root / "README.md"
+        begin, end = "<!-- guarantees -->\n", "<!-- /guarantees -->"
+        before, _, rest = readme.read_text().partition(begin)
+        readme.write_text(f"{before}{begin}{table}{end}{rest.partition(end)[2]}")
+
+    def _paths(self) -> dict[str, Path]:
+        return {
+            "module": self.systems / f"{self.name}.py",
+            "test": self.root / "tests" / "systems" / f"test_{self.name}.py",
+            "notebook": self.root / "notebooks" / f"{self.name}.ipynb",
+            "job": self.root / "jobs" / f"{self.name}.yml",
+        }
+
+    def _template_path(self) -> Path:
+        return self.root / "notebooks" / "templates" / f"{self.template.notebook}.ipynb"
+
+    def _renamed(self, text: str) -> str:
+        _, example, client, suite, _ = self.template
+        if not suite:
+            return text
+        text = re.sub(rf"\b{client}\(", "connect(", text).replace(example.capitalize(), self.camel)
+        return re.sub(rf"\b{example}\b", self.name, text)
+
+    def _module(self, cells: Cells) -> str:
+        title = f"``connectors.{self.name}``: a {self.template.notebook} over a table in SQLite, the stand-in for your system."
+        advice = "Replace the functions at the top by your client, then the classes part by part. Run the tests often."
+        if not self.template.suite:
+            title = f"Calls of {self.name} for asynchronous I/O, with a stand-in for your service."
+            advice = "Replace the body of the function by a call of your client."
+        return _module_text(f"{title}\n\n{advice}\n", *_split_imports([*cells["system"], *cells["connector"]]))
+
+    def _test(self, cells: Cells) -> str:
+        suite, code = self.template.suite, [*cells["system"], *cells["connector"]]
+        module = f"connectors.systems.{self.name}"
+        imports = [*_split_imports(code)[0], "import pytest", f"from {module} import {', '.join(_defined_names(code))}"]
+        if not suite:
+            title = f"Each row gets the answer of ``{module}``."
+            return _module_text(title, [*imports, "from typing import Any", "from connectors import async_io"], _ASYNC_TEST)
+        more, context = _split_imports(cells["proof"])
+        classes = [
+            context.partition("\n\n\nprint(")[0],
+            f"class Test{self.camel}({suite}Suite):\n    context = {self.camel}Context",
+            f"@pytest.mark.spark\nclass Test{self.camel}OnSpark(Spark{suite}Suite):\n    context = {self.camel}Context",
+        ]
+        suites = f"from connectors.testing import {suite}Suite\nfrom connectors.testing.spark_suites import Spark{suite}Suite"
+        title = f"``connectors.{self.name}`` passes every case of the test kit, without Spark and on Spark."
+        return _module_text(title, [*imports, *more, suites], "\n\n\n".join(classes))
+
+    def _notebook(self, template: Any, system: Sequence[str]) -> Any:
+        """The cells that use the connector, each with the text in front of it; the module is imported before the first."""
+        v4: Any = import_module("nbformat.v4")
+        start = [*_split_imports(system)[0], f"from connectors.systems.{self.name} import {', '.join(_defined_names(system))}"]
+        if self.template.suite:
+            start += ["import connectors", f'\npath = str(root / "{self.name}.db")']
+        title = f"# {self.name}\n\n{self.template.description.format(name=self.name)} Say here what a reader will see."
+        notebook = v4.new_notebook(metadata=template.metadata, cells=[v4.new_markdown_cell(title)])
+        text, is_started = None, False
+        for cell in template.cells[1:]:
+            tags = cell.metadata.get("tags", ())
+            if "bootstrap" in tags or "parameters" in tags:
+                notebook.cells.append(v4.new_code_cell(self._parameters(cell.source)))
+            if "register" in tags or "use" in tags or "gate" in tags:
+                if text:
+                    notebook.cells.append(v4.new_markdown_cell(text.split("\n")[0] if "register" in tags else text))
+                if not is_started:
+                    notebook.cells.append(v4.new_code_cell("\n".join(start)))
+                is_started = True
+                if "register" not in tags:
+                    notebook.cells.append(v4.new_code_cell(self._renamed(cell.source)))
+            text = cell.source if cell.cell_type == "markdown" else None
+        return notebook
+
+    def _parameters(self, code: str) -> str:
+        return code.replace(f' + "/{self.template.notebook}"', "").replace("/templates", f"/{self.name}")
+
+    def _job(self) -> str:
+        comment = self.template.description.format(name=self.name)
+        parameter = ("workdir", "folder of the data", f"${{var.workdir}}/{self.name}")
+        if not self.template.suite:
+            parameter = ("rows", "how many rows are enriched", '"1000"')
+        name, meaning, default = parameter
+        return _JOB.format(
+            name=self.name, comment=comment, description=comment, parameter=name, meaning=meaning, default=default
+        )
+
+    def _table_of_systems(self) -> str:
+        classes = (f'"{self.camel}{side}"' if self.template.suite == side else "None" for side in ("Source", "Sink"))
+        text = (self.systems / "__init__.py").read_text()
+        head, table, rest = re.split(r"(?<=SYSTEMS: Final)(.*?\n\}\n)", text, maxsplit=1, flags=re.DOTALL)
+        row = f'    "{self.name}": ("{self.name}", {", ".join(classes)}),\n'
+        return head + table.removesuffix("}\n") + row + "}\n" + rest
+
+
+def _module_text(title: str, imports: Sequence[str], body: str) -> str:
+    parts = [f'"""{title}"""', "from __future__ import annotations", "\n".join(imports), f"\n{body.strip()}\n"]
+    return "\n\n".join(parts)
+
+
+def _split_imports(cells: Sequence[str]) -> tuple[list[str], str]:
+    """The imports of cells, and the rest of them."""
+    imports, bodies = [], []
+    for cell in cells:
+        statements = [node for node in ast.parse(cell).body if isinstance(node, (ast.Import, ast.ImportFrom))]
+        imports += [ast.unparse(node) for node in statements]
+        bodies.append("\n".join(cell.split("\n")[statements[-1].end_lineno if statements else 0 :]).strip())
+    return imports, "\n\n\n".join(bodies)
+
+
+def _defined_names(cells: Sequence[str]) -> list[str]:
+    """The functions and classes that cells define."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    return [node.name for cell in cells for node in ast.parse(cell).body if isinstance(node, kinds)]
+
+
+def _tidy_imports(files: Iterable[Path]) -> None:
+    """Lets the linter sort imports and remove those that a file does not use."""
+    code = [str(file) for file in files if file.suffix in (".py", ".ipynb")]
+    subprocess.run([sys.executable, "-m", "ruff", "check", "--fix", "--quiet", "--select", "I,F401", *code], check=False)

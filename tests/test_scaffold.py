@@ -1,0 +1,99 @@
+"""``connectors new``: what it writes passes its tests, the linter, the type checker and the checks of the bundle."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from connectors.core import Misconfigured
+from connectors.scaffold import write_connector
+from connectors.workbench.settings import library
+
+ROOT = library().parent
+FILES = ("README.md", "bundles.yml", "databricks.yml", "pyproject.toml", "requirements-jobs.txt", "tests/__init__.py",
+         "tests/conftest.py", "tests/systems/__init__.py", "tests/servers.py")  # fmt: skip
+FOLDERS = ("lib/connectors", "notebooks", "jobs")
+KINDS = ("source", "sink", "async")
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of this repository with a new connector of each kind."""
+    root = tmp_path_factory.mktemp("repository")
+    for name in FOLDERS:
+        shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in FILES:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, root / name)
+    for kind in KINDS:
+        done = python(root, "-m", "connectors", "new", f"orders_{kind}", "--kind", kind)
+        assert done.returncode == 0, done.stderr
+    return root
+
+
+def python(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(root / "lib")}
+    return subprocess.run([sys.executable, *arguments], cwd=root, capture_output=True, text=True, env=environment)
+
+
+@pytest.mark.parametrize("kind", ["source", "sink"])
+def test_a_new_connector_passes_its_suite(repository: Path, kind: str) -> None:
+    options = ("-q", "-p", "no:cacheprovider", "-m", "not spark and not soak")
+    done = python(repository, "-m", "pytest", f"tests/systems/test_orders_{kind}.py", *options)
+    assert done.returncode == 0, done.stdout
+    assert " passed" in done.stdout
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_new_connector_passes_its_suite_on_spark_and_its_job_runs(repository: Path, kind: str) -> None:
+    test = f"tests/systems/test_orders_{kind}.py"
+    done = python(repository, "-m", "pytest", test, "-q", "-p", "no:cacheprovider", "-m", "spark")
+    assert done.returncode == 0, done.stdout
+    done = python(repository, "-m", "connectors", "run", f"orders_{kind}", "--quiet")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_linter_and_the_type_checker_find_nothing(repository: Path) -> None:
+    modules = [f"lib/connectors/systems/orders_{kind}.py" for kind in KINDS]
+    written = [*modules, *(f"tests/systems/test_orders_{kind}.py" for kind in KINDS), "lib/connectors/systems/__init__.py"]
+    assert python(repository, "-m", "ruff", "check", *written).stdout.strip() == "All checks passed!"
+    assert "Success" in python(repository, "-m", "mypy", "--config-file", "pyproject.toml", *modules).stdout
+
+
+def test_the_bundle_has_the_jobs(repository: Path) -> None:
+    done = python(repository, "-m", "connectors", "validate")
+    assert (done.returncode, "nothing wrong" in done.stdout) == (0, True), done.stderr
+
+
+def test_formats_and_tables_have_the_systems(repository: Path) -> None:
+    readme = (repository / "README.md").read_text()
+    table = python(repository, "-m", "connectors", "guarantees", "--markdown").stdout
+    assert table in readme
+    assert "| orders_source | exactly-once | - |" in table
+    assert "| orders_sink | - | exactly-once |" in table
+
+
+@pytest.mark.parametrize("name", ["orders_source", "kafka", "Orders", "class", "../orders", ""])
+def test_a_name_that_cannot_be_had_is_refused_and_nothing_is_written(repository: Path, name: str) -> None:
+    before = {file: file.stat().st_mtime_ns for file in repository.rglob("*") if file.is_file()}
+    with pytest.raises(Misconfigured, match="NAME"):
+        write_connector(repository, name, "sink")
+    assert {file: file.stat().st_mtime_ns for file in repository.rglob("*") if file.is_file()} == before
+
+
+@pytest.mark.parametrize("example", ["queue", "storage", "api", "tabel"])
+def test_an_example_that_does_not_exist_is_refused_by_name(repository: Path, example: str) -> None:
+    with pytest.raises(Misconfigured, match=rf"--for +must be table; .*{example}"):
+        write_connector(repository, "payments", "source", example)
+    assert not (repository / "jobs" / "payments.yml").exists()
+
+
+def test_another_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Misconfigured, match=r"folder +must be the root of this repository"):
+        write_connector(tmp_path, "payments", "source")
