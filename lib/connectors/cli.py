@@ -203,11 +203,11 @@ def transactions(bootstrap: str, prefix: str, abort: bool, config: Path | None) 
     """
     from connectors.core.errors import ConnectorError
 
-    from .systems.kafka.open_transactions import settings, told
+    from .systems.kafka.open_transactions import client_settings, report
 
-    given = settings(bootstrap, config.read_text() if config else "")
+    settings = client_settings(bootstrap, config.read_text() if config else "")
     try:
-        for line in told(given, prefix, abort=abort):
+        for line in report(settings, prefix, abort=abort):
             click.echo(line)
     except ConnectorError as error:
         raise click.ClickException(str(error)) from None

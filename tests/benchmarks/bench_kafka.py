@@ -1,13 +1,13 @@
 """Topics of Kafka: ``connectors.kafka`` against Spark's own source and sink.
 
 ``python tests/benchmarks/bench_kafka.py [--rounds 3] [--rows 1000000] [--records 5000000] [--only write,empty,read,copy]``
-prints seconds in each round and the medians of the ratios to Spark's. All ways take turns, so that what else the machine does
-falls on all of them; the first turn warms up and is told apart, for Spark's writer gains most from it: its code is compiled by
-then. Records have 100 bytes, topics four partitions. Spark's source and sink need jars that Spark fetches; only this benchmark
-does.
+prints seconds in each round and the medians of the ratios to Spark's. All ways take turns, so that other load of the machine
+falls on all of them. The first turn warms up and is printed apart: Spark's writer gains most from it, since its code is
+compiled by then. Records have 100 bytes, topics four partitions. Spark's source and sink need jars that Spark fetches; only
+this benchmark does.
 
-Spark's sink writes at least once; ours is exactly-once unless a line says otherwise. With ``CONNECTORS_KAFKA_CLIENT=plain`` the
-connector uses the Python client alone, without the client's C functions for whole batches.
+Spark's sink writes at least once; that of the connector is exactly-once unless a line says otherwise. With
+``CONNECTORS_KAFKA_CLIENT=plain`` the connector uses the Python client alone, without the client's C functions for batches.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000, help="that are written")
     parser.add_argument("--records", type=int, default=5_000_000, help="that are read")
     parser.add_argument("--only", default="write,empty,read,copy")
-    wanted = parser.parse_args()
+    arguments = parser.parse_args()
     os.environ["PYTHONPATH"] = os.pathsep.join([str(LIBRARY), os.environ.get("PYTHONPATH", "")])
     sys.path.insert(0, str(LIBRARY))
     from connectors.testing.servers import KafkaServer
 
     with KafkaServer(log_retention_ms="-1") as server:
         spark = spark_with_kafka()
-        bench = Bench(spark, server, wanted.rounds)
-        for part in wanted.only.split(","):
-            getattr(bench, part)(wanted.records if part in ("read", "copy") else wanted.rows)
+        bench = Bench(spark, server, arguments.rounds)
+        for part in arguments.only.split(","):
+            getattr(bench, part)(arguments.records if part in ("read", "copy") else arguments.rows)
         spark.stop()
 
 
@@ -86,18 +86,21 @@ class Bench:
         records = self._as_records(frame)
         ways: dict[str, Callable[[str], None]] = {
             NOOP_NAME: lambda topic: frame.write.format("noop").mode("overwrite").save(),
-            TUNED_NAME: lambda topic: self._sparks(frame, topic, TUNED),
-            DEFAULT_NAME: lambda topic: self._sparks(frame, topic, {}),
+            TUNED_NAME: lambda topic: self._spark(frame, topic, TUNED),
+            DEFAULT_NAME: lambda topic: self._spark(frame, topic, {}),
             ALONE: lambda topic: self._alone(records, topic),
-            "ours": lambda topic: self._ours(frame, topic, {"transactionalIdPrefix": topic}),
-            "ours, slots=2": lambda topic: self._ours(frame, topic, {"transactionalIdPrefix": topic, "slots": "2"}),
-            "ours, slots=4": lambda topic: self._ours(frame, topic, {"transactionalIdPrefix": topic, "slots": "4"}),
-            "ours, staged": lambda topic: self._staged(frame, topic),
-            "ours, staged, batch": lambda topic: self._ours(frame, topic, self._stage(topic)),
-            "ours, at-least-once": lambda topic: self._ours(frame, topic, {}),
+            "connectors": lambda topic: self._connectors(frame, topic, {"transactionalIdPrefix": topic}),
+            "connectors, slots=2": lambda topic: self._connectors(frame, topic, {"transactionalIdPrefix": topic, "slots": "2"}),
+            "connectors, slots=4": lambda topic: self._connectors(frame, topic, {"transactionalIdPrefix": topic, "slots": "4"}),
+            "connectors, staged": lambda topic: self._staged(frame, topic),
+            "connectors, staged, batch": lambda topic: self._connectors(frame, topic, self._stage(topic)),
+            "connectors, at-least-once": lambda topic: self._connectors(frame, topic, {}),
         }
+        goals = {TUNED_NAME: 2.2, DEFAULT_NAME: 5.0, ALONE: 0.5}
+        if os.environ.get("CONNECTORS_KAFKA_CLIENT") == "plain":  # the client alone is measured with its C functions
+            del ways[ALONE], goals[ALONE]
         times = self._turns(ways, lambda name, topic: name == NOOP_NAME or self._check(topic, rows))
-        report(f"{rows:,} records written", times, rows, {TUNED_NAME: 2.2, DEFAULT_NAME: 5.0, ALONE: 0.5})
+        report(f"{rows:,} records written", times, rows, goals)
 
     def empty(self, _: int) -> None:
         """What an empty batch takes in the sink, above one that Spark drops."""
@@ -109,27 +112,28 @@ class Bench:
             sink, batch = self._sink(topic, {"transactionalIdPrefix": topic}), partial(Batch, topic, "query")
             noop = self._batches(lambda frame, _: frame.write.format("noop").mode("overwrite").save())
             more.append(self._batches(lambda frame, number: sink.write(frame, batch(number))) - noop)  # noqa: B023
-        print(f"empty batch above noop: {median(more[1:]):.0f} ms (<= 150 ms)   " + " ".join(f"{one:.0f}" for one in more[1:]))
+        turns = " ".join(f"{spent:.0f}" for spent in more[1:])
+        print(f"empty batch above noop: {median(more[1:]):.0f} ms (<= 150 ms)   {turns}")
 
     def read(self, records: int) -> None:
         topic = self._filled(records)
         five = "key binary, value binary, partition int, offset bigint, timestamp timestamp"
         columns = [column.split()[0] for column in five.split(", ")]
         cases = {"five columns": (columns, five, 1.25), "value": (["value"], "value binary", 1.6)}
+        by_spark = self.spark.read.format("kafka").options(**self.address, subscribe=topic)
+        by_connectors = self.spark.read.format("connectors.kafka").options(**self.address, subscribe=topic)
         for name, (names, schema, goal) in cases.items():
-            theirs = self.spark.read.format("kafka").options(**self.address, subscribe=topic).load().select(*names)
-            ours = self.spark.read.format("connectors.kafka").schema(schema).options(**self.address, subscribe=topic).load()
-            self._read(f"{records:,} records, {name}", theirs, ours, records, goal)
-        theirs = self.spark.read.format("kafka").options(**self.address, subscribe=topic).load().select(*columns)
-        texts = {"key.format": "string", "value.format": "string"}
+            title = f"{records:,} records, {name}"
+            self._read(title, by_spark.load().select(*names), by_connectors.schema(schema).load(), records, goal)
         schema = five.replace("binary", "string")
-        ours = self.spark.read.format("connectors.kafka").schema(schema).options(**self.address, **texts, subscribe=topic)
-        self._read(f"{records:,} records, decoded in Python", theirs.mapInArrow(decode, schema), ours.load(), records, 1.8)
+        decoded = by_spark.load().select(*columns).mapInArrow(decode, schema)
+        texts = by_connectors.schema(schema).options(**{"key.format": "string", "value.format": "string"}).load()
+        self._read(f"{records:,} records, decoded in Python", decoded, texts, records, 1.8)
 
-    def _read(self, title: str, theirs: Any, ours: Any, records: int, goal: float) -> None:
-        if (found := ours.count()) != records:
-            raise SystemExit(f"{found} records were read, not {records}")
-        ways = {"spark": lambda _: dropped(theirs), "ours": lambda _: dropped(ours)}
+    def _read(self, title: str, spark: Any, connectors: Any, records: int, goal: float) -> None:
+        if (count := connectors.count()) != records:
+            raise SystemExit(f"{count} records were read, not {records}")
+        ways = {"spark": lambda _: dropped(spark), "connectors": lambda _: dropped(connectors)}
         report(title, self._turns(ways, lambda *_: None, topics=False), records, {"spark": goal})
 
     def copy(self, records: int) -> None:
@@ -137,18 +141,18 @@ class Bench:
         source = self._filled(records)
         read = {**self.address, "subscribe": source, "startingOffsets": "earliest", "maxOffsetsPerTrigger": str(records // 5)}
 
-        def theirs(topic: str) -> None:
+        def by_spark(topic: str) -> None:
             rows = self.spark.readStream.format("kafka").options(**read).load().select("key", "value")
             self._run(rows.writeStream.format("kafka").options(**self.address, **TUNED, topic=topic))
 
-        def ours(topic: str) -> None:
+        def by_connectors(topic: str) -> None:
             from connectors import foreach_batch
 
             rows = self.spark.readStream.format("connectors.kafka").schema("key binary, value binary").options(**read).load()
             sink = foreach_batch("kafka", {**self.address, "topic": topic, "transactionalIdPrefix": topic})
             self._run(rows.writeStream.foreachBatch(sink))
 
-        times = self._turns({"spark": theirs, "ours": ours}, lambda _, topic: self._check(topic, records))
+        times = self._turns({"spark": by_spark, "connectors": by_connectors}, lambda _, topic: self._check(topic, records))
         report(f"{records:,} records copied", times, records, {"spark": 0.85})
 
     def _run(self, writer: Any) -> None:
@@ -161,9 +165,9 @@ class Bench:
         for turn in range(self.rounds + 1):
             for name, way in ways.items():
                 topic = self._topic() if topics else ""
-                begun = time.perf_counter()
+                started = time.perf_counter()
                 way(topic)
-                took = time.perf_counter() - begun
+                took = time.perf_counter() - started
                 check(name, topic)
                 if turn:
                     times.setdefault(name, []).append(took)
@@ -177,13 +181,13 @@ class Bench:
 
     def _filled(self, records: int) -> str:
         topic = self._topic()
-        self._sparks(rows_of(self.spark, records), topic, TUNED)
+        self._spark(rows_of(self.spark, records), topic, TUNED)
         return topic
 
-    def _sparks(self, frame: Any, topic: str, options: dict[str, str]) -> None:
+    def _spark(self, frame: Any, topic: str, options: dict[str, str]) -> None:
         frame.write.format("kafka").options(**self.address, **options, topic=topic).save()
 
-    def _ours(self, frame: Any, topic: str, options: dict[str, str]) -> None:
+    def _connectors(self, frame: Any, topic: str, options: dict[str, str]) -> None:
         from connectors.core import Batch
 
         self._sink(topic, options).write(frame, Batch(topic, "query", 0))
@@ -211,13 +215,14 @@ class Bench:
         from confluent_kafka import Producer
 
         from connectors.systems.kafka.config import producer_config
-        from connectors.systems.kafka.producer import Batches
+        from connectors.systems.kafka.errors import ClientReports
+        from connectors.systems.kafka.producer import NativeProducer
 
         config = {"bootstrap.servers": self.server.bootstrap, "transactional.id": topic, "log_level": "2"}
-        producer = Producer(producer_config(config, 1_000_000, lambda *_: None, lambda *_: None))
+        producer = Producer(producer_config(config, 1_000_000, ClientReports()))
         producer.init_transactions(30)
         producer.begin_transaction()
-        batches = Batches.of(producer)
+        batches = NativeProducer.of(producer)
         if batches is None:
             raise SystemExit("the client's functions for batches cannot be used here")
         for batch in records:
@@ -232,15 +237,15 @@ class Bench:
         spent = []
         for number in range(12):
             frame = self.spark.range(0 if number else 5).selectExpr("CAST(id AS string) AS key", "'v' AS value")
-            begun = time.perf_counter()
+            started = time.perf_counter()
             write(frame, number)
-            spent.append((time.perf_counter() - begun) * 1000)
+            spent.append((time.perf_counter() - started) * 1000)
         return median(spent[2:])
 
     def _check(self, topic: str, rows: int) -> None:
         read = self.spark.read.format("connectors.kafka").schema("value binary").options(**self.address, subscribe=topic)
-        if (found := read.load().count()) != rows:
-            raise SystemExit(f"{topic} holds {found} records, not {rows}")
+        if (count := read.load().count()) != rows:
+            raise SystemExit(f"{topic} holds {count} records, not {rows}")
 
 
 def dropped(frame: Any) -> None:
@@ -248,7 +253,7 @@ def dropped(frame: Any) -> None:
 
 
 def decode(batches: Iterator[Any]) -> Iterator[Any]:
-    """What our source does with ``key.format`` and ``value.format``: bytes become text."""
+    """What the connector's source does with ``key.format`` and ``value.format``: bytes become text."""
     import pyarrow as pa
 
     for batch in batches:
@@ -264,14 +269,15 @@ def rows_of(spark: Any, rows: int) -> Any:
 
 def report(title: str, times: Times, rows: int, goals: dict[str, float]) -> None:
     print(title)
-    for name, found in times.items():
-        rate = rows / median(found) / 1000
-        print(f"  {name:<20}" + "".join(f"{one:8.2f}" for one in found) + f"   median {median(found):.2f} s, {rate:,.0f} k/s")
+    for name, seconds in times.items():
+        rate = rows / median(seconds) / 1000
+        turns = "".join(f"{turn:8.2f}" for turn in seconds)
+        print(f"  {name:<26}{turns}   median {median(seconds):.2f} s, {rate:,.0f} k/s")
     for base, goal in goals.items():
-        for name in (name for name in times if name.startswith("ours")):
-            ratios = [theirs / ours for ours, theirs in zip(times[name], times[base], strict=True)]
-            wanted = f" (>= {goal})" if name == "ours" else ""
-            print(f"  {name:<20} {median(ratios):5.2f} x {base}{wanted}")
+        for name in (name for name in times if name.startswith("connectors")):
+            ratios = [spark / connectors for connectors, spark in zip(times[name], times[base], strict=True)]
+            expected = f" (>= {goal})" if name == "connectors" else ""
+            print(f"  {name:<26} {median(ratios):5.2f} x {base}{expected}")
 
 
 if __name__ == "__main__":

@@ -17,15 +17,15 @@ HUB = {"connectionString": STRING, "eventHub": "departures"}
 
 
 def source(**typed: str) -> EventHubsSource:
-    made = EventHubsSource.of(_dotted(typed), streaming=True)
-    assert isinstance(made, EventHubsSource)
-    return made
+    hub_source = EventHubsSource.of(_dotted(typed), streaming=True)
+    assert isinstance(hub_source, EventHubsSource)
+    return hub_source
 
 
 def sink(**typed: str) -> EventHubsSink:
-    made = EventHubsSink.of(_dotted(typed))
-    assert isinstance(made, EventHubsSink)
-    return made
+    hub_sink = EventHubsSink.of(_dotted(typed))
+    assert isinstance(hub_sink, EventHubsSink)
+    return hub_sink
 
 
 def _dotted(typed: dict[str, str]) -> dict[str, Any]:
@@ -45,29 +45,29 @@ DERIVED = {
 
 
 def test_a_source_needs_a_connection_string_and_an_event_hub() -> None:
-    made = source(**HUB)
-    assert DERIVED.items() <= made.config().items()
-    assert made.values["subscribe"] == ("departures",)
+    hub_source = source(**HUB)
+    assert DERIVED.items() <= hub_source.config().items()
+    assert hub_source.values["subscribe"] == ("departures",)
 
 
 def test_a_sink_also_keeps_to_what_the_service_takes_at_once() -> None:
-    made = sink(**HUB)
-    assert DERIVED.items() <= made.config().items()
-    assert made.values["topic"] == "departures"
-    assert 1_000_000 < int(made.config()["message.max.bytes"]) < 1_046_528
-    assert made.guarantee() is Guarantee.AT_LEAST_ONCE
+    hub_sink = sink(**HUB)
+    assert DERIVED.items() <= hub_sink.config().items()
+    assert hub_sink.values["topic"] == "departures"
+    assert 1_000_000 < int(hub_sink.config()["message.max.bytes"]) < 1_046_528
+    assert hub_sink.guarantee() is Guarantee.AT_LEAST_ONCE
 
 
 def test_the_entity_path_names_the_event_hub_and_stays_in_the_password() -> None:
-    made = source(connectionString=f"{STRING};EntityPath=arrivals")
-    assert made.values["subscribe"] == ("arrivals",)
-    assert made.config()["sasl.password"].endswith(";EntityPath=arrivals")
+    hub_source = source(connectionString=f"{STRING};EntityPath=arrivals")
+    assert hub_source.values["subscribe"] == ("arrivals",)
+    assert hub_source.config()["sasl.password"].endswith(";EntityPath=arrivals")
     assert sink(connectionString=f"{STRING};EntityPath=arrivals").values["topic"] == "arrivals"
 
 
 def test_options_of_kafka_win_over_what_is_derived() -> None:
-    given = {"kafka__Bootstrap.Servers": "proxy:9999", "kafka__metadata.max.age.ms": "5000", "kafka__sasl.mechanisms": "PLAIN"}
-    config = source(**HUB, **given).config()
+    typed = {"kafka__Bootstrap.Servers": "proxy:9999", "kafka__metadata.max.age.ms": "5000", "kafka__sasl.mechanisms": "PLAIN"}
+    config = source(**HUB, **typed).config()
     assert (config["bootstrap.servers"], config["metadata.max.age.ms"]) == ("proxy:9999", "5000")
     assert "sasl.mechanism" not in config
     assert sink(**HUB, **{"kafka__max.request.size": "500000"}).config()["message.max.bytes"] == "500000"
@@ -99,10 +99,10 @@ def test_the_emulator_of_the_service_is_reached_without_tls() -> None:
     ],
 )
 def test_a_string_that_is_none_is_one_problem_without_a_secret_in_it(kind: Any, string: str, text: str) -> None:
-    with pytest.raises(Misconfigured, match=text) as told:
+    with pytest.raises(Misconfigured, match=text) as refused:
         kind.of({**HUB, "connectionString": string})
-    assert [problem.option for problem in told.value.problems] == ["connectionString"]
-    assert KEY not in str(told.value)
+    assert [problem.option for problem in refused.value.problems] == ["connectionString"]
+    assert KEY not in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -116,17 +116,17 @@ def test_a_string_that_is_none_is_one_problem_without_a_secret_in_it(kind: Any, 
     ],
 )
 def test_what_cannot_work_is_told_by_option(typed: dict[str, str], option: str, text: str) -> None:
-    with pytest.raises(Misconfigured, match=text) as told:
+    with pytest.raises(Misconfigured, match=text) as refused:
         EventHubsSource.of(typed, streaming=True)
-    assert [problem.option for problem in told.value.problems] == [option]
-    assert KEY not in str(told.value)
+    assert [problem.option for problem in refused.value.problems] == [option]
+    assert KEY not in str(refused.value)
 
 
 def test_a_reference_to_a_secret_is_resolved_where_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET_EVENTS_FLIGHTS_READER", STRING)
-    made = source(connectionString="{{secrets/events/flights-reader}}", eventHub="departures")
-    assert made.config()["sasl.password"] == STRING
-    assert made.values["connectionString"].key_name == "reader"
+    hub_source = source(connectionString="{{secrets/events/flights-reader}}", eventHub="departures")
+    assert hub_source.config()["sasl.password"] == STRING
+    assert hub_source.values["connectionString"].key_name == "reader"
 
 
 def test_a_connection_string_shows_no_secret_and_travels_to_tasks() -> None:

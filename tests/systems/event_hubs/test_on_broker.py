@@ -85,7 +85,7 @@ def write(sink: Any, number: int = 0, rows: pa.RecordBatch = ROWS) -> None:
 
 def values(source: Any) -> list[bytes]:
     parts = Planner(source).whole()
-    return sorted(row["value"] for part in parts for one in read_slice(source, part, SCHEMA) for row in one.to_pylist())
+    return sorted(row["value"] for part in parts for batch in read_slice(source, part, SCHEMA) for row in batch.to_pylist())
 
 
 def test_events_are_written_and_read_by_a_connection_string(plain: dict[str, str]) -> None:
@@ -112,10 +112,10 @@ def test_kafka_itself_is_written_and_read_over_tls(trusted: dict[str, str], hub:
 @pytest.mark.parametrize("kind", [EventHubsSource, EventHubsSink])
 def test_a_wrong_key_is_one_clear_error_without_the_key_in_it(plain: dict[str, str], kind: Any) -> None:
     wrong = {**plain, "connectionString": CONNECTION_STRING.replace("SharedAccessKey=s", "SharedAccessKey=wrong-key")}
-    with pytest.raises(Misconfigured, match=r"connectors.event_hubs(.|\n)*refuses the key \"k\"") as told:
+    with pytest.raises(Misconfigured, match=r"connectors.event_hubs(.|\n)*refuses the key \"k\"") as refused:
         values(kind.of(wrong)) if kind is EventHubsSource else write(kind.of(wrong))
-    assert [problem.option for problem in told.value.problems] == ["connectionString"]
-    assert "wrong-key" not in str(told.value)
+    assert [problem.option for problem in refused.value.problems] == ["connectionString"]
+    assert "wrong-key" not in str(refused.value)
 
 
 def test_a_server_that_nobody_vouches_for_is_not_given_the_key(
@@ -123,19 +123,19 @@ def test_a_server_that_nobody_vouches_for_is_not_given_the_key(
 ) -> None:
     others = {**trusted, "kafka.ssl.ca.location": str(certificates(tmp_path).authority)}
     for attempt in (lambda: values(EventHubsSource.of(others)), lambda: write(EventHubsSink.of(others))):
-        with pytest.raises(Misconfigured, match=r"kafka.ssl.ca.location(.|\n)*no secure connection") as told:
+        with pytest.raises(Misconfigured, match=r"kafka.ssl.ca.location(.|\n)*no secure connection") as refused:
             attempt()
-        assert WITH_ENTITY not in str(told.value)
+        assert WITH_ENTITY not in str(refused.value)
 
 
 def test_a_service_that_has_transactions_makes_the_sink_exactly_once(
     trusted: dict[str, str], hub: str, tmp_path: Path
 ) -> None:
-    given = {**trusted, "topic": hub, "transactionalIdPrefix": hub, "stagingLocation": str(tmp_path)}
-    sink = EventHubsSink.of(given)
+    typed = {**trusted, "topic": hub, "transactionalIdPrefix": hub, "stagingLocation": str(tmp_path)}
+    sink = EventHubsSink.of(typed)
     assert sink.guarantee() is Guarantee.EXACTLY_ONCE
     write(sink)
-    commit = Commit(EventHubsSink.of(given))
+    commit = Commit(EventHubsSink.of(typed))
     assert commit.begin(Batch(sink.sink_id(), "q", 0)).name != "WRITE", "a replay finds the batch"
     assert values(EventHubsSource.of({**trusted, "subscribe": hub})) == VALUES
 
@@ -156,9 +156,9 @@ def test_exactly_once_by_name_is_refused_by_a_service_without_transactions(
     trusted: dict[str, str], hub: str, option: dict[str, str]
 ) -> None:
     sink = EventHubsSink.of({**trusted, "topic": hub, "transactionalIdPrefix": f"no-{hub}", **option})
-    with pytest.raises(Misconfigured, match="needs transactions, which this service does not have") as told:
+    with pytest.raises(Misconfigured, match="needs transactions, which this service does not have") as refused:
         write(sink)
-    assert [problem.option for problem in told.value.problems] == list(option)
+    assert [problem.option for problem in refused.value.problems] == list(option)
 
 
 def test_an_event_above_one_megabyte_is_set_aside(plain: dict[str, str], tmp_path: Path) -> None:
@@ -166,5 +166,5 @@ def test_an_event_above_one_megabyte_is_set_aside(plain: dict[str, str], tmp_pat
     rows = pa.RecordBatch.from_pydict({"value": ["x" * 900_000, "y" * 1_060_000, "z"]})
     write(EventHubsSink.of({**plain, **letters}), rows=rows)
     assert [len(value) for value in values(EventHubsSource.of(plain))] == [900_000, 1]
-    (letter,) = [one for file in tmp_path.glob("*.parquet") for one in pq.read_table(file).to_pylist()]
+    (letter,) = [letter for file in tmp_path.glob("*.parquet") for letter in pq.read_table(file).to_pylist()]
     assert letter["source"].startswith("event_hubs")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from connectors.systems.kafka import KafkaSink
-from connectors.systems.kafka.ledger import Address, Book
-from connectors.systems.kafka.transactions import session
+from connectors.systems.kafka.ledger import LedgerState, TransactionSettings
+from connectors.systems.kafka.session import open_session
 
 from .sink_contexts import DirectContext, KafkaContext
 
@@ -14,19 +14,19 @@ from .sink_contexts import DirectContext, KafkaContext
 class Forgetful(KafkaSink):
     """Finds no batch in its ledger, in the driver and in tasks: it shuts out zombies, and writes every replay."""
 
-    def address(self) -> Address:
-        address = super().address()
-        ours = session(address)
-        if "books" not in vars(ours):
-            asked = ours.books
-            ours.books = lambda *places: [Book() for _ in asked(*places)]  # type: ignore[method-assign]
-        return address
+    def transaction_settings(self) -> TransactionSettings:
+        settings = super().transaction_settings()
+        session = open_session(settings)
+        if "read_ledger" not in vars(session):
+            read = session.read_ledger
+            session.read_ledger = lambda *partitions: [LedgerState() for _ in read(*partitions)]  # type: ignore[method-assign]
+        return settings
 
     def committer(self) -> Any:
-        made = super().committer()
-        if made is not None:
-            made._session = lambda: session(self.address())  # type: ignore[method-assign]
-        return made
+        committer = super().committer()
+        if committer is not None:
+            committer._session = lambda: open_session(self.transaction_settings())  # type: ignore[method-assign]
+        return committer
 
 
 class ForgetfulStaged(KafkaContext):

@@ -42,10 +42,10 @@ class Query:
 
     def values(self) -> list[Any]:
         """The values of all batches until there is nothing new."""
-        found: list[Any] = []
+        values: list[Any] = []
         while (rows := self.next()) is not None:
-            found += [row["value"] for row in rows]
-        return found
+            values += [row["value"] for row in rows]
+        return values
 
     def at(self, topic: str) -> dict[str, int]:
         """How far the query is in each partition."""
@@ -57,4 +57,4 @@ def batch(options: dict[str, str]) -> list[Any]:
     """The values that a batch read gives."""
     source = KafkaSource.of(options)
     parts = Planner(source).whole()
-    return [row["value"] for part in parts for one in read_slice(source, part, SCHEMA) for row in one.to_pylist()]
+    return [row["value"] for part in parts for batch in read_slice(source, part, SCHEMA) for row in batch.to_pylist()]

@@ -89,8 +89,8 @@ class KafkaContext(SinkContext):
         return {"key": str(number), "value": f"row {number}"}
 
     def rows(self) -> list[dict[str, Any]]:
-        found = consumed(self.server.bootstrap, self.topic)
-        return [{"key": one.key().decode(), "value": one.value().decode()} for one in found]
+        messages = consumed(self.server.bootstrap, self.topic)
+        return [{"key": message.key().decode(), "value": message.value().decode()} for message in messages]
 
     def leftovers(self) -> list[str] | None:
         return sorted(stage.name for stage in (self.folder / "stage").glob(".connectors/*/stage/*"))
@@ -126,10 +126,10 @@ class KafkaCopyContext(DirectContext):
         self.topic = self.server.create_topic(f"t-{uuid.uuid4().hex[:12]}", 3)
 
     def rows(self) -> list[dict[str, Any]]:
-        found = consumed(self.server.bootstrap, self.topic, 3)
+        messages = consumed(self.server.bootstrap, self.topic, 3)
         return [
-            {"key": one.key(), "value": one.value(), "partition": one.partition(), "timestamp": one.timestamp()[1]}
-            for one in found
+            {"key": m.key(), "value": m.value(), "partition": m.partition(), "timestamp": m.timestamp()[1]}
+            for m in messages
         ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -11,9 +12,11 @@ from confluent_kafka import TopicPartition
 
 from connectors.core import Batch
 from connectors.core.commit import Commit
+from connectors.core.ledger import Entry
 from connectors.core.writing import stage
 from connectors.systems.kafka import KafkaSink
-from connectors.systems.kafka import transactions as sessions
+from connectors.systems.kafka import session as sessions
+from connectors.systems.kafka.transactions import BatchTransaction
 from connectors.testing.servers import KafkaServer
 from tests.servers import required
 
@@ -33,7 +36,7 @@ class Target:
         self.number = -1
 
     def sink(self, **options: Any) -> KafkaSink:
-        given = {
+        typed = {
             "kafka.bootstrap.servers": self.server.bootstrap,
             "topic": self.topic,
             "transactionalIdPrefix": self.topic,
@@ -42,7 +45,7 @@ class Target:
             "outageTimeout": "0s",
             **{name.replace("__", "."): value for name, value in options.items()},
         }
-        sink = self.kind.of({name: value for name, value in given.items() if value is not None})
+        sink = self.kind.of({name: value for name, value in typed.items() if value is not None})
         assert isinstance(sink, KafkaSink)
         return sink
 
@@ -75,9 +78,24 @@ def rows(*numbers: int) -> list[dict[str, Any]]:
     return [{"key": str(number % 3), "value": f"v{number}"} for number in numbers]
 
 
+def publish(
+    sink: KafkaSink,
+    query: str,
+    number: int,
+    records: Iterable[pa.RecordBatch],
+    rejects: Any,
+    entry: Callable[[int], Entry],
+) -> float | None:
+    """One batch in one transaction, as a task or a driver sends it; ``None`` if it is committed already."""
+    transaction = BatchTransaction(sink, query, number)
+    if not transaction.begin():
+        return None
+    return transaction.commit(entry(transaction.send(records, rejects)))
+
+
 def forget_sessions() -> None:
     """As if this process were a new one: what it has open stays open, and is not used again."""
-    sessions._open.clear()
+    sessions._sessions.clear()
 
 
 def murmur2(data: bytes) -> int:

@@ -14,8 +14,9 @@ from connectors.core.ledger import Entry
 from connectors.core.options import Values
 from connectors.core.sink import Committable
 from connectors.systems.kafka import KafkaSink
-from connectors.systems.kafka.committer import KafkaCommitter, Slots
+from connectors.systems.kafka.committer import KafkaCommitter
 from connectors.systems.kafka.producer import StagingWriter
+from connectors.systems.kafka.transactions import TransactionSlots
 
 from .sink_contexts import DirectContext, KafkaContext
 
@@ -33,7 +34,7 @@ class SlotCommitter(KafkaCommitter):
 
     def __init__(self, sink: KafkaSink) -> None:
         super().__init__(sink)
-        self.slots = Slots(sink)
+        self.slots = TransactionSlots(sink)
 
     def commit(self, entry: Entry, committables: Sequence[Committable]) -> None:
         layout = self.slots.layout(entry.query, entry.batch)
@@ -41,13 +42,13 @@ class SlotCommitter(KafkaCommitter):
             super().commit(entry, committables)
         elif not isinstance(layout, Entry):
             batch = Batch(self.sink.sink_id(), entry.query, entry.batch)
-            records = list(self._records([one.data["file"] for one in committables if one.data.get("file")]))
+            records = list(self._records([staged.data["file"] for staged in committables if staged.data.get("file")]))
             for slot in range(layout.slots):
-                self.slots.write(layout, batch, slot, (of_slot(one, slot, layout.slots) for one in records))
+                self.slots.write(layout, batch, slot, (of_slot(batch_records, slot, layout.slots) for batch_records in records))
                 self.after(slot)
             self.slots.finish(entry, layout)
-        for one in committables:
-            self.discard(one)
+        for staged in committables:
+            self.discard(staged)
 
 
 class InSlots(KafkaSink):

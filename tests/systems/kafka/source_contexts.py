@@ -60,7 +60,7 @@ class Topic:
             try:
                 self.admin.create_topics([NewTopic(self.name, self.partitions, 1, config=config)])[self.name].result(30)
                 return
-            except Exception:  # one of this name is still being deleted
+            except Exception:  # a topic of this name is still being deleted
                 if time.monotonic() > until:
                     raise
                 time.sleep(0.1)
@@ -120,8 +120,8 @@ class Topic:
 
     def expire(self, before: Mapping[int, int]) -> None:
         """Deletes the records before an offset, as retention does."""
-        asked = [TopicPartition(self.name, partition, offset) for partition, offset in before.items()]
-        for future in self.admin.delete_records(asked).values():
+        offsets = [TopicPartition(self.name, partition, offset) for partition, offset in before.items()]
+        for future in self.admin.delete_records(offsets).values():
             future.result(30)
 
     def delete(self) -> None:
@@ -198,5 +198,5 @@ class CopiedContext(KafkaContext):
     def write(self, count: int) -> list[dict[str, Any]]:
         before = len(self.topic.rows)
         sent = self.topic.send((b"value %d" % number for number in range(before, before + count)), key=b"k%d" % before)
-        wanted = [{name: row[name] for name in ("key", "value", "partition")} for row in sent]
-        return [{**row, "timestamp": BEGIN + number} for number, row in enumerate(wanted)]
+        records = [{name: row[name] for name in ("key", "value", "partition")} for row in sent]
+        return [{**row, "timestamp": BEGIN + number} for number, row in enumerate(records)]

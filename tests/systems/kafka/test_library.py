@@ -14,9 +14,9 @@ from confluent_kafka import Consumer, Producer
 
 from connectors.systems.kafka import native as module
 from connectors.systems.kafka import producer, reader
-from connectors.systems.kafka.native import PLAIN, binary_at, library, places_of
-from connectors.systems.kafka.positions import Range
-from connectors.systems.kafka.reader import HEADERS, BatchFetch, PlainFetch, fetch_of
+from connectors.systems.kafka.native import PLAIN, addresses_of, binary_at, library
+from connectors.systems.kafka.positions import OffsetRange
+from connectors.systems.kafka.reader import HEADERS, NativeFetcher, PlainFetcher, fetcher_for
 
 from .reading import Query
 from .sink_target import Target, murmur2
@@ -69,20 +69,20 @@ def test_records_of_all_lengths_are_read_as_the_plain_client_reads_them(monkeypa
 def test_records_of_all_lengths_are_written_alike(tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PLAIN, way)
     target = Target(tmp_path, partitions=3)
-    given = [{"key": key, "value": value} for key, value in _mixed(3000)]
-    target.write(given, {"key": pa.binary(), "value": pa.binary()})
-    found = target.messages()
-    assert sorted(((m.key(), m.value()) for m in found), key=repr) == sorted(_mixed(3000), key=repr)
-    places = {m.key(): m.partition() for m in found if m.key()}
-    assert places == {key: murmur2(key) % 3 for key in places}
+    rows = [{"key": key, "value": value} for key, value in _mixed(3000)]
+    target.write(rows, {"key": pa.binary(), "value": pa.binary()})
+    messages = target.messages()
+    assert sorted(((m.key(), m.value()) for m in messages), key=repr) == sorted(_mixed(3000), key=repr)
+    partitions = {m.key(): m.partition() for m in messages if m.key()}
+    assert partitions == {key: murmur2(key) % 3 for key in partitions}
 
 
 @pytest.mark.parametrize("way", ["fast", "plain"])
 def test_the_order_of_a_key_is_that_of_its_rows(tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PLAIN, way)
     target = Target(tmp_path)
-    given = [{"key": f"k{number % 10}", "value": f"{number:06d}"} for number in range(30_000)]
-    target.write(given, {"key": pa.string(), "value": pa.string()})
+    rows = [{"key": f"k{number % 10}", "value": f"{number:06d}"} for number in range(30_000)]
+    target.write(rows, {"key": pa.string(), "value": pa.string()})
     by_key: dict[bytes, list[bytes]] = {}
     for message in target.messages():
         by_key.setdefault(message.key(), []).append(message.value())
@@ -94,10 +94,10 @@ def test_the_order_of_a_key_is_that_of_its_rows(tmp_path: Path, way: str, monkey
 def test_a_partition_that_a_row_names_is_taken(tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PLAIN, way)
     target = Target(tmp_path, partitions=3)
-    given = [{"value": f"v{number}", "partition": number % 3} for number in range(3000)]
-    target.write(given, {"value": pa.string(), "partition": pa.int32()})
+    rows = [{"value": f"v{number}", "partition": number % 3} for number in range(3000)]
+    target.write(rows, {"value": pa.string(), "partition": pa.int32()})
     assert {m.value().decode(): m.partition() for m in target.messages()} == {
-        row["value"]: row["partition"] for row in given
+        row["value"]: row["partition"] for row in rows
     }
 
 
@@ -105,14 +105,14 @@ def test_the_functions_are_used_here() -> None:
     functions = library()
     assert functions is not None, "this machine has the wheel that they are made for"
     reader: Any = Consumer({"bootstrap.servers": "127.0.0.1:1", "group.id": "x", "log_level": 0})
-    assert type(fetch_of(reader, Range("t", 0, 0, 1), ["value"])) is BatchFetch
-    assert producer.Batches.of(Producer({"bootstrap.servers": "127.0.0.1:1", "log_level": 0})) is not None
+    assert type(fetcher_for(reader, OffsetRange("t", 0, 0, 1), ["value"])) is NativeFetcher
+    assert producer.NativeProducer.of(Producer({"bootstrap.servers": "127.0.0.1:1", "log_level": 0})) is not None
     reader.close()
 
 
 def test_headers_are_read_by_the_plain_client() -> None:
     reader: Any = Consumer({"bootstrap.servers": "127.0.0.1:1", "group.id": "x", "log_level": 0})
-    assert type(fetch_of(reader, Range("t", 0, 0, 1), ["value", "headers"])) is PlainFetch
+    assert type(fetcher_for(reader, OffsetRange("t", 0, 0, 1), ["value", "headers"])) is PlainFetcher
     reader.close()
 
 
@@ -122,12 +122,12 @@ def test_the_plain_client_has_consumers_of_its_own() -> None:
     topic.send([b"a"])
     with_headers = pa.schema([("value", pa.binary()), ("headers", HEADERS)])
     for _ in range(2):
-        reader.RESTING.close_all()
+        reader.CONSUMERS.close_all()
         assert [row["value"] for row in _read(topic)] == [b"a"]
-        (by_functions,) = reader.RESTING.items()
+        (by_functions,) = reader.CONSUMERS.clients()
         assert Query(topic.options(), schema=with_headers).values() == [b"a"]
-        assert len(reader.RESTING.items()) == 2
-        assert by_functions in reader.RESTING.items()
+        assert len(reader.CONSUMERS.clients()) == 2
+        assert by_functions in reader.CONSUMERS.clients()
 
 
 UNFIT: list[tuple[str, Any]] = [
@@ -164,11 +164,11 @@ def test_an_object_that_wraps_no_handle_gives_none() -> None:
 def test_memory_of_others_becomes_an_array(count: int) -> None:
     values = [value for _, value in _mixed(count)]
     array = pa.array(values, pa.binary())
-    assert binary_at(*places_of(array)).to_pylist() == values
+    assert binary_at(*addresses_of(array)).to_pylist() == values
     sliced = array.slice(count // 2)
-    assert binary_at(*places_of(sliced)).to_pylist() == values[count // 2 :]
+    assert binary_at(*addresses_of(sliced)).to_pylist() == values[count // 2 :]
 
 
 def test_nothing_but_nulls_and_nothing_but_empty_values() -> None:
     for values in ([None, None], [b"", b""], [b"", None]):
-        assert binary_at(*places_of(pa.array(values, pa.binary()))).to_pylist() == values
+        assert binary_at(*addresses_of(pa.array(values, pa.binary()))).to_pylist() == values

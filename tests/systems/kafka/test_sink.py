@@ -15,13 +15,13 @@ from confluent_kafka.admin import AdminClient
 from connectors.core import Batch, CommitRefused, Poison, Transient
 from connectors.core.commit import Commit
 from connectors.core.ledger import Entry
-from connectors.systems.kafka import transactions as sessions
-from connectors.systems.kafka.cluster import make_ledger
-from connectors.systems.kafka.ledger import Book
-from connectors.systems.kafka.transactions import publish, session
+from connectors.systems.kafka import session as sessions
+from connectors.systems.kafka.cluster import make_ledger_topic
+from connectors.systems.kafka.ledger import LedgerState
+from connectors.systems.kafka.session import open_session
 from connectors.testing.engine import in_a_child
 
-from .sink_target import TEXT, Target, forget_sessions, rows
+from .sink_target import TEXT, Target, forget_sessions, publish, rows
 
 
 def test_an_empty_batch_opens_no_transaction(target: Target) -> None:
@@ -34,10 +34,10 @@ def test_an_empty_batch_opens_no_transaction(target: Target) -> None:
 
 
 def _transactions(target: Target) -> list[str]:
-    told = target.server.tool(
+    listing = target.server.tool(
         "org.apache.kafka.tools.TransactionsCommand", "--bootstrap-server", target.server.bootstrap, "list"
     )
-    return [line for line in told.splitlines() if target.topic in line]
+    return [line for line in listing.splitlines() if target.topic in line]
 
 
 def test_a_query_that_began_with_empty_batches_is_known(target: Target) -> None:
@@ -52,8 +52,8 @@ def test_two_attempts_at_one_batch_write_it_once(target: Target) -> None:
     """The first has its records in the transaction when the second begins; only one of them can commit."""
     sink = target.sink()
     batch, schema = Batch(sink.sink_id(), "query", 0), pa.schema(TEXT)
-    early = session(sink.address())
-    early.begin(early.books(0)[0])
+    early = open_session(sink.transaction_settings())
+    early.begin(early.read_ledger(0)[0])
     early.producer.produce(target.topic, b"from a zombie")
     early.producer.flush()
     forget_sessions()
@@ -66,18 +66,18 @@ def test_two_attempts_at_one_batch_write_it_once(target: Target) -> None:
 
 
 def early_book(batch: Batch) -> Any:
-    return Book().with_entry(Entry(batch.query, batch.number, 1))
+    return LedgerState().with_entry(Entry(batch.query, batch.number, 1))
 
 
 def test_workers_that_write_in_turns_take_over_from_each_other_without_an_error(target: Target) -> None:
     """Each keeps its session; the target's retries are off."""
     target.write(rows(1), TEXT)
-    first = dict(sessions._open)
+    first = dict(sessions._sessions)
     forget_sessions()
     target.write(rows(2), TEXT)
-    second = dict(sessions._open)
-    for number, kept in ((3, first), (4, second)):
-        sessions._open.update(kept)
+    second = dict(sessions._sessions)
+    for number, cached in ((3, first), (4, second)):
+        sessions._sessions.update(cached)
         target.write(rows(number), TEXT)
     target.write(rows(5), TEXT)
     assert target.values() == ["v1", "v2", "v3", "v4", "v5"]
@@ -85,17 +85,17 @@ def test_workers_that_write_in_turns_take_over_from_each_other_without_an_error(
 
 def test_sessions_that_nobody_has_used_for_longest_are_closed(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that writes for many queries has room for so many clients; one with an open transaction stays."""
-    monkeypatch.setattr(sessions, "_MOST_AT_REST", 2)
+    monkeypatch.setattr(sessions, "_MAX_IDLE", 2)
     forget_sessions()
-    addresses = [target.sink(transactionalIdPrefix=f"{target.topic}-{number}").address() for number in range(5)]
-    writing = session(addresses[0])
-    writing.begin(writing.books(0)[0])
-    unused = session(addresses[1])
-    for address in (*addresses[2:4], addresses[2], addresses[4]):
-        session(address)
-    assert [address for _, address in sessions._open] == [addresses[0], addresses[2], addresses[4]]
+    settings = [target.sink(transactionalIdPrefix=f"{target.topic}-{number}").transaction_settings() for number in range(5)]
+    writing = open_session(settings[0])
+    writing.begin(writing.read_ledger(0)[0])
+    unused = open_session(settings[1])
+    for entry in (*settings[2:4], settings[2], settings[4]):
+        open_session(entry)
+    assert [entry for _, entry in sessions._sessions] == [settings[0], settings[2], settings[4]]
     assert not hasattr(unused, "producer")
-    writing.commit(Book().with_entry(Entry("query", 0, 0)))
+    writing.commit(LedgerState().with_entry(Entry("query", 0, 0)))
 
 
 def test_a_batch_that_is_there_is_not_sent_again_by_who_comes_late(target: Target) -> None:
@@ -134,8 +134,8 @@ def test_a_process_that_dies_at_its_commit_leaves_rows_and_entry_or_neither(targ
     target.write(rows(1), TEXT)
 
     def dies() -> None:
-        ours = session(target.sink().address())
-        ours.producer = Deadly(ours.producer, before=before)
+        session = open_session(target.sink().transaction_settings())
+        session.producer = Deadly(session.producer, before=before)
         target.write(rows(2), TEXT, number=1)
 
     assert in_a_child(dies) == -signal.SIGKILL
@@ -152,11 +152,11 @@ def test_a_batch_that_fails_does_not_keep_readers_waiting(tmp_path: Path) -> Non
     batch = Batch(sink.sink_id(), "query", 0)
     good, bad = ({"value": pa.array([text], pa.binary())} for text in (b"good", b"x" * 3000))
     records: list[Any] = [pa.RecordBatch.from_pydict(columns) for columns in (good, bad)]
-    ours = session(sink.address())
+    session = open_session(sink.transaction_settings())
 
     def sent() -> Any:
         yield records[0]
-        ours.producer.flush()  # it is in the topic, and not committed
+        session.producer.flush()  # it is in the topic, and not committed
         yield records[1]
 
     with pytest.raises(Poison):
@@ -175,13 +175,13 @@ def test_a_run_that_was_replaced_cannot_write_an_older_batch(target: Target) -> 
 
 def forget_offsets(target: Target) -> None:
     """What a broker does with the offsets of a group after ``offsets.retention.minutes``."""
-    group = target.sink().address().group
+    group = target.sink().transaction_settings().group
     admin = AdminClient({"bootstrap.servers": target.server.bootstrap})
     for future in admin.delete_consumer_groups([group]).values():
         future.result(30)
     places = [TopicPartition("_connectors_ledger", place) for place in (0, 1)]
-    (told,) = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group, places)]).values()
-    assert [place.offset >= 0 for place in told.result(30).topic_partitions] == [False, False]
+    (answer,) = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group, places)]).values()
+    assert [place.offset >= 0 for place in answer.result(30).topic_partitions] == [False, False]
 
 
 def test_an_entry_whose_offset_the_broker_forgot_is_read_from_the_ledger_topic(target: Target) -> None:
@@ -212,10 +212,10 @@ def test_a_query_of_empty_batches_is_known_though_the_broker_forgot_its_offsets(
 
 def test_a_note_that_is_an_offset_alone_gets_its_record_with_the_next_empty_batch(target: Target) -> None:
     """As versions before this one have written it."""
-    note = Book().with_entry(Entry("query", 0, 0))
+    note = LedgerState().with_entry(Entry("query", 0, 0))
     sink = target.sink()
-    make_ledger(sink.config(), sink.values["ledgerTopic"])
-    group: dict[str, Any] = {"bootstrap.servers": target.server.bootstrap, "group.id": sink.address().group}
+    make_ledger_topic(sink.config(), sink.values["ledgerTopic"])
+    group: dict[str, Any] = {"bootstrap.servers": target.server.bootstrap, "group.id": sink.transaction_settings().group}
     token = TopicPartition("_connectors_ledger", 1, note.version, note.text())
     Consumer(group).commit(offsets=[token], asynchronous=False)
     target.write([], TEXT, number=1)

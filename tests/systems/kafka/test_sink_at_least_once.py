@@ -16,10 +16,10 @@ WITHOUT: dict[str, Any] = {"transactionalIdPrefix": None, "stagingLocation": Non
 
 
 @pytest.fixture(autouse=True)
-def nobody_rests() -> Iterator[None]:
-    producer.RESTING.close_all()
+def empty_pool() -> Iterator[None]:
+    producer.PRODUCERS.close_all()
     yield
-    producer.RESTING.close_all()
+    producer.PRODUCERS.close_all()
 
 
 def test_a_sink_without_a_prefix_is_at_least_once(target: Target) -> None:
@@ -30,28 +30,28 @@ def test_a_sink_without_a_prefix_is_at_least_once(target: Target) -> None:
 
 def test_the_next_task_has_the_producer_of_the_last_one(target: Target) -> None:
     target.write(rows(1), TEXT, **WITHOUT)
-    (resting,) = producer.RESTING.items()
+    (pooled,) = producer.PRODUCERS.clients()
     target.write(rows(2), TEXT, **WITHOUT)
-    assert producer.RESTING.items() == [resting]
+    assert producer.PRODUCERS.clients() == [pooled]
     assert target.values() == ["v1", "v2"]
 
 
 def test_two_tasks_at_once_have_two_producers_and_few_are_kept(target: Target) -> None:
-    senders = [producer.sender(target.sink(**WITHOUT)) for _ in range(10)]
-    assert len(set(senders)) == 10
-    for one in senders:
-        one.rest()
-    assert producer.RESTING.items() == senders[2:]
-    assert [one.producer is None for one in senders] == [True] * 2 + [False] * 8
+    producers = [producer.take_producer(target.sink(**WITHOUT)) for _ in range(10)]
+    assert len(set(producers)) == 10
+    for pooled in producers:
+        pooled.give_back()
+    assert producer.PRODUCERS.clients() == producers[2:]
+    assert [pooled.producer is None for pooled in producers] == [True] * 2 + [False] * 8
 
 
 def test_a_producer_whose_records_did_not_arrive_is_not_used_again(target: Target) -> None:
-    producer.sender(target.sink(**WITHOUT)).rest()
-    (resting,) = producer.RESTING.items()
-    resting._delivered(Refused(), None)
+    producer.take_producer(target.sink(**WITHOUT)).give_back()
+    (pooled,) = producer.PRODUCERS.clients()
+    pooled.reports.delivered(Refused(), None)
     with pytest.raises(Transient, match="did not arrive: the broker is away"):
         target.write(rows(1), TEXT, **WITHOUT)
-    assert producer.RESTING.items() == []
+    assert producer.PRODUCERS.clients() == []
     target.write(rows(2), TEXT, **WITHOUT)
     assert target.values()[-1] == "v2"
 

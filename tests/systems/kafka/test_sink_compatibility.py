@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from connectors.core import CommitRefused
 from connectors.core.commit import Commit
-from connectors.systems.kafka.ledger import Book
+from connectors.systems.kafka.ledger import LedgerState
 
 from .sink_target import TEXT, Target, rows
 from .slot_contexts import of_slot
@@ -34,7 +34,7 @@ class FirstVersion:
             admin.create_topics([topic])[LEDGER].result(30)
 
     def transaction(self, slot: int, place: int, version: int, text: str, sent: Sequence[dict[str, str]] = ()) -> None:
-        assert Book.of(text).text() == text, "an earlier version reads what this one writes, too"
+        assert LedgerState.of(text).text() == text, "an earlier version reads what this one writes, too"
         name = f"{self.target.topic}-{slot}"
         producer: Any = Producer({**self.connection, "transactional.id": name, "partitioner": "murmur2_random"})
         group: Any = Consumer({**self.connection, "group.id": f"{self.target.topic}-0-ledger"})

@@ -42,7 +42,7 @@ def test_bad_rows_of_a_batch_that_one_task_sends_are_set_aside(spark: Any, tmp_p
     frame = spark.range(20).selectExpr("CAST(id AS string) AS key", "'v' AS value", "IF(id = 7, 9, 0) AS partition")
     ForeachBatch(KafkaSink.of({**target.options(), **letters})).write(frame, Batch(target.topic, "query", 0))
     assert len(target.rows()) == 19
-    (letter,) = [one for file in (tmp_path / "letters").glob("*.parquet") for one in pq.read_table(file).to_pylist()]
+    (letter,) = [letter for file in (tmp_path / "letters").glob("*.parquet") for letter in pq.read_table(file).to_pylist()]
     assert "no partition 9" in letter["error"]
 
 

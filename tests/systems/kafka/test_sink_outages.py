@@ -16,12 +16,12 @@ from connectors.core import Batch
 from connectors.core.commit import Commit
 from connectors.core.ledger import Entry
 from connectors.systems.kafka.committer import KafkaCommitter
-from connectors.systems.kafka.ledger import BOOK
-from connectors.systems.kafka.transactions import publish, session
+from connectors.systems.kafka.ledger import SINK_PARTITION
+from connectors.systems.kafka.session import open_session
 from connectors.testing.engine import in_a_child
 
 from .sink_contexts import is_decided
-from .sink_target import TEXT, Target, forget_sessions, rows
+from .sink_target import TEXT, Target, forget_sessions, publish, rows
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_a_broker_that_is_killed_in_mid_batch_and_comes_back_has_the_batch_once(
             half = records.num_rows // 2
             yield records.slice(0, half)
             if not kills:
-                session(self.sink.address()).producer.flush()  # they are in the topic, and not committed
+                open_session(self.sink.transaction_settings()).producer.flush()  # they are in the topic, and not committed
                 target.server.kill()
                 target.server.relaunch()
                 kills += 1
@@ -71,7 +71,7 @@ def _is_marked_everywhere(target: Target) -> None:
     """A broker of Kafka 4.3.1 that dies between its answer to a commit and the marks of it in the topics forgets the marks:
     readers of any producer's transactions then wait for ever."""
     assert target.values() == ["v1"]
-    session(target.sink().address()).books(BOOK)
+    open_session(target.sink().transaction_settings()).read_ledger(SINK_PARTITION)
 
 
 def _leaves_half_a_batch(target: Target) -> None:
@@ -79,7 +79,7 @@ def _leaves_half_a_batch(target: Target) -> None:
 
     def dies() -> Iterator[Any]:
         yield _values("half")
-        session(sink.address()).producer.flush()
+        open_session(sink.transaction_settings()).producer.flush()
         os.kill(os.getpid(), signal.SIGKILL)
 
     batch = Batch(sink.sink_id(), "query", 0)

@@ -34,9 +34,9 @@ def test_partition_and_timestamp_may_be_given_for_some_rows_only(target: Target)
     schema = {**TEXT, "partition": pa.int32(), "timestamp": pa.timestamp("us")}
     earlier = (int(time.time()) - 3600) * 1_000_000
     target.write([{"value": "a", "partition": 1}, {"value": "b", "timestamp": earlier}], schema)
-    found = {message.value(): message for message in target.messages()}
-    assert found[b"a"].partition() == 1
-    assert found[b"b"].timestamp()[1] == earlier // 1000
+    messages = {message.value(): message for message in target.messages()}
+    assert messages[b"a"].partition() == 1
+    assert messages[b"b"].timestamp()[1] == earlier // 1000
 
 
 def test_a_null_value_is_a_tombstone(target: Target) -> None:
@@ -47,16 +47,16 @@ def test_a_null_value_is_a_tombstone(target: Target) -> None:
 
 def test_a_topic_by_column_is_taken_for_each_row(tmp_path: Path) -> None:
     left, right = Target(tmp_path / "left"), Target(tmp_path / "right")
-    found = [{"topic": one.topic, "value": one.topic} for one in (left, right, left)]
-    left.write(found, {"topic": pa.string(), "value": pa.string()}, topic=None)
+    records = [{"topic": target.topic, "value": target.topic} for target in (left, right, left)]
+    left.write(records, {"topic": pa.string(), "value": pa.string()}, topic=None)
     assert (left.values(), right.values()) == ([left.topic] * 2, [right.topic])
 
 
 def test_keys_go_to_the_partitions_that_kafka_gives_them(tmp_path: Path) -> None:
     target = Target(tmp_path, partitions=4)
     target.write([{"key": key, "value": "v"} for key in ("a", "b", "order-1", "order-2", "ü")], TEXT)
-    found = {message.key().decode(): message.partition() for message in target.messages()}
-    assert found == {key: murmur2(key.encode()) % 4 for key in found}
+    messages = {message.key().decode(): message.partition() for message in target.messages()}
+    assert messages == {key: murmur2(key.encode()) % 4 for key in messages}
 
 
 def test_values_are_serialized_by_their_format(target: Target) -> None:
@@ -67,29 +67,29 @@ def test_values_are_serialized_by_their_format(target: Target) -> None:
 
 
 def test_an_upsert_keeps_the_last_of_each_key_and_deletes_by_null(target: Target) -> None:
-    found = [
+    records = [
         {"key": "a", "value": "1"},
         {"key": "b", "value": "1"},
         {"key": "a", "value": "2"},
         {"key": "b", "value": None},
     ]
-    target.write(found, TEXT, operation="upsert")
+    target.write(records, TEXT, operation="upsert")
     assert sorted((m.key(), m.value()) for m in target.messages()) == [(b"a", b"2"), (b"b", None)]
 
 
 def test_an_upsert_takes_the_largest_of_its_order_column(target: Target) -> None:
-    found = [{"key": "a", "value": value, "at": at} for value, at in (("new", 9), ("old", 3), ("none", None))]
-    target.write(found, {**TEXT, "at": pa.int64()}, operation="upsert", orderColumn="at")
+    records = [{"key": "a", "value": value, "at": at} for value, at in (("new", 9), ("old", 3), ("none", None))]
+    target.write(records, {**TEXT, "at": pa.int64()}, operation="upsert", orderColumn="at")
     assert target.values() == ["new"]
 
 
 def test_a_record_that_is_too_large_is_set_aside_alone(tmp_path: Path) -> None:
     target = Target(tmp_path, max_message_bytes="3000")
     letters = {"errors": "deadLetter", "deadLetterPath": tmp_path / "letters"}
-    found = [*rows(1), {"key": "large", "value": "x" * 3000}, *rows(*range(2, 200))]
-    target.write(found, TEXT, **letters)
+    records = [*rows(1), {"key": "large", "value": "x" * 3000}, *rows(*range(2, 200))]
+    target.write(records, TEXT, **letters)
     assert len(target.values()) == 199
-    (letter,) = [one for file in (tmp_path / "letters").glob("*.parquet") for one in pq.read_table(file).to_pylist()]
+    (letter,) = [letter for file in (tmp_path / "letters").glob("*.parquet") for letter in pq.read_table(file).to_pylist()]
     assert "max.message.bytes" in letter["error"]
     assert b'"key": "large"' in letter["record"]
 
@@ -107,15 +107,15 @@ def test_the_largest_record_that_a_topic_takes_is_written(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("row", "told"),
+    ("row", "reason"),
     [
         ({"value": "x" * 3000}, "max.message.bytes"),
         ({"value": "x", "partition": 2}, "no partition 2"),
     ],
 )
-def test_a_bad_row_fails_the_batch_unless_told_otherwise(tmp_path: Path, row: dict[str, Any], told: str) -> None:
+def test_a_bad_row_fails_the_batch_unless_told_otherwise(tmp_path: Path, row: dict[str, Any], reason: str) -> None:
     target = Target(tmp_path, max_message_bytes="3000")
-    with pytest.raises(Poison, match=told):
+    with pytest.raises(Poison, match=reason):
         target.write([*rows(1, 2), row], {**TEXT, "partition": pa.int32()})
     assert target.values() == []
     target.write([*rows(1, 2), row], {**TEXT, "partition": pa.int32()}, number=0, errors="skip")

@@ -17,11 +17,11 @@ from connectors.core.metrics import Component, Meter, Place, counted
 from connectors.metrics import table
 from connectors.spark.foreach_batch import ForeachBatch
 from connectors.systems.kafka import KafkaSink
-from connectors.systems.kafka.committer import FrameCommitter, KafkaCommitter
-from connectors.systems.kafka.transactions import publish, session
+from connectors.systems.kafka.committer import KafkaCommitter, KafkaFrameCommitter
+from connectors.systems.kafka.session import open_session
 
 from .sink_contexts import DirectContext, is_decided
-from .sink_target import TEXT, Target, rows
+from .sink_target import TEXT, Target, publish, rows
 
 
 def _values(count: int) -> pa.RecordBatch:
@@ -43,7 +43,7 @@ def test_an_expired_transaction_is_told_with_its_time_and_the_brokers_maximum(tm
 
     def records() -> Iterator[pa.RecordBatch]:
         yield _values(10)
-        session(sink.address()).producer.flush()
+        open_session(sink.transaction_settings()).producer.flush()
         _wait(lambda: is_decided(target.server.bootstrap, target.place(0)))
         for _ in range(count // 10_000):
             yield _values(10_000)
@@ -72,7 +72,7 @@ def test_a_transaction_that_took_half_of_its_time_is_a_warning_while_it_is_open(
 def test_a_task_that_took_half_of_its_time_is_a_warning_of_the_driver(
     target: Target, caplog: pytest.LogCaptureFixture
 ) -> None:
-    committer = FrameCommitter(target.sink(stagingLocation=None))
+    committer = KafkaFrameCommitter(target.sink(stagingLocation=None))
     with Meter(Place(target.topic, Component("sink", "kafka"), 0)).counting(), caplog.at_level(logging.WARNING):
         committer._show_time(301)
     assert "took 301 s, more than half of transactionTimeout (600 s)" in caplog.text

@@ -18,9 +18,9 @@ from connectors.core import Batch, CommitRefused, Misconfigured, Transient
 from connectors.core.commit import Commit
 from connectors.core.ledger import Entry
 from connectors.core.writing import stage
-from connectors.systems.kafka.committer import Slots
-from connectors.systems.kafka.ledger import BOOK, Layout
-from connectors.systems.kafka.transactions import session
+from connectors.systems.kafka.ledger import SINK_PARTITION, SlotLayout
+from connectors.systems.kafka.session import open_session
+from connectors.systems.kafka.transactions import TransactionSlots
 from connectors.testing import SinkSuite
 from connectors.testing.engine import in_a_child
 
@@ -38,13 +38,13 @@ class Slotted(Target):
 
     kind = InSlots
 
-    def slots(self, **options: Any) -> Slots:
-        return Slots(self.sink(**{"slots": 3, **options}))
+    def slots(self, **options: Any) -> TransactionSlots:
+        return TransactionSlots(self.sink(**{"slots": 3, **options}))
 
-    def slot(self, slots: Slots, layout: Any, slot: int, *numbers: int, batch: int = 0) -> int:
+    def slot(self, slots: TransactionSlots, layout: Any, slot: int, *numbers: int, batch: int = 0) -> int:
         """What a task does with the rows of its slot."""
-        given = (of_slot(records(*numbers), slot, layout.slots) for _ in range(1))
-        return slots.write(layout, Batch(self.topic, "query", batch), slot, given)
+        parts = (of_slot(records(*numbers), slot, layout.slots) for _ in range(1))
+        return slots.write(layout, Batch(self.topic, "query", batch), slot, parts).rows
 
 
 @pytest.fixture
@@ -111,14 +111,14 @@ def test_a_run_that_is_killed_again_and_again_while_it_is_scaled_loses_and_doubl
     target: Slotted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number, slots in enumerate((1, 2, 3, 5, 2, 1)):
-        wanted = keyed(*range(number * 20, number * 20 + 20))
+        expected = keyed(*range(number * 20, number * 20 + 20))
 
-        def run(number: int = number, slots: int = slots, wanted: Any = wanted) -> None:
+        def run(number: int = number, slots: int = slots, expected: Any = expected) -> None:
             monkeypatch.setattr(SlotCommitter, "after", staticmethod(lambda slot: os.kill(os.getpid(), signal.SIGKILL)))
-            target.write(wanted, TEXT, number=number, slots=slots)
+            target.write(expected, TEXT, number=number, slots=slots)
 
         assert dies(run) is (number > 0)
-        target.write(wanted, TEXT, number=number, slots=slots + 1)
+        target.write(expected, TEXT, number=number, slots=slots + 1)
     assert target.values() == values(*range(120))
 
 
@@ -137,15 +137,15 @@ def test_a_task_of_a_replaced_run_that_comes_late_writes_nothing(target: Slotted
 def test_of_two_attempts_at_a_slot_the_one_that_began_last_writes(target: Slotted) -> None:
     slots = target.slots()
     layout: Any = slots.layout("query", 0)
-    early = session(replace(slots.sink.address(), slot=1))
-    early.begin(early.books(early.address.place)[0])
+    early = open_session(replace(slots.sink.transaction_settings(), slot=1))
+    early.begin(early.read_ledger(early.settings.offset_partition)[0])
     early.producer.produce(target.topic, b"from a zombie")
     early.producer.flush()
     forget_sessions()
     for slot in range(3):
         target.slot(slots, layout, slot, *range(20))
     with pytest.raises(Transient, match="taken over"), early.guarded("x"):
-        early.commit(early.books(early.address.place)[0])
+        early.commit(early.read_ledger(early.settings.offset_partition)[0])
     assert target.values() == values(*range(20))
 
 
@@ -172,9 +172,9 @@ def test_a_slot_that_is_there_with_other_rows_stops_the_query(target: Slotted) -
 def test_a_pending_batch_keeps_its_number_of_slots_until_it_is_committed(target: Slotted) -> None:
     first: Any = target.slots(slots=3).layout("query", 0)
     later = target.slots(slots=2)
-    kept: Any = later.layout("query", 0)
-    assert (first.slots, kept.slots) == (3, 3)
-    later.finish(Entry("query", 0, 20), kept)
+    later_layout: Any = later.layout("query", 0)
+    assert (first.slots, later_layout.slots) == (3, 3)
+    later.finish(Entry("query", 0, 20), later_layout)
     following: Any = later.layout("query", 1)
     assert following.slots == 2
 
@@ -183,10 +183,10 @@ def test_another_number_of_slots_in_a_pending_batch_is_refused(target: Slotted) 
     slots = target.slots()
     layout: Any = slots.layout("query", 0)
     target.slot(slots, layout, 0, *range(20))
-    other, ours = Layout("query", 2, layout.run), session(slots.sink.address())
-    (book,) = ours.books(BOOK)
-    ours.begin(book)
-    ours.commit(book.with_layout(other))
+    other, session = SlotLayout("query", 2, layout.run), open_session(slots.sink.transaction_settings())
+    (ledger,) = session.read_ledger(SINK_PARTITION)
+    session.begin(ledger)
+    session.commit(ledger.with_layout(other))
     with pytest.raises(
         CommitRefused, match=r"(?s)written in part in 3 slots, and cannot be finished in 2.*set slots=3"
     ):
@@ -210,7 +210,7 @@ def test_slots_that_the_broker_forgot_are_read_from_the_ledger_topic(target: Slo
     target.slot(slots, slots.layout("query", 1), 0, *range(20, 40), batch=1)
     forget_sessions()
     admin = AdminClient({"bootstrap.servers": target.server.bootstrap})
-    for future in admin.delete_consumer_groups([slots.sink.address().group]).values():
+    for future in admin.delete_consumer_groups([slots.sink.transaction_settings().group]).values():
         future.result(30)
     target.write(keyed(*range(20, 40)), TEXT, number=1, slots=3)
     assert target.values() == values(*range(40))
@@ -219,16 +219,16 @@ def test_slots_that_the_broker_forgot_are_read_from_the_ledger_topic(target: Slo
 def test_a_slot_without_rows_opens_no_transaction(target: Slotted) -> None:
     slots = target.slots()
     assert target.slot(slots, slots.layout("query", 0), 0) == 0
-    slot = replace(slots.sink.address(), slot=1)
-    told = target.server.tool(
+    slot = replace(slots.sink.transaction_settings(), slot=1)
+    listing = target.server.tool(
         "org.apache.kafka.tools.TransactionsCommand", "--bootstrap-server", target.server.bootstrap, "list"
     )
-    assert slots.sink.address().transactional_id in told
-    assert slot.transactional_id not in told
+    assert slots.sink.transaction_settings().transactional_id in listing
+    assert slot.transactional_id not in listing
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "reason"),
     [
         ({"slots": 2}, "no use with stagingLocation"),
         ({"slots": 2, "stagingLocation": None, "errors": "deadLetter", "deadLetterPath": "x"}, "errors=fail or skip"),
@@ -236,8 +236,8 @@ def test_a_slot_without_rows_opens_no_transaction(target: Slotted) -> None:
         ({"slots": 2, "stagingLocation": None, "transactionalIdPrefix": None}, "has no use without exactly-once"),
     ],
 )
-def test_slots_that_cannot_be_are_refused(tmp_path: Path, options: dict[str, Any], told: str) -> None:
-    with pytest.raises(Misconfigured, match=f"slots +.*{told}"):
+def test_slots_that_cannot_be_are_refused(tmp_path: Path, options: dict[str, Any], reason: str) -> None:
+    with pytest.raises(Misconfigured, match=f"slots +.*{reason}"):
         Target(tmp_path).sink(**options)
 
 

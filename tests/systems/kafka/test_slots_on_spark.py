@@ -35,11 +35,11 @@ def write(target: DirectContext, frame: Any, number: int = 0, **more: str) -> No
 def test_records_of_one_key_stay_in_order_and_rows_without_a_key_are_written(spark: Any, target: SlotsContext) -> None:
     keyed = "IF(id % 4 = 0, NULL, CAST(id % 4 AS string)) AS key"
     write(target, spark.range(0, 400, 1, 1).selectExpr(keyed, "CAST(id AS string) AS value"))
-    found: dict[Any, list[int]] = {}
+    numbers_by_key: dict[Any, list[int]] = {}
     for message in consumed(target.server.bootstrap, target.topic):
-        found.setdefault(message.key(), []).append(int(message.value()))
-    assert sorted(number for numbers in found.values() for number in numbers) == list(range(400))
-    assert all(found[key] == sorted(found[key]) for key in (b"1", b"2", b"3"))
+        numbers_by_key.setdefault(message.key(), []).append(int(message.value()))
+    assert sorted(number for numbers in numbers_by_key.values() for number in numbers) == list(range(400))
+    assert all(numbers_by_key[key] == sorted(numbers_by_key[key]) for key in (b"1", b"2", b"3"))
     write(target, spark.range(0).selectExpr(keyed, "'v' AS value"), 1)
     write(target, spark.range(5).selectExpr(keyed, "'v' AS value"), 2, slots="1")
     write(target, spark.range(5).selectExpr(keyed, "'v' AS value"), 3, slots="1")

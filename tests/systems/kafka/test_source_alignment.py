@@ -24,7 +24,7 @@ def lateness(query: Query) -> int:
     newest, latest = 0, 0
     while (rows := query.next()) is not None:
         seen = [int(row["value"]) for row in rows]
-        latest = max([latest, *(newest - one for one in seen)])
+        latest = max([latest, *(newest - stamp for stamp in seen)])
         newest = max([newest, *seen])
     return latest
 
@@ -57,7 +57,7 @@ def test_a_partition_at_its_end_holds_back_the_others_until_it_is_idle() -> None
     query = Query(topic.options(idleTimeout="1h", **DRIFT))
     assert len(query.values()) == 1 + 6
     assert query.at(topic.name) == {"0": 1, "1": 6}
-    assert Query(topic.options(idleTimeout="0s", **DRIFT), query.log).values() == [b"%d" % one for one in range(6, 30)]
+    assert Query(topic.options(idleTimeout="0s", **DRIFT), query.log).values() == [b"%d" % number for number in range(6, 30)]
 
 
 def test_partitions_without_a_record_hold_back_nobody() -> None:

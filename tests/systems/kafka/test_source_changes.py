@@ -10,7 +10,7 @@ import pytest
 
 from connectors.core import DataLoss
 from connectors.core.planning import INITIAL
-from connectors.systems.kafka.positions import Range
+from connectors.systems.kafka.positions import OffsetRange
 
 from .reading import Query, batch
 from .source_contexts import BEGIN, SCHEMA, Topic, fresh
@@ -136,12 +136,12 @@ def test_a_compacted_topic_is_read_over_its_holes() -> None:
     for number in range(50):
         topic.send([b"old %d" % number], 0, key=b"%d" % (number % 5), at=BEGIN + 1000 * number)
     until = time.monotonic() + 120
-    while len(found := batch(topic.options())) == len(topic.rows):
+    while len(values := batch(topic.options())) == len(topic.rows):
         assert time.monotonic() < until, "the cleaner has not come by"
         topic.send([b"more"], 0, key=b"more", at=BEGIN + 1000 * len(topic.rows))  # the newest segment stays as it is
         time.sleep(1)
     newest = {row["key"]: row["value"] for row in topic.rows}
-    assert set(found) >= set(newest.values()), "the newest of each key is there"
+    assert set(values) >= set(newest.values()), "the newest of each key is there"
     halves = Query(topic.options(minPartitions="7")).values()
     assert set(halves) >= set(newest.values())
     assert len(halves) < len(topic.rows)
@@ -168,12 +168,12 @@ def test_records_that_expire_between_plan_and_read_are_noticed_by_the_task() -> 
         query = Query(topic.options(failOnDataLoss=fail))
         reader = query.source.reader(SCHEMA)
         topic.expire({0: 2})
-        rows = reader.read(Range(topic.name, 0, 0, 3))
+        rows = reader.read(OffsetRange(topic.name, 0, 0, 3))
         if expected is None:
             with pytest.raises(DataLoss, match=r"offset 0 of .* comes next, but there are offsets 2 to 2"):
                 list(rows)
         else:
-            assert [value for one in rows for value in one.column("value").to_pylist()] == expected
+            assert [value for batch in rows for value in batch.column("value").to_pylist()] == expected
         reader.close()
 
 
@@ -184,7 +184,7 @@ def test_a_topic_that_is_deleted_between_plan_and_read_ends_its_range() -> None:
     query.log.append(query.planner.latest(INITIAL))
     topic.delete()
     reader = query.source.reader(SCHEMA)
-    assert list(reader.read(Range(topic.name, 0, 0, 1))) == []
+    assert list(reader.read(OffsetRange(topic.name, 0, 0, 1))) == []
     reader.close()
 
 

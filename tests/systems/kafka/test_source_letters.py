@@ -16,6 +16,7 @@ import pytest
 
 from connectors.core.planning import INITIAL
 from connectors.core.retry import RetryObserver, observed_retries
+from connectors.systems.kafka.positions import OffsetRange
 
 from .reading import Query
 from .source_contexts import SCHEMA, Topic
@@ -92,9 +93,9 @@ def test_each_of_many_letters_has_the_headers_of_its_own_record(tmp_path: Path, 
         headers = [("number", b"%d" % number)] if number % 4 else None
         topic.send([value], number % 2, key=b"%d" % number, headers=headers)
     LetterQuery(topic, tmp_path, includeHeaders=include, minPartitions="7").values()
-    found = {letter["key"]: letter["headers"] for letter in letters(tmp_path)}
+    by_key = {letter["key"]: letter["headers"] for letter in letters(tmp_path)}
     numbers = [(b"%d" % number, [("number", b"%d" % number)] if number % 4 else None) for number in range(0, 40, 3)]
-    assert found == {key: as_sent(headers) for key, headers in numbers}
+    assert by_key == {key: as_sent(headers) for key, headers in numbers}
 
 
 def test_headers_are_waited_for_when_the_broker_is_away_while_they_are_read(tmp_path: Path) -> None:
@@ -199,8 +200,8 @@ def test_letters_of_a_topic_that_was_made_anew_are_beside_those_of_the_first(tmp
     topic.create()
     topic.send([second, b'{"id": 2}'], key=b"second", headers=NULL)
     assert LetterQuery(topic, tmp_path, log=query.log, failOnDataLoss="false").values() == [{"id": 2}]
-    found = {letter["key"]: (offset(letter), letter["record"], letter["headers"]) for letter in letters(tmp_path)}
-    assert found == {b"first": (0, b"{broken}", as_sent(SEVERAL)), b"second": (0, second, as_sent(NULL))}
+    by_key = {letter["key"]: (offset(letter), letter["record"], letter["headers"]) for letter in letters(tmp_path)}
+    assert by_key == {b"first": (0, b"{broken}", as_sent(SEVERAL)), b"second": (0, second, as_sent(NULL))}
 
 
 def test_a_replay_adds_no_letter(tmp_path: Path) -> None:
@@ -237,3 +238,10 @@ def test_a_replay_with_another_schema_adds_only_the_letters_that_are_new(tmp_pat
         everything += [(number, topic.rows[number]["value"]) for number in new]
         assert records(tmp_path) == sorted(everything)
     assert [letter["headers"] for letter in letters(tmp_path)] == [as_sent(SEVERAL)] * 4
+
+
+def test_the_text_of_a_split_is_that_of_earlier_versions() -> None:
+    """The names of dead letters are made of it: with another text, a replay would write them again."""
+    split = OffsetRange("orders", 1, 20, 30, "an-id")
+    assert str(split) == "Range(topic='orders', partition=1, first=20, end=30)"
+    assert split.identity() == f"{split} an-id"

@@ -44,8 +44,8 @@ class TestKafka(SparkSourceSuite):
         same_records(written, rows.drop("timestamp").collect())
 
     def _stream(self, spark: Any, system: KafkaContext, folder: Path, **options: str) -> None:
-        given = {**system.options(), **system.limit, **options}
-        rows = spark.readStream.format("connectors.kafka").options(**given).load().drop("timestamp")
+        typed = {**system.options(), **system.limit, **options}
+        rows = spark.readStream.format("connectors.kafka").options(**typed).load().drop("timestamp")
         writer = rows.writeStream.format("json").trigger(availableNow=True)
         writer.option("checkpointLocation", str(folder / "checkpoint")).start(str(folder / "out")).awaitTermination()
 
@@ -65,10 +65,10 @@ def test_spark_sees_the_columns_of_its_own_source(environment: Any) -> None:
         ("timestampType", "int"),
         ("headers", "array<struct<key:string,value:binary>>"),
     ]
-    (found,) = frame.selectExpr("*", "unix_millis(timestamp) AS millis").collect()
-    assert (bytes(found.key), bytes(found.value), found.topic, found.offset) == (b"k", b"v", topic.name, 0)
-    assert found.millis == row["timestamp"].timestamp() * 1000
-    assert [(one.key, bytes(one.value)) for one in found.headers] == [("h", b"1"), ("h", b"2")]
+    (read,) = frame.selectExpr("*", "unix_millis(timestamp) AS millis").collect()
+    assert (bytes(read.key), bytes(read.value), read.topic, read.offset) == (b"k", b"v", topic.name, 0)
+    assert read.millis == row["timestamp"].timestamp() * 1000
+    assert [(header.key, bytes(header.value)) for header in read.headers] == [("h", b"1"), ("h", b"2")]
 
 
 def test_the_column_that_a_schema_names_is_the_only_one_made(environment: Any) -> None:

@@ -73,19 +73,19 @@ def test_a_job_for_sparks_own_source_is_taken(options: dict[str, str]) -> None:
     source.reader(SCHEMA).open()
 
 
-@pytest.mark.parametrize(("option", "value", "told"), REFUSED, ids=[one[0] + "=" + one[1][:12] for one in REFUSED])
-def test_an_option_that_cannot_be_had_is_refused_by_name(option: str, value: str, told: str) -> None:
+@pytest.mark.parametrize(("option", "value", "reason"), REFUSED, ids=[case[0] + "=" + case[1][:12] for case in REFUSED])
+def test_an_option_that_cannot_be_had_is_refused_by_name(option: str, value: str, reason: str) -> None:
     with pytest.raises(Misconfigured) as refused:
         KafkaSource.of({**BASE, option: value})
     assert option in str(refused.value)
-    assert told in str(refused.value)
+    assert reason in str(refused.value)
     assert "hidden" not in str(refused.value)
 
 
 def test_every_problem_is_in_one_error() -> None:
     with pytest.raises(Misconfigured) as refused:
         KafkaSource.of({"kafka.ssl.keystore.location": "/x", "kafka.nonsense": "1"})
-    assert {one.option for one in refused.value.problems} == {
+    assert {problem.option for problem in refused.value.problems} == {
         "kafka.bootstrap.servers",
         "kafka.nonsense",
         "kafka.ssl.keystore.location",
@@ -130,7 +130,7 @@ def test_ranges_are_cut_as_the_user_wants_and_a_replay_cuts_alike() -> None:
     assert splits(query, query) == splits(other, query)
     largest = Query(topic.options(maxRecordsPerPartition="3"))
     largest.next()
-    sizes = [one.end - one.first for one in splits(largest, largest)]
+    sizes = [split.end - split.first for split in splits(largest, largest)]
     assert max(sizes) <= 3
     assert sum(sizes) == 20
 
@@ -143,8 +143,8 @@ def test_a_record_that_cannot_be_read_is_set_aside_with_its_place(tmp_path: Path
     schema = pa.schema([(field.name, kinds.get(field.name, field.type)) for field in SCHEMA])
     with pytest.raises(Poison, match=r'(?s)"offset":1,"partition":0,"topic".*errors=deadLetter'):
         Query(options, schema=schema).values()
-    kept = Query({**options, "errors": "deadLetter", "deadLetterPath": str(tmp_path)}, schema=schema)
-    assert kept.values() == [{"id": 1}, {"id": 2}]
+    query = Query({**options, "errors": "deadLetter", "deadLetterPath": str(tmp_path)}, schema=schema)
+    assert query.values() == [{"id": 1}, {"id": 2}]
     (letter,) = pq.read_table(tmp_path).to_pylist()
     assert (letter["source"], letter["record"]) == ("connectors.kafka", b"broken")
     assert letter["position"] == f'{{"offset":1,"partition":0,"topic":"{topic.name}"}}'
@@ -165,7 +165,7 @@ def test_progress_tells_the_lag_of_each_partition() -> None:
     query = Query(topic.options(maxRowsPerTrigger="3"))
     query.next()
     head = query.planner.enumerator.head()
-    told = {one.partition: one for one in query.planner.enumerator.progress(query.log[-1]["at"], head)}
-    first = told[f"{topic.name}-0"]
+    progress = {partition.partition: partition for partition in query.planner.enumerator.progress(query.log[-1]["at"], head)}
+    first = progress[f"{topic.name}-0"]
     assert (first.position, first.latest, first.lag_records) == (2, 5, 3)
-    assert told[f"{topic.name}-1"].lag_records == 0
+    assert progress[f"{topic.name}-1"].lag_records == 0

@@ -21,15 +21,15 @@ def topic() -> Topic:
 
 def offsets_of(topic: Topic, group: str) -> dict[int, int]:
     consumer = Consumer({"bootstrap.servers": topic.server.bootstrap, "group.id": group})
-    asked = [TopicPartition(topic.name, number) for number in range(topic.partitions)]
-    found = {one.partition: one.offset for one in consumer.committed(asked, timeout=20)}
+    partitions = [TopicPartition(topic.name, number) for number in range(topic.partitions)]
+    offsets = {token.partition: token.offset for token in consumer.committed(partitions, timeout=20)}
     consumer.close()
-    return found
+    return offsets
 
 
 def commit(topic: Topic, group: str, offsets: dict[int, int]) -> None:
     consumer = Consumer({"bootstrap.servers": topic.server.bootstrap, "group.id": group})
-    consumer.commit(offsets=[TopicPartition(topic.name, *one) for one in offsets.items()], asynchronous=False)
+    consumer.commit(offsets=[TopicPartition(topic.name, *offset) for offset in offsets.items()], asynchronous=False)
     consumer.close()
 
 

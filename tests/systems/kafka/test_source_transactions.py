@@ -7,7 +7,7 @@ import contextlib
 import pytest
 
 from connectors.systems.kafka import reader
-from connectors.systems.kafka.positions import Range
+from connectors.systems.kafka.positions import OffsetRange
 
 from .reading import Query
 from .source_contexts import SCHEMA, Topic
@@ -24,9 +24,9 @@ def test_a_batch_ends_before_a_transaction_that_is_open() -> None:
     assert query.values() == [b"a"]
     assert query.at(topic.name) == {"0": 1}
     writer.commit_transaction(30)
-    while not (found := query.values()):  # the broker ends a transaction a moment after it has said so
+    while not (values := query.values()):  # the broker ends a transaction a moment after it has said so
         pass
-    assert found == [b"b", b"c"]
+    assert values == [b"b", b"c"]
 
 
 def test_an_aborted_transaction_is_not_read_and_not_waited_for() -> None:
@@ -65,17 +65,17 @@ def test_a_range_that_ends_inside_an_aborted_run_ends(followed: bool) -> None:
     with contextlib.closing(reader):
         reader.open()
         for first, end, expected in ((0, 10, [b"a"]), (5, 10, []), (10, 21, [])):
-            batches = reader.read(Range(topic.name, 0, first, end))
-            assert [value for one in batches for value in one.column("value").to_pylist()] == expected
+            batches = reader.read(OffsetRange(topic.name, 0, first, end))
+            assert [value for batch in batches for value in batch.column("value").to_pylist()] == expected
 
 
 def test_a_consumer_is_kept_for_the_next_task() -> None:
     topic = Topic(1)
     topic.send([b"a"])
-    reader.RESTING.close_all()
+    reader.CONSUMERS.close_all()
     query = Query(topic.options())
     query.values()
-    (kept,) = reader.RESTING.items()
+    (consumer,) = reader.CONSUMERS.clients()
     topic.send([b"b"])
     assert query.values() == [b"b"]
-    assert reader.RESTING.items() == [kept]
+    assert reader.CONSUMERS.clients() == [consumer]

@@ -1,4 +1,4 @@
-"""``connectors.event_hubs``: Azure Event Hubs by its Kafka protocol; a connection string is all that it needs."""
+"""``connectors.event_hubs``: Azure Event Hubs by its Kafka protocol. It needs no more than a connection string."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ..kafka.cluster import Cluster
 from ..kafka.committer import KafkaCommitter
 from ..kafka.sink import KafkaSink
 from ..kafka.source import KafkaSource
-from .connection import CONNECTION, LARGEST_REQUEST, check_hub, let_in, missing_transactions, with_derived
+from .connection import CONNECTION, LARGEST_REQUEST, check_access, check_hub, missing_transactions, with_derived
 
 __all__ = ["EventHubsSink", "EventHubsSource"]
 
 _log = logging.getLogger("connectors.event_hubs")
-_SOURCE_NAMING: Final = ("subscribe", "subscribePattern", "assign")
+_TOPIC_OPTIONS: Final = ("subscribe", "subscribePattern", "assign")
 
 
 class EventHubsSource(KafkaSource):
@@ -29,9 +29,9 @@ class EventHubsSource(KafkaSource):
 
     Options: ``connectionString`` (required; or a reference to a secret, ``{{secrets/scope/key}}``), ``eventHub`` (required
     unless the string has an EntityPath), and those of ``connectors.kafka``. The string gives ``kafka.bootstrap.servers``, the
-    way to be let in, and how long connections may rest; a ``kafka.*`` option that is given wins.
+    login, and how long connections may be idle; a ``kafka.*`` option of the user wins.
 
-    Guarantee: exactly-once. A key that the service does not take is told at the start.
+    Guarantee: exactly-once. A key that the service refuses is an error at the start.
     """
 
     name = "event_hubs"
@@ -40,16 +40,16 @@ class EventHubsSource(KafkaSource):
 
     @classmethod
     def of(cls, typed: Mapping[str, Any], *, streaming: bool = False) -> Source:
-        return super().of(with_derived(typed, *_SOURCE_NAMING), streaming=streaming)
+        return super().of(with_derived(typed, *_TOPIC_OPTIONS), streaming=streaming)
 
     @classmethod
     def check(cls, values: Values) -> Iterator[Problem]:
-        named = list(check_hub(values, *_SOURCE_NAMING, required=True))
-        yield from named
-        yield from (problem for problem in super().check(values) if not (named and problem.option in _SOURCE_NAMING))
+        problems = list(check_hub(values, *_TOPIC_OPTIONS, required=True))
+        yield from problems
+        yield from (problem for problem in super().check(values) if not (problems and problem.option in _TOPIC_OPTIONS))
 
     def cluster(self) -> Cluster:
-        let_in(self.values["connectionString"], self.config())
+        check_access(self.values["connectionString"], self.config())
         return super().cluster()
 
 
@@ -57,12 +57,12 @@ class EventHubsSink(KafkaSink):
     """Writes events to an event hub. Columns are those of ``connectors.kafka``.
 
     Options: ``connectionString`` (required; or a reference to a secret, ``{{secrets/scope/key}}``), ``eventHub`` (or the
-    string's EntityPath, or a column ``topic``), and those of ``connectors.kafka``. What the string gives is as for the
+    string's EntityPath, or a column ``topic``), and those of ``connectors.kafka``. The string gives the same as for the
     source; a request has at most the 1 MB that the service takes (``kafka.max.request.size``).
 
     Guarantee: at-least-once, by an idempotent producer. With ``transactionalIdPrefix`` the service is asked at the start
-    whether it has transactions: if so, exactly-once as ``connectors.kafka``; if not, that is logged, and refused where
-    ``guarantee=exactly-once`` or an option that needs it is given.
+    whether it has transactions. If so, the sink is exactly-once as ``connectors.kafka``. If not, it logs that, and refuses
+    ``guarantee=exactly-once`` and options that need it.
     """
 
     name = "event_hubs"
@@ -80,30 +80,30 @@ class EventHubsSink(KafkaSink):
         yield from super().check(values)
 
     def guarantee(self) -> Guarantee:
-        """What was asked for; else exactly-once if it can be. Asks the service, once in a process."""
-        wished = super().guarantee()
-        if wished is Guarantee.EXACTLY_ONCE and (why := self._missing()):
-            self._refuse_less(why)
+        """What the user asked for; else exactly-once if it can be. Asks the service, once in a process."""
+        guarantee = super().guarantee()
+        if guarantee is Guarantee.EXACTLY_ONCE and (reason := self._missing_transactions()):
+            self._refuse_less(reason)
             return Guarantee.AT_LEAST_ONCE
-        return wished
+        return guarantee
 
     def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> SinkWriter:
-        let_in(self.values["connectionString"], self.config())
+        check_access(self.values["connectionString"], self.config())
         return super().writer(batch, schema, subtask)
 
     def committer(self) -> KafkaCommitter | None:
-        let_in(self.values["connectionString"], self.config())
+        check_access(self.values["connectionString"], self.config())
         return super().committer()
 
-    def _missing(self) -> str:
+    def _missing_transactions(self) -> str:
         """Why there are no transactions; empty if there are."""
-        let_in(self.values["connectionString"], self.config())
+        check_access(self.values["connectionString"], self.config())
         return missing_transactions(tuple(sorted(self.config().items())), self.values["transactionalIdPrefix"])
 
-    def _refuse_less(self, why: str) -> None:
-        """At-least-once is less than was asked for; says so if that was by name."""
+    def _refuse_less(self, reason: str) -> None:
+        """Raises ``Misconfigured`` if the user asked by name for more than at-least-once."""
         for option in ("guarantee", "operation", "slots"):
             if self.values.is_set(option) and self.values[option] not in (1, "append"):
-                text = f"{self.values[option]} needs transactions, which this service does not have: {why}."
+                text = f"{self.values[option]} needs transactions, which this service does not have: {reason}."
                 raise Misconfigured(f"connectors.{self.name}", [Problem(option, text)])
-        _log.warning("connectors.event_hubs: at-least-once, for the service has no transactions: %s", why)
+        _log.warning("connectors.event_hubs: at-least-once, for the service has no transactions: %s", reason)

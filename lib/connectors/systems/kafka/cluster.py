@@ -1,4 +1,4 @@
-"""What the driver asks a Kafka cluster: topics, where partitions begin and end, offsets by time, and those of a group."""
+"""Questions that the driver of a source and the sessions of a sink ask a cluster: topics, offsets, limits."""
 
 from __future__ import annotations
 
@@ -6,26 +6,33 @@ import contextlib
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ...core.errors import DataLoss, Misconfigured, Problem, Transient
-from .config import client, connection_config, error_of, explained, failed, meaning
-from .positions import Offsets, Partition, named
+from .config import connection_config
+from .errors import client, client_errors, connector_error, error_name, producer_error
+from .positions import Offsets, Partition, partition_name
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer
     from confluent_kafka.admin import AdminClient
 
-
-
 _log = logging.getLogger("connectors.kafka")
-_INTERNAL = "__"  # what Kafka itself keeps in topics; a pattern means the user's
+_INTERNAL: Final = "__"
+"""How the names of Kafka's own topics begin; a pattern means those of the user."""
+_NO_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
+_PEEK_CONFIG: Final = {"queued.min.messages": "1", "queued.max.messages.kbytes": "256", "fetch.message.max.bytes": "65536"}
+_CONSUMER_SETTINGS: Final = (
+    "group.", "isolation.level", "enable.auto.commit", "enable.auto.offset.store", "enable.partition.eof",
+    "auto.offset.reset", "queued.", "fetch.", "max.p", "check.crcs", "session.timeout.ms", "heartbeat.interval.ms",
+    "allow.auto.create.topics", "partition.assignment.strategy",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Topic:
+class KafkaTopic:
     """``id`` tells a topic from a later one of the same name; ``None`` where the brokers know no ids."""
 
     id: str | None
@@ -33,25 +40,32 @@ class Topic:
 
 
 @dataclass(frozen=True)
-class Head:
-    """What there is to read: ``first`` and ``last`` (exclusive) offset of each partition of the topics that are read."""
-
-    topics: Mapping[str, Topic]
-    first: Mapping[Partition, int]
-    last: Mapping[Partition, int]
-    frozen: bool = False
-
-
-@dataclass(frozen=True)
-class Record:
-    """Where a record is, and its time in milliseconds."""
+class TimedOffset:
+    """The offset of a record, and its time in milliseconds."""
 
     offset: int
     time: int
 
 
+@dataclass(frozen=True)
+class KafkaHead:
+    """What there is to read: the ``first`` and ``last`` (exclusive) offset of each partition of the topics that are read.
+
+    ``frozen``: the query ends there.
+    """
+
+    topics: Mapping[str, KafkaTopic]
+    first: Mapping[Partition, int]
+    last: Mapping[Partition, int]
+    frozen: bool = False
+
+    def ids(self) -> dict[str, str]:
+        """The ids of the topics, where the brokers know them."""
+        return {name: topic.id for name, topic in self.topics.items() if topic.id is not None}
+
+
 class Cluster:
-    """A connection to a cluster, made when it is first used. Every method raises ``Transient`` for an outage."""
+    """The connections of a source's driver, opened at first use. Every method raises ``Transient`` for an outage."""
 
     def __init__(self, config: Mapping[str, str], *, committed: bool, timeout: float) -> None:
         self.config = dict(config)
@@ -63,8 +77,9 @@ class Cluster:
 
     @property
     def admin(self) -> AdminClient:
-        if self._admin is None:
-            self._admin = client("confluent_kafka.admin").AdminClient(_shared(self.config))
+        if self._admin is None:  # an admin client complains about the settings of a consumer
+            config = {key: value for key, value in self.config.items() if not key.startswith(_CONSUMER_SETTINGS)}
+            self._admin = client("confluent_kafka.admin").AdminClient(config)
         return self._admin
 
     @property
@@ -76,210 +91,187 @@ class Cluster:
 
     def names(self) -> list[str]:
         """All topics but Kafka's own."""
-        with failed("the topics cannot be listed"):
-            found = self.admin.list_topics(timeout=self.timeout).topics
-        return sorted(name for name in found if not name.startswith(_INTERNAL))
+        with client_errors("the topics cannot be listed"):
+            topics = self.admin.list_topics(timeout=self.timeout).topics
+        return sorted(name for name in topics if not name.startswith(_INTERNAL))
 
-    def topics(self, names: Sequence[str]) -> dict[str, Topic]:
-        """Those of ``names`` that exist."""
+    def topics(self, names: Sequence[str]) -> dict[str, KafkaTopic]:
+        """The topics among ``names`` that exist."""
         if not names:
             return {}
-        asked = client().TopicCollection(list(names))
-        found: dict[str, Topic] = {}
-        with failed("the topics cannot be described"):
-            for name, future in self.admin.describe_topics(asked, request_timeout=self.timeout).items():
+        topics: dict[str, KafkaTopic] = {}
+        with client_errors("the topics cannot be described"):
+            request = client().TopicCollection(list(names))
+            for name, future in self.admin.describe_topics(request, request_timeout=self.timeout).items():
                 try:
-                    told = future.result(self.timeout)
+                    topic = future.result(self.timeout)
                 except client().KafkaException as error:
-                    if error_of(error) in ("UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID"):
+                    if error_name(error) in ("UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID"):
                         continue
                     raise
-                topic_id = str(told.topic_id) if told.topic_id is not None else None
-                numbers = tuple(sorted(one.id for one in told.partitions))
-                found[name] = Topic(None if topic_id == _NO_ID else topic_id, numbers)
-        return found
+                topic_id = str(topic.topic_id) if topic.topic_id is not None else None
+                partitions = tuple(sorted(partition.id for partition in topic.partitions))
+                topics[name] = KafkaTopic(None if topic_id == _NO_ID else topic_id, partitions)
+        return topics
 
     def first(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """The first offset that each partition still holds."""
-        return {one: told.offset for one, told in self._offsets(partitions, lambda spec, _: spec.earliest()).items()}
+        records = self._list_offsets(dict.fromkeys(partitions, _offset_spec().earliest()))
+        return {partition: record.offset for partition, record in records.items()}
 
     def last(self, partitions: Iterable[Partition], *, written: bool = False) -> dict[Partition, int]:
-        """The offset after the last one that can be read; after the last one at all if ``written``.
+        """The offset after the last record that can be read; after the last one at all if ``written``.
 
-        With read_committed that is the last stable offset: what lies after it waits for a transaction that is open.
+        With read_committed that is the last stable offset: the records after it wait for an open transaction.
         """
-        told = self._offsets(partitions, lambda spec, _: spec.latest(), committed=self.only_committed and not written)
-        return {one: record.offset for one, record in told.items()}
+        request = dict.fromkeys(partitions, _offset_spec().latest())
+        records = self._list_offsets(request, committed=self.only_committed and not written)
+        return {partition: record.offset for partition, record in records.items()}
 
-    def after(self, times: Mapping[Partition, int]) -> dict[Partition, Record | None]:
-        """The first record whose time is the given one (milliseconds) or later; ``None`` where there is none yet."""
-        told = self._offsets(times, lambda spec, one: spec.for_timestamp(times[one]))
-        return {one: record if record.offset >= 0 else None for one, record in told.items()}
+    def after(self, times: Mapping[Partition, int]) -> dict[Partition, TimedOffset | None]:
+        """The first record at or after each time (milliseconds); ``None`` where there is none yet."""
+        request = {partition: _offset_spec().for_timestamp(stamp) for partition, stamp in times.items()}
+        records = self._list_offsets(request)
+        return {partition: record if record.offset >= 0 else None for partition, record in records.items()}
+
+    def _list_offsets(self, request: Mapping[Partition, Any], committed: bool | None = None) -> dict[Partition, TimedOffset]:
+        """The record that each ``OffsetSpec`` of ``request`` names."""
+        if not request:
+            return {}
+        levels = client().IsolationLevel
+        is_stable = self.only_committed if committed is None else committed
+        level = levels.READ_COMMITTED if is_stable else levels.READ_UNCOMMITTED
+        specs = {client().TopicPartition(*partition): spec for partition, spec in request.items()}
+        offsets: dict[Partition, TimedOffset] = {}
+        futures = self.admin.list_offsets(specs, isolation_level=level, request_timeout=self.timeout)
+        for token, future in futures.items():
+            partition = (token.topic, token.partition)
+            with client_errors(f"the offsets of {partition_name(partition)} cannot be read"):
+                record = future.result(self.timeout + 5)
+                offsets[partition] = TimedOffset(record.offset, record.timestamp)
+        return offsets
 
     def times(self, offsets: Offsets) -> dict[Partition, int | None]:
-        """The time of the first record at or after each offset; ``None`` where there is none. It reads them."""
+        """The time of the first record at or after each offset; ``None`` where there is none. It reads the records."""
         if not offsets:
             return {}
         if self._peeking is None:
-            self._peeking = client().Consumer({**self.config, **_SMALL})
-        found: dict[Partition, int | None] = {}
-        until = time.monotonic() + self.timeout
-        with failed("the times of the next records cannot be read"):
-            self._peeking.assign([client().TopicPartition(*one, offset) for one, offset in offsets.items()])
-            while len(found) < len(offsets):
+            self._peeking = client().Consumer({**self.config, **_PEEK_CONFIG})
+        times: dict[Partition, int | None] = {}
+        deadline = time.monotonic() + self.timeout
+        with client_errors("the times of the next records cannot be read"):
+            self._peeking.assign([client().TopicPartition(*partition, offset) for partition, offset in offsets.items()])
+            while len(times) < len(offsets):
                 message = self._peeking.poll(0.5)
                 if message is not None:
-                    self._note(message, found)
-                if time.monotonic() > until:
+                    self._add_time(message, times)
+                if time.monotonic() > deadline:
                     raise Transient("the times of the next records cannot be read: no answer in time")
         self._peeking.unassign()
-        return found
+        return times
 
     @staticmethod
-    def _note(message: Any, found: dict[Partition, int | None]) -> None:
-        one, error = (message.topic(), message.partition()), message.error()
+    def _add_time(message: Any, times: dict[Partition, int | None]) -> None:
+        partition, error = (message.topic(), message.partition()), message.error()
         if error is None or error.name() == "_PARTITION_EOF":
-            found.setdefault(one, None if error else message.timestamp()[1])
-        elif isinstance(wrong := meaning(error.name(), error.str(), named(one)), (Transient, DataLoss)):
-            raise Transient(wrong.message)
-        else:
-            raise wrong
+            times.setdefault(partition, None if error else message.timestamp()[1])
+            return
+        translated = connector_error(error.name(), error.str(), partition_name(partition))
+        raise Transient(translated.message) if isinstance(translated, (Transient, DataLoss)) else translated
 
     def committed(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """The offsets of the group, of those partitions that it has one of."""
-        asked = [client().TopicPartition(*one) for one in partitions]
-        with failed("the offsets of the group cannot be read"):
-            told = self.consumer.committed(asked, timeout=self.timeout)
-        return {(one.topic, one.partition): one.offset for one in told if one.offset >= 0}
+        """The offsets of the group, for the partitions that have one."""
+        request = [client().TopicPartition(*partition) for partition in partitions]
+        with client_errors("the offsets of the group cannot be read"):
+            tokens = self.consumer.committed(request, timeout=self.timeout)
+        return {(token.topic, token.partition): token.offset for token in tokens if token.offset >= 0}
 
     def publish(self, offsets: Offsets) -> None:
-        """Makes ``offsets`` those of the group. It is for people and tools: a failure is logged, and no more."""
-        asked = [client().TopicPartition(*partition, offset) for partition, offset in offsets.items()]
+        """Makes ``offsets`` those of the group, for people and tools. A failure is only logged."""
+        tokens = [client().TopicPartition(*partition, offset) for partition, offset in offsets.items()]
         try:
-            with failed("the offsets of the group cannot be written"):
-                refused = [
-                    one.error for one in self.consumer.commit(offsets=asked, asynchronous=False) or () if one.error
-                ]
-            if refused:
-                raise Transient(str(refused[0]))
+            with client_errors("the offsets of the group cannot be written"):
+                committed = self.consumer.commit(offsets=tokens, asynchronous=False) or ()
+            if refusals := [token.error for token in committed if token.error]:
+                raise Transient(str(refusals[0]))
         except Exception as error:
             _log.warning("the offsets of group %s were not published: %s", self.config.get("group.id"), error)
 
     def close(self) -> None:
-        if self._consumer is not None:
-            self._consumer.close()
-        if self._peeking is not None:
-            self._peeking.close()
+        for consumer in (self._consumer, self._peeking):
+            if consumer is not None:
+                consumer.close()
         self._admin = self._consumer = self._peeking = None
 
-    def _offsets(
-        self, partitions: Iterable[Partition], spec: Callable[[Any, Partition], Any], *, committed: bool | None = None
-    ) -> dict[Partition, Record]:
-        api, admin_api = client(), client("confluent_kafka.admin")
-        levels = api.IsolationLevel
-        stable = self.only_committed if committed is None else committed
-        asked = {api.TopicPartition(*one): spec(admin_api.OffsetSpec, one) for one in partitions}
-        if not asked:
-            return {}
-        found: dict[Partition, Record] = {}
-        level = levels.READ_COMMITTED if stable else levels.READ_UNCOMMITTED
-        told = self.admin.list_offsets(asked, isolation_level=level, request_timeout=self.timeout)
-        for one, future in told.items():
-            with failed(f"the offsets of {named((one.topic, one.partition))} cannot be read"):
-                record = future.result(self.timeout + 5)
-                found[one.topic, one.partition] = Record(record.offset, record.timestamp)
-        return found
+
+def _offset_spec() -> Any:
+    return client("confluent_kafka.admin").OffsetSpec
 
 
-_NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
-_SMALL = {"queued.min.messages": "1", "queued.max.messages.kbytes": "256", "fetch.message.max.bytes": "65536"}
-_OF_CONSUMERS = (
-    "group.id",
-    "isolation.level",
-    "enable.auto.commit",
-    "enable.auto.offset.store",
-    "enable.partition.eof",
-    "auto.offset.reset",
-    "queued.",
-    "fetch.",
-    "max.p",
-    "check.crcs",
-    "session.timeout.ms",
-    "heartbeat.interval.ms",
-    "allow.auto.create.topics",
-    "partition.assignment.strategy",
-    "group.",
-)
-
-
-def _shared(config: Mapping[str, str]) -> dict[str, str]:
-    """Without the settings that only a consumer knows, of which an admin client would complain."""
-    return {key: value for key, value in config.items() if not key.startswith(_OF_CONSUMERS)}
-
-
-# MERGED What a writer must know of topics: that they are there, how many partitions they have, how large a record may
-# be.
-
-_SECONDS: Final = 30.0
-_PROPAGATION: Final = 5.0
-_USUAL_MAXIMUM: Final = 1_048_588
-"""Kafka's default for ``max.message.bytes``, for who may not read the topic's own."""
-
+_ANSWER_SECONDS: Final = 30.0
+_PROPAGATION_SECONDS: Final = 5.0
+_DEFAULT_MAXIMUM: Final = 1_048_588
+"""Kafka's default for ``max.message.bytes``, for a user who may not read the topic's own."""
+_NO_TOPIC_MAXIMUM: Final = 1_000_000
 LEDGER_PARTITIONS: Final = 32
-MOST_SLOTS: Final = LEDGER_PARTITIONS - 2
-"""The ledger has a partition for the book of each slot, and two for the sink."""
+MAX_SLOTS: Final = LEDGER_PARTITIONS - 2
+"""The ledger topic has a partition for the entry of each slot, and two for the sink."""
 
 
 @dataclass(frozen=True)
-class TopicDescription:
-    """``largest`` is the size in bytes of the largest record (with its headers and its frame)."""
+class SinkTopic:
+    """A topic that is written to. ``largest`` is the size of its largest record in bytes, with headers and frame."""
 
+    name: str
     partitions: int
     largest: int
 
 
-class Topics:
-    """The topics of a cluster, each looked up once, and again by :meth:`look_again`."""
+class SinkTopics:
+    """The topics that a sink writes to. Each is looked up once, and again by :meth:`look_up`."""
 
     def __init__(self, config: Mapping[str, str]) -> None:
         self._config = config
-        self._known: dict[str, TopicDescription] = {}
+        self._topics: dict[str, SinkTopic] = {}
 
-    def __getitem__(self, name: str) -> TopicDescription:
+    def __getitem__(self, name: str) -> SinkTopic:
         """Raises ``Misconfigured`` when there is no such topic."""
-        return self._known.get(name) or self.look_again(name)
+        return self._topics.get(name) or self.look_up(name)
 
-    def look_again(self, name: str) -> TopicDescription:
-        """The topic as it is now: an operator adds partitions and raises ``max.message.bytes`` while queries run."""
+    def look_up(self, name: str) -> SinkTopic:
+        """The topic as it is now: an operator may add partitions and raise ``max.message.bytes`` while queries run."""
         admin = _admin(self._config)
         client_maximum = int(self._config.get("message.max.bytes", sys.maxsize))  # the client refuses larger ones itself
-        self._known[name] = TopicDescription(_partitions(admin, name), min(_largest(admin, name), client_maximum))
-        return self._known[name]
+        self._topics[name] = SinkTopic(name, _partitions(admin, name), min(_largest(admin, name), client_maximum))
+        return self._topics[name]
+
+    def largest_record(self, name: str | None) -> int:
+        """The size of the largest record of the topic ``name``; a usual size where rows name their topics."""
+        return self[name].largest if name else _NO_TOPIC_MAXIMUM
 
 
-def make_ledger(config: Mapping[str, str], name: str) -> None:
-    """Makes the ledger topic, compacted, if it is not there."""
-    admin, admin_api = _admin(config), client("confluent_kafka.admin")
-    wanted = admin_api.NewTopic(name, LEDGER_PARTITIONS, config={"cleanup.policy": "compact"})
-    with failed("the ledger topic cannot be made"):
+def make_ledger_topic(config: Mapping[str, str], name: str) -> None:
+    """Creates the ledger topic, compacted, unless it exists."""
+    admin, api = _admin(config), client("confluent_kafka.admin")  # the admin client must live until its answer
+    topic = api.NewTopic(name, LEDGER_PARTITIONS, config={"cleanup.policy": "compact"})
+    with client_errors("the ledger topic cannot be made"):
         try:
-            admin.create_topics([wanted], request_timeout=_SECONDS)[name].result(_SECONDS)
+            admin.create_topics([topic], request_timeout=_ANSWER_SECONDS)[name].result(_ANSWER_SECONDS)
         except client().KafkaException as error:
-            if error_of(error) == "TOPIC_ALREADY_EXISTS":
+            if error_name(error) == "TOPIC_ALREADY_EXISTS":
                 return
-            if error_of(error).endswith("AUTHORIZATION_FAILED"):
+            if error_name(error).endswith("AUTHORIZATION_FAILED"):
                 text = f"the topic {name} cannot be made: make it (cleanup.policy=compact, {LEDGER_PARTITIONS} partitions)."
                 raise Misconfigured("connectors.kafka", [Problem("ledgerTopic", text)]) from None
             raise
 
 
 def transaction_maximum(config: Mapping[str, str]) -> int | None:
-    """The broker's ``transaction.max.timeout.ms``; ``None`` if it does not tell."""
+    """The broker's ``transaction.max.timeout.ms``; ``None`` if the broker does not tell."""
     with contextlib.suppress(Exception):
         admin = _admin(config)
-        broker = next(iter(admin.list_topics(timeout=_SECONDS).brokers))
-        told = _described(admin, "BROKER", str(broker))
-        return int(told["transaction.max.timeout.ms"].value)
+        broker = next(iter(admin.list_topics(timeout=_ANSWER_SECONDS).brokers))
+        return int(_described_config(admin, "BROKER", str(broker))["transaction.max.timeout.ms"].value)
     return None
 
 
@@ -287,39 +279,39 @@ def _admin(config: Mapping[str, str]) -> Any:
     return client("confluent_kafka.admin").AdminClient(connection_config(config))
 
 
-def _described(admin: Any, kind: str, name: str) -> Mapping[str, Any]:
+def _described_config(admin: Any, kind: str, name: str) -> Any:
     api = client("confluent_kafka.admin")
-    asked = api.ConfigResource(getattr(api.ConfigResource.Type, kind), name)
-    found: Mapping[str, Any] = admin.describe_configs([asked], request_timeout=_SECONDS)[asked].result(_SECONDS)
-    return found
+    resource = api.ConfigResource(getattr(api.ConfigResource.Type, kind), name)
+    return admin.describe_configs([resource], request_timeout=_ANSWER_SECONDS)[resource].result(_ANSWER_SECONDS)
 
 
 def _partitions(admin: Any, name: str) -> int:
-    """A topic that was made a moment ago may not be known to every broker yet."""
-    until = time.monotonic() + _PROPAGATION
-    while (found := _described_topic(admin, name)) is None:
-        if time.monotonic() > until:
+    """The number of partitions. A topic that was created a moment ago may not be known to every broker yet."""
+    deadline = time.monotonic() + _PROPAGATION_SECONDS
+    while (count := _described_partitions(admin, name)) is None:
+        if time.monotonic() > deadline:
             text = f'"{name}" does not exist in this cluster; make it first, or correct the name.'
             raise Misconfigured("connectors.kafka", [Problem("topic", text)])
         time.sleep(0.1)
-    return found
+    return count
 
 
-def _described_topic(admin: Any, name: str) -> int | None:
-    api = client()
-    with failed(f"the topic {name} cannot be described"):
+def _described_partitions(admin: Any, name: str) -> int | None:
+    """The number of partitions; ``None`` if there is no such topic."""
+    failure = f"the topic {name} cannot be described"
+    with client_errors(failure):
         try:
-            asked = api.TopicCollection([name])
-            return len(admin.describe_topics(asked, request_timeout=_SECONDS)[name].result(_SECONDS).partitions)
-        except api.KafkaException as error:
-            if error_of(error) in ("UNKNOWN_TOPIC_OR_PART", "INVALID_TOPIC_EXCEPTION"):
+            futures = admin.describe_topics(client().TopicCollection([name]), request_timeout=_ANSWER_SECONDS)
+            return len(futures[name].result(_ANSWER_SECONDS).partitions)
+        except client().KafkaException as error:
+            if error_name(error) in ("UNKNOWN_TOPIC_OR_PART", "INVALID_TOPIC_EXCEPTION"):
                 return None
-            if error_of(error).endswith("AUTHORIZATION_FAILED"):
-                raise explained(error, f"the topic {name} cannot be described") from None
+            if error_name(error).endswith("AUTHORIZATION_FAILED"):
+                raise producer_error(error, failure) from None
             raise
 
 
 def _largest(admin: Any, name: str) -> int:
     with contextlib.suppress(client().KafkaException):
-        return int(_described(admin, "TOPIC", name)["max.message.bytes"].value)
-    return _USUAL_MAXIMUM
+        return int(_described_config(admin, "TOPIC", name)["max.message.bytes"].value)
+    return _DEFAULT_MAXIMUM

@@ -1,16 +1,14 @@
-"""The ``kafka.*`` options as the client takes them: Java's names and values where they differ are translated, or refused."""
+"""The ``kafka.*`` options as settings of the client: names and values of the Java client are translated, or refused."""
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import TimeoutError as FutureTimeout
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from ...core.errors import ConnectorError, DataLoss, Fatal, Misconfigured, Problem, Transient
+from ...core.errors import ConnectorError, Problem
 from ...core.options import Values, redacted
+from .errors import ClientReports, client
 
 PREFIX: Final = "kafka."
 
@@ -18,9 +16,7 @@ _PEM: Final = "is a Java key store; give PEM files, by kafka.ssl.ca.location, ka
 _OF_JAVA: Final = "names a Java class; keys and values are bytes here, made by key.format and value.format."
 _REFUSED: Final = {
     **dict.fromkeys(("key.serializer", "value.serializer", "key.deserializer", "value.deserializer"), _OF_JAVA),
-    **dict.fromkeys(
-        ("interceptor.classes", "partitioner.class", "sasl.login.callback.handler.class"), "names a Java class."
-    ),
+    **dict.fromkeys(("interceptor.classes", "partitioner.class", "sasl.login.callback.handler.class"), "names a Java class."),
     **{f"ssl.{store}.{part}": _PEM for store in ("truststore", "keystore") for part in ("location", "type")},
 }
 _JAAS: Final = "sasl.jaas.config"
@@ -43,38 +39,35 @@ _WITHOUT_MEANING: Final = frozenset({"max.block.ms", "client.dns.lookup", "metad
 def client_config(values: Values) -> dict[str, str]:
     """The options that are passed through, under the client's names."""
     config: dict[str, str] = {}
-    for name, value in _given(values):
+    for name, value in _options(values).items():
         if name == _JAAS:
             login = {key: text.replace('\\"', '"') for key, text in _LOGIN.findall(value)}
             config.update({f"sasl.{key}": text for key, text in login.items()})
         elif name not in _WITHOUT_MEANING:
-            to, convert = _RENAMED.get(name, (name, str))
-            config[to] = convert(value)
-    return {"log_level": "2", **config}  # outages are told as errors; the client would also print each of them
+            translated, convert = _RENAMED.get(name, (name, str))
+            config[translated] = convert(value)
+    return {"log_level": "2", **config}  # outages are raised as errors; the client would also print each of them
 
 
 def check_config(values: Values) -> Iterator[Problem]:
-    """The problems of ``kafka.*`` options that can be seen without a broker."""
-    given = dict(_given(values))
-    if not given.get("bootstrap.servers"):
-        yield Problem(
-            "kafka.bootstrap.servers", 'missing; give brokers as host:port, such as "broker-1:9092,broker-2:9092".'
-        )
-    for name, value in given.items():
+    """The problems of ``kafka.*`` options that need no broker to be seen."""
+    options = _options(values)
+    if not options.get("bootstrap.servers"):
+        text = 'missing; give brokers as host:port, such as "broker-1:9092,broker-2:9092".'
+        yield Problem("kafka.bootstrap.servers", text)
+    for name, value in options.items():
         if name in _REFUSED:
             yield Problem(PREFIX + name, _REFUSED[name])
         if name == _JAAS and not (any(module in value for module in _MODULES) and len(_LOGIN.findall(value)) >= 2):
-            text = (
-                f"must be a {' or '.join(_MODULES)} with username and password; or give kafka.sasl.username and so on."
-            )
+            text = f"must be a {' or '.join(_MODULES)} with username and password; or give kafka.sasl.username and so on."
             yield Problem(PREFIX + name, text)
-    if "gssapi" in given.get("sasl.mechanism", given.get("sasl.mechanisms", "")).lower():
+    if "gssapi" in options.get("sasl.mechanism", options.get("sasl.mechanisms", "")).lower():
         text = "GSSAPI (Kerberos) is not in the Python client; take PLAIN, SCRAM or OAUTHBEARER."
         yield Problem("kafka.sasl.mechanism", text)
 
 
-def _given(values: Values) -> list[tuple[str, str]]:
-    return [(name.removeprefix(PREFIX), value) for name, value in values.extra.items() if name.startswith(PREFIX)]
+def _options(values: Values) -> dict[str, str]:
+    return {name.removeprefix(PREFIX): value for name, value in values.extra.items() if name.startswith(PREFIX)}
 
 
 _CONNECTION: Final = (
@@ -84,29 +77,27 @@ _CONNECTION: Final = (
 
 
 def connection_config(config: Mapping[str, str]) -> dict[str, str]:
-    """Without what only a producer or a consumer knows."""
+    """The settings of every kind of client, without those of a producer or a consumer alone."""
     return {key: value for key, value in config.items() if key.startswith(_CONNECTION)}
 
 
-def producer_config(config: Mapping[str, str], smallest: int, heard: Any, delivered: Any) -> dict[str, Any]:
-    """Kafka's own partitioning, and batches of at most ``smallest`` bytes; the user's settings win.
+def producer_config(config: Mapping[str, str], largest: int, reports: ClientReports) -> dict[str, Any]:
+    """The settings of a producer: Kafka's own partitioning, and batches of at most ``largest`` bytes; the user's win.
 
     A topic refuses a batch that is larger than its largest record, whatever is in it.
     """
-    ours = {
+    defaults = {
         "partitioner": "murmur2_random",
         "linger.ms": "20",
-        "batch.size": str(min(1_000_000, smallest)),
+        "batch.size": str(min(1_000_000, largest)),
         "message.max.bytes": "1000000000",  # what a topic takes is checked record by record
         "queue.buffering.max.messages": "500000",
         "queue.buffering.max.kbytes": "262144",
         "delivery.report.only.error": True,
         "enable.idempotence": "true",
     }
-    return {**ours, **config, "error_cb": heard, "on_delivery": delivered}
+    return {**defaults, **config, "error_cb": reports.failed, "on_delivery": reports.delivered}
 
-
-# MERGED What of ``kafka.*`` concerns a consumer: Spark's names of the Java client, translated, refused, or tried out.
 
 _CONSUMER_RENAMED: Final[Mapping[str, str]] = {
     "fetch.max.wait.ms": "fetch.wait.max.ms",
@@ -115,29 +106,21 @@ _CONSUMER_RENAMED: Final[Mapping[str, str]] = {
     "receive.buffer.bytes": "socket.receive.buffer.bytes",
     "send.buffer.bytes": "socket.send.buffer.bytes",
 }
-_CONSUMER_WITHOUT_MEANING: Final = frozenset(
-    {
-        "max.poll.records",
-        "default.api.timeout.ms",
-        "metrics.num.samples",
-        "metrics.recording.level",
-        "metrics.sample.window.ms",
-        "exclude.internal.topics",
-        "auto.include.jmx.reporter",
-        "ssl.protocol",
-        "ssl.enabled.protocols",
-    }
-)
+_CONSUMER_WITHOUT_MEANING: Final = frozenset({
+    "max.poll.records", "default.api.timeout.ms", "metrics.num.samples", "metrics.recording.level",
+    "metrics.sample.window.ms", "exclude.internal.topics", "auto.include.jmx.reporter", "ssl.protocol",
+    "ssl.enabled.protocols",
+})  # fmt: skip
 """Settings of the Java client that have no counterpart, and without which the same rows are read."""
-_OF_SOURCE: Final = "is no option of this source; "
+_NO_OPTION: Final = "is no option of this source; "
 _KERBEROS: Final = "is not supported: the Python client has no Kerberos. Take PLAIN, SCRAM or OAUTHBEARER."
-REFUSED: Final[Mapping[str, str]] = {
-    "kafka.auto.offset.reset": f"{_OF_SOURCE}it begins where startingOffsets says, and failOnDataLoss says what a loss means.",
-    "kafka.enable.auto.commit": f"{_OF_SOURCE}offsets are in the checkpoint, and commitOffsets publishes them.",
-    "kafka.enable.auto.offset.store": f"{_OF_SOURCE}offsets are in the checkpoint.",
-    "kafka.enable.partition.eof": f"{_OF_SOURCE}it is always on.",
-    "kafka.key.deserializer": f"{_OF_SOURCE}keys are bytes, or what key.format says.",
-    "kafka.value.deserializer": f"{_OF_SOURCE}values are bytes, or what value.format says.",
+SOURCE_REFUSED: Final[Mapping[str, str]] = {
+    "kafka.auto.offset.reset": f"{_NO_OPTION}it begins where startingOffsets says, and failOnDataLoss says what a loss means.",
+    "kafka.enable.auto.commit": f"{_NO_OPTION}offsets are in the checkpoint, and commitOffsets publishes them.",
+    "kafka.enable.auto.offset.store": f"{_NO_OPTION}offsets are in the checkpoint.",
+    "kafka.enable.partition.eof": f"{_NO_OPTION}it is always on.",
+    "kafka.key.deserializer": f"{_NO_OPTION}keys are bytes, or what key.format says.",
+    "kafka.value.deserializer": f"{_NO_OPTION}values are bytes, or what value.format says.",
     "kafka.metric.reporters": "names a Java class.",
     "kafka.sasl.client.callback.handler.class": "names a Java class.",
     "kafka.sasl.kerberos.service.name": _KERBEROS,
@@ -157,14 +140,14 @@ _TUNED: Final = {
     "queued.min.messages": "200000",
     "fetch.message.max.bytes": "4194304",
     "queued.max.messages.kbytes": "65536",
-    # a range is there when it is read: a broker that is asked to wait for more only holds up the next range
+    # the records of a range exist when it is read: a broker that waits for more only delays the next range
     "fetch.wait.max.ms": "10",
     "fetch.queue.backoff.ms": "10",
 }
 
 
 def consumer_config(values: Values, group: str) -> dict[str, str]:
-    """The settings of every consumer of a query. ``group`` is named by them only; it is never joined."""
+    """The settings of every consumer of a query. The consumer names its ``group`` and never joins it."""
     own = {"isolation.level": values["kafka.isolation.level"], "group.id": group}
     return {**_TUNED, **_translated(client_config(values)), **own, **_FIXED}
 
@@ -173,20 +156,20 @@ def _translated(config: Mapping[str, str]) -> dict[str, str]:
     return {_CONSUMER_RENAMED.get(name, name): value for name, value in config.items() if name not in _CONSUMER_WITHOUT_MEANING}
 
 
-def check_settings(values: Values) -> Iterator[Problem]:
-    """What is wrong with the ``kafka.*`` options, as far as can be told without the cluster."""
-    found = list(check_config(values))
-    yield from found
-    told = {problem.option for problem in found}
+def check_consumer_config(values: Values) -> Iterator[Problem]:
+    """As :func:`check_config`, and the settings that the client itself refuses."""
+    problems = list(check_config(values))
+    yield from problems
+    refused = {problem.option for problem in problems}
     for option, value in values.extra.items():
-        if option not in told and (why := _refused_by_client({option: value})) is not None:
-            yield Problem(option, f"is not taken by the Kafka client: {why} Got {redacted(option, value)}.")
+        if option not in refused and (reason := _client_refusal({option: value})) is not None:
+            yield Problem(option, f"is not taken by the Kafka client: {reason} Got {redacted(option, value)}.")
 
 
-def _refused_by_client(given: Mapping[str, str]) -> str | None:
-    """Why the client does not know a setting, or not its value; ``None`` if it does."""
-    config = _translated(client_config(Values({}, frozenset(), given)))
-    config.pop("security.protocol", None)  # it needs others beside it
+def _client_refusal(option: Mapping[str, str]) -> str | None:
+    """Why the client does not know a setting or its value; ``None`` if it does."""
+    config = _translated(client_config(Values({}, frozenset(), option)))
+    config.pop("security.protocol", None)  # it needs other settings beside it
     try:
         api = client()
     except ConnectorError:  # the query will say what to install
@@ -197,96 +180,3 @@ def _refused_by_client(given: Mapping[str, str]) -> str | None:
         text = str(refused.args[0].str())
         return f"{text}." if text.startswith(("No such configuration", "Invalid value")) else None
     return None
-
-
-# MERGED What an error of the Kafka client means here: an outage, lost data, or something that a person must change.
-
-_INSTALL: Final = "confluent-kafka>=2.6"
-_LOST: Final = frozenset({"OFFSET_OUT_OF_RANGE", "_AUTO_OFFSET_RESET", "_LOG_TRUNCATION"})
-_FOR_A_PERSON: Final = frozenset(
-    {
-        "_AUTHENTICATION",
-        "SASL_AUTHENTICATION_FAILED",
-        "_SSL",
-        "UNSUPPORTED_SASL_MECHANISM",
-        "ILLEGAL_SASL_STATE",
-        "TOPIC_AUTHORIZATION_FAILED",
-        "GROUP_AUTHORIZATION_FAILED",
-        "CLUSTER_AUTHORIZATION_FAILED",
-        "_UNSUPPORTED_FEATURE",
-        "UNSUPPORTED_VERSION",
-        "_INVALID_ARG",
-        "INVALID_GROUP_ID",
-    }
-)
-
-
-def client(module: str = "confluent_kafka") -> Any:
-    """The client library. Raises ``Misconfigured`` with what to install when it is not here."""
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as missing:
-        text = f"needs a package that is not here ({missing.name}); pip install '{_INSTALL}'."
-        raise Misconfigured("connectors.kafka", [Problem("format", text)]) from None
-
-
-def error_of(error: BaseException) -> str:
-    """The name of a client's error, such as ``UNKNOWN_TOPIC_OR_PART``; empty for another exception."""
-    inner: Any = error.args[0] if error.args else None
-    return str(inner.name()) if hasattr(inner, "name") else ""
-
-
-def meaning(name: str, text: str, what: str) -> ConnectorError:
-    """The error to raise for the client's error ``name``; ``what`` says what could not be done."""
-    if name in _LOST:
-        return DataLoss(f"{what}: {text}")
-    if name in _FOR_A_PERSON:
-        return Fatal(f"{what}: {text}", way_out="see the kafka.* options, and the rights of the user that they name")
-    return Transient(f"{what}: {text}")
-
-
-@contextlib.contextmanager
-def failed(what: str) -> Iterator[None]:
-    """Turns the client's errors into ours."""
-    try:
-        yield
-    except (FutureTimeout, TimeoutError) as error:
-        raise Transient(f"{what}: no answer in time") from error
-    except client().KafkaException as error:
-        raise meaning(error_of(error), error.args[0].str(), what) from None
-
-
-# MERGED What an error of a producer means: whose turn it is, what a person must change, or an outage.
-
-FENCED: Final = frozenset({"_FENCED", "INVALID_PRODUCER_EPOCH", "PRODUCER_FENCED", "CONCURRENT_TRANSACTIONS"})
-_OPTIONS: Final = {
-    "_INVALID_ARG": "kafka.*",
-    "TRANSACTIONAL_ID_AUTHORIZATION_FAILED": "transactionalIdPrefix",
-    "GROUP_AUTHORIZATION_FAILED": "sinkId",
-    "TOPIC_AUTHORIZATION_FAILED": "topic",
-    "UNKNOWN_TOPIC_OR_PART": "topic",
-    "_UNKNOWN_TOPIC": "topic",
-    "_AUTHENTICATION": "kafka.sasl.*",
-    "_SSL": "kafka.ssl.*",
-}
-
-
-class Fenced(Transient):
-    """Another attempt at the same batch, or another run of the query, has taken over: the ledger tells what it did."""
-
-
-class Stuck(Transient):
-    """The client waits for a broker that does not come back to it. A new client finds its way."""
-
-
-def explained(error: Any, what: str, told: Sequence[tuple[str, str]] = ()) -> ConnectorError:
-    """The error to raise for a ``KafkaException``; ``told`` are what the client reported meanwhile, the cause too."""
-    name, text = error_of(error), error.args[0].str()
-    if name in FENCED:
-        return Fenced(f"{what}: another attempt or another run has taken over")
-    for cause, said in [(name, text), *reversed(told)]:
-        if cause in _OPTIONS:
-            return Misconfigured("connectors.kafka", [Problem(_OPTIONS[cause], f"{what}: {said}")])
-    said = f"{text} ({told[-1][1]})" if told else text
-    found = meaning(name, said, what)
-    return Fatal(found.message) if name == "MSG_SIZE_TOO_LARGE" else found

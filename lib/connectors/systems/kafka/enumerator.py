@@ -1,8 +1,4 @@
-"""Watermarks per partition by admission: no partition is read further than ``maxDrift`` past the slowest one that is active.
-
-Spark has one watermark for all partitions, the time of the newest row less a delay. A partition that is an hour behind would
-have all its rows dropped. Here the driver holds back the partitions that are ahead, by the times of their records.
-"""
+"""The driver's side of the Kafka source: which partitions there are, how far a batch goes, what was added or lost."""
 
 from __future__ import annotations
 
@@ -16,131 +12,33 @@ from typing import TYPE_CHECKING
 from ...core import DataLoss, PartitionProgress, Position, ReadLimit, SplitEnumerator, Transient
 from ...core.planning import fair_shares
 from ...core.source import Slice
-from .cluster import Cluster, Head, Topic
-from .positions import Partition, Range, State, named, ranges
-from .start_positions import LATEST, Edge, Origin, wanted_names
+from .cluster import Cluster, KafkaHead, KafkaTopic
+from .positions import KafkaPosition, OffsetRange, Partition, offset_ranges, partition_name
+from .start_positions import LATEST, QueryBound, StartOffsets, end_of, start_of, topic_names
 
 if TYPE_CHECKING:
     from .source import KafkaSource
-
-
-class Alignment:
-    """``drift`` and ``idle`` are in seconds; without a drift it is false and must not be used.
-
-    A partition at its end holds back the others until nothing was added to it for ``idle`` seconds. One that never had a
-    record holds back nobody.
-    """
-
-    def __init__(self, drift: float | None, idle: float, now: Callable[[], float] = time.monotonic) -> None:
-        self.drift = None if drift is None else int(drift * 1000)
-        self.idle = idle
-        self._now = now
-        self._grown: dict[Partition, tuple[int, float]] = {}
-        self._newest: dict[Partition, tuple[int, int | None]] = {}
-
-    def __bool__(self) -> bool:
-        return self.drift is not None
-
-    def ends(
-        self,
-        cluster: Cluster,
-        begins: Mapping[Partition, int],
-        ends: Mapping[Partition, int],
-        first: Mapping[Partition, int],
-        *,
-        frozen: bool,
-    ) -> dict[Partition, int]:
-        """``ends``, no further than the slowest partition allows. A ``frozen`` query waits for no partition at its end."""
-        active = self._active(ends)
-        behind = {one: begin for one, begin in begins.items() if begin < ends[one]}
-        if not behind:
-            return dict(ends)
-        times = cluster.times(behind)
-        held_by = [stamp for stamp in times.values() if stamp is not None]
-        if not frozen:
-            waiting = [one for one in active if one not in behind]
-            held_by += [
-                stamp for one in waiting if (stamp := self._last_time(cluster, one, first[one], ends[one])) is not None
-            ]
-        if not held_by:
-            return dict(ends)
-        return {**ends, **self._capped(cluster, behind, ends, times, min(held_by) + (self.drift or 0))}
-
-    def _active(self, ends: Mapping[Partition, int]) -> set[Partition]:
-        """The partitions to which something was added not long ago."""
-        now = self._now()
-        for one, end in ends.items():
-            if self._grown.get(one, (None, 0.0))[0] != end:
-                self._grown[one] = (end, now)
-        return {one for one in ends if now - self._grown[one][1] < self.idle}
-
-    def _last_time(self, cluster: Cluster, one: Partition, first: int, end: int) -> int | None:
-        """The time of about the last record of a partition. Markers of transactions lie behind it, so it is looked for."""
-        if self._newest.get(one, (None, None))[0] != end:
-            stamp, step = None, 1
-            while stamp is None and end > first:
-                stamp = cluster.times({one: max(first, end - step)})[one]
-                if end - step <= first:
-                    break
-                step *= 2
-            self._newest[one] = (end, stamp)
-        return self._newest[one][1]
-
-    @staticmethod
-    def _capped(
-        cluster: Cluster,
-        behind: Mapping[Partition, int],
-        ends: Mapping[Partition, int],
-        times: Mapping[Partition, int | None],
-        limit: int,
-    ) -> dict[Partition, int]:
-        """Where each partition has its first record after ``limit``."""
-        capped = {one: begin if (times[one] or 0) > limit else ends[one] for one, begin in behind.items()}
-        open_ = [one for one in behind if times[one] is not None and capped[one] > behind[one]]
-        for one, record in cluster.after(dict.fromkeys(open_, limit + 1)).items():
-            if record is None:
-                continue
-            if record.offset > behind[one]:
-                capped[one] = min(ends[one], record.offset)
-            else:  # what is later than the limit lies before: disorder, or a marker, which has the time of its writing
-                capped[one] = _searched(cluster, one, behind[one], ends[one], limit)
-        return capped
-
-
-def _searched(cluster: Cluster, one: Partition, low: int, high: int, limit: int) -> int:
-    """The first offset after ``low`` whose record is later than ``limit``, if times only grow from there."""
-    while high - low > 1:
-        middle = (low + high) // 2
-        stamp = cluster.times({one: middle})[one]
-        if stamp is not None and stamp <= limit:
-            low = middle
-        else:
-            high = middle
-    return high
-
-
-# MERGED The driver's side of the Kafka source: which partitions there are, how far a batch goes, what was added or
-# lost.
 
 _log = logging.getLogger("connectors.kafka")
 _WAY_OUT = "set failOnDataLoss=false to go on with the first records that are there, or give the query a new checkpoint"
 
 
-class KafkaEnumerator(SplitEnumerator[Range]):
-    """Positions are in :mod:`.positions`; what is kept here only saves requests."""
+class KafkaEnumerator(SplitEnumerator[OffsetRange]):
+    """Positions are in :mod:`.positions`. What the enumerator remembers only saves requests."""
 
     def __init__(self, source: KafkaSource) -> None:
         self.source = source
         self.values = source.values
         self.fail = source.values["failOnDataLoss"]
         self._cluster: Cluster | None = None
-        self._topics: dict[str, Topic] | None = None
+        self._topics: dict[str, KafkaTopic] | None = None
         self._listed = 0.0
         self._last: Mapping[Partition, int] = {}
         self._published: Position | None = None
         self._planned: Position | None = None
         self._waiting_since: float | None = None
-        self._alignment = Alignment(source.values["maxDrift"], source.values["idleTimeout"])
+        drift = source.values["maxDrift"]
+        self._alignment = None if drift is None else Alignment(drift, source.values["idleTimeout"])
 
     @property
     def cluster(self) -> Cluster:
@@ -150,57 +48,57 @@ class KafkaEnumerator(SplitEnumerator[Range]):
 
     def start(self) -> Position:
         self.source.check_start()
-        head = self._look(fresh=True)
-        offsets = Origin(self.values, self.cluster, head).offsets(self.source.start, self.source.end)
-        state = State(offsets, {}, _ids(head))
-        self._published = state.position()  # nothing of it was read by us: there is nothing to tell the group
+        head = self._head(fresh=True)
+        start = start_of(self.values, streaming=self.source.streaming)
+        offsets = StartOffsets(self.values, self.cluster, head).resolve(start, end_of(self.values))
+        self._published = KafkaPosition(offsets, {}, head.ids()).position()  # nothing was read that the group should know
         return self._published
 
-    def head(self) -> Head:
-        return self._look()
+    def head(self) -> KafkaHead:
+        return self._head()
 
-    def freeze(self) -> Head:
-        return replace(self._look(fresh=True), frozen=True)
+    def freeze(self) -> KafkaHead:
+        return replace(self._head(fresh=True), frozen=True)
 
-    def advance(self, at: Position, head: Head, limit: ReadLimit) -> Position:
+    def advance(self, at: Position, head: KafkaHead, limit: ReadLimit) -> Position:
         self._publish(at)
-        before = State.of(at)
+        before = KafkaPosition.of(at)
         begins = self._begins(before, head)
         ends = self._ends(begins, head)
-        backlog = {named(one): ends[one] - begin for one, begin in begins.items()}
+        backlog = {partition_name(partition): ends[partition] - begin for partition, begin in begins.items()}
         if self._waits_for_more(sum(backlog.values()), head):
             return at
         shares = fair_shares(limit.rows, backlog)
-        after = {one: begin + shares[named(one)] for one, begin in begins.items()}
-        moved = {one: begin for one, begin in begins.items() if before.at.get(one) != begin}
-        lost = any(one in before.at for one in moved) or any(
-            one not in begins and self._is_read(one) for one in before.at
+        after = {partition: begin + shares[partition_name(partition)] for partition, begin in begins.items()}
+        moved = {partition: begin for partition, begin in begins.items() if before.at.get(partition) != begin}
+        is_lost = any(
+            partition in moved or (partition not in begins and self._is_read(partition)) for partition in before.at
         )
-        if not lost and not any(shares.values()):
+        if not is_lost and not any(shares.values()):
             return at
-        elsewhere = {one: offset for one, offset in before.at.items() if not self._is_read(one)}
-        ids = {name: told for name, told in before.ids.items() if any(one[0] == name for one in elsewhere)}
-        self._planned = State({**elsewhere, **after}, moved, {**ids, **_ids(head)}, self.source.cut()).position()
+        unread = {partition: offset for partition, offset in before.at.items() if not self._is_read(partition)}
+        ids = {topic: before.ids[topic] for topic, _ in unread if topic in before.ids} | head.ids()
+        self._planned = KafkaPosition({**unread, **after}, moved, ids, self.source.cut()).position()
         return self._planned
 
     def slices(self, start: Position, end: Position, parallelism: int) -> Sequence[Slice]:
-        """Those of a batch that an earlier run has planned are looked at: its offsets may be another topic's by now."""
-        return super().slices(start, end if end == self._planned else self._still_there(end), parallelism)
+        """Checks the topics of a batch that an earlier run has planned: its offsets may be another topic's by now."""
+        return super().slices(start, end if end == self._planned else self._without_new_topics(end), parallelism)
 
-    def splits(self, start: Position, end: Position, parallelism: int) -> Iterator[Range]:
-        return ranges(start, end)
+    def splits(self, start: Position, end: Position, parallelism: int) -> Iterator[OffsetRange]:
+        return offset_ranges(start, end)
 
-    def progress(self, at: Position, head: Head) -> Sequence[PartitionProgress]:
+    def progress(self, at: Position, head: KafkaHead) -> Sequence[PartitionProgress]:
         """Each partition that is read. The lag is in offsets, so markers of transactions count in it."""
-        offsets = State.of(at).at
+        offsets = KafkaPosition.of(at).at
         return [
-            PartitionProgress(named(one), offsets[one], max(last, offsets[one]), max(0, last - offsets[one]))
-            for one, last in head.last.items()
-            if one in offsets
+            PartitionProgress(partition_name(partition), offset, max(last, offset), max(0, last - offset))
+            for partition, last in head.last.items()
+            if (offset := offsets.get(partition)) is not None
         ]
 
-    def partition_of(self, split: Range) -> str:
-        return named((split.topic, split.partition))
+    def partition_of(self, split: OffsetRange) -> str:
+        return split.name
 
     def committed(self, at: Position) -> None:
         self._publish(at)
@@ -211,34 +109,34 @@ class KafkaEnumerator(SplitEnumerator[Range]):
             self._cluster = None
 
     def _publish(self, at: Position) -> None:
-        """Tells the group how far it is: everything before ``at`` is in the sink when the next batch is planned after it."""
+        """Makes ``at`` the offsets of the group: all records before it are in the sink when the next batch is planned."""
         if self.source.publishes and self._published != at:
-            self.cluster.publish(State.of(at).at)
+            self.cluster.publish(KafkaPosition.of(at).at)
         self._published = at
 
     # ---- what there is
 
-    def _look(self, *, fresh: bool = False) -> Head:
+    def _head(self, *, fresh: bool = False) -> KafkaHead:
         if fresh or self._topics is None or time.monotonic() - self._listed >= self.values["discoveryInterval"]:
-            self._list()
-        head = self._measure()
-        if head.last != self._last:  # a topic that was made anew looks like one that has grown: ask before it is read
-            known = self._list()
-            head = self._measure() if known != head.topics else head
+            self._list_topics()
+        head = self._measured_head()
+        if head.last != self._last:  # a topic that was created anew looks like one that has grown: ask before it is read
+            topics = self._list_topics()
+            head = self._measured_head() if topics != head.topics else head
             self._last = head.last
         return head
 
-    def _list(self) -> dict[str, Topic]:
-        self._topics = self.cluster.topics(wanted_names(self.values, self.cluster))
+    def _list_topics(self) -> dict[str, KafkaTopic]:
+        self._topics = self.cluster.topics(topic_names(self.values, self.cluster))
         self._listed = time.monotonic()
         return self._topics
 
-    def _measure(self) -> Head:
+    def _measured_head(self) -> KafkaHead:
         topics = self._topics or {}
-        there = [(name, number) for name, topic in topics.items() for number in topic.partitions]
-        wanted = [one for one in there if self._is_read(one)]
+        partitions = [(name, number) for name, topic in topics.items() for number in topic.partitions]
+        partitions = [partition for partition in partitions if self._is_read(partition)]
         try:
-            return Head(topics, self.cluster.first(wanted), self.cluster.last(wanted))
+            return KafkaHead(topics, self.cluster.first(partitions), self.cluster.last(partitions))
         except Transient:
             self._topics = None  # a topic may be gone: the next try looks for it first
             raise
@@ -250,32 +148,34 @@ class KafkaEnumerator(SplitEnumerator[Range]):
             return partition in self.values["assign"]
         return partition[0] in self.values["subscribe"]
 
-    # ---- how far it may go
+    # ---- how far a batch may go
 
-    def _ends(self, begins: Mapping[Partition, int], head: Head) -> dict[Partition, int]:
+    def _ends(self, begins: Mapping[Partition, int], head: KafkaHead) -> dict[Partition, int]:
         """Where the next batch may end in each partition, the read limit aside."""
         ends = dict(head.last)
-        if (edge := self.source.end) is not None:
-            stops = self._stops(edge, head)
-            ends = {one: min(last, stops.get(one, 0)) for one, last in ends.items()}
-        ends = {one: max(ends[one], begin) for one, begin in begins.items()}
-        if not self._alignment:
+        if (bound := end_of(self.values)) is not None:
+            stops = self._stops(bound, head)
+            ends = {partition: min(last, stops.get(partition, 0)) for partition, last in ends.items()}
+        ends = {partition: max(ends[partition], begin) for partition, begin in begins.items()}
+        if self._alignment is None:
             return ends
-        return self._alignment.ends(self.cluster, begins, ends, head.first, frozen=head.frozen)
+        return self._alignment.ends(self.cluster, begins, ends, head)
 
-    def _stops(self, edge: Edge, head: Head) -> dict[Partition, int]:
-        """Where the query ends, of those partitions that the user named; a partition that came later is not read."""
-        if edge.times is not None:
-            times = dict.fromkeys(head.last, edge.times) if isinstance(edge.times, int) else edge.times
-            found = self.cluster.after({one: time for one, time in times.items() if one in head.last})
-            return {one: record.offset if record else head.last[one] for one, record in found.items()}
-        offsets = edge.offsets or {}
+    def _stops(self, bound: QueryBound, head: KafkaHead) -> dict[Partition, int]:
+        """Where the query ends, for the partitions that the user named; a partition that came later is not read."""
+        if bound.times is not None:
+            times = dict.fromkeys(head.last, bound.times) if isinstance(bound.times, int) else bound.times
+            records = self.cluster.after({name: stamp for name, stamp in times.items() if name in head.last})
+            return {name: record.offset if record else head.last[name] for name, record in records.items()}
+        offsets = bound.offsets or {}
         return {
-            one: last if offsets[one] == LATEST else offsets[one] for one, last in head.last.items() if one in offsets
+            partition: last if offsets[partition] == LATEST else offsets[partition]
+            for partition, last in head.last.items()
+            if partition in offsets
         }
 
-    def _waits_for_more(self, offsets: int, head: Head) -> bool:
-        """True while ``minOffsetsPerTrigger`` are not together, but no longer than ``maxTriggerDelay``."""
+    def _waits_for_more(self, offsets: int, head: KafkaHead) -> bool:
+        """True while there are fewer than ``minOffsetsPerTrigger``, but no longer than ``maxTriggerDelay``."""
         least = self.values["minOffsetsPerTrigger"]
         if least is None or head.frozen or offsets >= least or not offsets:
             self._waiting_since = None
@@ -289,52 +189,141 @@ class KafkaEnumerator(SplitEnumerator[Range]):
 
     # ---- what is lost
 
-    def _still_there(self, end: Position) -> Position:
-        """``end`` without topics that were made anew since: the next batch reads those from their first records."""
-        state = State.of(end)
-        now = self.cluster.topics(sorted(state.ids))
-        anew = {name for name, topic in now.items() if topic.id not in (None, state.ids[name])}
-        for name in sorted(anew):
+    def _without_new_topics(self, end: Position) -> Position:
+        """``end`` without topics that were created anew since: the next batch reads those from their first records."""
+        state = KafkaPosition.of(end)
+        topics = self.cluster.topics(sorted(state.ids))
+        new = {name for name, topic in topics.items() if topic.id not in (None, state.ids[name])}
+        for name in sorted(new):
             loss = "the topic was deleted and made anew; a batch that was planned before has lost its records"
-            if self.fail:
-                raise DataLoss(loss, connector="connectors.kafka", where=name, way_out=_WAY_OUT)
-            _log.warning("%s: %s", name, loss)
-        if not anew:
+            self._report_loss(name, loss)
+        if not new:
             return end
-        kept, begins = (
-            {one: at for one, at in part.items() if one[0] not in anew} for part in (state.at, state.begins)
+        at, begins = (
+            {partition: offset for partition, offset in offsets.items() if partition[0] not in new}
+            for offsets in (state.at, state.begins)
         )
-        return State(kept, begins, state.ids, state.cut).position()
+        return KafkaPosition(at, begins, state.ids, state.cut).position()
 
-    def _begins(self, before: State, head: Head) -> dict[Partition, int]:
+    def _begins(self, before: KafkaPosition, head: KafkaHead) -> dict[Partition, int]:
         """Where the next batch begins in every partition: where the last one ended, or at the first offset of a new one."""
         begins = dict(head.first)
-        for one, offset in before.at.items():
-            if not self._is_read(one):
+        for partition, offset in before.at.items():
+            if not self._is_read(partition):
                 continue
-            if (loss := self._loss(one, offset, before, head)) is None:
-                begins[one] = offset
-            elif self.fail:
-                raise DataLoss(loss, connector="connectors.kafka", where=named(one), way_out=_WAY_OUT)
+            if (loss := self._loss(partition, offset, before, head)) is None:
+                begins[partition] = offset
             else:
-                _log.warning("%s: %s", named(one), loss)
+                self._report_loss(partition_name(partition), loss)
         return begins
 
-    def _loss(self, one: Partition, offset: int, before: State, head: Head) -> str | None:
-        topic = head.topics.get(one[0])
+    def _loss(self, partition: Partition, offset: int, before: KafkaPosition, head: KafkaHead) -> str | None:
+        topic = head.topics.get(partition[0])
         if topic is None:
             return f"the topic is gone; it was read up to offset {offset}"
-        known = before.ids.get(one[0])
-        if known is not None and topic.id is not None and known != topic.id:
+        earlier_id = before.ids.get(partition[0])
+        if earlier_id is not None and topic.id is not None and earlier_id != topic.id:
             return f"the topic was deleted and made anew; the old one was read up to offset {offset}"
-        if one not in head.first:
+        if partition not in head.first:
             return f"the partition is gone; it was read up to offset {offset}"
-        if offset < head.first[one]:
-            return f"offset {offset} comes next, but the first one that is there is {head.first[one]}"
-        if offset > head.last[one] and (end := self.cluster.last([one], written=True)[one]) < offset:
+        if offset < head.first[partition]:
+            return f"offset {offset} comes next, but the first one that is there is {head.first[partition]}"
+        if offset > head.last[partition] and (end := self.cluster.last([partition], written=True)[partition]) < offset:
             return f"offset {offset} comes next, but the partition ends at {end}"
         return None
 
+    def _report_loss(self, where: str, loss: str) -> None:
+        """Raises ``DataLoss``; with ``failOnDataLoss=false`` it only warns."""
+        if self.fail:
+            raise DataLoss(loss, connector="connectors.kafka", where=where, way_out=_WAY_OUT)
+        _log.warning("%s: %s", where, loss)
 
-def _ids(head: Head) -> dict[str, str]:
-    return {name: topic.id for name, topic in head.topics.items() if topic.id is not None}
+
+class Alignment:
+    """Watermarks per partition by admission: no partition is read further than ``drift`` past the slowest active one.
+
+    Spark has one watermark for all partitions, the time of the newest row less a delay. It would drop all rows of a
+    partition that is an hour behind. So the driver holds back the partitions that are ahead, by the times of their records.
+
+    ``drift`` and ``idle`` are in seconds. A partition at its end holds back the others until it has not grown for ``idle``
+    seconds. A partition that never had a record holds back nobody.
+    """
+
+    def __init__(self, drift: float, idle: float, now: Callable[[], float] = time.monotonic) -> None:
+        self.drift = int(drift * 1000)
+        self.idle = idle
+        self._now = now
+        self._growth: dict[Partition, tuple[int, float]] = {}
+        """The end of each partition, and when it was first seen."""
+        self._newest: dict[Partition, tuple[int, int | None]] = {}
+        """The end of a partition, and the time of its last record."""
+
+    def ends(
+        self, cluster: Cluster, begins: Mapping[Partition, int], ends: Mapping[Partition, int], head: KafkaHead
+    ) -> dict[Partition, int]:
+        """``ends``, no further than the slowest partition allows. A frozen query waits for no partition at its end."""
+        active = self._active(ends)
+        behind = {partition: begin for partition, begin in begins.items() if begin < ends[partition]}
+        if not behind:
+            return dict(ends)
+        times = cluster.times(behind)
+        slowest = [stamp for stamp in times.values() if stamp is not None]
+        if not head.frozen:
+            at_end = [partition for partition in active if partition not in behind]
+            last_times = [self._last_time(cluster, name, head.first[name], ends[name]) for name in at_end]
+            slowest += [stamp for stamp in last_times if stamp is not None]
+        if not slowest:
+            return dict(ends)
+        return {**ends, **self._capped(cluster, behind, ends, times, min(slowest) + self.drift)}
+
+    def _active(self, ends: Mapping[Partition, int]) -> set[Partition]:
+        """The partitions that have grown within ``idle`` seconds."""
+        now = self._now()
+        for partition, end in ends.items():
+            if self._growth.get(partition, (None, 0.0))[0] != end:
+                self._growth[partition] = (end, now)
+        return {partition for partition in ends if now - self._growth[partition][1] < self.idle}
+
+    def _last_time(self, cluster: Cluster, partition: Partition, first: int, end: int) -> int | None:
+        """The time of about the last record. Markers of transactions may lie behind that record, so it is searched for."""
+        if self._newest.get(partition, (None, None))[0] != end:
+            stamp, step = None, 1
+            while stamp is None and end > first:
+                stamp = cluster.times({partition: max(first, end - step)})[partition]
+                if end - step <= first:
+                    break
+                step *= 2
+            self._newest[partition] = (end, stamp)
+        return self._newest[partition][1]
+
+    @staticmethod
+    def _capped(
+        cluster: Cluster,
+        behind: Mapping[Partition, int],
+        ends: Mapping[Partition, int],
+        times: Mapping[Partition, int | None],
+        limit: int,
+    ) -> dict[Partition, int]:
+        """Where each partition has its first record after ``limit``."""
+        capped = {name: begin if (times[name] or 0) > limit else ends[name] for name, begin in behind.items()}
+        within = [name for name in behind if times[name] is not None and capped[name] > behind[name]]
+        for partition, record in cluster.after(dict.fromkeys(within, limit + 1)).items():
+            if record is None:
+                continue
+            if record.offset > behind[partition]:
+                capped[partition] = min(ends[partition], record.offset)
+            else:  # a later record lies before: disorder, or a marker, whose time is that of its writing
+                capped[partition] = _first_after(cluster, partition, behind[partition], ends[partition], limit)
+        return capped
+
+
+def _first_after(cluster: Cluster, partition: Partition, low: int, high: int, limit: int) -> int:
+    """The first offset after ``low`` whose record is later than ``limit``, if times only grow from there."""
+    while high - low > 1:
+        middle = (low + high) // 2
+        stamp = cluster.times({partition: middle})[partition]
+        if stamp is not None and stamp <= limit:
+            low = middle
+        else:
+            high = middle
+    return high

@@ -1,28 +1,45 @@
-"""What a sink remembers: the last batch of each query that has written through it. Small, since it travels with each commit."""
+"""The ledger of a Kafka sink: the last batch of each query, kept in Kafka itself.
+
+The ledger has an entry for the sink, a note of queries without rows, and an entry for each slot. Each of them is
+
+- a committed offset of the sink's group on the ledger topic. Its text is the offset's metadata, and the number of its
+  partition says which entry it is: 0 the sink's, 1 the note, then those of the slots;
+- a record with the same text in the ledger topic: a broker forgets the offsets of a group that was quiet for a week.
+
+The entries of the sink and of slots are written in the transaction of a batch. A query whose batches were all empty has no
+transaction, so its note is written without one.
+"""
 
 from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import astuple, dataclass, field, replace
 from typing import Any, Final
 
-from ...core.errors import Fatal, Transient
+from ...core.errors import CommitRefused, Fatal, Transient
 from ...core.ledger import Entry, is_stream
 from ...core.state import checked, dumps, loads, versioned
-from .cluster import make_ledger
-from .config import client, error_of
+from .cluster import make_ledger_topic
+from .config import connection_config
+from .errors import ClientReports, client, error_name, new_client
 
-LARGEST: Final = 4000
-"""Bytes; brokers keep 4096 with a committed offset (``offset.metadata.max.bytes``)."""
+SINK_PARTITION, NOTE_PARTITION = 0, 1
+"""The partitions of the ledger topic for the offsets of the sink's entry and of the note."""
+MAX_BYTES: Final = 4000
+"""Brokers keep 4096 bytes with a committed offset (``offset.metadata.max.bytes``)."""
+_TO_END: Final = {"enable.partition.eof": True, "auto.offset.reset": "earliest", "fetch.wait.max.ms": 10}
+_CALL_SECONDS: Final = 5.0
+_POLL_SECONDS: Final = 0.05
+"""The client waits so long unless as many messages arrive as it was asked for."""
 
 
 @dataclass(frozen=True)
-class Layout:
-    """The batches of ``query`` that are not in the book yet are written in so many ``slots``, by the tasks of ``run`` alone.
+class SlotLayout:
+    """How the pending batches of ``query`` are written: in so many ``slots``, by the tasks of ``run`` alone.
 
-    In the book of a slot it tells how its last batch was written.
+    In a slot's own state it says how the slot's last batch was written.
     """
 
     query: str
@@ -31,72 +48,66 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Book:
-    """The entries by query; ``version`` grows with each change. Without a ``layout`` a batch is one transaction."""
+class LedgerState:
+    """The last batch of each query. Small, since it travels with each commit.
+
+    ``version`` grows with each change. Without a ``layout`` a batch is one transaction.
+    """
 
     entries: Mapping[str, Entry] = field(default_factory=dict)
     version: int = 0
-    layout: Layout | None = None
+    layout: SlotLayout | None = None
 
-    def with_layout(self, layout: Layout) -> Book:
-        """The book while ``layout`` is in force."""
+    def has(self, query: str, number: int) -> bool:
+        """True if the batch is committed. Raises ``CommitRefused`` if a later one is."""
+        last = self.entries.get(query)
+        if last is not None and last.batch > number:
+            raise CommitRefused(
+                f"batch {number} is older than batch {last.batch}, which is committed: another run has taken over"
+            )
+        return last is not None and last.batch == number
+
+    def with_layout(self, layout: SlotLayout) -> LedgerState:
         return replace(self, layout=layout, version=self.version + 1)
 
-    def with_entry(self, entry: Entry, layout: Layout | None = None) -> Book:
-        """The book when ``entry`` is committed. A batch write of its own is forgotten with the next change."""
-        kept = {query: one for query, one in self.entries.items() if not query.startswith("once-")}
+    def with_entry(self, entry: Entry, layout: SlotLayout | None = None) -> LedgerState:
+        """The state when ``entry`` is committed. It drops the entries of batch writes that nobody repeats."""
+        others = {query: last for query, last in self.entries.items() if not query.startswith("once-")}
         small = Entry(entry.query, entry.batch, entry.rows, entry.checksum, at=entry.at or time.time())
-        return replace(self, entries={**kept, entry.query: small}, version=self.version + 1, layout=layout)
+        return replace(self, entries={**others, entry.query: small}, version=self.version + 1, layout=layout)
 
     def streams(self) -> frozenset[str]:
         return frozenset(query for query in self.entries if is_stream(query))
 
     def text(self) -> str:
-        """The book as JSON. Raises ``Fatal`` when it is too large for a broker."""
-        rows = {q: [one.batch, one.rows, one.checksum, round(one.at, 3)] for q, one in self.entries.items()}
+        """The state as JSON. Raises ``Fatal`` when it is too large for a broker."""
+        entries = {q: [last.batch, last.rows, last.checksum, round(last.at, 3)] for q, last in self.entries.items()}
         layout = {"l": list(astuple(self.layout))} if self.layout else {}
-        told = dumps(versioned(q=rows, n=self.version, **layout))
-        if len(told.encode()) > LARGEST:
+        text = dumps(versioned(q=entries, n=self.version, **layout))
+        if len(text.encode()) > MAX_BYTES:
             raise Fatal(
-                f"{len(rows)} queries have written under one sink id, more than Kafka can remember with an offset",
+                f"{len(entries)} queries have written under one sink id, more than Kafka can remember with an offset",
                 way_out="give each query a transactionalIdPrefix (or sinkId) of its own",
             )
-        return told
+        return text
 
     @classmethod
-    def of(cls, text: str) -> Book:
+    def of(cls, text: str) -> LedgerState:
         state: dict[str, Any] = checked(loads(text, "the ledger of a Kafka sink"), "the ledger of a Kafka sink")
         entries = {q: Entry(q, batch, rows, checksum, at=at) for q, (batch, rows, checksum, at) in state["q"].items()}
-        return cls(entries, state["n"], Layout(*state["l"]) if "l" in state else None)
-
-
-# MERGED Where a sink's ledger is in Kafka, and how it is read.
-#
-# An entry is a committed offset of a group that is named after the sink on a ledger topic (its text is the offset's
-# metadata), and the same text is a record in that topic, in the same transaction: a broker forgets the offsets of a
-# group that
-# was quiet for a week, and keeps the record. A query whose batches were all empty has no transaction; its note is an
-# offset and
-# a record all the same.
-
-BOOK, SEEN = 0, 1
-"""Places in the ledger: the book, and the note of queries that have only seen empty batches. Then come the books of slots."""
-
-_STEP: Final = 5.0
-_GLANCE: Final = 0.05
-"""Seconds; the client waits them out unless as many messages come as it was asked for."""
+        return cls(entries, state["n"], SlotLayout(*state["l"]) if "l" in state else None)
 
 
 @dataclass(frozen=True)
-class Address:
-    """What a session is to. ``config`` is the client's; ``timeout`` (of transactions) and ``patience`` are in seconds.
+class TransactionSettings:
+    """What the transactions of a sink need. ``config`` is the client's; ``timeout`` and ``patience`` are in seconds.
 
-    Transactional ids begin with ``prefix``. There is never one per attempt, or attempts could not shut each other out; there
-    is one for each ``slot`` of batches that are written in several, and slot 0 is the sink's own.
+    ``slot`` 0 is the sink's own transactional id; each slot has another one. The id is the same for all attempts at a
+    batch: by it, Kafka fences the older attempts.
     """
 
     config: tuple[tuple[str, str], ...]
-    ledger: str
+    ledger_topic: str
     prefix: str
     timeout: float
     patience: float
@@ -112,63 +123,91 @@ class Address:
         return f"{self.prefix}-0-ledger"
 
     @property
-    def place(self) -> int:
-        """Where the ledger has the book of the slot."""
-        return SEEN + self.slot if self.slot else BOOK
+    def offset_partition(self) -> int:
+        """The partition of the ledger topic for the offset of this slot's entry."""
+        return NOTE_PARTITION + self.slot if self.slot else SINK_PARTITION
 
     @property
-    def partition(self) -> int:
-        """Where the records of this sink are; the smallest number of partitions that a ledger topic may have bounds it."""
+    def record_partition(self) -> int:
+        """The partition of the ledger topic for this slot's records. A ledger topic has at least four partitions."""
         return zlib.crc32(self.transactional_id.encode()) % 4
 
-    def key(self, place: int | str) -> str:
-        """The key of the record of a book."""
-        return f"{self.transactional_id}/{place}"
+    def record_key(self, offset_partition: int | str) -> str:
+        return f"{self.transactional_id}/{offset_partition}"
 
 
-class LedgerReader:
-    """Reads what is committed, by ``consumer``; by consumers with more settings, which it has ``made``, where that is not
-    enough. What the client raises passes through."""
+class LedgerClient:
+    """Reads the ledger, and writes the note. What the client raises passes through."""
 
-    def __init__(self, address: Address, consumer: Any, made: Callable[[Mapping[str, Any]], Any]) -> None:
-        self.address, self._consumer, self._made_consumer = address, consumer, made
+    def __init__(self, settings: TransactionSettings, reports: ClientReports) -> None:
+        self.settings, self._reports = settings, reports
+        self._connection = connection_config(dict(settings.config))
+        self._consumer = self._new_consumer({})
         self._texts: Mapping[int, str] | None = None
-        self._stale_places: set[int] = set()
-        """Places with a committed offset that is newer than ``_texts``."""
+        self._outdated: set[int] = set()
+        """Offset partitions with a committed offset that is newer than ``_texts``."""
+        self._noted: frozenset[str] = frozenset()
 
-    def books(self, *places: int) -> list[Book]:
-        """What the ledger has at ``places``. Waits while a transaction that would change it is open.
+    def group(self) -> Any:
+        """The metadata of the sink's group, which a transaction needs to commit its offsets."""
+        return self._consumer.consumer_group_metadata()
 
-        The records of the topic are read only where the first of ``places`` has no committed offset.
+    def close(self) -> None:
+        self._consumer.close()
+
+    def read(self, *partitions: int) -> list[LedgerState]:
+        """The entries at ``partitions``. Waits while a transaction that would change them is open.
+
+        It reads the records of the topic only if the first of ``partitions`` has no committed offset.
         """
-        offsets = self._committed([client().TopicPartition(self.address.ledger, place) for place in places])
-        self._stale_places.update(place for place, token in zip(places, offsets, strict=True) if token.offset >= 0)
-        if all(token.offset >= 0 for token in offsets):
-            return [Book.of(token.metadata) for token in offsets]
-        recorded = self._recorded(places[0]) if offsets[0].offset < 0 else {}
+        offsets = self._committed([client().TopicPartition(self.settings.ledger_topic, number) for number in partitions])
+        self._outdated.update(number for number, token in zip(partitions, offsets, strict=True) if token.offset >= 0)
+        recorded = self._recorded(partitions[0]) if offsets[0].offset < 0 else {}
         texts = [
-            token.metadata if token.offset >= 0 else recorded.get(place)
-            for token, place in zip(offsets, places, strict=True)
+            token.metadata if token.offset >= 0 else recorded.get(number)
+            for token, number in zip(offsets, partitions, strict=True)
         ]
-        return [Book.of(text) if text else Book() for text in texts]
+        return [LedgerState.of(text) if text else LedgerState() for text in texts]
+
+    def write_note(self, note: LedgerState) -> None:
+        """Writes the note of queries without rows, once for each of them.
+
+        The record comes first: it stays when the broker forgets the offset.
+        """
+        if frozenset(note.entries) <= self._noted:
+            return
+        topic, settings = self.settings.ledger_topic, self.settings
+        limits = {"acks": "all", "message.timeout.ms": round(settings.patience * 1000)}
+        producer = new_client("Producer", {**self._connection, **limits}, self._reports)
+        key = settings.record_key(NOTE_PARTITION)
+        producer.produce(topic, note.text(), key, partition=settings.record_partition, on_delivery=_raise_refusal)
+        if producer.flush(settings.patience):
+            raise Transient("the brokers did not take a record of the ledger in time")
+        token = client().TopicPartition(topic, NOTE_PARTITION, note.version, note.text())
+        self._consumer.commit(offsets=[token], asynchronous=False)
+        self._noted = frozenset(note.entries)
+
+    def _new_consumer(self, config: Mapping[str, Any]) -> Any:
+        own = {"group.id": self.settings.group, "enable.auto.commit": False, "isolation.level": "read_committed"}
+        return new_client("Consumer", {**self._connection, **own, **config}, self._reports)
 
     def _committed(self, partitions: list[Any]) -> list[Any]:
         try:
-            return list(self._consumer.committed(partitions, timeout=_STEP))
+            return list(self._consumer.committed(partitions, timeout=_CALL_SECONDS))
         except client().KafkaException as error:
-            if error_of(error) == "_TIMED_OUT" and self._are_pending(partitions):
+            if error_name(error) == "_TIMED_OUT" and self._are_pending(partitions):
                 raise Transient(
-                    f"the ledger of {self.address.transactional_id} waits for a transaction that has ended without a "
+                    f"the ledger of {self.settings.transactional_id} waits for a transaction that has ended without a "
                     "mark in the topics: its broker died in that moment. When this lasts, every reader of them waits too",
                     way_out="find it by Kafka's own 'kafka-transactions.sh find-hanging'",
                 ) from None
             raise
 
     def _are_pending(self, partitions: list[Any]) -> bool:
-        """The ledger answers a reader who does not mind what is open. Our own transaction was ended before we ask."""
-        reader = self._made_consumer({"isolation.level": "read_uncommitted"})
+        """True if a reader of uncommitted offsets gets an answer. The session ended its own transaction before."""
+        reader = self._new_consumer({"isolation.level": "read_uncommitted"})
         try:
-            reader.committed(partitions, timeout=_STEP)
+            reader.committed(partitions, timeout=_CALL_SECONDS)
         except client().KafkaException:
             return False
         else:
@@ -176,34 +215,38 @@ class LedgerReader:
         finally:
             reader.close()
 
-    def _recorded(self, place: int) -> Mapping[int, str]:
-        """What the topic has: nothing was ever committed at ``place``, or the broker has forgotten it.
+    def _recorded(self, partition: int) -> Mapping[int, str]:
+        """The entries as records, for offsets that were never committed or that the broker has forgotten.
 
-        The records are read once, and again where an offset was seen meanwhile.
+        The records are read once, and again after an offset was committed at ``partition``.
         """
-        if self._texts is None or place in self._stale_places:
-            make_ledger(dict(self.address.config), self.address.ledger)
-            self._texts = self._records()
-            self._stale_places.clear()
+        if self._texts is None or partition in self._outdated:
+            make_ledger_topic(dict(self.settings.config), self.settings.ledger_topic)
+            self._texts = self._read_records()
+            self._outdated.clear()
         return self._texts
 
-    def _records(self) -> dict[int, str]:
-        """The newest text at each place, from the records of the ledger topic."""
-        more = {"enable.partition.eof": True, "auto.offset.reset": "earliest", "fetch.wait.max.ms": 10}
-        reader = self._made_consumer(more)
-        found: dict[int, str] = {}
-        prefix = self.address.key("").encode()
+    def _read_records(self) -> dict[int, str]:
+        """The newest text for each offset partition, from the records of the ledger topic."""
+        reader = self._new_consumer(_TO_END)
+        texts: dict[int, str] = {}
+        prefix = self.settings.record_key("").encode()
         try:
-            reader.assign([client().TopicPartition(self.address.ledger, self.address.partition, 0)])
-            until = time.monotonic() + self.address.patience
-            while time.monotonic() < until:
-                for message in reader.consume(1000, _GLANCE):
+            reader.assign([client().TopicPartition(self.settings.ledger_topic, self.settings.record_partition, 0)])
+            deadline = time.monotonic() + self.settings.patience
+            while time.monotonic() < deadline:
+                for message in reader.consume(1000, _POLL_SECONDS):
                     if message.error():
                         if message.error().name() == "_PARTITION_EOF":
-                            return found
+                            return texts
                         raise client().KafkaException(message.error())
                     if (message.key() or b"").startswith(prefix):
-                        found[int(message.key()[len(prefix) :])] = message.value().decode()
+                        texts[int(message.key()[len(prefix) :])] = message.value().decode()
             raise Transient("the ledger topic cannot be read to its end")
         finally:
             reader.close()
+
+
+def _raise_refusal(error: Any, _: Any) -> None:
+    if error is not None:
+        raise client().KafkaException(error)

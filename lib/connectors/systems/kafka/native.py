@@ -1,4 +1,10 @@
-"""Memory that belongs to others as Arrow arrays and NumPy views, without Python work for each element."""
+"""The C functions of the client's library for whole batches, and its memory as Arrow arrays: no Python work per record.
+
+They are only an accelerator. The Python client creates, assigns and closes everything; the functions fill its queue or empty
+it. They are used where all that they rely on is as expected: the library that the client has loaded, its version and
+functions, the size of its public struct, and where the client keeps its handle. Elsewhere everything goes through the Python
+client, with the same results. ``CONNECTORS_KAFKA_CLIENT=plain`` in the environment asks for that.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from .config import client
+from .errors import client
 
 Numbers = npt.NDArray[Any]
 
@@ -46,23 +52,23 @@ class _Span:
 
 def messages_at(addresses: Numbers) -> Numbers:
     """Copies of the message structs at ``addresses``."""
-    places = addresses.astype(np.int64)
-    start = int(places.min())
-    words = np.asarray(_Span(start, int(places.max()) - start + MESSAGE.itemsize, "<u8", 8))
-    found = np.ascontiguousarray(words[((places - start) >> 3)[:, None] + _WORDS])
-    return found.view(np.uint8).reshape(len(places), MESSAGE.itemsize).view(MESSAGE).reshape(len(places))
+    integers = addresses.astype(np.int64)
+    start = int(integers.min())
+    words = np.asarray(_Span(start, int(integers.max()) - start + MESSAGE.itemsize, "<u8", 8))
+    structs = np.ascontiguousarray(words[((integers - start) >> 3)[:, None] + _WORDS])
+    return structs.view(np.uint8).reshape(len(integers), MESSAGE.itemsize).view(MESSAGE).reshape(len(integers))
 
 
 def binary_at(addresses: Numbers, lengths: Numbers) -> pa.Array:
     """The bytes at ``addresses``, copied; null where an address is 0."""
-    places, sizes = addresses.astype(np.int64), lengths.astype(np.int64)
-    null = places == 0
+    integers, sizes = addresses.astype(np.int64), lengths.astype(np.int64)
+    null = integers == 0
     if null.all():
-        return pa.nulls(len(places), pa.binary())
-    start = int(places[~null].min())
-    offsets, sizes = np.where(null, 0, places - start), np.where(null, 0, sizes)
+        return pa.nulls(len(integers), pa.binary())
+    start = int(integers[~null].min())
+    offsets, sizes = np.where(null, 0, integers - start), np.where(null, 0, sizes)
     windows, buffer = np.unique(offsets >> _WINDOW, return_inverse=True)
-    views = np.zeros(len(places), _VIEW)
+    views = np.zeros(len(integers), _VIEW)
     views["length"], views["buffer"] = sizes, buffer
     views["offset"] = offsets - (windows[buffer] << _WINDOW)
     _inline(views, start, offsets, sizes)
@@ -72,8 +78,8 @@ def binary_at(addresses: Numbers, lengths: Numbers) -> pa.Array:
         pa.foreign_buffer(start + (int(window) << _WINDOW), int(end)) for window, end in zip(windows, ends, strict=True)
     ]
     valid = pa.py_buffer(np.packbits(~null, bitorder="little")) if null.any() else None
-    found = pa.Array.from_buffers(pa.binary_view(), len(places), [valid, pa.py_buffer(views), *buffers])
-    return found.cast(pa.binary())
+    array = pa.Array.from_buffers(pa.binary_view(), len(integers), [valid, pa.py_buffer(views), *buffers])
+    return array.cast(pa.binary())
 
 
 def _inline(views: Numbers, start: int, offsets: Numbers, sizes: Numbers) -> None:
@@ -91,31 +97,20 @@ def _inline(views: Numbers, start: int, offsets: Numbers, sizes: Numbers) -> Non
             raw[rows, 4 : 4 + length] = memory[offsets[rows][:, None] + np.arange(length)]
 
 
-def places_of(array: pa.Array) -> tuple[Numbers, Numbers]:
-    """Where the values of a binary array are, and their lengths; the address of a null is 0. ``array`` must live on."""
+def addresses_of(array: pa.Array) -> tuple[Numbers, Numbers]:
+    """The addresses and lengths of the values of a binary array, which must live on; the address of a null is 0."""
     _, ends, data = array.buffers()
     at = np.frombuffer(ends, np.int32)[array.offset : array.offset + len(array) + 1].astype(np.uint64)
     base = np.uint64(data.address if data is not None and data.address else ends.address)  # an empty value has an address too
-    places, lengths = base + at[:-1], np.diff(at)
+    addresses, lengths = base + at[:-1], np.diff(at)
     if array.null_count:
         null = array.is_null().to_numpy(zero_copy_only=False)
-        places[null], lengths[null] = 0, 0
-    return places, lengths
+        addresses[null], lengths[null] = 0, 0
+    return addresses, lengths
 
-
-# MERGED The C functions of the client's library for whole batches: no Python work for each record.
-#
-# An accelerator and nothing more: the Python client makes, assigns and closes everything, and these functions only
-# fill its
-# queue or empty it. They are used where all that they lean on was found to be as expected: the library that the
-# client has
-# loaded, its version and functions, the size of its public struct, and where the client keeps its handle. Else
-# everything goes
-# through the Python client, with the same results. ``CONNECTORS_KAFKA_CLIENT=plain`` in the environment asks for
-# that.
 
 PLAIN: Final = "CONNECTORS_KAFKA_CLIENT"
-"""The environment variable: ``plain`` leaves the C functions alone."""
+"""The environment variable whose value ``plain`` turns the C functions off."""
 
 UNASSIGNED: Final = -1
 COPIED: Final = 0x2
@@ -123,7 +118,7 @@ COPIED: Final = 0x2
 
 _VERSIONS: Final = range(0x02000000, 0x03000000)
 _SEARCHED: Final = 16_384
-"""Bytes at the start of a handle, among which it has its name."""
+"""The bytes at the start of a handle that are searched for its name."""
 _NAME: Final = re.compile(rb"[^\0]+#(?:producer|consumer)-\d+(?=\0)")
 _log = logging.getLogger("connectors.kafka")
 
@@ -160,12 +155,12 @@ _FUNCTIONS: Final[dict[str, tuple[Any, list[Any]]]] = {
 }
 
 
-class Unfit(Exception):
-    """Something is not as expected here; everything then goes through the Python client."""
+class UnfitLibrary(Exception):
+    """The library is not as expected; everything then goes through the Python client."""
 
 
-class Library:
-    """The functions, by their names without ``rd_kafka_``. Raises :class:`Unfit`."""
+class NativeLibrary:
+    """The functions, by their names without ``rd_kafka_``. Raises :class:`UnfitLibrary`."""
 
     def __init__(self, path: str) -> None:
         try:
@@ -175,19 +170,19 @@ class Library:
                 function.restype, function.argtypes = result, arguments
                 setattr(self, name.removeprefix("rd_kafka_"), function)
         except (OSError, AttributeError) as missing:
-            raise Unfit(str(missing)) from None
+            raise UnfitLibrary(str(missing)) from None
         version = self.version()
         if version != client().libversion()[1] or version not in _VERSIONS:
-            raise Unfit(f"version {version:#x} of {path} is not known")
+            raise UnfitLibrary(f"version {version:#x} of {path} is not known")
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(name)
 
     def handle(self, owner: Any) -> int | None:
-        """The address of what a client object wraps; ``None`` where it cannot be told for sure.
+        """The address of the handle in a client object; ``None`` if it is not certain.
 
-        It is the first thing in the object, and has its own name in it, where the library finds it too. Memory is read
-        through the kernel until that is certain: an address that is none gives an error and no crash.
+        The handle is the object's first field, and the handle holds its own name, which the library can read too. Until both
+        names agree, memory is read through the kernel: a wrong address then gives an error and no crash.
         """
         address = ctypes.c_uint64.from_address(id(owner) + object.__basicsize__).value
         name = _name_at(address) if type(owner).__basicsize__ > object.__basicsize__ else None
@@ -197,22 +192,22 @@ class Library:
         return int(address)
 
 
-def library() -> Library | None:
-    """The functions; ``None`` where something is not as expected, or the environment asks for the plain client."""
+def library() -> NativeLibrary | None:
+    """The functions; ``None`` if the library is not as expected, or the environment asks for the plain client."""
     return None if os.environ.get(PLAIN) == "plain" else _checked()
 
 
 @functools.cache
-def _checked() -> Library | None:
+def _checked() -> NativeLibrary | None:
     try:
         if sys.platform != "linux" or sys.byteorder != "little" or ctypes.sizeof(_P) != 8:
-            raise Unfit(f"{sys.platform} is not known")
+            raise UnfitLibrary(f"{sys.platform} is not known")
         if ctypes.sizeof(_Message) != MESSAGE.itemsize or any(
             MESSAGE.fields[name][1] != getattr(_Message, name).offset for name in MESSAGE.names or ()  # type: ignore[index]
         ):
-            raise Unfit("messages have another layout")
-        return Library(_loaded())
-    except Unfit as reason:
+            raise UnfitLibrary("messages have another layout")
+        return NativeLibrary(_loaded())
+    except UnfitLibrary as reason:
         _log.debug("batches go through the plain Kafka client: %s", reason)
         return None
 
@@ -221,10 +216,10 @@ def _loaded() -> str:
     """The file of the library that the client has loaded."""
     client("confluent_kafka")
     lines = Path("/proc/self/maps").read_text().splitlines()
-    found = {line.split(maxsplit=5)[-1] for line in lines if "/librdkafka" in line}
-    if len(found) != 1:
-        raise Unfit(f"{len(found)} libraries are loaded")
-    return found.pop()
+    libraries = {line.split(maxsplit=5)[-1] for line in lines if "/librdkafka" in line}
+    if len(libraries) != 1:
+        raise UnfitLibrary(f"{len(libraries)} libraries are loaded")
+    return libraries.pop()
 
 
 def _name_at(address: int) -> bytes | None:
@@ -236,9 +231,9 @@ def _name_at(address: int) -> bytes | None:
     except OSError:
         return None
     try:
-        found = _NAME.search(os.pread(memory, _SEARCHED, address))
+        match = _NAME.search(os.pread(memory, _SEARCHED, address))
     except OSError:
         return None
     finally:
         os.close(memory)
-    return found.group() if found else None
+    return match.group() if match else None

@@ -1,8 +1,8 @@
-"""Positions of the Kafka source: how far each partition was read, and where a batch begins if not where the last one ended.
+"""Positions of the Kafka source: the next offset of each partition, and where a batch begins if not at the last one's end.
 
 As JSON: ``{"topics": {name: {"at": {partition: next offset}, "from": {partition: offset}, "id": topic id}}, "cut": {…}}``.
-``from`` holds what only the driver could know: the first offset of a new partition, or the one after a loss. ``cut`` says how
-the range is cut into splits, so that a replay cuts as the first try did, whatever the options say by then.
+``from`` holds what only the driver could know: the first offset of a new partition, or the first one after a loss. ``cut`` says
+how the range is cut into splits, so that a replay has the same splits, even if the options have changed.
 """
 
 from __future__ import annotations
@@ -15,33 +15,45 @@ from ...core import Position, Split
 from ...core.planning import even_ranges
 
 Partition = tuple[str, int]
-"""A topic and a number."""
+"""A topic and the number of its partition."""
 Offsets = Mapping[Partition, int]
 
 
-def named(partition: Partition) -> str:
+def partition_name(partition: Partition) -> str:
     """``topic-number``, as Kafka's own tools name a partition."""
     return f"{partition[0]}-{partition[1]}"
 
 
 @dataclass(frozen=True)
-class Range(Split):
-    """The offsets ``first`` up to, not including, ``end`` of one partition. Not each of them is a record."""
+class OffsetRange(Split):
+    """The offsets ``first`` up to, not including, ``end`` of one partition. Not every offset is a record."""
 
     topic: str
     partition: int
     first: int
     end: int
-    topic_id: str = field(default="", repr=False)
+    topic_id: str = ""
+
+    def __repr__(self) -> str:
+        """The text behind the names of dead letters, which must not change."""
+        return f"Range(topic={self.topic!r}, partition={self.partition}, first={self.first}, end={self.end})"
 
     def identity(self) -> str:
-        """With the topic's id: one that was made anew has other records at the same offsets."""
+        """With the topic's id: a topic that was created anew has other records at the same offsets."""
         return f"{self} {self.topic_id}" if self.topic_id else str(self)
+
+    @property
+    def name(self) -> str:
+        """The name of the partition."""
+        return partition_name((self.topic, self.partition))
 
 
 @dataclass(frozen=True)
-class State:
-    """A position with its parts by partition. ``ids`` are those of topics, where the brokers tell them."""
+class KafkaPosition:
+    """A position by partition: the next offsets ``at``, and ``begins`` where a batch does not begin at the last one's end.
+
+    ``ids`` are those of topics, where the brokers know them.
+    """
 
     at: Offsets
     begins: Offsets = field(default_factory=dict)
@@ -49,14 +61,10 @@ class State:
     cut: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, position: Position) -> State:
+    def of(cls, position: Position) -> KafkaPosition:
         topics = position["topics"]
-        return cls(
-            dict(_flat(topics, "at")),
-            dict(_flat(topics, "from")),
-            {name: topic["id"] for name, topic in topics.items() if "id" in topic},
-            position.get("cut", {}),
-        )
+        ids = {name: topic["id"] for name, topic in topics.items() if "id" in topic}
+        return cls(_offsets(topics, "at"), _offsets(topics, "from"), ids, position.get("cut", {}))
 
     def position(self) -> Position:
         topics: dict[str, dict[str, Any]] = {}
@@ -69,15 +77,15 @@ class State:
         return {"topics": topics, **({"cut": dict(self.cut)} if self.cut else {})}
 
 
-def _flat(topics: Mapping[str, Any], kind: str) -> Iterator[tuple[Partition, int]]:
-    for name, topic in topics.items():
-        for partition, offset in topic.get(kind, {}).items():
-            yield (name, int(partition)), int(offset)
+def _offsets(topics: Mapping[str, Any], kind: str) -> dict[Partition, int]:
+    return {
+        (name, int(number)): int(offset) for name, topic in topics.items() for number, offset in topic.get(kind, {}).items()
+    }
 
 
-def ranges(start: Position, end: Position) -> Iterator[Range]:
-    """What lies between two positions, whole or cut as ``end`` says, in the order of topics and partitions."""
-    before, after = State.of(start).at, State.of(end)
+def offset_ranges(start: Position, end: Position) -> Iterator[OffsetRange]:
+    """The splits between two positions, in the order of topics and partitions. ``end`` says how they are cut."""
+    before, after = KafkaPosition.of(start).at, KafkaPosition.of(end)
     whole = []
     for partition, last in sorted(after.at.items()):
         first = after.begins.get(partition, before.get(partition, last))
@@ -85,11 +93,11 @@ def ranges(start: Position, end: Position) -> Iterator[Range]:
             whole.append((partition, first, last))
     total = sum(last - first for _, first, last in whole)
     for (topic, number), first, last in whole:
-        for low, high in even_ranges(first, last - 1, _pieces(last - first, total, after.cut)):
-            yield Range(topic, number, low, high + 1, after.ids.get(topic, ""))
+        for low, high in even_ranges(first, last - 1, _split_count(last - first, total, after.cut)):
+            yield OffsetRange(topic, number, low, high + 1, after.ids.get(topic, ""))
 
 
-def _pieces(size: int, total: int, cut: Mapping[str, int]) -> int:
-    """How many splits a range of ``size`` offsets is worth: ``least`` in all of ``total``, none larger than ``most``."""
-    pieces = max(1, -(-cut.get("least", 0) * size // total))
-    return max(pieces, -(-size // cut["most"])) if "most" in cut else pieces
+def _split_count(size: int, total: int, cut: Mapping[str, int]) -> int:
+    """The number of splits for ``size`` of ``total`` offsets: ``least`` splits in all, and none larger than ``most``."""
+    count = max(1, -(-cut.get("least", 0) * size // total))
+    return max(count, -(-size // cut["most"])) if "most" in cut else count

@@ -1,4 +1,8 @@
-"""The consumers of a process: each is one task's, and the next one's when that has ended."""
+"""The task's side of the Kafka source: ranges of offsets as Arrow record batches.
+
+A reader has a consumer of the process's pool. A fetcher takes the records of one partition out of it: by the client's C
+functions (:mod:`.native`), or by the plain Python client.
+"""
 
 from __future__ import annotations
 
@@ -15,91 +19,92 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ...core import DataLoss, SplitReader, Transient
+from ...core.clients import ClientPool
 from ...core.errors import Fatal
 from ...core.state import digest, dumps
-from .config import client, error_of, failed, meaning
-from .native import Library, binary_at, library, messages_at
-from .positions import Range, named
-from .resting import Resting
+from .errors import ClientReports, client, client_errors, connector_error, error_name, new_client
+from .native import NativeLibrary, binary_at, library, messages_at
+from .positions import OffsetRange
+from .records import HEADERS
+
+_log = logging.getLogger("connectors.kafka")
+_EOF: Final = "_PARTITION_EOF"
+_BATCH_RECORDS: Final = 10_000
+_POLL_SECONDS: Final = 0.1
+"""How soon the end of a partition is noticed behind the last record."""
+_SETTLE_SECONDS: Final = 5.0
+"""Silence at the end of a partition that should be longer, before it counts as shrunk."""
+_GONE: Final = frozenset({"UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"})
+_WAY_OUT: Final = "set failOnDataLoss=false to go on without what is lost"
 
 
-class Kept:
-    """A consumer, and the last thing that it said about its brokers."""
+class PooledConsumer:
+    """A consumer, and the errors that it reports. It has one user at a time."""
 
     def __init__(self, config: Mapping[str, str], key: str) -> None:
         self.key = key
-        self.fault: Any = None
-        self.consumer = client().Consumer({**config, "error_cb": self._hear})
+        self.reports = ClientReports()
+        self.consumer = new_client("Consumer", config, self.reports)
 
-    def _hear(self, error: Any) -> None:
-        self.fault = error
+    def check(self, failure: str) -> None:
+        """Raises the last error if waiting does not heal it, such as a wrong password."""
+        for name, text in self.reports.errors[-1:]:
+            error = connector_error(name, text, failure)
+            if isinstance(error, Fatal):
+                raise error
 
-    def check(self, what: str) -> None:
-        """Raises what waiting does not heal, such as a wrong password."""
-        if self.fault is not None and isinstance(error := meaning(self.fault.name(), self.fault.str(), what), Fatal):
-            raise error
+    def give_back(self) -> None:
+        """Keeps the consumer for the next task."""
+        self.consumer.unassign()
+        CONSUMERS.give_back(self.key, self)
 
     def close(self) -> None:
         self.consumer.close()
 
 
-RESTING: Final = Resting(Kept.close)
+CONSUMERS: Final = ClientPool(PooledConsumer.close)
 
 
-def take(config: Mapping[str, str], use: str) -> Kept:
-    """A consumer with these settings that nobody else uses, and that was for the same ``use`` before."""
+def take_consumer(config: Mapping[str, str], use: str) -> PooledConsumer:
+    """A consumer with these settings that was used in the same way before, or a new one."""
     key = f"{use} {digest(dumps(dict(config)))}"
-    found = RESTING.take(key)
-    if found is None:
-        return Kept(config, key)
-    found.fault = None
-    return found
-
-
-def give_back(kept: Kept) -> None:
-    """Keeps the consumer for the next task."""
-    kept.consumer.unassign()
-    RESTING.give_back(kept.key, kept)
-
-
-# MERGED Takes records of one partition out of a consumer, as Arrow: by the client's C functions, or by the plain
-# client.
-
-HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-_TIME: Final = pa.timestamp("us", "UTC")
-_EOF: Final = "_PARTITION_EOF"
+    consumer = CONSUMERS.take(key)
+    if consumer is None:
+        return PooledConsumer(config, key)
+    consumer.reports.clear()
+    return consumer
 
 
 @dataclass(frozen=True)
-class Event:
-    """Something that is no record: an error by its name, or the end of the partition."""
+class ConsumerEvent:
+    """A message that is no record: an error by its name, or the end of the partition."""
 
     name: str
     text: str
     offset: int
 
-    @property
-    def is_end(self) -> bool:
-        return self.name == _EOF
+    @classmethod
+    def of(cls, message: Any) -> ConsumerEvent:
+        return cls(message.error().name(), message.error().str(), int(message.offset()))
 
 
 @dataclass(frozen=True)
-class Fetched:
-    """Records in the order of their ``offsets``, and events among them."""
+class FetchedRecords:
+    """Records in the order of their ``offsets``, and the events among them."""
 
     records: pa.RecordBatch
     offsets: npt.NDArray[np.int64]
-    events: Sequence[Event]
+    events: Sequence[ConsumerEvent]
 
     def before(self, end: int) -> pa.RecordBatch:
         """The records whose offsets are below ``end``."""
         return self.records.slice(0, int(np.searchsorted(self.offsets, end)))
 
 
-class PlainFetch:
-    """Through the Python client; it can give everything that a record has."""
+class PlainFetcher:
+    """Takes records by the Python client, which gives all columns."""
 
-    def __init__(self, consumer: Any, split: Range, columns: Sequence[str]) -> None:
+    def __init__(self, consumer: Any, split: OffsetRange, columns: Sequence[str]) -> None:
         self.consumer = consumer
         self.split = split
         self.columns = columns
@@ -107,37 +112,40 @@ class PlainFetch:
     def assign(self, offset: int) -> None:
         self.consumer.assign([client().TopicPartition(self.split.topic, self.split.partition, offset)])
 
-    def take(self, most: int, wait: float) -> Fetched:
-        """At most so many records; waits ``wait`` seconds for them."""
-        got = self.consumer.consume(most, wait)
-        records = [message for message in got if message.error() is None]
-        events = [_event(message) for message in got if message.error() is not None] if len(records) < len(got) else []
-        arrays = [_PLAIN[name](self.split, records) for name in self.columns]
+    def take(self, limit: int, seconds: float) -> FetchedRecords:
+        """At most ``limit`` records; waits ``seconds`` for them."""
+        messages = self.consumer.consume(limit, seconds)
+        records = [message for message in messages if message.error() is None]
+        errors = [message for message in messages if message.error() is not None] if len(records) < len(messages) else []
         offsets = np.fromiter((message.offset() for message in records), np.int64, len(records))
-        return Fetched(pa.RecordBatch.from_arrays(arrays, list(self.columns)), offsets, events)
+        return FetchedRecords(self._batch(records), offsets, [ConsumerEvent.of(message) for message in errors])
+
+    def _batch(self, records: Sequence[Any]) -> pa.RecordBatch:
+        arrays = [_PLAIN_COLUMNS[name](self.split, records) for name in self.columns]
+        return pa.RecordBatch.from_arrays(arrays, list(self.columns))
 
     def close(self) -> None:
         self.consumer.unassign()
 
 
-class BatchFetch(PlainFetch):
-    """By the C functions, from a queue that has this partition's records alone, so that no callback is called there."""
+class NativeFetcher(PlainFetcher):
+    """Takes records by the C functions, from a queue of this partition alone, on which the client calls no callbacks."""
 
-    def __init__(self, consumer: Any, split: Range, columns: Sequence[str], functions: Library, handle: int) -> None:
+    def __init__(
+        self, consumer: Any, split: OffsetRange, columns: Sequence[str], functions: NativeLibrary, handle: int
+    ) -> None:
         super().__init__(consumer, split, columns)
         self.functions = functions
         self._queue = functions.queue_get_partition(handle, split.topic.encode(), split.partition)
         functions.queue_forward(self._queue, None)
         self._pointers: Any = None
 
-    def take(self, most: int, wait: float) -> Fetched:
-        if self._pointers is None or len(self._pointers) < most:
-            self._pointers = (ctypes.c_void_p * most)()
-        count = self.functions.consume_batch_queue(self._queue, round(wait * 1000), self._pointers, most)
-        if count <= 0:
-            for message in self.consumer.consume(1, 0):  # what concerns the consumer as a whole, such as a lost broker
-                return Fetched(self._none(), np.empty(0, np.int64), [_event(message)])
-            return Fetched(self._none(), np.empty(0, np.int64), [])
+    def take(self, limit: int, seconds: float) -> FetchedRecords:
+        if self._pointers is None or len(self._pointers) < limit:
+            self._pointers = (ctypes.c_void_p * limit)()
+        count = self.functions.consume_batch_queue(self._queue, round(seconds * 1000), self._pointers, limit)
+        if count <= 0:  # the consumer as a whole may have an event, such as a lost broker
+            return self._only([ConsumerEvent.of(message) for message in self.consumer.consume(1, 0)])
         pointers = np.frombuffer(self._pointers, np.uint64, count)
         try:
             return self._fetched(pointers)
@@ -146,34 +154,35 @@ class BatchFetch(PlainFetch):
             for pointer in pointers.tolist():
                 destroy(pointer)
 
-    def _fetched(self, pointers: npt.NDArray[np.uint64]) -> Fetched:
+    def _fetched(self, pointers: npt.NDArray[np.uint64]) -> FetchedRecords:
         messages = messages_at(pointers)
         good = messages["err"] == 0
-        events: list[Event] = []
+        events: list[ConsumerEvent] = []
         if not good.all():
-            events = [self._event(pointer, one) for pointer, one in zip(pointers[~good], messages[~good], strict=True)]
+            bad = zip(pointers[~good], messages[~good], strict=True)
+            events = [self._event(pointer, message) for pointer, message in bad]
             messages, pointers = messages[good], pointers[good]
         if not len(messages):
-            return Fetched(self._none(), np.empty(0, np.int64), events)
-        arrays = [_BATCH[name](self, messages, pointers) for name in self.columns]
+            return self._only(events)
+        arrays = [_NATIVE_COLUMNS[name](self, messages, pointers) for name in self.columns]
         offsets = np.ascontiguousarray(messages["offset"])
-        return Fetched(pa.RecordBatch.from_arrays(arrays, list(self.columns)), offsets, events)
+        return FetchedRecords(pa.RecordBatch.from_arrays(arrays, list(self.columns)), offsets, events)
 
-    def _event(self, pointer: Any, message: Any) -> Event:
+    def _event(self, pointer: Any, message: Any) -> ConsumerEvent:
         code = int(message["err"])
         name, text = self.functions.err2name(code), self.functions.message_errstr(int(pointer))
-        return Event((name or b"").decode(), (text or b"").decode(), int(message["offset"]))
+        return ConsumerEvent((name or b"").decode(), (text or b"").decode(), int(message["offset"]))
 
-    def _none(self) -> pa.RecordBatch:
-        return pa.RecordBatch.from_arrays([_PLAIN[name](self.split, []) for name in self.columns], list(self.columns))
+    def _only(self, events: Sequence[ConsumerEvent]) -> FetchedRecords:
+        return FetchedRecords(self._batch([]), np.empty(0, np.int64), events)
 
-    def stamps(self, pointers: npt.NDArray[np.uint64]) -> Iterator[int]:
+    def times(self, pointers: npt.NDArray[np.uint64]) -> Iterator[int]:
         """The time of each record in milliseconds."""
-        ask = self.functions.message_timestamp
-        return (ask(pointer, None) for pointer in pointers.tolist())
+        timestamp = self.functions.message_timestamp
+        return (timestamp(pointer, None) for pointer in pointers.tolist())
 
-    def kinds(self, pointers: npt.NDArray[np.uint64]) -> Iterator[int]:
-        """What each time is: of its making (0), of its arrival (1), none (-1)."""
+    def time_types(self, pointers: npt.NDArray[np.uint64]) -> Iterator[int]:
+        """Whose time it is: the producer's (0), the broker's (1), none (-1)."""
         kind = ctypes.c_int()
         for pointer in pointers.tolist():
             self.functions.message_timestamp(pointer, ctypes.byref(kind))
@@ -184,26 +193,22 @@ class BatchFetch(PlainFetch):
         self.functions.queue_destroy(self._queue)
 
 
-def functions_for(columns: Sequence[str]) -> Library | None:
-    """The client's functions, where they are fit for use here and give all of ``columns``."""
-    return library() if set(columns) <= _BATCH.keys() and hasattr(pa, "binary_view") else None
+def native_library(columns: Sequence[str]) -> NativeLibrary | None:
+    """The client's C functions, where they can be used and give all of ``columns``."""
+    return library() if set(columns) <= _NATIVE_COLUMNS.keys() and hasattr(pa, "binary_view") else None
 
 
-def fetch_of(consumer: Any, split: Range, columns: Sequence[str]) -> PlainFetch:
-    """The fastest way to these columns that works here.
+def fetcher_for(consumer: Any, split: OffsetRange, columns: Sequence[str]) -> PlainFetcher:
+    """The fastest fetcher for these columns that works on this machine.
 
-    A consumer whose records the functions have had is none for the plain client any more: it would find nothing in the
-    partition's queue, which the client does not forward again.
+    A consumer that the functions have used is of no use to the plain client: the partition's queue is not forwarded again,
+    so the client would find no records.
     """
-    functions = functions_for(columns)
+    functions = native_library(columns)
     handle = functions.handle(consumer) if functions is not None else None
     if functions is None or handle is None:
-        return PlainFetch(consumer, split, columns)
-    return BatchFetch(consumer, split, columns, functions, handle)
-
-
-def _event(message: Any) -> Event:
-    return Event(message.error().name(), message.error().str(), int(message.offset()))
+        return PlainFetcher(consumer, split, columns)
+    return NativeFetcher(consumer, split, columns, functions, handle)
 
 
 def _headers(message: Any) -> list[dict[str, Any]] | None:
@@ -211,49 +216,39 @@ def _headers(message: Any) -> list[dict[str, Any]] | None:
     return [{"key": key, "value": value} for key, value in headers] if headers else None
 
 
-def _times(milliseconds: Any) -> pa.Array:
-    return pa.array(milliseconds, pa.timestamp("ms", "UTC")).cast(_TIME)
+def _timestamps(milliseconds: Any) -> pa.Array:
+    return pa.array(milliseconds, pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC"))
 
 
-_PLAIN: Final[Mapping[str, Callable[[Range, Sequence[Any]], pa.Array]]] = {
+_PLAIN_COLUMNS: Final[Mapping[str, Callable[[OffsetRange, Sequence[Any]], pa.Array]]] = {
     "key": lambda _, messages: pa.array([message.key() for message in messages], pa.binary()),
     "value": lambda _, messages: pa.array([message.value() for message in messages], pa.binary()),
     "topic": lambda split, messages: pa.repeat(split.topic, len(messages)),
     "partition": lambda split, messages: pa.repeat(pa.scalar(split.partition, pa.int32()), len(messages)),
     "offset": lambda _, messages: pa.array([message.offset() for message in messages], pa.int64()),
-    "timestamp": lambda _, messages: _times([message.timestamp()[1] for message in messages]),
-    # the client counts from "not there" as 0, Kafka and Spark from -1
+    "timestamp": lambda _, messages: _timestamps([message.timestamp()[1] for message in messages]),
+    # for "no time" the client says 0, Kafka and Spark say -1
     "timestampType": lambda _, messages: pa.array([message.timestamp()[0] - 1 for message in messages], pa.int32()),
     "headers": lambda _, messages: pa.array([_headers(message) for message in messages], HEADERS),
 }
-"""How each column is made of the client's messages."""
+"""Each column from the client's messages."""
 
-_BATCH: Final[Mapping[str, Callable[[BatchFetch, Any, Any], pa.Array]]] = {
+_NATIVE_COLUMNS: Final[Mapping[str, Callable[[NativeFetcher, Any, Any], pa.Array]]] = {
     "key": lambda _, messages, __: binary_at(messages["key"], messages["key_len"]),
     "value": lambda _, messages, __: binary_at(messages["payload"], messages["len"]),
-    "topic": lambda fetch, messages, _: pa.repeat(fetch.split.topic, len(messages)),
+    "topic": lambda fetcher, messages, _: pa.repeat(fetcher.split.topic, len(messages)),
     "partition": lambda _, messages, __: pa.array(messages["partition"]),
     "offset": lambda _, messages, __: pa.array(messages["offset"]),
-    "timestamp": lambda fetch, _, pointers: _times(np.fromiter(fetch.stamps(pointers), np.int64, len(pointers))),
-    "timestampType": lambda fetch, _, pointers: pa.array(fetch.kinds(pointers), pa.int32()),
+    "timestamp": lambda fetcher, _, pointers: _timestamps(np.fromiter(fetcher.times(pointers), np.int64, len(pointers))),
+    "timestampType": lambda fetcher, _, pointers: pa.array(fetcher.time_types(pointers), pa.int32()),
 }
-"""How each column is made of message structs; headers are not in them."""
+"""Each column from message structs, which have no headers."""
 
 
-# MERGED The task's side of the Kafka source: ranges of offsets as Arrow record batches.
+class KafkaReader(SplitReader[OffsetRange]):
+    """Reads by position: a range ends at its last offset, at a record behind it, or at the end of the partition.
 
-_log = logging.getLogger("connectors.kafka")
-_MESSAGES: Final = 10_000  # in a record batch
-_WAIT: Final = 0.1  # seconds; how soon the end of a partition is noticed behind the last record
-_SETTLE: Final = 5.0  # seconds at the end of a partition that should be longer, before it is called shrunk
-_GONE: Final = frozenset({"UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"})
-_WAY_OUT: Final = "set failOnDataLoss=false to go on without what is lost"
-
-
-class KafkaReader(SplitReader[Range]):
-    """Reads by position: a range ends at its last offset, at a record behind it, or where the partition says that it ends.
-
-    Offsets are no count of records: markers of transactions, aborted records and compacted ones leave holes. So the reader
+    Offsets do not count records: markers of transactions, aborted records and compacted ones leave holes. So the reader
     remembers after which offset each batch ended, to go on there after an outage.
     """
 
@@ -263,109 +258,107 @@ class KafkaReader(SplitReader[Range]):
         self.columns = tuple(columns)
         self.fail = fail
         self.patience = patience
-        self._kept: Kept | None = None
-        self._fetch: PlainFetch
-        self._marks: tuple[Range | None, list[int], list[int]] = (None, [0], [0])
+        self._consumer: PooledConsumer | None = None
+        self._fetcher: PlainFetcher
+        self._progress: tuple[OffsetRange | None, list[int], list[int]] = (None, [0], [0])
+        """The split, and after each batch of it the number of records and the next offset."""
 
     def open(self) -> None:
-        self._kept = self._taken()
+        self._consumer = self._take_consumer()
 
     def close(self) -> None:
-        if self._kept is not None:
-            give_back(self._kept)
-            self._kept = None
+        if self._consumer is not None:
+            self._consumer.give_back()
+            self._consumer = None
 
-    def _taken(self) -> Kept:
-        return take(self.config, "functions" if functions_for(self.columns) else "plain")
+    def _take_consumer(self) -> PooledConsumer:
+        return take_consumer(self.config, "functions" if native_library(self.columns) else "plain")
 
-    def read(self, split: Range) -> Iterator[pa.RecordBatch]:
+    def read(self, split: OffsetRange) -> Iterator[pa.RecordBatch]:
         return self.resume(split, 0)
 
-    def resume(self, split: Range, records: int) -> Iterator[pa.RecordBatch]:
-        if self._marks[0] != split or not records:
-            self._marks = (split, [0], [split.first])
-        _, counts, offsets = self._marks
-        known = bisect_right(counts, records)
-        del counts[known:], offsets[known:]
+    def resume(self, split: OffsetRange, records: int) -> Iterator[pa.RecordBatch]:
+        if self._progress[0] != split or not records:
+            self._progress = (split, [0], [split.first])
+        _, counts, offsets = self._progress
+        last = bisect_right(counts, records)
+        del counts[last:], offsets[last:]
         skip = records - counts[-1]
-        for batch, following in self._batches(split, offsets[-1]):
+        for batch, next_offset in self._batches(split, offsets[-1]):
             counts.append(counts[-1] + batch.num_rows)
-            offsets.append(following)
+            offsets.append(next_offset)
             if skip < batch.num_rows:
                 yield batch.slice(skip) if skip else batch
             skip = max(0, skip - batch.num_rows)
 
-    def _batches(self, split: Range, offset: int) -> Iterator[tuple[pa.RecordBatch, int]]:
-        """The records from ``offset`` on, and the offset after each portion of them."""
-        kept = self._kept or self._taken()
-        self._kept = kept
-        what = f"{named((split.topic, split.partition))} cannot be read at offset {offset}"
-        heard = time.monotonic()
-        self._fetch = fetch = fetch_of(kept.consumer, split, self.columns)
+    def _batches(self, split: OffsetRange, offset: int) -> Iterator[tuple[pa.RecordBatch, int]]:
+        """The records from ``offset`` on, each batch with the offset after it."""
+        consumer = self._consumer = self._consumer or self._take_consumer()
+        failure = f"{split.name} cannot be read at offset {offset}"
+        last_answer = time.monotonic()
+        self._fetcher = fetcher = fetcher_for(consumer.consumer, split, self.columns)
         try:
-            with failed(what):
-                fetch.assign(offset)
+            with client_errors(failure):
+                fetcher.assign(offset)
             while offset < split.end and not self.awake.is_set():
-                with failed(what):
-                    got = fetch.take(min(_MESSAGES, split.end - offset), _WAIT)
-                if len(got.offsets):
-                    offset = int(got.offsets[-1]) + 1
-                    batch = got.before(split.end)
+                with client_errors(failure):
+                    fetched = fetcher.take(min(_BATCH_RECORDS, split.end - offset), _POLL_SECONDS)
+                if len(fetched.offsets):
+                    offset = int(fetched.offsets[-1]) + 1
+                    batch = fetched.before(split.end)
                     if batch.num_rows:
                         yield batch, min(offset, split.end)
-                for event in got.events:
-                    offset = self._told(split, event, offset)
-                if len(got.offsets) or got.events:
-                    heard = time.monotonic()
+                for event in fetched.events:
+                    offset = self._after_event(split, event, offset)
+                if len(fetched.offsets) or fetched.events:
+                    last_answer = time.monotonic()
                 else:
-                    offset = self._waited(kept, split, offset, time.monotonic() - heard)
+                    offset = self._after_silence(consumer, split, offset, time.monotonic() - last_answer)
         finally:
-            if self._kept is kept:
-                fetch.close()
+            if self._consumer is consumer:
+                fetcher.close()
 
-    def _told(self, split: Range, event: Event, offset: int) -> int:
-        """Where reading goes on after an event that is no record."""
-        if event.is_end:
+    def _after_event(self, split: OffsetRange, event: ConsumerEvent, offset: int) -> int:
+        """The offset to go on with after an event that is no record."""
+        if event.name == _EOF:
             return max(offset, event.offset)
-        error = meaning(event.name, event.text, f"{named((split.topic, split.partition))} cannot be read at offset {offset}")
+        error = connector_error(event.name, event.text, f"{split.name} cannot be read at offset {offset}")
         if isinstance(error, DataLoss) or event.name in _GONE:
-            return self._lost(split, offset, gone=event.name in _GONE)
+            return self._after_loss(split, offset, gone=event.name in _GONE)
         raise error
 
-    def _waited(self, kept: Kept, split: Range, offset: int, seconds: float) -> int:
-        what = f"{named((split.topic, split.partition))} gave nothing at offset {offset}, before {split.end}"
-        kept.check(what)
-        if seconds > _SETTLE and self._ends(split) < split.end:
-            return self._lost(split, offset)
+    def _after_silence(self, consumer: PooledConsumer, split: OffsetRange, offset: int, seconds: float) -> int:
+        """The offset to go on with when the consumer gave nothing for ``seconds``."""
+        failure = f"{split.name} gave nothing at offset {offset}, before {split.end}"
+        consumer.check(failure)
+        if seconds > _SETTLE_SECONDS and self._watermarks(split)[1] < split.end:
+            return self._after_loss(split, offset)
         if seconds > self.patience:
-            why = f" ({kept.fault.str()})" if kept.fault is not None else ""
-            raise Transient(f"{what}, for {self.patience:g} seconds{why}")
+            reason = "".join(f" ({text})" for _, text in consumer.reports.errors[-1:])
+            raise Transient(f"{failure}, for {self.patience:g} seconds{reason}")
         return offset
 
-    def _ends(self, split: Range) -> int:
-        """Where the partition ends now; the end of the split if nobody answers."""
-        return self._watermarks(split)[1]
-
-    def _watermarks(self, split: Range) -> tuple[int, int]:
-        assert self._kept is not None
-        one = client().TopicPartition(split.topic, split.partition)
-        try:
-            low, high = self._kept.consumer.get_watermark_offsets(one, timeout=5.0)
-            return int(low), int(high)
-        except client().KafkaException as error:
-            return (split.end, 0) if error_of(error) in _GONE else (0, split.end)
-
-    def _lost(self, split: Range, offset: int, *, gone: bool = False) -> int:
-        """Goes on with the first offset that is there, or raises: what the split promised is not there any more."""
+    def _after_loss(self, split: OffsetRange, offset: int, *, gone: bool = False) -> int:
+        """The first offset that exists. Raises ``DataLoss`` unless the user takes a loss."""
         low, high = self._watermarks(split)
         if gone and high:
-            raise Transient(f"{named((split.topic, split.partition))} is not known to the broker that was asked")
-        there = f"there are offsets {low} to {high - 1}" if high else "the topic or partition is gone"
-        what = f"offset {offset} of {split.topic}-{split.partition} comes next, but {there}"
+            raise Transient(f"{split.name} is not known to the broker that was asked")
+        state = f"there are offsets {low} to {high - 1}" if high else "the topic or partition is gone"
+        loss = f"offset {offset} of {split.name} comes next, but {state}"
         if self.fail:
-            raise DataLoss(what, way_out=_WAY_OUT)
-        _log.warning("%s", what)
+            raise DataLoss(loss, way_out=_WAY_OUT)
+        _log.warning("%s", loss)
         if not offset < low < split.end:
             return split.end
-        self._fetch.assign(low)
+        self._fetcher.assign(low)
         return low
+
+    def _watermarks(self, split: OffsetRange) -> tuple[int, int]:
+        """Where the partition begins and ends; 0 and the split's end if nobody answers, and an end of 0 if it is gone."""
+        assert self._consumer is not None
+        partition = client().TopicPartition(split.topic, split.partition)
+        try:
+            low, high = self._consumer.consumer.get_watermark_offsets(partition, timeout=5.0)
+            return int(low), int(high)
+        except client().KafkaException as error:
+            return (split.end, 0) if error_name(error) in _GONE else (0, split.end)

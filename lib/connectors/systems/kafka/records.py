@@ -1,8 +1,8 @@
-"""From the rows of a query to what a Kafka record has: topic, key, value, partition, timestamp and headers, in Arrow."""
+"""From the rows of a query to the columns of Kafka records: topic, key, value, partition, timestamp and headers, in Arrow."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -24,18 +24,17 @@ _KINDS: Final[dict[str, pa.DataType]] = {
     "timestamp": pa.timestamp("ms"),
     "headers": HEADERS,
 }
-_FRAME: Final = 82
-"""Bytes of a batch of one record beside its key, value and headers, and a few more: lengths take up to 5 bytes each."""
+_FRAME_BYTES: Final = 82
+"""The size of a batch of one record without key, value and headers, and a few more: lengths take up to 5 bytes each."""
 
 
 class Serializer:
-    """Makes the columns of records. Raises ``Misconfigured`` for a frame that has not the columns it takes."""
+    """Makes the columns of records. Raises ``Misconfigured`` for a frame without the columns that it needs."""
 
     def __init__(self, values: Values, schema: pa.Schema) -> None:
         self.values = values
         self.schema = schema
-        problems = list(wrong_columns(values, schema))
-        if problems:
+        if problems := list(wrong_columns(values, schema)):
             raise Misconfigured("connectors.kafka", problems)
         self._sides: list[Side] = [side for side in ("key", "value") if side in schema.names]
         self._formats = {
@@ -43,12 +42,12 @@ class Serializer:
         }
 
     def records(self, rows: pa.RecordBatch, rejects: Rejects) -> pa.RecordBatch:
-        """The records of ``rows``, without those that go to ``rejects``."""
+        """The records of ``rows``; bad rows go to ``rejects``."""
         rows = _without(rows, self._bad(rows), rejects)
         columns: dict[str, Array] = {}
         for side in self._sides:
-            rows, columns[side], kept = self._encoded(side, rows, rejects)
-            columns = {name: column if name == side else column.filter(kept) for name, column in columns.items()}
+            rows, columns[side], mask = self._encoded(side, rows, rejects)
+            columns = {name: column if name == side else column.filter(mask) for name, column in columns.items()}
         for name, kind in _KINDS.items():
             if name in self.schema.names and not (name == "topic" and self.values["topic"]):
                 columns[name] = _cast(rows.column(name), kind)
@@ -57,24 +56,21 @@ class Serializer:
         return pa.RecordBatch.from_pydict(columns)
 
     def _encoded(self, side: Side, rows: pa.RecordBatch, rejects: Rejects) -> tuple[pa.RecordBatch, Array, Array]:
-        """Those of ``rows`` that have bytes, the bytes, and which they are."""
+        """The rows that have bytes, the bytes, and a mask of these rows among ``rows``."""
         encode, column = self._formats[side].encode, rows.column(side)
-        everything = pa.array(np.ones(rows.num_rows, bool))
         try:
-            return rows, encode(column), everything
+            return rows, encode(column), pa.array(keep_mask(rows))
         except ValueError:
             pass
-        made: list[Any] = []
+        encoded: list[Any] = []
         bad: dict[int, str] = {}
         for number in range(rows.num_rows):
             try:
-                made.append(encode(column.slice(number, 1)))
+                encoded.append(encode(column.slice(number, 1)))
             except ValueError as error:
                 bad[number] = f"its {side} has no form in {self.values[f'{side}.format']}: {error}"
-        kept = np.ones(rows.num_rows, bool)
-        kept[list(bad)] = False
-        encoded = pa.concat_arrays(made) if made else pa.array([], pa.binary())
-        return _without(rows, bad, rejects), encoded, pa.array(kept)
+        values = pa.concat_arrays(encoded) if encoded else pa.array([], pa.binary())
+        return _without(rows, bad, rejects), values, pa.array(keep_mask(rows, bad))
 
     def _bad(self, rows: pa.RecordBatch) -> dict[int, str]:
         bad: dict[int, str] = {}
@@ -83,45 +79,51 @@ class Serializer:
         if self.values["operation"] == "upsert":
             bad.update(dict.fromkeys(_nulls(rows.column("key")), "its key is null, and operation=upsert needs one"))
         if "headers" in rows.schema.names:
-            flat = pc.list_flatten(rows.column("headers"))
-            owners = pc.list_parent_indices(rows.column("headers"))
-            for index in _nulls(pc.struct_field(flat, 0)) if len(flat) else ():
-                bad[owners[index].as_py()] = "a header has no name"
+            headers = pc.list_flatten(rows.column("headers"))
+            row_numbers = pc.list_parent_indices(rows.column("headers"))
+            for index in _nulls(pc.struct_field(headers, 0)) if len(headers) else ():
+                bad[row_numbers[index].as_py()] = "a header has no name"
         return bad
 
 
 def sizes(records: pa.RecordBatch) -> npt.NDArray[np.int64]:
-    """How many bytes each record takes in a batch of its own, at most."""
-    total = np.full(records.num_rows, _FRAME, np.int64)
+    """The size in bytes of each record in a batch of its own, at most."""
+    total = np.full(records.num_rows, _FRAME_BYTES, np.int64)
     for side in ("key", "value"):
         if side in records.schema.names:
-            total += pc.fill_null(pc.binary_length(records.column(side)), 0).to_numpy(zero_copy_only=False)
+            total += _lengths(records.column(side))
     if "headers" in records.schema.names:
-        flat = pc.list_flatten(records.column("headers"))
-        owners = pc.list_parent_indices(records.column("headers")).to_numpy(zero_copy_only=False)
-        for part in (0, 1):
-            lengths = pc.fill_null(pc.binary_length(pc.struct_field(flat, part)), 0).to_numpy(zero_copy_only=False)
-            np.add.at(total, owners, lengths + 5)
+        headers = pc.list_flatten(records.column("headers"))
+        row_numbers = pc.list_parent_indices(records.column("headers")).to_numpy(zero_copy_only=False)
+        for index in (0, 1):
+            np.add.at(total, row_numbers, _lengths(pc.struct_field(headers, index)) + 5)
     return total
 
 
+def _lengths(column: Array) -> npt.NDArray[Any]:
+    lengths: npt.NDArray[Any] = pc.fill_null(pc.binary_length(column), 0).to_numpy(zero_copy_only=False)
+    return lengths
+
+
 def last_of_each_key(records: pa.Table) -> pa.Table:
-    """The last record of each key in each topic: by ``order`` where there is one, else by place; in the order of places."""
-    at = pa.array(np.arange(records.num_rows))
+    """The last record of each key in each topic: by ``order`` if there is such a column, else by position.
+
+    The records stay in the order of their positions.
+    """
+    positions = pa.array(np.arange(records.num_rows))
     keys = [name for name in ("topic", "key") if name in records.column_names]
-    placed = records.select([*keys, *(["order"] if "order" in records.column_names else [])]).append_column("at", at)
-    if "order" in placed.column_names:
-        none = placed.column("order").is_null()
-        some = placed.filter(pc.invert(none))
-        ranked = pa.concat_tables(
-            [placed.filter(none), some.take(pc.sort_indices(some, [("order", "ascending"), ("at", "ascending")]))]
-        )
-        placed = ranked.append_column("rank", at).select([*keys, "at", "rank"])
-        newest = placed.group_by(keys).aggregate([("rank", "max")]).column("rank_max")
-        chosen = placed.column("at").combine_chunks().take(newest.combine_chunks())
+    if "order" not in records.column_names:
+        keyed = records.select(keys).append_column("at", positions)
+        last = keyed.group_by(keys).aggregate([("at", "max")]).column("at_max").combine_chunks()
     else:
-        chosen = placed.group_by(keys).aggregate([("at", "max")]).column("at_max").combine_chunks()
-    return records.take(chosen.take(pc.sort_indices(chosen)))
+        keyed = records.select([*keys, "order"]).append_column("at", positions)
+        without_order = keyed.column("order").is_null()
+        ordered = keyed.filter(pc.invert(without_order))
+        ordered = ordered.take(pc.sort_indices(ordered, [("order", "ascending"), ("at", "ascending")]))
+        ranked = pa.concat_tables([keyed.filter(without_order), ordered]).append_column("rank", positions)
+        ranks = ranked.select([*keys, "rank"]).group_by(keys).aggregate([("rank", "max")]).column("rank_max")
+        last = ranked.column("at").combine_chunks().take(ranks.combine_chunks())
+    return records.take(last.take(pc.sort_indices(last)))
 
 
 def readable(row: dict[str, Any]) -> dict[str, Any]:
@@ -136,14 +138,19 @@ def _text(cell: bytes) -> str | bytes:
         return cell
 
 
-def _without(rows: pa.RecordBatch, bad: dict[int, str], rejects: Rejects) -> pa.RecordBatch:
+def keep_mask(rows: pa.RecordBatch, bad: Iterable[int] = ()) -> npt.NDArray[np.bool_]:
+    """True for each row that is not ``bad``."""
+    mask = np.ones(rows.num_rows, bool)
+    mask[list(bad)] = False
+    return mask
+
+
+def _without(rows: pa.RecordBatch, bad: Mapping[int, str], rejects: Rejects) -> pa.RecordBatch:
     if not bad:
         return rows
     for number in sorted(bad):
         rejects.add(rows.slice(number, 1).to_pylist()[0], bad[number])
-    kept = np.ones(rows.num_rows, bool)
-    kept[list(bad)] = False
-    return rows.filter(pa.array(kept))
+    return rows.filter(pa.array(keep_mask(rows, bad)))
 
 
 def _nulls(column: Array) -> list[int]:
@@ -158,11 +165,10 @@ def _cast(column: Array, kind: pa.DataType) -> Array:
 
 
 def wrong_columns(values: Values, schema: pa.Schema) -> Iterator[Problem]:
-    """What keeps a frame of the columns ``schema`` from being records."""
+    """The problems of a frame with the columns ``schema``, which keep its rows from being records."""
     if "value" not in schema.names:
-        yield Problem(
-            "value", "the column is missing; make it, such as to_json(struct(*)) AS value, or with value.format=json."
-        )
+        text = "the column is missing; make it, such as to_json(struct(*)) AS value, or with value.format=json."
+        yield Problem("value", text)
     if not values["topic"] and "topic" not in schema.names:
         yield Problem("topic", 'missing; give .option("topic", …), or a column topic that names the topic of each row.')
     if values["operation"] == "upsert" and "key" not in schema.names:

@@ -1,4 +1,4 @@
-"""``connectors.kafka``, the sink: what it can do, what it takes, and what it promises."""
+"""``connectors.kafka``, the sink: its options, its columns, and what it promises."""
 
 from __future__ import annotations
 
@@ -10,21 +10,20 @@ import pyarrow as pa
 from ...core.errors import Misconfigured, Problem
 from ...core.folder import SinkFolder
 from ...core.options import Choice, Duration, Int, Options, Text, Values
-from ...core.retry import Retry
 from ...core.sink import Batch, FrameSink, Guarantee, SinkWriter
 from ...formats import format_options
 from ...formats.options import check_format
 from ...storage import storage_of
-from .cluster import MOST_SLOTS, Topics
+from .cluster import MAX_SLOTS
 from .committer import KafkaCommitter, KafkaFrameCommitter
 from .config import check_config, client_config
-from .ledger import Address
+from .ledger import TransactionSettings
 from .producer import SendingWriter, StagingWriter
 from .records import wrong_columns
 
-_PATIENCE: Final = 120.0
-_READS: Final = "is an option of the source; this sink writes."
-_OF_THE_FRAME: Final = "is an option of the source; a sink takes the types of its columns."
+_PATIENCE_SECONDS: Final = 120.0
+_OF_SOURCE: Final = "is an option of the source; this sink writes."
+_OF_FRAME: Final = "is an option of the source; a sink takes the types of its columns."
 _FORMATS: Final = {
     name: option
     for name, option in format_options("bytes", key="bytes").declared.items()
@@ -32,13 +31,13 @@ _FORMATS: Final = {
 }
 _REFUSED: Final = {
     **dict.fromkeys(
-        ("subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets", "minPartitions"), _READS
+        ("subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets", "minPartitions"), _OF_SOURCE
     ),
-    **dict.fromkeys(("schema", "value.schema", "key.schema"), _OF_THE_FRAME),
+    **dict.fromkeys(("schema", "value.schema", "key.schema"), _OF_FRAME),
     "includeHeaders": "is not needed: a column headers is written when it is there.",
     "topics": "is not supported; give one topic, or a column topic.",
 }
-_OURS: Final = {
+_OWN_SETTINGS: Final = {
     "transactional.id": "is made by the sink; give transactionalIdPrefix.",
     "transaction.timeout.ms": "is given by transactionTimeout.",
     "group.id": "has no use in a sink; the ledger's group is named after sinkId.",
@@ -49,25 +48,24 @@ _OURS: Final = {
 class KafkaSink(FrameSink):
     """Writes records to topics of Kafka, whole batches in one transaction.
 
-    Columns: ``value`` (string or binary; null is a tombstone), and if there ``key``, ``topic``, ``partition`` (int; else by
-    the key, as Kafka's own clients do), ``timestamp``, ``headers`` (array<struct<key string, value binary>>). Others are
-    passed over.
+    Columns: ``value`` (string or binary; null is a tombstone), and optional ``key``, ``topic``, ``partition`` (int; else by
+    the key, as Kafka's own clients do), ``timestamp``, ``headers`` (array<struct<key string, value binary>>). The sink
+    ignores other columns.
 
     Options: ``kafka.bootstrap.servers`` (required) and any other ``kafka.*`` of the client, ``topic`` (or the column;
     a topic may get more partitions and a larger ``max.message.bytes`` while the query runs),
     ``transactionalIdPrefix`` (required for exactly-once; unique to the query), ``transactionTimeout`` (10 minutes; at most
-    the broker's ``transaction.max.timeout.ms``; a transaction that takes longer fails, half of it is a warning),
-    ``stagingLocation`` (a folder that driver and tasks share; a stream by
-    ``format`` has one in its checkpoint, ``foreach_batch`` needs none), ``stagingRetention`` (7 days), ``slots`` (1: a batch
-    is one transaction; more, in ``foreach_batch`` only and at most 30: as many tasks send it, each in a transaction of its own,
-    for batches that are the same when Spark runs them again), ``operation`` append|upsert (append; upsert keeps the last row
-    of each key in a batch), ``orderColumn`` (for upsert: the row with its largest value is the last), ``value.format`` and
-    ``key.format`` bytes|string|json|csv|avro|protobuf (bytes) with their options, ``ledgerTopic`` (``_connectors_ledger``,
-    made when it is missing), and those of every sink.
+    the broker's ``transaction.max.timeout.ms``; a transaction that takes longer fails, and the sink warns after half of it),
+    ``stagingLocation`` (a folder that driver and tasks share; a stream by ``format`` has one in its checkpoint,
+    ``foreach_batch`` needs none), ``stagingRetention`` (7 days), ``slots`` (1: a batch is one transaction; up to 30, in
+    ``foreach_batch`` only: as many tasks send it, each in a transaction of its own), ``operation`` append|upsert (append;
+    upsert keeps the last row of each key in a batch), ``orderColumn`` (for upsert: its largest value is the last row),
+    ``value.format`` and ``key.format`` bytes|string|json|csv|avro|protobuf (bytes) with their options, ``ledgerTopic``
+    (``_connectors_ledger``, created when it is missing), and those of every sink.
 
-    Guarantee: exactly-once for readers with ``isolation.level=read_committed``; others also see what was aborted. Without
-    ``transactionalIdPrefix`` at-least-once, by an idempotent producer. With ``slots`` above 1 a batch is seen slot by slot; a
-    query that is known to give other rows when it runs again is refused, and what cannot be known must be true.
+    Guarantee: exactly-once for readers with ``isolation.level=read_committed``; other readers also see aborted
+    records. Without ``transactionalIdPrefix`` at-least-once, by an idempotent producer. With ``slots`` above 1 readers see a
+    batch slot by slot, and the query must give the same rows when it runs again: one that is known not to is refused.
     """
 
     name = "kafka"
@@ -76,7 +74,7 @@ class KafkaSink(FrameSink):
             "topic": Text(None),
             "transactionalIdPrefix": Text(None),
             "transactionTimeout": Duration(600.0, unit="ms"),
-            "slots": Int(1, at_least=1, at_most=MOST_SLOTS),
+            "slots": Int(1, at_least=1, at_most=MAX_SLOTS),
             "operation": Choice("append", among=("append", "upsert")),
             "orderColumn": Text(None),
             "stagingLocation": Text(None),
@@ -93,14 +91,12 @@ class KafkaSink(FrameSink):
     @classmethod
     def check(cls, values: Values) -> Iterator[Problem]:
         yield from check_config(values)
-        yield from _check_ours(values)
+        yield from _check_settings(values)
         yield from _check_formats(values)
         if values["orderColumn"] and values["operation"] != "upsert":
             yield Problem("orderColumn", "has no use with operation=append.")
         if values["guarantee"] == Guarantee.EXACTLY_ONCE.value and not values["transactionalIdPrefix"]:
-            text = (
-                'missing; exactly-once needs it. Give a name that is unique to this query, such as "orders-to-kafka".'
-            )
+            text = 'missing; exactly-once needs it. Give a name that is unique to this query, such as "orders-to-kafka".'
             yield Problem("transactionalIdPrefix", text)
         if values["guarantee"] == Guarantee.IDEMPOTENT.value:
             yield Problem("guarantee", '"idempotent" is not possible: Kafka keeps every record. Take exactly-once.')
@@ -111,7 +107,7 @@ class KafkaSink(FrameSink):
 
     @classmethod
     def strongest(cls, values: Values) -> tuple[Guarantee, str]:
-        if values["transactionalIdPrefix"] or values["guarantee"]:  # a prefix that is missing was told by check()
+        if values["transactionalIdPrefix"] or values["guarantee"]:  # check() has reported a missing prefix
             return Guarantee.EXACTLY_ONCE, ""
         return Guarantee.AT_LEAST_ONCE, "transactionalIdPrefix is missing"
 
@@ -122,31 +118,23 @@ class KafkaSink(FrameSink):
         return str(self.values["sinkId"] or self.values["transactionalIdPrefix"] or super().sink_id())
 
     def config(self) -> dict[str, str]:
-        """The client's settings, as the user gave them."""
+        """The client's settings, from the options of the user."""
         return client_config(self.values)
 
     def patience(self) -> float:
         """How long brokers may take a record, in seconds."""
-        given = self.config().get("message.timeout.ms")
-        return int(given) / 1000 if given else _PATIENCE
-
-    def retry(self) -> Retry:
-        return Retry.of(self.values)
-
-    def smallest(self) -> int:
-        """The largest record of the topic, where there is only one. Asks the brokers."""
-        return Topics(self.config())[self.values["topic"]].largest if self.values["topic"] else 1_000_000
+        timeout = self.config().get("message.timeout.ms")
+        return int(timeout) / 1000 if timeout else _PATIENCE_SECONDS
 
     def folder(self) -> SinkFolder:
-        """Where records are staged."""
+        """The folder in which records are staged."""
         return SinkFolder(storage_of(str(self.staging_location()), self.values["storageOptions"]), self.sink_id())
 
-    def address(self) -> Address:
-        """The sessions that this sink opens."""
+    def transaction_settings(self) -> TransactionSettings:
         prefix, sink_id = self.values["transactionalIdPrefix"], self.sink_id()
-        return Address(
+        return TransactionSettings(
             config=tuple(sorted(self.config().items())),
-            ledger=self.values["ledgerTopic"],
+            ledger_topic=self.values["ledgerTopic"],
             prefix=prefix if prefix == sink_id else f"{prefix}-{sink_id}",
             timeout=self.values["transactionTimeout"],
             patience=self.patience(),
@@ -154,7 +142,7 @@ class KafkaSink(FrameSink):
         )
 
     def check_replay(self, is_deterministic: Callable[[], bool]) -> None:
-        """Slots that are written keep their rows: raises ``Misconfigured`` if they may be others the next time."""
+        """Raises ``Misconfigured`` if a replay may give other rows: slots that are written keep theirs."""
         if self.values["slots"] > 1 and not is_deterministic():
             text = (
                 "above 1 needs a query that gives the same rows when it is run again; this one has rand(), uuid() or a "
@@ -188,9 +176,9 @@ def _exactly_once(values: Values) -> bool:
     return bool(values["transactionalIdPrefix"]) and values["guarantee"] in (None, Guarantee.EXACTLY_ONCE.value)
 
 
-def _check_ours(values: Values) -> Iterator[Problem]:
+def _check_settings(values: Values) -> Iterator[Problem]:
     config = client_config(values)
-    for name, why in _OURS.items():
+    for name, why in _OWN_SETTINGS.items():
         if name in config:
             yield Problem(f"kafka.{name}", why)
     if _exactly_once(values) and config.get("enable.idempotence", "true") != "true":
@@ -210,8 +198,8 @@ def _check_slots(values: Values) -> Iterator[Problem]:
 
 
 def _check_formats(values: Values) -> Iterator[Problem]:
-    known = Values({**dict(values), "schema": "-", "key.schema": "-"}, frozenset(), {})  # the frame has the columns
-    yield from (problem for problem in check_format(known) if problem.option not in ("errors", "deadLetterPath"))
+    typed = Values({**dict(values), "schema": "-", "key.schema": "-"}, frozenset(), {})  # the frame has the columns
+    yield from (problem for problem in check_format(typed) if problem.option not in ("errors", "deadLetterPath"))
 
 
 def _check_at_least_once(values: Values) -> Iterator[Problem]:

@@ -1,4 +1,4 @@
-"""The source of ``connectors.kafka``."""
+"""``connectors.kafka``, the source: its options, its columns, and what it promises."""
 
 from __future__ import annotations
 
@@ -10,36 +10,24 @@ from typing import Any
 
 import pyarrow as pa
 
-from ...core import (
-    Choice,
-    Duration,
-    Flag,
-    Int,
-    Misconfigured,
-    Names,
-    Options,
-    Problem,
-    RecordEmitter,
-    Source,
-    Split,
-    Text,
-)
-from ...core.options import Values
+from ...core import Misconfigured, Problem, RecordEmitter, Source, Split
+from ...core.options import Choice, Duration, Flag, Int, Names, Options, Text, Values
 from ...core.retry import Retry
 from ...core.state import digest
 from ...formats import check_format, format_options, value_type
 from ...formats.emitter import FormatEmitter
 from .cluster import Cluster
-from .config import REFUSED, check_settings, consumer_config
+from .config import SOURCE_REFUSED, check_consumer_config, consumer_config
 from .enumerator import KafkaEnumerator
-from .positions import Range
+from .positions import OffsetRange
 from .reader import KafkaReader
-from .start_positions import Bound, PartitionList, TimesByPartition, check_bounds, end_of, start_of
+from .start_positions import OffsetsOption, PartitionsOption, TimesOption, check_bounds
 
 _COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 _SIDES = ("key", "value")
-_PLACE = ("topic", "partition", "offset")
-_MOST_TASKS = 1000
+_POSITION = ("topic", "partition", "offset")
+_MAX_TASKS = 1000
+_ANSWER_SECONDS = 20.0
 
 _OPTIONS = Options(
     {
@@ -50,14 +38,14 @@ _OPTIONS = Options(
     },
     subscribe=Names(None),
     subscribePattern=Text(None),
-    assign=PartitionList(None),
-    startingOffsets=Bound(None, words=("earliest", "latest", "committed")),
+    assign=PartitionsOption(None),
+    startingOffsets=OffsetsOption(None, words=("earliest", "latest", "committed")),
     startingTimestamp=Int(None, at_least=0),
-    startingOffsetsByTimestamp=TimesByPartition(None),
+    startingOffsetsByTimestamp=TimesOption(None),
     startingOffsetsByTimestampStrategy=Choice("error", among=("error", "latest")),
-    endingOffsets=Bound(None, words=("latest",)),
+    endingOffsets=OffsetsOption(None, words=("latest",)),
     endingTimestamp=Int(None, at_least=0),
-    endingOffsetsByTimestamp=TimesByPartition(None),
+    endingOffsetsByTimestamp=TimesOption(None),
     failOnDataLoss=Flag(True),
     discoveryInterval=Duration(30.0),
     minPartitions=Int(None, at_least=1),
@@ -70,7 +58,7 @@ _OPTIONS = Options(
     groupIdPrefix=Text("connectors-kafka-source"),
     commitOffsets=Flag(True),
     through=("kafka.",),
-    refused=REFUSED,
+    refused=SOURCE_REFUSED,
     alias={"fetchOffset.numRetries": "retry.maxRetries"},
 )
 
@@ -87,8 +75,8 @@ class KafkaSource(Source):
     ``startingTimestamp`` (milliseconds), ``startingOffsetsByTimestamp``, the same with ``ending``, also for a stream;
     ``maxRowsPerTrigger`` (in offsets; alias ``maxOffsetsPerTrigger``), ``minOffsetsPerTrigger`` with ``maxTriggerDelay``;
     ``minPartitions``, ``maxRecordsPerPartition``, ``numPartitions`` (a task per partition); ``discoveryInterval`` (30s),
-    ``failOnDataLoss`` (true), ``maxDrift`` (off) and ``idleTimeout`` (2 minutes): no partition is read further past the
-    slowest one, by the times of records; ``kafka.group.id`` with ``commitOffsets`` (true): offsets for tools that show
+    ``failOnDataLoss`` (true), ``maxDrift`` (off; no partition is read further past the slowest one, by the times of
+    records) with ``idleTimeout`` (2 minutes); ``kafka.group.id`` with ``commitOffsets`` (true): offsets for tools that show
     lag; ``kafka.isolation.level`` (read_committed; Spark's source has read_uncommitted), every other ``kafka.*`` setting of
     the client; ``kafkaConsumer.pollTimeoutMs`` (60000); ``key.format``, ``value.format`` (bytes) and the other options of
     formats, ``errors``, ``deadLetterPath``.
@@ -120,52 +108,42 @@ class KafkaSource(Source):
     def check(cls, values: Values) -> Iterator[Problem]:
         ways = [name for name in ("subscribe", "subscribePattern", "assign") if values[name]]
         if len(ways) != 1:
-            what = "missing; give one of" if not ways else f"{' and '.join(ways)} exclude each other; give one of"
-            yield Problem(ways[-1] if ways else "subscribe", f"{what} subscribe, subscribePattern or assign.")
+            problem = "missing; give one of" if not ways else f"{' and '.join(ways)} exclude each other; give one of"
+            yield Problem(ways[-1] if ways else "subscribe", f"{problem} subscribe, subscribePattern or assign.")
         try:
             re.compile(values["subscribePattern"] or "")
-        except re.error as wrong:
-            yield Problem(
-                "subscribePattern", f"must be a regular expression ({wrong}); got {values['subscribePattern']!r}."
-            )
-        if values["minOffsetsPerTrigger"] and (values["maxRowsPerTrigger"] or 1 << 62) < values["minOffsetsPerTrigger"]:
-            yield Problem(
-                "minOffsetsPerTrigger", f"must not be above maxOffsetsPerTrigger ({values['maxRowsPerTrigger']})."
-            )
+        except re.error as error:
+            text = f"must be a regular expression ({error}); got {values['subscribePattern']!r}."
+            yield Problem("subscribePattern", text)
+        limit, least = values["maxRowsPerTrigger"], values["minOffsetsPerTrigger"]
+        if limit and least and limit < least:
+            yield Problem("minOffsetsPerTrigger", f"must not be above maxOffsetsPerTrigger ({limit}).")
         yield from check_format(values)
-        yield from check_settings(values)
+        yield from check_consumer_config(values)
 
     def check_start(self) -> None:
-        """Raises if the start or the end makes no sense in what this is: a stream or a batch."""
+        """Raises ``Misconfigured`` for a start or an end that makes no sense in a stream, or in a batch."""
         if problems := list(check_bounds(self.values, streaming=self.streaming)):
             raise Misconfigured(f"connectors.{self.name}", problems)
 
     @property
-    def start(self) -> Any:
-        return start_of(self.values, streaming=self.streaming)
-
-    @property
-    def end(self) -> Any:
-        return end_of(self.values)
-
-    @property
     def publishes(self) -> bool:
-        """Whether the offsets of a batch become those of the group."""
+        """True if the offsets of a batch become those of the group."""
         return bool(self.streaming and self.values["kafka.group.id"] and self.values["commitOffsets"])
 
     def cut(self) -> dict[str, int]:
-        """How a range is cut into splits beyond one per partition; it goes into the position."""
+        """How a range is cut into more splits than one per partition; the position keeps it."""
         least = max(self.values["minPartitions"] or 0, self.values["numPartitions"] or 0)
         most = self.values["maxRecordsPerPartition"]
         return {**({"least": least} if least else {}), **({"most": most} if most else {})}
 
     def parallelism(self) -> int:
-        return int(self.values["numPartitions"] or _MOST_TASKS)
+        return int(self.values["numPartitions"] or _MAX_TASKS)
 
     def config(self) -> dict[str, str]:
         """The settings of this source's consumers."""
-        own = digest(self.values.extra["kafka.bootstrap.servers"])
-        return consumer_config(self.values, self.values["kafka.group.id"] or f"{self.values['groupIdPrefix']}-{own}")
+        group = f"{self.values['groupIdPrefix']}-{digest(self.values.extra['kafka.bootstrap.servers'])}"
+        return consumer_config(self.values, self.values["kafka.group.id"] or group)
 
     def cluster(self) -> Cluster:
         committed = self.values["kafka.isolation.level"] == "read_committed"
@@ -175,45 +153,43 @@ class KafkaSource(Source):
         return KafkaEnumerator(self)
 
     def reader(self, schema: pa.Schema) -> KafkaReader:
-        columns = list(schema.names)
+        columns: Sequence[str] = schema.names
         if self._decodes():
-            needed = {*schema.names, *_SIDES, *_PLACE, *(("timestamp",) if self.values["errors"] == "deadLetter" else ())}
+            stamp = ("timestamp",) if self.values["errors"] == "deadLetter" else ()
+            needed = {*schema.names, *_SIDES, *_POSITION, *stamp}
             columns = [name for name in (*_COLUMNS, "headers") if name in needed]
-        return KafkaReader(
-            self.config(), columns, self.values["failOnDataLoss"], self.values["kafkaConsumer.pollTimeoutMs"]
-        )
+        return self._reader(columns, self.values["failOnDataLoss"])
+
+    def _reader(self, columns: Sequence[str], fail: bool) -> KafkaReader:
+        return KafkaReader(self.config(), columns, fail, self.values["kafkaConsumer.pollTimeoutMs"])
 
     def emitter(self, schema: pa.Schema) -> RecordEmitter | None:
         if not self._decodes():
             return None
-        return FormatEmitter(f"connectors.{self.name}", self.values, schema, _PLACE, self._headers)
+        return FormatEmitter(f"connectors.{self.name}", self.values, schema, _POSITION, self._headers)
 
     def _headers(self, records: pa.RecordBatch, split: Split) -> Sequence[Any]:
-        """The headers of bad records, read once more: to read them with every record takes twice as long."""
+        """The headers of bad records, in a second read: a first read with headers takes twice as long."""
         offsets = records.column("offset").to_pylist()
-        if not isinstance(split, Range) or not offsets:
+        if not isinstance(split, OffsetRange) or not offsets:
             return [None] * len(offsets)
-        between = replace(split, first=offsets[0], end=offsets[-1] + 1)
-        headers = Retry.of(self.values).call(lambda: self._headers_by_offset(between))
+        part = replace(split, first=offsets[0], end=offsets[-1] + 1)
+        headers = Retry.of(self.values).call(lambda: self._headers_by_offset(part))
         return [headers.get(offset) for offset in offsets]
 
-    def _headers_by_offset(self, split: Range) -> dict[int, Any]:
-        found: dict[int, Any] = {}
-        reader = KafkaReader(self.config(), ("offset", "headers"), False, self.values["kafkaConsumer.pollTimeoutMs"])
-        with contextlib.closing(reader):
+    def _headers_by_offset(self, split: OffsetRange) -> dict[int, Any]:
+        headers: dict[int, Any] = {}
+        with contextlib.closing(self._reader(("offset", "headers"), fail=False)) as reader:
             for batch in reader.read(split):
-                found.update(zip(batch.column("offset").to_pylist(), batch.column("headers").to_pylist(), strict=True))
-        return found
+                headers.update(zip(batch.column("offset").to_pylist(), batch.column("headers").to_pylist(), strict=True))
+        return headers
 
     def _decodes(self) -> bool:
         return (self.values["key.format"], self.values["value.format"]) != ("bytes", "bytes")
 
 
-_ANSWER_SECONDS = 20.0
-
-
 def _translated(typed: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Options of Spark's source whose values have another unit here."""
+    """Translates the options of Spark's source whose values have another unit in this library."""
     for name, value in typed.items():
         if name.lower() == "fetchoffset.retryintervalms":
             yield "retry.initialBackoff", f"{value}ms"

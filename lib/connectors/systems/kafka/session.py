@@ -1,0 +1,266 @@
+"""The session of a transactional id: its producer, and the ledger as that producer may rely on it.
+
+Kafka decides who may write. ``init_transactions`` ends the open transaction of an earlier producer of the same id, and fences
+that producer. What a session reads from the ledger afterwards stays true until its commit, or its commit fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from functools import partial
+from typing import Any, Final
+
+from ...core.errors import ConnectorError, Fatal, Misconfigured, Problem, Transient
+from .cluster import SinkTopics, transaction_maximum
+from .config import producer_config
+from .errors import FENCED, ClientReports, Fenced, Stuck, client, error_name, new_client, producer_error
+from .ledger import LedgerClient, LedgerState, TransactionSettings
+from .producer import RecordFeeder
+
+_CALL_SECONDS: Final = 5.0
+_GRACE: Final = 3.0
+"""Seconds that a call may take beyond its timeout before the client counts as stuck."""
+_CONNECT_SECONDS: Final = 1.0
+_OUTAGE: Final = ("_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE")
+_MAX_IDLE: Final = 64
+"""Idle sessions of a process; each has two clients with threads of their own, and a process has room for 1,024 clients."""
+_log = logging.getLogger("connectors.kafka")
+
+_sessions: OrderedDict[tuple[int, TransactionSettings], KafkaSession] = OrderedDict()
+"""The sessions of each process, the one used last at the end. A forked process can neither use nor close its parent's.
+
+This is no pool: a second session with the same transactional id would fence the first one.
+"""
+_lock = threading.Lock()
+
+
+def open_session(settings: TransactionSettings) -> KafkaSession:
+    """The session of this process, a new one if there is none. Closes the sessions that were idle for longest."""
+    key = (os.getpid(), settings)
+    with _lock:
+        if key in _sessions:
+            _sessions.move_to_end(key)
+            return _sessions[key]
+    session = KafkaSession(settings)
+    with _lock:
+        _sessions[key] = session
+        idle = [cached for (process, _), cached in _sessions.items() if process == key[0] and not cached.in_transaction]
+    for old in idle[:-_MAX_IDLE]:
+        old.close()
+    return session
+
+
+def is_cached(settings: TransactionSettings) -> bool:
+    """True if this process has a session from an earlier batch: another process may have fenced it since."""
+    return (os.getpid(), settings) in _sessions
+
+
+class KafkaSession:
+    """Reads the ledger and commits transactions. An error closes it, and the next session starts clean."""
+
+    def __init__(self, settings: TransactionSettings) -> None:
+        self.settings = settings
+        self.in_transaction = False
+        self._began = 0.0
+        self._alarm: threading.Timer | None = None
+        self._reports = ClientReports()
+        self.topics = SinkTopics(dict(settings.config))
+        self.config = self._producer_config()
+        self.producer: Any = new_client("Producer", self.config, self._reports)
+        self._ledger = LedgerClient(settings, self._reports)
+        self._connect()
+        failure = f"the transactions of {settings.transactional_id} cannot be prepared"
+        self._until(self.producer.init_transactions, failure)
+
+    def _producer_config(self) -> dict[str, Any]:
+        settings, config = self.settings, dict(self.settings.config)
+        own = {
+            "transactional.id": settings.transactional_id,
+            "transaction.timeout.ms": round(settings.timeout * 1000),
+            "message.timeout.ms": round(min(settings.patience, settings.timeout) * 1000),
+        }
+        return {**own, **producer_config(config, self.topics.largest_record(settings.topic), self._reports)}
+
+    def _connect(self) -> None:
+        """Connects before the client looks for its coordinator: without a connection it tries again only after 0.5 s.
+
+        The client drops its first connection after the first answer, and keeps the second one.
+        """
+        if self.settings.topic:
+            with contextlib.suppress(client().KafkaException):
+                for _ in range(2):
+                    self.producer.list_topics(self.settings.topic, timeout=_CONNECT_SECONDS)
+
+    def read_ledger(self, *partitions: int) -> list[LedgerState]:
+        """The ledger's entries at ``partitions``. Waits while a transaction that would change them is open."""
+        with self.guarded("the ledger cannot be read"):
+            return self._ledger.read(*partitions)
+
+    def write_note(self, note: LedgerState) -> None:
+        """Writes the ledger's note of queries without rows, outside of transactions."""
+        with self.guarded("the ledger cannot be written"):
+            self._ledger.write_note(note)
+
+    def begin(self, ledger: LedgerState) -> None:
+        """Opens a transaction and writes ``ledger``, the ledger as it is.
+
+        That raises :class:`~.errors.Fenced`, before any record is sent, if another producer has taken over.
+        """
+        self._began = time.monotonic()
+        self.in_transaction = True
+        self._reports.clear()
+        self._alarm = threading.Timer(self.settings.timeout / 2, self._warn_of_time)
+        self._alarm.daemon = True
+        self._alarm.start()
+        self.producer.begin_transaction()
+        self._add_offset(ledger)
+
+    def feeder(self) -> RecordFeeder:
+        """What puts records into the open transaction."""
+        return RecordFeeder(self.producer, self.config, self.topics, self.settings.topic, self.settings.patience)
+
+    def commit(self, ledger: LedgerState) -> float:
+        """Commits the transaction with ``ledger``. Returns the seconds that it was open."""
+        settings = self.settings
+        key = settings.record_key(settings.offset_partition)
+        self.producer.produce(settings.ledger_topic, ledger.text(), key, partition=settings.record_partition)
+        self._add_offset(ledger)
+        self._until(self.producer.commit_transaction, "the transaction cannot be committed")
+        self._leave_transaction()
+        return time.monotonic() - self._began
+
+    def _add_offset(self, ledger: LedgerState) -> None:
+        settings = self.settings
+        token = client().TopicPartition(settings.ledger_topic, settings.offset_partition, ledger.version, ledger.text())
+
+        def add(seconds: float) -> None:
+            send = self.producer.send_offsets_to_transaction
+            _call_in_time(partial(send, [token], self._ledger.group(), seconds), seconds + _GRACE)
+
+        self._until(add, "the ledger entry cannot be added")
+
+    def _leave_transaction(self) -> None:
+        self.in_transaction = False
+        if self._alarm is not None:
+            self._alarm.cancel()
+
+    def _warn_of_time(self) -> None:
+        """Called by the alarm's thread while the transaction is open."""
+        text = "the transaction %s is open for %g s, half of transactionTimeout (%g s), after which the broker ends it"
+        _log.warning(text, self.settings.transactional_id, self.settings.timeout / 2, self.settings.timeout)
+
+    # ---- errors
+
+    @contextlib.contextmanager
+    def guarded(self, failure: str) -> Iterator[None]:
+        """An error inside aborts the open transaction, closes the session, and is raised as an error of this library."""
+        try:
+            yield
+        except client().KafkaException as error:
+            raise self._failed(producer_error(error, failure, self._reports.errors)) from None
+        except Transient as error:
+            raise self._failed(error) from None
+        except BaseException:
+            self.abort()
+            raise
+
+    def _until(self, call: Callable[[float], Any], failure: str) -> None:
+        """Repeats ``call`` while the client says that it may be repeated, for ``patience`` seconds."""
+        deadline = time.monotonic() + self.settings.patience
+        while True:
+            try:
+                call(_CALL_SECONDS)
+                return
+            except client().KafkaException as error:
+                with contextlib.suppress(client().KafkaException):  # after a fatal error it raises that one
+                    self.producer.poll(0)
+                is_refused = self._reports.has("_AUTHENTICATION", "_SSL")
+                if error.args[0].retriable() and time.monotonic() < deadline and not is_refused:
+                    continue
+                if error_name(error) == "INVALID_TRANSACTION_TIMEOUT":
+                    raise self._timeout_error() from None
+                raise self._failed(producer_error(error, failure, self._reports.errors)) from None
+
+    def _timeout_error(self) -> Misconfigured:
+        maximum = transaction_maximum(dict(self.settings.config))
+        limit = f"the broker's transaction.max.timeout.ms{f' ({maximum} ms)' if maximum else ''}"
+        text = f"{round(self.settings.timeout * 1000)} ms is above {limit}. Lower the option or raise the broker's limit."
+        return Misconfigured("connectors.kafka", [Problem("transactionTimeout", text)])
+
+    def _failed(self, error: ConnectorError) -> ConnectorError:
+        """Closes the session. Returns ``error``, or the expiry of the transaction, which the client reports as a fence."""
+        seconds = time.monotonic() - self._began if self.in_transaction else 0.0
+        is_fenced = self.abort() in FENCED or isinstance(error, Fenced)
+        return self._expiry(seconds) if is_fenced and seconds > self.settings.timeout else error
+
+    def _expiry(self, seconds: float) -> ConnectorError:
+        """A transaction that took too long would do so again, unless an outage has delayed it."""
+        maximum = transaction_maximum(dict(self.settings.config))
+        limit = f"at most {maximum / 1000:g} s, by its" if maximum else "no more than its"
+        message = f"the transaction was open for {seconds:.0f} s; the broker ended it after {self.settings.timeout:g} s"
+        way_out = (
+            f"raise transactionTimeout (the broker takes {limit} transaction.max.timeout.ms), or make batches smaller, "
+            "such as by maxOffsetsPerTrigger of the source"
+        )
+        kind = Transient if self._reports.has(*_OUTAGE) else Fatal
+        return kind(f"{message} (transactionTimeout)", connector="connectors.kafka", way_out=way_out)
+
+    def abort(self) -> str:
+        """Ends the open transaction, so that readers do not wait for it, and closes the session.
+
+        Returns the name of the client's error if it could not, such as that of a fence.
+        """
+        self._leave_cache()
+        self._leave_transaction()
+        refusal = ""
+        try:
+            self.producer.purge(in_flight=False)
+            self.producer.abort_transaction(_CALL_SECONDS)
+        except Exception as error:
+            refusal = error_name(error)
+        self.close()
+        return refusal
+
+    def close(self) -> None:
+        """Closes the clients of a session without an open transaction."""
+        self._leave_cache()
+        with contextlib.suppress(Exception):
+            self._ledger.close()
+        for name in ("producer", "_ledger"):  # a producer is closed when nothing refers to it
+            self.__dict__.pop(name, None)
+
+    def _leave_cache(self) -> None:
+        key = (os.getpid(), self.settings)
+        with _lock:
+            if _sessions.get(key) is self:
+                del _sessions[key]
+
+
+def _call_in_time(call: Callable[[], Any], seconds: float) -> None:
+    """Raises :class:`Stuck` if ``call`` does not return in time, and leaves it to its thread.
+
+    After a broker was restarted, the client may wait for the old one forever, whatever its timeout.
+    """
+    done: Future[None] = Future()
+
+    def work() -> None:
+        try:
+            call()
+        except BaseException as error:
+            done.set_exception(error)
+        else:
+            done.set_result(None)
+
+    threading.Thread(target=work, name="connectors-kafka", daemon=True).start()
+    try:
+        done.result(seconds)
+    except FutureTimeout:
+        raise Stuck("the Kafka client does not return: its broker was restarted or has left the cluster") from None
