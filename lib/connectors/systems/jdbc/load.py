@@ -137,6 +137,9 @@ class Chunks:
 class Loader(ABC):
     """Loads in one transaction, which is also that of what is done through ``connection``."""
 
+    @abstractmethod
+    def __init__(self, dialect: Any) -> None: ...
+
     @property
     @abstractmethod
     def connection(self) -> Connection:
@@ -287,4 +290,5 @@ class RowLoader(Loader):
 
 
 def loader_for(dialect: Dialect) -> Loader:
-    return CopyLoader(dialect) if isinstance(dialect, PostgreSql) else RowLoader(dialect)
+    loaders: dict[str, type[Loader]] = {"adbc": CopyLoader}
+    return loaders.get(dialect.arrow_driver, RowLoader)(dialect)

@@ -32,7 +32,6 @@ from ...core.errors import Fatal
 from ...core.options import Values
 from ...core.source import Position, ReadLimit, Slice
 from .dialects import DIALECTS, Address, Dialect, OwnDialects, dialect_of, parse
-from .dialects.postgresql import PostgreSql
 from .incremental.options import INCREMENTAL, check_incremental, is_stream_of_tables
 from .ranges import Range, planned
 from .rows import Fitting, Rows, columns_text, rows_for
@@ -291,7 +290,7 @@ class JdbcSource(Source):
 
     def shares_moment(self) -> bool:
         """Whether the partitions of a batch are read at one moment."""
-        return bool(self.values["snapshot"]) and isinstance(self.dialect(), PostgreSql)
+        return bool(self.values["snapshot"]) and self.dialect().shares_snapshots
 
     @cached_property
     def schema(self) -> str:  # type: ignore[override]

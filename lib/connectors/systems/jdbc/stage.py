@@ -25,7 +25,7 @@ from ...core.writing import ArrowStage
 from .column_types import flat, flat_schema
 from .connection import Connection
 from .dialects import Column, Dialect, Table
-from .dialects.postgresql import PostgreSql, repeated_keys
+from .dialects.postgresql import repeated_keys
 from .load import Chunks, Loader, loader_for
 from .target import Plan
 
@@ -123,7 +123,7 @@ def without_zeros(dialect: Dialect, batch: pa.RecordBatch, rejects: Rejects | No
 
     Raises :class:`Poison` if there are no ``rejects``.
     """
-    if not isinstance(dialect, PostgreSql):
+    if not dialect.refuses_zero_bytes:
         return batch
     good: Any = None
     for column in batch.columns:

@@ -99,6 +99,22 @@ class Dialect(ABC):
     tells_repeated_keys: ClassVar[bool] = False
     """True if an upsert that meets a key twice is refused by the database itself."""
     plain_values: ClassVar[bool] = False
+    arrow_driver: ClassVar[str] = ""
+    """What takes and gives rows as Arrow: ``adbc`` or ``duckdb``; else the driver has rows of Python values."""
+    refuses_zero_bytes: ClassVar[bool] = False
+    """True if no text may hold a zero byte."""
+    shares_snapshots: ClassVar[bool] = False
+    """True if one session can export its snapshot to others."""
+    samples_pages: ClassVar[bool] = False
+    """True if quantiles of a column can be asked for, of a sample of its table's pages."""
+    keeps_table_ids: ClassVar[bool] = False
+    """True if the number of a table is never that of a later one."""
+    shows_writers: ClassVar[bool] = False
+    """True if a row tells which transaction wrote it."""
+    clock: ClassVar[str] = ""
+    """A SELECT of the server's time; ``""`` for a database that has the clock of this machine."""
+    text_type: ClassVar[str] = "VARCHAR"
+    """What values are cast to for their text; ``""`` where values have types and columns have none."""
     types: ClassVar[dict[str, str]]
     row_id: ClassVar[str] = "rowid"
     identifier: ClassVar[str] = "VARCHAR(200)"
@@ -226,6 +242,22 @@ class Dialect(ABC):
 
     def open_to_read(self) -> Any:
         return self.open()
+
+    def reading_cursor(self, raw: Any) -> Any:
+        """A cursor that does not hold the whole result in memory."""
+        return raw.cursor()
+
+    def statement_timeout(self, seconds: float | None) -> str:
+        """A statement by which the server ends later ones that take longer (``None``: its default); ``""`` if it has none."""
+        return ""
+
+    def pages(self, connection: Connection, table: Table) -> int:
+        """The pages of a table with its partitions; 0 for what has none, such as a view."""
+        return 0
+
+    def text_of(self, expression: str) -> str:
+        """``expression`` as text that is the same value again; as it is, where columns have no types."""
+        return f"CAST({expression} AS {self.text_type})" if self.text_type else expression
 
     def file_is_there(self) -> None:
         """Raises :class:`Misconfigured` if there is no file to read."""

@@ -39,6 +39,7 @@ class DuckDb(Dialect):
     begin = "BEGIN TRANSACTION"
     placeholder = "?"
     one_writer = True
+    arrow_driver = "duckdb"
     savepoints = False
     types = {  # noqa: RUF012
         "bool": "BOOLEAN", "int8": "TINYINT", "int16": "SMALLINT", "int32": "INTEGER", "int64": "BIGINT", "float32": "FLOAT",

@@ -61,6 +61,8 @@ class MariaDb(SqlAlchemyDialect):
     # else a key that is not there locks the gap that it would be in, and two tasks with new keys in one gap are a deadlock
     before_small = ("SET TRANSACTION ISOLATION LEVEL READ COMMITTED",)
     prepares = True
+    clock = "SELECT UTC_TIMESTAMP(6)"
+    text_type = "CHAR"
     prepared_needs = "a server that is no node of a Galera cluster, where XA is not to be had"
 
     def open(self) -> Any:
@@ -75,6 +77,9 @@ class MariaDb(SqlAlchemyDialect):
             locks = f"innodb_lock_wait_timeout = {wait}, lock_wait_timeout = {wait}"
             cursor.execute(f"SET time_zone = '+00:00', sql_mode = '{strict}', {locks}")
         return raw
+
+    def reading_cursor(self, raw: Any) -> Any:
+        return raw.cursor(self.module("pymysql").cursors.SSCursor)
 
     def limit_transaction(self) -> tuple[str, ...]:
         """One that is prepared is idle as well: it can be committed only when its session is over."""

@@ -57,7 +57,11 @@ class PostgreSql(SqlAlchemyDialect):
     }  # fmt: skip
     driver = "postgresql+psycopg"
     packages = {"psycopg": "psycopg[binary]>=3.2", "adbc_driver_postgresql": "adbc-driver-postgresql>=1.3"}  # noqa: RUF012
-    prepares = loads_exactly = True
+    prepares = loads_exactly = refuses_zero_bytes = True
+    shares_snapshots = samples_pages = keeps_table_ids = shows_writers = True
+    arrow_driver = "adbc"
+    clock = "SELECT clock_timestamp()"
+    text_type = "text"
     prepared_needs = "max_prepared_transactions above 0 in the server's settings"
     at_begin = ("SET CONSTRAINTS ALL IMMEDIATE",)  # a row that breaks a deferred one must not be found at COMMIT only
     tells_repeated_keys = True
@@ -81,6 +85,16 @@ class PostgreSql(SqlAlchemyDialect):
         with raw.cursor() as cursor:
             cursor.execute("; ".join(self.settings()))
         return raw
+
+    def open_to_read(self) -> Any:
+        """Times as text are those that a statement takes again."""
+        raw = self.open()
+        with raw.cursor() as cursor:
+            cursor.execute("SET DateStyle = 'ISO'")
+        return raw
+
+    def statement_timeout(self, seconds: float | None) -> str:
+        return f"SET statement_timeout = {'DEFAULT' if seconds is None else round(1000 * seconds)}"
 
     def settings(self) -> tuple[str, ...]:
         """What every session begins with. The server notices soon when a client's machine or network is lost."""
@@ -163,7 +177,6 @@ class PostgreSql(SqlAlchemyDialect):
         return int(plans[0]["Plan"]["Plan Rows"]) * (int(plans[0]["Plan"]["Plan Width"]) + _ROW_HEADER_BYTES)
 
     def pages(self, connection: Connection, table: Table) -> int:
-        """The pages of a table with its partitions; 0 for what has none, such as a view."""
         sql = (
             "SELECT (pg_relation_size(c.oid) + coalesce((SELECT sum(pg_relation_size(t.relid)) FROM pg_partition_tree(c.oid) t "
             "WHERE t.relid <> c.oid), 0))::int8 / current_setting('block_size')::int8 "

@@ -30,6 +30,7 @@ class Sqlite(SqlAlchemyDialect):
     placeholder = "?"
     one_writer = True
     plain_values = True
+    text_type = ""
     types = {  # noqa: RUF012
         "bool": "BOOLEAN", "int8": "SMALLINT", "int16": "SMALLINT", "int32": "INTEGER", "int64": "BIGINT", "float32": "FLOAT",
         "float64": "DOUBLE", "decimal": "TEXT", "string": "TEXT", "binary": "BLOB", "date": "DATE", "timestamp": "DATETIME",
