@@ -20,7 +20,7 @@ from connectors.core.state import digest
 from connectors.core.writing import stage
 from connectors.systems.jdbc import JdbcSink
 from connectors.systems.jdbc.ledger import TableLedger
-from connectors.systems.jdbc.prepared import Prepared
+from connectors.systems.jdbc.prepared import PreparedTransactions
 from connectors.systems.jdbc.stage import stage_prefix
 from connectors.systems.jdbc.target import table_of
 from connectors.testing import in_a_child
@@ -247,7 +247,8 @@ def test_a_batch_whose_prepared_transactions_are_gone_is_not_decided(preparing: 
     batch = batch_of(sink)
     committables = staged(sink, batch)
     with contextlib.closing(preparing.connect()) as connection:
-        Prepared(connection, table_of(preparing.table), sink.sink_id()).roll_back([committables[0].data["prepared"]])
+        prepared_by_sink = PreparedTransactions(connection, table_of(preparing.table), sink.sink_id())
+        prepared_by_sink.roll_back([committables[0].data["prepared"]])
     with pytest.raises(Fatal, match="1 of 2 prepared transactions of the batch are gone"):
         Commit(sink).finish(batch, committables)
     assert content(preparing) == []

@@ -7,14 +7,14 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import pyarrow as pa
 
+from ....core.clients import client_library
 from ....core.errors import ConnectorError, Fatal, Misconfigured, Poison, Problem, Transient
 from ..column_types import as_python, family
-from ..connection import Connection, LockTimeout, Session
+from ..connection import Connection, LockTimeout, ServerSession
 
 if TYPE_CHECKING:
     from . import Address
@@ -131,6 +131,12 @@ class Dialect(ABC):
 
     # connections
 
+    @property
+    def pool_key(self) -> str:
+        """What the connections have in common that may stand in for each other."""
+        where = self.address
+        return repr((where, where.user, where.password, sorted(where.more.items()), self.timeout))
+
     def connect(self) -> Connection:
         """A new connection in autocommit mode."""
         try:
@@ -184,12 +190,9 @@ class Dialect(ABC):
         return Fatal(f"{self.address} refuses a statement: {self.said(error)}")
 
     def module(self, name: str) -> Any:
-        """A driver's module; :class:`Misconfigured` names what to install for it."""
-        try:
-            return import_module(name)
-        except ImportError as missing:
-            text = f"needs a package that is not here ({missing.name}); pip install '{self.packages[name]}'."
-            raise Misconfigured("connectors.jdbc", [Problem("url", text)]) from None
+        """A driver's module; :class:`Misconfigured` says what to install for it."""
+        package = name.partition(".")[0]
+        return client_library(name, f"'{self.packages.get(package, package)}'", connector="connectors.jdbc", option="url")
 
     # names and types
 
@@ -340,9 +343,13 @@ class Dialect(ABC):
     def delete(self, target: Table, keys: Sequence[str], select: str) -> str:
         return f"DELETE FROM {self.table(target)} WHERE ({self.names(keys)}) IN ({select})"
 
+    def insert_values(self, table: Table, columns: Sequence[str]) -> str:
+        """An INSERT of one row with a placeholder for each of ``columns``."""
+        return f"INSERT INTO {self.table(table)} ({self.names(columns)}) VALUES ({self.slots(len(columns))})"
+
     def load(self, connection: Connection, table: Table, names: Sequence[str], rows: pa.RecordBatchFileReader) -> None:
         """Loads a staged file, batch by batch."""
-        sql = f"INSERT INTO {self.table(table)} ({self.names(names)}) VALUES ({self.slots(len(names))})"
+        sql = self.insert_values(table, names)
         for number in range(rows.num_record_batches):
             connection.many(sql, as_python(rows.get_batch(number), plain=self.plain_values))
 
@@ -398,10 +405,18 @@ class Dialect(ABC):
     def unlock(self, connection: Connection, name: str) -> None:  # noqa: B027
         """Lets others have the lock ``name``."""
 
-    def lock_holders(self, connection: Connection, tables: Sequence[Table], lock: str) -> list[Session]:
+    def lock_holders(self, connection: Connection, tables: Sequence[Table], lock: str) -> list[ServerSession]:
         """A few sessions that hold locks in ``tables``, or the ``lock`` that :meth:`lock` takes; the oldest first."""
         return []
 
     def end_session(self, number: int) -> str:
         """A statement by which a person ends a session."""
         return ""
+
+
+def repeated_keys() -> Fatal:
+    """A batch has a key more than once, and nothing says which row is the last one."""
+    return Fatal(
+        "a key comes more than once in the batch, and nothing says which of its rows is the last",
+        way_out="give orderColumn, the column whose largest value wins; or leave one row per key in the query",
+    )

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from ....core.errors import ConnectorError, Fatal, Misconfigured, Problem
 from ..column_types import family
-from ..connection import Connection, Session
+from ..connection import Connection, ServerSession
 from .base import Column, Table, row_bytes
 from .catalog import SqlAlchemyDialect
 
@@ -241,13 +241,13 @@ class MariaDb(SqlAlchemyDialect):
     def unlock(self, connection: Connection, name: str) -> None:
         connection.rows("SELECT RELEASE_LOCK(%s)", [self._lock(name)])
 
-    def lock_holders(self, connection: Connection, tables: Sequence[Table], lock: str) -> list[Session]:
+    def lock_holders(self, connection: Connection, tables: Sequence[Table], lock: str) -> list[ServerSession]:
         """Of locks of rows, only whose they are can be asked, and not in which table."""
         rows = connection.rows(_HOLDERS.format("id = IS_USED_LOCK(%s)"), [self._lock(lock)])
         with contextlib.suppress(ConnectorError):  # without the privilege PROCESS
             in_transaction = "SELECT trx_mysql_thread_id FROM information_schema.innodb_trx WHERE trx_rows_locked > 0"
             rows += connection.rows(_HOLDERS.format(f"id IN ({in_transaction})"))
-        return [Session(*row) for row in dict.fromkeys(rows)][:3]
+        return [ServerSession(*row) for row in dict.fromkeys(rows)][:3]
 
     def end_session(self, number: int) -> str:
         return f"KILL {number}"

@@ -8,11 +8,11 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from ....core.errors import ConnectorError, Fatal, Misconfigured, Problem
+from ....core.errors import ConnectorError, Misconfigured, Problem
 from ....core.state import digest
 from ..column_types import family
-from ..connection import Connection, Session
-from .base import Column, Table
+from ..connection import Connection, ServerSession
+from .base import Column, Table, repeated_keys
 from .catalog import SqlAlchemyDialect
 
 _OUTAGES = ("08", "53", "57P", "40", "55006", "XX000", "58")
@@ -239,10 +239,10 @@ class PostgreSql(SqlAlchemyDialect):
     def unlock(self, connection: Connection, name: str) -> None:
         connection.rows("SELECT pg_advisory_unlock(%s)", [_lock_number(name)])
 
-    def lock_holders(self, connection: Connection, tables: Sequence[Table], lock: str) -> list[Session]:
+    def lock_holders(self, connection: Connection, tables: Sequence[Table], lock: str) -> list[ServerSession]:
         names = [self.table(table) for table in tables]
         rows = connection.rows(_HOLDERS, [_lock_number(lock), names])
-        return [Session(*row) for row in rows]
+        return [ServerSession(*row) for row in rows]
 
     def end_session(self, number: int) -> str:
         return f"SELECT pg_terminate_backend({number})"
@@ -271,11 +271,3 @@ def read_type(sql: str) -> pa.DataType | None:
     if not precision or int(precision) > 38 or not 0 <= int(scale or 0) <= int(precision):
         return _ANY_NUMERIC
     return pa.decimal128(int(precision), int(scale or 0))
-
-
-def repeated_keys() -> Fatal:
-    """A batch has a key twice, and nobody said which row is the newer one."""
-    return Fatal(
-        "a key comes more than once in the batch, and nothing says which of its rows is the last",
-        way_out="give orderColumn, the column whose largest value wins; or leave one row per key in the query",
-    )
