@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -66,6 +66,14 @@ def _bytes(kind: pa.DataType | None) -> int:
     return max(1, kind.bit_width // 8) if kind is not None and pa.types.is_primitive(kind) else _TEXT_BYTES
 
 
+def grouped_keys(rows: Iterable[tuple[Any, ...]]) -> list[frozenset[str]]:
+    """The columns of unique indexes, from rows of an index and a column each; an index over expressions is left out."""
+    keys: dict[str, list[Any]] = {}
+    for index, column in rows:
+        keys.setdefault(index, []).append(column)
+    return [frozenset(columns) for columns in keys.values() if None not in columns]
+
+
 class Dialect(ABC):
     """One kind of database, at one ``address``."""
 
@@ -77,8 +85,6 @@ class Dialect(ABC):
     """The port it usually listens at; 0 for a database in a file."""
     url_parameters: ClassVar[Mapping[str, str]] = {}
     """Parameters that its URLs may have, in lower case, and what its driver calls them."""
-    driver: ClassVar[str]
-    """The driver name of its SQLAlchemy URL."""
     packages: ClassVar[dict[str, str]] = {}
     """Modules it needs, and what to install for each."""
     begin: ClassVar[str] = "BEGIN"

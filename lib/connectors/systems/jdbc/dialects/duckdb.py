@@ -34,7 +34,6 @@ class DuckDb(Dialect):
     """DuckDB 1.1 and later. It has no savepoints, so bad rows are found in trial transactions."""
 
     name = system = "duckdb"
-    driver = "duckdb"
     packages = {"duckdb": "duckdb>=1.1"}  # noqa: RUF012
     begin = "BEGIN TRANSACTION"
     placeholder = "?"

@@ -16,8 +16,7 @@ import pyarrow as pa
 from ....core.errors import ConnectorError, Fatal, Misconfigured, Problem
 from ..column_types import family
 from ..connection import Connection, ServerSession
-from .base import Column, Table, row_bytes
-from .catalog import SqlAlchemyDialect
+from .base import Column, Dialect, Table, grouped_keys, row_bytes
 
 _OUTAGES = {
     1040, 1053, 1158, 1159, 1160, 1161, 1203, 1213, 1290, 1402, 1613, 1614, 1927, 2002, 2003, 2006, 2013, 2014, 2055,
@@ -39,7 +38,7 @@ _HOLDERS = (
 )
 
 
-class MariaDb(SqlAlchemyDialect):
+class MariaDb(Dialect):
     """MariaDB 10.6 and later. Transactions are prepared by XA, and the server lists them for all databases together.
 
     Small transactions are READ COMMITTED, which a server with ``binlog_format=STATEMENT`` refuses. When the server notices that
@@ -49,7 +48,6 @@ class MariaDb(SqlAlchemyDialect):
     name = system = "mariadb"
     port = 3306
     url_parameters = {"ssl_ca": "ssl_ca", "charset": "charset"}  # noqa: RUF012
-    driver = "mariadb+pymysql"
     packages = {"pymysql": "pymysql>=1.1"}  # noqa: RUF012
     types = {  # noqa: RUF012
         "bool": "BOOL", "int8": "SMALLINT", "int16": "SMALLINT", "int32": "INTEGER", "int64": "BIGINT", "float32": "FLOAT",
@@ -147,18 +145,35 @@ class MariaDb(SqlAlchemyDialect):
         return f"UPDATE {self.table(target)} AS connectors_old {source} SET {changes}{newer}"
 
     def columns(self, connection: Connection, table: Table) -> list[Column]:
-        schema = self.placeholder if table.schema else "database()"
-        sql = (
+        rows = self._catalog_rows(
+            connection, table,
             "SELECT column_name, column_type, is_nullable = 'YES', "
             "column_default IS NOT NULL OR extra LIKE '%%auto_increment%%', coalesce(collation_name, '') "
-            f"FROM information_schema.columns WHERE table_name = %s AND table_schema = {schema} "
-            "AND is_generated = 'NEVER' ORDER BY ordinal_position"
-        )
-        rows = connection.rows(sql, [table.name, *([table.schema] if table.schema else [])])
+            "FROM information_schema.columns WHERE {} AND is_generated = 'NEVER' "
+            "ORDER BY ordinal_position",
+        )  # fmt: skip
         return [
             Column(name, kind, _arrow(kind), bool(nullable), bool(default), _collation(collation))
             for name, kind, nullable, default, collation in rows
         ]
+
+    def unique_keys(self, connection: Connection, table: Table) -> list[frozenset[str]]:
+        rows = self._catalog_rows(
+            connection, table,
+            "SELECT index_name, column_name FROM information_schema.statistics WHERE non_unique = 0 AND {} "
+            "ORDER BY index_name <> 'PRIMARY', index_name, seq_in_index",
+        )  # fmt: skip
+        return grouped_keys(rows)
+
+    def tables(self, connection: Connection, schema: str, prefix: str) -> list[str]:
+        where = "table_schema = " + (self.placeholder if schema else "database()")
+        sql = f"SELECT table_name FROM information_schema.tables WHERE table_type = 'BASE TABLE' AND {where}"
+        return [name for (name,) in connection.rows(sql, [schema] if schema else []) if name.startswith(prefix)]
+
+    def _catalog_rows(self, connection: Connection, table: Table, sql: str) -> list[tuple[Any, ...]]:
+        """The rows of a query of ``information_schema`` about one table, whose name takes the place of ``{}``."""
+        where = "table_name = %s AND table_schema = " + ("%s" if table.schema else "database()")
+        return connection.rows(sql.format(where), [table.name, *([table.schema] if table.schema else [])])
 
     def correct_identifiers(self, connection: Connection, table: Table, columns: Sequence[str]) -> None:
         collations = {column.name: column.collation for column in self.columns(connection, table)}
@@ -178,9 +193,8 @@ class MariaDb(SqlAlchemyDialect):
 
     def size(self, connection: Connection, table: Table | None, source: str, columns: Sequence[Column]) -> int | None:
         """Of a query, the rows of the tables that it joins at last; how long they are, only types tell."""
-        schema = "table_schema = " + ("%s" if table and table.schema else "database()")
-        sql = f"SELECT data_length FROM information_schema.tables WHERE table_name = %s AND {schema}"
-        lengths = connection.rows(sql, [table.name, *([table.schema] if table.schema else [])]) if table else []
+        sql = "SELECT data_length FROM information_schema.tables WHERE {}"
+        lengths = self._catalog_rows(connection, table, sql) if table else []
         if lengths and lengths[0][0] is not None:
             return int(lengths[0][0])
         plan = connection.rows(f"EXPLAIN SELECT * FROM {source}")

@@ -12,8 +12,7 @@ from ....core.errors import ConnectorError, Misconfigured, Problem
 from ....core.state import digest
 from ..column_types import family
 from ..connection import Connection, ServerSession
-from .base import Column, Table, repeated_keys
-from .catalog import SqlAlchemyDialect
+from .base import Column, Dialect, Table, repeated_keys
 
 _OUTAGES = ("08", "53", "57P", "40", "55006", "XX000", "58")
 """Lost connections, no resources, shutdown, deadlock and serialization, a database in use, and trouble of the server itself."""
@@ -33,6 +32,18 @@ _ANY_NUMERIC = pa.decimal128(38, 18)
 """As Spark reads a numeric without a precision, or with one that it has no type for."""
 
 
+_COLUMNS = """
+SELECT a.attname::text, format_type(a.atttypid, a.atttypmod), t.typname::text, NOT a.attnotnull,
+    a.atthasdef OR a.attidentity <> ''
+FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '' ORDER BY a.attnum
+"""
+_UNIQUE_KEYS = """
+SELECT array_agg(a.attname::text) FROM pg_index i
+JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY ((i.indkey::int2[])[0 : i.indnkeyatts - 1])
+WHERE i.indrelid = to_regclass(%s) AND i.indisunique AND i.indpred IS NULL AND i.indexprs IS NULL
+GROUP BY i.indexrelid, i.indisprimary ORDER BY i.indisprimary DESC, i.indexrelid
+"""
 _HOLDERS = """
 SELECT pid, coalesce(usename::text, ''), coalesce(client_addr::text, 'a local client'), coalesce(state, ''), state_change::text
 FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = current_database() AND pid IN (
@@ -45,7 +56,7 @@ FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = current_databa
 """
 
 
-class PostgreSql(SqlAlchemyDialect):
+class PostgreSql(Dialect):
     """PostgreSQL 14 and later (ranges of row ids)."""
 
     name = system = "postgresql"
@@ -55,7 +66,6 @@ class PostgreSql(SqlAlchemyDialect):
         "applicationname": "application_name", "application_name": "application_name",
         "connect_timeout": "connect_timeout", "options": "options", "gssencmode": "gssencmode",
     }  # fmt: skip
-    driver = "postgresql+psycopg"
     packages = {"psycopg": "psycopg[binary]>=3.2", "adbc_driver_postgresql": "adbc-driver-postgresql>=1.3"}  # noqa: RUF012
     prepares = loads_exactly = refuses_zero_bytes = True
     shares_snapshots = samples_pages = keeps_table_ids = shows_writers = True
@@ -146,17 +156,14 @@ class PostgreSql(SqlAlchemyDialect):
     def folded(self, name: str) -> str:
         return name.lower()
 
-    def arrow_type(self, told: Any) -> pa.DataType | None:
-        import sqlalchemy.types as sql
+    def columns(self, connection: Connection, table: Table) -> list[Column]:
+        rows = connection.rows(_COLUMNS, [self.table(table)])
+        return [Column(name, sql, _loaded_type(kind, sql), nullable, default) for name, sql, kind, nullable, default in rows]
 
-        if isinstance(told, sql.Double):
-            return pa.float64()
-        if isinstance(told, sql.Uuid):
-            return None
-        return super().arrow_type(told)
+    def unique_keys(self, connection: Connection, table: Table) -> list[frozenset[str]]:
+        return [frozenset(names) for (names,) in connection.rows(_UNIQUE_KEYS, [self.table(table)])]
 
     def tables(self, connection: Connection, schema: str, prefix: str) -> list[str]:
-        """Asked for several times in each batch, so not by SQLAlchemy, which connects anew."""
         where = "relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = %s)" if schema else "pg_table_is_visible(oid)"
         sql = f"SELECT relname::text FROM pg_class WHERE relkind IN ('r', 'p') AND starts_with(relname, %s) AND {where}"
         return [name for (name,) in connection.rows(sql, [prefix, *([schema] if schema else [])])]
@@ -257,6 +264,14 @@ def _network_limits(seconds: int, prefix: str) -> dict[str, int]:
 def _lock_number(name: str) -> int:
     """The number of an advisory lock, at most 60 bits long."""
     return int(digest(name, length=15), 16)
+
+
+def _loaded_type(name: str, sql: str) -> pa.DataType | None:
+    """What is loaded into a column of the type ``name``, ``sql`` with its modifier; ``None`` where Arrow has no equal."""
+    if name == "numeric":
+        kind = read_type(sql.replace(" ", ""))
+        return None if kind == _ANY_NUMERIC and sql != "numeric(38,18)" else kind
+    return None if name == "oid" else _READ.get("text" if name == "citext" else name)
 
 
 def read_type(sql: str) -> pa.DataType | None:

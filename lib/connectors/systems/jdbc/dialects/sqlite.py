@@ -13,19 +13,17 @@ import pyarrow as pa
 
 from ....core.errors import ConnectorError, Fatal
 from ..connection import Connection
-from .base import Column, Table
-from .catalog import SqlAlchemyDialect
+from .base import Column, Dialect, Table, grouped_keys
 
 _SAMPLE = 1000
 """Rows that are looked at for the type of a column that has none."""
 _FOUND = {frozenset({"integer"}): pa.int64(), frozenset({"blob"}): pa.binary()}
 
 
-class Sqlite(SqlAlchemyDialect):
+class Sqlite(Dialect):
     """SQLite 3.33 and later (UPDATE … FROM)."""
 
     name = system = "sqlite"
-    driver = "sqlite"
     begin = "BEGIN IMMEDIATE"
     placeholder = "?"
     one_writer = True
@@ -46,6 +44,24 @@ class Sqlite(SqlAlchemyDialect):
         """SQLite would make a file that is not there."""
         self.file_is_there()
         return sqlite3.connect(f"file:{quote(self.address.database)}?mode=ro", self.timeout, isolation_level=None, uri=True)
+
+    def columns(self, connection: Connection, table: Table) -> list[Column]:
+        sql = 'SELECT name, type, "notnull", dflt_value IS NOT NULL FROM pragma_table_xinfo(?, ?) WHERE hidden = 0'
+        rows = connection.rows(sql, [table.name, table.schema or "main"])
+        return [Column(name, sql, _declared(sql), not required, bool(default)) for name, sql, required, default in rows]
+
+    def unique_keys(self, connection: Connection, table: Table) -> list[frozenset[str]]:
+        schema = table.schema or "main"
+        primary = connection.rows("SELECT '', name FROM pragma_table_xinfo(?, ?) WHERE pk > 0", [table.name, schema])
+        sql = (
+            "SELECT i.name, c.name FROM pragma_index_list(?, ?) i, pragma_index_info(i.name, ?) c "
+            'WHERE i."unique" AND NOT i.partial'
+        )
+        return grouped_keys([*primary, *connection.rows(sql, [table.name, schema, schema])])
+
+    def tables(self, connection: Connection, schema: str, prefix: str) -> list[str]:
+        sql = f"SELECT name FROM {self.quote(schema or 'main')}.sqlite_master WHERE type = 'table'"
+        return [name for (name,) in connection.rows(sql) if name.startswith(prefix)]
 
     def described(self, connection: Connection, source: str) -> list[Column]:
         """By declared types, which a view of a query still has; a column without one by its first values."""
