@@ -15,7 +15,7 @@ from ..connection import Connection, ServerSession
 from .base import Column, Dialect, Table, repeated_keys
 
 _OUTAGES = ("08", "53", "57P", "40", "55006", "XX000", "58")
-"""Lost connections, no resources, shutdown, deadlock and serialization, a database in use, and trouble of the server itself."""
+"""Lost connections, no resources, shutdown, deadlock, serialization, a database in use, and errors of the server itself."""
 _BAD_ROWS = ("22", "23", "44", "P0001")
 """Data, constraints, views with a check, and what a trigger raises."""
 _LOST = ("terminating connection", "server closed the connection", "no connection", "conflict with recovery", "restarting")
@@ -107,7 +107,7 @@ class PostgreSql(Dialect):
         return f"SET statement_timeout = {'DEFAULT' if seconds is None else round(1000 * seconds)}"
 
     def settings(self) -> tuple[str, ...]:
-        """What every session begins with. The server notices soon when a client's machine or network is lost."""
+        """The statements that every session begins with. By them the server soon notices that a client's network is lost."""
         limits = {"lock_timeout": round(self.timeout * 1000), **_network_limits(max(1, round(self.timeout)), "tcp_keepalives")}
         return ("SET TimeZone = 'UTC'", *(f"SET {name} = {value}" for name, value in limits.items()))
 
@@ -115,11 +115,11 @@ class PostgreSql(Dialect):
         return (f"SET LOCAL idle_in_transaction_session_timeout = {round(self.idle_seconds * 1000)}",)
 
     def reading_settings(self) -> tuple[str, ...]:
-        """What a session that reads begins with, so that the same statement gives the same rows in the same order."""
+        """The settings of a session that reads: the same statement gives the same rows in the same order."""
         return ("SET synchronize_seqscans = off", "SET max_parallel_workers_per_gather = 0", "SET DateStyle = 'ISO'")
 
     def load_url(self) -> str:
-        """The address for ADBC, which takes a URL only."""
+        """The address as ADBC takes it."""
         where = self.address
         user = quote(where.user or "", safe="") + (f":{quote(where.password, safe='')}" if where.password else "")
         more = "&".join(f"{name}={quote(value, safe='')}" for name, value in self.parameters().items())
@@ -141,7 +141,10 @@ class PostgreSql(Dialect):
         return self.fatal(error)
 
     def judge_text(self, error: Exception) -> ConnectorError:
-        """``error`` of rows that were coming: ADBC tells no code for it, only PostgreSQL's text in the session's language."""
+        """The connector's error for ``error``, which arriving rows raised.
+
+        ADBC gives no code for it, only PostgreSQL's text in the session's language.
+        """
         text = str(error)
         if "PGRES_FATAL_ERROR" not in text or any(reason in text for reason in _LOST):
             return self.transient(error)
@@ -171,11 +174,11 @@ class PostgreSql(Dialect):
     def described(self, connection: Connection, source: str) -> list[Column]:
         with connection.judged(), self.cursor(connection.raw) as cursor:
             cursor.execute(f"SELECT * FROM {source} LIMIT 0")
-            told = [(one.name, one.type_display, one.type_code) for one in cursor.description or ()]
-        unknown = sorted({code for _, shown, code in told if shown == str(code)})
-        sql = "SELECT oid::int8, format_type(oid, NULL) FROM pg_type WHERE oid = ANY(%s)"
-        names: dict[int, str] = dict(connection.rows(sql, [unknown])) if unknown else {}
-        return [Column(name, names.get(code, shown), read_type(names.get(code, shown))) for name, shown, code in told]
+            types = [(column.name, column.type_display, column.type_code) for column in cursor.description or ()]
+        unknown = sorted({code for _, sql, code in types if sql == str(code)})
+        query = "SELECT oid::int8, format_type(oid, NULL) FROM pg_type WHERE oid = ANY(%s)"
+        names: dict[int, str] = dict(connection.rows(query, [unknown])) if unknown else {}
+        return [Column(name, names.get(code, sql), read_type(names.get(code, sql))) for name, sql, code in types]
 
     def size(self, connection: Connection, table: Table | None, source: str, columns: Sequence[Column]) -> int | None:
         if pages := self.pages(connection, table) if table else 0:
@@ -192,10 +195,10 @@ class PostgreSql(Dialect):
         pages = connection.rows(sql, [self.table(table)])
         return int(pages[0][0]) if pages else 0
 
-    def readable(self, column: Column, wanted: pa.DataType) -> str:
+    def readable(self, column: Column, as_kind: pa.DataType) -> str:
         """Types that Arrow has no equal for are text, each as PostgreSQL writes it."""
         name, kind = self.quote(column.name), column.kind
-        if kind is None or (pa.types.is_string(wanted) and not pa.types.is_string(kind)):
+        if kind is None or (pa.types.is_string(as_kind) and not pa.types.is_string(kind)):
             return f"CAST({name} AS text)"
         if kind == _ANY_NUMERIC:
             return f"CAST({name} AS numeric(38, 18))"
@@ -211,7 +214,7 @@ class PostgreSql(Dialect):
         return super().add_column(table, column, sql).replace("ADD COLUMN", "ADD COLUMN IF NOT EXISTS", 1)
 
     def cast(self, expression: str, staged: pa.DataType, target: Column) -> str:
-        """Text goes into other types only when it is said so; all else PostgreSQL converts itself, or refuses."""
+        """Casts text for columns of other types; PostgreSQL converts all else itself, or refuses it."""
         is_text = target.sql.upper().startswith(("TEXT", "VARCHAR", "CHAR"))
         return expression if is_text or family(staged) != "string" else f"CAST({expression} AS {target.sql})"
 
@@ -275,7 +278,7 @@ def _loaded_type(name: str, sql: str) -> pa.DataType | None:
 
 
 def read_type(sql: str) -> pa.DataType | None:
-    """What a column of the type ``sql``, as psycopg tells it, is read as; ``None`` for text."""
+    """What a column is read as; ``sql`` is psycopg's name of its type. ``None`` is text."""
     if sql.endswith("[]"):
         item = read_type(sql[:-2])
         return None if item is None else pa.list_(item)

@@ -16,8 +16,8 @@ from ..connection import Connection
 from .base import Column, Dialect, Table, grouped_keys
 
 _SAMPLE = 1000
-"""Rows that are looked at for the type of a column that has none."""
-_FOUND = {frozenset({"integer"}): pa.int64(), frozenset({"blob"}): pa.binary()}
+"""Rows by which the type of a column is determined that has none."""
+_KINDS = {frozenset({"integer"}): pa.int64(), frozenset({"blob"}): pa.binary()}
 
 
 class Sqlite(Dialect):
@@ -41,7 +41,7 @@ class Sqlite(Dialect):
         return raw
 
     def open_to_read(self) -> Any:
-        """SQLite would make a file that is not there."""
+        """For reading only: otherwise SQLite creates a file that does not exist."""
         self.file_is_there()
         return sqlite3.connect(f"file:{quote(self.address.database)}?mode=ro", self.timeout, isolation_level=None, uri=True)
 
@@ -67,10 +67,10 @@ class Sqlite(Dialect):
         """By declared types, which a view of a query still has; a column without one by its first values."""
         connection.execute("DROP VIEW IF EXISTS temp.connectors_view")
         connection.execute(f"CREATE TEMP VIEW connectors_view AS SELECT * FROM {source}")
-        told = connection.rows("SELECT name, type FROM pragma_table_info('connectors_view')")
-        found = [(name, sql, _declared(sql) if sql else self._met(connection, name)) for name, sql in told]
+        types = connection.rows("SELECT name, type FROM pragma_table_info('connectors_view')")
+        columns = [Column(name, sql, _declared(sql) if sql else self._sampled(connection, name)) for name, sql in types]
         connection.execute("DROP VIEW temp.connectors_view")
-        return [Column(name, sql, kind) for name, sql, kind in found]
+        return columns
 
     def size(self, connection: Connection, table: Table | None, source: str, columns: Sequence[Column]) -> int | None:
         """The pages of the file, which is all that SQLite knows; of a table no more than a page for each row."""
@@ -82,12 +82,12 @@ class Sqlite(Dialect):
             return min(size, int(rows) * int(page_bytes)) if rows else size
         return size
 
-    def _met(self, connection: Connection, name: str) -> pa.DataType | None:
+    def _sampled(self, connection: Connection, name: str) -> pa.DataType | None:
         sample = f"SELECT {self.quote(name)} AS v FROM temp.connectors_view LIMIT {_SAMPLE}"
         types = {kind for (kind,) in connection.rows(f"SELECT DISTINCT typeof(v) FROM ({sample}) WHERE v IS NOT NULL")}
         if "real" in types and types <= {"real", "integer"}:
             return pa.float64()
-        return _FOUND.get(frozenset(types))
+        return _KINDS.get(frozenset(types))
 
     def bound(self, placeholder: str, sql: str) -> str:
         return placeholder  # SQLite compares values by what they are
@@ -108,7 +108,7 @@ class Sqlite(Dialect):
 
 
 def _declared(sql: str) -> pa.DataType | None:
-    """What a column that was declared as ``sql`` is read as; a whole number may have 64 bits under any of their names."""
+    """What a column that is declared as ``sql`` is read as. An integer of any name may have 64 bits."""
     name = sql.upper()
     if match := re.fullmatch(r"(?:DECIMAL|NUMERIC)\s*\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)", name):
         return pa.decimal128(int(match[1]), int(match[2] or 0)) if int(match[1]) <= 38 else None
