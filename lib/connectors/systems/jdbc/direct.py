@@ -18,12 +18,12 @@ from ...core.errors import Poison, Problem
 from ...core.options import Values
 from ...core.retry import Retry
 from ...core.sink import Committable, SinkWriter
-from .column_types import flat
+from .column_types import with_json_text
 from .dialects import Dialect
 from .load import Loader, RowLoader, loader_for
 from .stage import TEMPORARY_STAGE, StageMove
 from .target import WritePlan, refuse, staged_columns
-from .writers import loadable, without_zero_bytes
+from .writers import target_rows, without_zero_bytes
 
 
 class DirectWriter(SinkWriter):
@@ -102,7 +102,7 @@ class DirectWriter(SinkWriter):
         batches, self._waiting = self._waiting, []
         self._waiting_since = time.monotonic()
         if batches:
-            rows = pa.Table.from_batches([flat(batch) for batch in batches])
+            rows = pa.Table.from_batches([with_json_text(batch) for batch in batches])
             self.retry.call(lambda: self._write(rows))
 
     def _write(self, rows: pa.Table) -> None:
@@ -126,7 +126,7 @@ class DirectWriter(SinkWriter):
                 if self.plan.via_stage:
                     self._stage(loader, rows).move()
                 else:
-                    batches = [loadable(self.dialect, self.plan, batch) for batch in rows.to_batches()]
+                    batches = [target_rows(self.dialect, self.plan, batch) for batch in rows.to_batches()]
                     loader.load(self.plan.table, pa.Table.from_batches(batches).rename_columns(self.plan.names))
         except BaseException:
             loader.close()

@@ -33,7 +33,7 @@ from .dialects import DIALECTS, Address, Dialect, OwnDialects, dialect_of, parse
 from .direct import DirectWriter, check_order
 from .prepared import Markers
 from .target import Target, WritePlan, refuse, table_of, unloadable_columns
-from .task_slots import TaskSlots, dealt_out
+from .task_slots import TaskSlots, partitioned_by_hash
 from .writers import FileWriter, PreparedWriter, TableWriter, TaskWriter
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ class JdbcSink(FrameSink):
             return self, frame
         sink = self.with_slots(batch) if self.mode == "task" else copy.copy(self)
         sink.plan = self._task_plan(self.dialect(), schema, batch)
-        return sink, dealt_out(frame, sink.slots, self.values["keyColumns"]) if sink.slots else frame
+        return sink, partitioned_by_hash(frame, sink.slots, self.values["keyColumns"]) if sink.slots else frame
 
     def with_slots(self, batch: Batch, default: int | None = None) -> JdbcSink:
         """This sink for the tasks of ``batch``: as many ``slots`` as an earlier run has recorded, else ``default``."""

@@ -19,7 +19,7 @@ import pyarrow as pa
 from ...core.errors import Fatal, Poison, Transient
 from ...core.sink import Batch
 from ...core.state import digest
-from .column_types import flat_schema
+from .column_types import staged_schema
 from .connection import Connection
 from .dialects import Column, Table, repeated_keys
 from .target import WritePlan
@@ -100,7 +100,7 @@ class StageMove:
         self.dialect = connection.dialect
         self.plan = plan
         self.stages = list(stages)
-        self.schema = flat_schema(plan.schema)
+        self.schema = staged_schema(plan.schema)
         self.excluded: list[int] = []
         self.order = plan.order_name if keep_newer else ""
         self._targets = {column.index: column.target for column in plan.columns}

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from ...core.errors import ConnectorError, Misconfigured, Problem
 from ...core.options import Values
-from .column_types import flat_schema
+from .column_types import staged_schema
 from .connection import Connection
 from .dialects import Column, Dialect, Table
 
@@ -218,7 +218,7 @@ class Target:
 def unloadable_columns(dialect: Dialect, columns: Iterable[ColumnMapping]) -> Iterator[Problem]:
     """The columns whose values the table would not take as they are."""
     for column in columns if dialect.loads_exactly else ():
-        [loaded] = flat_schema(pa.schema([pa.field("c", column.kind)])).types
+        [loaded] = staged_schema(pa.schema([pa.field("c", column.kind)])).types
         if not _fits(loaded, column.target.kind):
             text = f"is {column.kind} and goes into {column.target.sql}, which cannot be loaded directly"
             yield Problem(column.target.name, f"{text}; take commit=batch, or cast it.")
@@ -239,7 +239,7 @@ def staged_columns(dialect: Dialect, schema: pa.Schema) -> list[tuple[str, str]]
 
     Raises :class:`Misconfigured` for types that the database does not have.
     """
-    types = [(field, dialect.sql_type(field.type)) for field in flat_schema(schema)]
+    types = [(field, dialect.sql_type(field.type)) for field in staged_schema(schema)]
     refuse([_unsupported(field, dialect) for field, sql in types if sql is None])
     return [(f"c{number}", str(sql)) for number, (_, sql) in enumerate(types)]
 

@@ -81,7 +81,7 @@ class TaskSlots:
                     self.ledger.record(connection, Entry(name, _NEVER_WRITTEN))
 
 
-def dealt_out(frame: DataFrame, slots: int, keys: Sequence[str]) -> DataFrame:
+def partitioned_by_hash(frame: DataFrame, slots: int, keys: Sequence[str]) -> DataFrame:
     """``frame`` in ``slots`` partitions by a hash of its ``keys``, else of all columns that have a hash."""
     from pyspark.sql import functions as F
 

@@ -16,7 +16,7 @@ from ...core.ledger import Entry
 from ...core.sink import Batch, Committable, SinkWriter
 from ...core.writing import ArrowStage
 from . import load
-from .column_types import fitted, flat
+from .column_types import cast_exactly, with_json_text
 from .connection import naming_holders
 from .dialects import Dialect, Table
 from .prepared import Markers, PreparedTransactions, prepared_name
@@ -94,7 +94,7 @@ class TableWriter(LoadingWriter):
         self.empty = {"schema": packed(schema)}
 
     def converted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        return without_zero_bytes(self.dialect, flat(batch), self.rejects)
+        return without_zero_bytes(self.dialect, with_json_text(batch), self.rejects)
 
     def begin(self, loader: load.Loader) -> bool:
         loader.connection.execute(self.dialect.create_stage(self.table, self.stage_columns))
@@ -120,7 +120,7 @@ class FileWriter(SinkWriter):
         self.stage = ArrowStage(folder, batch.attempt())
 
     def write(self, batch: pa.RecordBatch) -> None:
-        self.stage.write(flat(batch).replace_schema_metadata(None))
+        self.stage.write(with_json_text(batch).replace_schema_metadata(None))
 
     def prepare(self) -> Committable:
         self.stage.close()
@@ -144,7 +144,7 @@ class PreparedWriter(LoadingWriter):
         self.name = prepared_name(batch)
 
     def converted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        return loadable(self.dialect, self.plan, batch)
+        return target_rows(self.dialect, self.plan, batch)
 
     def begin(self, loader: load.Loader) -> bool:
         loader.begin(self.dialect.begin_prepared(self.name))
@@ -178,7 +178,7 @@ class TaskWriter(LoadingWriter):
         self.empty = {"task": slot}
 
     def converted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        return flat(batch) if self.plan.via_stage else loadable(self.dialect, self.plan, batch)
+        return with_json_text(batch) if self.plan.via_stage else target_rows(self.dialect, self.plan, batch)
 
     def begin(self, loader: load.Loader) -> bool:
         loader.begin()
@@ -206,13 +206,13 @@ class TaskWriter(LoadingWriter):
         return self.empty
 
 
-def loadable(dialect: Dialect, plan: WritePlan, batch: pa.RecordBatch) -> pa.RecordBatch:
+def target_rows(dialect: Dialect, plan: WritePlan, batch: pa.RecordBatch) -> pa.RecordBatch:
     """``batch`` with the target's columns. Raises :class:`Poison` if a value does not fit."""
-    rows = flat(batch).select([column.index for column in plan.columns])
+    rows = with_json_text(batch).select([column.index for column in plan.columns])
     if not dialect.loads_exactly:
         return rows
     try:
-        return fitted(rows, [column.target.kind for column in plan.columns])
+        return cast_exactly(rows, [column.target.kind for column in plan.columns])
     except pa.ArrowInvalid as error:
         raise Poison(f"a value does not fit into {plan.table}: {error}") from None
 

@@ -180,21 +180,21 @@ class Dialect(ABC):
     def run(self, cursor: Any, sql: str, values: Sequence[Any]) -> None:
         cursor.execute(sql, tuple(values)) if values else cursor.execute(sql)
 
-    def said(self, error: Exception) -> str:
+    def error_text(self, error: Exception) -> str:
         """The text of ``error`` in one line, without the password."""
         return self.address.without_password(" ".join(str(error).split()))
 
     def transient(self, error: Exception) -> Transient:
-        return Transient(f"{self.address}: {self.said(error)}", connector="connectors.jdbc")
+        return Transient(f"{self.address}: {self.error_text(error)}", connector="connectors.jdbc")
 
     def lock_timeout(self, error: Exception) -> LockTimeout:
-        return LockTimeout(f"{self.address}: {self.said(error)}", connector="connectors.jdbc")
+        return LockTimeout(f"{self.address}: {self.error_text(error)}", connector="connectors.jdbc")
 
     def poison(self, error: Exception) -> Poison:
-        return Poison(self.said(error))
+        return Poison(self.error_text(error))
 
     def fatal(self, error: Exception) -> Fatal:
-        return Fatal(f"{self.address} refuses a statement: {self.said(error)}")
+        return Fatal(f"{self.address} refuses a statement: {self.error_text(error)}")
 
     def module(self, name: str) -> Any:
         """A driver's module; :class:`Misconfigured` says what to install for it."""
@@ -269,7 +269,7 @@ class Dialect(ABC):
         """``expression`` as text that is the same value again; as it is, where columns have no types."""
         return f"CAST({expression} AS {self.text_type})" if self.text_type else expression
 
-    def file_is_there(self) -> None:
+    def check_file(self) -> None:
         """Raises :class:`Misconfigured` if the file does not exist."""
         if not os.path.isfile(self.address.database):
             raise Misconfigured("connectors.jdbc", [Problem("url", f"names no file: {self.address} is not there.")])

@@ -51,7 +51,7 @@ class DuckDb(Dialect):
 
     def open_to_read(self) -> Any:
         """Several processes may read at the same time, if none of them could write."""
-        self.file_is_there()
+        self.check_file()
         try:
             return self._opened(read_only=True)
         except self.module("duckdb").ConnectionException:  # this process has it open to write

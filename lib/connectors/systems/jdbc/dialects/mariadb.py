@@ -98,7 +98,7 @@ class MariaDb(Dialect):
 
     def refused(self, error: Exception) -> ConnectorError:
         if error.args and error.args[0] in _CONFIGURATION:
-            text = f"{self.address} cannot be used: {self.said(error)}"
+            text = f"{self.address} cannot be used: {self.error_text(error)}"
             return Misconfigured("connectors.jdbc", [Problem("url", text)])
         return self.transient(error)
 

@@ -151,7 +151,7 @@ class PostgreSql(Dialect):
         return self.fatal(error)
 
     def refused(self, error: Exception) -> ConnectorError:
-        text = self.said(error)
+        text = self.error_text(error)
         if any(reason in text for reason in _CONFIGURATION):
             return Misconfigured("connectors.jdbc", [Problem("url", f"{self.address} cannot be used: {text}")])
         return self.transient(error)

@@ -42,7 +42,7 @@ class Sqlite(Dialect):
 
     def open_to_read(self) -> Any:
         """For reading only: otherwise SQLite creates a file that does not exist."""
-        self.file_is_there()
+        self.check_file()
         return sqlite3.connect(f"file:{quote(self.address.database)}?mode=ro", self.timeout, isolation_level=None, uri=True)
 
     def columns(self, connection: Connection, table: Table) -> list[Column]:
