@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -180,7 +181,8 @@ class JdbcSink(FrameSink):
         if self.mode == "batch":  # whose committer makes the plan when all rows are staged
             return self, frame
         sink = self.with_slots(batch) if self.mode == "task" else copy.copy(self)
-        sink.plan = self._task_plan(self.dialect(), schema, batch)
+        with pooled_connection(self.dialect()) as connection:
+            sink.plan = self._task_plan(connection, schema, batch)
         return sink, partitioned_by_hash(frame, sink.slots, self.values["keyColumns"]) if sink.slots else frame
 
     def with_slots(self, batch: Batch, default: int | None = None) -> JdbcSink:
@@ -204,24 +206,27 @@ class JdbcSink(FrameSink):
         if self.mode == "task" and not self.slots:
             text = "task needs foreach_batch, which gives each task the same rows in a replay"
             refuse([Problem("commit", f"{text}; take batch with format(…) and df.write.")])
-        # By format(…) no code runs on the driver where an outage could be waited for, so that each task makes the plan.
-        plan = self.plan or self._task_plan(dialect, schema, batch)
+        plan = self.plan or self._plan_in_task(dialect, schema, batch)
         if self.mode == "direct":
             return DirectWriter(values, dialect, plan)
         if self.mode == "task":
             return TaskWriter(dialect, plan, self._task_slots(dialect), batch, subtask)
         return PreparedWriter(dialect, plan, batch)
 
-    def _task_plan(self, dialect: Dialect, schema: pa.Schema, batch: Batch) -> WritePlan:
+    def _plan_in_task(self, dialect: Dialect, schema: pa.Schema, batch: Batch) -> WritePlan:
+        """By ``format(…)``, each task makes the plan: no code of the driver runs before it that could wait for an outage."""
+        with contextlib.closing(dialect.connect()) as connection:
+            return self._task_plan(connection, schema, batch)
+
+    def _task_plan(self, connection: Connection, schema: pa.Schema, batch: Batch) -> WritePlan:
         """How tasks write that do not stage a batch. Raises :class:`Misconfigured` with what keeps them from doing so."""
-        with pooled_connection(dialect) as connection:
-            if self.mode == "prepared":
-                refuse(self._preparing_problems(connection, batch))
-            plan = Target(self.values, dialect).plan(connection, schema)
-            if self.mode == "prepared":
-                refuse(unloadable_columns(dialect, plan.columns))
-                Markers(dialect, plan.table).make(connection)
-        if self.mode == "direct":
+        if self.mode == "prepared":
+            refuse(self._preparing_problems(connection, batch))
+        plan = Target(self.values, connection.dialect).plan(connection, schema)
+        if self.mode == "prepared":
+            refuse(unloadable_columns(connection.dialect, plan.columns))
+            Markers(connection.dialect, plan.table).make(connection)
+        elif self.mode == "direct":
             check_order(plan)
         return plan
 
