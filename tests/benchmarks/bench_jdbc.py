@@ -41,7 +41,8 @@ _UPSERT = {"operation": "upsert", "keyColumns": "id"}
 def main() -> None:
     options = arguments(__doc__, rounds=5, rows=1_000_000)
     with postgresql_and_spark() as (server, spark):
-        ways = {SPARK: spark_writer(server, {}), REWRITTEN: spark_writer(server, {"batchsize": "10000"}, "?reWriteBatchedInserts=true")}
+        rewritten = spark_writer(server, {"batchsize": "10000"}, "?reWriteBatchedInserts=true")
+        ways = {SPARK: spark_writer(server, {}), REWRITTEN: rewritten}
         ways |= {name: connector(server, commit=name) for name in ("prepared", "batch")}
         ways |= {"task": by_task(server), "upsert by task": by_task(server, **_UPSERT)}
         ways |= {"upsert": connector(server, commit="batch", **_UPSERT)}
@@ -127,7 +128,8 @@ def alone(server: Any, rows: Any) -> dict[str, Callable[[Any, str], None]]:
 def connected(server: Any) -> Any:
     import psycopg
 
-    with psycopg.connect(f"host=127.0.0.1 port={server.port} user={server.user} dbname=postgres", autocommit=True) as connection:
+    address = f"host=127.0.0.1 port={server.port} user={server.user} dbname=postgres"
+    with psycopg.connect(address, autocommit=True) as connection:
         yield connection
 
 
