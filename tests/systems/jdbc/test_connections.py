@@ -1,4 +1,4 @@
-"""Connections that load: kept for the next load of a process, and never with what an earlier one has left."""
+"""Connections that load: the next load of a process takes an idle one, and never with an open transaction."""
 
 from __future__ import annotations
 

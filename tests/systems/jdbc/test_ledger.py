@@ -34,8 +34,8 @@ LEDGER_BEFORE = (
 
 @pytest.fixture(params=DATABASES, ids=lambda kind: kind.__name__.removesuffix("Context").lower())
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[DatabaseContext]:
-    with contextlib.closing(request.param(tmp_path / "target")) as made:
-        yield made
+    with contextlib.closing(request.param(tmp_path / "target")) as database:
+        yield database
 
 
 def table_of(database: DatabaseContext) -> Table:

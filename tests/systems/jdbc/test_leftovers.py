@@ -71,15 +71,15 @@ def test_a_sink_of_the_same_name_in_another_database_keeps_its_transactions(
 ) -> None:
     monkeypatch.setattr("connectors.systems.jdbc.prepared.ABANDONED_SECONDS", -1.0)
     with contextlib.closing(PrepareOnMariaDb(tmp_path / "target")) as database:
-        ours = sink_of(database, sinkId="one name")
-        staged(ours, batch_of(ours, 5))
+        sink = sink_of(database, sinkId="one name")
+        staged(sink, batch_of(sink, 5))
         schema = database.table.split(".")[0]
         elsewhere = sink_of(database, sinkId="one name", url=database.address()["url"].replace("/test", f"/{schema}"))
         Commit(elsewhere).begin(batch_of(elsewhere))
-        with contextlib.closing(ours.dialect().connect()) as connection:
-            prefix = f"connectors-{digest(ours.sink_id())}-"
+        with contextlib.closing(sink.dialect().connect()) as connection:
+            prefix = f"connectors-{digest(sink.sink_id())}-"
             assert len(connection.dialect.prepared(connection, prefix)) == 2
-            Commit(ours).begin(batch_of(ours))
+            Commit(sink).begin(batch_of(sink))
             assert connection.dialect.prepared(connection, prefix) == {}
 
 

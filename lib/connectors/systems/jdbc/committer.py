@@ -133,8 +133,7 @@ class JdbcCommitter(GlobalCommitter):
         return StageMove(connection, plan, stages) if staged else None
 
     def _check_tasks(self, connection: Connection, batch: Batch, committables: Sequence[Committable]) -> None:
-        values = self.sink.values
-        if values["commit"] == "task" and committables and values["onReplayMismatch"] == "stop":
+        if self.sink.mode == "task" and committables and self.sink.values["onReplayMismatch"] == "stop":
             TaskSlots(self._dialect, self._target.table, batch.sink_id).check(connection, batch, committables)
 
     def _check_stage(self, move: StageMove, committables: Sequence[Committable]) -> None:

@@ -30,7 +30,7 @@ from ...core.options import Values
 from ...storage import storage_of
 from .committer import JdbcCommitter
 from .connection import Connection, pooled_connection
-from .dialects import DIALECTS, Address, Dialect, OwnDialects, dialect_of, parse
+from .dialects import DIALECTS, DatabaseAddress, Dialect, OwnDialects, dialect_of, parse
 from .direct import DirectWriter, check_order
 from .prepared import Markers
 from .target import Target, WritePlan, refuse, table_of, unloadable_columns
@@ -154,7 +154,7 @@ class JdbcSink(FrameSink):
     def strongest(cls, values: Values) -> tuple[Guarantee, str]:
         return Guarantee.EXACTLY_ONCE, ""
 
-    def address(self) -> Address:
+    def address(self) -> DatabaseAddress:
         return parse(self.values["url"], self.values["user"], self.values["password"])
 
     def dialect(self) -> Dialect:

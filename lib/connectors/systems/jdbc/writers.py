@@ -42,8 +42,8 @@ class LoadingWriter(SinkWriter):
         self._is_written = False
 
     @abstractmethod
-    def converted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows of ``batch`` with the columns that are loaded."""
+    def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Returns the rows of ``batch`` with the columns that are loaded."""
 
     @abstractmethod
     def begin(self, loader: load.Loader) -> bool:
@@ -54,7 +54,7 @@ class LoadingWriter(SinkWriter):
         """Ends the transaction, when all rows are loaded. Returns the data of the committable."""
 
     def write(self, batch: pa.RecordBatch) -> None:
-        rows = self.converted(batch)
+        rows = self.convert(batch)
         self.rows += rows.num_rows
         if rows.num_rows and not self._is_written:
             self._waiting.append(rows)
@@ -93,7 +93,7 @@ class TableWriter(LoadingWriter):
         super().__init__(dialect, target.beside(new_stage(batch)), [name for name, _ in self.stage_columns])
         self.empty = {"schema": packed(schema)}
 
-    def converted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         return without_zero_bytes(self.dialect, with_json_text(batch), self.rejects)
 
     def begin(self, loader: load.Loader) -> bool:
@@ -143,7 +143,7 @@ class PreparedWriter(LoadingWriter):
         self.batch = batch
         self.name = prepared_name(batch)
 
-    def converted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         return target_rows(self.dialect, self.plan, batch)
 
     def begin(self, loader: load.Loader) -> bool:
@@ -177,15 +177,15 @@ class TaskWriter(LoadingWriter):
         self.slot = slot
         self.empty = {"task": slot}
 
-    def converted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         return with_json_text(batch) if self.plan.via_stage else target_rows(self.dialect, self.plan, batch)
 
     def begin(self, loader: load.Loader) -> bool:
         loader.begin()
         connection = loader.connection
         with naming_holders(self.dialect, [self.slots.ledger.table]):
-            is_mine = self.slots.claim(connection, self.batch, self.slot)
-        if not is_mine:
+            is_claimed = self.slots.claim(connection, self.batch, self.slot)
+        if not is_claimed:
             connection.rollback()
             if self.slots.last_batch(connection, self.batch.query, self.slot) != self.batch.number:
                 raise CommitRefused(f"a newer batch than {self.batch} is written", way_out="let one run at a time write")

@@ -1,6 +1,6 @@
 """Dialects: what databases do differently, one class each, found by the URL of a database.
 
-A JDBC or SQLAlchemy URL becomes an :class:`Address`, which never shows its password.
+A JDBC or SQLAlchemy URL becomes an :class:`DatabaseAddress`, which never shows its password.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DIALECTS: dict[str, type[Dialect]] = {kind.name: kind for kind in _BUILT_IN}
 
 
 @dataclass(frozen=True)
-class Address:
+class DatabaseAddress:
     """One database. ``dialect`` is the name of one, such as postgresql; ``database`` is a name, or the path of a file."""
 
     dialect: str
@@ -49,7 +49,7 @@ class Address:
         return text.replace(self.password, "***") if self.password else text
 
 
-def dialect_of(address: Address, timeout: float = 30.0) -> Dialect:
+def dialect_of(address: DatabaseAddress, timeout: float = 30.0) -> Dialect:
     """The dialect for ``address``; ``timeout`` in seconds is for connecting and for waiting for locks."""
     return DIALECTS[address.dialect](address, timeout)
 
@@ -89,7 +89,7 @@ def _register_all(*kinds: type[Dialect]) -> OwnDialects:
     return OwnDialects()
 
 
-def parse(url: str, user: str | None = None, password: str | None = None) -> Address:
+def parse(url: str, user: str | None = None, password: str | None = None) -> DatabaseAddress:
     """The address of ``url``; ``user`` and ``password`` win over those in it.
 
     Raises ``ValueError`` with a phrase that says what is wrong, without showing the URL.
@@ -102,7 +102,7 @@ def parse(url: str, user: str | None = None, password: str | None = None) -> Add
         raise ValueError("must be a JDBC or SQLAlchemy URL such as jdbc:postgresql://host:5432/database or sqlite:///file.db.")
     kind = DIALECTS.get(dialect)
     if kind is not None:
-        return _on_network(kind, rest, user, password) if kind.port else Address(dialect, _file(dialect, rest, is_jdbc))
+        return _on_network(kind, rest, user, password) if kind.port else DatabaseAddress(dialect, _file(dialect, rest, is_jdbc))
     raise ValueError(
         f'is for "{family}", and there is no dialect of that name; there are {", ".join(DIALECTS)}. To add one, extend one of '
         f'the classes in connectors.systems.jdbc.dialects by a class with name = "{dialect}", give it to register_dialect(), '
@@ -126,7 +126,7 @@ def _file(dialect: str, rest: str, is_jdbc: bool) -> str:
     return path
 
 
-def _on_network(kind: type[Dialect], rest: str, user: str | None, password: str | None) -> Address:
+def _on_network(kind: type[Dialect], rest: str, user: str | None, password: str | None) -> DatabaseAddress:
     if not rest.startswith("//"):  # jdbc:postgresql:database
         rest = f"//localhost/{rest}"
     try:
@@ -143,7 +143,7 @@ def _on_network(kind: type[Dialect], rest: str, user: str | None, password: str 
     if not database:
         raise ValueError("names no database; it must end in /database.")
     query = {name: value for name, value in query.items() if name not in ("user", "password")}
-    return Address(kind.name, database, parts.hostname or "localhost", port, user, password, _parameters(kind, query))
+    return DatabaseAddress(kind.name, database, parts.hostname or "localhost", port, user, password, _parameters(kind, query))
 
 
 def _parameters(kind: type[Dialect], query: dict[str, str]) -> dict[str, str]:
@@ -158,6 +158,18 @@ def _parameters(kind: type[Dialect], query: dict[str, str]) -> dict[str, str]:
 
 
 __all__ = [
-    "DIALECTS", "Address", "Column", "Dialect", "DuckDb", "MariaDb", "OwnDialects", "PostgreSql", "Sqlite", "Table",
-    "dialect_of", "parse", "register_dialect", "repeated_keys",
+    "DIALECTS",
+    "Column",
+    "DatabaseAddress",
+    "Dialect",
+    "DuckDb",
+    "MariaDb",
+    "OwnDialects",
+    "PostgreSql",
+    "Sqlite",
+    "Table",
+    "dialect_of",
+    "parse",
+    "register_dialect",
+    "repeated_keys",
 ]  # fmt: skip

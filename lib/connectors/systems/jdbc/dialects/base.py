@@ -17,7 +17,7 @@ from ..column_types import as_python, family
 from ..connection import Connection, LockTimeout, ServerSession
 
 if TYPE_CHECKING:
-    from . import Address
+    from . import DatabaseAddress
 
 
 _TEXT_BYTES = 20
@@ -126,7 +126,7 @@ class Dialect(ABC):
     identifier: ClassVar[str] = "VARCHAR(200)"
     """The type of a column for names, which compares them letter by letter."""
 
-    def __init__(self, address: Address, timeout: float) -> None:
+    def __init__(self, address: DatabaseAddress, timeout: float) -> None:
         self.address = address
         self.timeout = timeout
 
