@@ -180,9 +180,10 @@ class JdbcSink(FrameSink):
         """The sink for the tasks of ``batch``, with what is decided once for all of them; by ``task``, rows are dealt out."""
         if self.mode == "batch":  # whose committer makes the plan when all rows are staged
             return self, frame
-        sink = self.with_slots(batch) if self.mode == "task" else copy.copy(self)
         with pooled_connection(self.dialect()) as connection:
-            sink.plan = self._task_plan(connection, schema, batch)
+            plan = self._task_plan(connection, schema, batch)
+        sink = self.with_slots(batch) if self.mode == "task" else copy.copy(self)
+        sink.plan = plan
         return sink, partitioned_by_hash(frame, sink.slots, self.values["keyColumns"]) if sink.slots else frame
 
     def with_slots(self, batch: Batch, default: int | None = None) -> JdbcSink:
