@@ -6,7 +6,7 @@ moves them in one transaction, whose first statement is the ledger row that says
 
 from __future__ import annotations
 
-from ..delta import fan_out
+from ..delta.fan_out import fan_out
 from .dialects import register_dialect
 from .ledger import DatabaseCommitter
 from .sink import JdbcSink
