@@ -1,15 +1,16 @@
 """Writing to PostgreSQL: ``connectors.jdbc`` against Spark's own JDBC writer.
 
 ``python tests/benchmarks/bench_jdbc.py [--rounds 5] [--rows 1000000]`` prints rows per second in each round, and then the
-medians of the ratios to Spark's append, each beside its goal. All write the same rows of five columns from two tasks into a
-table that is empty before, in turns, so that what else the machine does falls on all of them. For the upserts, half of the
-keys are there already. Spark's writer needs the driver org.postgresql:postgresql, which Spark fetches; only this benchmark
-does.
+medians of the ratios, each beside its goal. All write the same rows of five columns from two tasks into an empty table. They
+take turns, so that other work of the machine slows down all of them. For the upserts, the table has half of the keys. Spark's
+writer needs the driver org.postgresql:postgresql, which Spark fetches; only this benchmark needs it.
 
 Spark appends at least once; all of ours are exactly-once, by the ``commit`` that their names tell (``upsert``: ``batch``, the
 default). ``task`` goes through ``foreach_batch``, and deals the rows out anew.
-``the database alone`` is what PostgreSQL needs without Spark: COPY of the same rows from memory, and upserts from a table where
-they are already, each by two connections at once. No sink is faster than that.
+``the database alone`` is what PostgreSQL needs without Spark: COPY of the same rows from memory, and upserts from a table that
+holds them, each by two connections at once. No sink is faster than that. An upsert by task first brings its rows into the
+database, as ``task`` does, and then upserts them. Both keep all cores busy, so that its limit is the sum of the two times,
+``task, then upsert alone``.
 """
 
 from __future__ import annotations
@@ -27,33 +28,36 @@ from jdbc_rounds import Goal, arguments, in_turns, postgresql_and_spark, report
 COLUMNS = "id BIGINT {key}, customer INTEGER, name TEXT, amount DOUBLE PRECISION, at TIMESTAMPTZ"
 SPARK, REWRITTEN = "spark, default", "spark, rewritten"
 ALONE, UPSERTS_ALONE = "the database alone", "upsert, the database alone"
+LIMIT = "task, then upsert alone"
 STAGED = "connectors_bench_rows"
 GOALS = (
     Goal("prepared", REWRITTEN, 1.7), Goal("prepared", SPARK, 3.0), Goal("batch", REWRITTEN, 1.0), Goal("task", REWRITTEN, 0.0),
     Goal("upsert", REWRITTEN, 0.45), Goal("upsert by task", REWRITTEN, 0.45), Goal("prepared", ALONE, 0.0),
-    Goal("upsert by task", UPSERTS_ALONE, 0.0), Goal(UPSERTS_ALONE, REWRITTEN, 0.0),
+    Goal("upsert by task", UPSERTS_ALONE, 0.0), Goal("upsert by task", LIMIT, 0.95), Goal(UPSERTS_ALONE, REWRITTEN, 0.0),
 )  # fmt: skip
 _UPSERT = {"operation": "upsert", "keyColumns": "id"}
 
 
 def main() -> None:
-    wanted = arguments(__doc__, rounds=5, rows=1_000_000)
+    options = arguments(__doc__, rounds=5, rows=1_000_000)
     with postgresql_and_spark() as (server, spark):
-        ways = {SPARK: sparks(server, {}), REWRITTEN: sparks(server, {"batchsize": "10000"}, "?reWriteBatchedInserts=true")}
-        ways |= {name: ours(server, commit=name) for name in ("prepared", "batch")}
+        rewritten = spark_writer(server, {"batchsize": "10000"}, "?reWriteBatchedInserts=true")
+        ways = {SPARK: spark_writer(server, {}), REWRITTEN: rewritten}
+        ways |= {name: connector(server, commit=name) for name in ("prepared", "batch")}
         ways |= {"task": by_task(server), "upsert by task": by_task(server, **_UPSERT)}
-        ways |= {"upsert": ours(server, commit="batch", **_UPSERT)}
-        ways |= alone(server, frame(spark, wanted.rows).toArrow())
+        ways |= {"upsert": connector(server, commit="batch", **_UPSERT)}
+        ways |= alone(server, frame(spark, options.rows).toArrow())
 
         def timed(name: str, rows: int) -> float:
             table = prepared_table(server, name, rows)
-            begun = time.perf_counter()
+            start = time.perf_counter()
             ways[name](frame(spark, rows), table)
-            took = time.perf_counter() - begun
+            seconds = time.perf_counter() - start
             check(server, table, rows)
-            return rows / took
+            return rows / seconds
 
-        rates = in_turns(ways, wanted.rounds, lambda name: timed(name, wanted.rows))
+        rates = in_turns(ways, options.rounds, lambda name: timed(name, options.rows))
+    rates[LIMIT] = [1 / (1 / task + 1 / upsert) for task, upsert in zip(rates["task"], rates[UPSERTS_ALONE], strict=True)]
     report(rates, GOALS)
     print(f"largest process: {resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024:,.0f} MB or less")
 
@@ -65,14 +69,14 @@ def frame(spark: Any, rows: int) -> Any:
     )  # fmt: skip
 
 
-def sparks(server: Any, options: dict[str, str], parameters: str = "") -> Callable[[Any, str], None]:
+def spark_writer(server: Any, options: dict[str, str], parameters: str = "") -> Callable[[Any, str], None]:
     address = {"url": server.jdbc + parameters, "user": server.user, "driver": "org.postgresql.Driver"}
     return lambda rows, table: (
         rows.write.format("jdbc").options(**address, **options, dbtable=table).mode("append").save()
     )
 
 
-def ours(server: Any, **options: str) -> Callable[[Any, str], None]:
+def connector(server: Any, **options: str) -> Callable[[Any, str], None]:
     address = {"url": server.jdbc, "user": server.user}
     return lambda rows, table: (
         rows.write.format("connectors.jdbc").options(**address, **options, dbtable=table).mode("append").save()
@@ -87,8 +91,8 @@ def by_task(server: Any, **options: str) -> Callable[[Any, str], None]:
         from connectors import foreach_batch
         from connectors.core.sink import Batch
 
-        made: Any = foreach_batch("jdbc", {**address, **options, "dbtable": table})
-        made.write(rows, Batch(made.sink.sink_id(), str(uuid.uuid4()), 0))
+        writer: Any = foreach_batch("jdbc", {**address, **options, "dbtable": table})
+        writer.write(rows, Batch(writer.sink.sink_id(), str(uuid.uuid4()), 0))
 
     return write
 
@@ -97,9 +101,9 @@ def alone(server: Any, rows: Any) -> dict[str, Callable[[Any, str], None]]:
     import adbc_driver_postgresql.dbapi as adbc
 
     def load(part: Any, table: str) -> None:
-        with adbc.connect(server.url.replace("//", f"//{server.user}@")) as made, made.cursor() as cursor:
+        with adbc.connect(server.url.replace("//", f"//{server.user}@")) as connection, connection.cursor() as cursor:
             cursor.adbc_ingest(table, part, mode="append" if table != STAGED else "create_append")
-            made.commit()
+            connection.commit()
 
     def upsert(half: int, table: str) -> None:
         names = rows.column_names
@@ -124,8 +128,9 @@ def alone(server: Any, rows: Any) -> dict[str, Callable[[Any, str], None]]:
 def connected(server: Any) -> Any:
     import psycopg
 
-    with psycopg.connect(f"host=127.0.0.1 port={server.port} user={server.user} dbname=postgres", autocommit=True) as made:
-        yield made
+    address = f"host=127.0.0.1 port={server.port} user={server.user} dbname=postgres"
+    with psycopg.connect(address, autocommit=True) as connection:
+        yield connection
 
 
 def prepared_table(server: Any, name: str, rows: int) -> str:
@@ -133,7 +138,7 @@ def prepared_table(server: Any, name: str, rows: int) -> str:
     table = f"t{uuid.uuid4().hex}"
     with connected(server) as database:
         tables = database.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall()
-        for (old,) in [one for one in tables if not one[0].startswith("connectors_")]:
+        for old in [name for (name,) in tables if not name.startswith("connectors_")]:
             database.execute(f"DROP TABLE {old}")
         database.execute(f"CREATE TABLE {table} ({COLUMNS.format(key='PRIMARY KEY' if name.startswith('upsert') else '')})")
         if name.startswith("upsert"):
@@ -144,9 +149,9 @@ def prepared_table(server: Any, name: str, rows: int) -> str:
 
 def check(server: Any, table: str, rows: int) -> None:
     with connected(server) as database:
-        found = database.execute(f"SELECT count(*), count(DISTINCT id) FROM {table} WHERE name <> 'old'").fetchone()
-    if found != (rows, rows):
-        raise SystemExit(f"{table} holds {found}, not {rows} rows")
+        counts = database.execute(f"SELECT count(*), count(DISTINCT id) FROM {table} WHERE name <> 'old'").fetchone()
+    if counts != (rows, rows):
+        raise SystemExit(f"{table} holds {counts}, not {rows} rows")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Rounds in which several ways take turns, and what is reported of them: shared by the benchmarks of databases."""
+"""Rounds in which several ways of reading or writing take turns, and their report: shared by the benchmarks of databases."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Rates = Mapping[str, Sequence[float]]
 
 @dataclass(frozen=True)
 class Goal:
-    """``way`` is to be so many ``times`` as fast as ``base``; 0 is no goal, only a figure."""
+    """``way`` shall be so many ``times`` as fast as ``base``; 0 is no goal, only a figure."""
 
     way: str
     base: str
@@ -28,7 +28,7 @@ class Goal:
 
 
 def arguments(doc: str | None, *, rounds: int, rows: int, **more: int) -> argparse.Namespace:
-    """What was asked for on the command line."""
+    """The options of the command line, with ``more`` options of whole numbers and their defaults."""
     parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
     for name, default in {"rounds": rounds, "rows": rows, **more}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
@@ -53,18 +53,18 @@ def postgresql_and_spark() -> Iterator[tuple[Any, Any]]:
 def in_turns(ways: Iterable[str], rounds: int, rate: Callable[[str], float]) -> dict[str, list[float]]:
     """The rates of all ways in each round; one more round comes first and warms up."""
     names = list(ways)
-    found = [{name: rate(name) for name in names} for _ in range(rounds + 1)]
-    return {name: [one[name] for one in found[1:]] for name in names}
+    results = [{name: rate(name) for name in names} for _ in range(rounds + 1)]
+    return {name: [result[name] for result in results[1:]] for name in names}
 
 
 def report(rates: Rates, goals: Iterable[Goal]) -> None:
-    """Prints rows per second of each round, and then a table of what was measured and wanted."""
-    for name, found in rates.items():
-        print(f"{name:<28}" + "".join(f"{rate:12,.0f}" for rate in found) + f"   median {median(found):,.0f} rows/s")
+    """Prints rows per second of each round, and then a table of the ratios and their goals."""
+    for name, rounds in rates.items():
+        print(f"{name:<28}" + "".join(f"{rate:12,.0f}" for rate in rounds) + f"   median {median(rounds):,.0f} rows/s")
     print(f"\n{'ratio':<52}{'measured':>9}{'goal':>7}   rounds")
     for goal in goals:
-        ratios = [ours / theirs for ours, theirs in zip(rates[goal.way], rates[goal.base], strict=True)]
-        wanted = f"{goal.times:.2f}" if goal.times else "-"
+        ratios = [rate / base for rate, base in zip(rates[goal.way], rates[goal.base], strict=True)]
+        times = f"{goal.times:.2f}" if goal.times else "-"
         missed = " missed" if median(ratios) < goal.times else ""
-        rounds = " ".join(f"{one:.2f}" for one in ratios)
-        print(f"{goal.way + ' / ' + goal.base:<52}{median(ratios):9.2f}{wanted:>7}   {rounds}{missed}")
+        shown = " ".join(f"{ratio:.2f}" for ratio in ratios)
+        print(f"{goal.way + ' / ' + goal.base:<52}{median(ratios):9.2f}{times:>7}   {shown}{missed}")

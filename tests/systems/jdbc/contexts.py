@@ -178,7 +178,7 @@ def table_in(**kinds: type[DatabaseContext]) -> Any:
 
     @pytest.fixture(params=kinds.values(), ids=kinds)
     def table(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[DatabaseContext]:
-        with contextlib.closing(request.param(tmp_path / "target")) as made:
-            yield made
+        with contextlib.closing(request.param(tmp_path / "target")) as database:
+            yield database
 
     return table

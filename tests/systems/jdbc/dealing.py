@@ -19,16 +19,16 @@ from connectors.testing.sink_cases import SinkQuery
 
 class DealtWriting(SinkQuery):
     def engine(self, **how: Any) -> Engine:
-        made = super().engine(**how)
-        return Dealing(**{field.name: getattr(made, field.name) for field in dataclasses.fields(made)})
+        engine = super().engine(**how)
+        return Dealing(**{field.name: getattr(engine, field.name) for field in dataclasses.fields(engine)})
 
 
 @dataclasses.dataclass
 class Dealing(Engine):
-    """``tasks`` are wanted; a batch that an earlier run has begun keeps its own."""
+    """``tasks`` are those of a new batch; a batch that an earlier run has recorded keeps its number of tasks."""
 
     def __post_init__(self) -> None:
-        self.wanted = self.tasks
+        self.new_tasks = self.tasks
 
     def _batch(self, commit: Commit, batch: Batch, slices: Sequence[Slice]) -> None:
         verdict, sink = commit.begin(batch), self.sink
@@ -36,7 +36,7 @@ class Dealing(Engine):
             commit.finish(batch, [], *self._measure(slices))
             return
         if verdict is Verdict.WRITE:
-            self.sink = sink.with_slots(batch, self.wanted)  # type: ignore[attr-defined]
+            self.sink = sink.with_slots(batch, self.new_tasks)  # type: ignore[attr-defined]
             self.tasks = self.sink.slots  # type: ignore[attr-defined]
         super()._batch(commit, batch, slices)
         self.sink = sink

@@ -27,9 +27,9 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Databas
     class Strict(request.param):  # type: ignore[name-defined, misc]
         body = BODY
 
-    made = Strict(tmp_path / "target")
-    with contextlib.closing(made):
-        yield made
+    database = Strict(tmp_path / "target")
+    with contextlib.closing(database):
+        yield database
 
 
 @pytest.fixture
@@ -37,9 +37,9 @@ def postgres(tmp_path: Path) -> Iterator[PostgresContext]:
     class Strict(PostgresContext):
         body = BODY
 
-    made = Strict(tmp_path / "target")
-    with contextlib.closing(made):
-        yield made
+    database = Strict(tmp_path / "target")
+    with contextlib.closing(database):
+        yield database
 
 
 def letters(folder: Path) -> list[str]:
@@ -67,8 +67,8 @@ def test_bad_rows_of_an_upsert_are_found_as_well(database: DatabaseContext) -> N
     write(database, [rows(*GOOD)], **UPSERT)
     changes = [rows((1, "one", 1), (2, None, 2), (500, "new", 5)), rows((3, "three", 5000), (4, "four", 4))]
     write(database, changes, **UPSERT, errors="skip")
-    found = {key: name for key, name, _ in content(database)}
-    assert [found.get(key) for key in (1, 2, 3, 4, 500)] == ["one", "row 2", "row 3", "four", "new"]
+    names = {key: name for key, name, _ in content(database)}
+    assert [names.get(key) for key in (1, 2, 3, 4, 500)] == ["one", "row 2", "row 3", "four", "new"]
 
 
 def test_bad_rows_are_found_behind_an_order_column(database: DatabaseContext) -> None:

@@ -1,20 +1,24 @@
-"""Connections that load: kept for the next load of a process, and never with what an earlier one has left."""
+"""Connections that load: the next load of a process takes an idle one, and never with an open transaction."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 import pytest
 
+from connectors.core.commit import Commit
 from connectors.core.sink import Batch
 from connectors.systems.jdbc import JdbcSink
+from connectors.systems.jdbc.connection import pooled_connection
 from connectors.systems.jdbc.dialects import Dialect, Table
 from connectors.systems.jdbc.load import CopyLoader
 from connectors.systems.jdbc.prepared import prepared_name
 
-from .contexts import PreparedContext, table_in
+from .contexts import DatabaseContext, PreparedContext, table_in
+from .faults import Keyless, KeylessOnMariaDb, batch_of, sink_of, staged
 
 ROWS = pa.table({"id": [1, 2], "name": ["a", "b"]})
 preparing = table_in(prepared=PreparedContext)
+database = table_in(postgresql=Keyless, mariadb=KeylessOnMariaDb)
 
 
 @pytest.fixture
@@ -71,3 +75,30 @@ def test_a_connection_with_rows_that_nobody_has_committed_is_not_given_to_others
     other.commit()
     other.close()
     assert len(preparing.rows()) == ROWS.num_rows
+
+
+def test_the_driver_opens_one_connection_for_all_steps_of_a_batch(
+    database: DatabaseContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = sink_of(database, **{"request.timeout": "29s"})  # so that no connection of another test is idle for it
+    committables = staged(sink, batch_of(sink))
+    dialect, opened = type(sink.dialect()), []
+    connect = dialect.connect
+    monkeypatch.setattr(dialect, "connect", lambda self: (opened.append(self), connect(self))[1])
+    commit = Commit(sink)
+    commit.begin(batch_of(sink))
+    commit.finish(batch_of(sink), committables)
+    assert len(opened) == 1
+
+
+def test_an_idle_connection_that_the_server_has_ended_is_replaced(database: DatabaseContext) -> None:
+    dialect = sink_of(database).dialect()
+    number = "SELECT pg_backend_pid()" if isinstance(database, Keyless) else "SELECT connection_id()"
+    with pooled_connection(dialect) as connection:
+        ((first,),) = connection.rows(number)
+    with pooled_connection(dialect) as connection:
+        assert connection.rows(number) == [(first,)]
+    ended = dialect.end_session(first)
+    database.query(ended) if isinstance(database, Keyless) else database.run(ended)
+    with pooled_connection(dialect) as connection:
+        assert connection.rows(number) != [(first,)]

@@ -34,9 +34,9 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Databas
         body = KEYED
         extra = {"guarantee": "at-least-once"}  # noqa: RUF012
 
-    made = Keyed(tmp_path / "target")
-    with contextlib.closing(made):
-        yield made
+    database = Keyed(tmp_path / "target")
+    with contextlib.closing(database):
+        yield database
 
 
 def write(database: DatabaseContext, *batches: Any, **options: str) -> JdbcSink:
@@ -136,7 +136,7 @@ def test_a_text_with_a_zero_byte_is_a_bad_row_of_postgresql(tmp_path: Path) -> N
 def test_transactions_have_as_many_rows_as_was_asked(database: DatabaseContext, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
     inner = DirectWriter._write
-    monkeypatch.setattr(DirectWriter, "_write", lambda self, given: (seen.append(len(given)), inner(self, given))[1])
+    monkeypatch.setattr(DirectWriter, "_write", lambda self, batch: (seen.append(len(batch)), inner(self, batch))[1])
     many = [(number, "x", 0) for number in range(25)]
     write(database, rows(*many[:4]), rows(*many[4:]), batchsize="10", **SLOW)
     assert seen == [10, 10, 5]

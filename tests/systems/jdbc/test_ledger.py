@@ -5,11 +5,18 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from connectors.core.ledger import Entry
+from connectors.core import Batch, Committable, Poison, Sink, SinkWriter
+from connectors.core.commit import Commit
+from connectors.core.errors import CommitRefused
+from connectors.core.ledger import Entry, Verdict
 from connectors.core.state import dumps
+from connectors.core.writing import stage
+from connectors.systems.jdbc import DatabaseCommitter
 from connectors.systems.jdbc.connection import Connection
 from connectors.systems.jdbc.dialects import Table
 from connectors.systems.jdbc.ledger import TableLedger
@@ -27,8 +34,8 @@ LEDGER_BEFORE = (
 
 @pytest.fixture(params=DATABASES, ids=lambda kind: kind.__name__.removesuffix("Context").lower())
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[DatabaseContext]:
-    with contextlib.closing(request.param(tmp_path / "target")) as made:
-        yield made
+    with contextlib.closing(request.param(tmp_path / "target")) as database:
+        yield database
 
 
 def table_of(database: DatabaseContext) -> Table:
@@ -63,3 +70,75 @@ def test_a_ledger_of_mariadb_that_an_earlier_version_made_is_altered(tmp_path: P
         assert last == {"load": before, "Load": None, "load ": None, "löad": None}
         TableLedger(connection.dialect, table, "Load").record(connection, Entry("query", 1))
         assert TableLedger(connection.dialect, table, "load").last(connection, "query") == before
+
+
+class Store(Sink):
+    """A sink of an author's own, whose writers stage rows in a table ``staged``."""
+
+    name = "store"
+    database: DatabaseContext
+
+    def target(self) -> str:
+        return self.database.table
+
+    def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> SinkWriter:
+        return StoreWriter(self.database, batch.attempt())
+
+    def committer(self) -> DatabaseCommitter:
+        address = self.database.address()
+        login = {name: address[name] for name in ("user", "password") if name in address}
+        return DatabaseCommitter(address["url"], self.sink_id(), self.publish, self.discard, **login)
+
+    def publish(self, connection: Connection, staged: Committable) -> None:
+        attempt = staged.data["attempt"]
+        connection.execute(f"INSERT INTO {self.target()} SELECT id, name FROM {self.target()}_st WHERE attempt = '{attempt}'")
+        self.discard(connection, staged)
+
+    def discard(self, connection: Connection, staged: Committable) -> None:
+        connection.execute(f"DELETE FROM {self.target()}_st WHERE attempt = '{staged.data['attempt']}'")
+
+
+class StoreWriter(SinkWriter):
+    def __init__(self, database: DatabaseContext, attempt: str) -> None:
+        self.database, self.attempt, self.rows = database, attempt, 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        for row in batch.to_pylist():
+            self.database.run(f"INSERT INTO {self.database.table}_st VALUES ('{self.attempt}', {row['id']}, '{row['name']}')")
+        self.rows += batch.num_rows
+
+    def prepare(self) -> Committable:
+        return Committable(self.rows, {"attempt": self.attempt})
+
+
+def test_a_sink_of_an_author_commits_rows_and_ledger_row_in_one_transaction(database: DatabaseContext) -> None:
+    database.run(f"CREATE TABLE {database.table}_st (attempt VARCHAR(100), id BIGINT, name VARCHAR(100))")
+    sink: Any = Store.of({"sinkId": database.table})
+    sink.database = database
+    first = Batch(sink.sink_id(), "a-query", 0)
+    rows = pa.RecordBatch.from_pylist([{"id": 1, "name": "a"}, {"id": 2, "name": "b"}])
+
+    def staged(batch: Batch) -> list[Committable]:
+        return [stage(sink, batch, rows.schema, 0, iter([rows]))]
+
+    Commit(sink).finish(first, staged(first))
+    assert sorted(row["id"] for row in database.rows()) == [1, 2]
+    assert Commit(sink).begin(first) is Verdict.SKIP
+    Commit(sink).finish(first, staged(first))  # a replay
+    with pytest.raises(CommitRefused, match="has been committed by another run"):
+        sink.committer().commit(Entry("a-query", 0), staged(first))
+
+    second = Batch(sink.sink_id(), "a-query", 1)
+    sink.publish = lambda connection, committable: (Store.publish(sink, connection, committable), refuse())
+    with pytest.raises(Poison):
+        Commit(sink).finish(second, staged(second))
+    assert sorted(row["id"] for row in database.rows()) == [1, 2]
+    last = sink.committer().last("a-query")
+    assert last is not None
+    assert last.batch == 0
+    assert sink.committer().queries() == {"a-query"}
+    database.run(f"DROP TABLE {database.table}_st")
+
+
+def refuse() -> None:
+    raise Poison("a row that is refused after all others")

@@ -20,7 +20,7 @@ from connectors.core.state import digest
 from connectors.core.writing import stage
 from connectors.systems.jdbc import JdbcSink
 from connectors.systems.jdbc.ledger import TableLedger
-from connectors.systems.jdbc.prepared import Prepared
+from connectors.systems.jdbc.prepared import PreparedTransactions
 from connectors.systems.jdbc.stage import stage_prefix
 from connectors.systems.jdbc.target import table_of
 from connectors.testing import in_a_child
@@ -71,15 +71,15 @@ def test_a_sink_of_the_same_name_in_another_database_keeps_its_transactions(
 ) -> None:
     monkeypatch.setattr("connectors.systems.jdbc.prepared.ABANDONED_SECONDS", -1.0)
     with contextlib.closing(PrepareOnMariaDb(tmp_path / "target")) as database:
-        ours = sink_of(database, sinkId="one name")
-        staged(ours, batch_of(ours, 5))
+        sink = sink_of(database, sinkId="one name")
+        staged(sink, batch_of(sink, 5))
         schema = database.table.split(".")[0]
         elsewhere = sink_of(database, sinkId="one name", url=database.address()["url"].replace("/test", f"/{schema}"))
         Commit(elsewhere).begin(batch_of(elsewhere))
-        with contextlib.closing(ours.dialect().connect()) as connection:
-            prefix = f"connectors-{digest(ours.sink_id())}-"
+        with contextlib.closing(sink.dialect().connect()) as connection:
+            prefix = f"connectors-{digest(sink.sink_id())}-"
             assert len(connection.dialect.prepared(connection, prefix)) == 2
-            Commit(ours).begin(batch_of(ours))
+            Commit(sink).begin(batch_of(sink))
             assert connection.dialect.prepared(connection, prefix) == {}
 
 
@@ -247,7 +247,8 @@ def test_a_batch_whose_prepared_transactions_are_gone_is_not_decided(preparing: 
     batch = batch_of(sink)
     committables = staged(sink, batch)
     with contextlib.closing(preparing.connect()) as connection:
-        Prepared(connection, table_of(preparing.table), sink.sink_id()).roll_back([committables[0].data["prepared"]])
+        prepared_by_sink = PreparedTransactions(connection, table_of(preparing.table), sink.sink_id())
+        prepared_by_sink.roll_back([committables[0].data["prepared"]])
     with pytest.raises(Fatal, match="1 of 2 prepared transactions of the batch are gone"):
         Commit(sink).finish(batch, committables)
     assert content(preparing) == []

@@ -1,4 +1,4 @@
-"""What is written, on each database: inserts, upserts, updates, deletes, types, tables that are made and widened."""
+"""What is written, on each database: inserts, upserts, updates, deletes, types, tables that are created and widened."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Databas
     class Keyed(request.param):  # type: ignore[name-defined, misc]
         body = KEYED
 
-    made = Keyed(tmp_path / "target")
-    with contextlib.closing(made):
-        yield made
+    database = Keyed(tmp_path / "target")
+    with contextlib.closing(database):
+        yield database
 
 
 ROWS = pa.schema([("id", pa.int64()), ("name", pa.string()), ("n", pa.int32())])
@@ -122,12 +122,12 @@ def test_names_with_quotes_spaces_and_capitals_are_quoted(database: DatabaseCont
     name = f"{database.table} Odd; DROP".rpartition(".")[2]
     path = f"{database.table.split('.')[0]}." if "." in database.table else ""
     column = "a%b 'x' : ?"
-    given = pa.record_batch({"Key Column": pa.array([1, 2]), column: pa.array(["x", "%s"])})
+    batch = pa.record_batch({"Key Column": pa.array([1, 2]), column: pa.array(["x", "%s"])})
     keyed = {**UPSERT, "keyColumns": "Key Column"}
     for _ in range(2):
-        write(database, [given], dbtable=f"{path}{quote}{name}{quote}", createTable="true", **keyed)
-    found = database.query(f"SELECT * FROM {path}{quote}{name}{quote}")
-    assert sorted(found) == [(1, "x"), (2, "%s")]
+        write(database, [batch], dbtable=f"{path}{quote}{name}{quote}", createTable="true", **keyed)
+    copied = database.query(f"SELECT * FROM {path}{quote}{name}{quote}")
+    assert sorted(copied) == [(1, "x"), (2, "%s")]
     database.run(f"DROP TABLE {path}{quote}{name}{quote}")
 
 
@@ -169,9 +169,9 @@ def _plain(value: Any) -> Any:
 def test_every_type_comes_back_from_a_table_that_was_made(database: DatabaseContext) -> None:
     schema = pa.schema([("id", pa.int64()), *((name, kind) for name, (kind, _, _) in ALL_TYPES.items())])
     values = {"id": 1, **{name: value for name, (_, value, _) in ALL_TYPES.items()}}
-    given = pa.RecordBatch.from_pylist([values, {"id": 2}], schema)
+    batch = pa.RecordBatch.from_pylist([values, {"id": 2}], schema)
     table = f"{database.table}_types"
-    write(database, [given], dbtable=table, createTable="true", **UPSERT)
+    write(database, [batch], dbtable=table, createTable="true", **UPSERT)
     columns = JdbcSink.of(database.options()).dialect().names(schema.names)
     full, empty = sorted(database.query(f"SELECT {columns} FROM {table}"), key=lambda row: row[0])
     assert [_plain(value) for value in full[1:]] == [expected for _, _, expected in ALL_TYPES.values()]

@@ -16,7 +16,7 @@ from connectors.core.ledger import Entry, once_query
 from connectors.core.options import Options
 from connectors.core.writing import stage
 from connectors.systems.jdbc import JdbcSink
-from connectors.systems.jdbc.dialects import Address, parse
+from connectors.systems.jdbc.dialects import DatabaseAddress, parse
 from connectors.systems.jdbc.target import table_of
 from connectors.testing.servers import PostgresServer
 
@@ -26,24 +26,30 @@ BASE = {"url": "jdbc:postgresql://db:5433/shop", "dbtable": "orders"}
 @pytest.mark.parametrize(
     ("url", "expected"),
     [
-        ("jdbc:postgresql://db:5433/shop?user=u&password=p%40ss", Address("postgresql", "shop", "db", 5433, "u", "p@ss")),
-        ("jdbc:postgresql://db/shop?reWriteBatchedInserts=true&ssl=true", Address("postgresql", "shop", "db", 5432)),
-        ("jdbc:postgresql:shop", Address("postgresql", "shop", "localhost", 5432)),
-        ("postgresql+psycopg://u:p%40ss@db/shop?sslmode=require", Address("postgresql", "shop", "db", 5432, "u", "p@ss")),
-        ("postgres://u@[::1]:1/shop", Address("postgresql", "shop", "::1", 1, "u")),
-        ("jdbc:mariadb://db/shop", Address("mariadb", "shop", "db", 3306)),
-        ("sqlite:///relative.db", Address("sqlite", "relative.db")),
-        ("sqlite:////absolute.db", Address("sqlite", "/absolute.db")),
-        ("jdbc:sqlite:/absolute.db", Address("sqlite", "/absolute.db")),
-        ("jdbc:sqlite:file:/absolute.db", Address("sqlite", "/absolute.db")),
-        ("jdbc:sqlite:./relative.db", Address("sqlite", "./relative.db")),
-        ("duckdb:///my%20file.duckdb", Address("duckdb", "my file.duckdb")),
-        ("jdbc:duckdb:/absolute.duckdb", Address("duckdb", "/absolute.duckdb")),
+        (
+            "jdbc:postgresql://db:5433/shop?user=u&password=p%40ss",
+            DatabaseAddress("postgresql", "shop", "db", 5433, "u", "p@ss"),
+        ),
+        ("jdbc:postgresql://db/shop?reWriteBatchedInserts=true&ssl=true", DatabaseAddress("postgresql", "shop", "db", 5432)),
+        ("jdbc:postgresql:shop", DatabaseAddress("postgresql", "shop", "localhost", 5432)),
+        (
+            "postgresql+psycopg://u:p%40ss@db/shop?sslmode=require",
+            DatabaseAddress("postgresql", "shop", "db", 5432, "u", "p@ss"),
+        ),
+        ("postgres://u@[::1]:1/shop", DatabaseAddress("postgresql", "shop", "::1", 1, "u")),
+        ("jdbc:mariadb://db/shop", DatabaseAddress("mariadb", "shop", "db", 3306)),
+        ("sqlite:///relative.db", DatabaseAddress("sqlite", "relative.db")),
+        ("sqlite:////absolute.db", DatabaseAddress("sqlite", "/absolute.db")),
+        ("jdbc:sqlite:/absolute.db", DatabaseAddress("sqlite", "/absolute.db")),
+        ("jdbc:sqlite:file:/absolute.db", DatabaseAddress("sqlite", "/absolute.db")),
+        ("jdbc:sqlite:./relative.db", DatabaseAddress("sqlite", "./relative.db")),
+        ("duckdb:///my%20file.duckdb", DatabaseAddress("duckdb", "my file.duckdb")),
+        ("jdbc:duckdb:/absolute.duckdb", DatabaseAddress("duckdb", "/absolute.duckdb")),
     ],
 )
-def test_urls_of_both_kinds(url: str, expected: Address) -> None:
-    found = parse(url)
-    assert (found.dialect, found.database, found.host, found.port, found.user, found.password) == (
+def test_urls_of_both_kinds(url: str, expected: DatabaseAddress) -> None:
+    address = parse(url)
+    assert (address.dialect, address.database, address.host, address.port, address.user, address.password) == (
         expected.dialect, expected.database, expected.host, expected.port, expected.user, expected.password,
     )  # fmt: skip
 
@@ -154,8 +160,8 @@ def test_a_batch_write_that_must_be_exactly_once_needs_a_transaction_name(tmp_pa
 
 def test_a_wrong_password_is_told_without_the_password() -> None:
     with PostgresServer(password="correct horse") as server:
-        for given in ({"password": "battery staple"}, {"url": server.url.replace("//", "//postgres:battery staple@")}):
-            sink = JdbcSink.of({"url": server.url, "user": server.user, "dbtable": "t", **given})
+        for login in ({"password": "battery staple"}, {"url": server.url.replace("//", "//postgres:battery staple@")}):
+            sink = JdbcSink.of({"url": server.url, "user": server.user, "dbtable": "t", **login})
             shown = [repr(sink), repr(sink.address()), str(sink.address()), sink.target(), sink.sink_id(), repr(sink.dialect())]
             with pytest.raises(Misconfigured, match="password authentication failed") as wrong:
                 Commit(sink).begin(Batch(sink.sink_id(), "q", 0))

@@ -197,8 +197,8 @@ def test_a_server_that_restarts_between_stage_and_commit_loses_nothing(tmp_path:
                 committables = staged(sink, batch)
             Commit(sink).finish(batch, committables)
             with contextlib.closing(sink.dialect().connect()) as connection:
-                found = connection.rows("SELECT id, name, n FROM t")
-            assert sorted(found) == sorted(EXPECTED * (1 if way == "batch" else 2))
+                copied = connection.rows("SELECT id, name, n FROM t")
+            assert sorted(copied) == sorted(EXPECTED * (1 if way == "batch" else 2))
 
 
 def test_xa_transactions_outlive_a_killed_server(tmp_path: Path) -> None:
@@ -227,14 +227,14 @@ def test_a_deadlock_is_tried_again(tmp_path: Path) -> None:
         other = database.connect()
         other.execute("BEGIN")
         other.execute(f"UPDATE {database.table} SET n = 0 WHERE id = 2")
-        ours = threading.Thread(target=lambda: Commit(sink).finish(batch_of(sink, 1), staged(sink, batch_of(sink, 1))))
-        ours.start()
+        writer = threading.Thread(target=lambda: Commit(sink).finish(batch_of(sink, 1), staged(sink, batch_of(sink, 1))))
+        writer.start()
         waiting = "SELECT 1 FROM pg_locks WHERE NOT granted"
-        while ours.is_alive() and not database.query(waiting):
+        while writer.is_alive() and not database.query(waiting):
             pass
         other.execute("SET deadlock_timeout = '60s'")  # the other one finds it
         other.execute(f"UPDATE {database.table} SET n = 0 WHERE id = 1")
         other.execute("COMMIT")
         other.close()
-        ours.join()
+        writer.join()
         assert content(database) == EXPECTED

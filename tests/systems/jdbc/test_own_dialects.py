@@ -61,8 +61,8 @@ def test_a_dialect_of_the_notebook_reads_and_writes_on_spark(spark: Any, target:
         for name, write in writes.items():
             writer = stream.load().writeStream.trigger(availableNow=True).option("checkpointLocation", str(tmp_path / name))
             write(writer).start().awaitTermination()
-        found = target.query(f"SELECT count(*), min(name) FROM {copy} GROUP BY id")
-        assert sorted(found) == [(2, f"row {number}") for number in range(1, 6)]
+        counts = target.query(f"SELECT count(*), min(name) FROM {copy} GROUP BY id")
+        assert sorted(counts) == [(2, f"row {number}") for number in range(1, 6)]
         target.run(f"DROP TABLE {copy}")
     finally:
         del DIALECTS["litestore"]

@@ -65,7 +65,7 @@ def test_rows_are_visible_task_by_task_and_a_replay_writes_only_what_is_missing(
 
 
 def test_a_replay_keeps_the_number_of_slots_and_the_next_batch_may_have_another(database: DatabaseContext) -> None:
-    slots = [sink_of(database, batch, numPartitions=wanted)[0].slots for batch, wanted in ((0, "3"), (0, "5"), (1, "5"))]
+    slots = [sink_of(database, batch, numPartitions=number)[0].slots for batch, number in ((0, "3"), (0, "5"), (1, "5"))]
     assert slots == [3, 3, 5]
 
 
@@ -74,15 +74,15 @@ def test_of_two_attempts_at_a_slot_the_second_waits_and_writes_nothing(database:
     first = sink.writer(batch, ROWS, 0)
     first.write(SLOTS[0])
     first._load()  # type: ignore[attr-defined]
-    told: list[Any] = []
-    second = threading.Thread(target=lambda: told.append(write(sink, batch, 0, SLOTS[0])))
+    results: list[Any] = []
+    second = threading.Thread(target=lambda: results.append(write(sink, batch, 0, SLOTS[0])))
     second.start()
     second.join(0.5)
     assert second.is_alive()
     committable = first.prepare()
     first.close()
     second.join(30)
-    assert told == [committable]
+    assert results == [committable]
     assert content(database) == ALL[:2]
 
 

@@ -37,7 +37,7 @@ def is_json(kind: pa.DataType) -> bool:
 
 
 def family(kind: pa.DataType) -> str:
-    """``kind`` as one word, or ``""`` for what no database here has (intervals, void)."""
+    """``kind`` as one word, or ``""`` for types that no database of these has (intervals, void)."""
     tests = (
         ("bool", pa.types.is_boolean), ("int8", pa.types.is_int8), ("int16", pa.types.is_int16), ("int32", pa.types.is_int32),
         ("int64", pa.types.is_int64), ("float32", pa.types.is_float32), ("float64", pa.types.is_float64),
@@ -49,38 +49,39 @@ def family(kind: pa.DataType) -> str:
     return next((name for name, test in tests if test(kind)), "")
 
 
-def flat_schema(schema: pa.Schema) -> pa.Schema:
-    """``schema`` as it is staged: what becomes JSON is text."""
-    return pa.schema([pa.field(one.name, pa.string() if is_json(one.type) else one.type, one.nullable) for one in schema])
+def staged_schema(schema: pa.Schema) -> pa.Schema:
+    """``schema`` as it is staged, with text for arrays, structs and maps."""
+    types = [pa.string() if is_json(field.type) else field.type for field in schema]
+    return pa.schema([pa.field(field.name, kind, field.nullable) for field, kind in zip(schema, types, strict=True)])
 
 
-def flat(batch: pa.RecordBatch) -> pa.RecordBatch:
+def with_json_text(batch: pa.RecordBatch) -> pa.RecordBatch:
     """``batch`` with arrays, structs and maps as JSON text."""
     if not any(is_json(field.type) for field in batch.schema):
         return batch
-    columns = [_as_json(column) if is_json(column.type) else column for column in batch.columns]
-    return pa.RecordBatch.from_arrays(columns, schema=flat_schema(batch.schema))
+    columns = [_json_texts(column) if is_json(column.type) else column for column in batch.columns]
+    return pa.RecordBatch.from_arrays(columns, schema=staged_schema(batch.schema))
 
 
-def _as_json(column: pa.Array) -> pa.Array:
-    return pa.array([None if value is None else _json(value, column.type) for value in column.to_pylist()], pa.string())
+def _json_texts(column: pa.Array) -> pa.Array:
+    return pa.array([None if value is None else _json_text(value, column.type) for value in column.to_pylist()], pa.string())
 
 
-def _json(value: Any, kind: pa.DataType) -> str:
-    text = to_json({"v": _plain(value, kind)})
+def _json_text(value: Any, kind: pa.DataType) -> str:
+    text = to_json({"v": _json_value(value, kind)})
     return text[len('{"v": ') : -1]
 
 
-def _plain(value: Any, kind: pa.DataType) -> Any:
+def _json_value(value: Any, kind: pa.DataType) -> Any:
     """Arrow gives a map as a list of pairs; JSON has objects."""
     if value is None:
         return None
     if pa.types.is_map(kind):
-        return {_key(key): _plain(item, kind.item_type) for key, item in value}
+        return {_key(key): _json_value(item, kind.item_type) for key, item in value}
     if pa.types.is_struct(kind):
-        return {kind.field(n).name: _plain(value[kind.field(n).name], kind.field(n).type) for n in range(kind.num_fields)}
+        return {kind.field(n).name: _json_value(value[kind.field(n).name], kind.field(n).type) for n in range(kind.num_fields)}
     if pa.types.is_nested(kind):
-        return [_plain(item, kind.value_type) for item in value]
+        return [_json_value(item, kind.value_type) for item in value]
     return value
 
 
@@ -91,8 +92,7 @@ def _key(key: Any) -> str:
 def as_python(batch: pa.RecordBatch, *, plain: bool) -> list[tuple[Any, ...]]:
     """The rows of a flat batch for a driver's ``executemany``.
 
-    ``plain`` is for databases without types of their own for times and decimals: text that SQLAlchemy reads back.
-    Times with a zone become UTC without one.
+    With ``plain``, times and decimals become text, for a database without types for them. Times with a zone become UTC.
     """
     columns = [_cells(column, plain) for column in batch.columns]
     return list(zip(*columns, strict=True)) if columns else [()] * batch.num_rows
@@ -106,13 +106,13 @@ def _cells(column: pa.Array, plain: bool) -> Sequence[Any]:
     if not plain:
         return cells
     if pa.types.is_timestamp(kind):
-        return [None if cell is None else _stamp(cell) for cell in cells]
+        return [None if cell is None else _timestamp_text(cell) for cell in cells]
     if pa.types.is_date32(kind) or pa.types.is_decimal(kind):
         return [None if cell is None else _text(cell) for cell in cells]
     return cells
 
 
-def _stamp(moment: datetime.datetime) -> str:
+def _timestamp_text(moment: datetime.datetime) -> str:
     return moment.strftime("%Y-%m-%d %H:%M:%S.%f") if moment.year >= 1000 else moment.isoformat(" ", "microseconds")
 
 
@@ -120,7 +120,7 @@ def _text(cell: datetime.date | Decimal) -> str:
     return format(cell, "f") if isinstance(cell, Decimal) else cell.isoformat()
 
 
-def fitted(batch: pa.RecordBatch, kinds: Sequence[pa.DataType]) -> pa.RecordBatch:
+def cast_exactly(batch: pa.RecordBatch, kinds: Sequence[pa.DataType]) -> pa.RecordBatch:
     """``batch`` with its columns cast to ``kinds``, each value unchanged. Raises ``pa.ArrowInvalid`` if one does not fit."""
     columns = [
         column if column.type == kind else pc.cast(column, kind) for column, kind in zip(batch.columns, kinds, strict=True)

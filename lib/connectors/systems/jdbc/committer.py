@@ -9,26 +9,23 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from ...core.dead_letters import Rejects
-from ...core.errors import Fatal, Misconfigured, Poison, Problem, Transient
+from ...core.errors import Fatal, Poison, Problem, Transient
 from ...core.folder import SinkFolder
-from ...core.ledger import Entry, is_stream
+from ...core.ledger import Entry
 from ...core.sink import Batch, Committable, GlobalCommitter
 from ...core.writing import ArrowStage
-from .by_task import Slots
-from .connection import Connection, naming_holders
-from .dialects import Table
-from .ledger import TableLedger, pending, refusal, with_pending
-from .prepared import Prepared, lock_name
-from .stage import Move, age_of, drop, is_of_run, stage_prefix, staged_columns, unpacked
-from .target import Plan, Target
+from .connection import Connection, naming_holders, pooled_connection
+from .ledger import LEDGER, TableLedger, already_committed, pending, with_pending
+from .prepared import PreparedTransactions, lock_name
+from .stage import TEMPORARY_STAGE, StageMove, age_of, batch_prefix_of, drop, is_of_run, stage_prefix, unpacked
+from .target import Target, refuse, staged_columns
+from .task_slots import TaskSlots
 
 if TYPE_CHECKING:
-    from . import JdbcSink
-
-_TEMPORARY = Table("connectors_staged")
+    from .sink import JdbcSink
 
 
-class _Enough(Exception):
+class _TrialEnd(Exception):
     """Ends a trial, so that it is rolled back."""
 
 
@@ -39,7 +36,7 @@ class JdbcCommitter(GlobalCommitter):
         self.sink = sink
         self._dialect = sink.dialect()
         self._target = Target(sink.values, self._dialect)
-        self._ledger = TableLedger(self._dialect, self._target.table.beside("connectors_ledger"), sink.sink_id())
+        self._ledger = TableLedger(self._dialect, self._target.table.beside(LEDGER), sink.sink_id())
 
     def last(self, query: str) -> Entry | None:
         with self._connected() as connection:
@@ -52,18 +49,18 @@ class JdbcCommitter(GlobalCommitter):
 
     def commit(self, entry: Entry, committables: Sequence[Committable]) -> None:
         self._refuse_unrepeatable(entry)
-        staged = [one for one in committables if one.data.get("stage") or one.data.get("file")]
-        prepared = [one.data["prepared"] for one in committables if one.data.get("prepared")]
+        prepared = [committable.data["prepared"] for committable in committables if committable.data.get("prepared")]
         batch = Batch(self.sink.sink_id(), entry.query, entry.batch)
         with self._connected() as connection:
             self._ledger.make(connection)
-            plan = self._plan(connection, staged)
+            move = self._plan_move(connection, committables)
             self._check_tasks(connection, batch, committables)
             if prepared:
                 self._commit_prepared(connection, batch, with_pending(entry, prepared))
             else:
                 self._roll_back_attempts(connection, batch)
-                move = self._move(connection, plan, staged) if plan and staged else None
+                if move is not None:
+                    self._check_stage(move, committables)
                 self._transaction(connection, with_pending(entry, []), move)
             self._clean(connection, entry, committables)
 
@@ -73,12 +70,12 @@ class JdbcCommitter(GlobalCommitter):
             with self._connected() as connection, self._prepared(connection).lock():
                 if name not in self._pending_names(connection):
                     self._prepared(connection).roll_back([name])
-        self._remove(committable)
+        self._remove_stage(committable)
 
     def drop_attempts(self, batch: Batch, *, failed: bool = False) -> None:
         """Drops what earlier runs have staged or prepared for ``batch``, and with ``failed`` what this run has.
 
-        None of them is spared, whether it is quite dead or not: the ledger says what is decided, and a run whose stage is
+        It spares none of them, even of a run that is still alive: the ledger says what is decided, and a run whose stage is
         gone fails before it commits anything.
         """
         if self._dialect.one_writer:
@@ -89,11 +86,6 @@ class JdbcCommitter(GlobalCommitter):
                     drop(connection, self._target.table.beside(stage))
             self._roll_back_attempts(connection, batch, spare_own=not failed)
 
-    def _stages(self, connection: Connection, begin: str = "") -> list[str]:
-        """The sink's staging tables, or those of one batch."""
-        prefix = f"{stage_prefix(self.sink.sink_id())}{begin}"
-        return self._dialect.tables(connection, self._target.table.schema, prefix)
-
     def sweep(self, live: frozenset[str]) -> None:
         """Removes old staging, rolls back transactions that nobody decided, and stops if there is no target."""
         retention = self.sink.values["stagingRetention"]
@@ -102,21 +94,136 @@ class JdbcCommitter(GlobalCommitter):
         with self._connected() as connection:
             self._target.check(connection)
             for stage in self._stages(connection):
-                if age_of(stage) > retention and stage.split("_")[2] not in live:
+                if age_of(stage) > retention and batch_prefix_of(stage) not in live:
                     drop(connection, self._target.table.beside(stage))
             self._recover(connection, live)
 
-    def _recover(self, connection: Connection, live: frozenset[str]) -> None:
-        """Commits what an earlier run has decided; rolls back what no run has, and none is about to."""
-        if not self._dialect.prepares:
-            return
-        for entry in self._ledger.entries(connection):
-            if pending(entry):
-                self._finish(connection, entry.query)
-        prepared = self._prepared(connection)
-        if prepared.orphans(live):
-            with prepared.lock():
-                prepared.roll_back(prepared.orphans(live) - self._pending_names(connection))
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[Connection]:
+        """A connection of the driver; a timeout for a lock names the sessions that hold it."""
+        locked = naming_holders(self._dialect, [self._ledger.table, self._target.table], lock_name(self.sink.sink_id()))
+        with locked, pooled_connection(self._dialect) as connection:
+            yield connection
+
+    def _stages(self, connection: Connection, batch_prefix: str = "") -> list[str]:
+        """The sink's staging tables, or those of one batch."""
+        prefix = f"{stage_prefix(self.sink.sink_id())}{batch_prefix}"
+        return self._dialect.tables(connection, self._target.table.schema, prefix)
+
+    def _folder(self) -> SinkFolder:
+        return self.sink.folder()
+
+    # the steps of a commit
+
+    def _refuse_unrepeatable(self, entry: Entry) -> None:
+        if entry.query.startswith("once-") and self.sink.values["guarantee"] == "exactly-once":
+            text = "missing; exactly-once, df.write needs txnAppId and txnVersion to know itself when it is run again."
+            refuse([Problem("txnAppId", text)])
+
+    def _plan_move(self, connection: Connection, committables: Sequence[Committable]) -> StageMove | None:
+        """The move of what was staged; ``None`` if nothing was. Creates or widens the target, even for a batch without rows."""
+        schemas = [committable.data["schema"] for committable in committables if committable.data.get("schema")]
+        if not schemas:
+            return None
+        plan = self._target.plan(connection, unpacked(schemas[0]))
+        staged = _staged(committables)
+        if self._dialect.one_writer:
+            return StageMove(connection, plan, [TEMPORARY_STAGE]) if staged else None
+        stages = [plan.table.beside(committable.data["stage"]) for committable in staged]
+        return StageMove(connection, plan, stages) if staged else None
+
+    def _check_tasks(self, connection: Connection, batch: Batch, committables: Sequence[Committable]) -> None:
+        if self.sink.mode == "task" and committables and self.sink.values["onReplayMismatch"] == "stop":
+            TaskSlots(self._dialect, self._target.table, batch.sink_id).check(connection, batch, committables)
+
+    def _check_stage(self, move: StageMove, committables: Sequence[Committable]) -> None:
+        staged = _staged(committables)
+        if self._dialect.one_writer:
+            self._load_files(move.connection, move.plan.schema, staged)
+        move.check_rows(sum(committable.rows for committable in staged))
+        move.check_keys()
+
+    def _load_files(self, connection: Connection, schema: pa.Schema, staged: Sequence[Committable]) -> None:
+        """Into a table that only this connection sees, and before the transaction begins."""
+        dialect, columns = self._dialect, staged_columns(self._dialect, schema)
+        connection.execute(f"DROP TABLE IF EXISTS {dialect.table(TEMPORARY_STAGE)}")
+        connection.execute(dialect.create_stage(TEMPORARY_STAGE, columns, temporary=True))
+        for committable in staged:
+            with ArrowStage.reader(self._folder(), committable.data["file"]) as file:
+                dialect.load(connection, TEMPORARY_STAGE, [name for name, _ in columns], file)
+
+    def _clean(self, connection: Connection, entry: Entry, committables: Sequence[Committable]) -> None:
+        """Removes the stage of a committed batch. Where this fails, a sweep removes it one day."""
+        with contextlib.suppress(Transient, Fatal):
+            for committable in committables:
+                self._remove_stage(committable, connection)
+            self._ledger.forget_once(connection, entry.query)
+
+    def _remove_stage(self, committable: Committable, connection: Connection | None = None) -> None:
+        data = committable.data
+        if data.get("file"):
+            self._folder().remove(data["file"])
+        if data.get("stage"):
+            with contextlib.nullcontext(connection) if connection else self._connected() as session:
+                drop(session, self._target.table.beside(data["stage"]))
+
+    # the transaction of a batch
+
+    def _transaction(self, connection: Connection, entry: Entry, move: StageMove | None) -> None:
+        """Everything of the batch or nothing. A row that is refused is looked for in a second try."""
+        try:
+            self._try(connection, entry, move)
+        except Poison:
+            if move is None or self.rejects is None:
+                raise
+            if self._dialect.savepoints:
+                self._try(connection, entry, move, self.rejects)
+            else:
+                self._search_by_trial(connection, entry, move, self.rejects)
+
+    def _try(self, connection: Connection, entry: Entry, move: StageMove | None, refused: Rejects | None = None) -> None:
+        """One transaction; ``refused`` takes the rows that the database refuses."""
+        with connection.transaction():
+            self._begin(connection, entry)
+            if move and refused is not None:
+                move.move_all_but(refused)
+            elif move:
+                move.move()
+            if self.rejects is not None and self.rejects.count:
+                self.rejects.decide()
+
+    def _begin(self, connection: Connection, entry: Entry) -> None:
+        self._ledger.record(connection, entry)
+        for statement in self._dialect.at_begin:
+            connection.execute(statement)
+        if entry.replace:
+            connection.execute(f"DELETE FROM {self._dialect.table(self._target.table)}")
+
+    def _search_by_trial(self, connection: Connection, entry: Entry, move: StageMove, rejects: Rejects) -> None:
+        """Without savepoints: the shortest beginning of the stage that is refused ends with a bad row, which is left out."""
+        first, last = self._dialect.positions(connection, move.stages[0])
+        while True:
+            try:
+                return self._try(connection, entry, move)
+            except Poison as error:
+                refused, low, high = error, first, last
+            while low < high:
+                middle = (low + high) // 2
+                try:
+                    with contextlib.suppress(_TrialEnd), connection.transaction():
+                        self._begin(connection, entry)
+                        move.move_up_to(middle)
+                        raise _TrialEnd
+                except Poison as error:
+                    refused, high = error, middle
+                else:
+                    low = middle + 1
+            move.exclude(low, rejects, refused)
+
+    # prepared transactions
+
+    def _prepared(self, connection: Connection) -> PreparedTransactions:
+        return PreparedTransactions(connection, self._target.table, self.sink.sink_id())
 
     def _commit_prepared(self, connection: Connection, batch: Batch, entry: Entry) -> None:
         """Decides and commits under one lock: between the two no other driver rolls back what this one has decided."""
@@ -124,7 +231,7 @@ class JdbcCommitter(GlobalCommitter):
         with prepared.lock():
             last = self._ledger.last(connection, entry.query)
             if last is not None and last.batch >= entry.batch:
-                raise refusal(entry)
+                raise already_committed(entry)
             prepared.check(batch, pending(entry))
             self._transaction(connection, entry, None)
             self._carry_through(connection, entry)
@@ -145,10 +252,22 @@ class JdbcCommitter(GlobalCommitter):
             prepared.markers.remove(connection, names)
         return complete
 
+    def _recover(self, connection: Connection, live: frozenset[str]) -> None:
+        """Commits what an earlier run has decided; rolls back what no run has decided, and none is about to."""
+        if not self._dialect.prepares:
+            return
+        for entry in self._ledger.entries(connection):
+            if pending(entry):
+                self._finish(connection, entry.query)
+        prepared = self._prepared(connection)
+        if prepared.orphans(live):
+            with prepared.lock():
+                prepared.roll_back(prepared.orphans(live) - self._pending_names(connection))
+
     def _roll_back_attempts(self, connection: Connection, batch: Batch, *, spare_own: bool = False) -> None:
         """Rolls back what attempts at ``batch`` have prepared and no ledger row names, except those of its own run.
 
-        Whichever way this run commits: the rows that they have locked are about to be written.
+        Every mode of commit needs this: the batch is about to write the rows that those transactions have locked.
         """
         if not self._dialect.prepares:
             return
@@ -162,116 +281,7 @@ class JdbcCommitter(GlobalCommitter):
         """The prepared transactions that are to be committed."""
         return {name for entry in self._ledger.entries(connection) for name in pending(entry)}
 
-    def _prepared(self, connection: Connection) -> Prepared:
-        return Prepared(connection, self._target.table, self.sink.sink_id())
 
-    def _refuse_unrepeatable(self, entry: Entry) -> None:
-        once = not is_stream(entry.query) and entry.query.startswith("once-")
-        if once and self.sink.values["guarantee"] == "exactly-once":
-            text = "missing; exactly-once, df.write needs txnAppId and txnVersion to know itself when it is run again."
-            raise Misconfigured("connectors.jdbc", [Problem("txnAppId", text)])
-
-    def _plan(self, connection: Connection, committables: Sequence[Committable]) -> Plan | None:
-        schemas = [one.data["schema"] for one in committables if one.data.get("schema")]
-        return self._target.plan(connection, unpacked(schemas[0])) if schemas else None
-
-    def _move(self, connection: Connection, plan: Plan, staged: Sequence[Committable]) -> Move:
-        if self._dialect.one_writer:
-            self._load_files(connection, plan.schema, staged)
-            stages = [_TEMPORARY]
-        else:
-            stages = [plan.table.beside(one.data["stage"]) for one in staged]
-        move = Move(connection, plan, stages)
-        move.check_rows(sum(one.rows for one in staged))
-        move.check_keys()
-        return move
-
-    def _check_tasks(self, connection: Connection, batch: Batch, committables: Sequence[Committable]) -> None:
-        values = self.sink.values
-        if values["commit"] == "task" and committables and values["onReplayMismatch"] == "stop":
-            Slots(self._dialect, self._target.table, batch.sink_id).check(connection, batch, committables)
-
-    def _transaction(self, connection: Connection, entry: Entry, move: Move | None) -> None:
-        """Everything of the batch or nothing. A row that is refused is looked for in a second try."""
-        try:
-            self._try(connection, entry, move, search=False)
-        except Poison:
-            if move is None or self.rejects is None:
-                raise
-            if self._dialect.savepoints:
-                self._try(connection, entry, move, search=True)
-            else:
-                self._search_by_trial(connection, entry, move, self.rejects)
-
-    def _search_by_trial(self, connection: Connection, entry: Entry, move: Move, rejects: Rejects) -> None:
-        """Without savepoints: the shortest beginning of the stage that is refused ends with a bad row. Then all over again."""
-        first, last = self._dialect.positions(connection, move.stages[0])
-        while True:
-            try:
-                return self._try(connection, entry, move, search=False)
-            except Poison as error:
-                refused, low, high = error, first, last
-            while low < high:
-                middle = (low + high) // 2
-                try:
-                    with contextlib.suppress(_Enough), connection.transaction():
-                        self._begin(connection, entry)
-                        move.up_to(middle)
-                        raise _Enough
-                except Poison as error:
-                    refused, high = error, middle
-                else:
-                    low = middle + 1
-            move.leave_out(low, rejects, refused)
-
-    def _try(self, connection: Connection, entry: Entry, move: Move | None, *, search: bool) -> None:
-        with connection.transaction():
-            self._begin(connection, entry)
-            if move and search and self.rejects is not None:
-                move.all_but(self.rejects)
-            elif move:
-                move.all()
-            if self.rejects is not None and self.rejects.count:
-                self.rejects.decide()
-
-    def _begin(self, connection: Connection, entry: Entry) -> None:
-        self._ledger.record(connection, entry)
-        for statement in self._dialect.at_begin:
-            connection.execute(statement)
-        if entry.replace:
-            connection.execute(f"DELETE FROM {self._dialect.table(self._target.table)}")
-
-    def _load_files(self, connection: Connection, schema: pa.Schema, staged: Sequence[Committable]) -> None:
-        """Into a table that only this connection sees, and before the transaction begins."""
-        dialect, columns = self._dialect, staged_columns(self._dialect, schema)
-        connection.execute(f"DROP TABLE IF EXISTS {dialect.table(_TEMPORARY)}")
-        connection.execute(dialect.create_stage(_TEMPORARY, columns).replace("CREATE TABLE", "CREATE TEMPORARY TABLE", 1))
-        for one in staged:
-            with ArrowStage.reader(self._folder(), one.data["file"]) as reader:
-                dialect.load(connection, _TEMPORARY, [name for name, _ in columns], reader)
-
-    def _clean(self, connection: Connection, entry: Entry, committables: Sequence[Committable]) -> None:
-        """The batch is committed; what is left over now is swept one day, should this fail."""
-        with contextlib.suppress(Transient, Fatal):
-            for committable in committables:
-                self._remove(committable, connection)
-            if entry.query.startswith("once-"):
-                self._ledger.forget(connection, entry.query)
-
-    def _remove(self, committable: Committable, connection: Connection | None = None) -> None:
-        """Removes a staged file or table."""
-        data = committable.data
-        if data.get("file"):
-            self._folder().remove(data["file"])
-        if data.get("stage"):
-            with contextlib.nullcontext(connection) if connection else self._connected() as session:
-                drop(session, self._target.table.beside(data["stage"]))
-
-    def _folder(self) -> SinkFolder:
-        return self.sink.folder()
-
-    @contextlib.contextmanager
-    def _connected(self) -> Iterator[Connection]:
-        locked = naming_holders(self._dialect, [self._ledger.table, self._target.table], lock_name(self.sink.sink_id()))
-        with locked, contextlib.closing(self._dialect.connect()) as connection:
-            yield connection
+def _staged(committables: Sequence[Committable]) -> list[Committable]:
+    """Those of ``committables`` that name a staging table or file."""
+    return [committable for committable in committables if committable.data.get("stage") or committable.data.get("file")]

@@ -1,4 +1,4 @@
-"""A connection to a database: explicit transactions, and errors that say what to do next."""
+"""Connections to a database: explicit transactions, and errors that say what to do next."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...core.errors import Poison, Transient
+from ...core.clients import ClientPool
+from ...core.errors import ConnectorError, Poison, Transient
 
 if TYPE_CHECKING:
     from .dialects import Dialect, Table
 
 
 @dataclass(frozen=True)
-class Session:
-    """A session of the database, as its catalog shows it; ``since`` is when its ``state`` began."""
+class ServerSession:
+    """A session as the database's catalog shows it; ``since`` is when its ``state`` began."""
 
     number: int
     user: str
@@ -30,7 +31,7 @@ class Session:
 class LockTimeout(Transient):
     """Another session has kept a lock for longer than ``request.timeout``."""
 
-    def with_holders(self, sessions: Sequence[Session], dialect: Dialect) -> LockTimeout:
+    def with_holders(self, sessions: Sequence[ServerSession], dialect: Dialect) -> LockTimeout:
         """This error, with the ``sessions`` that may hold the lock, and how to end them."""
         if sessions:
             self.message += f"; locks are held by {', '.join(map(str, sessions))}"
@@ -48,7 +49,7 @@ def naming_holders(dialect: Dialect, tables: Sequence[Table], lock: str = "") ->
     try:
         yield
     except LockTimeout as timeout:
-        sessions: list[Session] = []
+        sessions: list[ServerSession] = []
         with contextlib.suppress(Exception), contextlib.closing(dialect.connect()) as connection:
             sessions = dialect.lock_holders(connection, tables, lock)
         raise timeout.with_holders(sessions, dialect) from None
@@ -57,9 +58,9 @@ def naming_holders(dialect: Dialect, tables: Sequence[Table], lock: str = "") ->
 class Connection:
     """A driver's connection in autocommit mode; :meth:`transaction` is explicit.
 
-    What goes wrong is raised as :class:`~connectors.core.errors.Transient` (an outage, a lost connection, a deadlock, and as
-    :class:`LockTimeout` a lock that another session keeps),
-    :class:`~connectors.core.errors.Poison` (a row that the database refuses) or :class:`~connectors.core.errors.Fatal`.
+    It raises :class:`~connectors.core.errors.Transient` for an outage, a lost connection or a deadlock, its subclass
+    :class:`LockTimeout` for a lock that another session keeps, :class:`~connectors.core.errors.Poison` for a row that the
+    database refuses, and :class:`~connectors.core.errors.Fatal` for anything else.
     """
 
     def __init__(self, dialect: Dialect, raw: Any) -> None:
@@ -87,7 +88,7 @@ class Connection:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """Everything inside, or nothing. An error at COMMIT leaves open whether it went through.
+        """A transaction around the block. An error at COMMIT does not say whether the server has committed.
 
         The server ends the session if it hears nothing for :attr:`~.dialects.Dialect.idle_seconds` meanwhile.
         """
@@ -102,13 +103,13 @@ class Connection:
         self.commit()
 
     def rollback(self) -> None:
-        """Gives up what was begun; a connection that is lost has done so by itself."""
+        """Ends the transaction without its changes; where the connection is lost, the server has done so."""
         with contextlib.suppress(Exception):
             self.execute("ROLLBACK")
 
     @contextlib.contextmanager
     def savepoint(self, name: str = "connectors_try") -> Iterator[None]:
-        """A refused row inside undoes only what is inside."""
+        """A row that is refused inside the block undoes the block only."""
         self.execute(f"SAVEPOINT {name}")
         try:
             yield
@@ -124,8 +125,43 @@ class Connection:
 
     @contextlib.contextmanager
     def judged(self) -> Iterator[None]:
-        """Turns what the driver raises into an error of ours, without the driver's traceback."""
+        """Turns what the driver raises into a connector's error, without the driver's traceback."""
         try:
             yield
         except self.dialect.errors() as error:
             raise self.dialect.judge(error) from None
+
+
+_idle: ClientPool[Connection] = ClientPool(Connection.close)
+
+
+@contextlib.contextmanager
+def pooled_connection(dialect: Dialect) -> Iterator[Connection]:
+    """An idle connection of this process, else a new one, so that the steps of a driver share one.
+
+    After an error it is closed. An open file keeps other processes out, so that a database in a file is opened each time.
+    """
+    connection = None if dialect.one_writer else _idle_connection(dialect)
+    connection = connection or dialect.connect()
+    try:
+        yield connection
+    except BaseException:
+        connection.close()
+        raise
+    if dialect.one_writer:
+        connection.close()
+    else:
+        _idle.give_back(dialect.pool_key, connection)
+
+
+def _idle_connection(dialect: Dialect) -> Connection | None:
+    """An idle connection that still answers."""
+    while connection := _idle.take(dialect.pool_key):
+        connection.dialect = dialect
+        try:
+            connection.rows("SELECT 1")
+        except ConnectorError:
+            connection.close()
+        else:
+            return connection
+    return None

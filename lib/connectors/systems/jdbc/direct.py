@@ -14,50 +14,44 @@ from typing import Any
 import pyarrow as pa
 
 from ...core.dead_letters import Rejects
-from ...core.errors import Misconfigured, Poison, Problem
+from ...core.errors import Poison, Problem
 from ...core.options import Values
 from ...core.retry import Retry
 from ...core.sink import Committable, SinkWriter
-from .column_types import flat
-from .dialects import Dialect, Table
+from .column_types import with_json_text
+from .dialects import Dialect
 from .load import Loader, RowLoader, loader_for
-from .prepared import loadable, unfit_columns
-from .stage import Move, staged_columns, without_zeros
-from .target import Plan, Target
-
-_STAGED = Table("connectors_staged")
+from .stage import TEMPORARY_STAGE, StageMove
+from .target import WritePlan, refuse, staged_columns
+from .writers import target_rows, without_zero_bytes
 
 
 class DirectWriter(SinkWriter):
-    """Writes ``batch.maxRecords`` rows at a time, or what has come within ``batch.maxTime``."""
+    """Writes ``batch.maxRecords`` rows at a time, or those that have come within ``batch.maxTime``."""
 
-    def __init__(self, values: Values, dialect: Dialect, schema: pa.Schema) -> None:
+    def __init__(self, values: Values, dialect: Dialect, plan: WritePlan) -> None:
         self.dialect = dialect
-        self.records = values["batch.maxRecords"]
-        self.seconds = values["batch.maxTime"]
+        self.plan = plan
+        self.max_records = values["batch.maxRecords"]
+        self.max_seconds = values["batch.maxTime"]
         self.retry = Retry.of(values)
-        with contextlib.closing(dialect.connect()) as connection:
-            self.plan = Target(values, dialect).plan(connection, schema)
-            table = self.plan.table
-            is_view = table.name not in dialect.tables(connection, table.schema, table.name)
-        _check_order(self.plan)
         self.rows = 0
-        is_insert = self.plan.operation == "insert" and not self.plan.keys
-        self._moves = not is_insert or is_view or bool(list(unfit_columns(dialect, self.plan)))
-        self._columns = staged_columns(dialect, self.plan.schema)
+        self._stage_columns = staged_columns(dialect, plan.schema)
         self._loader: Loader | None = None
         self._waiting: list[pa.RecordBatch] = []
-        self._since = 0.0
+        self._waiting_since = 0.0
         self._failure: BaseException | None = None
         self._lock = threading.Condition()
-        self._done = False
-        self._clock: threading.Thread | None = None
+        self._closed = False
+        self._timer: threading.Thread | None = None
 
     def write(self, batch: pa.RecordBatch) -> None:
         with self._lock:
             start = 0
             while start < batch.num_rows:
-                start += self._take(batch.slice(start, self.records - self._count()))
+                part = batch.slice(start, self.max_records - self._waiting_rows())
+                self._add(part)
+                start += part.num_rows
 
     def prepare(self) -> Committable:
         with self._lock:
@@ -66,50 +60,49 @@ class DirectWriter(SinkWriter):
 
     def close(self) -> None:
         with self._lock:
-            self._done = True
+            self._closed = True
             self._lock.notify()
-        if self._clock is not None:
-            self._clock.join()
+        if self._timer is not None:
+            self._timer.join()
         if self._loader is not None:
             self._loader.close()
 
-    def _count(self) -> int:
+    def _waiting_rows(self) -> int:
         return sum(batch.num_rows for batch in self._waiting)
 
-    def _take(self, batch: pa.RecordBatch) -> int:
+    def _add(self, batch: pa.RecordBatch) -> None:
         if not self._waiting:
-            self._since = time.monotonic()
+            self._waiting_since = time.monotonic()
         self._waiting.append(batch)
-        count: int = batch.num_rows
-        self.rows += count
-        if self._count() >= self.records:
+        self.rows += batch.num_rows
+        if self._waiting_rows() >= self.max_records:
             self._flush()
-        if self._clock is None:
-            self._clock = threading.Thread(target=self._watch, daemon=True)
-            self._clock.start()
+        if self._timer is None:
+            self._timer = threading.Thread(target=self._flush_in_time, daemon=True)
+            self._timer.start()
         self._lock.notify()
-        return count
 
-    def _watch(self) -> None:
-        """Writes what has waited long enough, while the query has nothing new."""
+    def _flush_in_time(self) -> None:
+        """Writes rows that have waited for ``batch.maxTime``, while the query has nothing new."""
         with self._lock:
-            while not self._done:
-                left = self._since + self.seconds - time.monotonic()
-                if self._waiting and left <= 0 and self._failure is None:
-                    try:
-                        self._flush()
-                    except BaseException as error:
-                        self._failure = error
-                else:
-                    self._lock.wait(left if self._waiting and self._failure is None else None)
+            while not self._closed:
+                can_flush = bool(self._waiting) and self._failure is None
+                seconds = self._waiting_since + self.max_seconds - time.monotonic()
+                if not can_flush or seconds > 0:
+                    self._lock.wait(seconds if can_flush else None)
+                    continue
+                try:
+                    self._flush()
+                except BaseException as error:
+                    self._failure = error
 
     def _flush(self) -> None:
         if self._failure is not None:
             raise self._failure
         batches, self._waiting = self._waiting, []
-        self._since = time.monotonic()
+        self._waiting_since = time.monotonic()
         if batches:
-            rows = pa.Table.from_batches([flat(batch) for batch in batches])
+            rows = pa.Table.from_batches([with_json_text(batch) for batch in batches])
             self.retry.call(lambda: self._write(rows))
 
     def _write(self, rows: pa.Table) -> None:
@@ -122,34 +115,19 @@ class DirectWriter(SinkWriter):
         refusals = _Refusals(self.rejects)
         # a loader without COPY, whose driver has no savepoints
         with contextlib.closing(RowLoader(self.dialect)) as loader, self._transaction(loader):
-            self._move(loader, rows, refusals)
+            self._stage(loader, rows, refusals).move_all_but(refusals)
         refusals.report()
-
-    def _load(self, loader: Loader, rows: pa.Table) -> None:
-        if self._moves:
-            return self._move(loader, rows)
-        plan, dialect = self.plan, self.dialect
-        batches = [loadable(dialect, plan, batch) for batch in rows.to_batches()]
-        loader.load(plan.table, pa.Table.from_batches(batches).rename_columns(plan.names))
-
-    def _move(self, loader: Loader, rows: pa.Table, refusals: _Refusals | None = None) -> None:
-        names = [name for name, _ in self._columns]
-        batches = [without_zeros(self.dialect, batch, refusals) for batch in rows.to_batches()]
-        loader.connection.execute(self.dialect.create_stage(_STAGED, self._columns, temporary=True))
-        loader.load(_STAGED, pa.Table.from_batches(batches, rows.schema).rename_columns(names), temporary=True)
-        move = Move(loader.connection, self.plan, [_STAGED], keep_newer=True)
-        move.check_keys()
-        if refusals is None:
-            move.all()
-        else:
-            move.all_but(refusals)
 
     def _write_at_once(self, rows: pa.Table) -> None:
         """On one connection for the task; where only one may write, on one for each flush."""
         loader, self._loader = self._loader or loader_for(self.dialect), None
         try:
             with self._transaction(loader):
-                self._load(loader, rows)
+                if self.plan.via_stage:
+                    self._stage(loader, rows).move()
+                else:
+                    batches = [target_rows(self.dialect, self.plan, batch) for batch in rows.to_batches()]
+                    loader.load(self.plan.table, pa.Table.from_batches(batches).rename_columns(self.plan.names))
         except BaseException:
             loader.close()
             raise
@@ -157,6 +135,15 @@ class DirectWriter(SinkWriter):
             loader.close()
         else:
             self._loader = loader
+
+    def _stage(self, loader: Loader, rows: pa.Table, refusals: _Refusals | None = None) -> StageMove:
+        names = [name for name, _ in self._stage_columns]
+        batches = [without_zero_bytes(self.dialect, batch, refusals) for batch in rows.to_batches()]
+        loader.connection.execute(self.dialect.create_stage(TEMPORARY_STAGE, self._stage_columns, temporary=True))
+        loader.load(TEMPORARY_STAGE, pa.Table.from_batches(batches, rows.schema).rename_columns(names), temporary=True)
+        move = StageMove(loader.connection, self.plan, [TEMPORARY_STAGE], keep_newer=True)
+        move.check_keys()
+        return move
 
     @contextlib.contextmanager
     def _transaction(self, loader: Loader) -> Iterator[None]:
@@ -188,8 +175,8 @@ class _Refusals:
             self.rejects.add(row, error)
 
 
-def _check_order(plan: Plan) -> None:
-    """Flushes are compared with one another by the rows that they leave in the table."""
+def check_order(plan: WritePlan) -> None:
+    """Raises :class:`Misconfigured` if the target lacks the order by which rows of different flushes are compared."""
     if plan.order is None or any(column.index == plan.order for column in plan.columns):
         return
     name = plan.schema.names[plan.order]
@@ -197,4 +184,4 @@ def _check_order(plan: Plan) -> None:
         f'names "{name}", which {plan.table} lacks, so rows of different transactions cannot be compared. Add the column to '
         "the table, or take guarantee=exactly-once, which compares all rows of a batch."
     )
-    raise Misconfigured("connectors.jdbc", [Problem("orderColumn", text)])
+    refuse([Problem("orderColumn", text)])

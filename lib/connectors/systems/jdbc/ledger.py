@@ -2,93 +2,147 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ...core.errors import CommitRefused, ConnectorError, Poison
 from ...core.ledger import Entry, is_stream
+from ...core.sink import Committable, GlobalCommitter
 from ...core.state import dumps, loads
-from .connection import Connection
-from .dialects import Dialect, Table
+from .connection import Connection, pooled_connection
+from .dialects import Dialect, Table, dialect_of, parse
+
+LEDGER = "connectors_ledger"
+
+
+class DatabaseCommitter(GlobalCommitter):
+    """Commits rows and ledger row in one transaction: the committer of a sink of your own whose target is a database.
+
+    The sink's writer stages rows and says in its committable where they are. Its committer is one call::
+
+        def committer(self):
+            return DatabaseCommitter("jdbc:sqlite:/data/store.db", self.sink_id(), publish, discard)
+
+        def publish(connection, staged):
+            connection.execute("INSERT INTO items SELECT id, name FROM staged WHERE attempt = ?", [staged.data["attempt"]])
+            discard(connection, staged)
+
+        def discard(connection, staged):
+            connection.execute("DELETE FROM staged WHERE attempt = ?", [staged.data["attempt"]])
+
+    ``publish`` runs for each committable inside the batch's transaction, and must not end it; ``discard`` runs for one whose
+    batch is not committed. Both use a :class:`~connectors.systems.jdbc.connection.Connection` and the placeholders of the
+    database's driver. ``url`` is JDBC's or SQLAlchemy's; :func:`~connectors.systems.jdbc.register_dialect` adds a database.
+    The ledger is the table ``connectors_ledger`` in the default schema. Raises ``ValueError`` for a wrong ``url``.
+    """
+
+    def __init__(
+        self, url: str, sink_id: str, publish: Callable[[Connection, Committable], Any],
+        discard: Callable[[Connection, Committable], Any], *, user: str | None = None, password: str | None = None,
+        timeout: float = 30.0,
+    ) -> None:  # fmt: skip
+        self._dialect = dialect_of(parse(url, user, password), timeout)
+        self._ledger = TableLedger(self._dialect, Table(LEDGER), sink_id)
+        self._publish = publish
+        self._discard = discard
+
+    def last(self, query: str) -> Entry | None:
+        with pooled_connection(self._dialect) as connection:
+            return self._ledger.last(connection, query)
+
+    def queries(self) -> frozenset[str]:
+        with pooled_connection(self._dialect) as connection:
+            return self._ledger.queries(connection)
+
+    def commit(self, entry: Entry, committables: Sequence[Committable]) -> None:
+        with pooled_connection(self._dialect) as connection:
+            self._ledger.make(connection)
+            with connection.transaction():
+                self._ledger.record(connection, replace(entry, committables=()))
+                for committable in committables:
+                    self._publish(connection, committable)
+            self._ledger.forget_once(connection, entry.query)
+
+    def discard(self, committable: Committable) -> None:
+        with pooled_connection(self._dialect) as connection, connection.transaction():
+            self._discard(connection, committable)
 
 
 class TableLedger:
-    """The rows of ``sink_id`` in ``table``, which is made when it is first written to."""
+    """The rows of ``sink_id`` in ``table``, which :meth:`make` creates."""
 
     def __init__(self, dialect: Dialect, table: Table, sink_id: str) -> None:
         self.dialect = dialect
         self.table = table
         self.sink_id = sink_id
-        self._there = False
+        self._is_ready = False
 
     def make(self, connection: Connection) -> None:
-        """Makes the table, if it is not there. Not to be called inside a transaction."""
+        """Creates the table, unless it exists. Not to be called inside a transaction."""
         if not self._exists(connection):
             name = self.dialect.identifier
             kinds = {"sink_id": name, "query": name, "batch": "BIGINT", "entry": "TEXT"}
             columns = [f"{name} {kind} NOT NULL" for name, kind in kinds.items()]
             make_table(connection, self.table, ", ".join((*columns, "PRIMARY KEY (sink_id, query)")))
-            self._there = True
+            self._is_ready = True
 
     def last(self, connection: Connection, query: str) -> Entry | None:
         """The newest batch of ``query``."""
-        found = self._rows(connection, "entry", "AND query = ?", [query])
-        return Entry.of(loads(found[0][0], "a ledger row")) if found else None
+        rows = self._rows(connection, "entry", "AND query = ?", [query])
+        return _entry(rows[0][0]) if rows else None
 
     def queries(self, connection: Connection) -> frozenset[str]:
         return frozenset(query for (query,) in self._rows(connection, "query") if is_stream(query))
 
     def entries(self, connection: Connection) -> list[Entry]:
-        return [Entry.of(loads(text, "a ledger row")) for (text,) in self._rows(connection, "entry")]
+        return [_entry(text) for (text,) in self._rows(connection, "entry")]
 
     def record(self, connection: Connection, entry: Entry) -> None:
-        """The first statement of a batch's transaction. Raises :class:`CommitRefused` if the batch is there already.
+        """The first statement of a batch's transaction. Raises :class:`CommitRefused` if the batch is recorded already.
 
-        The row is locked from here to the end, so that of two runs with the same batch only one comes through.
+        The row is locked until the transaction ends, so that of two runs with the same batch only one comes through.
         """
-        text = dumps(entry.state())
-        if not self.advance(connection, entry):
-            try:
-                sql = f"INSERT INTO {self._name()} (sink_id, query, batch, entry) VALUES ({self.dialect.slots(4)})"
-                connection.execute(sql, [self.sink_id, entry.query, entry.batch, text])
-            except Poison:
-                raise refusal(entry) from None
+        if self.advance(connection, entry):
+            return
+        sql = f"INSERT INTO {self.dialect.table(self.table)} (sink_id, query, batch, entry) VALUES ({self.dialect.slots(4)})"
+        try:
+            connection.execute(sql, [self.sink_id, entry.query, entry.batch, dumps(entry.state())])
+        except Poison:
+            raise already_committed(entry) from None
 
     def advance(self, connection: Connection, entry: Entry) -> bool:
         """Replaces the row of an older batch of ``entry``'s query; false if there is none."""
-        return self._change(connection, entry, dumps(entry.state()), "AND batch < ?", [entry.batch]) > 0
+        return self._update(connection, entry, "batch < ?") > 0
 
     def amend(self, connection: Connection, entry: Entry) -> None:
         """Replaces the row of ``entry``'s batch."""
-        self._change(connection, entry, dumps(entry.state()), "AND batch = ?", [entry.batch])
+        self._update(connection, entry, "batch = ?")
 
-    def forget(self, connection: Connection, query: str) -> None:
-        """Removes the row of a write that is not repeated."""
-        connection.execute(self._sql(f"DELETE FROM {self._name()} WHERE sink_id = ? AND query = ?"), [self.sink_id, query])
+    def forget_once(self, connection: Connection, query: str) -> None:
+        """Removes the row of a batch write that is not repeated."""
+        if query.startswith("once-"):
+            connection.execute(self._sql("DELETE FROM {} WHERE sink_id = ? AND query = ?"), [self.sink_id, query])
 
-    def _change(self, connection: Connection, entry: Entry, text: str, where: str, more: Sequence[Any]) -> int:
-        sql = self._sql(f"UPDATE {self._name()} SET batch = ?, entry = ? WHERE sink_id = ? AND query = ? {where}")
-        values = [entry.batch, text, self.sink_id, entry.query, *more]
+    def _update(self, connection: Connection, entry: Entry, condition: str) -> int:
+        sql = self._sql("UPDATE {} SET batch = ?, entry = ? WHERE sink_id = ? AND query = ? AND " + condition)
+        values = [entry.batch, dumps(entry.state()), self.sink_id, entry.query, entry.batch]
         return connection.dialect.count(connection, sql, values)
 
-    def _rows(self, connection: Connection, what: str, where: str = "", more: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+    def _rows(self, connection: Connection, column: str, where: str = "", values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         if not self._exists(connection):
             return []
-        sql = self._sql(f"SELECT {what} FROM {self._name()} WHERE sink_id = ? {where}")
-        return connection.rows(sql, [self.sink_id, *more])
+        return connection.rows(self._sql(f"SELECT {column} FROM {{}} WHERE sink_id = ? {where}"), [self.sink_id, *values])
 
     def _exists(self, connection: Connection) -> bool:
-        if not self._there and exists(connection, self.table):
+        if not self._is_ready and exists(connection, self.table):
             self.dialect.correct_identifiers(connection, self.table, ("sink_id", "query"))
-            self._there = True
-        return self._there
-
-    def _name(self) -> str:
-        return self.dialect.table(self.table)
+            self._is_ready = True
+        return self._is_ready
 
     def _sql(self, text: str) -> str:
-        return text.replace("?", self.dialect.placeholder)
+        """``text`` with the table for ``{}`` and the driver's placeholders for ``?``."""
+        return text.replace("?", self.dialect.placeholder).replace("{}", self.dialect.table(self.table))
 
 
 def exists(connection: Connection, table: Table) -> bool:
@@ -97,7 +151,7 @@ def exists(connection: Connection, table: Table) -> bool:
 
 
 def make_table(connection: Connection, table: Table, body: str) -> None:
-    """Makes a table of the sink's own, unless it exists. Not to be called inside a transaction."""
+    """Creates a table of the sink's own, unless it exists. Not to be called inside a transaction."""
     if exists(connection, table):
         return
     try:
@@ -107,7 +161,7 @@ def make_table(connection: Connection, table: Table, body: str) -> None:
             raise
 
 
-def refusal(entry: Entry) -> CommitRefused:
+def already_committed(entry: Entry) -> CommitRefused:
     """Another run was faster with the batch of ``entry``."""
     return CommitRefused(
         f"batch {entry.batch} of query {entry.query} has been committed by another run in the meantime",
@@ -116,10 +170,14 @@ def refusal(entry: Entry) -> CommitRefused:
 
 
 def pending(entry: Entry) -> list[str]:
-    """The prepared transactions that belong to a decided batch and may not be committed yet."""
-    return [one["prepared"] for one in entry.committables]
+    """The prepared transactions of a decided batch that may not be committed yet."""
+    return [committable["prepared"] for committable in entry.committables]
 
 
 def with_pending(entry: Entry, names: Sequence[str]) -> Entry:
-    """``entry`` as it is kept: of what was staged, only what is still to be committed."""
+    """``entry`` for the ledger: of what was staged, it names only the transactions that are still to be committed."""
     return replace(entry, committables=tuple({"prepared": name} for name in names))
+
+
+def _entry(text: str) -> Entry:
+    return Entry.of(loads(text, "a ledger row"))

@@ -1,10 +1,8 @@
-"""Connections of ADBC to PostgreSQL, kept for the next one who needs one: to make one costs more than a small load."""
+"""Loads Arrow rows into a table: by COPY where the database has it, else by statements of many rows."""
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import os
 import queue
 import threading
 from abc import ABC, abstractmethod
@@ -15,41 +13,50 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
+from ...core.clients import ClientPool
 from ...core.errors import Transient
 from .column_types import as_python
 from .connection import Connection
 from .dialects import Dialect, Table
 from .dialects.postgresql import PostgreSql
 
-_idle: dict[tuple[int, str, bool], Any] = {}
-"""What the last one of this process has left, by process, address, and whether each statement is a transaction."""
+LOADED_AT_ONCE = 1 << 20
+"""Bytes of rows that a writer collects before it loads them; some more may be on their way into the database."""
+_WAITING_LOADS: Final = 2
+"""Loads that a COPY has not taken yet."""
+_POLL_SECONDS: Final = 0.1
+"""The time between looks at a statement that takes no rows."""
+_ROWS_PER_STATEMENT: Final = 10_000
+
+_idle: ClientPool[Any] = ClientPool(lambda raw: raw.close())
+"""Connections of ADBC: opening one takes longer than a small load."""
 
 
 class AdbcConnection(Connection):
-    """A connection whose driver takes and gives Arrow. Each session begins with ``settings``.
+    """A connection to PostgreSQL whose driver takes and gives Arrow. Each session begins with ``settings``.
 
-    With ``autocommit`` each statement is a transaction, else one is always open, and ends with :meth:`commit`.
+    With ``autocommit`` each statement is a transaction. Else one is always open, and ends with :meth:`commit`.
     """
 
     dialect: PostgreSql
 
     def __init__(self, dialect: PostgreSql, settings: Sequence[str], *, autocommit: bool) -> None:
-        self._key = (os.getpid(), dialect.load_url(), autocommit)
-        super().__init__(dialect, _idle.pop(self._key, None))
+        self._key = f"{dialect.load_url()} {autocommit}"
+        super().__init__(dialect, _idle.take(self._key))
         self.autocommit = autocommit
         self.spoilt = False
         """True while nobody else must be given the connection."""
-        kept = self.raw is not None
+        was_idle = self.raw is not None
         try:
             self._begin(settings)
         except Transient:
-            if not kept:
+            if not was_idle:
                 raise
             self.raw = None  # the server was away since the connection was used
             self._begin(settings)
 
     def execute(self, sql: str, values: Sequence[Any] = ()) -> int:
-        """Runs a statement; with ``values`` it must change rows, and is asked for them, as ADBC does not count them."""
+        """Runs a statement. With ``values`` it must change rows, and returns how many by RETURNING, as ADBC counts none."""
         self.spoilt = self.spoilt or not self.autocommit
         return len(self.rows(f"{sql} RETURNING 1", values)) if values else super().execute(sql)
 
@@ -68,23 +75,24 @@ class AdbcConnection(Connection):
             self.spoilt = False
 
     def close(self) -> None:
-        if self.raw is not None and not self.spoilt and self._key not in _idle:
-            _idle[self._key] = self.raw
+        """Leaves the connection to the next load of this process, unless a transaction is open."""
+        if self.raw is not None and not self.spoilt:
+            _idle.give_back(self._key, self.raw)
         else:
             super().close()
 
     def _begin(self, settings: Sequence[str]) -> None:
         if self.raw is None:
-            self.raw = self._opened()
+            self.raw = self._open()
         for setting in settings:
             self.execute(setting)
         if not self.autocommit:
             self.commit()
 
-    def _opened(self) -> Any:
+    def _open(self) -> Any:
         module = self.dialect.module("adbc_driver_postgresql.dbapi")
         try:
-            return module.connect(self._key[1], autocommit=self.autocommit)
+            return module.connect(self.dialect.load_url(), autocommit=self.autocommit)
         except self.dialect.errors() as error:
             raise self.dialect.refused(error) from None
 
@@ -95,52 +103,16 @@ def _numbered(sql: str) -> str:
     return first + "".join(f"${number}{part}" for number, part in zip(count(1), rest, strict=False))
 
 
-@atexit.register
-def _close_idle() -> None:
-    for (process, *_), connection in list(_idle.items()):
-        if process == os.getpid():
-            with contextlib.suppress(Exception):
-                connection.close()
-    _idle.clear()
-
-
-# MERGED How Arrow gets into a table: COPY where the database has it, else many rows in a statement.
-
-LOADED_AT_ONCE = 1 << 20
-"""Bytes of rows that a writer collects before it loads them; some more may be on their way into the database."""
-_WAITING: Final = 2
-"""Loads that a COPY has not taken yet."""
-_LOOK: Final = 0.1
-"""Seconds between looks at a statement that takes nothing."""
-_ROWS = 10_000
-
-
-class Chunks:
-    """Collects record batches until they are worth a load."""
-
-    def __init__(self) -> None:
-        self.batches: list[pa.RecordBatch] = []
-        self.bytes = 0
-
-    def add(self, batch: pa.RecordBatch) -> bool:
-        """Keeps ``batch``; true if it is time to load."""
-        self.batches.append(batch)
-        self.bytes += batch.nbytes
-        return self.bytes >= LOADED_AT_ONCE
-
-    def take(self, names: Sequence[str]) -> pa.Table:
-        table = pa.Table.from_batches(self.batches).rename_columns(list(names))
-        self.batches, self.bytes = [], 0
-        return table
-
-
 class Loader(ABC):
-    """Loads in one transaction, which is also that of what is done through ``connection``."""
+    """Loads rows in one transaction. Other statements of the transaction go through :attr:`connection`."""
+
+    @abstractmethod
+    def __init__(self, dialect: Any) -> None: ...
 
     @property
     @abstractmethod
     def connection(self) -> Connection:
-        """For other statements; all that was loaded is there by then. Raises what a load has raised."""
+        """The connection, when all rows have arrived. Raises what a load has raised."""
 
     @abstractmethod
     def begin(self, statement: str = "") -> None:
@@ -148,7 +120,7 @@ class Loader(ABC):
 
     @abstractmethod
     def load(self, table: Table, rows: pa.Table, *, temporary: bool = False) -> None:
-        """Adds ``rows`` to ``table``, a ``temporary`` one of this connection's or one that all see."""
+        """Adds ``rows`` to ``table``, which is a ``temporary`` one of this connection or one that all see."""
 
     def prepare(self, statements: Sequence[str]) -> None:
         """Ends the transaction with ``statements``, for another connection to commit."""
@@ -156,7 +128,10 @@ class Loader(ABC):
             self.connection.execute(statement)
 
     def limit_idle(self) -> None:
-        """After the last row: the server ends the session if the transaction is left alone. Before it, a task may wait long."""
+        """Makes the server end the session if it hears no more of the transaction.
+
+        Called after the last row: before that, a task may wait for its query as long as that takes.
+        """
         for statement in self.connection.dialect.limit_transaction():
             self.connection.execute(statement)
 
@@ -165,7 +140,45 @@ class Loader(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """What was not committed is given up."""
+        """Frees the connection; what is not committed is rolled back."""
+
+
+def loader_for(dialect: Dialect) -> Loader:
+    """A new loader, on a connection of its own."""
+    loaders: dict[str, type[Loader]] = {"adbc": CopyLoader}
+    return loaders.get(dialect.arrow_driver, RowLoader)(dialect)
+
+
+class RowLoader(Loader):
+    """``INSERT`` of many rows."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self.dialect = dialect
+        self._connection = dialect.connect()
+        self._is_open = False
+
+    @property
+    def connection(self) -> Connection:
+        return self._connection
+
+    def begin(self, statement: str = "") -> None:
+        if not self._is_open:
+            self.connection.execute(statement or self.dialect.begin)
+            self._is_open = True
+
+    def load(self, table: Table, rows: pa.Table, *, temporary: bool = False) -> None:
+        self.begin()
+        sql = self.dialect.insert_values(table, rows.column_names)
+        for batch in rows.to_batches(max_chunksize=_ROWS_PER_STATEMENT):
+            self.connection.many(sql, as_python(batch, plain=self.dialect.plain_values))
+
+    def commit(self) -> None:
+        if self._is_open:
+            super().commit()
+            self._is_open = False
+
+    def close(self) -> None:
+        self._connection.close()
 
 
 class CopyLoader(Loader):
@@ -181,14 +194,14 @@ class CopyLoader(Loader):
         return self._connection
 
     def begin(self, statement: str = "") -> None:
-        """One is always open."""
+        """Does nothing: ADBC always has a transaction open."""
 
     def load(self, table: Table, rows: pa.Table, *, temporary: bool = False) -> None:
         self._connection.spoilt = True
-        into = _Into(table, rows.schema, temporary)
-        if self._copy is None or self._copy.into != into:
+        target = _CopyTarget(table, rows.schema, temporary)
+        if self._copy is None or self._copy.target != target:
             self._end()
-            self._copy = _Copy(self._connection, into)
+            self._copy = _Copy(self._connection, target)
         self._copy.put(rows)
 
     def prepare(self, statements: Sequence[str]) -> None:
@@ -206,85 +219,48 @@ class CopyLoader(Loader):
             copy.end()
 
 
-class _Into(NamedTuple):
+class _CopyTarget(NamedTuple):
     table: Table
     schema: pa.Schema
     temporary: bool
 
 
 class _Copy:
-    """One statement in a thread, which takes rows until it is told of their end."""
+    """One COPY in a thread, which takes rows until :meth:`end`."""
 
-    def __init__(self, connection: AdbcConnection, into: _Into) -> None:
-        self.into = into
+    def __init__(self, connection: AdbcConnection, target: _CopyTarget) -> None:
+        self.target = target
         self._connection = connection
-        self._rows: queue.Queue[pa.Table | None] = queue.Queue(_WAITING)
-        self._done: Future[None] = Future()
+        self._rows: queue.Queue[pa.Table | None] = queue.Queue(_WAITING_LOADS)
+        self._result: Future[None] = Future()
         threading.Thread(target=self._run, name="connectors-copy", daemon=True).start()
 
     def put(self, rows: pa.Table | None) -> None:
         """Waits while the database is behind. Raises what the statement has raised."""
         while True:
-            if self._done.done():
-                self._done.result()
+            if self._result.done():
+                self._result.result()
             with contextlib.suppress(queue.Full):
-                self._rows.put(rows, timeout=_LOOK)
+                self._rows.put(rows, timeout=_POLL_SECONDS)
                 return
 
     def end(self) -> None:
         """Returns when all rows are in the database."""
         self.put(None)
-        self._done.result()
+        self._result.result()
 
     def _run(self) -> None:
-        table = self.into.table
-        more = {"db_schema_name": table.schema} if table.schema else {}
-        rows = pa.RecordBatchReader.from_batches(self.into.schema, self._batches())
+        table = self.target.table
+        schema = {"db_schema_name": table.schema} if table.schema else {}
+        rows = pa.RecordBatchReader.from_batches(self.target.schema, self._batches())
         try:
             with self._connection.judged(), self._connection.raw.cursor() as cursor:
-                cursor.adbc_ingest(table.name, rows, mode="append", temporary=self.into.temporary, **more)
+                cursor.adbc_ingest(table.name, rows, mode="append", temporary=self.target.temporary, **schema)
         except BaseException as error:
-            self._done.set_exception(error)
+            self._result.set_exception(error)
         else:
-            self._done.set_result(None)
+            self._result.set_result(None)
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         while (rows := self._rows.get()) is not None:
             yield from rows.to_batches()
-
-
-class RowLoader(Loader):
-    """``INSERT`` of many rows."""
-
-    def __init__(self, dialect: Dialect) -> None:
-        self.dialect = dialect
-        self._connection = dialect.connect()
-        self._begun = False
-
-    @property
-    def connection(self) -> Connection:
-        return self._connection
-
-    def begin(self, statement: str = "") -> None:
-        if not self._begun:
-            self.connection.execute(statement or self.dialect.begin)
-            self._begun = True
-
-    def load(self, table: Table, rows: pa.Table, *, temporary: bool = False) -> None:
-        self.begin()
-        sql = f"INSERT INTO {self.dialect.table(table)} ({self.dialect.names(rows.column_names)}) VALUES "
-        sql += f"({self.dialect.slots(rows.num_columns)})"
-        for batch in rows.to_batches(max_chunksize=_ROWS):
-            self.connection.many(sql, as_python(batch, plain=self.dialect.plain_values))
-
-    def commit(self) -> None:
-        if self._begun:
-            super().commit()
-            self._begun = False
-
-    def close(self) -> None:
-        self._connection.close()
-
-
-def loader_for(dialect: Dialect) -> Loader:
-    return CopyLoader(dialect) if isinstance(dialect, PostgreSql) else RowLoader(dialect)

@@ -1,11 +1,11 @@
 """Transactions that tasks have prepared in the database, and that the driver commits when the batch is decided.
 
 They are called ``connectors-<sink>-<batch>-<run>-<time><random>``. A prepared transaction outlives its connection and the
-server. A name that the server no longer has was committed or rolled back, and the server does not say which. So each
-transaction holds a *marker*: its own name as a row of the table ``connectors_prepared``, visible once it is committed.
+server. When a name is gone, the server does not say whether the transaction was committed or rolled back. So each transaction
+holds a *marker*: its own name as a row of the table ``connectors_prepared``, which can be seen once it is committed.
 
-Who decides, commits or rolls back holds the *lock* of the sink, so that no driver rolls back what another one is about to
-commit. It is a lock of the session, as databases end prepared transactions outside of transactions only.
+A driver decides, commits and rolls back under the *lock* of the sink, so that no driver rolls back what another one is about
+to commit. It is a lock of the session, as databases end prepared transactions outside of transactions only.
 """
 
 from __future__ import annotations
@@ -15,29 +15,26 @@ import time
 import uuid
 from collections.abc import Collection, Iterator, Sequence
 
-import pyarrow as pa
-
-from ...core.errors import DataLoss, Fatal, Misconfigured, Poison, Problem
-from ...core.options import Values
-from ...core.sink import Batch, Committable, SinkWriter
+from ...core.errors import DataLoss, Fatal
+from ...core.sink import Batch
 from ...core.state import digest
-from .column_types import fitted, flat, flat_schema
 from .connection import Connection
 from .dialects import Dialect, Table
 from .ledger import exists, make_table
-from .load import Chunks, Loader, loader_for
-from .target import Plan, Target
 
 ABANDONED_SECONDS = 3600.0
-"""When the sweep rolls back a prepared transaction that no ledger row names; the next run of its batch does so at once."""
+"""The age at which the sweep rolls back a prepared transaction that no ledger row names.
+
+The next run of its batch does so at once.
+"""
 _MARKERS = "connectors_prepared"
 _PARTS_WITH_MARKER = 5
-"""Versions before gave names of four parts, and wrote no marker."""
+"""Earlier versions gave names of four parts, and wrote no marker."""
 
 
 def prepared_name(batch: Batch) -> str:
-    """A new name for a prepared transaction, 78 bytes; the last 32 are the time and what is random."""
-    return f"{_run(batch)}{int(time.time()):08x}{uuid.uuid4().hex[:24]}"
+    """A new name for a prepared transaction, 78 bytes; the last 32 are the time and the random part."""
+    return f"{_run_prefix(batch)}{int(time.time()):08x}{uuid.uuid4().hex[:24]}"
 
 
 def lock_name(sink_id: str) -> str:
@@ -45,8 +42,8 @@ def lock_name(sink_id: str) -> str:
     return f"connectors-{digest(sink_id)}"
 
 
-def _run(batch: Batch) -> str:
-    """How the names begin that the run of ``batch`` gives; versions before gave names without a run."""
+def _run_prefix(batch: Batch) -> str:
+    """The beginning of the names that the run of ``batch`` gives; earlier versions gave names without a run."""
     return f"{lock_name(batch.sink_id)}-{batch.prefix()}-{batch.run_id()}-"
 
 
@@ -62,7 +59,7 @@ class Markers:
         make_table(connection, self.table, f"name {self.dialect.identifier} NOT NULL PRIMARY KEY")
 
     def add(self, connection: Connection, name: str) -> None:
-        """A part of the transaction ``name``."""
+        """Adds the marker of the transaction ``name``, inside of it."""
         sql = f"INSERT INTO {self.dialect.table(self.table)} (name) VALUES ({self.dialect.placeholder})"
         connection.execute(sql, [name])
 
@@ -74,13 +71,13 @@ class Markers:
         return {name for (name,) in connection.rows(sql, names)}
 
     def remove(self, connection: Connection, names: Collection[str]) -> None:
-        """What they say is now in the ledger."""
+        """Removes the markers of ``names``, whose batch is complete in the ledger."""
         sql = f"DELETE FROM {self.dialect.table(self.table)} WHERE name = {self.dialect.placeholder}"
         for name in sorted(name for name in names if _has_marker(name)):
             connection.execute(sql, [name])
 
 
-class Prepared:
+class PreparedTransactions:
     """The prepared transactions of one sink, whose rows are in ``target``."""
 
     def __init__(self, connection: Connection, target: Table, sink_id: str) -> None:
@@ -108,17 +105,17 @@ class Prepared:
 
     def of_earlier_runs(self, batch: Batch) -> set[str]:
         """Those of :meth:`of_batch` that another run than that of ``batch`` has prepared."""
-        return {name for name in self.of_batch(batch) if not name.startswith(_run(batch))}
+        return {name for name in self.of_batch(batch) if not name.startswith(_run_prefix(batch))}
 
     def orphans(self, live: frozenset[str]) -> set[str]:
-        """Old ones, except those of ``live`` batches."""
+        """The names of old transactions, except those of ``live`` batches."""
         old = {name for name, age in self._existing().items() if age > ABANDONED_SECONDS}
         return {name for name in old if name.split("-")[2] not in live}
 
     def check(self, batch: Batch, names: Collection[str]) -> None:
         """Before the decision, under the lock: raises :class:`Fatal` unless all of ``names`` exist.
 
-        The others of ``batch`` belong to dead attempts and are rolled back.
+        Rolls back the other transactions of ``batch``, which belong to dead attempts.
         """
         existing = self.of_batch(batch)
         if missing := set(names) - existing:
@@ -130,7 +127,7 @@ class Prepared:
         self.roll_back(existing - set(names))
 
     def commit(self, names: Sequence[str]) -> None:
-        """Commits what is decided, under the lock. Raises :class:`DataLoss` for what somebody has rolled back since."""
+        """Commits transactions that are decided, under the lock. Raises :class:`DataLoss` if somebody has rolled one back."""
         for name in sorted(set(names) & self._existing().keys()):
             self.dialect.commit_prepared(self.connection, name)
         expected = [name for name in names if _has_marker(name)]
@@ -154,106 +151,3 @@ class Prepared:
 
 def _has_marker(name: str) -> bool:
     return name.count("-") + 1 >= _PARTS_WITH_MARKER
-
-
-# MERGED Straight into the target: by a transaction that the task prepares and the driver commits.
-#
-# A task of ``commit=task`` loads in the same way, where nothing must be moved by a statement.
-
-def prepared_plan(values: Values, dialect: Dialect, schema: pa.Schema, batch: Batch) -> Plan:
-    """How a task of ``commit=prepared`` writes. Raises :class:`Misconfigured` with what keeps it from doing so."""
-    with contextlib.closing(dialect.connect()) as connection:
-        problems = [*_by_options(values, batch)]
-        if not dialect.most_prepared(connection):
-            problems.append(Problem("commit", f"prepared needs {dialect.prepared_needs}."))
-        if problems:
-            raise Misconfigured("connectors.jdbc", problems)
-        plan = Target(values, dialect).plan(connection, schema)
-        if unfit := list(unfit_columns(dialect, plan)):
-            raise Misconfigured("connectors.jdbc", unfit)
-        Markers(dialect, plan.table).make(connection)
-    return plan
-
-
-def _by_options(values: Values, batch: Batch) -> Iterator[Problem]:
-    if values["operation"] != "insert" or values["deleteColumn"]:
-        yield Problem("commit", "prepared takes inserts only: tasks that change the same row would wait for each other.")
-    if values["errors"] != "fail":
-        yield Problem("commit", f"prepared cannot look for bad rows; take commit=batch with errors={values['errors']}.")
-    if batch.replace:
-        yield Problem("commit", "prepared cannot replace what is in the table; take commit=batch with overwrite.")
-
-
-def unfit_columns(dialect: Dialect, plan: Plan) -> Iterator[Problem]:
-    """What keeps rows from being loaded into the target as they are."""
-    if not dialect.loads_exactly:
-        return
-    staged = flat_schema(plan.schema)
-    for one in plan.columns:
-        if not _fits(staged.field(one.index).type, one.target.kind):
-            text = f"is {one.kind} and goes into {one.target.sql}, which cannot be loaded directly"
-            yield Problem(one.target.name, f"{text}; take commit=batch, or cast it.")
-
-
-def _fits(given: pa.DataType, target: pa.DataType | None) -> bool:
-    """True if each value of ``given`` either is one of ``target`` or is refused, and none is changed."""
-    if target is None:
-        return False
-    numbers = (pa.types.is_integer, pa.types.is_floating)
-    same = any(kind(given) and kind(target) for kind in numbers) and given.bit_width <= target.bit_width
-    return bool(given == target or same or (pa.types.is_integer(given) and pa.types.is_integer(target)))
-
-
-def loadable(dialect: Dialect, plan: Plan, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """``batch`` with the target's columns. Raises :class:`Poison` if a value does not fit."""
-    kept = flat(batch).select([one.index for one in plan.columns])
-    if not dialect.loads_exactly:
-        return kept
-    try:
-        return fitted(kept, [one.target.kind for one in plan.columns])
-    except pa.ArrowInvalid as error:
-        raise Poison(f"a value does not fit into {plan.table}: {error}") from None
-
-
-class PreparedWriter(SinkWriter):
-    """Loads the rows of an attempt into the target, in a transaction that it prepares."""
-
-    def __init__(self, dialect: Dialect, plan: Plan, batch: Batch) -> None:
-        self.dialect = dialect
-        self.plan = plan
-        self.batch = batch
-        self.name = prepared_name(batch)
-        self.rows = 0
-        self._chunks = Chunks()
-        self._loader: Loader | None = None
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        kept = loadable(self.dialect, self.plan, batch)
-        self.rows += kept.num_rows
-        if self._chunks.add(kept):
-            self._load()
-
-    def prepare(self) -> Committable:
-        self._load()
-        if self._loader is None:
-            return Committable(0)
-        self._loader.limit_idle()
-        Markers(self.dialect, self.plan.table).add(self._loader.connection, self.name)
-        self._loader.prepare(self.dialect.prepare(self.name))
-        return Committable(self.rows, {"prepared": self.name})
-
-    def abort(self) -> None:
-        if self._loader is not None:
-            self._loader.close()
-            with contextlib.suppress(Exception), contextlib.closing(self.dialect.connect()) as connection:
-                Prepared(connection, self.plan.table, self.batch.sink_id).roll_back([self.name])
-
-    def close(self) -> None:
-        if self._loader is not None:
-            self._loader.close()
-
-    def _load(self) -> None:
-        if self._chunks.batches:
-            self._loader = self._loader or loader_for(self.dialect)
-            self._loader.begin(self.dialect.begin_prepared(self.name))
-            self._loader.load(self.plan.table, self._chunks.take(self.plan.names))

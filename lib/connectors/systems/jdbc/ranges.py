@@ -20,7 +20,6 @@ from ...core.planning import split_count
 from ...core.source import Split
 from .connection import Connection
 from .dialects import Column, Dialect
-from .dialects.postgresql import PostgreSql
 from .selection import NAME, Clause, Selected, Value
 
 _UTC: Final = datetime.timezone.utc
@@ -183,7 +182,7 @@ def _family(kind: pa.DataType | None) -> str:
 
 
 def _quantiles(connection: Connection, selected: Selected, column: Column, parts: int) -> list[Any]:
-    if isinstance(connection.dialect, PostgreSql):
+    if connection.dialect.samples_pages:
         return _sampled(connection, selected, column, parts)
     dialect, name = connection.dialect, connection.dialect.quote(column.name)
     ((count,),) = connection.rows(f"SELECT count({name}) FROM {selected.source}")
@@ -198,9 +197,8 @@ def _quantiles(connection: Connection, selected: Selected, column: Column, parts
 def _shown(dialect: Dialect, column: Column) -> str:
     """``k`` in a form that can be compared with the column again: text, except for numbers and where types are loose."""
     kind = column.kind
-    if dialect.system == "sqlite" or (kind is not None and (pa.types.is_integer(kind) or pa.types.is_floating(kind))):
-        return "k"
-    return "CAST(k AS CHAR)" if dialect.system == "mariadb" else "CAST(k AS VARCHAR)"
+    is_number = kind is not None and (pa.types.is_integer(kind) or pa.types.is_floating(kind))
+    return "k" if is_number else dialect.text_of("k")
 
 
 def _sampled(connection: Connection, selected: Selected, column: Column, parts: int) -> list[Any]:
@@ -215,7 +213,7 @@ def _sampled(connection: Connection, selected: Selected, column: Column, parts: 
 
 def _sample(connection: Connection, selected: Selected, parts: int) -> str:
     dialect = connection.dialect
-    pages = dialect.pages(connection, selected.table) if isinstance(dialect, PostgreSql) and selected.table else 0
+    pages = dialect.pages(connection, selected.table) if selected.table else 0
     share = 100.0 * _SAMPLED_PAGES * parts / pages if pages else 100.0
     return f" TABLESAMPLE SYSTEM ({share:.9f})" if share < 50 else ""
 

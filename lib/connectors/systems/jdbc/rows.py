@@ -19,8 +19,6 @@ from ...formats.json import parsed, reader
 from .column_types import is_json
 from .connection import Connection
 from .dialects import Column, Dialect
-from .dialects.duckdb import DuckDb
-from .dialects.mariadb import MariaDb
 from .dialects.postgresql import PostgreSql
 from .load import AdbcConnection
 from .selection import NAME, Clause, Selected, Value, rendered
@@ -148,9 +146,8 @@ class Rows(ABC):
 
 def rows_for(dialect: Dialect, fetchsize: int = 0) -> Rows:
     """A new connection that reads from ``dialect``'s database."""
-    if isinstance(dialect, PostgreSql):
-        return AdbcRows(dialect, fetchsize)
-    return DuckDbRows(dialect, fetchsize) if isinstance(dialect, DuckDb) else PythonRows(dialect, fetchsize)
+    kinds: dict[str, type[Rows]] = {"adbc": AdbcRows, "duckdb": DuckDbRows}
+    return kinds.get(dialect.arrow_driver, PythonRows)(dialect, fetchsize)
 
 
 class AdbcRows(Rows):
@@ -244,7 +241,7 @@ class PythonRows(Rows):
 
     def batches(self, statement: Clause, kinds: Sequence[pa.DataType]) -> Iterator[pa.RecordBatch]:
         names = [str(number) for number in range(len(kinds))]
-        cursor = self._cursor()
+        cursor = self.dialect.reading_cursor(self.connection.raw)
         try:
             with self.connection.judged():
                 self._run(cursor, statement)
@@ -256,12 +253,6 @@ class PythonRows(Rows):
         finally:
             with contextlib.suppress(Exception):  # the connection may be closed by then
                 cursor.close()
-
-    def _cursor(self) -> Any:
-        raw = self.connection.raw
-        if isinstance(self.dialect, MariaDb):
-            return raw.cursor(self.dialect.module("pymysql").cursors.SSCursor)
-        return raw.cursor()
 
     def _run(self, cursor: Any, statement: Clause) -> None:
         if "%" in self.dialect.placeholder:  # a % in a name or a query is doubled, as PyMySQL will format the text

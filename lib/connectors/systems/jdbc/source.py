@@ -31,8 +31,7 @@ from ...core import (
 from ...core.errors import Fatal
 from ...core.options import Values
 from ...core.source import Position, ReadLimit, Slice
-from .dialects import DIALECTS, Address, Dialect, OwnDialects, dialect_of, parse
-from .dialects.postgresql import PostgreSql
+from .dialects import DIALECTS, DatabaseAddress, Dialect, OwnDialects, dialect_of, parse
 from .incremental.options import INCREMENTAL, check_incremental, is_stream_of_tables
 from .ranges import Range, planned
 from .rows import Fitting, Rows, columns_text, rows_for
@@ -283,7 +282,7 @@ class JdbcSource(Source):
         """Whether a stream knows what is new."""
         return self.values["incremental"] is not None or is_stream_of_tables(self.values)
 
-    def address(self) -> Address:
+    def address(self) -> DatabaseAddress:
         return parse(self.values["url"], self.values["user"], self.values["password"])
 
     def dialect(self) -> Dialect:
@@ -291,7 +290,7 @@ class JdbcSource(Source):
 
     def shares_moment(self) -> bool:
         """Whether the partitions of a batch are read at one moment."""
-        return bool(self.values["snapshot"]) and isinstance(self.dialect(), PostgreSql)
+        return bool(self.values["snapshot"]) and self.dialect().shares_snapshots
 
     @cached_property
     def schema(self) -> str:  # type: ignore[override]

@@ -1,21 +1,21 @@
-"""The target table: its name, which column of the rows goes where, and making or widening it."""
+"""The target table of a sink: which column of the rows goes where, and how the table is created or widened."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from ...core.errors import ConnectorError, Misconfigured, Problem
 from ...core.options import Values
-from .column_types import family
+from .column_types import staged_schema
 from .connection import Connection
 from .dialects import Column, Dialect, Table
 
-_PART = r'"(?:[^"]|"")+"|`(?:[^`]|``)+`|[^\s".`()]+'
-_NAME = re.compile(rf"\s*(?:(?P<schema>{_PART})\s*\.\s*)?(?P<name>{_PART})\s*")
+_NAME_PART = r'"(?:[^"]|"")+"|`(?:[^`]|``)+`|[^\s".`()]+'
+_NAME = re.compile(rf"\s*(?:(?P<schema>{_NAME_PART})\s*\.\s*)?(?P<name>{_NAME_PART})\s*")
 
 
 def table_of(text: str, dialect: Dialect | None = None) -> Table:
@@ -24,19 +24,19 @@ def table_of(text: str, dialect: Dialect | None = None) -> Table:
     if not match:
         raise ValueError("a table: name or schema.name, each of them quoted where it has other characters than letters")
 
-    def part(given: str | None) -> str:
-        if not given:
+    def unquoted(part: str | None) -> str:
+        if not part:
             return ""
-        if given[0] in "\"`":
-            return given[1:-1].replace(given[0] * 2, given[0])
-        return dialect.folded(given) if dialect else given
+        if part[0] in "\"`":
+            return part[1:-1].replace(part[0] * 2, part[0])
+        return dialect.folded(part) if dialect else part
 
-    return Table(part(match["name"]), part(match["schema"]))
+    return Table(unquoted(match["name"]), unquoted(match["schema"]))
 
 
 @dataclass(frozen=True)
-class Written:
-    """A column of the rows, at ``index``, that is written into ``target``."""
+class ColumnMapping:
+    """The column at ``index`` of the rows, of the type ``kind``, is written into the column ``target`` of the table."""
 
     index: int
     kind: pa.DataType
@@ -44,85 +44,94 @@ class Written:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """How rows go into ``table``: ``order`` and ``delete`` are the indexes of columns that steer."""
+class WritePlan:
+    """How rows of ``schema`` go into ``table``.
+
+    ``keys`` and ``updated`` are columns of the table; ``key_indexes``, ``order`` and ``delete`` are indexes of columns of the
+    rows. With ``via_stage``, rows cannot be loaded into the table as they are: a statement moves them there from a stage.
+    """
 
     table: Table
     operation: str
     schema: pa.Schema
-    columns: tuple[Written, ...]
+    columns: tuple[ColumnMapping, ...]
     keys: tuple[str, ...]
     key_indexes: tuple[int, ...]
     updated: tuple[str, ...]
     order: int | None
     delete: int | None
+    via_stage: bool
 
     @property
     def names(self) -> list[str]:
-        """The target's columns that are written."""
-        return [one.target.name for one in self.columns]
+        """The table's columns that are written."""
+        return [column.target.name for column in self.columns]
 
     @property
     def order_name(self) -> str:
-        """The target's column that orders rows with one key; ``""`` if it has none, or if that is a key itself."""
+        """The table's column that orders rows with one key; ``""`` if it has none, or if that is a key itself."""
         names = [column.target.name for column in self.columns if column.index == self.order]
         return names[0] if names and names[0] not in self.keys else ""
 
 
 class Target:
-    """The table that a sink writes to, seen through one connection."""
+    """The table that a sink writes to."""
 
     def __init__(self, values: Values, dialect: Dialect) -> None:
         self.values = values
         self.dialect = dialect
         self.table = table_of(values["dbtable"], dialect)
 
-    def plan(self, connection: Connection, schema: pa.Schema) -> Plan:
-        """How rows of ``schema`` are written; makes or widens the table if the options say so.
+    def plan(self, connection: Connection, schema: pa.Schema) -> WritePlan:
+        """How rows of ``schema`` are written; creates or widens the table if the options say so.
 
         Raises :class:`Misconfigured` with everything that does not fit. Not to be called inside a transaction.
         """
         columns = self.dialect.columns(connection, self.table)
         if not columns:
-            columns = self._made(connection, schema)
-        elif added := self._added(columns, schema):
-            self._widen(connection, added)
-            columns = self.dialect.columns(connection, self.table)
-        self._stop(self._problems(connection, columns, schema))
-        return self._plan(columns, schema)
+            columns = self._create(connection, schema)
+        elif new := self._new_fields(columns, schema):
+            columns = self._widen(connection, new)
+        refuse(self._problems(connection, columns, schema))
+        return self._plan(connection, columns, schema)
 
     def check(self, connection: Connection) -> None:
-        """Stops at the start of a run if there is no table, and none is to be made."""
+        """Raises :class:`Misconfigured` if there is no table, and none is to be created."""
         if not self.values["createTable"] and not self.dialect.columns(connection, self.table):
-            self._stop([self._missing()])
+            refuse([self._no_table()])
 
-    def _missing(self) -> Problem:
+    def _no_table(self) -> Problem:
         where = f"no table {self.table} in {self.dialect.address}"
         return Problem("dbtable", f"names {where}; make it, or set createTable=true.")
 
-    def _made(self, connection: Connection, schema: pa.Schema) -> list[Column]:
+    def _create(self, connection: Connection, schema: pa.Schema) -> list[Column]:
         if not self.values["createTable"]:
-            self._stop([self._missing()])
+            refuse([self._no_table()])
         keys = list(self.values["keyColumns"])
-        written = [field for field in schema if field.name not in self._left_out() or field.name in keys]
-        self._stop(self._untyped(written))
-        body = [f"{self.dialect.quote(one.name)} {self._type(one, one.name in keys)}" for one in written]
+        fields = [field for field in schema if field.name not in self._steering_only() or field.name in keys]
+        refuse(self._types_not_supported(fields))
+        body = [f"{self.dialect.quote(field.name)} {self._sql_type(field, field.name in keys)}" for field in fields]
         if keys:
             body.append(f"PRIMARY KEY ({self.dialect.names(keys)})")
-        self._ddl(connection, f"CREATE TABLE IF NOT EXISTS {self.dialect.table(self.table)} ({', '.join(body)})")
+        try:
+            connection.execute(f"CREATE TABLE IF NOT EXISTS {self.dialect.table(self.table)} ({', '.join(body)})")
+        except ConnectorError:
+            if not self.dialect.columns(connection, self.table):  # else another writer was faster
+                raise
         return self.dialect.columns(connection, self.table)
 
-    def _left_out(self) -> set[str | None]:
-        """Columns that steer, and that a table does not get; a direct write compares rows with the order in the table."""
+    def _steering_only(self) -> set[str | None]:
+        """Columns that a new table does not get. Direct writes compare rows with the order that is in the table."""
         is_direct = self.values["guarantee"] in ("idempotent", "at-least-once")
         return {self.values["deleteColumn"], None if is_direct else self.values["orderColumn"]}
 
-    def _type(self, field: pa.Field, key: bool) -> str:
-        return f"{self.dialect.sql_type(field.type, key=key)}{' NOT NULL' if key else ''}"
+    def _sql_type(self, field: pa.Field, is_key: bool) -> str:
+        return f"{self.dialect.sql_type(field.type, key=is_key)}{' NOT NULL' if is_key else ''}"
 
-    def _added(self, columns: Sequence[Column], schema: pa.Schema) -> list[pa.Field]:
-        left_out = self._left_out()
-        new = [field for field in schema if field.name not in left_out and _match(field.name, columns) is None]
+    def _new_fields(self, columns: Sequence[Column], schema: pa.Schema) -> list[pa.Field]:
+        """The fields that the table gets columns for, with ``evolveSchema``."""
+        steering = self._steering_only()
+        new = [field for field in schema if field.name not in steering and _match(field.name, columns) is None]
         if not new or not self.values["evolveSchema"]:
             return []
         required = [
@@ -130,83 +139,119 @@ class Target:
                     "nullable in the query, or add it to the table with a default.")
             for field in new if not field.nullable
         ]  # fmt: skip
-        self._stop([*required, *self._untyped(new)])
+        refuse([*required, *self._types_not_supported(new)])
         return new
 
-    def _widen(self, connection: Connection, added: Sequence[pa.Field]) -> None:
-        for field in added:
-            sql = self.dialect.add_column(self.table, field.name, str(self.dialect.sql_type(field.type)))
+    def _widen(self, connection: Connection, new: Sequence[pa.Field]) -> list[Column]:
+        for field in new:
             try:
-                self._ddl(connection, sql)
+                connection.execute(self.dialect.add_column(self.table, field.name, str(self.dialect.sql_type(field.type))))
             except ConnectorError:
-                there = _match(field.name, self.dialect.columns(connection, self.table))
-                if there is None:  # else another writer was faster
+                if _match(field.name, self.dialect.columns(connection, self.table)) is None:  # else another writer was faster
                     raise
+        return self.dialect.columns(connection, self.table)
 
-    def _ddl(self, connection: Connection, sql: str) -> None:
-        try:
-            connection.execute(sql)
-        except ConnectorError:
-            if not sql.startswith("CREATE") or not self.dialect.columns(connection, self.table):
-                raise
-
-    def _untyped(self, fields: Sequence[pa.Field]) -> list[Problem]:
-        return [
-            Problem(field.name, f"has the type {field.type}, which {self.dialect.name} cannot hold; cast it in the query.")
-            for field in fields
-            if not family(field.type) or self.dialect.sql_type(field.type) is None
-        ]
+    def _types_not_supported(self, fields: Iterable[pa.Field]) -> list[Problem]:
+        return [_unsupported(field, self.dialect) for field in fields if self.dialect.sql_type(field.type) is None]
 
     def _problems(self, connection: Connection, columns: Sequence[Column], schema: pa.Schema) -> Iterator[Problem]:
-        steering = {self.values["orderColumn"], self.values["deleteColumn"]}
-        shown = ", ".join(column.name for column in columns)
-        yield from self._untyped(list(schema))
-        for option in ("keyColumns", "updateColumns", "orderColumn", "deleteColumn"):
-            given = self.values[option] or ()
-            for name in [given] if isinstance(given, str) else given:
-                if name not in schema.names:
-                    yield Problem(option, f'names "{name}", but the columns are {", ".join(schema.names)}.')
-        for name in schema.names:
-            if name not in steering and _match(name, columns) is None:
-                yield Problem(name, f"is no column of {self.table} ({shown}); leave it out, or set evolveSchema=true.")
-        if self.values["operation"] != "update":
-            given = {found.name for name in schema.names if (found := _match(name, columns))}
-            for column in columns:
-                if column.name not in given and not column.nullable and not column.default:
-                    yield Problem(column.name, f"is required by {self.table} and not in the rows.")
+        yield from self._types_not_supported(schema)
+        yield from self._unknown_names(schema)
+        yield from self._unmatched_columns(columns, schema)
         delete = self.values["deleteColumn"]
         if delete in schema.names and not pa.types.is_boolean(schema.field(delete).type):
             yield Problem("deleteColumn", f'must be a column of booleans; "{delete}" is {schema.field(delete).type}.')
         if self.values["operation"] == "upsert":
             yield from self._not_unique(connection, columns)
 
+    def _unknown_names(self, schema: pa.Schema) -> Iterator[Problem]:
+        for option in ("keyColumns", "updateColumns", "orderColumn", "deleteColumn"):
+            names = self.values[option] or ()
+            for name in [names] if isinstance(names, str) else names:
+                if name not in schema.names:
+                    yield Problem(option, f'names "{name}", but the columns are {", ".join(schema.names)}.')
+
+    def _unmatched_columns(self, columns: Sequence[Column], schema: pa.Schema) -> Iterator[Problem]:
+        steering = {self.values["orderColumn"], self.values["deleteColumn"]}
+        names = ", ".join(column.name for column in columns)
+        matches = {name: _match(name, columns) for name in schema.names}
+        for name, column in matches.items():
+            if column is None and name not in steering:
+                yield Problem(name, f"is no column of {self.table} ({names}); leave it out, or set evolveSchema=true.")
+        if self.values["operation"] != "update":
+            for column in columns:
+                if column not in matches.values() and not column.nullable and not column.default:
+                    yield Problem(column.name, f"is required by {self.table} and not in the rows.")
+
     def _not_unique(self, connection: Connection, columns: Sequence[Column]) -> Iterator[Problem]:
-        keys = frozenset(found.name for key in self.values["keyColumns"] if (found := _match(key, columns)))
+        keys = frozenset(column.name for key in self.values["keyColumns"] if (column := _match(key, columns)))
         if len(keys) == len(self.values["keyColumns"]) and keys not in self.dialect.unique_keys(connection, self.table):
             named = ", ".join(sorted(keys))
             yield Problem("keyColumns", f"must be a primary key or unique in {self.table}; ({named}) is not. Add a constraint.")
 
-    def _plan(self, columns: Sequence[Column], schema: pa.Schema) -> Plan:
-        values = self.values
-        written = tuple(
-            Written(index, field.type, found)
+    def _plan(self, connection: Connection, columns: Sequence[Column], schema: pa.Schema) -> WritePlan:
+        values, operation = self.values, self.values["operation"]
+        mappings = tuple(
+            ColumnMapping(index, field.type, column)
             for index, field in enumerate(schema)
-            if (found := _match(field.name, columns)) is not None
+            if (column := _match(field.name, columns)) is not None
         )
-        by_name = {schema.field(one.index).name: one.target.name for one in written}
-        keys = tuple(by_name[key] for key in values["keyColumns"])
-        updated = [by_name[name] for name in values["updateColumns"]] or [
-            one.target.name for one in written if one.target.name not in keys
+        target_names = {schema.field(mapping.index).name: mapping.target.name for mapping in mappings}
+        keys = tuple(target_names[key] for key in values["keyColumns"])
+        updated = [target_names[name] for name in values["updateColumns"]] or [
+            name for name in target_names.values() if name not in keys
         ]
         index = {name: number for number, name in enumerate(schema.names)}
-        return Plan(
-            self.table, values["operation"], schema, written, keys, tuple(index[key] for key in values["keyColumns"]),
-            tuple(updated), index.get(values["orderColumn"]), index.get(values["deleteColumn"]),
+        via_stage = operation != "insert" or bool(keys) or self._is_view(connection)
+        return WritePlan(
+            self.table, operation, schema, mappings, keys, tuple(index[key] for key in values["keyColumns"]), tuple(updated),
+            index.get(values["orderColumn"]), index.get(values["deleteColumn"]),
+            via_stage or any(unloadable_columns(self.dialect, mappings)),
         )  # fmt: skip
 
-    def _stop(self, problems: Iterator[Problem] | Sequence[Problem]) -> None:
-        if found := list(problems):
-            raise Misconfigured("connectors.jdbc", found)
+    def _is_view(self, connection: Connection) -> bool:
+        """True for a view of a database that loads rows by COPY, which takes tables only."""
+        schema, name = self.table.schema, self.table.name
+        return self.dialect.loads_exactly and name not in self.dialect.tables(connection, schema, name)
+
+
+def unloadable_columns(dialect: Dialect, columns: Iterable[ColumnMapping]) -> Iterator[Problem]:
+    """The columns whose values the table would not take as they are."""
+    for column in columns if dialect.loads_exactly else ():
+        [loaded] = staged_schema(pa.schema([pa.field("c", column.kind)])).types
+        if not _fits(loaded, column.target.kind):
+            text = f"is {column.kind} and goes into {column.target.sql}, which cannot be loaded directly"
+            yield Problem(column.target.name, f"{text}; take commit=batch, or cast it.")
+
+
+def _fits(kind: pa.DataType, target: pa.DataType | None) -> bool:
+    """True if each value of ``kind`` either is a value of ``target`` or is refused, and none is changed."""
+    if target is None:
+        return False
+    if pa.types.is_integer(kind) and pa.types.is_integer(target):
+        return True
+    floats = pa.types.is_floating(kind) and pa.types.is_floating(target)
+    return bool(kind == target or (floats and kind.bit_width <= target.bit_width))
+
+
+def staged_columns(dialect: Dialect, schema: pa.Schema) -> list[tuple[str, str]]:
+    """Names and types of a staging table for rows of ``schema``: ``c0``, ``c1``, …, which no name of the user's can meet.
+
+    Raises :class:`Misconfigured` for types that the database does not have.
+    """
+    types = [(field, dialect.sql_type(field.type)) for field in staged_schema(schema)]
+    refuse([_unsupported(field, dialect) for field, sql in types if sql is None])
+    return [(f"c{number}", str(sql)) for number, (_, sql) in enumerate(types)]
+
+
+def refuse(problems: Iterable[Problem]) -> None:
+    """Raises :class:`Misconfigured` if there are any ``problems``."""
+    if listed := list(problems):
+        raise Misconfigured("connectors.jdbc", listed)
+
+
+def _unsupported(field: pa.Field, dialect: Dialect) -> Problem:
+    return Problem(field.name, f"has the type {field.type}, which {dialect.name} cannot hold; cast it in the query.")
 
 
 def _match(name: str, columns: Sequence[Column]) -> Column | None:

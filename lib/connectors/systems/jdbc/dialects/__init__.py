@@ -1,4 +1,7 @@
-"""Where a database is: a JDBC or SQLAlchemy URL, read into an :class:`Address` that never shows its password."""
+"""Dialects: what databases do differently, one class each, found by the URL of a database.
+
+A JDBC or SQLAlchemy URL becomes an :class:`DatabaseAddress`, which never shows its password.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ....storage.location import is_local
-from .base import Column, Dialect, Table
+from .base import Column, Dialect, Table, repeated_keys
 from .duckdb import DuckDb
 from .mariadb import MariaDb
 from .postgresql import PostgreSql
@@ -20,8 +23,13 @@ _IGNORED: Final = frozenset(
     {"rewritebatchedinserts", "rewritebatchedstatements", "stringtype", "preparethreshold", "defaultrowfetchsize"}
 )
 """Parameters of JDBC drivers that only tune them."""
+_BUILT_IN: Final = (PostgreSql, Sqlite, DuckDb, MariaDb)
+DIALECTS: dict[str, type[Dialect]] = {kind.name: kind for kind in _BUILT_IN}
+"""Dialects by the first part of a URL."""
+
+
 @dataclass(frozen=True)
-class Address:
+class DatabaseAddress:
     """One database. ``dialect`` is the name of one, such as postgresql; ``database`` is a name, or the path of a file."""
 
     dialect: str
@@ -41,80 +49,9 @@ class Address:
         return text.replace(self.password, "***") if self.password else text
 
 
-def parse(url: str, user: str | None = None, password: str | None = None) -> Address:
-    """The address of ``url``; ``user`` and ``password`` win over those in it.
-
-    Raises ``ValueError`` with a phrase that says what is wrong, without showing the URL.
-    """
-    text, is_jdbc = url.strip().removeprefix("jdbc:"), url.strip().startswith("jdbc:")
-    scheme, colon, rest = text.partition(":")
-    family = scheme.split("+")[0].lower()
-    dialect = _ALIASES.get(family, family)
-    if not colon or not family:
-        raise ValueError("must be a JDBC or SQLAlchemy URL such as jdbc:postgresql://host:5432/database or sqlite:///file.db.")
-    kind = DIALECTS.get(dialect)
-    if kind is not None:
-        return _on_network(kind, rest, user, password) if kind.port else Address(dialect, _file(dialect, rest, is_jdbc))
-    raise ValueError(
-        f'is for "{family}", and there is no dialect of that name; there are {", ".join(DIALECTS)}. To add one, extend one of '
-        f'the classes in connectors.systems.jdbc.dialects by a class with name = "{dialect}", give it to register_dialect(), '
-        "and call connectors.register(spark) again."
-    )
-
-
-def _file(dialect: str, rest: str, jdbc: bool) -> str:
-    path, _, parameters = rest.partition("?")
-    if parameters:
-        named = ", ".join(name for name, _ in parse_qsl(parameters))
-        raise ValueError(f"has parameters ({named}); a {dialect} file takes none.")
-    if path.startswith("//") and not jdbc:  # sqlite:///relative, sqlite:////absolute
-        path = path[3:]
-    path = unquote(path)
-    if not is_local(path):
-        raise ValueError(f"must name a local or mounted file: no driver opens a {dialect} file in an object store.")
-    path = path.removeprefix("file:")  # and otherwise as it is spelled: the sink id is derived from it
-    if path in ("", ":memory:"):
-        raise ValueError(f"must name a file: tasks and driver are processes of their own, and share no {dialect} in memory.")
-    return path
-
-
-def _on_network(kind: type[Dialect], rest: str, user: str | None, password: str | None) -> Address:
-    if not rest.startswith("//"):  # jdbc:postgresql:database
-        rest = f"//localhost/{rest}"
-    try:
-        parts = urlsplit(f"x:{rest}")
-        port = parts.port or kind.port
-    except ValueError:
-        raise ValueError("must name one host and its port, as in jdbc:postgresql://host:5432/database.") from None
-    if "," in parts.netloc:
-        raise ValueError("names several hosts; give the one that is written to.")
-    given = {name.lower(): value for name, value in parse_qsl(parts.query, keep_blank_values=True)}
-    found_user = given.pop("user", None) or (unquote(parts.username) if parts.username else None)
-    found_password = given.pop("password", None) or (unquote(parts.password) if parts.password else None)
-    database = unquote(parts.path.lstrip("/")) or (user or found_user or "")
-    if not database:
-        raise ValueError("names no database; it must end in /database.")
-    more = _parameters(kind, given)
-    return Address(
-        kind.name, database, parts.hostname or "localhost", port, user or found_user, password or found_password, more
-    )
-
-
-def _parameters(kind: type[Dialect], given: dict[str, str]) -> dict[str, str]:
-    if given.pop("ssl", "false").lower() == "true" and "sslmode" in kind.url_parameters:
-        given.setdefault("sslmode", "require")
-    known = kind.url_parameters
-    if unknown := sorted(name for name in given if name not in known and name not in _IGNORED):
-        there = ", ".join(("user", "password", "ssl", *known))
-        raise ValueError(f"has the parameter {', '.join(unknown)}, which is not supported; there are {there}.")
-    return {known[name]: value for name, value in given.items() if name in known}
-
-
-# MERGED What databases do differently, one class each, and the dialects of the user's own.
-
-_BUILT_IN = (PostgreSql, Sqlite, DuckDb, MariaDb)
-DIALECTS: dict[str, type[Dialect]] = {kind.name: kind for kind in _BUILT_IN}
-"""Dialects by the first part of a URL."""
+def dialect_of(address: DatabaseAddress, timeout: float = 30.0) -> Dialect:
+    """The dialect for ``address``; ``timeout`` in seconds is for connecting and for waiting for locks."""
+    return DIALECTS[address.dialect](address, timeout)
 
 
 def register_dialect(kind: type[Dialect]) -> None:
@@ -140,7 +77,7 @@ def register_dialect(kind: type[Dialect]) -> None:
 
 
 class OwnDialects:
-    """The dialects of the user's own: whoever unpickles this has them registered."""
+    """The dialects of the user's own: unpickling this registers them."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _register_all, tuple(kind for kind in DIALECTS.values() if kind not in _BUILT_IN)
@@ -152,12 +89,87 @@ def _register_all(*kinds: type[Dialect]) -> OwnDialects:
     return OwnDialects()
 
 
-def dialect_of(address: Address, timeout: float = 30.0) -> Dialect:
-    """The dialect for ``address``; ``timeout`` in seconds is for connecting and for waiting for locks."""
-    return DIALECTS[address.dialect](address, timeout)
+def parse(url: str, user: str | None = None, password: str | None = None) -> DatabaseAddress:
+    """The address of ``url``; ``user`` and ``password`` win over those in it.
+
+    Raises ``ValueError`` with a phrase that says what is wrong, without showing the URL.
+    """
+    text, is_jdbc = url.strip().removeprefix("jdbc:"), url.strip().startswith("jdbc:")
+    scheme, colon, rest = text.partition(":")
+    family = scheme.split("+")[0].lower()
+    dialect = _ALIASES.get(family, family)
+    if not colon or not family:
+        raise ValueError("must be a JDBC or SQLAlchemy URL such as jdbc:postgresql://host:5432/database or sqlite:///file.db.")
+    kind = DIALECTS.get(dialect)
+    if kind is not None:
+        return _on_network(kind, rest, user, password) if kind.port else DatabaseAddress(dialect, _file(dialect, rest, is_jdbc))
+    raise ValueError(
+        f'is for "{family}", and there is no dialect of that name; there are {", ".join(DIALECTS)}. To add one, extend one of '
+        f'the classes in connectors.systems.jdbc.dialects by a class with name = "{dialect}", give it to register_dialect(), '
+        "and call connectors.register(spark) again."
+    )
+
+
+def _file(dialect: str, rest: str, is_jdbc: bool) -> str:
+    path, _, parameters = rest.partition("?")
+    if parameters:
+        named = ", ".join(name for name, _ in parse_qsl(parameters))
+        raise ValueError(f"has parameters ({named}); a {dialect} file takes none.")
+    if path.startswith("//") and not is_jdbc:  # sqlite:///relative, sqlite:////absolute
+        path = path[3:]
+    path = unquote(path)
+    if not is_local(path):
+        raise ValueError(f"must name a local or mounted file: no driver opens a {dialect} file in an object store.")
+    path = path.removeprefix("file:")  # and otherwise as it is spelled: the sink id is derived from it
+    if path in ("", ":memory:"):
+        raise ValueError(f"must name a file: tasks and driver are processes of their own, and share no {dialect} in memory.")
+    return path
+
+
+def _on_network(kind: type[Dialect], rest: str, user: str | None, password: str | None) -> DatabaseAddress:
+    if not rest.startswith("//"):  # jdbc:postgresql:database
+        rest = f"//localhost/{rest}"
+    try:
+        parts = urlsplit(f"x:{rest}")
+        port = parts.port or kind.port
+    except ValueError:
+        raise ValueError("must name one host and its port, as in jdbc:postgresql://host:5432/database.") from None
+    if "," in parts.netloc:
+        raise ValueError("names several hosts; give the one that is written to.")
+    query = {name.lower(): value for name, value in parse_qsl(parts.query, keep_blank_values=True)}
+    user = user or query.pop("user", "") or unquote(parts.username or "") or None
+    password = password or query.pop("password", "") or unquote(parts.password or "") or None
+    database = unquote(parts.path.lstrip("/")) or user or ""
+    if not database:
+        raise ValueError("names no database; it must end in /database.")
+    query = {name: value for name, value in query.items() if name not in ("user", "password")}
+    return DatabaseAddress(kind.name, database, parts.hostname or "localhost", port, user, password, _parameters(kind, query))
+
+
+def _parameters(kind: type[Dialect], query: dict[str, str]) -> dict[str, str]:
+    """The parameters of a URL by the names that the driver has for them."""
+    known = kind.url_parameters
+    if query.pop("ssl", "false").lower() == "true" and "sslmode" in known:
+        query.setdefault("sslmode", "require")
+    if unknown := sorted(name for name in query if name not in known and name not in _IGNORED):
+        names = ", ".join(("user", "password", "ssl", *known))
+        raise ValueError(f"has the parameter {', '.join(unknown)}, which is not supported; there are {names}.")
+    return {known[name]: value for name, value in query.items() if name in known}
 
 
 __all__ = [
-    "DIALECTS", "Column", "Dialect", "DuckDb", "MariaDb", "OwnDialects", "PostgreSql", "Sqlite", "Table", "dialect_of",
+    "DIALECTS",
+    "Column",
+    "DatabaseAddress",
+    "Dialect",
+    "DuckDb",
+    "MariaDb",
+    "OwnDialects",
+    "PostgreSql",
+    "Sqlite",
+    "Table",
+    "dialect_of",
+    "parse",
     "register_dialect",
+    "repeated_keys",
 ]  # fmt: skip

@@ -1,30 +1,29 @@
-"""The parts of a dialect: names, types, the statements that move staged rows, and what an error means."""
+"""What a dialect consists of: names, types, the statements that move staged rows, and what an error means."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import pyarrow as pa
 
+from ....core.clients import client_library
 from ....core.errors import ConnectorError, Fatal, Misconfigured, Poison, Problem, Transient
 from ..column_types import as_python, family
-from ..connection import Connection, LockTimeout, Session
+from ..connection import Connection, LockTimeout, ServerSession
 
 if TYPE_CHECKING:
-    from . import Address
+    from . import DatabaseAddress
 
 
 _TEXT_BYTES = 20
-"""Spark's own guess for a text (``StringType.defaultSize``)."""
-
-LEAST_IDLE_SECONDS: Final = 10.0
-"""A shorter ``request.timeout`` does not make idle sessions end any sooner."""
+"""Spark's own estimate for a text (``StringType.defaultSize``)."""
+_MIN_IDLE_SECONDS: Final = 10.0
+"""A shorter ``request.timeout`` does not make idle sessions end sooner."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +43,9 @@ class Table:
 
 @dataclass(frozen=True)
 class Column:
-    """A column as the database tells it; ``sql`` is its type there, ``kind`` that type in Arrow (``None``: no equal).
+    """A column of a table: ``sql`` is its type in the database, ``kind`` that type in Arrow (``None``: no equal).
 
-    ``collation`` is by what rules its text is compared, where a statement must name them.
+    ``collation`` names the rules by which its text is compared, where a statement must name them.
     """
 
     name: str
@@ -58,12 +57,20 @@ class Column:
 
 
 def row_bytes(columns: Sequence[Column]) -> int:
-    """About how many bytes a row has, by the types of its columns; text is taken for as long as Spark takes it."""
+    """An estimate of the bytes of a row, by the types of its columns; a text is as long as Spark estimates it."""
     return sum(_bytes(column.kind) for column in columns) or 1
 
 
 def _bytes(kind: pa.DataType | None) -> int:
     return max(1, kind.bit_width // 8) if kind is not None and pa.types.is_primitive(kind) else _TEXT_BYTES
+
+
+def grouped_keys(rows: Iterable[tuple[Any, ...]]) -> list[frozenset[str]]:
+    """The columns of unique indexes, from rows of an index and a column each; an index over expressions is left out."""
+    keys: dict[str, list[Any]] = {}
+    for index, column in rows:
+        keys.setdefault(index, []).append(column)
+    return [frozenset(columns) for columns in keys.values() if None not in columns]
 
 
 class Dialect(ABC):
@@ -72,15 +79,13 @@ class Dialect(ABC):
     name: ClassVar[str]
     """The first part of its URLs."""
     system: ClassVar[str] = ""
-    """The database whose catalog and functions it has: postgresql, mariadb, sqlite or duckdb; streams need one of them."""
+    """The database whose catalog and functions it has: postgresql, mariadb, sqlite or duckdb. A stream needs one of these."""
     port: ClassVar[int] = 0
-    """The port it usually listens at; 0 for a database in a file."""
+    """The default port; 0 for a database in a file."""
     url_parameters: ClassVar[Mapping[str, str]] = {}
-    """Parameters that its URLs may have, in lower case, and what its driver calls them."""
-    driver: ClassVar[str]
-    """The driver name of its SQLAlchemy URL."""
+    """Parameters that its URLs may have, in lower case, and the driver's names for them."""
     packages: ClassVar[dict[str, str]] = {}
-    """Modules it needs, and what to install for each."""
+    """The modules of its drivers, and what to install for each."""
     begin: ClassVar[str] = "BEGIN"
     placeholder: ClassVar[str] = "%s"
     at_begin: ClassVar[tuple[str, ...]] = ()
@@ -88,32 +93,55 @@ class Dialect(ABC):
     before_small: ClassVar[tuple[str, ...]] = ()
     """Statements before a transaction of a few rows, while other tasks write rows beside them."""
     one_writer: ClassVar[bool] = False
-    """True if only one connection may write at a time: rows are staged in files, and the driver loads them."""
+    """True if only one connection may write at a time. Tasks then stage rows in files, which Spark's driver loads."""
     savepoints: ClassVar[bool] = True
     prepares: ClassVar[bool] = False
-    """True if a transaction can be prepared here and committed by another connection."""
+    """True if one connection can prepare a transaction, and another one commit it."""
     prepared_needs: ClassVar[str] = ""
     """What the server lacks where :meth:`most_prepared` is 0."""
     loads_exactly: ClassVar[bool] = False
-    """True if rows are loaded as the target's own types: a column of another type goes through a stage."""
+    """True if values are loaded as the target's own types. A column of another type goes through a stage."""
     tells_repeated_keys: ClassVar[bool] = False
-    """True if an upsert that meets a key twice is refused by the database itself."""
+    """True if the database itself refuses an upsert with a repeated key."""
     plain_values: ClassVar[bool] = False
+    """True if the database has no types for times and decimals, which are text then."""
+    arrow_driver: ClassVar[str] = ""
+    """What takes and gives rows as Arrow: ``adbc`` or ``duckdb``; else the driver has rows of Python values."""
+    refuses_zero_bytes: ClassVar[bool] = False
+    """True if no text may hold a zero byte."""
+    shares_snapshots: ClassVar[bool] = False
+    """True if one session can export its snapshot to others."""
+    samples_pages: ClassVar[bool] = False
+    """True if quantiles of a column can be asked for, of a sample of its table's pages."""
+    keeps_table_ids: ClassVar[bool] = False
+    """True if the number of a table is never that of a later one."""
+    shows_writers: ClassVar[bool] = False
+    """True if a row tells which transaction wrote it."""
+    clock: ClassVar[str] = ""
+    """A SELECT of the server's time; ``""`` for a database that has the clock of this machine."""
+    text_type: ClassVar[str] = "VARCHAR"
+    """What values are cast to for their text; ``""`` where values have types and columns have none."""
     types: ClassVar[dict[str, str]]
     row_id: ClassVar[str] = "rowid"
     identifier: ClassVar[str] = "VARCHAR(200)"
-    """The type of a column with names of sinks and queries, which differ if any letter of them does."""
+    """The type of a column for names, which compares them letter by letter."""
 
-    def __init__(self, address: Address, timeout: float) -> None:
+    def __init__(self, address: DatabaseAddress, timeout: float) -> None:
         self.address = address
         self.timeout = timeout
 
     @property
     def idle_seconds(self) -> float:
-        """When the server ends a session that holds locks and whose client is silent: its network is gone, say."""
-        return max(self.timeout, LEAST_IDLE_SECONDS)
+        """After how long the server ends a session that holds locks and whose client is silent, as when its network is lost."""
+        return max(self.timeout, _MIN_IDLE_SECONDS)
 
     # connections
+
+    @property
+    def pool_key(self) -> str:
+        """Connections with the same key may stand in for each other."""
+        where = self.address
+        return repr((where, where.user, where.password, sorted(where.more.items()), self.timeout))
 
     def connect(self) -> Connection:
         """A new connection in autocommit mode."""
@@ -124,18 +152,18 @@ class Dialect(ABC):
 
     @abstractmethod
     def open(self) -> Any:
-        """The driver's own connection, in autocommit mode."""
+        """A new connection of the database's driver, in autocommit mode."""
 
     @abstractmethod
     def errors(self) -> tuple[type[Exception], ...]:
-        """What the driver raises."""
+        """The exceptions of the database's driver."""
 
     @abstractmethod
     def judge(self, error: Exception) -> ConnectorError:
-        """``error`` of a statement as an error that says what to do next."""
+        """The connector's error for ``error``, which a statement raised."""
 
     def refused(self, error: Exception) -> ConnectorError:
-        """``error`` of connecting."""
+        """The connector's error for ``error``, which connecting raised."""
         return self.transient(error)
 
     def limit_transaction(self) -> tuple[str, ...]:
@@ -152,28 +180,26 @@ class Dialect(ABC):
     def run(self, cursor: Any, sql: str, values: Sequence[Any]) -> None:
         cursor.execute(sql, tuple(values)) if values else cursor.execute(sql)
 
-    def said(self, error: Exception) -> str:
+    def error_text(self, error: Exception) -> str:
+        """The text of ``error`` in one line, without the password."""
         return self.address.without_password(" ".join(str(error).split()))
 
     def transient(self, error: Exception) -> Transient:
-        return Transient(f"{self.address}: {self.said(error)}", connector="connectors.jdbc")
+        return Transient(f"{self.address}: {self.error_text(error)}", connector="connectors.jdbc")
 
     def lock_timeout(self, error: Exception) -> LockTimeout:
-        return LockTimeout(f"{self.address}: {self.said(error)}", connector="connectors.jdbc")
+        return LockTimeout(f"{self.address}: {self.error_text(error)}", connector="connectors.jdbc")
 
     def poison(self, error: Exception) -> Poison:
-        return Poison(self.said(error))
+        return Poison(self.error_text(error))
 
     def fatal(self, error: Exception) -> Fatal:
-        return Fatal(f"{self.address} refuses a statement: {self.said(error)}")
+        return Fatal(f"{self.address} refuses a statement: {self.error_text(error)}")
 
     def module(self, name: str) -> Any:
-        """A driver's module; :class:`Misconfigured` names what to install for it."""
-        try:
-            return import_module(name)
-        except ImportError as missing:
-            text = f"needs a package that is not here ({missing.name}); pip install '{self.packages[name]}'."
-            raise Misconfigured("connectors.jdbc", [Problem("url", text)]) from None
+        """A driver's module; :class:`Misconfigured` says what to install for it."""
+        package = name.partition(".")[0]
+        return client_library(name, f"'{self.packages.get(package, package)}'", connector="connectors.jdbc", option="url")
 
     # names and types
 
@@ -194,7 +220,7 @@ class Dialect(ABC):
         return ", ".join([self.placeholder] * count)
 
     def sql_type(self, kind: pa.DataType, *, key: bool = False) -> str | None:
-        """The type of a new column for ``kind``; ``None`` if there is none."""
+        """The type of a new column for ``kind``; ``None`` if the database has none."""
         name = self.types.get(family(kind))
         return name.format(kind=kind) if name else None
 
@@ -202,7 +228,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def columns(self, connection: Connection, table: Table) -> list[Column]:
-        """The columns that can be written; empty if there is no such table."""
+        """The columns that can be written; empty if the table does not exist."""
 
     @abstractmethod
     def unique_keys(self, connection: Connection, table: Table) -> list[frozenset[str]]:
@@ -213,7 +239,7 @@ class Dialect(ABC):
         """The names in ``schema`` that begin with ``prefix``."""
 
     def correct_identifiers(self, connection: Connection, table: Table, columns: Sequence[str]) -> None:  # noqa: B027
-        """Gives ``columns`` the type :attr:`identifier`, where an earlier version made them of another one."""
+        """Gives ``columns`` the type :attr:`identifier`, where an earlier version created them with another type."""
 
     # reading
 
@@ -227,24 +253,40 @@ class Dialect(ABC):
     def open_to_read(self) -> Any:
         return self.open()
 
-    def file_is_there(self) -> None:
-        """Raises :class:`Misconfigured` if there is no file to read."""
+    def reading_cursor(self, raw: Any) -> Any:
+        """A cursor that does not hold the whole result in memory."""
+        return raw.cursor()
+
+    def statement_timeout(self, seconds: float | None) -> str:
+        """A statement by which the server ends later ones that take longer (``None``: its default); ``""`` if it has none."""
+        return ""
+
+    def pages(self, connection: Connection, table: Table) -> int:
+        """The pages of a table with its partitions; 0 for what has none, such as a view."""
+        return 0
+
+    def text_of(self, expression: str) -> str:
+        """``expression`` as text that is the same value again; as it is, where columns have no types."""
+        return f"CAST({expression} AS {self.text_type})" if self.text_type else expression
+
+    def check_file(self) -> None:
+        """Raises :class:`Misconfigured` if the file does not exist."""
         if not os.path.isfile(self.address.database):
             raise Misconfigured("connectors.jdbc", [Problem("url", f"names no file: {self.address} is not there.")])
 
     @abstractmethod
     def described(self, connection: Connection, source: str) -> list[Column]:
-        """The columns of ``SELECT * FROM source``; the ``kind`` of each is what it is read as, ``None`` for text."""
+        """The columns of ``SELECT * FROM source``, each with the ``kind`` that it is read as, ``None`` for text."""
 
     def size(self, connection: Connection, table: Table | None, source: str, columns: Sequence[Column]) -> int | None:
-        """About how many bytes ``SELECT * FROM source`` gives, without reading; ``None`` if the database does not tell.
+        """An estimate of the bytes of ``SELECT * FROM source``, without reading; ``None`` if the database has none.
 
-        ``source`` is ``table``, or a query or view, of which databases estimate the rows.
+        ``source`` is ``table``, or a query or view whose rows the database estimates.
         """
         return None
 
-    def readable(self, column: Column, wanted: pa.DataType) -> str:
-        """What is selected to read ``column`` as ``wanted``."""
+    def readable(self, column: Column, as_kind: pa.DataType) -> str:
+        """The expression that reads ``column`` as ``as_kind``."""
         return self.quote(column.name)
 
     def bound(self, placeholder: str, sql: str) -> str:
@@ -257,20 +299,20 @@ class Dialect(ABC):
         return f"ALTER TABLE {self.table(table)} ADD COLUMN {self.quote(column)} {sql}"
 
     def create_stage(self, table: Table, columns: Sequence[tuple[str, str]], *, temporary: bool = False) -> str:
-        """A table for staged rows; a ``temporary`` one is seen by this connection only."""
+        """Creates a table for staged rows; only this connection sees a ``temporary`` one."""
         body = ", ".join(f"{self.quote(name)} {sql}" for name, sql in columns)
         return f"CREATE {'TEMPORARY ' if temporary else ''}TABLE {self.table(table)} ({body})"
 
     def drop_stage(self, table: Table) -> str:
-        """Drops a staging table, as far as it exists; does not wait for long where a session uses it."""
+        """Drops a staging table if it exists, without a long wait for a session that uses it."""
         return f"DROP TABLE IF EXISTS {self.table(table)}"
 
     def cast(self, expression: str, staged: pa.DataType, target: Column) -> str:
-        """``expression``, which was staged as ``staged``, as a value for ``target``."""
+        """``expression``, of a column that was staged as the type ``staged``, as a value for ``target``."""
         return expression
 
     def key(self, expression: str, staged: pa.DataType, target: Column) -> str:
-        """``expression``, staged as ``staged``, in a form that is compared with others by the rules of ``target``."""
+        """``expression``, staged as the type ``staged``, in a form that is compared by the rules of ``target``."""
         return expression
 
     def insert(self, target: Table, columns: Sequence[str], select: str) -> str:
@@ -291,7 +333,7 @@ class Dialect(ABC):
         return (f"{into} {source} ON CONFLICT ({self.names(keys)}) DO {change}",)
 
     def update(self, target: Table, keys: Sequence[str], updated: Sequence[str], select: str, order: str = "") -> str:
-        """Changes the rows that exist; ``order`` as with :meth:`upsert`."""
+        """Changes the rows that exist; ``order`` is that of :meth:`upsert`."""
         changes = ", ".join(f"{self.quote(name)} = connectors_new.{self.quote(name)}" for name in updated)
         newer = self._if_newer("AND", "connectors_new", order)
         source = f"FROM ({select}) AS connectors_new WHERE {self._same(keys)}{newer}"
@@ -308,9 +350,13 @@ class Dialect(ABC):
     def delete(self, target: Table, keys: Sequence[str], select: str) -> str:
         return f"DELETE FROM {self.table(target)} WHERE ({self.names(keys)}) IN ({select})"
 
+    def insert_values(self, table: Table, columns: Sequence[str]) -> str:
+        """An INSERT of one row with a placeholder for each of ``columns``."""
+        return f"INSERT INTO {self.table(table)} ({self.names(columns)}) VALUES ({self.slots(len(columns))})"
+
     def load(self, connection: Connection, table: Table, names: Sequence[str], rows: pa.RecordBatchFileReader) -> None:
-        """Loads a staged file, batch by batch."""
-        sql = f"INSERT INTO {self.table(table)} ({self.names(names)}) VALUES ({self.slots(len(names))})"
+        """Loads the rows of a staged file."""
+        sql = self.insert_values(table, names)
         for number in range(rows.num_record_batches):
             connection.many(sql, as_python(rows.get_batch(number), plain=self.plain_values))
 
@@ -332,7 +378,7 @@ class Dialect(ABC):
     # prepared transactions
 
     def most_prepared(self, connection: Connection) -> int:
-        """How many transactions may be prepared at a time."""
+        """The limit of prepared transactions; 0 where none can be prepared."""
         return 0
 
     def prepared(self, connection: Connection, prefix: str) -> dict[str, float]:
@@ -340,11 +386,11 @@ class Dialect(ABC):
         return {}
 
     def begin_prepared(self, name: str) -> str:
-        """What begins a transaction that is to be prepared."""
+        """The statement that begins a transaction to be prepared."""
         return self.begin
 
     def prepare(self, name: str) -> tuple[str, ...]:
-        """What prepares the transaction of the connection."""
+        """The statements that prepare the transaction of the connection."""
         return (f"PREPARE TRANSACTION '{name}'",)
 
     def commit_prepared(self, connection: Connection, name: str) -> None:
@@ -356,20 +402,28 @@ class Dialect(ABC):
     # locks
 
     def lock(self, connection: Connection, name: str) -> None:
-        """Takes the lock ``name`` for the session; needed where :attr:`prepares`.
+        """Takes the lock ``name`` for the session; dialects that :attr:`prepares` have it.
 
         From then on the server ends the session whenever it is idle for :attr:`idle_seconds`.
-        Raises :class:`LockTimeout` if another session has it for longer than ``timeout``.
+        Raises :class:`LockTimeout` if another session has the lock for longer than ``timeout``.
         """
         raise NotImplementedError(f"{self.name} prepares no transactions")
 
     def unlock(self, connection: Connection, name: str) -> None:  # noqa: B027
-        """Lets others have the lock ``name``."""
+        """Releases the lock ``name``."""
 
-    def lock_holders(self, connection: Connection, tables: Sequence[Table], lock: str) -> list[Session]:
-        """A few sessions that hold locks in ``tables``, or the ``lock`` that :meth:`lock` takes; the oldest first."""
+    def lock_holders(self, connection: Connection, tables: Sequence[Table], lock: str) -> list[ServerSession]:
+        """A few sessions that hold locks in ``tables``, or the ``lock`` of :meth:`lock`; the oldest first."""
         return []
 
     def end_session(self, number: int) -> str:
-        """A statement by which a person ends a session."""
+        """The statement by which a person ends a session."""
         return ""
+
+
+def repeated_keys() -> Fatal:
+    """A batch has a key more than once, and nothing says which row is the last one."""
+    return Fatal(
+        "a key comes more than once in the batch, and nothing says which of its rows is the last",
+        way_out="give orderColumn, the column whose largest value wins; or leave one row per key in the query",
+    )

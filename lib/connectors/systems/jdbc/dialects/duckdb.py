@@ -27,18 +27,18 @@ _WIDER = {
     "HUGEINT": "DECIMAL(38, 0)", "UHUGEINT": "DECIMAL(38, 0)", "TIMESTAMP_S": "TIMESTAMP", "TIMESTAMP_MS": "TIMESTAMP",
     "TIMESTAMP_NS": "TIMESTAMP",
 }  # fmt: skip
-"""Types that Spark has not, and what they are read as."""
+"""Types that Spark does not have, and the wider types that they are read as."""
 
 
 class DuckDb(Dialect):
     """DuckDB 1.1 and later. It has no savepoints, so bad rows are found in trial transactions."""
 
     name = system = "duckdb"
-    driver = "duckdb"
     packages = {"duckdb": "duckdb>=1.1"}  # noqa: RUF012
     begin = "BEGIN TRANSACTION"
     placeholder = "?"
     one_writer = True
+    arrow_driver = "duckdb"
     savepoints = False
     types = {  # noqa: RUF012
         "bool": "BOOLEAN", "int8": "TINYINT", "int16": "SMALLINT", "int32": "INTEGER", "int64": "BIGINT", "float32": "FLOAT",
@@ -47,27 +47,24 @@ class DuckDb(Dialect):
     }  # fmt: skip
 
     def open(self) -> Any:
-        return self._opened({})
+        return self._opened()
 
     def open_to_read(self) -> Any:
         """Several processes may read at the same time, if none of them could write."""
-        self.file_is_there()
+        self.check_file()
         try:
-            return self._opened({"read_only": True})
+            return self._opened(read_only=True)
         except self.module("duckdb").ConnectionException:  # this process has it open to write
-            return self._opened({})
+            return self._opened()
 
-    def _opened(self, how: dict[str, Any]) -> Any:
-        raw = self._when_free(how)
-        raw.execute("SET TimeZone = 'UTC'")
-        return raw
-
-    def _when_free(self, how: dict[str, Any]) -> Any:
-        """Another process may have the file; SQLite would wait for it by itself."""
+    def _opened(self, **options: Any) -> Any:
+        """A connection, as soon as no other process has the file."""
         duckdb, until = self.module("duckdb"), time.monotonic() + self.timeout
         while True:
             try:
-                return duckdb.connect(self.address.database, **how)
+                raw = duckdb.connect(self.address.database, **options)
+                raw.execute("SET TimeZone = 'UTC'")
+                return raw
             except duckdb.IOException as error:
                 if "lock" not in str(error) or time.monotonic() > until:
                     raise
@@ -107,21 +104,20 @@ class DuckDb(Dialect):
             "SELECT column_name, data_type, is_nullable = 'YES', column_default IS NOT NULL FROM information_schema.columns "
             "WHERE table_name = ? AND table_schema = ? AND table_catalog = current_database() ORDER BY ordinal_position"
         )
-        found = connection.rows(sql, [table.name, table.schema or "main"])
-        return [Column(name, kind, _arrow(kind), nullable, default) for name, kind, nullable, default in found]
+        rows = connection.rows(sql, [table.name, table.schema or "main"])
+        return [Column(name, sql, _arrow(sql), nullable, default) for name, sql, nullable, default in rows]
 
     def described(self, connection: Connection, source: str) -> list[Column]:
-        told = connection.rows(f"DESCRIBE SELECT * FROM {source}")
-        return [Column(name, kind, _read_as(kind)) for name, kind, *_ in told]
+        return [Column(name, sql, _read_as(sql)) for name, sql, *_ in connection.rows(f"DESCRIBE SELECT * FROM {source}")]
 
     def size(self, connection: Connection, table: Table | None, source: str, columns: Sequence[Column]) -> int | None:
         plan = json.loads(connection.rows(f"EXPLAIN (FORMAT JSON) SELECT * FROM {source}")[0][1])
         rows = next(_estimates(plan), None)
         return None if rows is None else rows * row_bytes(columns)
 
-    def readable(self, column: Column, wanted: pa.DataType) -> str:
+    def readable(self, column: Column, as_kind: pa.DataType) -> str:
         name = self.quote(column.name)
-        if column.kind is None or (pa.types.is_string(wanted) and not pa.types.is_string(column.kind)):
+        if column.kind is None or (pa.types.is_string(as_kind) and not pa.types.is_string(column.kind)):
             # structs and lists are written as JSON, which can be read again
             return f"CAST(to_json({name}) AS VARCHAR)" if _is_nested(column.sql) else f"CAST({name} AS VARCHAR)"
         return f"CAST({name} AS {_WIDER[column.sql]})" if column.sql in _WIDER else name
@@ -139,7 +135,7 @@ class DuckDb(Dialect):
 
 
 def _estimates(plan: Any) -> Iterator[int]:
-    """The estimated rows of a plan and of what it is made from, from above."""
+    """The estimated rows of each node of a plan, the topmost first."""
     for node in plan:
         if rows := re.sub(r"\D", "", str(node.get("extra_info", {}).get("Estimated Cardinality", ""))):
             yield int(rows)

@@ -15,9 +15,8 @@ import pyarrow as pa
 
 from ....core.errors import ConnectorError, Fatal, Misconfigured, Problem
 from ..column_types import family
-from ..connection import Connection, Session
-from .base import Column, Table, row_bytes
-from .catalog import SqlAlchemyDialect
+from ..connection import Connection, ServerSession
+from .base import Column, Dialect, Table, grouped_keys, row_bytes
 
 _OUTAGES = {
     1040, 1053, 1158, 1159, 1160, 1161, 1203, 1213, 1290, 1402, 1613, 1614, 1927, 2002, 2003, 2006, 2013, 2014, 2055,
@@ -28,7 +27,7 @@ _BINARY_COLLATION = "utf8mb4_nopad_bin"
 _PLAN_ROWS = 8
 _UNKNOWN = "XAER_NOTA"
 _ATTACHED_SECONDS = 1.0
-"""How long a session may live on after its client has closed it."""
+"""How long a session may exist after its client has closed it."""
 _CONFIGURATION = {1044, 1045, 1049, 1698}
 _BAD_ROWS = {1048, 1062, 1136, 1264, 1265, 1292, 1364, 1366, 1406, 1451, 1452, 1644, 3819, 4025}
 
@@ -39,7 +38,7 @@ _HOLDERS = (
 )
 
 
-class MariaDb(SqlAlchemyDialect):
+class MariaDb(Dialect):
     """MariaDB 10.6 and later. Transactions are prepared by XA, and the server lists them for all databases together.
 
     Small transactions are READ COMMITTED, which a server with ``binlog_format=STATEMENT`` refuses. When the server notices that
@@ -49,7 +48,6 @@ class MariaDb(SqlAlchemyDialect):
     name = system = "mariadb"
     port = 3306
     url_parameters = {"ssl_ca": "ssl_ca", "charset": "charset"}  # noqa: RUF012
-    driver = "mariadb+pymysql"
     packages = {"pymysql": "pymysql>=1.1"}  # noqa: RUF012
     types = {  # noqa: RUF012
         "bool": "BOOL", "int8": "SMALLINT", "int16": "SMALLINT", "int32": "INTEGER", "int64": "BIGINT", "float32": "FLOAT",
@@ -58,9 +56,11 @@ class MariaDb(SqlAlchemyDialect):
     }  # fmt: skip
     row_id = "`connectors_row`"
     identifier = f"VARCHAR(200) CHARACTER SET utf8mb4 COLLATE {_BINARY_COLLATION}"
-    # else a key that is not there locks the gap that it would be in, and two tasks with new keys in one gap are a deadlock
+    # else a new key locks the gap that it belongs to, and two tasks with new keys in one gap are a deadlock
     before_small = ("SET TRANSACTION ISOLATION LEVEL READ COMMITTED",)
     prepares = True
+    clock = "SELECT UTC_TIMESTAMP(6)"
+    text_type = "CHAR"
     prepared_needs = "a server that is no node of a Galera cluster, where XA is not to be had"
 
     def open(self) -> Any:
@@ -76,8 +76,11 @@ class MariaDb(SqlAlchemyDialect):
             cursor.execute(f"SET time_zone = '+00:00', sql_mode = '{strict}', {locks}")
         return raw
 
+    def reading_cursor(self, raw: Any) -> Any:
+        return raw.cursor(self.module("pymysql").cursors.SSCursor)
+
     def limit_transaction(self) -> tuple[str, ...]:
-        """One that is prepared is idle as well: it can be committed only when its session is over."""
+        """A prepared transaction counts as idle as well. It can be committed only when its session has ended."""
         return (f"SET idle_transaction_timeout = {round(self.idle_seconds)}",)
 
     def errors(self) -> tuple[type[Exception], ...]:
@@ -95,7 +98,7 @@ class MariaDb(SqlAlchemyDialect):
 
     def refused(self, error: Exception) -> ConnectorError:
         if error.args and error.args[0] in _CONFIGURATION:
-            text = f"{self.address} cannot be used: {self.said(error)}"
+            text = f"{self.address} cannot be used: {self.error_text(error)}"
             return Misconfigured("connectors.jdbc", [Problem("url", text)])
         return self.transient(error)
 
@@ -142,18 +145,35 @@ class MariaDb(SqlAlchemyDialect):
         return f"UPDATE {self.table(target)} AS connectors_old {source} SET {changes}{newer}"
 
     def columns(self, connection: Connection, table: Table) -> list[Column]:
-        schema = self.placeholder if table.schema else "database()"
-        sql = (
+        rows = self._catalog_rows(
+            connection, table,
             "SELECT column_name, column_type, is_nullable = 'YES', "
             "column_default IS NOT NULL OR extra LIKE '%%auto_increment%%', coalesce(collation_name, '') "
-            f"FROM information_schema.columns WHERE table_name = %s AND table_schema = {schema} "
-            "AND is_generated = 'NEVER' ORDER BY ordinal_position"
-        )
-        rows = connection.rows(sql, [table.name, *([table.schema] if table.schema else [])])
+            "FROM information_schema.columns WHERE {} AND is_generated = 'NEVER' "
+            "ORDER BY ordinal_position",
+        )  # fmt: skip
         return [
             Column(name, kind, _arrow(kind), bool(nullable), bool(default), _collation(collation))
             for name, kind, nullable, default, collation in rows
         ]
+
+    def unique_keys(self, connection: Connection, table: Table) -> list[frozenset[str]]:
+        rows = self._catalog_rows(
+            connection, table,
+            "SELECT index_name, column_name FROM information_schema.statistics WHERE non_unique = 0 AND {} "
+            "ORDER BY index_name <> 'PRIMARY', index_name, seq_in_index",
+        )  # fmt: skip
+        return grouped_keys(rows)
+
+    def tables(self, connection: Connection, schema: str, prefix: str) -> list[str]:
+        where = "table_schema = " + (self.placeholder if schema else "database()")
+        sql = f"SELECT table_name FROM information_schema.tables WHERE table_type = 'BASE TABLE' AND {where}"
+        return [name for (name,) in connection.rows(sql, [schema] if schema else []) if name.startswith(prefix)]
+
+    def _catalog_rows(self, connection: Connection, table: Table, sql: str) -> list[tuple[Any, ...]]:
+        """The rows of a query of ``information_schema`` about one table, whose name takes the place of ``{}``."""
+        where = "table_name = %s AND table_schema = " + ("%s" if table.schema else "database()")
+        return connection.rows(sql.format(where), [table.name, *([table.schema] if table.schema else [])])
 
     def correct_identifiers(self, connection: Connection, table: Table, columns: Sequence[str]) -> None:
         collations = {column.name: column.collation for column in self.columns(connection, table)}
@@ -162,28 +182,27 @@ class MariaDb(SqlAlchemyDialect):
             connection.execute(f"ALTER TABLE {self.table(table)} {changes}")
 
     def bound(self, placeholder: str, sql: str) -> str:
-        """Only decimals must be told: MariaDB would compare them with text as floating point numbers."""
+        """Casts decimals only: MariaDB would compare them with text as floating point numbers."""
         return f"CAST({placeholder} AS {sql})" if sql.startswith("decimal(") else placeholder
 
     def described(self, connection: Connection, source: str) -> list[Column]:
         with connection.judged(), self.cursor(connection.raw) as cursor:
             cursor.execute(f"SELECT * FROM {source} LIMIT 0")
-            fields = list(cursor._result.fields)  # beside what DB-API tells: lengths, and whether bytes are text
-        return [Column(one.name, *_told(one)) for one in fields]
+            fields = list(cursor._result.fields)  # more than DB-API has: lengths, and whether bytes are text
+        return [Column(field.name, *_field_type(field)) for field in fields]
 
     def size(self, connection: Connection, table: Table | None, source: str, columns: Sequence[Column]) -> int | None:
-        """Of a query, the rows of the tables that it joins at last; how long they are, only types tell."""
-        schema = "table_schema = " + ("%s" if table and table.schema else "database()")
-        sql = f"SELECT data_length FROM information_schema.tables WHERE table_name = %s AND {schema}"
-        lengths = connection.rows(sql, [table.name, *([table.schema] if table.schema else [])]) if table else []
+        """Of a query, the estimated rows of its outermost join, each as long as its types say."""
+        sql = "SELECT data_length FROM information_schema.tables WHERE {}"
+        lengths = self._catalog_rows(connection, table, sql) if table else []
         if lengths and lengths[0][0] is not None:
             return int(lengths[0][0])
         plan = connection.rows(f"EXPLAIN SELECT * FROM {source}")
         return math.prod(int(row[_PLAN_ROWS] or 1) for row in plan if row[0] == plan[0][0]) * row_bytes(columns)
 
-    def readable(self, column: Column, wanted: pa.DataType) -> str:
+    def readable(self, column: Column, as_kind: pa.DataType) -> str:
         name = self.quote(column.name)
-        if pa.types.is_string(wanted) and not pa.types.is_string(column.kind or pa.string()):
+        if pa.types.is_string(as_kind) and not pa.types.is_string(column.kind or pa.string()):
             return f"CAST({name} AS CHAR)"
         return f"CAST({name} AS CHAR)" if column.kind is None else name
 
@@ -192,9 +211,9 @@ class MariaDb(SqlAlchemyDialect):
         return 0 if galera and galera[0][1] == "ON" else sys.maxsize
 
     def prepared(self, connection: Connection, prefix: str) -> dict[str, float]:
-        """Ages are by the time in the names: the server keeps none."""
-        found = [told.decode() for form, _, _, told in connection.rows("XA RECOVER") if form == self._form()]
-        return {name: time.time() - int(name[-32:-24], 16) for name in found if name.startswith(prefix)}
+        """Ages are by the time in the names, since the server keeps none."""
+        names = [data.decode() for form, _, _, data in connection.rows("XA RECOVER") if form == self._form()]
+        return {name: time.time() - int(name[-32:-24], 16) for name in names if name.startswith(prefix)}
 
     def begin_prepared(self, name: str) -> str:
         return f"XA START {self._xid(name)}"
@@ -207,15 +226,15 @@ class MariaDb(SqlAlchemyDialect):
             raise self.transient(RuntimeError(f"the session that has prepared {name} is still there"))
 
     def rollback_prepared(self, connection: Connection, name: str) -> None:
-        """One whose session is still there, on a machine that is lost, say, is rolled back by a later run."""
+        """A later run rolls back a transaction whose session still exists, as on a machine that is lost."""
         self._ended(connection, "ROLLBACK", name)
 
-    def _ended(self, connection: Connection, how: str, name: str) -> bool:
-        """True if ``name`` is gone: a transaction can be ended only when the session that prepared it is."""
+    def _ended(self, connection: Connection, action: str, name: str) -> bool:
+        """Commits or rolls back ``name``; false if the session that prepared it still exists, since that must end first."""
         until = time.monotonic() + _ATTACHED_SECONDS
         while True:
             try:
-                connection.execute(f"XA {how} {self._xid(name)}")
+                connection.execute(f"XA {action} {self._xid(name)}")
             except Fatal as error:
                 if _UNKNOWN not in str(error):
                     raise
@@ -236,13 +255,13 @@ class MariaDb(SqlAlchemyDialect):
     def unlock(self, connection: Connection, name: str) -> None:
         connection.rows("SELECT RELEASE_LOCK(%s)", [self._lock(name)])
 
-    def lock_holders(self, connection: Connection, tables: Sequence[Table], lock: str) -> list[Session]:
-        """Of locks of rows, only whose they are can be asked, and not in which table."""
+    def lock_holders(self, connection: Connection, tables: Sequence[Table], lock: str) -> list[ServerSession]:
+        """The server tells who holds locks of rows, but not in which table."""
         rows = connection.rows(_HOLDERS.format("id = IS_USED_LOCK(%s)"), [self._lock(lock)])
         with contextlib.suppress(ConnectorError):  # without the privilege PROCESS
             in_transaction = "SELECT trx_mysql_thread_id FROM information_schema.innodb_trx WHERE trx_rows_locked > 0"
             rows += connection.rows(_HOLDERS.format(f"id IN ({in_transaction})"))
-        return [Session(*row) for row in dict.fromkeys(rows)][:3]
+        return [ServerSession(*row) for row in dict.fromkeys(rows)][:3]
 
     def end_session(self, number: int) -> str:
         return f"KILL {number}"
@@ -275,7 +294,7 @@ _UNSIGNED = {
 }  # fmt: skip
 
 
-def _told(field: Any) -> tuple[str, pa.DataType | None]:
+def _field_type(field: Any) -> tuple[str, pa.DataType | None]:
     """The type of a column of a result, and what it is read as."""
     code, unsigned = field.type_code, bool(field.flags & 32)
     if code in (0, 246):  # the length counts a sign, and a point where there is a scale

@@ -8,15 +8,14 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from ....core.errors import ConnectorError, Fatal, Misconfigured, Problem
+from ....core.errors import ConnectorError, Misconfigured, Problem
 from ....core.state import digest
 from ..column_types import family
-from ..connection import Connection, Session
-from .base import Column, Table
-from .catalog import SqlAlchemyDialect
+from ..connection import Connection, ServerSession
+from .base import Column, Dialect, Table, repeated_keys
 
 _OUTAGES = ("08", "53", "57P", "40", "55006", "XX000", "58")
-"""Lost connections, no resources, shutdown, deadlock and serialization, a database in use, and trouble of the server itself."""
+"""Lost connections, no resources, shutdown, deadlock, serialization, a database in use, and errors of the server itself."""
 _BAD_ROWS = ("22", "23", "44", "P0001")
 """Data, constraints, views with a check, and what a trigger raises."""
 _LOST = ("terminating connection", "server closed the connection", "no connection", "conflict with recovery", "restarting")
@@ -33,6 +32,18 @@ _ANY_NUMERIC = pa.decimal128(38, 18)
 """As Spark reads a numeric without a precision, or with one that it has no type for."""
 
 
+_COLUMNS = """
+SELECT a.attname::text, format_type(a.atttypid, a.atttypmod), t.typname::text, NOT a.attnotnull,
+    a.atthasdef OR a.attidentity <> ''
+FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '' ORDER BY a.attnum
+"""
+_UNIQUE_KEYS = """
+SELECT array_agg(a.attname::text) FROM pg_index i
+JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY ((i.indkey::int2[])[0 : i.indnkeyatts - 1])
+WHERE i.indrelid = to_regclass(%s) AND i.indisunique AND i.indpred IS NULL AND i.indexprs IS NULL
+GROUP BY i.indexrelid, i.indisprimary ORDER BY i.indisprimary DESC, i.indexrelid
+"""
 _HOLDERS = """
 SELECT pid, coalesce(usename::text, ''), coalesce(client_addr::text, 'a local client'), coalesce(state, ''), state_change::text
 FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = current_database() AND pid IN (
@@ -45,7 +56,7 @@ FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = current_databa
 """
 
 
-class PostgreSql(SqlAlchemyDialect):
+class PostgreSql(Dialect):
     """PostgreSQL 14 and later (ranges of row ids)."""
 
     name = system = "postgresql"
@@ -55,9 +66,12 @@ class PostgreSql(SqlAlchemyDialect):
         "applicationname": "application_name", "application_name": "application_name",
         "connect_timeout": "connect_timeout", "options": "options", "gssencmode": "gssencmode",
     }  # fmt: skip
-    driver = "postgresql+psycopg"
     packages = {"psycopg": "psycopg[binary]>=3.2", "adbc_driver_postgresql": "adbc-driver-postgresql>=1.3"}  # noqa: RUF012
-    prepares = loads_exactly = True
+    prepares = loads_exactly = refuses_zero_bytes = True
+    shares_snapshots = samples_pages = keeps_table_ids = shows_writers = True
+    arrow_driver = "adbc"
+    clock = "SELECT clock_timestamp()"
+    text_type = "text"
     prepared_needs = "max_prepared_transactions above 0 in the server's settings"
     at_begin = ("SET CONSTRAINTS ALL IMMEDIATE",)  # a row that breaks a deferred one must not be found at COMMIT only
     tells_repeated_keys = True
@@ -82,8 +96,18 @@ class PostgreSql(SqlAlchemyDialect):
             cursor.execute("; ".join(self.settings()))
         return raw
 
+    def open_to_read(self) -> Any:
+        """Times as text are those that a statement takes again."""
+        raw = self.open()
+        with raw.cursor() as cursor:
+            cursor.execute("SET DateStyle = 'ISO'")
+        return raw
+
+    def statement_timeout(self, seconds: float | None) -> str:
+        return f"SET statement_timeout = {'DEFAULT' if seconds is None else round(1000 * seconds)}"
+
     def settings(self) -> tuple[str, ...]:
-        """What every session begins with. The server notices soon when a client's machine or network is lost."""
+        """The statements that every session begins with. By them the server soon notices that a client's network is lost."""
         limits = {"lock_timeout": round(self.timeout * 1000), **_network_limits(max(1, round(self.timeout)), "tcp_keepalives")}
         return ("SET TimeZone = 'UTC'", *(f"SET {name} = {value}" for name, value in limits.items()))
 
@@ -91,11 +115,11 @@ class PostgreSql(SqlAlchemyDialect):
         return (f"SET LOCAL idle_in_transaction_session_timeout = {round(self.idle_seconds * 1000)}",)
 
     def reading_settings(self) -> tuple[str, ...]:
-        """What a session that reads begins with, so that the same statement gives the same rows in the same order."""
+        """The settings of a session that reads: the same statement gives the same rows in the same order."""
         return ("SET synchronize_seqscans = off", "SET max_parallel_workers_per_gather = 0", "SET DateStyle = 'ISO'")
 
     def load_url(self) -> str:
-        """The address for ADBC, which takes a URL only."""
+        """The address as ADBC takes it."""
         where = self.address
         user = quote(where.user or "", safe="") + (f":{quote(where.password, safe='')}" if where.password else "")
         more = "&".join(f"{name}={quote(value, safe='')}" for name, value in self.parameters().items())
@@ -117,14 +141,17 @@ class PostgreSql(SqlAlchemyDialect):
         return self.fatal(error)
 
     def judge_text(self, error: Exception) -> ConnectorError:
-        """``error`` of rows that were coming: ADBC tells no code for it, only PostgreSQL's text in the session's language."""
+        """The connector's error for ``error``, which arriving rows raised.
+
+        ADBC gives no code for it, only PostgreSQL's text in the session's language.
+        """
         text = str(error)
         if "PGRES_FATAL_ERROR" not in text or any(reason in text for reason in _LOST):
             return self.transient(error)
         return self.fatal(error)
 
     def refused(self, error: Exception) -> ConnectorError:
-        text = self.said(error)
+        text = self.error_text(error)
         if any(reason in text for reason in _CONFIGURATION):
             return Misconfigured("connectors.jdbc", [Problem("url", f"{self.address} cannot be used: {text}")])
         return self.transient(error)
@@ -132,17 +159,14 @@ class PostgreSql(SqlAlchemyDialect):
     def folded(self, name: str) -> str:
         return name.lower()
 
-    def arrow_type(self, told: Any) -> pa.DataType | None:
-        import sqlalchemy.types as sql
+    def columns(self, connection: Connection, table: Table) -> list[Column]:
+        rows = connection.rows(_COLUMNS, [self.table(table)])
+        return [Column(name, sql, _loaded_type(kind, sql), nullable, default) for name, sql, kind, nullable, default in rows]
 
-        if isinstance(told, sql.Double):
-            return pa.float64()
-        if isinstance(told, sql.Uuid):
-            return None
-        return super().arrow_type(told)
+    def unique_keys(self, connection: Connection, table: Table) -> list[frozenset[str]]:
+        return [frozenset(names) for (names,) in connection.rows(_UNIQUE_KEYS, [self.table(table)])]
 
     def tables(self, connection: Connection, schema: str, prefix: str) -> list[str]:
-        """Asked for several times in each batch, so not by SQLAlchemy, which connects anew."""
         where = "relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = %s)" if schema else "pg_table_is_visible(oid)"
         sql = f"SELECT relname::text FROM pg_class WHERE relkind IN ('r', 'p') AND starts_with(relname, %s) AND {where}"
         return [name for (name,) in connection.rows(sql, [prefix, *([schema] if schema else [])])]
@@ -150,11 +174,11 @@ class PostgreSql(SqlAlchemyDialect):
     def described(self, connection: Connection, source: str) -> list[Column]:
         with connection.judged(), self.cursor(connection.raw) as cursor:
             cursor.execute(f"SELECT * FROM {source} LIMIT 0")
-            told = [(one.name, one.type_display, one.type_code) for one in cursor.description or ()]
-        unknown = sorted({code for _, shown, code in told if shown == str(code)})
-        sql = "SELECT oid::int8, format_type(oid, NULL) FROM pg_type WHERE oid = ANY(%s)"
-        names: dict[int, str] = dict(connection.rows(sql, [unknown])) if unknown else {}
-        return [Column(name, names.get(code, shown), read_type(names.get(code, shown))) for name, shown, code in told]
+            types = [(column.name, column.type_display, column.type_code) for column in cursor.description or ()]
+        unknown = sorted({code for _, sql, code in types if sql == str(code)})
+        query = "SELECT oid::int8, format_type(oid, NULL) FROM pg_type WHERE oid = ANY(%s)"
+        names: dict[int, str] = dict(connection.rows(query, [unknown])) if unknown else {}
+        return [Column(name, names.get(code, sql), read_type(names.get(code, sql))) for name, sql, code in types]
 
     def size(self, connection: Connection, table: Table | None, source: str, columns: Sequence[Column]) -> int | None:
         if pages := self.pages(connection, table) if table else 0:
@@ -163,7 +187,6 @@ class PostgreSql(SqlAlchemyDialect):
         return int(plans[0]["Plan"]["Plan Rows"]) * (int(plans[0]["Plan"]["Plan Width"]) + _ROW_HEADER_BYTES)
 
     def pages(self, connection: Connection, table: Table) -> int:
-        """The pages of a table with its partitions; 0 for what has none, such as a view."""
         sql = (
             "SELECT (pg_relation_size(c.oid) + coalesce((SELECT sum(pg_relation_size(t.relid)) FROM pg_partition_tree(c.oid) t "
             "WHERE t.relid <> c.oid), 0))::int8 / current_setting('block_size')::int8 "
@@ -172,10 +195,10 @@ class PostgreSql(SqlAlchemyDialect):
         pages = connection.rows(sql, [self.table(table)])
         return int(pages[0][0]) if pages else 0
 
-    def readable(self, column: Column, wanted: pa.DataType) -> str:
+    def readable(self, column: Column, as_kind: pa.DataType) -> str:
         """Types that Arrow has no equal for are text, each as PostgreSQL writes it."""
         name, kind = self.quote(column.name), column.kind
-        if kind is None or (pa.types.is_string(wanted) and not pa.types.is_string(kind)):
+        if kind is None or (pa.types.is_string(as_kind) and not pa.types.is_string(kind)):
             return f"CAST({name} AS text)"
         if kind == _ANY_NUMERIC:
             return f"CAST({name} AS numeric(38, 18))"
@@ -191,7 +214,7 @@ class PostgreSql(SqlAlchemyDialect):
         return super().add_column(table, column, sql).replace("ADD COLUMN", "ADD COLUMN IF NOT EXISTS", 1)
 
     def cast(self, expression: str, staged: pa.DataType, target: Column) -> str:
-        """Text goes into other types only when it is said so; all else PostgreSQL converts itself, or refuses."""
+        """Casts text for columns of other types; PostgreSQL converts all else itself, or refuses it."""
         is_text = target.sql.upper().startswith(("TEXT", "VARCHAR", "CHAR"))
         return expression if is_text or family(staged) != "string" else f"CAST({expression} AS {target.sql})"
 
@@ -226,10 +249,10 @@ class PostgreSql(SqlAlchemyDialect):
     def unlock(self, connection: Connection, name: str) -> None:
         connection.rows("SELECT pg_advisory_unlock(%s)", [_lock_number(name)])
 
-    def lock_holders(self, connection: Connection, tables: Sequence[Table], lock: str) -> list[Session]:
+    def lock_holders(self, connection: Connection, tables: Sequence[Table], lock: str) -> list[ServerSession]:
         names = [self.table(table) for table in tables]
         rows = connection.rows(_HOLDERS, [_lock_number(lock), names])
-        return [Session(*row) for row in rows]
+        return [ServerSession(*row) for row in rows]
 
     def end_session(self, number: int) -> str:
         return f"SELECT pg_terminate_backend({number})"
@@ -246,8 +269,16 @@ def _lock_number(name: str) -> int:
     return int(digest(name, length=15), 16)
 
 
+def _loaded_type(name: str, sql: str) -> pa.DataType | None:
+    """What is loaded into a column of the type ``name``, ``sql`` with its modifier; ``None`` where Arrow has no equal."""
+    if name == "numeric":
+        kind = read_type(sql.replace(" ", ""))
+        return None if kind == _ANY_NUMERIC and sql != "numeric(38,18)" else kind
+    return None if name == "oid" else _READ.get("text" if name == "citext" else name)
+
+
 def read_type(sql: str) -> pa.DataType | None:
-    """What a column of the type ``sql``, as psycopg tells it, is read as; ``None`` for text."""
+    """What a column is read as; ``sql`` is psycopg's name of its type. ``None`` is text."""
     if sql.endswith("[]"):
         item = read_type(sql[:-2])
         return None if item is None else pa.list_(item)
@@ -258,11 +289,3 @@ def read_type(sql: str) -> pa.DataType | None:
     if not precision or int(precision) > 38 or not 0 <= int(scale or 0) <= int(precision):
         return _ANY_NUMERIC
     return pa.decimal128(int(precision), int(scale or 0))
-
-
-def repeated_keys() -> Fatal:
-    """A batch has a key twice, and nobody said which row is the newer one."""
-    return Fatal(
-        "a key comes more than once in the batch, and nothing says which of its rows is the last",
-        way_out="give orderColumn, the column whose largest value wins; or leave one row per key in the query",
-    )

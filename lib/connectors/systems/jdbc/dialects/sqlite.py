@@ -13,23 +13,22 @@ import pyarrow as pa
 
 from ....core.errors import ConnectorError, Fatal
 from ..connection import Connection
-from .base import Column, Table
-from .catalog import SqlAlchemyDialect
+from .base import Column, Dialect, Table, grouped_keys
 
 _SAMPLE = 1000
-"""Rows that are looked at for the type of a column that has none."""
-_FOUND = {frozenset({"integer"}): pa.int64(), frozenset({"blob"}): pa.binary()}
+"""Rows by which the type of a column is determined that has none."""
+_KINDS = {frozenset({"integer"}): pa.int64(), frozenset({"blob"}): pa.binary()}
 
 
-class Sqlite(SqlAlchemyDialect):
+class Sqlite(Dialect):
     """SQLite 3.33 and later (UPDATE … FROM)."""
 
     name = system = "sqlite"
-    driver = "sqlite"
     begin = "BEGIN IMMEDIATE"
     placeholder = "?"
     one_writer = True
     plain_values = True
+    text_type = ""
     types = {  # noqa: RUF012
         "bool": "BOOLEAN", "int8": "SMALLINT", "int16": "SMALLINT", "int32": "INTEGER", "int64": "BIGINT", "float32": "FLOAT",
         "float64": "DOUBLE", "decimal": "TEXT", "string": "TEXT", "binary": "BLOB", "date": "DATE", "timestamp": "DATETIME",
@@ -42,18 +41,36 @@ class Sqlite(SqlAlchemyDialect):
         return raw
 
     def open_to_read(self) -> Any:
-        """SQLite would make a file that is not there."""
-        self.file_is_there()
+        """For reading only: otherwise SQLite creates a file that does not exist."""
+        self.check_file()
         return sqlite3.connect(f"file:{quote(self.address.database)}?mode=ro", self.timeout, isolation_level=None, uri=True)
+
+    def columns(self, connection: Connection, table: Table) -> list[Column]:
+        sql = 'SELECT name, type, "notnull", dflt_value IS NOT NULL FROM pragma_table_xinfo(?, ?) WHERE hidden = 0'
+        rows = connection.rows(sql, [table.name, table.schema or "main"])
+        return [Column(name, sql, _declared(sql), not required, bool(default)) for name, sql, required, default in rows]
+
+    def unique_keys(self, connection: Connection, table: Table) -> list[frozenset[str]]:
+        schema = table.schema or "main"
+        primary = connection.rows("SELECT '', name FROM pragma_table_xinfo(?, ?) WHERE pk > 0", [table.name, schema])
+        sql = (
+            "SELECT i.name, c.name FROM pragma_index_list(?, ?) i, pragma_index_info(i.name, ?) c "
+            'WHERE i."unique" AND NOT i.partial'
+        )
+        return grouped_keys([*primary, *connection.rows(sql, [table.name, schema, schema])])
+
+    def tables(self, connection: Connection, schema: str, prefix: str) -> list[str]:
+        sql = f"SELECT name FROM {self.quote(schema or 'main')}.sqlite_master WHERE type = 'table'"
+        return [name for (name,) in connection.rows(sql) if name.startswith(prefix)]
 
     def described(self, connection: Connection, source: str) -> list[Column]:
         """By declared types, which a view of a query still has; a column without one by its first values."""
         connection.execute("DROP VIEW IF EXISTS temp.connectors_view")
         connection.execute(f"CREATE TEMP VIEW connectors_view AS SELECT * FROM {source}")
-        told = connection.rows("SELECT name, type FROM pragma_table_info('connectors_view')")
-        found = [(name, sql, _declared(sql) if sql else self._met(connection, name)) for name, sql in told]
+        types = connection.rows("SELECT name, type FROM pragma_table_info('connectors_view')")
+        columns = [Column(name, sql, _declared(sql) if sql else self._sampled(connection, name)) for name, sql in types]
         connection.execute("DROP VIEW temp.connectors_view")
-        return [Column(name, sql, kind) for name, sql, kind in found]
+        return columns
 
     def size(self, connection: Connection, table: Table | None, source: str, columns: Sequence[Column]) -> int | None:
         """The pages of the file, which is all that SQLite knows; of a table no more than a page for each row."""
@@ -65,12 +82,12 @@ class Sqlite(SqlAlchemyDialect):
             return min(size, int(rows) * int(page_bytes)) if rows else size
         return size
 
-    def _met(self, connection: Connection, name: str) -> pa.DataType | None:
+    def _sampled(self, connection: Connection, name: str) -> pa.DataType | None:
         sample = f"SELECT {self.quote(name)} AS v FROM temp.connectors_view LIMIT {_SAMPLE}"
         types = {kind for (kind,) in connection.rows(f"SELECT DISTINCT typeof(v) FROM ({sample}) WHERE v IS NOT NULL")}
         if "real" in types and types <= {"real", "integer"}:
             return pa.float64()
-        return _FOUND.get(frozenset(types))
+        return _KINDS.get(frozenset(types))
 
     def bound(self, placeholder: str, sql: str) -> str:
         return placeholder  # SQLite compares values by what they are
@@ -91,7 +108,7 @@ class Sqlite(SqlAlchemyDialect):
 
 
 def _declared(sql: str) -> pa.DataType | None:
-    """What a column that was declared as ``sql`` is read as; a whole number may have 64 bits under any of their names."""
+    """What a column that is declared as ``sql`` is read as. An integer of any name may have 64 bits."""
     name = sql.upper()
     if match := re.fullmatch(r"(?:DECIMAL|NUMERIC)\s*\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)", name):
         return pa.decimal128(int(match[1]), int(match[2] or 0)) if int(match[1]) <= 38 else None

@@ -130,7 +130,6 @@ class StreamEnumerator(SplitEnumerator[Part]):
         """A connection that stays open, unless others could not write meanwhile."""
         if self._connection is None:
             self._connection = self.dialect.connect_to_read()
-            self._prepare(self._connection)
         try:
             yield Probe(self._connection)
         except BaseException:
@@ -139,24 +138,21 @@ class StreamEnumerator(SplitEnumerator[Part]):
         if self.dialect.one_writer:
             self.close()
 
-    def _prepare(self, connection: Connection) -> None:
-        if self.dialect.system == "postgresql":
-            connection.execute("SET DateStyle = 'ISO'")
-
     @contextlib.contextmanager
     def _time_boxed(self, connection: Connection) -> Iterator[None]:
         """A discovery that takes too long is an outage: it is tried again."""
-        if self.dialect.system != "postgresql":
+        limit = self.dialect.statement_timeout(self.values["request.timeout"])
+        if not limit:
             yield
             return
-        connection.execute(f"SET statement_timeout = {round(1000 * self.values['request.timeout'])}")
+        connection.execute(limit)
         try:
             yield
         except Fatal as error:
             if "statement timeout" in error.message:
                 raise Transient(f"the tables could not be listed in time: {error.message}") from None
             raise
-        connection.execute("SET statement_timeout = DEFAULT")
+        connection.execute(self.dialect.statement_timeout(None))
 
     def _look(self, probe: Probe) -> Head:
         if self._tables is None or time.monotonic() - self._listed >= self.values["discoveryInterval"]:

@@ -21,8 +21,6 @@ from .writers import PREPARED, Over, Transactions, running
 UTC: Final = datetime.timezone.utc
 _AT_ONCE: Final = 100
 _GAPS: Final = 1000
-_TEXT: Final = {"postgresql": "text", "duckdb": "VARCHAR", "mariadb": "CHAR"}
-_NOW: Final = {"postgresql": "SELECT clock_timestamp()", "mariadb": "SELECT UTC_TIMESTAMP(6)"}
 
 
 @dataclass(frozen=True)
@@ -42,9 +40,9 @@ class Probe:
 
     def now(self) -> datetime.datetime:
         """The database's clock, with a zone."""
-        if self.dialect.system not in _NOW:
+        if not self.dialect.clock:
             return datetime.datetime.now(UTC)
-        ((now,),) = self.connection.rows(_NOW[self.dialect.system])
+        ((now,),) = self.connection.rows(self.dialect.clock)
         return now if now.tzinfo else now.replace(tzinfo=UTC)  # type: ignore[no-any-return]
 
     def newest(self, tables: Iterable[Watched], limits: Mapping[str, Any]) -> dict[str, Newest]:
@@ -121,8 +119,7 @@ class Probe:
 
     def text(self, expression: str) -> str:
         """A time as text that is the same time again; as it is, where a database has no times."""
-        kind = _TEXT.get(self.dialect.system)
-        return f"CAST({expression} AS {kind})" if kind else expression
+        return self.dialect.text_of(expression)
 
     def _of_each(self, tables: Sequence[Watched], ask: Any) -> Iterator[tuple[Watched, tuple[Any, ...]]]:
         """The answers, where they are not null; many tables are asked in one statement."""

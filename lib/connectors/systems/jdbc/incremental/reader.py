@@ -24,10 +24,6 @@ from .positions import BOTH, BULK, INCREMENTING, Interval, Part, loaded
 from .tables import looked_up
 
 _log = logging.getLogger("connectors.jdbc")
-_KEY: Final = {
-    "postgresql": "CAST({0} AS text)", "duckdb": "CAST({0} AS VARCHAR)", "mariadb": "CAST({0} AS CHAR)", "sqlite": "quote({0})",
-}  # fmt: skip
-"""The key of a row as text that is the same key again."""
 _UTC: Final = pa.timestamp("us", "UTC")
 
 
@@ -121,7 +117,7 @@ class StreamReader(SplitReader[Part]):
         keys = _keys(split, found)
         fitting = self._fitting(found)
         where, order = self._where(split, keys, past), keys.order(self.dialect)
-        marked = [_KEY[self.dialect.system].format(_first(keys, self.dialect)) + " AS connectors_key"] if order else []
+        marked = [f"{_key_text(keys, self.dialect)} AS connectors_key"] if order else []
         statement = select(found.source, [*fitting.expressions, *marked], where, order)
         for batch in self._rows.batches(statement, [*fitting.kinds, *[pa.string()] * len(marked)]):
             if batch.num_rows:
@@ -137,7 +133,7 @@ class StreamReader(SplitReader[Part]):
         rows = between(keys, self.dialect, loaded(split.after), loaded(split.upto), ids)
         if not past or keys.mode == INCREMENTING:
             return rows
-        key = Value(_literal(past) if self.dialect.system == "sqlite" else past, keys.time_type)
+        key = Value(past if self.dialect.text_type else _literal(past), keys.time_type)
         return joined([rows, clause(f"{keys.time(self.dialect)} > ", key)], " AND ")
 
     def _fitting(self, found: Selected) -> Fitting:
@@ -214,6 +210,12 @@ def _literal(text: str) -> Any:
     if text.startswith("'"):
         return text[1:-1].replace("''", "'")
     return float(text) if set(text) & set(".eE") else int(text)
+
+
+def _key_text(keys: Keys, dialect: Dialect) -> str:
+    """The key of a row as text that is the same key again."""
+    key = _first(keys, dialect)
+    return dialect.text_of(key) if dialect.text_type else f"quote({key})"
 
 
 def _first(keys: Keys, dialect: Dialect) -> str:

@@ -11,7 +11,6 @@ from ....core import Misconfigured, Problem
 from ....core.options import Values
 from ..connection import Connection
 from ..dialects import Dialect, Table
-from ..dialects.postgresql import PostgreSql
 from ..selection import NAME, selected, source_of
 from .keys import PLAIN, Keys, kind_of
 from .options import is_stream_of_tables, mode_wanted
@@ -95,12 +94,10 @@ def looked_up(connection: Connection, table: Table) -> Listed | None:
         "duckdb": f"c.table_name = {one} AND c.schema_name = {schema or 'current_schema()'}",
         "mariadb": f"c.table_name = {one} AND c.table_schema = {schema or 'database()'}",
     }[connection.dialect.system]
-    if connection.dialect.system == "sqlite":
-        del values[1:]
     statement, _ = _ALL[connection.dialect.system]
     if "%" in one:
         statement = statement.replace("%'", "%%'")
-    found = _grouped(connection.rows(statement.format(wanted=wanted), values), table.schema)
+    found = _grouped(connection.rows(statement.format(wanted=wanted), values[: wanted.count(one)]), table.schema)
     return next(iter(found.values()), None)
 
 
@@ -182,7 +179,7 @@ def _single(values: Values, connection: Connection) -> Listed:
 
 def _watched(values: Values, one: Listed, dialect: Dialect) -> Watched:
     keys = keys_of(values, one, dialect)
-    oid = one.oid if isinstance(dialect, PostgreSql) and one.stored else None  # elsewhere a number may be another's next
+    oid = one.oid if dialect.keeps_table_ids and one.stored else None  # elsewhere a number may be another's next
     plain = PLAIN if dialect.plain_values else ""
     kind = plain or kind_of(keys.time_type)
     name = str(one.table) if one.table else QUERY
@@ -200,7 +197,7 @@ def keys_of(values: Values, one: Listed, dialect: Dialect) -> Keys:
     times = tuple(_name(one, name) or "" for name in values["timestampColumns"])
     number = (_number(values, one) or "") if mode in (INCREMENTING, BOTH) else ""
     time_type = one.type_of(times[0]) or "" if times else ""
-    by_transaction = bool(times) and isinstance(dialect, PostgreSql) and one.stored
+    by_transaction = bool(times) and dialect.shows_writers and one.stored
     return Keys(mode, number, times, time_type, (one.type_of(number) or "") if number else "", by_transaction)
 
 

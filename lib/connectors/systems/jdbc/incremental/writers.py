@@ -222,14 +222,17 @@ def writers(connection: Connection, oid: int | None) -> Writers:
 
     Databases with one writer have none. Raises :class:`Misconfigured` if the user may not see the transactions of others.
     """
-    if connection.dialect.system == "postgresql":
-        rows = connection.rows(_WRITERS, [[oid]]) if oid is not None else connection.rows(_ANY_WRITER)
-        names = frozenset(name for (name,) in rows)
-        return Writers(names, names, frozenset(name for name in names if name.startswith(PREPARED)))
-    return _sessions(connection) if connection.dialect.system == "mariadb" else Writers()
+    writers_of = {"postgresql": _lock_holders, "mariadb": _sessions}.get(connection.dialect.system)
+    return writers_of(connection, oid) if writers_of else Writers()
 
 
-def _sessions(connection: Connection) -> Writers:
+def _lock_holders(connection: Connection, oid: int | None) -> Writers:
+    rows = connection.rows(_WRITERS, [[oid]]) if oid is not None else connection.rows(_ANY_WRITER)
+    names = frozenset(name for (name,) in rows)
+    return Writers(names, names, frozenset(name for name in names if name.startswith(PREPARED)))
+
+
+def _sessions(connection: Connection, oid: int | None) -> Writers:
     """A transaction has a number once it has a row; until then its session names it."""
     connection.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
     try:

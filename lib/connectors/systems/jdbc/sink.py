@@ -1,0 +1,302 @@
+"""The sink of ``connectors.jdbc``: its options, and the decision how the tasks of a batch write."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from ...core import (
+    REQUIRED,
+    Batch,
+    Choice,
+    Duration,
+    Flag,
+    FrameSink,
+    Guarantee,
+    Int,
+    Names,
+    Options,
+    Problem,
+    SinkWriter,
+    Text,
+)
+from ...core.folder import SinkFolder
+from ...core.options import Values
+from ...storage import storage_of
+from .committer import JdbcCommitter
+from .connection import Connection, pooled_connection
+from .dialects import DIALECTS, DatabaseAddress, Dialect, OwnDialects, dialect_of, parse
+from .direct import DirectWriter, check_order
+from .prepared import Markers
+from .target import Target, WritePlan, refuse, table_of, unloadable_columns
+from .task_slots import TaskSlots, partitioned_by_hash
+from .writers import FileWriter, PreparedWriter, TableWriter, TaskWriter
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_READS = "is an option of the source; this sink writes."
+_KERBEROS = "is not supported: give user and password, or sslcert and sslkey in the url."
+_REFUSED = {
+    **dict.fromkeys(
+        (
+            "query", "partitionColumn", "lowerBound", "upperBound", "fetchsize", "customSchema", "pushDownPredicate",
+            "pushDownAggregate", "pushDownLimit", "pushDownOffset", "pushDownTableSample", "preferTimestampNTZ", "prepareQuery",
+            "hint",
+        ),
+        _READS,
+    ),
+    **dict.fromkeys(("keytab", "principal", "refreshKrb5Config", "connectionProvider"), _KERBEROS),
+    "isolationLevel": "is not needed: a batch is one transaction, whose ledger row keeps others out.",
+    "sessionInitStatement": "is not supported: give the database's user these settings.",
+    "createTableOptions": "is not supported: make the table yourself, or take createTable=true without options.",
+    "createTableColumnTypes": "is not supported: make the table yourself, or cast in the query.",
+    "cascadeTruncate": "is not supported: an overwrite deletes rows and keeps the table.",
+}  # fmt: skip
+
+
+class JdbcSink(FrameSink):
+    """Writes rows into a table of PostgreSQL, SQLite, DuckDB or MariaDB, or of a database that :func:`register_dialect` adds.
+
+    Options: ``url`` (JDBC's or SQLAlchemy's), ``dbtable`` (``name`` or ``schema.name``), ``user``, ``password``,
+    ``operation`` insert|upsert|update (insert), ``keyColumns`` (required by upsert, update and ``deleteColumn``),
+    ``updateColumns`` (all but the keys), ``orderColumn`` (of rows with one key, the one with its largest value is the last;
+    with a lower ``guarantee``, rows are also compared with the table, which must have the column),
+    ``deleteColumn`` (a column of booleans; true deletes the row of that key), ``createTable`` (false), ``evolveSchema``
+    (false: adds new optional columns), ``commit`` auto|batch|prepared|task (auto), ``numPartitions`` (8: the tasks of
+    ``commit=task``), ``stagingRetention`` (7 days), ``stagingLocation`` (beside the file, for databases in one),
+    ``request.timeout`` (30s, for connecting, for locks, and until PostgreSQL or MariaDB ends a session that holds locks and
+    whose client is silent, then at least 10s), and those of every sink. With a lower ``guarantee``, rows go straight into the
+    table, in transactions of ``batch.maxRecords`` (1000, also ``batchsize``) or ``batch.maxTime`` (200ms). Spark's ``driver``
+    and ``truncate`` are accepted and mean nothing here.
+
+    Guarantee: exactly-once, also for plain inserts without a key: the table ``connectors_ledger`` is beside the target.
+    Idempotent for upserts and at-least-once for inserts where that is asked for. Text keys are equal where the target's column
+    takes them for equal; a row with the value of another key in a unique column is a bad row. What readers see of a batch, by
+    ``commit``:
+
+    * ``batch``, which ``auto`` is: the whole batch at once. Tasks fill staging tables or files, and the driver moves the rows
+      in one transaction. Any database, any rows;
+    * ``prepared``: the rows of one task after those of another; a part of the batch for as long as a driver is dead. Tasks load
+      the table in transactions that they prepare, and the driver, once it has decided the batch, commits one right after the
+      other. Faster. Inserts into PostgreSQL, and by XA into MariaDB; the table ``connectors_prepared`` is beside the target;
+    * ``task``: the rows of one task after those of another, before the batch is decided, and those of some tasks where others
+      fail, until a replay has written the rest. Each task commits its rows with a row of the table ``connectors_tasks``. In
+      ``foreach_batch`` only, which deals them out by a hash of the keys (values that the database takes for the same key must
+      be the same for Spark), and for queries that give the same rows in a replay. PostgreSQL and MariaDB.
+    """
+
+    name = "jdbc"
+    options = Options(
+        {
+            "url": Text(REQUIRED),
+            "dbtable": Text(REQUIRED),
+            "user": Text(None),
+            "password": Text(None),
+            "driver": Text(None),
+            "truncate": Flag(False),
+            "operation": Choice("insert", among=("insert", "upsert", "update")),
+            "keyColumns": Names(()),
+            "updateColumns": Names(()),
+            "orderColumn": Text(None),
+            "deleteColumn": Text(None),
+            "commit": Choice("auto", among=("auto", "batch", "prepared", "task")),
+            "batch.maxRecords": Int(1000, at_least=1),
+            "batch.maxTime": Duration(0.2, unit="ms"),
+            "retry.maxRetries": Int(3, at_least=0),
+            "createTable": Flag(False),
+            "evolveSchema": Flag(False),
+            "numPartitions": Int(8, at_least=1),
+            "stagingLocation": Text(None),
+            "stagingRetention": Duration(7 * 86400.0),
+            "request.timeout": Duration(30.0),
+        },
+        refused=_REFUSED,
+        alias={"batchsize": "batch.maxRecords", "queryTimeout": "request.timeout"},
+    )
+    conditions = (
+        "the ledger is a table beside the target; a batch appears at once, with commit=prepared and commit=task part by part; "
+        "PostgreSQL, SQLite, DuckDB, MariaDB"
+    )
+    rejects_rows = True
+    replaces = True
+    extensions = OwnDialects()
+    plan: WritePlan | None = None
+    """How the tasks of a batch write, where a driver has decided it for all of them."""
+    slots = 0
+    """How many tasks the rows are dealt out to by ``commit=task``; 0 while nobody has done so."""
+
+    def __init__(self, values: Values) -> None:
+        super().__init__(values)
+        self._dialects = OwnDialects()
+
+    @classmethod
+    def check(cls, values: Values) -> Iterator[Problem]:
+        try:
+            parse(values["url"], values["user"], values["password"])
+        except ValueError as wrong:
+            yield Problem("url", str(wrong))
+        try:
+            table_of(values["dbtable"])
+        except ValueError as wrong:
+            yield Problem("dbtable", f"must be {wrong}.")
+        yield from _check_keys(values)
+        yield from _check_commit(values)
+        if values["guarantee"] == "idempotent" and values["operation"] == "insert":
+            yield Problem("guarantee", "idempotent needs operation=upsert or update with keyColumns; inserts are exactly-once.")
+
+    @classmethod
+    def strongest(cls, values: Values) -> tuple[Guarantee, str]:
+        return Guarantee.EXACTLY_ONCE, ""
+
+    def address(self) -> DatabaseAddress:
+        return parse(self.values["url"], self.values["user"], self.values["password"])
+
+    def dialect(self) -> Dialect:
+        return dialect_of(self.address(), self.values["request.timeout"])
+
+    def target(self) -> str:
+        address = self.address()
+        return f"{address}/{table_of(self.values['dbtable'], DIALECTS[address.dialect](address, 0.0))}"
+
+    def folder(self) -> SinkFolder:
+        """Where rows are staged for a database in a file."""
+        where = self.values["stagingLocation"] or Path(self.address().database).absolute().parent
+        return SinkFolder(storage_of(str(where), self.values["storageOptions"]), self.sink_id())
+
+    @property
+    def mode(self) -> str:
+        """The way in which tasks write: ``direct``, or the mode of ``commit``."""
+        if self.guarantee() is not Guarantee.EXACTLY_ONCE:
+            return "direct"
+        return "batch" if self.values["commit"] == "auto" else str(self.values["commit"])
+
+    def placed(self, frame: DataFrame, schema: pa.Schema, batch: Batch) -> tuple[JdbcSink, DataFrame]:
+        """The sink for the tasks of ``batch``, with what is decided once for all of them; by ``task``, rows are dealt out."""
+        if self.mode == "batch":  # whose committer makes the plan when all rows are staged
+            return self, frame
+        with pooled_connection(self.dialect()) as connection:
+            plan = self._task_plan(connection, schema, batch)
+        sink = self.with_slots(batch) if self.mode == "task" else copy.copy(self)
+        sink.plan = plan
+        return sink, partitioned_by_hash(frame, sink.slots, self.values["keyColumns"]) if sink.slots else frame
+
+    def with_slots(self, batch: Batch, default: int | None = None) -> JdbcSink:
+        """This sink for the tasks of ``batch``: as many ``slots`` as an earlier run has recorded, else ``default``."""
+        dialect, sink = self.dialect(), copy.copy(self)
+        with pooled_connection(dialect) as connection:
+            sink.slots = self._task_slots(dialect).recorded(connection, batch, default or self.values["numPartitions"])
+        return sink
+
+    def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> SinkWriter:
+        writer = self._writer(batch, schema, subtask)
+        writer.rejects = self.rejects(batch)
+        return writer
+
+    def _writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> SinkWriter:
+        values, dialect = self.values, self.dialect()
+        if self.mode == "batch":
+            if dialect.one_writer:
+                return FileWriter(dialect, self.folder(), batch, schema)
+            return TableWriter(dialect, table_of(values["dbtable"], dialect), batch, schema)
+        if self.mode == "task" and not self.slots:
+            text = "task needs foreach_batch, which gives each task the same rows in a replay"
+            refuse([Problem("commit", f"{text}; take batch with format(…) and df.write.")])
+        plan = self.plan or self._plan_in_task(dialect, schema, batch)
+        if self.mode == "direct":
+            return DirectWriter(values, dialect, plan)
+        if self.mode == "task":
+            return TaskWriter(dialect, plan, self._task_slots(dialect), batch, subtask)
+        return PreparedWriter(dialect, plan, batch)
+
+    def _plan_in_task(self, dialect: Dialect, schema: pa.Schema, batch: Batch) -> WritePlan:
+        """By ``format(…)``, each task makes the plan: no code of the driver runs before it that could wait for an outage."""
+        with contextlib.closing(dialect.connect()) as connection:
+            return self._task_plan(connection, schema, batch)
+
+    def _task_plan(self, connection: Connection, schema: pa.Schema, batch: Batch) -> WritePlan:
+        """How tasks write that do not stage a batch. Raises :class:`Misconfigured` with what keeps them from doing so."""
+        if self.mode == "prepared":
+            refuse(self._preparing_problems(connection, batch))
+        plan = Target(self.values, connection.dialect).plan(connection, schema)
+        if self.mode == "prepared":
+            refuse(unloadable_columns(connection.dialect, plan.columns))
+            Markers(connection.dialect, plan.table).make(connection)
+        elif self.mode == "direct":
+            check_order(plan)
+        return plan
+
+    def _preparing_problems(self, connection: Connection, batch: Batch) -> Iterator[Problem]:
+        values, dialect = self.values, connection.dialect
+        if values["operation"] != "insert" or values["deleteColumn"]:
+            yield Problem("commit", "prepared takes inserts only: tasks that change the same row would wait for each other.")
+        if values["errors"] != "fail":
+            yield Problem("commit", f"prepared cannot look for bad rows; take commit=batch with errors={values['errors']}.")
+        if batch.replace:
+            yield Problem("commit", "prepared cannot replace what is in the table; take commit=batch with overwrite.")
+        if not dialect.most_prepared(connection):
+            yield Problem("commit", f"prepared needs {dialect.prepared_needs}.")
+
+    def _task_slots(self, dialect: Dialect) -> TaskSlots:
+        return TaskSlots(dialect, table_of(self.values["dbtable"], dialect), self.sink_id())
+
+    def committer(self) -> JdbcCommitter | None:
+        return None if self.mode == "direct" else JdbcCommitter(self)
+
+    def check_replay(self, is_deterministic: Callable[[], bool]) -> None:
+        """Tasks that have committed keep their rows: raises ``Misconfigured`` if a replay may give others."""
+        if self.mode == "task" and not is_deterministic():
+            text = (
+                "task needs a query that gives the same rows when it is run again; this one has rand(), uuid() or a function "
+                "that is marked as non-deterministic. Take commit=batch, where a batch is one transaction."
+            )
+            refuse([Problem("commit", text)])
+
+
+def _check_keys(values: Values) -> Iterator[Problem]:
+    keys = values["keyColumns"]
+    if values["operation"] != "insert" and not keys:
+        yield Problem("keyColumns", f"missing; operation={values['operation']} needs the columns that name a row.")
+    if values["deleteColumn"] and not keys:
+        yield Problem("keyColumns", "missing; deleteColumn needs the columns that name a row.")
+    if values["orderColumn"] and not keys:
+        yield Problem("orderColumn", "has no use without keyColumns.")
+    if values["guarantee"] in ("idempotent", "at-least-once"):
+        yield from _check_direct_order(values)
+    if both := sorted(set(keys) & set(values["updateColumns"])):
+        yield Problem("updateColumns", f"has {', '.join(both)}, which is a key.")
+
+
+def _check_direct_order(values: Values) -> Iterator[Problem]:
+    """Rows of different transactions are compared by what is in the table."""
+    order, guarantee = values["orderColumn"], values["guarantee"]
+    if order and values["deleteColumn"]:
+        text = f"and deleteColumn need guarantee=exactly-once; with {guarantee}, an older row could come after its deletion."
+        yield Problem("orderColumn", text)
+    if order and values["updateColumns"] and order not in (*values["updateColumns"], *values["keyColumns"]):
+        text = f"must have {order}, the orderColumn: with guarantee={guarantee}, later rows are compared with it in the table."
+        yield Problem("updateColumns", text)
+
+
+def _check_commit(values: Values) -> Iterator[Problem]:
+    commit = values["commit"]
+    if values["guarantee"] not in (None, "exactly-once") and commit != "auto":
+        yield Problem("commit", f"has no use with guarantee={values['guarantee']}: rows then go straight into the table.")
+    if commit in ("prepared", "task") and _has_one_writer(values):
+        yield Problem("commit", f"{commit} is there for PostgreSQL and MariaDB: a file has one writer at a time; take batch.")
+    if commit == "task" and values["errors"] != "fail":
+        yield Problem("commit", f"task cannot set bad rows aside; take commit=batch with errors={values['errors']}.")
+    if commit != "task" and values.is_set("numPartitions"):
+        yield Problem("numPartitions", "has a use with commit=task only; else repartition the rows before they are written.")
+
+
+def _has_one_writer(values: Values) -> bool:
+    try:
+        return DIALECTS[parse(values["url"]).dialect].one_writer
+    except ValueError:
+        return False

@@ -1,0 +1,239 @@
+"""The writers of tasks: into a staging table or file, or in a transaction that is prepared or committed by the task."""
+
+from __future__ import annotations
+
+import contextlib
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...core.errors import CommitRefused, Poison
+from ...core.folder import SinkFolder
+from ...core.ledger import Entry
+from ...core.sink import Batch, Committable, SinkWriter
+from ...core.writing import ArrowStage
+from . import load
+from .column_types import cast_exactly, with_json_text
+from .connection import naming_holders
+from .dialects import Dialect, Table
+from .prepared import Markers, PreparedTransactions, prepared_name
+from .stage import TEMPORARY_STAGE, RejectedRows, StageMove, drop, new_stage, packed
+from .target import WritePlan, staged_columns
+from .task_slots import TaskSlots
+
+
+class LoadingWriter(SinkWriter):
+    """Loads the rows of a task attempt in one transaction, which the first rows begin and :meth:`prepare` ends."""
+
+    def __init__(self, dialect: Dialect, table: Table, columns: list[str], *, temporary: bool = False) -> None:
+        self.dialect = dialect
+        self.table = table
+        self.columns = columns
+        self.temporary = temporary
+        self.rows = 0
+        self.empty: Mapping[str, Any] = {}
+        """The data of a committable without rows."""
+        self._waiting: list[pa.RecordBatch] = []
+        self._bytes = 0
+        self._loader: load.Loader | None = None
+        self._is_written = False
+
+    @abstractmethod
+    def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Returns the rows of ``batch`` with the columns that are loaded."""
+
+    @abstractmethod
+    def begin(self, loader: load.Loader) -> bool:
+        """Begins the transaction; false if the rows are in the database already, so that none is loaded."""
+
+    @abstractmethod
+    def end(self, loader: load.Loader) -> Mapping[str, Any]:
+        """Ends the transaction, when all rows are loaded. Returns the data of the committable."""
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        rows = self.convert(batch)
+        self.rows += rows.num_rows
+        if rows.num_rows and not self._is_written:
+            self._waiting.append(rows)
+            self._bytes += rows.nbytes
+        if self._bytes >= load.LOADED_AT_ONCE:
+            self._load()
+
+    def prepare(self) -> Committable:
+        self._load()
+        if self._loader is None or self._is_written:
+            return Committable(self.rows, self.empty)
+        self._loader.limit_idle()
+        return Committable(self.rows, self.end(self._loader))
+
+    def close(self) -> None:
+        if self._loader is not None:
+            self._loader.close()
+
+    def _load(self) -> None:
+        batches, self._waiting, self._bytes = self._waiting, [], 0
+        if not batches:
+            return
+        if self._loader is None:
+            self._loader = load.loader_for(self.dialect)
+            self._is_written = not self.begin(self._loader)
+        if not self._is_written:
+            rows = pa.Table.from_batches(batches).rename_columns(self.columns)
+            self._loader.load(self.table, rows, temporary=self.temporary)
+
+
+class TableWriter(LoadingWriter):
+    """``commit=batch``: stages rows in a table, which other connections see when the attempt is complete."""
+
+    def __init__(self, dialect: Dialect, target: Table, batch: Batch, schema: pa.Schema) -> None:
+        self.stage_columns = staged_columns(dialect, schema)
+        super().__init__(dialect, target.beside(new_stage(batch)), [name for name, _ in self.stage_columns])
+        self.empty = {"schema": packed(schema)}
+
+    def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return without_zero_bytes(self.dialect, with_json_text(batch), self.rejects)
+
+    def begin(self, loader: load.Loader) -> bool:
+        loader.connection.execute(self.dialect.create_stage(self.table, self.stage_columns))
+        return True
+
+    def end(self, loader: load.Loader) -> Mapping[str, Any]:
+        loader.commit()
+        return {"stage": self.table.name, **self.empty}
+
+    def abort(self) -> None:
+        if self._loader is not None:
+            self._loader.close()
+            with contextlib.suppress(Exception), contextlib.closing(self.dialect.connect()) as connection:
+                drop(connection, self.table)
+
+
+class FileWriter(SinkWriter):
+    """``commit=batch`` for databases with one writer: stages rows in an Arrow file, for the driver to load."""
+
+    def __init__(self, dialect: Dialect, folder: SinkFolder, batch: Batch, schema: pa.Schema) -> None:
+        staged_columns(dialect, schema)  # refuses types before anything is written
+        self.schema = schema
+        self.stage = ArrowStage(folder, batch.attempt())
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self.stage.write(with_json_text(batch).replace_schema_metadata(None))
+
+    def prepare(self) -> Committable:
+        self.stage.close()
+        file = {"file": self.stage.attempt} if self.stage.rows else {}
+        return Committable(self.stage.rows, {**file, "schema": packed(self.schema)})
+
+    def abort(self) -> None:
+        self.stage.remove()
+
+    def close(self) -> None:
+        self.stage.close()
+
+
+class PreparedWriter(LoadingWriter):
+    """``commit=prepared``: loads rows into the target, in a transaction that it prepares for the driver to commit."""
+
+    def __init__(self, dialect: Dialect, plan: WritePlan, batch: Batch) -> None:
+        super().__init__(dialect, plan.table, plan.names)
+        self.plan = plan
+        self.batch = batch
+        self.name = prepared_name(batch)
+
+    def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return target_rows(self.dialect, self.plan, batch)
+
+    def begin(self, loader: load.Loader) -> bool:
+        loader.begin(self.dialect.begin_prepared(self.name))
+        return True
+
+    def end(self, loader: load.Loader) -> Mapping[str, Any]:
+        Markers(self.dialect, self.plan.table).add(loader.connection, self.name)
+        loader.prepare(self.dialect.prepare(self.name))
+        return {"prepared": self.name}
+
+    def abort(self) -> None:
+        if self._loader is not None:
+            self._loader.close()
+            with contextlib.suppress(Exception), contextlib.closing(self.dialect.connect()) as connection:
+                PreparedTransactions(connection, self.plan.table, self.batch.sink_id).roll_back([self.name])
+
+
+class TaskWriter(LoadingWriter):
+    """``commit=task``: writes and commits the rows of a slot, unless an earlier attempt has."""
+
+    def __init__(self, dialect: Dialect, plan: WritePlan, slots: TaskSlots, batch: Batch, slot: int) -> None:
+        self.stage_columns = staged_columns(dialect, plan.schema)
+        if plan.via_stage:
+            super().__init__(dialect, TEMPORARY_STAGE, [name for name, _ in self.stage_columns], temporary=True)
+        else:
+            super().__init__(dialect, plan.table, plan.names)
+        self.plan = plan
+        self.slots = slots
+        self.batch = batch
+        self.slot = slot
+        self.empty = {"task": slot}
+
+    def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return with_json_text(batch) if self.plan.via_stage else target_rows(self.dialect, self.plan, batch)
+
+    def begin(self, loader: load.Loader) -> bool:
+        loader.begin()
+        connection = loader.connection
+        with naming_holders(self.dialect, [self.slots.ledger.table]):
+            is_claimed = self.slots.claim(connection, self.batch, self.slot)
+        if not is_claimed:
+            connection.rollback()
+            if self.slots.last_batch(connection, self.batch.query, self.slot) != self.batch.number:
+                raise CommitRefused(f"a newer batch than {self.batch} is written", way_out="let one run at a time write")
+            return False
+        for statement in self.dialect.at_begin:
+            connection.execute(statement)
+        if self.plan.via_stage:
+            connection.execute(self.dialect.create_stage(TEMPORARY_STAGE, self.stage_columns, temporary=True))
+        return True
+
+    def end(self, loader: load.Loader) -> Mapping[str, Any]:
+        if self.plan.via_stage:
+            move = StageMove(loader.connection, self.plan, [TEMPORARY_STAGE])
+            move.check_keys()
+            move.move()
+        self.slots.ledger.amend(loader.connection, Entry(f"{self.batch.query}/{self.slot}", self.batch.number, self.rows))
+        loader.commit()
+        return self.empty
+
+
+def target_rows(dialect: Dialect, plan: WritePlan, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """``batch`` with the target's columns. Raises :class:`Poison` if a value does not fit."""
+    rows = with_json_text(batch).select([column.index for column in plan.columns])
+    if not dialect.loads_exactly:
+        return rows
+    try:
+        return cast_exactly(rows, [column.target.kind for column in plan.columns])
+    except pa.ArrowInvalid as error:
+        raise Poison(f"a value does not fit into {plan.table}: {error}") from None
+
+
+def without_zero_bytes(dialect: Dialect, batch: pa.RecordBatch, rejects: RejectedRows | None) -> pa.RecordBatch:
+    """``batch`` without rows whose text has a zero byte, for which PostgreSQL would refuse the whole load.
+
+    Raises :class:`Poison` if there are no ``rejects`` to take them.
+    """
+    texts = [column for column in batch.columns if pa.types.is_string(column.type) or pa.types.is_large_string(column.type)]
+    if not dialect.refuses_zero_bytes or not texts:
+        return batch
+    good: Any = None
+    for text in texts:
+        clean = pc.fill_null(pc.invert(pc.match_substring(text, "\0")), True)
+        good = clean if good is None else pc.and_(good, clean)
+    if pc.all(good).as_py():
+        return batch
+    refused = "a text with a zero byte, which PostgreSQL cannot hold"
+    if rejects is None:
+        raise Poison(refused)
+    for row in batch.filter(pc.invert(good)).to_pylist():
+        rejects.add(row, refused)
+    return batch.filter(good)
