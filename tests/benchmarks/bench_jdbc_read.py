@@ -92,11 +92,11 @@ def into_arrow(server: Any) -> int:
     from connectors.core.reading import read_slice
     from connectors.systems.jdbc import JdbcSource
     from connectors.systems.jdbc.rows import columns_schema
-    from connectors.systems.jdbc.selection import selected
+    from connectors.systems.jdbc.selection import read_selection
 
     source = JdbcSource.of({"url": server.jdbc, "user": server.user, "dbtable": "numbers"})
     with contextlib.closing(source.dialect().connect_to_read()) as connection:
-        schema = columns_schema(selected(source.values, connection), ntz=False)
+        schema = columns_schema(read_selection(source.values, connection), ntz=False)
     return sum(batch.num_rows for part in Planner(source).whole() for batch in read_slice(source, part, schema))
 
 

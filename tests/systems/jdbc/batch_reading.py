@@ -15,7 +15,7 @@ from connectors.core.reading import read_slice
 from connectors.core.source import Slice
 from connectors.systems.jdbc import JdbcSource
 from connectors.systems.jdbc.rows import columns_schema
-from connectors.systems.jdbc.selection import selected
+from connectors.systems.jdbc.selection import read_selection
 
 from .contexts import DatabaseContext, DuckDbContext, MariaDbContext, PostgresContext, SqliteContext
 
@@ -33,7 +33,7 @@ class BatchRead:
     def own_schema(self) -> pa.Schema:
         with contextlib.closing(self.source.dialect().connect_to_read()) as connection:
             return columns_schema(
-                selected(self.source.values, connection), ntz=self.source.values["preferTimestampNTZ"]
+                read_selection(self.source.values, connection), ntz=self.source.values["preferTimestampNTZ"]
             )
 
     def parts(self) -> list[Slice]:

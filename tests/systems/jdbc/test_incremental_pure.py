@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connectors.systems.jdbc.incremental.keys import UTC, like, limit, moment_of, safe_wall
-from connectors.systems.jdbc.incremental.positions import changed, common, fingerprint, shares, without
+from connectors.systems.jdbc.incremental.positions import changed, difference, fingerprint, intersection, shares
 
 BERLIN = ZoneInfo("Europe/Berlin")
 
@@ -79,8 +79,8 @@ def _numbers(some: list[Any]) -> list[int]:
 @given(SPANS, SPANS)
 def test_intervals_are_sets_of_numbers(one: list[tuple[int, int]], other: list[tuple[int, int]]) -> None:
     a, b = _ascending(one), _ascending(other)
-    assert _numbers(list(without(a, b))) == sorted(set(_numbers(a)) - set(_numbers(b)))
-    assert _numbers(list(common(a, b))) == sorted(set(_numbers(a)) & set(_numbers(b)))
+    assert _numbers(list(difference(a, b))) == sorted(set(_numbers(a)) - set(_numbers(b)))
+    assert _numbers(list(intersection(a, b))) == sorted(set(_numbers(a)) & set(_numbers(b)))
 
 
 @given(SPANS, st.integers(1, 9))

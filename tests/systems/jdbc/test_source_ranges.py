@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connectors.core import Misconfigured
-from connectors.systems.jdbc.ranges import Range, distinct, even_cuts, number_of, positions, ranges
-from connectors.systems.jdbc.selection import Clause, rendered, rows_of
-from connectors.systems.jdbc.source import Part
+from connectors.systems.jdbc.ranges import Range, cut_rows, distinct, even_cuts, number_of, ranges
+from connectors.systems.jdbc.selection import Clause, render_clause, rows_of
+from connectors.systems.jdbc.source import RangeSplit
 
 from .batch_reading import DATABASES, NAMES, BatchRead, fill, read, table_of
 from .contexts import DatabaseContext, DuckDbContext, MariaDbContext, PostgresContext, SqliteContext
@@ -33,7 +33,7 @@ def counted(values: list[Any], made: list[Range]) -> list[int]:
         database.executemany("INSERT INTO t VALUES (?, ?)", list(enumerate(values)))
         hits = [0] * len(values)
         for one in made:
-            where, bound = rendered(one.where('"v"'), lambda *_: "?")
+            where, bound = render_clause(one.where('"v"'), lambda *_: "?")
             for (number,) in database.execute(f"SELECT n FROM t WHERE {where or 'true'}", bound):
                 hits[number] += 1
         return hits
@@ -51,7 +51,7 @@ def test_each_value_is_in_exactly_one_range_whatever_the_cuts(values: list[Any],
 @settings(deadline=None)
 def test_ranges_between_quantiles_have_a_value_each_and_are_even(values: list[int], parts: int) -> None:
     ordered = sorted(values)
-    cuts = distinct(ordered[number - 1] for number in positions(len(ordered), parts))
+    cuts = distinct(ordered[number - 1] for number in cut_rows(len(ordered), parts))
     made = ranges("v", "", cuts)
     sizes = [
         sum((one.low is None or one.low <= v) and (one.high is None or v < one.high) for v in values) for one in made
@@ -168,7 +168,7 @@ def test_no_partition_is_large_under_skew(kind: type[DatabaseContext], rows: int
 def _counts(connection: Any, table: str, one: BatchRead) -> list[int]:
     """The sizes of the partitions, by their own conditions but in one pass."""
     cases: Clause = ()
-    parts = [Part(**part.detail) for part in one.parts()]
+    parts = [RangeSplit(**part.detail) for part in one.parts()]
     for number, part in enumerate(parts):
         cases += (" WHEN ", *part.where("k"), f" THEN {number}")
     ranged: Clause = ("SELECT CASE", *cases, f" END AS p FROM {table}")

@@ -17,7 +17,7 @@ from connectors.core.errors import ConnectorError
 from connectors.core.ledger import once_query
 from connectors.core.writing import stage
 from connectors.systems.jdbc import JdbcSink
-from connectors.systems.jdbc.rows import fitted
+from connectors.systems.jdbc.rows import cast_values
 from connectors.testing import same_records
 
 from .batch_reading import DATABASES, NAMES, fill, read, table_of
@@ -230,4 +230,4 @@ def test_lists_keep_their_borders_in_slices_and_behind_nulls() -> None:
     for sliced in (column, column.slice(1), column.slice(2, 2), column.slice(0, 0)):
         texts = sliced.to_pylist()
         expected = [one and [None if value is None else Decimal(f"{value}.0") for value in one] for one in texts]
-        assert fitted(sliced, wanted).to_pylist() == expected
+        assert cast_values(sliced, wanted).to_pylist() == expected

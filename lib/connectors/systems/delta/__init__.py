@@ -19,8 +19,6 @@ from ...core.options import Values
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-
-
 _MARK = "connectors"
 _RECENT = 20
 MISSING = ("DELTA_MISSING_DELTA_TABLE", "DELTA_PATH_DOES_NOT_EXIST", "DELTA_TABLE_NOT_FOUND", "TABLE_OR_VIEW_NOT_FOUND")
@@ -65,9 +63,9 @@ class DeltaCommitter(FrameCommitter):
     def last(self, query: str) -> Entry | None:
         if query in self._newest:
             return self._newest[query]
-        ours = [entry for entry in self._entries(_RECENT) if entry.query == query]
-        ours = ours or [entry for entry in self._entries(None) if entry.query == query]
-        return max(ours, key=lambda entry: entry.batch, default=None)
+        entries = [entry for entry in self._entries(_RECENT) if entry.query == query]
+        entries = entries or [entry for entry in self._entries(None) if entry.query == query]
+        return max(entries, key=lambda entry: entry.batch, default=None)
 
     def queries(self) -> frozenset[str]:
         return frozenset(entry.query for entry in self._entries(None) if is_stream(entry.query))

@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-
-
 NAME: Final = "delta_tables"
 LEDGER: Final = "_batches"
 _SIDE_BY_SIDE: Final = 4

@@ -1,7 +1,11 @@
-"""How the values of a column are cut into ranges. Nothing here asks a database.
+"""How the values of a column are cut into ranges, and where to cut a table, so that skew makes no partition large.
 
 The first range has no lower end and the last one no upper end, so whatever the cuts are, and whatever is written while they
 are found or afterwards, each value is in exactly one range; NULL is in the first. Cuts decide about nothing but the sizes.
+
+On PostgreSQL the cuts are quantiles of a sample of pages, which reads no more of a large table than of a small one; of a
+table that is not large, of a query or a view they are exact. Other databases number the rows in the column's order. Either
+way the values come back in the database's own order, with its own rules for text.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from ...core.planning import split_count
 from ...core.source import Split
 from .connection import Connection
 from .dialects import Column, Dialect
-from .selection import NAME, Clause, Selected, Value
+from .selection import NAME, Clause, Selection, Value
 
 _UTC: Final = datetime.timezone.utc
 _EPOCH: Final = datetime.datetime(1970, 1, 1)
@@ -63,7 +67,7 @@ def distinct(found: Iterable[Any]) -> list[Any]:
     return kept[1:]
 
 
-def positions(count: int, parts: int) -> list[int]:
+def cut_rows(count: int, parts: int) -> list[int]:
     """The numbers (from 1) of the rows at which ``count`` ordered rows are cut into ``parts``; first that of the first row."""
     parts = max(1, min(parts, count))
     return sorted({count * part // parts + 1 for part in range(parts)}) if count else []
@@ -115,14 +119,6 @@ def _text(cut: Any, family: str) -> str | int:
     return cut if isinstance(cut, int) else format(cut, "f")
 
 
-# MERGED Where to cut a table, asked of its database: at quantiles of the column, so that skew makes no partition
-# large.
-#
-# On PostgreSQL the quantiles are those of a sample of pages, which reads no more of a large table than of a small
-# one; of a
-# table that is not large, of a query or a view they are exact. Other databases number the rows in the column's order.
-# Either way the values come back in the database's own order, with its own rules for text.
-
 _SAMPLED_PAGES: Final = 128
 """Pages of a sample per partition: rows of a page lie together, and so many pages keep a partition within half of its size."""
 _LEAST_SPLIT: Final = 10 << 20
@@ -130,19 +126,19 @@ _DEFAULT_TASKS: Final = 2
 """Where a database estimates no size."""
 
 
-def planned(connection: Connection, values: Values, selected: Selected) -> list[Range]:
+def plan_ranges(connection: Connection, values: Values, selection: Selection) -> list[Range]:
     """The ranges to read ``selected`` in; a single one that has no ends if it is not to be cut."""
-    column = _column(connection, values, selected)
+    column = _column(connection, values, selection)
     if column is None:
         return [Range()]
-    parts = values["numPartitions"] or _parts(connection, values, selected)
+    parts = values["numPartitions"] or _partition_count(connection, values, selection)
     if parts == 1:
         return [Range()]
     if values["lowerBound"] is not None:
-        cuts = _even(values, column, parts)
+        cuts = _even_cuts(values, column, parts)
     else:
         try:
-            cuts = _quantiles(connection, selected, column, parts)
+            cuts = _quantiles(connection, selection, column, parts)
         except Fatal as refused:
             raise Misconfigured(NAME, [Problem("partitionColumn", f"cannot be put in order: {refused.message}")]) from None
     if any(isinstance(cut, bytes) for cut in cuts):
@@ -151,17 +147,17 @@ def planned(connection: Connection, values: Values, selected: Selected) -> list[
     return ranges(column.name, column.sql, cuts)
 
 
-def _column(connection: Connection, values: Values, selected: Selected) -> Column | None:
+def _column(connection: Connection, values: Values, selection: Selection) -> Column | None:
     """The column to cut by: the one that is named, else for several partitions a key of the table that is one column."""
     if values["partitionColumn"]:
-        return selected.wanted("partitionColumn", values["partitionColumn"])
-    if selected.table is None or (values["numPartitions"] or 1) == 1:
+        return selection.wanted("partitionColumn", values["partitionColumn"])
+    if selection.table is None or (values["numPartitions"] or 1) == 1:
         return None
-    keys = [next(iter(key)) for key in connection.dialect.unique_keys(connection, selected.table) if len(key) == 1]
-    return selected.column(keys[0]) if keys else None
+    keys = [next(iter(key)) for key in connection.dialect.unique_keys(connection, selection.table) if len(key) == 1]
+    return selection.column(keys[0]) if keys else None
 
 
-def _even(values: Values, column: Column, parts: int) -> list[Any]:
+def _even_cuts(values: Values, column: Column, parts: int) -> list[Any]:
     family = _family(column.kind)
     if not family:
         text = f'cut columns of numbers, dates and times; "{column.name}" is {column.sql}. Leave them out: they are found.'
@@ -181,44 +177,44 @@ def _family(kind: pa.DataType | None) -> str:
     return "date" if pa.types.is_date(kind) else "time" if pa.types.is_timestamp(kind) else ""
 
 
-def _quantiles(connection: Connection, selected: Selected, column: Column, parts: int) -> list[Any]:
+def _quantiles(connection: Connection, selection: Selection, column: Column, parts: int) -> list[Any]:
     if connection.dialect.samples_pages:
-        return _sampled(connection, selected, column, parts)
+        return _sample_quantiles(connection, selection, column, parts)
     dialect, name = connection.dialect, connection.dialect.quote(column.name)
-    ((count,),) = connection.rows(f"SELECT count({name}) FROM {selected.source}")
+    ((count,),) = connection.rows(f"SELECT count({name}) FROM {selection.source}")
     if not count:
         return []
-    numbers = ", ".join(map(str, positions(count, parts)))
-    numbered = f"SELECT {name} AS k, row_number() OVER (ORDER BY {name}) AS n FROM {selected.source} WHERE {name} IS NOT NULL"
-    sql = f"SELECT {_shown(dialect, column)} FROM ({numbered}) connectors_numbered WHERE n IN ({numbers}) ORDER BY n"
+    numbers = ", ".join(map(str, cut_rows(count, parts)))
+    numbered = f"SELECT {name} AS k, row_number() OVER (ORDER BY {name}) AS n FROM {selection.source} WHERE {name} IS NOT NULL"
+    sql = f"SELECT {_comparable(dialect, column)} FROM ({numbered}) connectors_numbered WHERE n IN ({numbers}) ORDER BY n"
     return distinct(value for (value,) in connection.rows(sql))
 
 
-def _shown(dialect: Dialect, column: Column) -> str:
+def _comparable(dialect: Dialect, column: Column) -> str:
     """``k`` in a form that can be compared with the column again: text, except for numbers and where types are loose."""
     kind = column.kind
     is_number = kind is not None and (pa.types.is_integer(kind) or pa.types.is_floating(kind))
     return "k" if is_number else dialect.text_of("k")
 
 
-def _sampled(connection: Connection, selected: Selected, column: Column, parts: int) -> list[Any]:
+def _sample_quantiles(connection: Connection, selection: Selection, column: Column, parts: int) -> list[Any]:
     name = connection.dialect.quote(column.name)
     # a little more than the fraction is the row after it, with which the next range begins
     fractions = ", ".join(f"{part / parts + (1e-9 if part else 0):.12f}" for part in range(parts))
     quantiles = f"percentile_disc(ARRAY[{fractions}]) WITHIN GROUP (ORDER BY {name})"
-    source = f"{selected.source}{_sample(connection, selected, parts)}"
+    source = f"{selection.source}{_sample(connection, selection, parts)}"
     ((found,),) = connection.rows(f"SELECT CAST({quantiles} AS text[]) FROM {source}")
     return distinct(value for value in found or [] if value is not None)
 
 
-def _sample(connection: Connection, selected: Selected, parts: int) -> str:
+def _sample(connection: Connection, selection: Selection, parts: int) -> str:
     dialect = connection.dialect
-    pages = dialect.pages(connection, selected.table) if selected.table else 0
+    pages = dialect.pages(connection, selection.table) if selection.table else 0
     share = 100.0 * _SAMPLED_PAGES * parts / pages if pages else 100.0
     return f" TABLESAMPLE SYSTEM ({share:.9f})" if share < 50 else ""
 
 
-def _parts(connection: Connection, values: Values, selected: Selected) -> int:
+def _partition_count(connection: Connection, values: Values, selection: Selection) -> int:
     """As many partitions as keep each below ``maxSplitMemorySize``, by the size that the database estimates without reading."""
-    size = connection.dialect.size(connection, selected.table, selected.source, selected.columns)
+    size = connection.dialect.size(connection, selection.table, selection.source, selection.columns)
     return _DEFAULT_TASKS if size is None else split_count(size, values["maxSplitMemorySize"], _LEAST_SPLIT)

@@ -1,4 +1,14 @@
-"""Values of a Python driver as Arrow columns: as they are where that is possible, else one by one."""
+"""One SELECT as Arrow record batches, by the fastest way that a database has, and its columns as those that a reader wants.
+
+==========  ==================================================  ==========================
+postgresql  ADBC: binary COPY, decoded in C                     blocks of 4 MB or fetchsize
+duckdb      its own Arrow                                       blocks of fetchsize rows
+sqlite      ``sqlite3``, column by column                       the same
+mariadb     PyMySQL with a cursor on the server's side, alike   the same
+==========  ==================================================  ==========================
+
+ADBC's driver for SQLite is not used: it takes the types from the first rows, so that a column that begins with nulls fails.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +31,7 @@ from .connection import Connection
 from .dialects import Column, Dialect
 from .dialects.postgresql import PostgreSql
 from .load import AdbcConnection
-from .selection import NAME, Clause, Selected, Value, rendered
+from .selection import NAME, Clause, Selection, Value, render_clause
 
 _REFUSED = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, ValueError, TypeError, ArithmeticError)
 
@@ -94,18 +104,6 @@ def _day(cell: Any) -> Any:
     return cell.date() if isinstance(cell, datetime.datetime) else cell
 
 
-# MERGED One SELECT as Arrow record batches, by the fastest way that a database has.
-#
-# ==========  ==================================================  ==========================
-# postgresql  ADBC: binary COPY, decoded in C                     blocks of 4 MB or fetchsize
-# duckdb      its own Arrow                                       blocks of fetchsize rows
-# sqlite      ``sqlite3``, column by column                       the same
-# mariadb     PyMySQL with a cursor on the server's side, alike   the same
-# ==========  ==================================================  ==========================
-#
-# ADBC's driver for SQLite is not used: it takes the types from the first rows, so that a column that begins with
-# nulls fails.
-
 BLOCK_ROWS = 10_000
 """Rows that are handed on at a time where ``fetchsize`` is not given."""
 _BLOCK_BYTES = 4 << 20
@@ -125,7 +123,7 @@ class Rows(ABC):
         """The rows of a SELECT, with columns in its order; memory is bounded by a few blocks.
 
         ``kinds`` are the types that the database's columns are read as. Databases with types of their own give those,
-        which :class:`~connectors.systems.jdbc.rows.Fitting` makes into what is wanted. One statement at a time.
+        which :class:`~connectors.systems.jdbc.rows.ColumnReader` makes into what is wanted. One statement at a time.
         """
 
     @abstractmethod
@@ -169,7 +167,7 @@ class AdbcRows(Rows):
 
     def batches(self, statement: Clause, kinds: Sequence[pa.DataType]) -> Iterator[pa.RecordBatch]:
         quoted = self._quoted([part.value for part in statement if isinstance(part, Value)])
-        text, _ = rendered(statement, lambda number, value: self.dialect.bound(quoted[number], value.sql))
+        text, _ = render_clause(statement, lambda number, value: self.dialect.bound(quoted[number], value.sql))
         spoilt, self.spoilt = self.spoilt, True
         try:
             with self.connection.judged(), self.connection.raw.cursor() as self._cursor:
@@ -212,7 +210,7 @@ class DuckDbRows(Rows):
         self.connection = dialect.connect_to_read()
 
     def batches(self, statement: Clause, kinds: Sequence[pa.DataType]) -> Iterator[pa.RecordBatch]:
-        text, values = rendered(statement, lambda _, value: self.dialect.bound("?", value.sql))
+        text, values = render_clause(statement, lambda _, value: self.dialect.bound("?", value.sql))
         with self.connection.judged():
             found = self.connection.raw.sql(text, params=values)
             to_reader = getattr(found, "to_arrow_reader", None) or found.fetch_record_batch  # the older name
@@ -245,10 +243,10 @@ class PythonRows(Rows):
         try:
             with self.connection.judged():
                 self._run(cursor, statement)
-                told = [one[0] for one in cursor.description]
+                names_of_columns = [one[0] for one in cursor.description]
                 while rows := cursor.fetchmany(self.fetchsize):
                     columns = enumerate(zip(zip(*rows, strict=True), kinds, strict=True))
-                    arrays = [as_arrow(cells, kind, told[number]) for number, (cells, kind) in columns]
+                    arrays = [as_arrow(cells, kind, names_of_columns[number]) for number, (cells, kind) in columns]
                     yield pa.RecordBatch.from_arrays(arrays, names=names)
         finally:
             with contextlib.suppress(Exception):  # the connection may be closed by then
@@ -258,7 +256,7 @@ class PythonRows(Rows):
         if "%" in self.dialect.placeholder:  # a % in a name or a query is doubled, as PyMySQL will format the text
             statement = tuple(part.replace("%", "%%") if isinstance(part, str) else part for part in statement)
         mark: Callable[[int, Value], str] = lambda _, value: self.dialect.bound(self.dialect.placeholder, value.sql)  # noqa: E731
-        text, values = rendered(statement, mark)
+        text, values = render_clause(statement, mark)
         cursor.execute(text, tuple(values))
 
     def control(self) -> contextlib.AbstractContextManager[Connection]:
@@ -283,8 +281,6 @@ def blocks(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
         yield batch.slice(number * step, step)
 
 
-# MERGED What is selected for the columns that a reader wants, and how the database's values become theirs.
-
 _CAST_ERRORS = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, ValueError, TypeError)
 _UTC = pa.timestamp("us", "UTC")
 _LAST, _FIRST = 253402300799999999, -62135596800000000
@@ -293,14 +289,14 @@ _INFINITE = {-9222425352054775809: _LAST, -9222425352054775808: _FIRST}
 _INFINITE_DAYS = {-2147472692: 2932896, -2147472691: -719162}
 
 
-def columns_text(selected: Selected, *, ntz: bool) -> str:
+def columns_text(selection: Selection, *, ntz: bool) -> str:
     """The columns of ``selected`` as Spark's SQL. Times without a zone are ``timestamp_ntz`` with ``ntz``."""
-    return ", ".join(f"{quoted(one.name)} {sql_type(one.type)}" for one in columns_schema(selected, ntz=ntz))
+    return ", ".join(f"{quoted(one.name)} {sql_type(one.type)}" for one in columns_schema(selection, ntz=ntz))
 
 
-def columns_schema(selected: Selected, *, ntz: bool) -> pa.Schema:
+def columns_schema(selection: Selection, *, ntz: bool) -> pa.Schema:
     """The same as a schema of Arrow."""
-    return pa.schema([(one.name, _default(one, ntz)) for one in selected.columns])
+    return pa.schema([(one.name, _default(one, ntz)) for one in selection.columns])
 
 
 def _default(column: Column, ntz: bool) -> pa.DataType:
@@ -314,16 +310,16 @@ def _with_zone(kind: pa.DataType) -> pa.DataType:
     return _UTC if pa.types.is_timestamp(kind) else kind
 
 
-class Fitting:
+class ColumnReader:
     """How the columns of ``selected`` become rows of ``schema``, which may leave some out.
 
     ``expressions`` are what to select, ``kinds`` what the database gives for them. ``zone`` is that of times without one.
     """
 
-    def __init__(self, dialect: Dialect, selected: Selected, schema: pa.Schema, zone: str = "UTC") -> None:
-        found = [(field, selected.column(field.name)) for field in schema]
+    def __init__(self, dialect: Dialect, selection: Selection, schema: pa.Schema, zone: str = "UTC") -> None:
+        found = [(field, selection.column(field.name)) for field in schema]
         if missing := [field.name for field, column in found if column is None]:
-            there = ", ".join(column.name for column in selected.columns)
+            there = ", ".join(column.name for column in selection.columns)
             problems = [Problem("schema", f'has "{name}", but the columns are {there}.') for name in missing]
             raise Misconfigured(NAME, problems)
         columns: Sequence[Column] = [column for _, column in found if column is not None]
@@ -332,16 +328,16 @@ class Fitting:
         self.expressions = [dialect.readable(column, field.type) for column, field in zip(columns, schema, strict=True)]
         self.kinds = [_selected_kind(column, field.type) for column, field in zip(columns, schema, strict=True)]
 
-    def fit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def read(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """``batch``, as the database gave it, in the schema. Raises :class:`Poison`, naming the column."""
-        columns = [self._fitted(column, field) for column, field in zip(batch.columns, self.schema, strict=True)]
+        columns = [self._cast(column, field) for column, field in zip(batch.columns, self.schema, strict=True)]
         if not columns:
             return pa.RecordBatch.from_struct_array(pa.array([{}] * batch.num_rows, pa.struct([])))
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
-    def _fitted(self, column: pa.Array, field: pa.Field) -> pa.Array:
+    def _cast(self, column: pa.Array, field: pa.Field) -> pa.Array:
         try:
-            return fitted(column, field.type, self.zone)
+            return cast_values(column, field.type, self.zone)
         except _CAST_ERRORS as wrong:
             text = f'the column "{field.name}" is read as {field.type}, and a value of it is none: {wrong}'
             raise Poison(text, way_out="give the column another type, such as string, by .schema(…)") from None
@@ -352,7 +348,7 @@ def _selected_kind(column: Column, wanted: pa.DataType) -> pa.DataType:
     return pa.string() if column.kind is None or pa.types.is_string(wanted) else column.kind
 
 
-def fitted(column: pa.Array, wanted: pa.DataType, zone: str = "UTC") -> pa.Array:
+def cast_values(column: pa.Array, wanted: pa.DataType, zone: str = "UTC") -> pa.Array:
     """``column`` as ``wanted``, each value unchanged. Raises what Arrow raises for one that does not fit."""
     column = _finite(_stored(column))
     kind = column.type
@@ -365,7 +361,7 @@ def fitted(column: pa.Array, wanted: pa.DataType, zone: str = "UTC") -> pa.Array
     if pa.types.is_boolean(wanted) and pa.types.is_integer(kind):
         return pc.cast(column, pa.int64()).cast(wanted)
     if pa.types.is_list(kind) and pa.types.is_list(wanted):
-        values = fitted(column.flatten(), wanted.value_type, zone)
+        values = cast_values(column.flatten(), wanted.value_type, zone)
         offsets = _offsets(column)
         return pa.ListArray.from_arrays(offsets, values, type=wanted, mask=column.is_null() if column.null_count else None)
     if pa.types.is_string(kind) and pa.types.is_timestamp(wanted):

@@ -34,7 +34,7 @@ def clause(*parts: str | Value) -> Clause:
     return parts
 
 
-def joined(clauses: Iterable[Clause], word: str) -> Clause:
+def join_clauses(clauses: Iterable[Clause], word: str) -> Clause:
     """``clauses`` with ``word`` (such as ``" AND "``) between them."""
     result: Clause = ()
     for one in clauses:
@@ -42,7 +42,7 @@ def joined(clauses: Iterable[Clause], word: str) -> Clause:
     return result
 
 
-def rendered(parts: Clause, mark: Callable[[int, Value], str]) -> tuple[str, list[Any]]:
+def render_clause(parts: Clause, mark: Callable[[int, Value], str]) -> tuple[str, list[Any]]:
     """The text and the values; ``mark`` gives the placeholder of the value with a number (from 0)."""
     text, values = "", list[Any]()
     for part in parts:
@@ -60,12 +60,12 @@ def rows_of(connection: Connection, parts: Clause) -> list[tuple[Any, ...]]:
     escape = "%" in dialect.placeholder
     if escape and any(isinstance(part, Value) for part in parts):
         parts = tuple(part.replace("%", "%%") if isinstance(part, str) else part for part in parts)
-    sql, values = rendered(parts, lambda _, value: dialect.bound(dialect.placeholder, value.sql))
+    sql, values = render_clause(parts, lambda _, value: dialect.bound(dialect.placeholder, value.sql))
     return connection.rows(sql, values)
 
 
 @dataclass(frozen=True)
-class Selected:
+class Selection:
     """A table or query: ``source`` is what stands after FROM, ``columns`` are the database's. ``table`` if it is one."""
 
     source: str
@@ -116,7 +116,7 @@ def source_of(values: Values, dialect: Dialect | None = None) -> tuple[Table | N
     return None, text.strip().rstrip(";").rstrip()
 
 
-def selected(values: Values, connection: Connection) -> Selected:
+def read_selection(values: Values, connection: Connection) -> Selection:
     """What ``dbtable`` or ``query`` names, as it is in the database now. Raises :class:`Misconfigured` if it is not there."""
     dialect = connection.dialect
     table, query = source_of(values, dialect)
@@ -131,7 +131,7 @@ def selected(values: Values, connection: Connection) -> Selected:
     if twice:
         text = f"gives several columns the same name ({', '.join(twice)}); name each by AS."
         raise Misconfigured(NAME, [Problem(option, text)])
-    return Selected(source, tuple(columns), table)
+    return Selection(source, tuple(columns), table)
 
 
 def select(source: str, expressions: Sequence[str], where: Clause = (), order: str = "") -> Clause:

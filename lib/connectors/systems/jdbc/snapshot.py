@@ -57,43 +57,43 @@ _lock = threading.Lock()
 
 
 @contextlib.contextmanager
-def shared(dialect: PostgreSql, moment: str, *, begin: bool) -> Iterator[str]:
+def shared_snapshot(dialect: PostgreSql, moment: str, *, begin: bool) -> Iterator[str]:
     """The id of a snapshot of ``moment``, to be imported while this lasts; ``begin`` allows to begin the moment.
 
     Raises :class:`Fatal` if it is gone, or was not begun and must not be.
     """
     key = (os.getpid(), digest(str(dialect.address), dialect.address.user, moment))
-    holder = _taken(dialect, key, begin)
+    holder = _acquire(dialect, key, begin)
     try:
         yield holder.snapshot
     finally:
-        _left(key, holder)
+        _release(key, holder)
 
 
-def _taken(dialect: PostgreSql, key: tuple[int, str], begin: bool) -> _Holder:
+def _acquire(dialect: PostgreSql, key: tuple[int, str], begin: bool) -> _Holder:
     with _lock:
         holder = _held.get(key)
         if holder is not None and not holder.alive():
             _close(key)
             holder, begin = None, False
         if holder is None:
-            holder = _held[key] = _joined(dialect, key[1], begin)
+            holder = _held[key] = _join(dialect, key[1], begin)
         if holder.timer is not None:
             holder.timer.cancel()
         holder.users += 1
         return holder
 
 
-def _left(key: tuple[int, str], holder: _Holder) -> None:
+def _release(key: tuple[int, str], holder: _Holder) -> None:
     with _lock:
         holder.users -= 1
         if holder.users == 0 and _held.get(key) is holder:
-            holder.timer = threading.Timer(LINGER, _expired, (key, holder))
+            holder.timer = threading.Timer(LINGER, _expire, (key, holder))
             holder.timer.daemon = True
             holder.timer.start()
 
 
-def _expired(key: tuple[int, str], holder: _Holder) -> None:
+def _expire(key: tuple[int, str], holder: _Holder) -> None:
     with _lock:
         if holder.users == 0 and _held.get(key) is holder:
             _close(key)
@@ -103,18 +103,18 @@ def _close(key: tuple[int, str]) -> None:
     _held.pop(key).connection.close()
 
 
-def _joined(dialect: PostgreSql, name: str, begin: bool) -> _Holder:
+def _join(dialect: PostgreSql, name: str, begin: bool) -> _Holder:
     """Joins the moment, or begins it; the advisory lock lets one process at a time do that."""
     connection = dialect.connect()
     try:
         number = int(name, 16)
         connection.rows("SELECT pg_advisory_lock(%s)", [number])
-        snapshot = _imported(connection, f"{_PREFIX}{name}:")
+        snapshot = _import(connection, f"{_PREFIX}{name}:")
         if not snapshot:
             if not begin:
                 raise Fatal(_GONE.message, way_out=_GONE.way_out)
             connection.execute(_BEGIN)
-        exported = _exported(connection, name)
+        exported = _export(connection, name)
         connection.rows("SELECT pg_advisory_unlock(%s)", [number])
         return _Holder(connection, exported)
     except BaseException:
@@ -122,7 +122,7 @@ def _joined(dialect: PostgreSql, name: str, begin: bool) -> _Holder:
         raise
 
 
-def _imported(connection: Connection, prefix: str) -> str:
+def _import(connection: Connection, prefix: str) -> str:
     """The snapshot of the first holder that is still there, which is now that of this transaction; ``""`` if none is."""
     here = "datname = current_database() AND starts_with(application_name, %s)"
     for (announced,) in connection.rows(f"SELECT application_name FROM pg_stat_activity WHERE {here}", [prefix]):
@@ -135,7 +135,7 @@ def _imported(connection: Connection, prefix: str) -> str:
     return ""
 
 
-def _exported(connection: Connection, name: str) -> str:
+def _export(connection: Connection, name: str) -> str:
     ((snapshot,),) = connection.rows("SELECT pg_export_snapshot()")
     connection.rows("SELECT set_config('application_name', %s, false)", [f"{_PREFIX}{name}:{snapshot}"])
     connection.execute("SET idle_in_transaction_session_timeout = 0")
@@ -161,5 +161,3 @@ def _close_all() -> None:
             with contextlib.suppress(Exception):
                 holder.connection.close()
     _held.clear()
-
-

@@ -1,4 +1,4 @@
-"""A table or query read once, in ranges: the enumerator and the reader of a batch."""
+"""The source of ``connectors.jdbc``; and a table or query read once, in ranges: the enumerator and the reader of a batch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import zoneinfo
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from importlib import import_module
 from typing import Any
 
 import pyarrow as pa
@@ -32,15 +31,17 @@ from ...core.errors import Fatal
 from ...core.options import Values
 from ...core.source import Position, ReadLimit, Slice
 from .dialects import DIALECTS, DatabaseAddress, Dialect, OwnDialects, dialect_of, parse
+from .incremental.enumerator import StreamEnumerator
 from .incremental.options import INCREMENTAL, check_incremental, is_stream_of_tables
-from .ranges import Range, planned
-from .rows import Fitting, Rows, columns_text, rows_for
-from .selection import NAME, Selected, check_selection, select, selected
-from .snapshot import begin_at, shared
+from .incremental.reader import StreamReader
+from .ranges import Range, plan_ranges
+from .rows import ColumnReader, Rows, columns_text, rows_for
+from .selection import NAME, Selection, check_selection, read_selection, select
+from .snapshot import begin_at, shared_snapshot
 
 
 @dataclass(frozen=True)
-class Part(Range):
+class RangeSplit(Range):
     """A range, and the ``moment`` that it is read at (``""``: its own). ``begin`` allows to begin that moment."""
 
     moment: str = ""
@@ -52,7 +53,7 @@ class Part(Range):
         return f"{low}{self.column}{high}" if low or high else "everything"
 
 
-class BatchEnumerator(SplitEnumerator[Part]):
+class BatchEnumerator(SplitEnumerator[RangeSplit]):
     """The position is ``{"read": 0}`` before and ``{"read": 1}`` after; the ranges are in the slices."""
 
     def __init__(self, source: JdbcSource) -> None:
@@ -67,24 +68,24 @@ class BatchEnumerator(SplitEnumerator[Part]):
     def advance(self, at: Position, head: int, limit: ReadLimit) -> Position:
         return {"read": head}
 
-    def splits(self, start: Position, end: Position, parallelism: int) -> Iterator[Part]:
-        return iter([Part()] if start != end else [])
+    def splits(self, start: Position, end: Position, parallelism: int) -> Iterator[RangeSplit]:
+        return iter([RangeSplit()] if start != end else [])
 
     def slices(self, start: Position, end: Position, parallelism: int) -> Sequence[Slice]:
         with contextlib.closing(self.source.dialect().connect_to_read()) as connection:
-            ranges = planned(connection, self.source.values, selected(self.source.values, connection))
+            ranges = plan_ranges(connection, self.source.values, read_selection(self.source.values, connection))
         moment = uuid.uuid4().hex if len(ranges) > 1 and self.source.shares_moment() else ""
         return [
-            Slice(start, end, index, len(ranges), parallelism, {**asdict(one), "moment": moment})
-            for index, one in enumerate(ranges)
+            Slice(start, end, index, len(ranges), parallelism, {**asdict(key_range), "moment": moment})
+            for index, key_range in enumerate(ranges)
         ]
 
-    def splits_of(self, part: Slice) -> Iterator[Part]:
+    def splits_of(self, part: Slice) -> Iterator[RangeSplit]:
         moment = f"{part.detail['moment']}/{part.run}" if part.detail["moment"] else ""
-        yield Part(**{**part.detail, "moment": moment, "begin": not part.retried})
+        yield RangeSplit(**{**part.detail, "moment": moment, "begin": not part.retried})
 
 
-class RangeReader(SplitReader[Part]):
+class RangeReader(SplitReader[RangeSplit]):
     """Reads a range by one SELECT."""
 
     def __init__(self, source: JdbcSource, schema: pa.Schema) -> None:
@@ -95,14 +96,14 @@ class RangeReader(SplitReader[Part]):
         self._rows: Rows | None = None
 
     def open(self) -> None:
-        with self._connected().control() as connection:
-            self.selected: Selected = selected(self.source.values, connection)
-        self.fitting = Fitting(self.dialect, self.selected, self.schema, self.source.values["timeZone"])
+        with self._open_rows().control() as connection:
+            self.selection: Selection = read_selection(self.source.values, connection)
+        self.columns = ColumnReader(self.dialect, self.selection, self.schema, self.source.values["timeZone"])
 
-    def read(self, split: Part) -> Iterator[pa.RecordBatch]:
+    def read(self, split: RangeSplit) -> Iterator[pa.RecordBatch]:
         return self._read_at(split, begin=split.begin) if split.moment else self._read(split)
 
-    def resume(self, split: Part, records: int) -> Iterator[pa.RecordBatch]:
+    def resume(self, split: RangeSplit, records: int) -> Iterator[pa.RecordBatch]:
         """Only at the same moment are the same rows there once more, in the same order."""
         if not split.moment:
             raise Fatal(
@@ -117,34 +118,34 @@ class RangeReader(SplitReader[Part]):
                 yield batch.slice(records)
             records = max(0, records - batch.num_rows)
 
-    def _read_at(self, split: Part, *, begin: bool) -> Iterator[pa.RecordBatch]:
+    def _read_at(self, split: RangeSplit, *, begin: bool) -> Iterator[pa.RecordBatch]:
         dialect: Any = self.dialect
-        with shared(dialect, split.moment, begin=begin) as snapshot:
-            rows, over = self._connected(), False
+        with shared_snapshot(dialect, split.moment, begin=begin) as snapshot:
+            rows, committed = self._open_rows(), False
             try:
                 for sql in begin_at(snapshot):
                     rows.execute(sql)
                 yield from self._read(split)
                 rows.execute("COMMIT")
-                over = True
+                committed = True
             finally:
-                if not over:
+                if not committed:
                     self._disconnect(spoilt=True)
 
-    def _read(self, split: Part) -> Iterator[pa.RecordBatch]:
+    def _read(self, split: RangeSplit) -> Iterator[pa.RecordBatch]:
         """A connection whose rows were not all read is not used again."""
         column = self.dialect.quote(split.column)
-        statement = select(self.selected.source, self.fitting.expressions, split.where(column))
+        statement = select(self.selection.source, self.columns.expressions, split.where(column))
         whole = False
         try:
-            for batch in self._connected().batches(statement, self.fitting.kinds):
-                yield self.fitting.fit(batch)
+            for batch in self._open_rows().batches(statement, self.columns.kinds):
+                yield self.columns.read(batch)
             whole = True
         finally:
             if not whole:
                 self._disconnect(spoilt=True)
 
-    def _connected(self) -> Rows:
+    def _open_rows(self) -> Rows:
         if self._rows is None:
             self._rows = rows_for(self.dialect, self.source.values["fetchsize"])
             if self.source.values["sessionInitStatement"]:
@@ -167,8 +168,6 @@ class RangeReader(SplitReader[Part]):
     def close(self) -> None:
         self._disconnect()
 
-
-# MERGED The source of ``connectors.jdbc``.
 
 _log = logging.getLogger(NAME)
 
@@ -295,25 +294,20 @@ class JdbcSource(Source):
     @cached_property
     def schema(self) -> str:  # type: ignore[override]
         if is_stream_of_tables(self.values):
-            return str(incremental().schema_of(self))
+            return "table string, row string" + (", schema string" if self.values["includeSchema"] else "")
         with contextlib.closing(self.dialect().connect_to_read()) as connection:
-            return columns_text(selected(self.values, connection), ntz=self.values["preferTimestampNTZ"])
+            return columns_text(read_selection(self.values, connection), ntz=self.values["preferTimestampNTZ"])
 
     def enumerator(self) -> SplitEnumerator[Any]:
-        return incremental().enumerator_of(self) if self._delegates else BatchEnumerator(self)
+        return StreamEnumerator(self.values, self.dialect()) if self._is_stream else BatchEnumerator(self)
 
     def reader(self, schema: pa.Schema) -> SplitReader[Any]:
-        return incremental().reader_of(self, schema) if self._delegates else RangeReader(self, schema)
+        return StreamReader(self.values, self.dialect(), schema) if self._is_stream else RangeReader(self, schema)
 
     @property
-    def _delegates(self) -> bool:
+    def _is_stream(self) -> bool:
         """``tables`` are one stream for many tables also as a batch; ``incremental`` is for streams only."""
         return self.streaming or is_stream_of_tables(self.values)
-
-
-def incremental() -> Any:
-    """The streaming half: ``schema_of(source)`` of ``tables``, ``enumerator_of(source)``, ``reader_of(source, schema)``."""
-    return import_module(".incremental", __package__)
 
 
 def _check_bounds(values: Values) -> Iterator[Problem]:

@@ -20,17 +20,17 @@ mode                       what is read once             what it takes
 =========================  ============================  ==================================================================
 
 **What exactly-once means in a table that changes.** The two offsets of a batch say, by themselves, which row versions
-belong to it (:mod:`.positions`), so a replay is told to read the same ones. A version that was changed before its batch was
+belong to it (:mod:`.positions`), so a replay reads the same ones. A version that was changed before its batch was
 read is not there any more: its successor is, and that one belongs to a later batch. So each version that is there when its
 batch is read is in exactly one batch, the last version of each row is always read, and a version is never in two batches. A
 replay may find fewer versions than the first try; a sink that compares replays takes ``onReplayMismatch=skip`` for a table
-with changes. Deleted rows are not told.
+with changes. Deleted rows are not seen.
 
-**PostgreSQL** tells which transactions are open, so rows that are committed late are neither missed nor waited for
-(:mod:`.transactions`). Ids that are missing while somebody has the table, or the sequence of its ids, locked for writing
-are looked for again until all who had are gone (:mod:`.holes`, :mod:`.writers`). Rows by time carry the number of the
+**PostgreSQL** shows which transactions are open, so rows that are committed late are neither missed nor waited for
+(:mod:`.writers`). Ids that are missing while somebody has the table, or the sequence of its ids, locked for writing
+are looked for again until all who had are gone (:mod:`.writers`). Rows by time carry the number of the
 transaction that wrote them; versions of transactions that are over are read now and the others later, whatever their times
-(:mod:`.late`). Subtransactions, prepared transactions, a crash of the server, vacuum and a wrap-around of transaction numbers
+(:mod:`.probe`). Subtransactions, prepared transactions, a crash of the server, vacuum and a wrap-around of transaction numbers
 do not matter. Assumed is that ids come from a sequence without a cache or from writers who hold a lock on the table, and that
 times come from clocks that agree with the server's up to ``timestampDelay``. An ALTER TABLE that writes the whole table anew
 makes new versions of its newest rows. Views and queries do not tell who wrote a row: by times they have what
@@ -52,42 +52,3 @@ finds out first; PostgreSQL tells one that was made anew under the same name. Co
 rows, and are reported; another type of a column stops the query, or with ``onTypeChange=cast`` goes on: one table with the
 stream's own types, many tables with those that they have now. :func:`fan_out` makes one Delta table of each.
 """
-
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from ....core import SplitEnumerator, SplitReader
-from ...delta.fan_out import fan_out
-from .enumerator import StreamEnumerator
-from .options import INCREMENTAL, check_incremental, is_stream_of_tables
-from .positions import Part
-from .reader import StreamReader
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from ..source import JdbcSource
-
-__all__ = [
-    "INCREMENTAL",
-    "check_incremental",
-    "enumerator_of",
-    "fan_out",
-    "is_stream_of_tables",
-    "reader_of",
-    "schema_of",
-]
-
-
-def schema_of(source: JdbcSource) -> str:
-    """The columns of a stream of ``tables``."""
-    return "table string, row string" + (", schema string" if source.values["includeSchema"] else "")
-
-
-def enumerator_of(source: JdbcSource) -> SplitEnumerator[Part]:
-    return StreamEnumerator(source.values, source.dialect())
-
-
-def reader_of(source: JdbcSource, schema: pa.Schema) -> SplitReader[Part]:
-    return StreamReader(source.values, source.dialect(), schema)

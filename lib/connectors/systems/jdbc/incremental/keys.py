@@ -1,4 +1,5 @@
-"""Times as positions hold them, and how far a time may be read now.
+"""The columns that say what is new in a table, the conditions that select what lies between two states, and times as positions
+hold them.
 
 Rows may still come with any time from now on, so nothing is read past the database's clock less ``timestampDelay``. A time
 without a zone is a wall clock, which in autumn shows an hour twice: rows of that hour wait until it is over for good.
@@ -14,7 +15,7 @@ from typing import Any, Final
 from zoneinfo import ZoneInfo
 
 from ..dialects import Dialect
-from ..selection import Clause, Value, clause, joined
+from ..selection import Clause, Value, clause, join_clauses
 from .positions import BOTH, BULK, INCREMENTING, Interval, State
 
 UTC: Final = datetime.timezone.utc
@@ -53,7 +54,7 @@ def safe_wall(now: datetime.datetime, zone: ZoneInfo) -> datetime.datetime:
     wall = now.astimezone(zone).replace(tzinfo=None)
     moment = now.astimezone(UTC)
     while (moment := moment + _STEP) < now + _FOLD:
-        before, after = (one.astimezone(zone) for one in (moment - _STEP, moment))
+        before, after = (each.astimezone(zone) for each in (moment - _STEP, moment))
         if after.utcoffset() < before.utcoffset():  # type: ignore[operator]
             again = _put_back(moment - _STEP, moment, zone)
             wall = min(wall, again - datetime.timedelta(microseconds=1))
@@ -102,8 +103,6 @@ def _scale(number: float) -> int:
     """Units in a second: numbers are seconds, milliseconds or microseconds since 1970, whichever makes a year near ours."""
     return next((scale for scale in (1, 1000, 1_000_000) if abs(number) < 1e11 * scale), 1_000_000_000)
 
-
-# MERGED The columns that say what is new in a table, and the conditions that select what lies between two states.
 
 _EPOCH: Final = 1 << 32
 NOW_X: Final = "(SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint)"
@@ -164,8 +163,8 @@ def between(keys: Keys, dialect: Dialect, after: State, upto: State, ids: Sequen
         return _in_any(keys, dialect, ids)
     times = _Times(keys, dialect)
     if "at" not in after:
-        return times.until(upto) + times.over(upto)
-    new: Clause = ("(", *times.past(after), " AND ", *times.until(upto), *times.over(upto), ")")
+        return times.until(upto) + times.ended(upto)
+    new: Clause = ("(", *times.past(after), " AND ", *times.until(upto), *times.ended(upto), ")")
     late = times.late(after, upto)
     return ("(", *new, " OR ", *late, ")") if late else new
 
@@ -176,11 +175,12 @@ def late_rows(keys: Keys, dialect: Dialect, after: State, upto: State) -> Clause
 
 
 def _in_any(keys: Keys, dialect: Dialect, ids: Sequence[Interval]) -> Clause:
-    return ("(", *joined([_within(keys, keys.id(dialect), one) for one in ids], " OR "), ")") if ids else ("1 = 0",)
+    conditions = [_within(keys, keys.id(dialect), interval) for interval in ids]
+    return ("(", *join_clauses(conditions, " OR "), ")") if ids else ("1 = 0",)
 
 
-def _within(keys: Keys, column: str, one: Interval) -> Clause:
-    first, last = one
+def _within(keys: Keys, column: str, interval: Interval) -> Clause:
+    first, last = interval
     if first is None:
         return clause(f"{column} <= ", keys.number(last))
     return clause(f"{column} BETWEEN ", keys.number(first), " AND ", keys.number(last))
@@ -211,9 +211,9 @@ class _Times:
         beyond = clause(f"({time} > ", at, f" OR {number} > ", self.keys.number(state["id"]), ")")
         return clause(f"{time} >= ", at, " AND ") + beyond
 
-    def over(self, state: State) -> Clause:
-        """Written by a transaction that was over when ``state`` was made."""
-        return clause(" AND ") + _over(state) if "x" in state else ()
+    def ended(self, state: State) -> Clause:
+        """Written by a transaction that had ended when ``state`` was made."""
+        return clause(" AND ") + _ended(state) if "x" in state else ()
 
     def late(self, after: State, upto: State) -> Clause:
         """Rows that lie before the key of ``after``, and whose transactions have ended since."""
@@ -221,14 +221,14 @@ class _Times:
             return ()
         low = after.get("low", after["at"])
         begin = clause() if low is None else clause(f"{self.keys.time(self.dialect)} >= ", self.value(low), " AND ")
-        return clause("(") + begin + self.until(after) + self.over(upto) + clause(" AND NOT ") + _over(after) + clause(")")
+        return clause("(") + begin + self.until(after) + self.ended(upto) + clause(" AND NOT ") + _ended(after) + clause(")")
 
 
 def _same_transactions(after: State, upto: State) -> bool:
     return bool(after["x"] == upto["x"] and after.get("open", []) == upto.get("open", []))
 
 
-def _over(state: State) -> Clause:
+def _ended(state: State) -> Clause:
     """Whether the transaction that wrote a row is among those that were over.
 
     ``xmin`` has 32 bits. Only a row of another table's age, 4 billion transactions, could be taken for a newer one; it would

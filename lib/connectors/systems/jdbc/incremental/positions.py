@@ -42,7 +42,7 @@ MODES: Final = (INCREMENTING, TIMESTAMP, BOTH, BULK)
 
 
 @dataclass(frozen=True)
-class Part(Split):
+class TableSplit(Split):
     """What one task reads of one table: the rows of ``upto`` that are not in ``after`` (JSON of states, ``""``: nothing).
 
     ``by`` are the columns of its key, ``oid`` its number, ``ids`` the share of it, where a range of ids is cut.
@@ -62,22 +62,22 @@ def tables(position: Position) -> dict[str, dict[str, Any]]:
     return {name: dict(state) for name, state in position["tables"].items()}
 
 
-def parts(start: Position, end: Position, parallelism: int) -> Iterator[Part]:
+def table_splits(start: Position, end: Position, parallelism: int) -> Iterator[TableSplit]:
     """What lies between two positions, in the order of table names, cut where ids are counted."""
     before = tables(start)
     for name, upto in sorted(tables(end).items()):
         after = before.get(name, {})
         if after.get("oid") != upto.get("oid"):
             after = {}  # another table, which has taken the name
-        if told(after) == told(upto):
+        if read_fields(after) == read_fields(upto):
             continue
-        mode, texts = mode_of(upto), (dumps(told(after)) if told(after) else "", dumps(told(upto)))
+        mode, texts = mode_of(upto), (dumps(read_fields(after)) if read_fields(after) else "", dumps(read_fields(upto)))
         by, oid = tuple(upto["by"]), upto.get("oid")
         if mode != INCREMENTING:
-            yield Part(name, mode, by, *texts, oid=oid)
+            yield TableSplit(name, mode, by, *texts, oid=oid)
             continue
         for share in shares(ids_between(after, upto), upto.get("min"), parallelism):
-            yield Part(name, mode, by, *texts, tuple(share), oid)
+            yield TableSplit(name, mode, by, *texts, tuple(share), oid)
 
 
 def mode_of(state: State) -> str:
@@ -89,36 +89,36 @@ def mode_of(state: State) -> str:
     return INCREMENTING
 
 
-def told(state: State) -> dict[str, Any]:
+def read_fields(state: State) -> dict[str, Any]:
     """The part of a state that says what is read."""
     return {name: value for name, value in state.items() if name in ("id", "holes", "at", "x", "open", "low", "polls")}
 
 
-def loaded(text: str) -> dict[str, Any]:
-    """A state of a :class:`Part`."""
+def state_of(text: str) -> dict[str, Any]:
+    """A state of a :class:`TableSplit`."""
     return dict(json.loads(text)) if text else {}
 
 
-# ---- ids
+# ---- intervals of ids
 
 
 def ids_between(after: State, upto: State) -> list[Interval]:
     """The ids of ``upto`` that are not in ``after``, ascending."""
     known, last = after.get("id"), upto["id"]
     holes = intervals(upto.get("holes", ()))
-    late = without(intervals(after.get("holes", ())), holes)
+    late = difference(intervals(after.get("holes", ())), holes)
     if known is not None and known >= last:
         return late
     new: Interval = (None if known is None else known + 1, last)
-    return [*late, *without([new], holes)]
+    return [*late, *difference([new], holes)]
 
 
 def intervals(pairs: Iterable[Sequence[int]]) -> list[Interval]:
     return [(first, last) for first, last in pairs]
 
 
-def without(whole: Iterable[Interval], holes: Iterable[Interval]) -> list[Interval]:
-    """``whole`` without ``holes``; both ascending. A hole has a first number."""
+def difference(whole: Iterable[Interval], holes: Iterable[Interval]) -> list[Interval]:
+    """The numbers of ``whole`` that are not in ``holes``; both ascending. A hole has a first number."""
     left: list[Interval] = []
     gaps = list(holes)
     for first, last in whole:
@@ -135,19 +135,30 @@ def without(whole: Iterable[Interval], holes: Iterable[Interval]) -> list[Interv
     return left
 
 
-def common(one: Iterable[Interval], other: Sequence[Interval]) -> list[Interval]:
+def intersection(some: Iterable[Interval], others: Sequence[Interval]) -> list[Interval]:
     """The numbers that are in both; both ascending, and with a first number."""
     found: list[Interval] = []
-    for first, last in one:
-        for low, high in other:
+    for first, last in some:
+        for low, high in others:
             if (low or 0) <= last and (first or 0) <= high:
                 found.append((max(first or 0, low or 0), min(last, high)))
     return found
 
 
+def union(some: Iterable[Interval]) -> list[Interval]:
+    """All numbers of ``some``, ascending, intervals that touch as one."""
+    result: list[Interval] = []
+    for first, last in sorted((first or 0, last) for first, last in some):
+        if result and first <= result[-1][1] + 1:
+            result[-1] = (result[-1][0], max(result[-1][1], last))
+        else:
+            result.append((first, last))
+    return result
+
+
 def shares(whole: Sequence[Interval], smallest: int | None, count: int) -> Iterator[list[Interval]]:
     """``whole`` in up to ``count`` shares of about as many numbers; an open begin is taken to begin at ``smallest``."""
-    known = [(_begin(one, smallest), one[1]) for one in whole]
+    known = [(_begin(interval, smallest), interval[1]) for interval in whole]
     total = sum(last - first + 1 for first, last in known)
     for first, last in even_ranges(0, total - 1, count):
         share: list[Interval] = []
@@ -160,8 +171,8 @@ def shares(whole: Sequence[Interval], smallest: int | None, count: int) -> Itera
         yield share
 
 
-def _begin(one: Interval, smallest: int | None) -> int:
-    first, last = one
+def _begin(interval: Interval, smallest: int | None) -> int:
+    first, last = interval
     if first is not None:
         return first
     return min(last, smallest) if smallest is not None else last

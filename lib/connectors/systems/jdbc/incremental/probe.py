@@ -1,10 +1,16 @@
-"""Small questions to a database: how far the keys of tables go, how many rows lie between two states, which ids are missing."""
+"""Small questions to a database: how far the keys of tables go, how many rows lie between two states, which ids are missing,
+and from what time on rows may still come late.
+
+A transaction that was not there at the last look has begun after it, and by its clock it writes later times. So the rows
+that may come late lie after the moment at which the oldest transaction that is still running was first missed. What this
+remembers may be forgotten: a transaction of which nothing is known is taken to be as old as the position says.
+"""
 
 from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
@@ -12,11 +18,11 @@ from zoneinfo import ZoneInfo
 
 from ..connection import Connection
 from ..dialects import Dialect
-from ..selection import Clause, Value, clause, joined, rows_of
+from ..selection import Clause, Value, clause, join_clauses, rows_of
 from .keys import between, limit
 from .positions import BOTH, BULK, INCREMENTING, Interval, State
-from .tables import Watched
-from .writers import PREPARED, Over, Transactions, running
+from .tables import StreamTable
+from .writers import PREPARED, EndedTransactions, Transactions, running
 
 UTC: Final = datetime.timezone.utc
 _AT_ONCE: Final = 100
@@ -45,55 +51,55 @@ class Probe:
         ((now,),) = self.connection.rows(self.dialect.clock)
         return now if now.tzinfo else now.replace(tzinfo=UTC)  # type: ignore[no-any-return]
 
-    def newest(self, tables: Iterable[Watched], limits: Mapping[str, Any]) -> dict[str, Newest]:
+    def newest(self, tables: Iterable[StreamTable], limits: Mapping[str, Any]) -> dict[str, Newest]:
         """The largest key of each table, times not past ``limits`` (by table); tables without rows are left out."""
         found: dict[str, Newest] = {}
-        by_id = [one for one in tables if one.keys.mode == INCREMENTING]
-        by_time = [one for one in tables if one.keys.mode not in (INCREMENTING, BULK)]
+        by_id = [table for table in tables if table.keys.mode == INCREMENTING]
+        by_time = [table for table in tables if table.keys.mode not in (INCREMENTING, BULK)]
         for table, (number,) in self._of_each(by_id, self._largest_id):
             found[table.name] = Newest(None, int(number))
-        for table, (at,) in self._of_each(by_time, lambda one: self._largest_time(one, limits.get(one.name))):
+        for table, (at,) in self._of_each(by_time, lambda table: self._largest_time(table, limits.get(table.name))):
             found[table.name] = Newest(at)
-        both = [one for one in by_time if one.keys.mode == BOTH and one.name in found]
-        for table, (number,) in self._of_each(both, lambda one: self._largest_id_at(one, found[one.name].at)):
+        both = [table for table in by_time if table.keys.mode == BOTH and table.name in found]
+        for table, (number,) in self._of_each(both, lambda table: self._largest_id_at(table, found[table.name].at)):
             found[table.name] = Newest(found[table.name].at, int(number))
         return found
 
-    def any(self, table: Watched, rows: Clause) -> bool:
+    def any(self, table: StreamTable, rows: Clause) -> bool:
         """Whether there is a row."""
         return bool(rows_of(self.connection, (f"SELECT 1 FROM {table.source} WHERE ", *rows, " LIMIT 1")))
 
-    def count(self, table: Watched, rows: Clause, most: int) -> int:
+    def count(self, table: StreamTable, rows: Clause, most: int) -> int:
         """How many rows there are; no further than ``most``."""
         inner = (f"SELECT 1 AS one FROM {table.source} WHERE ", *rows, f" LIMIT {most}")
         ((number,),) = rows_of(self.connection, ("SELECT count(*) FROM (", *inner, ") counted"))
         return int(number)
 
-    def nth(self, table: Watched, rows: Clause, expression: str, number: int) -> Any:
+    def nth(self, table: StreamTable, rows: Clause, expression: str, number: int) -> Any:
         """The value that has so many before it; ``None`` if there are not so many."""
         order = f" ORDER BY 1 LIMIT 1 OFFSET {number}"
         found = rows_of(self.connection, (f"SELECT {expression} FROM {table.source} WHERE ", *rows, order))
         return found[0][0] if found else None
 
-    def least(self, table: Watched, rows: Clause, expression: str) -> Any:
+    def smallest_value(self, table: StreamTable, rows: Clause, expression: str) -> Any:
         return rows_of(self.connection, (f"SELECT min({expression}) FROM {table.source} WHERE ", *rows))[0][0]
 
-    def largest_below(self, table: Watched, rows: Clause, moment: Any) -> Any:
+    def largest_below(self, table: StreamTable, rows: Clause, moment: Any) -> Any:
         """The largest time of ``rows`` that is before ``moment``, as text."""
         time, before = table.keys.time(self.dialect), Value(moment, table.keys.time_type)
         statement = (f"SELECT {self.text(f'max({time})')} FROM {table.source} WHERE ", *rows, f" AND {time} < ", before)
         return rows_of(self.connection, statement)[0][0]
 
-    def smallest(self, table: Watched, rows: Clause) -> Any:
+    def smallest_time(self, table: StreamTable, rows: Clause) -> Any:
         """The smallest time of ``rows``, as text."""
         time = table.keys.time(self.dialect)
         return rows_of(self.connection, (f"SELECT {self.text(f'min({time})')} FROM {table.source} WHERE ", *rows))[0][0]
 
-    def largest_id(self, table: Watched, at: Any) -> int:
+    def largest_id(self, table: StreamTable, at: Any) -> int:
         """The largest id of the rows with the time ``at``."""
         return int(rows_of(self.connection, self._largest_id_at(table, at))[0][0])
 
-    def missing(self, table: Watched, ids: Sequence[Interval], most: int) -> list[Interval]:
+    def missing(self, table: StreamTable, ids: Sequence[Interval], most: int) -> list[Interval]:
         """Intervals of ids that no row of ``ids`` has, those in between included. Of too many, what lies after is one more."""
         number, (first, last) = table.keys.id(self.dialect), (ids[0][0] or 0, ids[-1][1])
         inside = between(table.keys, self.dialect, {}, {"id": last}, ids)
@@ -112,7 +118,7 @@ class Probe:
         end: list[Interval] = [(int(highest) + 1, last)] if int(highest) < last else []
         return [*begin, *found, *end]
 
-    def left_out(self, table: Watched) -> int:
+    def rows_without_key(self, table: StreamTable) -> int:
         """How many rows have no key."""
         condition = table.keys.absent(self.dialect)
         return int(self.connection.rows(f"SELECT count(*) FROM {table.source} WHERE {condition}")[0][0]) if condition else 0
@@ -121,80 +127,74 @@ class Probe:
         """A time as text that is the same time again; as it is, where a database has no times."""
         return self.dialect.text_of(expression)
 
-    def _of_each(self, tables: Sequence[Watched], ask: Any) -> Iterator[tuple[Watched, tuple[Any, ...]]]:
+    def _of_each(
+        self, tables: Sequence[StreamTable], question: Callable[[StreamTable], Clause]
+    ) -> Iterator[tuple[StreamTable, tuple[Any, ...]]]:
         """The answers, where they are not null; many tables are asked in one statement."""
         rest = iter(tables)
         while some := list(islice(rest, _AT_ONCE)):
-            asked = [(f"SELECT {n} AS n, v FROM (", *ask(one), f") q{n}") for n, one in enumerate(some)]
-            for n, value in rows_of(self.connection, joined(asked, " UNION ALL ")):
+            asked = [(f"SELECT {n} AS n, v FROM (", *question(table), f") q{n}") for n, table in enumerate(some)]
+            for n, value in rows_of(self.connection, join_clauses(asked, " UNION ALL ")):
                 if value is not None:
                     yield some[n], (value,)
 
-    def _largest_id(self, one: Watched) -> Clause:
-        return clause(f"SELECT max({one.keys.id(self.dialect)}) AS v FROM {one.source}")
+    def _largest_id(self, table: StreamTable) -> Clause:
+        return clause(f"SELECT max({table.keys.id(self.dialect)}) AS v FROM {table.source}")
 
-    def _largest_time(self, one: Watched, limit: Any) -> Clause:
-        time = one.keys.time(self.dialect)
-        present = clause() if one.keys.mode != BOTH else clause(f" AND {one.keys.id(self.dialect)} IS NOT NULL")
-        until = clause(f"{time} IS NOT NULL") if limit is None else clause(f"{time} <= ", Value(limit, one.keys.time_type))
-        return clause(f"SELECT {self.text(f'max({time})')} AS v FROM {one.source} WHERE ") + until + present
+    def _largest_time(self, table: StreamTable, limit: Any) -> Clause:
+        time = table.keys.time(self.dialect)
+        present = clause() if table.keys.mode != BOTH else clause(f" AND {table.keys.id(self.dialect)} IS NOT NULL")
+        until = clause(f"{time} IS NOT NULL") if limit is None else clause(f"{time} <= ", Value(limit, table.keys.time_type))
+        return clause(f"SELECT {self.text(f'max({time})')} AS v FROM {table.source} WHERE ") + until + present
 
-    def _largest_id_at(self, one: Watched, at: Any) -> Clause:
-        time, number = one.keys.time(self.dialect), one.keys.id(self.dialect)
-        same = Value(at, one.keys.time_type)
-        return clause(f"SELECT max({number}) AS v FROM {one.source} WHERE {time} = ", same)
+    def _largest_id_at(self, table: StreamTable, at: Any) -> Clause:
+        time, number = table.keys.time(self.dialect), table.keys.id(self.dialect)
+        same = Value(at, table.keys.time_type)
+        return clause(f"SELECT max({number}) AS v FROM {table.source} WHERE {time} = ", same)
 
 
-# MERGED Rows that get a time before they can be seen: which transactions may still write, and since when.
-#
-# A transaction that was not there when we last looked has begun after that, and by its clock it writes later times.
-# So the rows
-# that may come late lie after the moment at which the oldest transaction that is still running was first missed. What
-# this
-# remembers may be forgotten: a transaction of which nothing is known is taken to be as old as the position says.
-
-class Late:
-    """What the position of a table says of transactions. Only tables of PostgreSQL tell."""
+class LateTransactions:
+    """The transactions whose rows may come late, as the position of a table has them. Only tables of PostgreSQL tell."""
 
     def __init__(self, dialect: Dialect, zone: ZoneInfo, delay: float) -> None:
         self.dialect = dialect
         self.zone = zone
         self.delay = delay
         self._transactions = Transactions()
-        self._over: Over | None = None
-        self._began: dict[str, datetime.datetime | None] = {}
-        self._looked: datetime.datetime | None = None
+        self._ended: EndedTransactions | None = None
+        self._begin_times: dict[str, datetime.datetime | None] = {}
+        self._last_look: datetime.datetime | None = None
 
-    def look(self, probe: Probe, tables: Iterable[Watched]) -> None:
+    def look(self, probe: Probe, tables: Iterable[StreamTable]) -> None:
         """Asks who is writing, and then who is done; before that, the largest keys must be known."""
-        if not any(one.keys.by_transaction for one in tables):
+        if not any(table.keys.by_transaction for table in tables):
             return
         now = probe.now()
         there = running(probe.connection)
-        self._began = {name: self._began.get(name, self._first_seen(name)) for name in there}
-        self._looked = now
-        self._over = self._transactions.over(probe.connection)
+        self._begin_times = {name: self._begin_times.get(name, self._first_seen(name)) for name in there}
+        self._last_look = now
+        self._ended = self._transactions.ended(probe.connection)
 
     def _first_seen(self, name: str) -> datetime.datetime | None:
         """Since when a new one may be running: it was not there at the last look. One that was prepared has a new name."""
-        return None if name.startswith(PREPARED) else self._looked
+        return None if name.startswith(PREPARED) else self._last_look
 
-    def told(self, one: Watched, state: State, at: Any) -> dict[str, Any]:
+    def state_fields(self, table: StreamTable, state: State, at: Any) -> dict[str, Any]:
         """What belongs to a state that goes up to the time ``at``, after ``state``."""
-        if not one.keys.by_transaction or self._over is None:
+        if not table.keys.by_transaction or self._ended is None:
             return {}
-        told: dict[str, Any] = {"x": self._over.x}
-        if self._over.open:
-            told["open"] = [list(pair) for pair in self._over.open]
-        if self._began and (low := self._low(one, state, at)) != at:
-            told["low"] = low
-        return told
+        fields: dict[str, Any] = {"x": self._ended.x}
+        if self._ended.open:
+            fields["open"] = [list(pair) for pair in self._ended.open]
+        if self._begin_times and (low := self._low(table, state, at)) != at:
+            fields["low"] = low
+        return fields
 
-    def _low(self, one: Watched, state: State, at: Any) -> Any:
+    def _low(self, table: StreamTable, state: State, at: Any) -> Any:
         """From where on rows may come late; ``None`` for anywhere."""
-        begun = [moment for moment in self._began.values() if moment is not None]
-        texts = [at, *([limit(min(begun), self.delay, one.time_kind, self.zone)] if begun else [])]
-        if len(begun) < len(self._began):
+        begun = [moment for moment in self._begin_times.values() if moment is not None]
+        texts = [at, *([limit(min(begun), self.delay, table.time_kind, self.zone)] if begun else [])]
+        if len(begun) < len(self._begin_times):
             before = state.get("low", state.get("at"))
             if before is None:
                 return None

@@ -16,12 +16,12 @@ from ....core.dead_letters import to_json
 from ....core.options import Values
 from ..connection import Connection
 from ..dialects import Dialect, Table
-from ..rows import Fitting, Rows, columns_text, rows_for
-from ..selection import Clause, Selected, Value, clause, joined, select, selected
+from ..rows import ColumnReader, Rows, columns_text, rows_for
+from ..selection import Clause, Selection, Value, clause, join_clauses, read_selection, select
 from .keys import Keys, between
 from .options import is_stream_of_tables
-from .positions import BOTH, BULK, INCREMENTING, Interval, Part, loaded
-from .tables import looked_up
+from .positions import BOTH, BULK, INCREMENTING, Interval, TableSplit, state_of
+from .tables import catalog_table
 
 _log = logging.getLogger("connectors.jdbc")
 _UTC: Final = pa.timestamp("us", "UTC")
@@ -31,12 +31,12 @@ _UTC: Final = pa.timestamp("us", "UTC")
 class _Marks:
     """After how many records of a split which key was complete."""
 
-    split: Part | None = None
+    split: TableSplit | None = None
     counts: list[int] = field(default_factory=lambda: [0])
     keys: list[str] = field(default_factory=lambda: [""])
 
 
-class StreamReader(SplitReader[Part]):
+class StreamReader(SplitReader[TableSplit]):
     """Reads in the order of the key, and hands on rows of one key together: a read that broke off goes on after that key.
 
     So it does not matter if rows before it are changed or deleted meanwhile. What has no key (``bulk``) is read whole.
@@ -66,10 +66,10 @@ class StreamReader(SplitReader[Part]):
         if self._rows is not None:
             self._rows.cancel()
 
-    def read(self, split: Part) -> Iterator[pa.RecordBatch]:
+    def read(self, split: TableSplit) -> Iterator[pa.RecordBatch]:
         return self.resume(split, 0)
 
-    def resume(self, split: Part, records: int) -> Iterator[pa.RecordBatch]:
+    def resume(self, split: TableSplit, records: int) -> Iterator[pa.RecordBatch]:
         if self._marks.split != split or not records:
             self._marks = _Marks(split)
         if records:
@@ -85,66 +85,66 @@ class StreamReader(SplitReader[Part]):
                 yield batch.slice(skip)
             skip = max(0, skip - batch.num_rows)
 
-    def _read(self, split: Part, past: str) -> Iterator[tuple[pa.RecordBatch, str]]:
+    def _read(self, split: TableSplit, past: str) -> Iterator[tuple[pa.RecordBatch, str]]:
         """Rows of whole keys, and the last of these keys; only keys after ``past``."""
-        found = self._found(split)
+        found = self._selection(split)
         if found is None:
             return
         try:
-            yield from whole_keys(self._selected(split, found, past))
+            yield from batches_of_whole_keys(self._batches(split, found, past))
         except ConnectorError as error:
-            if isinstance(error, Transient) or self._found(split) is not None:
+            if isinstance(error, Transient) or self._selection(split) is not None:
                 raise
             _log.warning("%s was dropped while it was read", split.table)
 
-    def _found(self, split: Part) -> Selected | None:
+    def _selection(self, split: TableSplit) -> Selection | None:
         """What the split reads as it is now; ``None`` for a table that is gone. A table of that name may be another."""
         if self._connection is None:
             self._connection = self.dialect.connect_to_read()
         if not is_stream_of_tables(self.values):
-            return selected(self.values, self._connection)
+            return read_selection(self.values, self._connection)
         table = Table(split.table)
-        there = looked_up(self._connection, table)
+        there = catalog_table(self._connection, table)
         if there is None or (split.oid is not None and there.oid != split.oid):
             _log.warning("%s is gone: the rest of it is not read", split.table)
             return None
         source = self.dialect.table(table)
-        return Selected(source, tuple(self.dialect.described(self._connection, source)), table)
+        return Selection(source, tuple(self.dialect.described(self._connection, source)), table)
 
-    def _selected(self, split: Part, found: Selected, past: str) -> Iterator[tuple[pa.RecordBatch, pa.Array | None]]:
+    def _batches(self, split: TableSplit, found: Selection, past: str) -> Iterator[tuple[pa.RecordBatch, pa.Array | None]]:
         if self._rows is None:
             self._rows = rows_for(self.dialect, self.values["fetchsize"])
         keys = _keys(split, found)
-        fitting = self._fitting(found)
+        columns = self._columns(found)
         where, order = self._where(split, keys, past), keys.order(self.dialect)
         marked = [f"{_key_text(keys, self.dialect)} AS connectors_key"] if order else []
-        statement = select(found.source, [*fitting.expressions, *marked], where, order)
-        for batch in self._rows.batches(statement, [*fitting.kinds, *[pa.string()] * len(marked)]):
+        statement = select(found.source, [*columns.expressions, *marked], where, order)
+        for batch in self._rows.batches(statement, [*columns.kinds, *[pa.string()] * len(marked)]):
             if batch.num_rows:
-                rows = batch.select(range(len(fitting.kinds)))
-                made = self._made(split, found, fitting.fit(rows))
-                yield made, batch.columns[-1].cast(pa.string()) if marked else None
+                rows = batch.select(range(len(columns.kinds)))
+                rows_of_stream = self._as_stream(split, found, columns.read(rows))
+                yield rows_of_stream, batch.columns[-1].cast(pa.string()) if marked else None
 
-    def _where(self, split: Part, keys: Keys, past: str) -> Clause:
+    def _where(self, split: TableSplit, keys: Keys, past: str) -> Clause:
         ids: Sequence[Interval] = split.ids
         if past and keys.mode == INCREMENTING:
             done = int(past)
             ids = [(max(done, (first or done + 1) - 1) + 1, last) for first, last in ids if last > done]
-        rows = between(keys, self.dialect, loaded(split.after), loaded(split.upto), ids)
+        rows = between(keys, self.dialect, state_of(split.after), state_of(split.upto), ids)
         if not past or keys.mode == INCREMENTING:
             return rows
         key = Value(past if self.dialect.text_type else _literal(past), keys.time_type)
-        return joined([rows, clause(f"{keys.time(self.dialect)} > ", key)], " AND ")
+        return join_clauses([rows, clause(f"{keys.time(self.dialect)} > ", key)], " AND ")
 
-    def _fitting(self, found: Selected) -> Fitting:
+    def _columns(self, found: Selection) -> ColumnReader:
         schema = row_schema(found, ntz=self._ntz) if is_stream_of_tables(self.values) else self.schema
-        return Fitting(self.dialect, found, schema, self.values["timeZone"])
+        return ColumnReader(self.dialect, found, schema, self.values["timeZone"])
 
     @property
     def _ntz(self) -> bool:
         return bool(self.values["preferTimestampNTZ"])
 
-    def _made(self, split: Part, found: Selected, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def _as_stream(self, split: TableSplit, found: Selection, rows: pa.RecordBatch) -> pa.RecordBatch:
         """``rows`` as they are, or as JSON where many tables share a stream."""
         if not is_stream_of_tables(self.values):
             return rows
@@ -153,7 +153,7 @@ class StreamReader(SplitReader[Part]):
         return pa.RecordBatch.from_arrays([columns[name] for name in self.schema.names], schema=self.schema)
 
 
-def whole_keys(
+def batches_of_whole_keys(
     batches: Iterator[tuple[pa.RecordBatch, pa.Array | None]],
 ) -> Iterator[tuple[pa.RecordBatch, str]]:
     """``batches``, whose rows are in the order of their keys, cut so that each ends with the last row of a key."""
@@ -166,9 +166,9 @@ def whole_keys(
         first = pc.index(keys, keys[-1]).as_py()
         if waiting and (first or keys[0].as_py() != key):
             if keys[0].as_py() == key:
-                yield _one([*waiting, rows.slice(0, first)]), keys[first - 1].as_py()
+                yield _concatenated([*waiting, rows.slice(0, first)]), keys[first - 1].as_py()
             else:
-                yield _one(waiting), key
+                yield _concatenated(waiting), key
                 if first:
                     yield rows.slice(0, first), keys[first - 1].as_py()
             waiting = []
@@ -177,14 +177,14 @@ def whole_keys(
         waiting.append(rows.slice(first))
         key = keys[-1].as_py()
     if waiting:
-        yield _one(waiting), key
+        yield _concatenated(waiting), key
 
 
-def _one(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+def _concatenated(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
 
 
-def row_schema(found: Selected, *, ntz: bool) -> pa.Schema:
+def row_schema(found: Selection, *, ntz: bool) -> pa.Schema:
     """The columns of a row that becomes JSON."""
     return pa.schema([(one.name, _kind(one.kind if one.kind is not None else pa.string(), ntz)) for one in found.columns])
 
@@ -195,7 +195,7 @@ def _kind(kind: pa.DataType, ntz: bool) -> pa.DataType:
     return _UTC if pa.types.is_timestamp(kind) and not ntz else kind
 
 
-def _keys(split: Part, found: Selected) -> Keys:
+def _keys(split: TableSplit, found: Selection) -> Keys:
     """The key of a split, with the types that its columns have now."""
     if split.mode == BULK:
         return Keys(BULK)

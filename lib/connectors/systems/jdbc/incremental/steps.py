@@ -9,10 +9,10 @@ from typing import Any
 
 from ..selection import Clause
 from .keys import between, late_rows
-from .positions import BOTH, Interval, State, common, intervals, without
-from .probe import Late, Newest, Probe
-from .tables import Watched
-from .writers import MOST, Holes, merged
+from .positions import BOTH, Interval, State, difference, intersection, intervals, union
+from .probe import LateTransactions, Newest, Probe
+from .tables import StreamTable
+from .writers import HOLE_LIMIT, Holes
 
 _END = (1 << 63) - 1
 
@@ -37,19 +37,19 @@ def step_of_bulk(state: State) -> Step:
 # ---- by ids
 
 
-def step_by_id(probe: Probe, one: Watched, state: State, newest: Newest, holes: Holes) -> Step | None:
+def step_by_id(probe: Probe, table: StreamTable, state: State, newest: Newest, holes: Holes) -> Step | None:
     """Ids up to the newest, without those that are missing and may still come; and those that were missing before."""
     last, before = newest.id or 0, state.get("id")
     if before is not None and last <= before and not state.get("holes"):
         return None
-    work = _ById(probe, one, state, max(last, before if before is not None else last), holes)
-    return Step(work.backlog, work.state)
+    reading = _ById(probe, table, state, max(last, before if before is not None else last), holes)
+    return Step(reading.backlog, reading.state)
 
 
 @dataclass(frozen=True)
 class _ById:
     probe: Probe
-    one: Watched
+    table: StreamTable
     before: State
     last: int
     holes: Holes
@@ -61,37 +61,37 @@ class _ById:
     def backlog(self, most: int | None) -> int:
         if most is None:
             return 0
-        return self.probe.count(self.one, self._rows([*self._holes(), *self._new(self.last)]), most)
+        return self.probe.count(self.table, self._rows([*self._holes(), *self._new(self.last)]), most)
 
     def state(self, share: int | None) -> dict[str, Any] | None:
         if share == 0:
             return None
         last, later = (self.last, []) if share is None else self._cut(share)
         # in this order: who took an id before is writing now, or its row is there when we look for it
-        writing = self.holes.writers(self.probe.connection, self.one.oid)
-        old = without(self._holes(), later)
+        writing = self.holes.writers(self.probe.connection, self.table.oid)
+        old = difference(self._holes(), later)
         new, smallest = self._known_new(last)
         if not old and not new:
             return None
         if not writing and not old:
-            return self._made(last, later, smallest)
-        missing = self.probe.missing(self.one, [*old, *new], MOST) if writing or old else []
-        still = common(old, missing)
-        came = without(old, still)
-        kept = self.holes.open(self.one.name, still, writing)
-        fresh = common(new, missing) if writing else []
-        if len(kept) + len(fresh) > MOST:
-            fresh, last = self._fewer(fresh, MOST - len(kept), last)
-        if not came and (self.known is not None and last <= self.known):
+            return self._state(last, later, smallest)
+        missing = self.probe.missing(self.table, [*old, *new], HOLE_LIMIT) if writing or old else []
+        still = intersection(old, missing)
+        found = difference(old, still)
+        kept = self.holes.open(self.table.name, still, writing)
+        fresh = intersection(new, missing) if writing else []
+        if len(kept) + len(fresh) > HOLE_LIMIT:
+            fresh, last = self._fewer(fresh, HOLE_LIMIT - len(kept), last)
+        if not found and (self.known is not None and last <= self.known):
             return None
-        self.holes.watch(self.one.name, fresh, writing)
-        return self._made(last, merged([*kept, *fresh, *later]), smallest)
+        self.holes.watch(self.table.name, fresh, writing)
+        return self._state(last, union([*kept, *fresh, *later]), smallest)
 
-    def _made(self, last: int, holes: list[Interval], smallest: int | None) -> dict[str, Any]:
-        made: dict[str, Any] = {"id": last}
+    def _state(self, last: int, holes: list[Interval], smallest: int | None) -> dict[str, Any]:
+        state: dict[str, Any] = {"id": last}
         if holes:
-            made["holes"] = [list(pair) for pair in holes]
-        return made if smallest is None else {**made, "min": smallest}
+            state["holes"] = [list(pair) for pair in holes]
+        return state if smallest is None else {**state, "min": smallest}
 
     def _fewer(self, fresh: list[Interval], room: int, last: int) -> tuple[list[Interval], int]:
         """Holes that there is room for, and where to stop before the first one that there is none for."""
@@ -101,16 +101,16 @@ class _ById:
     def _cut(self, share: int) -> tuple[int, list[Interval]]:
         """Where ``share`` rows end, late ones first, and the holes that must wait for the next batch."""
         old = self._holes()
-        column = self.one.keys.id(self.probe.dialect)
+        column = self.table.keys.id(self.probe.dialect)
         if old:
-            beyond = self.probe.nth(self.one, self._rows(old), column, share)
+            beyond = self.probe.nth(self.table, self._rows(old), column, share)
             if beyond is not None:
-                return self.known or 0, common(old, [(int(beyond), _END)])
-            share -= self.probe.count(self.one, self._rows(old), share)
+                return self.known or 0, intersection(old, [(int(beyond), _END)])
+            share -= self.probe.count(self.table, self._rows(old), share)
         if share <= 0 and self.known is not None:
             return self.known, []
         new = self._new(self.last)
-        end = self.probe.nth(self.one, self._rows(new), column, share - 1) if new else None
+        end = self.probe.nth(self.table, self._rows(new), column, share - 1) if new else None
         return (int(end) if end is not None else self.last), []
 
     def _holes(self) -> list[Interval]:
@@ -126,86 +126,86 @@ class _ById:
         new = self._new(last)
         if self.known is not None or not new:
             return new, None
-        column = self.one.keys.id(self.probe.dialect)
-        smallest = int(self.probe.least(self.one, self._rows(new), column) or last)
+        column = self.table.keys.id(self.probe.dialect)
+        smallest = int(self.probe.smallest_value(self.table, self._rows(new), column) or last)
         return [(min(smallest, 1) if last >= 1 else smallest, last)], smallest
 
     def _rows(self, ids: list[Interval]) -> Clause:
-        return between(self.one.keys, self.probe.dialect, {}, {"id": 0}, ids)
+        return between(self.table.keys, self.probe.dialect, {}, {"id": 0}, ids)
 
 
 # ---- by times
 
 
-def step_by_time(probe: Probe, one: Watched, state: State, newest: Newest, late: Late) -> Step | None:
+def step_by_time(probe: Probe, table: StreamTable, state: State, newest: Newest, late: LateTransactions) -> Step | None:
     """Times up to the newest, in whole groups; and rows whose transactions have ended since."""
-    key = {"at": newest.at, **({"id": newest.id} if one.keys.mode == BOTH else {})}
-    work = _ByTime(probe, one, state, key, late)
-    return Step(work.backlog, work.state) if work.has_new or work.has_late else None
+    key = {"at": newest.at, **({"id": newest.id} if table.keys.mode == BOTH else {})}
+    reading = _ByTime(probe, table, state, key, late)
+    return Step(reading.backlog, reading.state) if reading.has_new or reading.has_late else None
 
 
 @dataclass(frozen=True)
 class _ByTime:
     probe: Probe
-    one: Watched
+    table: StreamTable
     before: State
     key: State
-    late: Late
+    late: LateTransactions
 
     @cached_property
     def has_new(self) -> bool:
         same = all(self.before.get(name) == value for name, value in self.key.items())
-        return not same and self.probe.any(self.one, self._new(self._upto(self.key)))
+        return not same and self.probe.any(self.table, self._new(self._upto(self.key)))
 
     @cached_property
     def has_late(self) -> bool:
         rows = self._late_rows()
-        return bool(rows) and self.probe.any(self.one, rows)
+        return bool(rows) and self.probe.any(self.table, rows)
 
     def backlog(self, most: int | None) -> int:
         if most is None:
             return 0
-        new = self.probe.count(self.one, self._new(self._upto(self.key)), most) if self.has_new else 0
+        new = self.probe.count(self.table, self._new(self._upto(self.key)), most) if self.has_new else 0
         return min(most, new + self._late_count(most))
 
     def state(self, share: int | None) -> dict[str, Any] | None:
         if share == 0:
             return None
         if not self.has_new:
-            return self._upto(self._stay())
+            return self._upto(self._known_key())
         return self._upto(self.key if share is None else self._cut(share))
 
     def _cut(self, share: int) -> State:
         """The key of the last whole group of equal times that the share has room for; of the first group at least."""
         share -= self._late_count(share)
         if share <= 0:
-            return self._stay()
+            return self._known_key()
         rows = self._new(self._upto(self.key))
-        beyond = self.probe.nth(self.one, rows, self.one.keys.time(self.probe.dialect), share)
+        beyond = self.probe.nth(self.table, rows, self.table.keys.time(self.probe.dialect), share)
         if beyond is None:
             return self.key
-        at = self.probe.largest_below(self.one, rows, beyond)
+        at = self.probe.largest_below(self.table, rows, beyond)
         if at is None:
-            at = self.probe.smallest(self.one, rows)
-        return {"at": at, **({"id": self.probe.largest_id(self.one, at)} if self.one.keys.mode == BOTH else {})}
+            at = self.probe.smallest_time(self.table, rows)
+        return {"at": at, **({"id": self.probe.largest_id(self.table, at)} if self.table.keys.mode == BOTH else {})}
 
-    def _stay(self) -> State:
+    def _known_key(self) -> State:
         return {name: self.before[name] for name in ("at", "id") if name in self.before}
 
     def _upto(self, key: State) -> dict[str, Any]:
-        return {**key, **self.late.told(self.one, self.before, key["at"])}
+        return {**key, **self.late.state_fields(self.table, self.before, key["at"])}
 
     def _new(self, upto: State) -> Clause:
         """The rows past the last key."""
         known = {name: value for name, value in self.before.items() if name in ("at", "id")}
-        return between(self.one.keys, self.probe.dialect, known, upto)
+        return between(self.table.keys, self.probe.dialect, known, upto)
 
     def _late_rows(self) -> Clause:
         """The rows before the last key that could not be seen."""
         if "at" not in self.before:
             return ()
-        return late_rows(self.one.keys, self.probe.dialect, self.before, self._upto(self._stay()))
+        return late_rows(self.table.keys, self.probe.dialect, self.before, self._upto(self._known_key()))
 
     def _late_count(self, most: int) -> int:
         rows = self._late_rows()
-        return self.probe.count(self.one, rows, most) if rows else 0
+        return self.probe.count(self.table, rows, most) if rows else 0

@@ -1,4 +1,6 @@
-"""The tables of a database and their columns, in one statement however many there are."""
+"""The tables that a stream reads: the catalog of the database, in one statement however many tables there are, and the key
+columns of each.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +13,17 @@ from ....core import Misconfigured, Problem
 from ....core.options import Values
 from ..connection import Connection
 from ..dialects import Dialect, Table
-from ..selection import NAME, selected, source_of
+from ..selection import NAME, read_selection, source_of
 from .keys import PLAIN, Keys, kind_of
 from .options import is_stream_of_tables, mode_wanted
 from .positions import BOTH, BULK, INCREMENTING, fingerprint
 
-OURS: Final = re.compile("connectors_|cst_[0-9a-f]{8}_[0-9a-f]{12}_[0-9a-f]{8}_[0-9a-f]{24}")
+OWN_TABLES: Final = re.compile("connectors_|cst_[0-9a-f]{8}_[0-9a-f]{12}_[0-9a-f]{8}_[0-9a-f]{24}")
 """Tables that begin so are the library's own: ledgers and stages."""
 
 
 @dataclass(frozen=True)
-class Listed:
+class CatalogTable:
     """A table: its ``columns`` as pairs of name and type, its primary key, and an ``oid`` where the database gives one.
 
     ``stored`` is false for a view, whose rows do not tell which transaction wrote them. A query has no ``table``, and what
@@ -76,49 +78,47 @@ _ALL: Final = {
 }
 
 
-def listed(connection: Connection) -> dict[str, Listed]:
+def catalog_tables(connection: Connection) -> dict[str, CatalogTable]:
     """The tables of the default schema by their names; no views, and none of the library's own."""
     statement, wanted = _ALL[connection.dialect.system]
     found = connection.rows(statement.format(wanted=wanted))
-    return {name: one for name, one in _grouped(found, "").items() if not OURS.match(name)}
+    return {name: table for name, table in _by_table(found, "").items() if not OWN_TABLES.match(name)}
 
 
-def looked_up(connection: Connection, table: Table) -> Listed | None:
+def catalog_table(connection: Connection, table: Table) -> CatalogTable | None:
     """One table or view; ``None`` if there is none."""
-    one = connection.dialect.placeholder
+    mark = connection.dialect.placeholder
     values: list[Any] = [table.name, *([table.schema] if table.schema else [])]
-    schema = one if table.schema else None
+    schema = mark if table.schema else None
     wanted = {
-        "postgresql": f"c.relname = {one} AND " + (f"n.nspname = {one}" if schema else "pg_table_is_visible(c.oid)"),
-        "sqlite": f"m.name = {one} COLLATE NOCASE",
-        "duckdb": f"c.table_name = {one} AND c.schema_name = {schema or 'current_schema()'}",
-        "mariadb": f"c.table_name = {one} AND c.table_schema = {schema or 'database()'}",
+        "postgresql": f"c.relname = {mark} AND " + (f"n.nspname = {mark}" if schema else "pg_table_is_visible(c.oid)"),
+        "sqlite": f"m.name = {mark} COLLATE NOCASE",
+        "duckdb": f"c.table_name = {mark} AND c.schema_name = {schema or 'current_schema()'}",
+        "mariadb": f"c.table_name = {mark} AND c.table_schema = {schema or 'database()'}",
     }[connection.dialect.system]
     statement, _ = _ALL[connection.dialect.system]
-    if "%" in one:
+    if "%" in mark:
         statement = statement.replace("%'", "%%'")
-    found = _grouped(connection.rows(statement.format(wanted=wanted), values[: wanted.count(one)]), table.schema)
+    found = _by_table(connection.rows(statement.format(wanted=wanted), values[: wanted.count(mark)]), table.schema)
     return next(iter(found.values()), None)
 
 
-def _grouped(rows: Sequence[Sequence[Any]], schema: str) -> dict[str, Listed]:
+def _by_table(rows: Sequence[Sequence[Any]], schema: str) -> dict[str, CatalogTable]:
     columns: dict[str, list[Sequence[Any]]] = {}
     for row in rows:
         columns.setdefault(row[0], []).append(row)
     return {
-        name: Listed(
+        name: CatalogTable(
             Table(name, schema),
-            tuple((row[1], row[2]) for row in told),
-            tuple(row[1] for row in told if row[4]),
-            frozenset(row[1] for row in told if row[3]),
-            told[0][5],
-            bool(told[0][6]),
+            tuple((row[1], row[2]) for row in rows),
+            tuple(row[1] for row in rows if row[4]),
+            frozenset(row[1] for row in rows if row[3]),
+            rows[0][5],
+            bool(rows[0][6]),
         )
-        for name, told in columns.items()
+        for name, rows in columns.items()
     }
 
-
-# MERGED The tables that a stream reads: which there are, and by what columns each tells what is new.
 
 _WHOLE: Final = re.compile(
     r"u?(tiny|small|medium|big|huge)?int(eger)?([248]|\(\d+\))?( unsigned)?|oid|(numeric|decimal)\b.*", re.I
@@ -129,8 +129,8 @@ QUERY: Final = "query"
 
 
 @dataclass(frozen=True)
-class Watched:
-    """One table, or a query. ``source`` is what stands after FROM, ``time_kind`` says what its times are (:mod:`.clocks`)."""
+class StreamTable:
+    """One table, or a query. ``source`` is what stands after FROM, ``time_kind`` says what its times are (:mod:`.keys`)."""
 
     name: str
     source: str
@@ -150,94 +150,94 @@ class Watched:
         return [(name, _TEXT.sub(lambda found: found[1], kind)) for name, kind in self.columns]
 
 
-def watched(values: Values, connection: Connection) -> tuple[dict[str, Watched], Misconfigured | None]:
+def stream_tables(values: Values, connection: Connection) -> tuple[dict[str, StreamTable], Misconfigured | None]:
     """Everything that is there to read, by name, and what is wrong with the tables that cannot be read."""
     if is_stream_of_tables(values):
-        found = [one for name, one in listed(connection).items() if name in values["tables"]]
+        found = [table for name, table in catalog_tables(connection).items() if name in values["tables"]]
     else:
         found = [_single(values, connection)]
-    made: dict[str, Watched] = {}
+    tables: dict[str, StreamTable] = {}
     problems: list[Problem] = []
-    for one in found:
+    for entry in found:
         try:
-            table = _watched(values, one, connection.dialect)
-            made[table.name] = table
+            table = _stream_table(values, entry, connection.dialect)
+            tables[table.name] = table
         except Misconfigured as wrong:
             problems += wrong.problems
-    return made, Misconfigured(NAME, problems) if problems else None
+    return tables, Misconfigured(NAME, problems) if problems else None
 
 
-def _single(values: Values, connection: Connection) -> Listed:
+def _single(values: Values, connection: Connection) -> CatalogTable:
     table, _ = source_of(values, connection.dialect)
-    told = selected(values, connection)
-    columns = tuple((one.name, one.sql) for one in told.columns)
-    found = looked_up(connection, table) if table else None
+    selection = read_selection(values, connection)
+    columns = tuple((column.name, column.sql) for column in selection.columns)
+    found = catalog_table(connection, table) if table else None
     if found is None:
-        return Listed(table, columns, source=told.source, stored=False)
-    return Listed(table, found.columns, found.primary, found.not_null, found.oid, found.stored, told.source)
+        return CatalogTable(table, columns, source=selection.source, stored=False)
+    return CatalogTable(table, found.columns, found.primary, found.not_null, found.oid, found.stored, selection.source)
 
 
-def _watched(values: Values, one: Listed, dialect: Dialect) -> Watched:
-    keys = keys_of(values, one, dialect)
-    oid = one.oid if dialect.keeps_table_ids and one.stored else None  # elsewhere a number may be another's next
+def _stream_table(values: Values, table: CatalogTable, dialect: Dialect) -> StreamTable:
+    keys = keys_of(values, table, dialect)
+    oid = table.oid if dialect.keeps_table_ids and table.stored else None  # elsewhere a number may be another's next
     plain = PLAIN if dialect.plain_values else ""
     kind = plain or kind_of(keys.time_type)
-    name = str(one.table) if one.table else QUERY
-    nulls = not set(keys.columns()[-1:] if keys.mode == INCREMENTING else keys.columns()) <= one.not_null
-    source = one.source or (dialect.table(one.table) if one.table else "")
-    return Watched(name, source, keys, one.columns, oid, kind, nulls)
+    name = str(table.table) if table.table else QUERY
+    nulls = not set(keys.columns()[-1:] if keys.mode == INCREMENTING else keys.columns()) <= table.not_null
+    source = table.source or (dialect.table(table.table) if table.table else "")
+    return StreamTable(name, source, keys, table.columns, oid, kind, nulls)
 
 
-def keys_of(values: Values, one: Listed, dialect: Dialect) -> Keys:
+def keys_of(values: Values, table: CatalogTable, dialect: Dialect) -> Keys:
     """The keys of a table. Raises :class:`Misconfigured`, naming table and option."""
-    problems = list(_problems(values, one, dialect))
+    problems = list(_problems(values, table, dialect))
     if problems:
         raise Misconfigured(NAME, problems)
     mode = mode_wanted(values)
-    times = tuple(_name(one, name) or "" for name in values["timestampColumns"])
-    number = (_number(values, one) or "") if mode in (INCREMENTING, BOTH) else ""
-    time_type = one.type_of(times[0]) or "" if times else ""
-    by_transaction = bool(times) and dialect.shows_writers and one.stored
-    return Keys(mode, number, times, time_type, (one.type_of(number) or "") if number else "", by_transaction)
+    times = tuple(_name(table, name) or "" for name in values["timestampColumns"])
+    number = (_number(values, table) or "") if mode in (INCREMENTING, BOTH) else ""
+    time_type = table.type_of(times[0]) or "" if times else ""
+    by_transaction = bool(times) and dialect.shows_writers and table.stored
+    return Keys(mode, number, times, time_type, (table.type_of(number) or "") if number else "", by_transaction)
 
 
-def _problems(values: Values, one: Listed, dialect: Dialect) -> Iterator[Problem]:
-    mode, where = mode_wanted(values), str(one.table) if one.table else "the query"
-    there = ", ".join(name for name, _ in one.columns)
+def _problems(values: Values, table: CatalogTable, dialect: Dialect) -> Iterator[Problem]:
+    mode, where = mode_wanted(values), str(table.table) if table.table else "the query"
+    there = ", ".join(name for name, _ in table.columns)
     for name in values["timestampColumns"]:
-        found = _name(one, name)
-        kind = one.type_of(found) if found else None
+        found = _name(table, name)
+        kind = table.type_of(found) if found else None
         if found is None:
             yield Problem("timestampColumns", f'names "{name}", but the columns of {where} are {there}.')
         elif not dialect.plain_values and not kind_of(kind or ""):
             yield Problem("timestampColumns", f'names "{name}" of {where}, which is no time but {kind}.')
     if mode not in (INCREMENTING, BOTH):
         return
-    number = _number(values, one)
+    number = _number(values, table)
     if number is None and values["incrementingColumn"]:
         yield Problem("incrementingColumn", f'names "{values["incrementingColumn"]}", but the columns of {where} are {there}.')
     elif number is None:
         text = f"missing; {where} has no primary key of one column with whole numbers. Give the column, or incremental={BULK}."
         yield Problem("incrementingColumn", text)
-    elif not _is_whole(one.type_of(number) or "", dialect):
-        text = f'names "{number}" of {where}, whose type is {one.type_of(number)}, no whole number.'
+    elif not _is_whole(table.type_of(number) or "", dialect):
+        text = f'names "{number}" of {where}, whose type is {table.type_of(number)}, no whole number.'
         yield Problem("incrementingColumn", text)
 
 
-def _number(values: Values, one: Listed) -> str | None:
+def _number(values: Values, table: CatalogTable) -> str | None:
     """The column of ids: the one that was named, else a primary key of whole numbers."""
     if values["incrementingColumn"]:
-        return _name(one, values["incrementingColumn"])
-    primary: Sequence[str] = one.primary
-    return primary[0] if len(primary) == 1 and _WHOLE.fullmatch(one.type_of(primary[0]) or "") else None
+        return _name(table, values["incrementingColumn"])
+    primary: Sequence[str] = table.primary
+    return primary[0] if len(primary) == 1 and _WHOLE.fullmatch(table.type_of(primary[0]) or "") else None
 
 
 def _is_whole(kind: str, dialect: Dialect) -> bool:
     return dialect.plain_values or _WHOLE.fullmatch(kind) is not None
 
 
-def _name(one: Listed, name: str) -> str | None:
+def _name(table: CatalogTable, name: str) -> str | None:
     """A column's own name for ``name``, which may differ in case where only one does."""
-    exact = [column for column, _ in one.columns if column == name]
-    close = exact or [column for column, _ in one.columns if column.lower() == name.lower()]
+    exact = [column for column, _ in table.columns if column == name]
+    close = exact or [column for column, _ in table.columns if column.lower() == name.lower()]
     return close[0] if len(close) == 1 else None

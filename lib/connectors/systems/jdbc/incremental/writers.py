@@ -1,23 +1,35 @@
-"""Ids that are missing while somebody writes: they may still come, until all who wrote then are gone.
+"""Ids that are missing while somebody writes, and the transactions that are open in the database.
 
-In positions holes are intervals, no more. Who might fill them is remembered here; after a restart it is not known, and
-everybody who writes then is taken for one who did before.
+Missing ids, the holes of a position, may still come until all who wrote then are gone. Who might fill them is remembered
+here; after a restart it is not known, and everybody who writes then is taken for one who did before.
+
+An id is taken before its row can be seen, so a smaller id may become visible after a larger one. The driver asks, without
+locks and in this order: how far the keys go, who is writing, which transactions have ended, which rows are there. Whoever took
+a key before the first question is either among the writers, or its rows are there at the last one.
+
+PostgreSQL shows the locks of a table: a transaction holds its lock on the table, or on the sequence of its ids, from before
+it takes an id until its rows can be seen, and a clock is read in a transaction. A prepared transaction keeps the name that it
+had before, until the server starts again and names it by its number.
+
+MariaDB shows transactions, but not their tables, and no transaction before its first row. A session that has taken an id by
+then is still busy with its statement, so busy sessions are writers as well. The list of transactions comes from a cache,
+which the server fills again after a tenth of a second without readers. The query of our own session in it tells a fresh one.
 """
 
 from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from ....core.errors import Fatal, Misconfigured, Problem, Transient
 from ..connection import Connection
 from ..selection import NAME
-from .positions import Interval, common, without
+from .positions import Interval, difference, intersection, union
 
-MOST: Final = 500
+HOLE_LIMIT: Final = 500
 """So many holes of a table are watched at a time; the ids after them wait."""
 
 
@@ -46,38 +58,17 @@ class Holes:
         watches = self._watches.setdefault(table, [])
         unknown = list(holes)
         for watch in watches:
-            unknown = without(unknown, watch.holes)
+            unknown = difference(unknown, watch.holes)
             watch.writers = writers.remaining(watch.writers)
         self.watch(table, unknown, writers)
-        self._watches[table] = watches = [watch for watch in watches if common(holes, watch.holes)]
-        return merged(one for watch in watches if watch.writers for one in common(holes, watch.holes))
+        self._watches[table] = watches = [watch for watch in watches if intersection(holes, watch.holes)]
+        return union(one for watch in watches if watch.writers for one in intersection(holes, watch.holes))
 
     def watch(self, table: str, holes: Sequence[Interval], writers: Writers) -> None:
         """From now on, ``writers`` may fill ``holes``."""
         if holes and writers:
             self._watches.setdefault(table, []).append(_Watch(writers.names, list(holes)))
 
-
-def merged(some: Iterable[Interval]) -> list[Interval]:
-    """Intervals in order, those that touch joined."""
-    made: list[list[int]] = []
-    for first, last in sorted((first or 0, last) for first, last in some):
-        if made and first <= made[-1][1] + 1:
-            made[-1][1] = max(made[-1][1], last)
-        else:
-            made.append([first, last])
-    return [(first, last) for first, last in made]
-
-
-# MERGED What PostgreSQL tells of transactions that are not over: whose rows may still come, and come with what keys.
-#
-# Reading order matters, and all of it is sound without locks: first how far the keys go, then who is writing, then
-# which
-# transactions are over, and last what rows are there. Whoever took a key before the first step is either among the
-# writers, or
-# is over and seen by the last step: a writer holds its lock on the table (or on the sequence of its ids) from before
-# it takes
-# an id until after its rows can be seen, and a clock is read in a transaction.
 
 HERE: Final = "(SELECT oid FROM pg_database WHERE datname = current_database())"
 _RUNNING: Final = f"""
@@ -95,7 +86,7 @@ PREPARED: Final = "-1/"
 
 
 @dataclass(frozen=True)
-class Over:
+class EndedTransactions:
     """Transactions below ``x`` are over, without those in ``open``: they are committed and can be seen, or rolled back."""
 
     x: int
@@ -108,12 +99,12 @@ def running(connection: Connection) -> frozenset[str]:
 
 
 class Transactions:
-    """Which transactions are over, subtransactions and prepared ones included. Remembers what it was told before."""
+    """Which transactions have ended, subtransactions and prepared ones included. Remembers the last answer."""
 
     def __init__(self) -> None:
-        self._seen: Over | None = None
+        self._seen: EndedTransactions | None = None
 
-    def over(self, connection: Connection) -> Over:
+    def ended(self, connection: Connection) -> EndedTransactions:
         ((x, oldest),) = connection.rows(
             "SELECT pg_snapshot_xmax(s)::text::bigint, pg_snapshot_xmin(s)::text::bigint FROM pg_current_snapshot() AS s"
         )
@@ -123,7 +114,7 @@ class Transactions:
         doubtful = self._ending(connection, x)
         if doubtful is not None:
             found = sorted({*found, *(n for first, last in asked for n in range(max(first or 0, doubtful), last + 1))})
-        self._seen = Over(x, tuple(packed(found)))
+        self._seen = EndedTransactions(x, tuple(union((number, number) for number in found)))
         return self._seen
 
     def _ending(self, connection: Connection, x: int) -> int | None:
@@ -134,36 +125,6 @@ class Transactions:
         unseen = [n for (n,) in connection.rows(_UNSEEN) if n < x]
         return next((n for n in sorted(unseen) if not connection.rows(_OPEN, [n, n])), None)
 
-
-def packed(numbers: Iterable[int]) -> Sequence[Interval]:
-    """Ascending numbers as intervals."""
-    made: list[list[int]] = []
-    for number in numbers:
-        if made and made[-1][1] == number - 1:
-            made[-1][1] = number
-        else:
-            made.append([number, number])
-    return [(first, last) for first, last in made]
-
-
-# MERGED Who may hold ids that nobody sees yet: the open transactions of PostgreSQL and MariaDB, by names that last.
-#
-# An id is taken before its row can be seen, so a smaller id may become visible after a larger one. The driver first
-# asks how far
-# the ids go, then who is writing, and last which rows are there. Whoever took an id before the first question is
-# among the
-# writers, or its rows are there at the last one.
-#
-# PostgreSQL shows the locks of a table: a transaction holds its lock from before it takes an id until its rows can be
-# seen. A
-# prepared transaction keeps the name that it had before, until the server starts again and names it by its number.
-#
-# MariaDB shows transactions, but not their tables, and no transaction before its first row. A session that has taken
-# an id by
-# then is still busy with its statement, so busy sessions are writers as well. The list of transactions comes from a
-# cache, which
-# the server fills again after a tenth of a second without readers. The query of our own session in it tells a fresh
-# one.
 
 _WRITES: Final = "('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')"
 _WRITERS: Final = f"""
@@ -184,7 +145,7 @@ SELECT DISTINCT virtualtransaction FROM pg_locks
 WHERE locktype = 'relation' AND database = {HERE} AND granted AND mode IN {_WRITES}
 AND pid IS DISTINCT FROM pg_backend_pid() AND relation >= 16384
 """
-_BUSY: Final = (
+_BUSY_SESSIONS: Final = (
     "SELECT id FROM information_schema.processlist WHERE id <> CONNECTION_ID() AND command NOT IN "
     "('Sleep', 'Daemon', 'Binlog Dump', 'Slave_IO', 'Slave_SQL', 'Slave_worker')"
 )
@@ -236,7 +197,7 @@ def _sessions(connection: Connection, oid: int | None) -> Writers:
     """A transaction has a number once it has a row; until then its session names it."""
     connection.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
     try:
-        busy = {session for (session,) in connection.rows(_BUSY)}
+        busy = {session for (session,) in connection.rows(_BUSY_SESSIONS)}
         transactions = _transactions(connection)
     finally:
         connection.rollback()
