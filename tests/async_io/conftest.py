@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from connectors.async_io.batches import Batch, EngineSettings, Output
-from connectors.async_io.engine import Engine
+from connectors.async_io.batches import EngineSettings, Output, RowBatch
+from connectors.async_io.engine import AsyncEngine
 from connectors.async_io.function import Counters
 
 
@@ -95,13 +95,14 @@ async def drive(
     async def feed() -> None:
         for rows in batches:
             await room.acquire()
-            engine.add(Batch(list(rows), list(rows)))
+            engine.add(RowBatch(list(rows), list(rows)))
             await asyncio.sleep(gap)
         await asyncio.sleep(linger)
         engine.finish()
 
     call = make_call(ran.counters) if make_call else call
-    engine = Engine(call, fallback, emit=emit, want=room.release, settings=EngineSettings(**settings), counters=ran.counters)
+    limits = EngineSettings(**settings)
+    engine = AsyncEngine(call, fallback, emit=emit, want=room.release, settings=limits, counters=ran.counters)
     feeding = asyncio.ensure_future(feed())
     try:
         await engine.run()

@@ -10,8 +10,8 @@ import weakref
 
 import pytest
 
-from connectors.async_io.batches import Batch, EngineSettings
-from connectors.async_io.engine import Engine
+from connectors.async_io.batches import EngineSettings, RowBatch
+from connectors.async_io.engine import AsyncEngine
 
 
 async def double(row, slot):
@@ -344,11 +344,11 @@ def test_a_parked_slot_keeps_no_batch_alive(virtually, batch_size):
 
     async def work():
         settings = EngineSettings(capacity=10, batch_size=batch_size, batch_time=0)
-        engine = Engine(call, fall_back, emit=lambda output: None, settings=settings)
+        engine = AsyncEngine(call, fall_back, emit=lambda output: None, settings=settings)
         running = asyncio.ensure_future(engine.run())
         source = Source()
         alive = weakref.ref(source)
-        engine.add(Batch(list(range(20)), source))
+        engine.add(RowBatch(list(range(20)), source))
         del source
         await asyncio.sleep(10)
         gc.collect()

@@ -10,14 +10,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from connectors.batching.flow import Flow, Limits, Request
+from connectors.batching.flow import Flow, FlowLimits, Request
 from connectors.batching.pieces import Chunk, Piece
 from connectors.core import Transient
-from connectors.core.retry import Breaker, BreakerPolicy, Contact, Retry
+from connectors.core.retry import Breaker, BreakerPolicy, Contact, RetrySettings
 
 NEVER = float("inf")
-LIMITS = Limits(records=10, bytes=1000, seconds=5.0, record_bytes=1000, in_flight=3, buffered=30, timeout=60.0)
-RETRY = Retry(5, 1.0, 60.0, 2)
+LIMITS = FlowLimits(records=10, bytes=1000, seconds=5.0, record_bytes=1000, in_flight=3, buffered=30, timeout=60.0)
+RETRY = RetrySettings(5, 1.0, 60.0, 2)
 NO_BREAKER = BreakerPolicy(1000, 30.0)
 
 
@@ -44,8 +44,8 @@ class Simulation:
     """Feeds ``input`` (lists of entries, each after a gap in seconds) and lets ``answer(request number)`` decide."""
 
     answer: Callable[[int, list[Any]], Answer]
-    limits: Limits = LIMITS
-    retry: Retry = RETRY
+    limits: FlowLimits = LIMITS
+    retry: RetrySettings = RETRY
     breaker: BreakerPolicy = NO_BREAKER
     reached: bool = False
     key: Callable[[Any], Any] | None = None

@@ -9,7 +9,7 @@ import pytest
 
 from connectors.batching import Throttled
 from connectors.core import Fatal, Poison, Transient
-from connectors.core.retry import BreakerPolicy, Retry
+from connectors.core.retry import BreakerPolicy, RetrySettings
 
 from .simulation import LIMITS, NEVER, NO_BREAKER, Answer, Simulation
 
@@ -102,7 +102,7 @@ def test_the_target_may_say_how_long_to_wait() -> None:
 
 
 def test_an_outage_that_outlives_the_tries_stops_everything() -> None:
-    simulation = Simulation(lambda number, entries: Answer(error=outage), retry=Retry(2, 1.0, 60.0, 2))
+    simulation = Simulation(lambda number, entries: Answer(error=outage), retry=RetrySettings(2, 1.0, 60.0, 2))
     flow = simulation.run([(0.0, list(range(100)))])
     assert isinstance(flow.error, Transient)
     assert "refused 3 times; the last answer: away" in str(flow.error)
@@ -168,7 +168,8 @@ def test_the_rate_falls_to_half_once_for_requests_that_fail_together_and_grows_w
 
 
 def test_the_rate_is_never_below_one_nor_above_its_maximum() -> None:
-    simulation = Simulation(lambda number, entries: Answer(error=outage) if number < 12 else Answer(), retry=Retry(20, 1.0))
+    retry = RetrySettings(20, 1.0)
+    simulation = Simulation(lambda number, entries: Answer(error=outage) if number < 12 else Answer(), retry=retry)
     flow = simulation.run([(0.0, list(range(600)))])
     assert min(simulation.limits_seen) == 1
     assert flow.rate.limit <= flow.rate.most == 30
@@ -179,7 +180,7 @@ def test_an_open_circuit_is_waited_for_and_lets_one_request_through() -> None:
     simulation = Simulation(
         lambda number, entries: Answer(0.0, error=outage) if simulation.now < 3 or number < 3 else Answer(),
         breaker=policy,
-        retry=Retry(9),
+        retry=RetrySettings(9),
         limits=dataclasses.replace(LIMITS, in_flight=2),
     )
     flow = simulation.run([(0.0, list(range(100)))])
@@ -210,7 +211,7 @@ def test_requests_that_fail_together_are_one_failure_to_the_circuit() -> None:
 
 def test_an_open_circuit_uses_up_no_try() -> None:
     policy = BreakerPolicy(failures=3, reset_seconds=300.0)
-    simulation = Simulation(lambda number, entries: Answer(error=outage), breaker=policy, retry=Retry(3))
+    simulation = Simulation(lambda number, entries: Answer(error=outage), breaker=policy, retry=RetrySettings(3))
     flow = simulation.run([(0.0, [1])])
     assert "refused 4 times; the last answer: away" in str(flow.error)
     assert simulation.now > 300
@@ -221,7 +222,7 @@ def test_an_open_circuit_uses_up_no_try() -> None:
 def test_an_outage_of_five_minutes_is_waited_for(breaker: BreakerPolicy) -> None:
     simulation = Simulation(
         lambda number, entries: Answer(error=outage if 2 < simulation.now < 302 else None),
-        retry=Retry(outage_timeout=600.0),
+        retry=RetrySettings(outage_timeout=600.0),
         breaker=breaker,
     )
     flow = simulation.run([(0.0, list(range(20))), (3.0, list(range(20, 100)))])
@@ -231,7 +232,7 @@ def test_an_outage_of_five_minutes_is_waited_for(breaker: BreakerPolicy) -> None
 
 
 def test_an_outage_is_waited_for_only_so_long_and_the_error_says_since_when() -> None:
-    retry = Retry(outage_timeout=600.0)
+    retry = RetrySettings(outage_timeout=600.0)
     simulation = Simulation(lambda number, entries: Answer(error=outage), retry=retry, reached=True)
     text = str(simulation.run([(0.0, list(range(20)))]).error)
     assert "the last answer: away" in text
@@ -240,14 +241,14 @@ def test_an_outage_is_waited_for_only_so_long_and_the_error_says_since_when() ->
 
 
 def test_a_target_that_has_never_answered_is_given_up_with_the_tries() -> None:
-    simulation = Simulation(lambda number, entries: Answer(error=outage), retry=Retry(outage_timeout=600.0))
+    simulation = Simulation(lambda number, entries: Answer(error=outage), retry=RetrySettings(outage_timeout=600.0))
     assert "refused 6 times" in str(simulation.run([(0.0, [1])]).error)
     assert simulation.now < 60
 
 
 def test_an_entry_that_is_refused_while_others_are_taken_has_its_tries_and_no_more() -> None:
     refuse = {5: Throttled("slower")}
-    simulation = Simulation(lambda number, entries: Answer(refuse=refuse.get), retry=Retry(2, outage_timeout=600.0))
+    simulation = Simulation(lambda number, entries: Answer(refuse=refuse.get), retry=RetrySettings(2, outage_timeout=600.0))
     flow = simulation.run([(0.0, list(range(30)))])
     assert "refused 3 times" in str(flow.error)
     assert simulation.refusals[5] == 3
@@ -265,7 +266,7 @@ def test_after_a_long_outage_entries_have_all_their_tries_again() -> None:
             return Answer(error=outage if later[tuple(entries)] < 3 else None)
         return Answer()
 
-    simulation = Simulation(answer, dataclasses.replace(LIMITS, in_flight=1), retry=Retry(2, outage_timeout=600.0))
+    simulation = Simulation(answer, dataclasses.replace(LIMITS, in_flight=1), retry=RetrySettings(2, outage_timeout=600.0))
     assert simulation.run([(0.0, list(range(40)))]).error is None
     assert sorted(simulation.applied) == list(range(40))
 

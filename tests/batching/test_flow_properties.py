@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connectors.batching import Throttled
-from connectors.batching.flow import Limits
+from connectors.batching.flow import FlowLimits
 from connectors.core import Poison, Transient
-from connectors.core.retry import BreakerPolicy, Retry
+from connectors.core.retry import BreakerPolicy, RetrySettings
 
 from .simulation import NEVER, Answer, Simulation
 
@@ -20,7 +20,7 @@ STEPS = st.tuples(KINDS, SECONDS, st.integers(0, 7))
 HANGS = st.tuples(st.sampled_from(["taken", "away", "hangs", "late"]), SECONDS, st.just(0))
 INPUT = st.lists(st.tuples(st.sampled_from([0.0, 0.0, 1.0, 7.0]), st.integers(1, 40)), min_size=1, max_size=6)
 LIMITS = st.builds(
-    Limits,
+    FlowLimits,
     records=st.integers(1, 12),
     bytes=st.integers(20, 100),
     seconds=st.sampled_from([0.0, 1.0, 5.0]),
@@ -29,7 +29,7 @@ LIMITS = st.builds(
     buffered=st.integers(13, 40),
     timeout=st.just(60.0),
 )
-RETRY = st.builds(Retry, max_retries=st.integers(0, 6), initial_backoff=st.just(1.0), max_backoff=st.just(20.0))
+RETRY = st.builds(RetrySettings, max_retries=st.integers(0, 6), initial_backoff=st.just(1.0), max_backoff=st.just(20.0))
 BREAKER = st.builds(BreakerPolicy, failures=st.integers(1, 6), reset_seconds=st.sampled_from([5.0, 30.0]))
 
 
@@ -64,7 +64,7 @@ def numbered(lengths: list[tuple[float, int]], make: Any = lambda n: n) -> list[
     return found
 
 
-def simulated(script: Any, limits: Limits, retry: Retry, breaker: BreakerPolicy, **more: Any) -> Simulation:
+def simulated(script: Any, limits: FlowLimits, retry: RetrySettings, breaker: BreakerPolicy, **more: Any) -> Simulation:
     return Simulation(
         lambda number, _: answer_of(script, number), limits, retry, breaker, size=lambda entry: 1 + hash(entry) % 20, **more
     )

@@ -14,7 +14,7 @@ from connectors.core.ledger import (
     HISTORY,
     Entry,
     FileLedger,
-    Policy,
+    ReplayPolicy,
     Verdict,
     app_query,
     compare_replay,
@@ -59,7 +59,7 @@ def test_a_verdict_follows_from_the_ledger(
     queries = frozenset(others) | (frozenset({Q}) if last is not None else frozenset())
 
     def decided() -> Verdict:
-        return decide("orders", Q, batch, entry, queries, Policy(**policy))
+        return decide("orders", Q, batch, entry, queries, ReplayPolicy(**policy))
 
     if isinstance(follows, Verdict):
         assert decided() is follows
@@ -78,7 +78,7 @@ def test_a_named_batch_write_is_written_once(
     last: int | None, version: int, follows: Verdict, others: frozenset[str]
 ) -> None:
     query = app_query("nightly")
-    assert decide("orders", query, version, None if last is None else Entry(query, last), others, Policy()) is follows
+    assert decide("orders", query, version, None if last is None else Entry(query, last), others, ReplayPolicy()) is follows
 
 
 def test_only_streaming_queries_claim_a_sink() -> None:
@@ -105,12 +105,12 @@ MATCHES = [
 @pytest.mark.parametrize(("recorded", "replayed", "agrees"), MATCHES)
 def test_a_replay_is_compared_with_what_was_committed(recorded: Any, replayed: Any, agrees: bool) -> None:
     entry = Entry(Q, 3, *recorded)
-    compare_replay(entry, *replayed, Policy(on_replay_mismatch="skip"))
+    compare_replay(entry, *replayed, ReplayPolicy(on_replay_mismatch="skip"))
     if agrees:
-        compare_replay(entry, *replayed, Policy())
+        compare_replay(entry, *replayed, ReplayPolicy())
     else:
         with pytest.raises(CommitRefused, match="onReplayMismatch=skip"):
-            compare_replay(entry, *replayed, Policy())
+            compare_replay(entry, *replayed, ReplayPolicy())
 
 
 @pytest.fixture
@@ -267,7 +267,7 @@ def test_every_policy_has_a_verdict_or_a_way_out_for_every_situation() -> None:
     situations = itertools.product((None, 0, 5), (0, 4, 5, 6), (frozenset[str](), frozenset({OTHER})))
     for policy, (last, batch, others) in itertools.product(policies, situations):
         try:
-            verdict = decide("s", Q, batch, None if last is None else Entry(Q, last), others, Policy(*policy))
+            verdict = decide("s", Q, batch, None if last is None else Entry(Q, last), others, ReplayPolicy(*policy))
             assert not (verdict is SKIP and (last is None or batch != last))
             assert not (verdict is WRITE and last is not None and batch <= last)
         except CommitRefused as refused:

@@ -10,29 +10,29 @@ from dataclasses import replace
 import pytest
 
 from connectors.core import Fatal, Misconfigured, Transient
-from connectors.core.retry import RETRY_OPTIONS, Backoff, Contact, Retry, RetryObserver, observed_retries
+from connectors.core.retry import RETRY_OPTIONS, Backoff, Contact, RetryObserver, RetrySettings, observed_retries
 
-QUICK = Retry(max_retries=3, initial_backoff=0.001, max_backoff=0.004)
+QUICK = RetrySettings(max_retries=3, initial_backoff=0.001, max_backoff=0.004)
 
 
 def test_pauses_grow_to_the_maximum_and_jitter_only_shortens_them() -> None:
-    retry = Retry(initial_backoff=1.0, max_backoff=60.0, multiplier=2.0)
+    retry = RetrySettings(initial_backoff=1.0, max_backoff=60.0, multiplier=2.0)
     for failures, full in enumerate([1, 2, 4, 8, 16, 32, 60, 60], start=1):
         assert all(full / 2 <= retry.pause(failures) <= full for _ in range(50))
 
 
 def test_pauses_stay_at_the_maximum_after_thousands_of_failures() -> None:
-    assert Retry(max_retries=10**6, max_backoff=60.0).pause(5000) <= 60.0
+    assert RetrySettings(max_retries=10**6, max_backoff=60.0).pause(5000) <= 60.0
 
 
 def test_the_system_says_how_long_to_wait() -> None:
-    assert Retry().pause(1, Transient("away", retry_after=7.0)) == 7.0
-    assert Retry(max_backoff=5.0).pause(1, Transient("away", retry_after=7.0)) == 5.0
-    assert Retry().pause(9, Transient("away", retry_after=0.0)) == 0.0
+    assert RetrySettings().pause(1, Transient("away", retry_after=7.0)) == 7.0
+    assert RetrySettings(max_backoff=5.0).pause(1, Transient("away", retry_after=7.0)) == 5.0
+    assert RetrySettings().pause(9, Transient("away", retry_after=0.0)) == 0.0
 
 
 def test_a_time_to_wait_for_that_has_passed_is_no_wait() -> None:
-    assert Retry().pause(1, Transient("away", retry_after=-3.0)) == 0.0
+    assert RetrySettings().pause(1, Transient("away", retry_after=-3.0)) == 0.0
 
 
 def test_a_call_is_tried_again_while_the_system_is_away() -> None:
@@ -86,7 +86,7 @@ def test_a_wait_ends_at_once_when_nobody_waits_any_more() -> None:
     threading.Timer(0.05, awake.set).start()
     begun = time.monotonic()
     with pytest.raises(Transient):
-        Backoff(Retry(initial_backoff=60.0)).wait(Transient("away"), awake)
+        Backoff(RetrySettings(initial_backoff=60.0)).wait(Transient("away"), awake)
     assert time.monotonic() - begun < 20
 
 
@@ -163,7 +163,7 @@ def test_retries_are_options() -> None:
         "retry.multiplier": "3",
         "outageTimeout": "5min",
     }
-    assert Retry.of(RETRY_OPTIONS.parse("connectors.toy", typed)) == Retry(7, 0.2, 60.0, 3, 300.0)
-    assert Retry.of(RETRY_OPTIONS.parse("connectors.toy", {})) == Retry(outage_timeout=600.0)
+    assert RetrySettings.of(RETRY_OPTIONS.parse("connectors.toy", typed)) == RetrySettings(7, 0.2, 60.0, 3, 300.0)
+    assert RetrySettings.of(RETRY_OPTIONS.parse("connectors.toy", {})) == RetrySettings(outage_timeout=600.0)
     with pytest.raises(Misconfigured, match="0 or more"):
         RETRY_OPTIONS.parse("connectors.toy", {"retry.maxRetries": "-1"})

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from connectors.testing.environments import ENVIRONMENTS, LOCAL, Table
+from connectors.testing.environments import ENVIRONMENTS, LOCAL, EnvironmentTable
 
 ROOT = Path(__file__).parents[2]
 TABLE = Path(__file__).with_name("environments.md")
@@ -44,7 +44,7 @@ class Report:
 
 
 def test_the_table_counts_outcomes_and_shows_what_did_not_run(tmp_path: Path) -> None:
-    table = Table(tmp_path / "table.md")
+    table = EnvironmentTable(tmp_path / "table.md")
     for outcome in ("passed", "passed", "failed", "skipped"):
         table.pytest_runtest_logreport(Report("files, sink, format", LOCAL, outcome))  # type: ignore[arg-type]
     table.pytest_sessionfinish()

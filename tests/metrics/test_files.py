@@ -15,7 +15,7 @@ from botocore.exceptions import ConnectTimeoutError
 from connectors.core import metrics
 from connectors.core.errors import Transient
 from connectors.core.metrics import Component, Meter, Place, counted
-from connectors.core.retry import Retry
+from connectors.core.retry import RetrySettings
 from connectors.metrics import table
 from connectors.storage import s3
 
@@ -182,7 +182,7 @@ def test_further_tries_after_an_outage_are_counted() -> None:
         return "done"
 
     with Meter(Place("q", SOURCE, 0)).counting():
-        assert Retry(initial_backoff=0.001).call(work) == "done"
+        assert RetrySettings(initial_backoff=0.001).call(work) == "done"
     assert counted("q")[0]["events"] == {"": {"retries": 2}}
 
 

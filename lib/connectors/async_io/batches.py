@@ -131,7 +131,7 @@ class EngineSettings:
     flush_interval: float = 0.2
 
 
-class Batch:
+class RowBatch:
     """The rows of one record batch; ``source`` is what the caller needs to build the output."""
 
     __slots__ = ("arrived", "left", "results", "rows", "sent", "size", "source", "taken")
@@ -172,7 +172,7 @@ class Batch:
         return Output(self.source, indices, [self.results[i] for i in indices], last=True)
 
 
-_NO_BATCH: Final = Batch([])
+_NO_BATCH: Final = RowBatch([])
 
 
 @dataclass
@@ -200,10 +200,10 @@ class Slot:
         self.batch = _NO_BATCH
         self.index = 0
         self.rows: Any = None
-        self.places: list[tuple[Batch, int, int]] = []
+        self.places: list[tuple[RowBatch, int, int]] = []
         self.since = inf
 
-    def pieces(self) -> list[tuple[Batch, int, int]]:
+    def pieces(self) -> list[tuple[RowBatch, int, int]]:
         """Where the results of its rows go: batch, first index, index after the last."""
         return self.places or [(self.batch, self.index, self.index + 1)]
 

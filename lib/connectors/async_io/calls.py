@@ -14,8 +14,7 @@ from typing import Any, Final, Protocol
 
 from ..core.errors import Misconfigured, Problem, Transient
 from ..core.options import duration
-from ..core.retry import Breaker, CircuitOpen
-from ..core.retry import Retry as Pauses
+from ..core.retry import Breaker, CircuitOpen, RetrySettings
 from .batches import Call, Slot
 from .function import Counters
 
@@ -40,7 +39,7 @@ class Retry:
     multiplier: float = 2
     on: tuple[type[BaseException], ...] = (ConnectionError, Transient)
     when: Callable[[Any], bool] | None = None
-    pauses: Pauses = field(init=False, repr=False, compare=False)
+    pauses: RetrySettings = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         problems = _Problems("async_io.Retry")
@@ -54,7 +53,7 @@ class Retry:
         problems.check("when", self.when, self.when is None or callable(self.when), "a function of the result")
         problems.raise_any()
         object.__setattr__(self, "on", kinds)
-        object.__setattr__(self, "pauses", Pauses(self.max_retries, initial, highest, self.multiplier))
+        object.__setattr__(self, "pauses", RetrySettings(self.max_retries, initial, highest, self.multiplier))
 
 
 @dataclass(frozen=True)

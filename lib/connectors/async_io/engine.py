@@ -23,7 +23,7 @@ from collections.abc import Callable
 from math import inf
 from typing import Any, Final
 
-from .batches import Batch, Call, EngineSettings, Fallback, Output, Slot, check_results
+from .batches import Call, EngineSettings, Fallback, Output, RowBatch, Slot, check_results
 from .function import Counters
 
 _AHEAD_ORDERED: Final = 4
@@ -31,7 +31,7 @@ _AHEAD_UNORDERED: Final = 32
 _SWEEP_FLOOR: Final = 0.001
 
 
-class Engine:
+class AsyncEngine:
     """Runs ``call`` over batches. Every method belongs to the thread of the event loop.
 
     ``want`` is called when there is room for one more batch (:meth:`add`), ``emit`` with each :class:`Output`, which
@@ -55,8 +55,8 @@ class Engine:
         self._now = self._loop.time
         self._slots: dict[Slot, None] = {}
         self._idle: deque[asyncio.Future[None]] = deque()
-        self._queue: deque[Batch] = deque()
-        self._open: dict[int, Batch] = {}
+        self._queue: deque[RowBatch] = deque()
+        self._open: dict[int, RowBatch] = {}
         self._held_rows = self._held_batches = 0
         self._asked = self._closing = self._stopping = False
         self._done: asyncio.Future[None] = self._loop.create_future()
@@ -72,7 +72,7 @@ class Engine:
         finally:
             await self._stop()
 
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: RowBatch) -> None:
         """One more batch. Its rows are served in their order, after those of earlier batches."""
         self._asked = False
         if batch.size and not self._stopping:
@@ -255,7 +255,7 @@ class Engine:
                 self._finished(batch)
             done += stop - first
 
-    def _finished(self, batch: Batch) -> None:
+    def _finished(self, batch: RowBatch) -> None:
         if self.settings.ordered:
             while self._open and not (head := next(iter(self._open.values()))).left:
                 self._leave(head)
@@ -263,7 +263,7 @@ class Engine:
             self._leave(batch)
         self._end_when_empty()
 
-    def _leave(self, batch: Batch) -> None:
+    def _leave(self, batch: RowBatch) -> None:
         del self._open[id(batch)]
         self.counters.rows += batch.size
         self._emit(batch.send_rest())

@@ -32,9 +32,9 @@ from ..core.metrics import Component, Meter, Place
 from ..core.retry import Breaker
 from ..core.state import digest
 from ..core.threads import DaemonThreads
-from .batches import Batch, Call, Columns, EngineSettings, Output
+from .batches import Call, Columns, EngineSettings, Output, RowBatch
 from .calls import Attempts, Cache, Cached, CircuitBreaker, Limiter, Retry, as_list, one_at_a_time
-from .engine import Engine
+from .engine import AsyncEngine
 from .function import AsyncFunction, Context, Counters, Fallbacks, count_calls, invoker, run_step
 
 _WORKER_MODULE: Final = "connectors_async_io_worker"
@@ -225,7 +225,7 @@ class _Task:
     async def _serve_on(self, threads: Executor) -> None:
         plan, function = self.plan, self.plan.function
         fallback = Fallbacks(function, plan.cache.key if plan.cache else plan.keep, plan.name, self.counters)
-        self.engine = Engine(
+        self.engine = AsyncEngine(
             self._call(threads),
             fallback,
             emit=self.finished.put,
@@ -308,7 +308,7 @@ class _Task:
                 batch = next(self.batches, None)
                 if batch is None:
                     break
-                self.loop.call_soon_threadsafe(self.engine.add, Batch(Columns.rows(batch), batch))
+                self.loop.call_soon_threadsafe(self.engine.add, RowBatch(Columns.rows(batch), batch))
         except BaseException as error:
             failure = error
             then = lambda: self.engine.fail(failure)  # noqa: E731

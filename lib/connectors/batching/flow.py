@@ -20,7 +20,7 @@ from typing import Any
 
 from ..core.errors import ConnectorError, Poison, Problem, Transient
 from ..core.options import Choice, Duration, Int, Options, Size, Values, duration, size
-from ..core.retry import BREAKER_OPTIONS, Breaker, Contact, Retry, outage_error
+from ..core.retry import BREAKER_OPTIONS, Breaker, Contact, RetrySettings, outage_error
 from .pieces import Piece
 
 
@@ -70,7 +70,7 @@ def check_batching(values: Values) -> Iterator[Problem]:
 
 
 @dataclass(frozen=True)
-class Limits:
+class FlowLimits:
     """``records``, ``bytes`` and ``seconds`` close a request; ``in_flight`` requests are under way at most.
 
     ``buffered`` records wait for theirs, not counting those that are to be sent again. A record of more than
@@ -88,7 +88,7 @@ class Limits:
     fail_on_timeout: bool = False
 
     @classmethod
-    def of(cls, values: Values) -> Limits:
+    def of(cls, values: Values) -> FlowLimits:
         """The limits that a user set, with the defaults that depend on others."""
         return cls(
             values["batch.maxRecords"],
@@ -154,7 +154,7 @@ class Flow:
     ``now`` is a clock in seconds. Not safe for several threads at once.
     """
 
-    def __init__(self, limits: Limits, contact: Contact, breaker: Breaker, now: Callable[[], float]) -> None:
+    def __init__(self, limits: FlowLimits, contact: Contact, breaker: Breaker, now: Callable[[], float]) -> None:
         self.limits, self.contact, self.breaker, self._now = limits, contact, breaker, now
         most = limits.records * limits.in_flight
         self.rate = Aimd(4 * limits.records, most, step=limits.records // 10)
@@ -396,7 +396,7 @@ def _with_followers(request: Request, failures: dict[int, BaseException]) -> dic
     return followed
 
 
-def _used_up(outage: BaseException, piece: Piece, seconds: float, retry: Retry) -> Transient:
+def _used_up(outage: BaseException, piece: Piece, seconds: float, retry: RetrySettings) -> Transient:
     text = outage.message if isinstance(outage, ConnectorError) else str(outage)
     way_out = "start again when the target is back; the batch is sent again whole"
     error = Transient(f"refused {piece.tries} times; the last answer: {text}", way_out=way_out)

@@ -17,10 +17,10 @@ import pyarrow as pa
 
 from ..core.errors import Fatal, Poison, Problem, Transient
 from ..core.options import Options, Values
-from ..core.retry import Breaker, BreakerPolicy, Contact, Retry, log_outage, retry_observer
+from ..core.retry import Breaker, BreakerPolicy, Contact, RetrySettings, log_outage, retry_observer
 from ..core.sink import Batch, Committable, Guarantee, Sink, SinkWriter
 from ..core.threads import DaemonThreads
-from .flow import Failure, Flow, Limits, Request, batching_options, check_batching
+from .flow import Failure, Flow, FlowLimits, Request, batching_options, check_batching
 from .pieces import Chunk, Piece
 
 Send = Callable[[list[Any]], Iterable[Failure]]
@@ -165,8 +165,8 @@ class BatchingWriter(SinkWriter):
     def __init__(self, sink: Sink, batch: Batch) -> None:
         values = sink.values
         self.rejects = self._rejects = sink.rejects(batch)
-        self.limits = Limits.of(values)
-        contact = Contact(Retry.of(values), reached=batch.number > 0)
+        self.limits = FlowLimits.of(values)
+        contact = Contact(RetrySettings.of(values), reached=batch.number > 0)
         flow = Flow(self.limits, contact, Breaker(BreakerPolicy.of(values)), time.monotonic)
         self._sending = Sending(flow, self.send, self._rejects.add)
         self._chunks = 0

@@ -172,7 +172,7 @@ _Loader.add_constructor("tag:yaml.org,2002:map", _map)
 
 
 @dataclass
-class Source:
+class ConfigurationFile:
     """The configuration as written: merged over all files, nothing resolved; ``job_files`` says where a job stands."""
 
     root: Path
@@ -189,12 +189,12 @@ def find_root(folder: Path) -> Path | None:
     return None
 
 
-def read(root: Path) -> Source:
+def read(root: Path) -> ConfigurationFile:
     """The configuration of the bundle in ``root``; what is wrong with its files is in ``findings``."""
     findings = Findings()
     main = next(root / name for name in ROOT_FILES if (root / name).is_file())
     config = _read_file(main, root, findings)
-    source = Source(root, {}, {}, findings)
+    source = ConfigurationFile(root, {}, {}, findings)
     _take(source, main, config)
     for file in _included(root, config.get("include") or [], findings):
         _take(source, file, _read_file(file, root, findings))
@@ -251,7 +251,7 @@ def _included(root: Path, patterns: list[str], findings: Findings) -> Iterator[P
                 yield file
 
 
-def _take(source: Source, file: Path, config: Config) -> None:
+def _take(source: ConfigurationFile, file: Path, config: Config) -> None:
     for key, job in jobs_in(config).items():
         if key in source.job_files:
             files = f"{_name(source.job_files[key], source.root)} and {_name(file, source.root)}"
@@ -265,7 +265,7 @@ def _take(source: Source, file: Path, config: Config) -> None:
     _check_task_keys(source)
 
 
-def _check_task_keys(source: Source) -> None:
+def _check_task_keys(source: ConfigurationFile) -> None:
     for key, job in jobs_in(source.config).items():
         for task, times in Counter(str(task.get("task_key")) for task in tasks_in(job)).items():
             if times > 1:
@@ -312,7 +312,9 @@ def choose_target(config: Config, name: str | None) -> str:
     return names[0]
 
 
-def configuration(source: Source, target: str, command_line: Mapping[str, str], user: str | None, findings: Findings) -> Config:
+def configuration(
+    source: ConfigurationFile, target: str, command_line: Mapping[str, str], user: str | None, findings: Findings
+) -> Config:
     """The whole configuration of ``target``, every ``${...}`` resolved.
 
     ``command_line`` has the variables that are set there. ``user`` stands for the workspace's user, by default this machine's.
@@ -352,7 +354,7 @@ def _by_key(job: Config) -> Config:
     return merged
 
 
-def _variables(source: Source, target: str, command_line: Mapping[str, str], findings: Findings) -> Config:
+def _variables(source: ConfigurationFile, target: str, command_line: Mapping[str, str], findings: Findings) -> Config:
     declared: Config = source.config.get("variables") or {}
     overrides: Config = (source.config["targets"][target] or {}).get("variables") or {}
     for name in [*command_line, *overrides]:

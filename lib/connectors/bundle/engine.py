@@ -18,7 +18,7 @@ _CANCEL_SECONDS: Final = 30.0
 """Seconds to wait for Spark to cancel jobs."""
 
 
-class Engine:
+class NotebookEngine:
     """The session for the tasks of a run; ``log`` is the file for Spark's own log."""
 
     def __init__(self, log: Path) -> None:

@@ -59,17 +59,17 @@ class Expired(BaseException):
 
 
 @dataclass(frozen=True)
-class Limits:
+class RunLimits:
     """The limits that hold at one place, of the job, a loop, an attempt; the earliest one counts."""
 
     all: tuple[Limit, ...] = ()
 
-    def within(self, what: str, seconds: float) -> tuple[Limits, Limit | None]:
+    def within(self, what: str, seconds: float) -> tuple[RunLimits, Limit | None]:
         """These limits and one more from now on; ``seconds`` of 0 adds none."""
         if seconds <= 0:
             return self, None
         limit = Limit(what, seconds, time.monotonic() + seconds)
-        return Limits((*self.all, limit)), limit
+        return RunLimits((*self.all, limit)), limit
 
     @property
     def first(self) -> Limit | None:
@@ -99,7 +99,7 @@ def interruptible() -> None:
 
 
 @contextmanager
-def enforced(limits: Limits) -> Iterator[None]:
+def enforced(limits: RunLimits) -> Iterator[None]:
     """Raises :class:`Expired` inside the block when a limit passes.
 
     This takes the process's alarm signal, so it works in the main thread; elsewhere limits are seen between cells only.
@@ -122,7 +122,7 @@ def enforced(limits: Limits) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-class Recorder:
+class OutputRecorder:
     """Collects outputs into the cell that is running; what comes late, from a thread, goes to the last one."""
 
     def __init__(self) -> None:
@@ -174,7 +174,7 @@ class Recorder:
 class Stream(io.TextIOBase):
     """``sys.stdout`` or ``sys.stderr`` of a running notebook."""
 
-    def __init__(self, name: str, recorder: Recorder) -> None:
+    def __init__(self, name: str, recorder: OutputRecorder) -> None:
         self.name = name
         self._recorder = recorder
 
@@ -190,7 +190,7 @@ class Stream(io.TextIOBase):
 class Publisher(DisplayPublisher):
     """IPython's way of showing things, into a recorder."""
 
-    recorder: Recorder
+    recorder: OutputRecorder
 
     def publish(
         self,
@@ -211,7 +211,7 @@ class Publisher(DisplayPublisher):
 class ResultHook(DisplayHook):
     """IPython's way of showing a cell's result, into a recorder."""
 
-    recorder: Recorder
+    recorder: OutputRecorder
 
     def start_displayhook(self) -> None:
         """Nothing is written before a result."""
@@ -255,7 +255,7 @@ class _Shell(InteractiveShell):
     display_pub_class = Type(Publisher)
     displayhook_class = Type(ResultHook)
 
-    def take(self, recorder: Recorder) -> None:
+    def take(self, recorder: OutputRecorder) -> None:
         self.recorder = recorder
         parts: list[Any] = [self.display_pub, self.displayhook]
         for part in parts:
@@ -274,7 +274,7 @@ def execute(
     notebook: Notebook,
     names: Mapping[str, Any],
     target: Path,
-    limits: Limits,
+    limits: RunLimits,
     on_cell: Callable[[int, int, str], None],
 ) -> CellFailure | str:
     """Runs all code cells, with ``names`` defined before the first one, and writes the executed notebook to ``target``.
@@ -284,7 +284,7 @@ def execute(
     up to there are written all the same.
     """
     document = copy.deepcopy(notebook.content)
-    recorder = Recorder()
+    recorder = OutputRecorder()
     try:
         with _own_environment(notebook.path), _printing_to(recorder), _shell(recorder, names) as shell, enforced(limits):
             return _run_cells(shell, recorder, document, on_cell, limits)
@@ -293,7 +293,7 @@ def execute(
 
 
 def _run_cells(
-    shell: Any, recorder: Recorder, document: Any, on_cell: Callable[[int, int, str], None], limits: Limits
+    shell: Any, recorder: OutputRecorder, document: Any, on_cell: Callable[[int, int, str], None], limits: RunLimits
 ) -> CellFailure | str:
     cells = [cell for cell in document.cells if cell.cell_type == "code"]
     for cell in cells:
@@ -340,7 +340,7 @@ def _line(error: BaseException, shell: _Shell) -> int | None:
 
 
 @contextmanager
-def _shell(recorder: Recorder, names: Mapping[str, Any]) -> Iterator[_Shell]:
+def _shell(recorder: OutputRecorder, names: Mapping[str, Any]) -> Iterator[_Shell]:
     """A shell of its own; the modules and hooks that IPython replaces are put back afterwards."""
     main, hooks = sys.modules.get("__main__"), (sys.displayhook, sys.excepthook)
     with tempfile.TemporaryDirectory(prefix="connectors-ipython-") as folder:
@@ -365,7 +365,7 @@ def _shell(recorder: Recorder, names: Mapping[str, Any]) -> Iterator[_Shell]:
 
 
 @contextmanager
-def _printing_to(recorder: Recorder) -> Iterator[None]:
+def _printing_to(recorder: OutputRecorder) -> Iterator[None]:
     with redirect_stdout(Stream("stdout", recorder)), redirect_stderr(Stream("stderr", recorder)):
         yield
 

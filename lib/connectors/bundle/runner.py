@@ -17,8 +17,8 @@ from typing import Any, Final
 from ..workbench.shim import LARGEST_TASK_VALUE, DbUtils, display, display_html
 from .checks import check_job, job_run_by
 from .configuration import as_text
-from .engine import Engine
-from .execution import Expired, Limits, execute
+from .engine import NotebookEngine
+from .execution import Expired, RunLimits, execute
 from .loading import Bundle
 from .model import (
     CONDITION,
@@ -44,7 +44,7 @@ _LONGEST_INPUTS: Final = 10_000
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TaskOutcome:
     """How one attempt ended: the ``report`` of its failure, the task ``values`` it set, a condition's ``result``.
 
     ``said`` is what the notebook gave to ``dbutils.notebook.exit``.
@@ -66,16 +66,16 @@ class Attempt:
     label: str
     number: int
     scope: Scope
-    limits: Limits
+    limits: RunLimits
 
     def text(self, value: Any) -> str:
         """A field of the task as text, its references replaced."""
         return replaced(value, self.scope) if isinstance(value, str) else in_text(value)
 
 
-def run_once(attempt: Attempt) -> Outcome:
+def run_once(attempt: Attempt) -> TaskOutcome:
     """Runs the task once. Raises what goes wrong outside of a notebook's own code."""
-    kinds: dict[str, Callable[[Attempt], Outcome]] = {
+    kinds: dict[str, Callable[[Attempt], TaskOutcome]] = {
         NOTEBOOK: _notebook, CONDITION: _condition, FOR_EACH: _for_each, RUN_JOB: _run_job
     }  # fmt: skip
     return kinds[attempt.task.kind](attempt)
@@ -101,7 +101,7 @@ class UpstreamValues:
         return values[key]
 
 
-def _notebook(attempt: Attempt) -> Outcome:
+def _notebook(attempt: Attempt) -> TaskOutcome:
     run, path = attempt.run, attempt.task.notebook
     assert path is not None
     notebook = read_notebook(path)
@@ -122,9 +122,9 @@ def _notebook(attempt: Attempt) -> Outcome:
 
     ended = execute(notebook, names, executed, attempt.limits, on_cell)
     if isinstance(ended, str):
-        return Outcome(State.SUCCESS, values=values.own, said=ended)
+        return TaskOutcome(State.SUCCESS, values=values.own, said=ended)
     report = cell_report(ended, _short(path, run.bundle.root), _short(executed, Path.cwd()))
-    return Outcome(State.FAILED, report, values.own)
+    return TaskOutcome(State.FAILED, report, values.own)
 
 
 def _parameters(attempt: Attempt) -> dict[str, str]:
@@ -133,10 +133,10 @@ def _parameters(attempt: Attempt) -> dict[str, str]:
     return {**{name: attempt.text(value) for name, value in base.items()}, **attempt.scope.parameters}
 
 
-def _condition(attempt: Attempt) -> Outcome:
+def _condition(attempt: Attempt) -> TaskOutcome:
     spec = attempt.task.spec
     result = compare(str(spec["op"]), attempt.text(spec["left"]), attempt.text(spec["right"]))
-    return Outcome(State.SUCCESS, result=as_text(result))
+    return TaskOutcome(State.SUCCESS, result=as_text(result))
 
 
 def compare(op: str, left: str, right: str) -> bool:
@@ -162,7 +162,7 @@ def _as_number(op: str, text: str) -> Decimal:
     return number
 
 
-def _for_each(attempt: Attempt) -> Outcome:
+def _for_each(attempt: Attempt) -> TaskOutcome:
     """Every input gets its turn, also after one that failed; one failure fails the loop."""
     nested = attempt.task.nested
     assert nested is not None
@@ -175,8 +175,8 @@ def _for_each(attempt: Attempt) -> Outcome:
         ended = run.with_retries(nested, label, scope, attempt.limits, run.reporter.inside())
         failures += ended.state not in GOOD
     if failures:
-        return Outcome(State.FAILED, f"{failures} of {len(inputs)} iterations failed")
-    return Outcome(State.SUCCESS)
+        return TaskOutcome(State.FAILED, f"{failures} of {len(inputs)} iterations failed")
+    return TaskOutcome(State.SUCCESS)
 
 
 def _inputs(attempt: Attempt) -> list[Any]:
@@ -199,7 +199,7 @@ def _is_task_value(reference: Reference) -> bool:
     return reference.path[0] == "tasks" and "values" in reference.path
 
 
-def _run_job(attempt: Attempt) -> Outcome:
+def _run_job(attempt: Attempt) -> TaskOutcome:
 
     run = attempt.run
     own = {name: attempt.text(value) for name, value in (attempt.task.spec.get("job_parameters") or {}).items()}
@@ -217,7 +217,7 @@ def _run_job(attempt: Attempt) -> Outcome:
     state = child.run()
     if state is State.CANCELED:  # a person has interrupted the child, and with it everything
         raise KeyboardInterrupt
-    return Outcome(State.SUCCESS) if state in GOOD else Outcome(State.FAILED, f'job "{job.key}" ended with {state}')
+    return TaskOutcome(State.SUCCESS) if state in GOOD else TaskOutcome(State.FAILED, f'job "{job.key}" ended with {state}')
 
 
 def _short(path: Path, base: Path) -> str:
@@ -231,7 +231,7 @@ class Ended:
     state: State
     run_id: int = 0
     attempts: int = 0
-    outcome: Outcome = field(default_factory=lambda: Outcome(State.SUCCESS))
+    outcome: TaskOutcome = field(default_factory=lambda: TaskOutcome(State.SUCCESS))
 
 
 def run_job(
@@ -261,9 +261,9 @@ def run_job(
             reporter.ended(key, State.MAXIMUM_CONCURRENT_RUNS_REACHED, 0.0)
             return State.MAXIMUM_CONCURRENT_RUNS_REACHED
         folder = run_folder((runs or bundle.root / "runs") / key)
-        engine = Engine(folder / "spark.log")
+        engine = NotebookEngine(folder / "spark.log")
         try:
-            return JobRun(bundle, job, parameters or {}, engine, folder, reporter, Limits(), only=only).run()
+            return JobRun(bundle, job, parameters or {}, engine, folder, reporter, RunLimits(), only=only).run()
         finally:
             engine.stop()
 
@@ -276,10 +276,10 @@ class JobRun:
         bundle: Bundle,
         job: Job,
         parameters: Mapping[str, str],
-        engine: Engine,
+        engine: NotebookEngine,
         folder: Path,
         reporter: Reporter,
-        limits: Limits,
+        limits: RunLimits,
         trigger: str = "one_time",
         only: Collection[str] = (),
     ) -> None:
@@ -322,14 +322,14 @@ class JobRun:
         """The key of the job that a run_job_task runs."""
         return job_run_by(task) or ""
 
-    def with_retries(self, task: Task, label: str, scope: Scope, limits: Limits, reporter: Reporter) -> Ended:
+    def with_retries(self, task: Task, label: str, scope: Scope, limits: RunLimits, reporter: Reporter) -> Ended:
         """Runs a task until it succeeds or has no more tries, and tells how it ended."""
         clock = Clock()
         ended = self._attempts(task, label, scope, limits, reporter)
         reporter.ended(label, ended.state, clock.seconds, ended.outcome.report, ended.outcome.said)
         return ended
 
-    def _turn_of(self, task: Task, limits: Limits) -> Ended:
+    def _turn_of(self, task: Task, limits: RunLimits) -> Ended:
         instead = None if self._only else self._instead_of_running(task)
         if instead is not None:
             self.reporter.ended(task.key, instead, 0.0)
@@ -349,7 +349,7 @@ class JobRun:
                 return State.EXCLUDED
         return instead_of_running(task.run_if, [self._ended[other.task].state for other in task.depends_on])
 
-    def _attempts(self, task: Task, label: str, scope: Scope, limits: Limits, reporter: Reporter) -> Ended:
+    def _attempts(self, task: Task, label: str, scope: Scope, limits: RunLimits, reporter: Reporter) -> Ended:
         number = 0
         while True:
             number += 1
@@ -364,7 +364,7 @@ class JobRun:
             reporter.line("\n".join(f"    {line}" for line in outcome.report.splitlines()[:3]))
             limits.sleep(started + task.min_retry_interval - time.monotonic())
 
-    def _attempt(self, attempt: Attempt) -> Outcome:
+    def _attempt(self, attempt: Attempt) -> TaskOutcome:
         limits, own = attempt.limits.within(f'task "{attempt.label}"', attempt.task.timeout)
         try:
             return run_once(replace(attempt, limits=limits))
@@ -372,9 +372,9 @@ class JobRun:
             self.engine.cancel()
             if expired.limit is not own:
                 raise
-            return Outcome(State.TIMEDOUT, str(expired))
+            return TaskOutcome(State.TIMEDOUT, str(expired))
         except Exception as error:
-            return Outcome(State.FAILED, message(error))
+            return TaskOutcome(State.FAILED, message(error))
         finally:
             for stream in self.engine.tidy():
                 self.reporter.note(f'stream "{stream}" was still active at the end of {attempt.label} and was stopped')

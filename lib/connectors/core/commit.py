@@ -17,8 +17,8 @@ from typing import Final
 
 from .dead_letters import staged_letters
 from .errors import CommitRefused, ConnectorError, Transient
-from .ledger import Entry, Ledger, Policy, Verdict, compare_replay, decide, is_stream
-from .retry import Backoff, Contact, Retry
+from .ledger import Entry, Ledger, ReplayPolicy, Verdict, compare_replay, decide, is_stream
+from .retry import Backoff, Contact, RetrySettings
 from .sink import Batch, Committable, Committer, GlobalCommitter, Sink
 from .state import dumps
 
@@ -31,10 +31,10 @@ class Commit:
 
     def __init__(self, sink: Sink) -> None:
         self.sink = sink
-        self.policy = Policy.of(sink.values)
+        self.policy = ReplayPolicy.of(sink.values)
         self.ledger: Ledger | None = sink.ledger()
         self.committer: Committer | GlobalCommitter | None = sink.committer()
-        self.contact = Contact(Retry.of(sink.values))
+        self.contact = Contact(RetrySettings.of(sink.values))
         self.letters = sink.letters()
         self._swept: float | None = None
 

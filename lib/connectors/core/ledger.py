@@ -89,7 +89,7 @@ class Verdict(Enum):
 
 
 @dataclass(frozen=True)
-class Policy:
+class ReplayPolicy:
     """The user's ways out of a contradiction, as in the options of the same names."""
 
     on_new_query: str = "stop"
@@ -97,11 +97,11 @@ class Policy:
     on_lost_ledger: str = "stop"
 
     @classmethod
-    def of(cls, values: Values) -> Policy:
+    def of(cls, values: Values) -> ReplayPolicy:
         return cls(values["onNewQuery"], values["onReplayMismatch"], values["onLostLedger"])
 
 
-def decide(sink_id: str, query: str, batch: int, last: Entry | None, queries: frozenset[str], policy: Policy) -> Verdict:
+def decide(sink_id: str, query: str, batch: int, last: Entry | None, queries: frozenset[str], policy: ReplayPolicy) -> Verdict:
     """What to do with ``batch`` of ``query`` when ``last`` is the highest batch the target has of it.
 
     Raises :class:`CommitRefused`, with the option that decides, where both answers could lose or double rows.
@@ -147,7 +147,7 @@ def algorithm_of(checksum: str | None) -> str:
     return SUM if checksum is None or checksum.startswith(f"{SUM}:") else XOR
 
 
-def compare_replay(last: Entry, rows: int | None, checksum: str | None, policy: Policy) -> None:
+def compare_replay(last: Entry, rows: int | None, checksum: str | None, policy: ReplayPolicy) -> None:
     """Checks that a replayed batch holds the rows that were committed. Raises :class:`CommitRefused` if not."""
     same_rows = last.rows is None or rows is None or rows == last.rows
     comparable = last.checksum is not None and checksum is not None and algorithm_of(checksum) == algorithm_of(last.checksum)

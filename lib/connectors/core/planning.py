@@ -18,7 +18,7 @@ from .errors import StateError
 from .metrics import PLANNING, Component, Meter, Place
 from .options import is_secret
 from .progress import Waiting, packed
-from .retry import Contact, Retry, observed_retries
+from .retry import Contact, RetrySettings, observed_retries
 from .source import UNLIMITED, Position, ReadLimit, Slice, Source, SplitEnumerator
 from .state import canonical, checked, digest, dumps, versioned
 
@@ -72,7 +72,7 @@ class Planner:
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self.contact = Contact(Retry.of(source.values))
+        self.contact = Contact(RetrySettings.of(source.values))
         self._meter = Meter(Place(PLANNING, Component("source", source.name, source_id(source)), 0, -1))
         self._enumerator: SplitEnumerator[Any] | None = None
         self._frozen: Any = None

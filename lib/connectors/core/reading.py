@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from .errors import ConnectorError, Transient
 from .metrics import Meter
-from .retry import Backoff, Retry
+from .retry import Backoff, RetrySettings
 from .source import RecordEmitter, Slice, Source, Split, SplitEnumerator, SplitReader
 
 _POLL_SECONDS = 0.1  # how soon a waiting fetcher notices that nobody reads any more
@@ -45,7 +45,7 @@ class _Fetcher:
         self.source = source
         self.enumerator = enumerator
         self.meter = meter
-        self.retry = Retry.of(source.values)
+        self.retry = RetrySettings.of(source.values)
         self.reader: SplitReader[Any] = source.reader(schema)
         self.emitter: RecordEmitter | None = source.emitter(schema)
 

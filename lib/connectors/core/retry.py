@@ -48,7 +48,7 @@ _is_stopped: ContextVar[Callable[[], bool]] = ContextVar("is_stopped")
 
 @contextlib.contextmanager
 def observed_retries(observer: RetryObserver) -> Iterator[None]:
-    """Inside, ``observer`` hears of the retries of :class:`Retry` and :class:`Backoff` in this thread."""
+    """Inside, ``observer`` hears of the retries of :class:`RetrySettings` and :class:`Backoff` in this thread."""
     outer = _observer.set(observer)
     try:
         yield
@@ -83,7 +83,7 @@ RETRY_OPTIONS = Options(
 
 
 @dataclass(frozen=True)
-class Retry:
+class RetrySettings:
     """``max_retries`` tries after the first one; the pauses (seconds) grow by ``multiplier``; jitter only shortens them.
 
     After that the tries go on while less than ``outage_timeout`` seconds have passed since the first failure.
@@ -96,7 +96,7 @@ class Retry:
     outage_timeout: float = 0.0
 
     @classmethod
-    def of(cls, values: Values) -> Retry:
+    def of(cls, values: Values) -> RetrySettings:
         """The ``retry.*`` options and ``outageTimeout``."""
         return cls(
             values["retry.maxRetries"],
@@ -106,7 +106,7 @@ class Retry:
             values["outageTimeout"],
         )
 
-    def of_first_contact(self) -> Retry:
+    def of_first_contact(self) -> RetrySettings:
         """The same for a system that has not answered yet."""
         return replace(self, outage_timeout=0.0)
 
@@ -140,8 +140,8 @@ class Backoff:
     :meth:`reset` on progress. It keeps no exception, whose frames would keep connections open.
     """
 
-    def __init__(self, retry: Retry | None = None, observer: RetryObserver | None = None) -> None:
-        self.retry = retry or Retry()
+    def __init__(self, retry: RetrySettings | None = None, observer: RetryObserver | None = None) -> None:
+        self.retry = retry or RetrySettings()
         self.observer = observer or retry_observer()
         self.failures = 0
         self._began = 0.0
@@ -186,13 +186,13 @@ class Backoff:
             raise outage
 
 
-def log_outage(outage: Transient, since: float, retry: Retry) -> None:
+def log_outage(outage: Transient, since: float, retry: RetrySettings) -> None:
     """Warns of a system that is waited for, ``since`` a time in seconds since 1970."""
     text = "waiting since %s for a system that is away (outageTimeout is %g s): %s"
     _log.warning(text, _clock(since), retry.outage_timeout, outage)
 
 
-def outage_error(outage: Transient, failures: int, away: float, retry: Retry) -> Transient:
+def outage_error(outage: Transient, failures: int, away: float, retry: RetrySettings) -> Transient:
     """``outage`` at the end of all tries: its message says how long they took where ``outageTimeout`` was waited for."""
     if retry.outage_timeout > 0 and failures > 1:
         since = _clock(time.time() - away)
@@ -207,17 +207,17 @@ def _clock(at: float) -> str:
 
 
 class Contact:
-    """Calls to a system, each tried again as :class:`Retry` says; ``outage_timeout`` holds once the system has answered.
+    """Calls to a system, each tried again as :class:`RetrySettings` says.
 
-    ``reached``: the system has answered before.
+    ``outage_timeout`` holds once the system has answered. ``reached``: the system has answered before.
     """
 
-    def __init__(self, retry: Retry, *, reached: bool = False) -> None:
+    def __init__(self, retry: RetrySettings, *, reached: bool = False) -> None:
         self._retry = retry
         self.reached = reached
 
     @property
-    def retry(self) -> Retry:
+    def retry(self) -> RetrySettings:
         return self._retry if self.reached else self._retry.of_first_contact()
 
     def call(self, work: Callable[[], T]) -> T:
@@ -234,7 +234,7 @@ class CircuitOpen(Transient):
     """No call was made: the service failed too often in a row."""
 
 
-class Policy(Protocol):
+class RetryPolicy(Protocol):
     """When a circuit opens, and for how long."""
 
     @property
@@ -260,7 +260,7 @@ class BreakerPolicy:
 class Breaker:
     """A circuit breaker's state: closed, open, or half-open with one call on trial. For one thread or event loop."""
 
-    def __init__(self, policy: Policy, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, policy: RetryPolicy, now: Callable[[], float] = time.monotonic) -> None:
         self._policy, self._now = policy, now
         self._failures = 0
         self._opened: float | None = None

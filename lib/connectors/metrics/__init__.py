@@ -20,16 +20,16 @@ from __future__ import annotations
 
 from .alerts import Alert, LagAbove, LagGrows, NearTimeout, Observation, warn
 from .frame import as_frame, details, table
-from .record import Recorder, record
+from .record import MetricsRecorder, record
 from .watch import Watch, watch
 
 __all__ = [
     "Alert",
     "LagAbove",
     "LagGrows",
+    "MetricsRecorder",
     "NearTimeout",
     "Observation",
-    "Recorder",
     "Watch",
     "as_frame",
     "details",

@@ -33,7 +33,7 @@ times of transactions) is in :func:`~connectors.metrics.table` only.
 """
 
 
-def record(spark: SparkSession, table: str, *, file_format: str = "delta", every: str | float = "10s") -> Recorder:
+def record(spark: SparkSession, table: str, *, file_format: str = "delta", every: str | float = "10s") -> MetricsRecorder:
     """From now on, keeps the metrics of every query of ``spark``; returns an object whose ``stop()`` ends that.
 
     ``table``: a path (it has a ``/``) or the name of a table; :data:`SCHEMA` says what is in it. Each batch adds a row per
@@ -52,10 +52,10 @@ def record(spark: SparkSession, table: str, *, file_format: str = "delta", every
         problems.append(Problem("every", f'must be {wrong}; got "{every}"'))
     if problems:
         raise Misconfigured("metrics.record", problems)
-    return Recorder(spark, table, file_format, seconds)
+    return MetricsRecorder(spark, table, file_format, seconds)
 
 
-class Recorder(Listening):
+class MetricsRecorder(Listening):
     """What :func:`record` returns; also a context manager."""
 
     def __init__(self, spark: SparkSession, table: str, file_format: str, every: float) -> None:

@@ -13,20 +13,20 @@ Both uses give the same answer for the same rows. All of it is DataFrame API, so
 
 from .check import Check
 from .define import between, expression, fresh, in_set, matches, not_null, row_count, unique
-from .report import Outcome, QualityFailed, Report
-from .suite import FAILED_CHECKS, BatchCounts, Checks, Sink, Split, SplitBatch
+from .report import CheckOutcome, QualityFailed, Report
+from .suite import FAILED_CHECKS, BatchCounts, Checks, Sink, SplitBatch, SplitFrames
 
 __all__ = [
     "FAILED_CHECKS",
     "BatchCounts",
     "Check",
+    "CheckOutcome",
     "Checks",
-    "Outcome",
     "QualityFailed",
     "Report",
     "Sink",
-    "Split",
     "SplitBatch",
+    "SplitFrames",
     "between",
     "expression",
     "fresh",

@@ -80,7 +80,7 @@ def row_text(row: dict[str, Any]) -> str:
     return ", ".join(f"{column}={_value(value)}" for column, value in row.items())
 
 
-def _row(outcome: Outcome) -> str:
+def _row(outcome: CheckOutcome) -> str:
     share = f"{outcome.failing / outcome.rows:.2%}" if outcome.rows else ""
     sample = f'<tr><td colspan="4">{_sample(outcome.sample)}</td></tr>' if outcome.sample else ""
     return (
@@ -126,7 +126,7 @@ class QualityFailed(ConnectorError):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CheckOutcome:
     """The verdict on one check.
 
     ``failing`` is a number of rows: those that fail; for ``unique`` all that share a value; for ``row_count`` those
@@ -152,7 +152,7 @@ class Report:
     """The verdict on one output. ``result`` is Great Expectations' own, for whoever keeps or forwards it."""
 
     name: str
-    outcomes: list[Outcome]
+    outcomes: list[CheckOutcome]
     result: Any = field(repr=False, default=None)
 
     @property

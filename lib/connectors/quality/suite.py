@@ -17,7 +17,7 @@ from ..core.errors import Misconfigured, Problem
 from ..spark.library import Carried
 from .check import Check, RowCheck
 from .expectations import cached, judge
-from .report import Outcome, Report
+from .report import CheckOutcome, Report
 from .set_checks import RowCount
 
 FAILED_CHECKS = "failed_checks"
@@ -30,7 +30,7 @@ _log = logging.getLogger("connectors.quality")
 _SAMPLES = 5
 
 
-class Split(NamedTuple):
+class SplitFrames(NamedTuple):
     """The two parts of a DataFrame. Every row of the input is in exactly one of them."""
 
     good: DataFrame
@@ -76,7 +76,7 @@ class Checks:
         names = sf.array_compact(sf.array(*failed)) if failed else sf.array()
         return df.withColumn(FAILED_CHECKS, names.cast("array<string>"))
 
-    def split(self, df: DataFrame) -> Split:
+    def split(self, df: DataFrame) -> SplitFrames:
         """``(good, quarantined)``; the second has the column ``failed_checks``. For a batch or a stream.
 
         Lazy, as any transformation: an action on each part computes the input once for each. To write both parts
@@ -170,8 +170,8 @@ def _counted(marked: DataFrame, batch_id: int) -> BatchCounts:
     return BatchCounts(batch_id, *counted)
 
 
-def _parts(marked: DataFrame) -> Split:
-    return Split(marked.where(_passed()).drop(FAILED_CHECKS), marked.where(~_passed()))
+def _parts(marked: DataFrame) -> SplitFrames:
+    return SplitFrames(marked.where(_passed()).drop(FAILED_CHECKS), marked.where(~_passed()))
 
 
 def _passed() -> Column:
@@ -225,17 +225,17 @@ def _refuse(problems: Sequence[Problem] | Iterator[Problem]) -> None:
         raise Misconfigured("quality.Checks", listed)
 
 
-def _outcomes(df: DataFrame, checks: Sequence[Check], result: Any) -> list[Outcome]:
+def _outcomes(df: DataFrame, checks: Sequence[Check], result: Any) -> list[CheckOutcome]:
     """In the order of the checks: Great Expectations returns its results in one of its own."""
     by_name = {outcome.expectation_config.meta["check"]: outcome for outcome in result.results}
     rows = next(o.result["observed_value"] for o in result.results if "observed_value" in o.result)
     return [_outcome(df, check, by_name[check.name], rows) for check in checks]
 
 
-def _outcome(df: DataFrame, check: Check, judged: Any, rows: int) -> Outcome:
+def _outcome(df: DataFrame, check: Check, judged: Any, rows: int) -> CheckOutcome:
     ok = bool(judged.success)
     sample = None if ok else check.sample(df, _SAMPLES)
-    return Outcome(
+    return CheckOutcome(
         check=check.name,
         meaning=check.meaning,
         expectation=judged.expectation_config.type,

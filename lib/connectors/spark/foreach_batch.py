@@ -22,7 +22,7 @@ from ..core.commit import Commit
 from ..core.errors import ConnectorError, Transient
 from ..core.ledger import Verdict
 from ..core.metrics import Meter
-from ..core.retry import Retry, waits_until
+from ..core.retry import RetrySettings, waits_until
 from ..core.sink import Batch, Committable, FrameCommitter, FrameSink, Sink
 from ..core.writing import stage
 from .library import Carried
@@ -96,7 +96,7 @@ class ForeachBatch(Carried):
     def _stage_and_commit(self, commit: Commit, frame: DataFrame, batch: Batch, meter: Meter) -> None:
         commit.drop_attempts(batch)
         # Retries are made here, since Spark would try its tasks again at once.
-        tries = Retry(0) if self.sink.writers_retry else commit.contact.retry
+        tries = RetrySettings(0) if self.sink.writers_retry else commit.contact.retry
         try:
             staged, measures = tries.call(lambda: self._watched(commit, frame, batch))
         except BaseException:

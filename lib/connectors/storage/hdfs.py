@@ -48,7 +48,7 @@ class HdfsStatus(NamedTuple):
     changed: int
 
 
-class Client(Protocol):
+class HdfsClient(Protocol):
     """Spark's own client of a Hadoop file system; ``files`` is Java's object."""
 
     files: Any
@@ -58,7 +58,7 @@ class Client(Protocol):
     def cause(self, error: Exception) -> tuple[str, str] | None: ...
 
 
-ClientOf = Callable[[str], "Client | None"]
+ClientOf = Callable[[str], "HdfsClient | None"]
 """The client for a URL; ``None`` where there is no JVM."""
 
 
@@ -103,7 +103,7 @@ def error_of(exception: str, message: str, path: str) -> Exception:
 class SparkHadoop:
     """The HDFS of a classic session, on its driver: what the session can reach, with the same user and settings."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: HdfsClient) -> None:
         self.client = client
 
     def status(self, path: str) -> HdfsStatus | None:

@@ -135,7 +135,7 @@ class ObjectStore(Storage):
             file = system.open(path, "rb")
             if (getattr(file, "details", None) or {}).get("type") == "directory":
                 raise FileNotFoundError(f"{path} is a folder")
-            return pa.PythonFile(io.BufferedReader(_Reader(self._errors, file)), mode="r")
+            return pa.PythonFile(io.BufferedReader(_ObjectReader(self._errors, file)), mode="r")
 
     def create(self, name: str) -> BinaryIO:
         return cast(BinaryIO, Upload(lambda content: self._put(name, content)))
@@ -321,7 +321,7 @@ class ObjectStore(Storage):
         return misconfigured("path", text)
 
 
-class _Reader(io.RawIOBase):
+class _ObjectReader(io.RawIOBase):
     """A file of fsspec whose errors are those of a storage."""
 
     def __init__(self, errors: Callable[[], AbstractContextManager[None]], file: Any) -> None:

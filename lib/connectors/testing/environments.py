@@ -156,7 +156,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "environments(*names): the only environments in which a case makes sense")
     chosen(config)
     if file := config.getoption("--environment-table"):
-        config.pluginmanager.register(Table(Path(str(file))), "environment-table")
+        config.pluginmanager.register(EnvironmentTable(Path(str(file))), "environment-table")
 
 
 def chosen(config: pytest.Config) -> tuple[str, ...]:
@@ -247,7 +247,7 @@ def _subject(request: pytest.FixtureRequest) -> str:
     return f"{getattr(context, side).name}, {side}" + (f", {carrier}" if side == "sink" else "")
 
 
-class Table:
+class EnvironmentTable:
     """The outcomes of a test run, as a table in Markdown."""
 
     def __init__(self, file: Path) -> None:

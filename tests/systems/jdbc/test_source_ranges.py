@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connectors.core import Misconfigured
-from connectors.systems.jdbc.ranges import Range, cut_rows, distinct, even_cuts, number_of, ranges
+from connectors.systems.jdbc.ranges import KeyRange, cut_rows, distinct, even_cuts, number_of, ranges
 from connectors.systems.jdbc.selection import Clause, render_clause, rows_of
 from connectors.systems.jdbc.source import RangeSplit
 
@@ -26,7 +26,7 @@ TEXTS = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters=
 VALUES = st.one_of(st.lists(st.none() | LONGS, max_size=30), st.lists(st.none() | TEXTS, max_size=30))
 
 
-def counted(values: list[Any], made: list[Range]) -> list[int]:
+def counted(values: list[Any], made: list[KeyRange]) -> list[int]:
     """How many ranges each value is in, as a database sees it."""
     with contextlib.closing(sqlite3.connect(":memory:")) as database:
         database.execute("CREATE TABLE t (n, v)")

@@ -59,7 +59,7 @@ JSON: Final = "application/json"
 _MESSAGE: Final = 500
 
 
-class Client:
+class SearchClient:
     """A client for the ``hosts`` of ``values``, with so many ``connections`` to each. Safe to use from several threads."""
 
     def __init__(self, connector: str, values: Values, connections: int = 1) -> None:

@@ -41,7 +41,7 @@ from ...core import (
 from ...core.planning import even_ranges, fair_shares
 from ...formats.base import quoted
 from ...formats.json import parsed, reader
-from .client import CONNECTION, Client, NotFound, check_connection
+from .client import CONNECTION, NotFound, SearchClient, check_connection
 from .documents import columns
 
 _NAME: Final = "connectors.elasticsearch"
@@ -96,7 +96,7 @@ class ElasticsearchSource(Source):
 
     @cached_property
     def schema(self) -> str:  # type: ignore[override]
-        client = Client(_NAME, self.values)
+        client = SearchClient(_NAME, self.values)
         try:
             mapped = columns(client.ask("GET", f"/{self.path()}/_mapping"))
         except NotFound as missing:
@@ -135,8 +135,8 @@ class ShardEnumerator(SplitEnumerator[Changes]):
         self.source = source
 
     @cached_property
-    def client(self) -> Client:
-        return Client(_NAME, self.source.values)
+    def client(self) -> SearchClient:
+        return SearchClient(_NAME, self.source.values)
 
     def start(self) -> Position:
         return {"next": {}}
@@ -249,7 +249,7 @@ class ShardReader(SplitReader[Changes]):
         self._reached: dict[int, int] = {}
 
     def open(self) -> None:
-        self.client = Client(_NAME, self.source.values)
+        self.client = SearchClient(_NAME, self.source.values)
 
     def close(self) -> None:
         if hasattr(self, "client"):

@@ -11,7 +11,7 @@ import pyarrow.types as types
 
 from ...batching import BatchingWriter, Failure, Throttled
 from ...core import Batch, Fatal, Misconfigured, Poison, Problem, Transient
-from .client import NDJSON, Client
+from .client import NDJSON, SearchClient
 from .documents import IndexName, documents, times
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class BulkWriter(BatchingWriter):
         self.index = IndexName.of(values["index"])
         self.id, self.version, self.routing = values["idColumn"], values["versionColumn"], values["routingColumn"]
         _check_columns(self, schema)
-        self.client = Client("connectors.elasticsearch", values, values["batch.maxInFlight"])
+        self.client = SearchClient("connectors.elasticsearch", values, values["batch.maxInFlight"])
         name = self.index.constant
         self.path = f"/{quote(name, safe='')}/_bulk?{_FILTER}" if name is not None else f"/_bulk?{_FILTER}"
         self.stale = 0

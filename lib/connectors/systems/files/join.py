@@ -23,7 +23,7 @@ _INTEGERS: Final = (I16, I32, I64)
 def read_struct(data: bytes) -> Struct:
     """The struct that begins ``data``. Raises ``ValueError`` for anything else."""
     try:
-        return _Reader(data).struct()
+        return _JoinedReader(data).struct()
     except (IndexError, KeyError) as error:
         raise ValueError("no struct in the compact protocol") from error
 
@@ -35,7 +35,7 @@ def written(struct: Struct) -> bytes:
     return out.getvalue()
 
 
-class _Reader:
+class _JoinedReader:
     def __init__(self, data: bytes) -> None:
         self.data = data
         self.at = 0

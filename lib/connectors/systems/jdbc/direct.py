@@ -16,7 +16,7 @@ import pyarrow as pa
 from ...core.dead_letters import Rejects
 from ...core.errors import Poison, Problem
 from ...core.options import Values
-from ...core.retry import Retry
+from ...core.retry import RetrySettings
 from ...core.sink import Committable, SinkWriter
 from .column_types import with_json_text
 from .dialects import Dialect
@@ -34,7 +34,7 @@ class DirectWriter(SinkWriter):
         self.plan = plan
         self.max_records = values["batch.maxRecords"]
         self.max_seconds = values["batch.maxTime"]
-        self.retry = Retry.of(values)
+        self.retry = RetrySettings.of(values)
         self.rows = 0
         self._stage_columns = staged_columns(dialect, plan.schema)
         self._loader: Loader | None = None

@@ -32,7 +32,7 @@ _MICROSECOND: Final = datetime.timedelta(microseconds=1)
 
 
 @dataclass(frozen=True)
-class Range(Split):
+class KeyRange(Split):
     """The rows with ``low`` <= ``column`` < ``high``; ``None`` is no end. ``sql`` is the column's type in the database.
 
     Without a low end, NULL belongs to it. Without a ``column`` it is everything.
@@ -53,9 +53,9 @@ class Range(Split):
         return above if self.high is None else (*above, " AND ", quoted, " < ", Value(self.high, self.sql))
 
 
-def ranges(column: str, sql: str, cuts: Sequence[str | int | float]) -> list[Range]:
+def ranges(column: str, sql: str, cuts: Sequence[str | int | float]) -> list[KeyRange]:
     """The ranges between ``cuts``, which ascend and are distinct: one more than there are cuts."""
-    return [Range(column, sql, low, high) for low, high in zip([None, *cuts], [*cuts, None], strict=True)]
+    return [KeyRange(column, sql, low, high) for low, high in zip([None, *cuts], [*cuts, None], strict=True)]
 
 
 def distinct(found: Iterable[Any]) -> list[Any]:
@@ -126,14 +126,14 @@ _DEFAULT_TASKS: Final = 2
 """Where a database estimates no size."""
 
 
-def plan_ranges(connection: Connection, values: Values, selection: Selection) -> list[Range]:
+def plan_ranges(connection: Connection, values: Values, selection: Selection) -> list[KeyRange]:
     """The ranges to read ``selected`` in; a single one that has no ends if it is not to be cut."""
     column = _column(connection, values, selection)
     if column is None:
-        return [Range()]
+        return [KeyRange()]
     parts = values["numPartitions"] or _partition_count(connection, values, selection)
     if parts == 1:
-        return [Range()]
+        return [KeyRange()]
     if values["lowerBound"] is not None:
         cuts = _even_cuts(values, column, parts)
     else:

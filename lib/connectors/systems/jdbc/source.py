@@ -33,15 +33,15 @@ from ...core.source import Position, ReadLimit, Slice
 from .dialects import DIALECTS, DatabaseAddress, Dialect, OwnDialects, dialect_of, parse
 from .incremental.enumerator import StreamEnumerator
 from .incremental.options import INCREMENTAL, check_incremental, is_stream_of_tables
-from .incremental.reader import StreamReader
-from .ranges import Range, plan_ranges
+from .incremental.reader import TableReader
+from .ranges import KeyRange, plan_ranges
 from .rows import ColumnReader, Rows, columns_text, rows_for
 from .selection import NAME, Selection, check_selection, read_selection, select
 from .snapshot import begin_at, shared_snapshot
 
 
 @dataclass(frozen=True)
-class RangeSplit(Range):
+class RangeSplit(KeyRange):
     """A range, and the ``moment`` that it is read at (``""``: its own). ``begin`` allows to begin that moment."""
 
     moment: str = ""
@@ -302,7 +302,7 @@ class JdbcSource(Source):
         return StreamEnumerator(self.values, self.dialect()) if self._is_stream else BatchEnumerator(self)
 
     def reader(self, schema: pa.Schema) -> SplitReader[Any]:
-        return StreamReader(self.values, self.dialect(), schema) if self._is_stream else RangeReader(self, schema)
+        return TableReader(self.values, self.dialect(), schema) if self._is_stream else RangeReader(self, schema)
 
     @property
     def _is_stream(self) -> bool:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from ...core.errors import ConnectorError, Fatal, Misconfigured, Problem
 from ...core.ledger import Entry
 from ...core.metrics import active_meter
-from ...core.retry import Retry
+from ...core.retry import RetrySettings
 from ...core.sink import Batch, Committable, FrameCommitter, GlobalCommitter
 from ...core.writing import ArrowStage
 from .ledger import NOTE_PARTITION, SINK_PARTITION, LedgerState, SlotLayout
@@ -107,7 +107,7 @@ class KafkaFrameCommitter(KafkaCommitter, FrameCommitter):
 
     def commit_frame(self, frame: DataFrame, batch: Batch) -> None:
         """Writes and records ``batch``, all of it or nothing; with several slots, as much as is missing of it."""
-        rows = Retry.of(self.sink.values).call(lambda: self._send(frame, batch))
+        rows = RetrySettings.of(self.sink.values).call(lambda: self._send(frame, batch))
         if rows == 0:
             self.remember(Entry(batch.query, batch.number, 0))
         if letters := self.sink.letters():

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from ...core import Misconfigured, Problem, RecordEmitter, Source, Split
 from ...core.options import Choice, Duration, Flag, Int, Names, Options, Text, Values
-from ...core.retry import Retry
+from ...core.retry import RetrySettings
 from ...core.state import digest
 from ...formats import check_format, format_options, value_type
 from ...formats.emitter import FormatEmitter
@@ -174,7 +174,7 @@ class KafkaSource(Source):
         if not isinstance(split, OffsetRange) or not offsets:
             return [None] * len(offsets)
         part = replace(split, first=offsets[0], end=offsets[-1] + 1)
-        headers = Retry.of(self.values).call(lambda: self._headers_by_offset(part))
+        headers = RetrySettings.of(self.values).call(lambda: self._headers_by_offset(part))
         return [headers.get(offset) for offset in offsets]
 
     def _headers_by_offset(self, split: OffsetRange) -> dict[int, Any]:

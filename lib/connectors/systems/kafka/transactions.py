@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from ...core.dead_letters import Rejects
 from ...core.errors import CommitRefused
-from ...core.ledger import Entry, Policy, compare_replay
+from ...core.ledger import Entry, ReplayPolicy, compare_replay
 from ...core.sink import Batch
 from .errors import Fenced, Stuck
 from .ledger import SINK_PARTITION, LedgerState, SlotLayout
@@ -243,7 +243,7 @@ class TransactionSlots:
         transaction = SlotTransaction(self.sink, batch, slot, layout)
         if not transaction.begin():
             entry = transaction.ledger.entries[batch.query]
-            compare_replay(entry, records.count_all(), None, Policy.of(self.sink.values))
+            compare_replay(entry, records.count_all(), None, ReplayPolicy.of(self.sink.values))
             return Delivery(entry.rows or 0)
         return transaction.write(records, layout)
 

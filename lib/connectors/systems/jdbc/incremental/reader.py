@@ -36,7 +36,7 @@ class _Marks:
     keys: list[str] = field(default_factory=lambda: [""])
 
 
-class StreamReader(SplitReader[TableSplit]):
+class TableReader(SplitReader[TableSplit]):
     """Reads in the order of the key, and hands on rows of one key together: a read that broke off goes on after that key.
 
     So it does not matter if rows before it are changed or deleted meanwhile. What has no key (``bulk``) is read whole.
