@@ -49,8 +49,8 @@ class OlderServer:
 
 def test_what_is_committed_and_not_seen_counts_as_open_and_so_do_its_subtransactions() -> None:
     server: Any = OlderServer()
-    assert Transactions().over(server).open == ((102, 104),)
+    assert Transactions().ended(server).open == ((102, 104),)
 
 
 def _open(reader: Connection) -> set[int]:
-    return {n for first, last in Transactions().over(reader).open for n in range(first or 0, last + 1)}
+    return {n for first, last in Transactions().ended(reader).open for n in range(first or 0, last + 1)}
