@@ -216,7 +216,7 @@ class Cached:
         self, ask: Call, key: Sequence[str], store: MutableMapping[tuple[Any, ...], Any], counters: Counters
     ) -> None:
         self._ask, self._key, self._store, self._counters = ask, key, store, counters
-        self._asked: dict[tuple[Any, ...], asyncio.Future[Any]] = {}
+        self._calls: dict[tuple[Any, ...], asyncio.Future[Any]] = {}
 
     async def __call__(self, rows: list[Mapping[str, Any]], slot: Slot) -> list[Any]:
         keys = [tuple([row[name] for name in self._key]) for row in rows]
@@ -225,11 +225,11 @@ class Cached:
         while len(found) < len(by_key):
             self._look_up(by_key, found)
             missing = [key for key in by_key if key not in found]
-            if mine := [key for key in missing if key not in self._asked]:
-                found.update(zip(mine, await self._lead(mine, [by_key[key] for key in mine], slot), strict=True))
+            if unclaimed := [key for key in missing if key not in self._calls]:
+                found.update(zip(unclaimed, await self._lead(unclaimed, [by_key[key] for key in unclaimed], slot), strict=True))
             for key in missing:
-                if key not in found and (asked := self._asked.get(key)):
-                    await self._follow(key, asked, found)
+                if key not in found and (call := self._calls.get(key)):
+                    await self._follow(key, call, found)
         self._counters.cache_hits += len(rows) - len(by_key)
         return [found[key] for key in keys]
 
@@ -242,7 +242,7 @@ class Cached:
     async def _lead(self, keys: list[tuple[Any, ...]], rows: list[Any], slot: Slot) -> list[Any]:
         self._counters.cache_misses += len(keys)
         loop = asyncio.get_running_loop()
-        self._asked.update((key, loop.create_future()) for key in keys)
+        self._calls.update((key, loop.create_future()) for key in keys)
         outcome: Any = _ASK_AGAIN
         try:
             answers = await self._ask(rows, slot)
@@ -259,12 +259,12 @@ class Cached:
             raise
         finally:
             for index, key in enumerate(keys):
-                self._asked.pop(key).set_result(outcome[index] if isinstance(outcome, list) else outcome)
+                self._calls.pop(key).set_result(outcome[index] if isinstance(outcome, list) else outcome)
 
     async def _follow(
-        self, key: tuple[Any, ...], asked: asyncio.Future[Any], found: dict[tuple[Any, ...], Any]
+        self, key: tuple[Any, ...], call: asyncio.Future[Any], found: dict[tuple[Any, ...], Any]
     ) -> None:
-        outcome = await asyncio.shield(asked)  # many wait for one future: a cancel of ours must not reach the others
+        outcome = await asyncio.shield(call)  # many wait for one future: a cancel of ours must not reach the others
         if isinstance(outcome, Exception):
             raise outcome
         if outcome is not _ASK_AGAIN:

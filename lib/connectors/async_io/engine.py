@@ -58,7 +58,7 @@ class AsyncEngine:
         self._queue: deque[RowBatch] = deque()
         self._open: dict[int, RowBatch] = {}
         self._held_rows = self._held_batches = 0
-        self._asked = self._closing = self._stopping = False
+        self._waits_for_rows = self._closing = self._stopping = False
         self._done: asyncio.Future[None] = self._loop.create_future()
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
@@ -74,7 +74,7 @@ class AsyncEngine:
 
     def add(self, batch: RowBatch) -> None:
         """One more batch. Its rows are served in their order, after those of earlier batches."""
-        self._asked = False
+        self._waits_for_rows = False
         if batch.size and not self._stopping:
             batch.arrived = self._now()
             self._queue.append(batch)
@@ -104,8 +104,8 @@ class AsyncEngine:
     # -- room
 
     def _ask(self) -> None:
-        if not self._asked and not self._closing and self._has_room():
-            self._asked = True
+        if not self._waits_for_rows and not self._closing and self._has_room():
+            self._waits_for_rows = True
             self._want()
 
     def _has_room(self) -> bool:

@@ -258,8 +258,8 @@ class Sink(ABC):
 
     def guarantee(self) -> Guarantee:
         """What this configuration promises: what the user asked for, else the strongest it allows."""
-        asked = self.values["guarantee"]
-        return Guarantee(asked) if asked else self.strongest(self.values)[0]
+        guarantee = self.values["guarantee"]
+        return Guarantee(guarantee) if guarantee else self.strongest(self.values)[0]
 
     @abstractmethod
     def target(self) -> str:
@@ -381,6 +381,6 @@ def check_guarantee(kind: type[Sink], values: Values) -> Iterator[Problem]:
     """The problem of a guarantee that was asked for and cannot be had."""
     strongest, missing = kind.strongest(values)
     order = list(Guarantee)
-    asked = values["guarantee"]
-    if asked and order.index(Guarantee(asked)) < order.index(strongest):
-        yield Problem("guarantee", f'"{asked}" is not possible, only "{strongest.value}": {missing}')
+    guarantee = values["guarantee"]
+    if guarantee and order.index(Guarantee(guarantee)) < order.index(strongest):
+        yield Problem("guarantee", f'"{guarantee}" is not possible, only "{strongest.value}": {missing}')

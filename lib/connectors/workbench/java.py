@@ -58,7 +58,7 @@ def use_java() -> Path:
 
 def version(home: Path) -> int | None:
     """The major version of the Java in ``home`` (17 of 17.0.15, 8 of 1.8.0), or None when it cannot be told."""
-    with_quotes = _release(home) or _asked(home)
+    with_quotes = _release(home) or _version_text(home)
     match = re.search(r'"(?:1\.)?(\d+)', with_quotes)
     return int(match[1]) if match else None
 
@@ -117,7 +117,7 @@ def _release(home: Path) -> str:
     return next((line for line in text.splitlines() if line.startswith("JAVA_VERSION=")), "")
 
 
-def _asked(home: Path) -> str:
+def _version_text(home: Path) -> str:
     try:
         done = subprocess.run([home / "bin" / "java", "-version"], capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired):
@@ -163,7 +163,7 @@ def make_archive() -> bool:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not file.exists():
             print("Making an archive of Spark's classes, once …", file=sys.stderr, flush=True)
-            _made(file)
+            _write_archive(file)
     return file.exists()
 
 
@@ -180,7 +180,7 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _made(file: Path) -> None:
+def _write_archive(file: Path) -> None:
     part = file.with_suffix(".part")
     part.unlink(missing_ok=True)
     environment = {key: value for key, value in os.environ.items() if key != "PYSPARK_SUBMIT_ARGS"}

@@ -69,8 +69,8 @@ def _local(conf: Mapping[str, str], master: str | None, log: Path | None) -> Spa
     prepare_environment()
     folder = Path(tempfile.mkdtemp(prefix="connectors-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    made = local_settings(folder, log or folder / "spark.log", delta_jars(conf), conf, java_options())
-    settings: dict[str, Any] = dict(made)
+    start_settings = local_settings(folder, log or folder / "spark.log", delta_jars(conf), conf, java_options())
+    settings: dict[str, Any] = dict(start_settings)
     chosen = master or conf.get("spark.master") or default_master()
     builder = _spark_session_class().builder.config(map=settings).master(chosen)
     with at_home() if chosen.startswith("local") else contextlib.nullcontext():  # a cluster has a home of its own

@@ -126,42 +126,42 @@ class DeltaTablesCommitter(FrameCommitter):
         if missing := [name for name in _COLUMNS if name not in frame.columns]:
             text = f"must be a stream of tables with includeSchema=true; it has no column {', '.join(missing)}."
             raise Misconfigured(f"connectors.{NAME}", [Problem("stream", text)])
-        kept = frame.persist()
+        rows = frame.persist()
         try:
-            counts = kept.groupBy("table", "schema").count().collect()
+            counts = rows.groupBy("table", "schema").count().collect()
             schemas: dict[str, list[str]] = {}
             for row in sorted(counts, key=lambda row: str(row["schema"])):
                 schemas.setdefault(row["table"], []).append(row["schema"])
-            _side_by_side(frame, {name: partial(self._write, kept, name, told, batch) for name, told in schemas.items()})
-            told = [(row["table"], row["schema"], row["count"], batch.number) for row in counts]
-            record = frame.sparkSession.createDataFrame(told, "table string, schema string, rows bigint, batch bigint")
+            _side_by_side(frame, {name: partial(self._write, rows, name, texts, batch) for name, texts in schemas.items()})
+            written = [(row["table"], row["schema"], row["count"], batch.number) for row in counts]
+            record = frame.sparkSession.createDataFrame(written, "table string, schema string, rows bigint, batch bigint")
             self.ledger.commit_frame(record, batch)
         finally:
-            kept.unpersist()
+            rows.unpersist()
 
     def _write(self, frame: DataFrame, table: str, schemas: Sequence[str], batch: Batch) -> None:
-        place = f"{self.path}/{quote(table, safe=' $.-')}"
-        known = _known(frame, place)
-        made = [_columns(frame, table, schema, known) for schema in schemas]  # several, when a batch met an ALTER TABLE
-        rows = made[0]
-        for more in made[1:]:
-            rows = rows.unionByName(more, allowMissingColumns=True)
+        location = f"{self.path}/{quote(table, safe=' $.-')}"
+        known = _known(frame, location)
+        by_schema = [_columns(frame, table, schema, known) for schema in schemas]  # several, when a batch met an ALTER TABLE
+        rows = by_schema[0]
+        for others in by_schema[1:]:
+            rows = rows.unionByName(others, allowMissingColumns=True)
         if table in self.keys and known is not None:
-            self._merge(rows, place, self.keys[table], batch)
+            self._merge(rows, location, self.keys[table], batch)
             return
         replacing = self.sink.values["operation"] == "replace"
         writer = rows.write.format("delta").mode("overwrite" if replacing else "append").option("mergeSchema", "true")
         writer = writer.option("txnAppId", f"{batch.sink_id}:{batch.query}:{table}").option("txnVersion", str(batch.number))
-        writer.save(place)
+        writer.save(location)
 
-    def _merge(self, rows: DataFrame, place: str, keys: Sequence[str], batch: Batch) -> None:
+    def _merge(self, rows: DataFrame, location: str, keys: Sequence[str], batch: Batch) -> None:
         """By key, and so the same when it is done again."""
         same = " AND ".join(f"old.{_quoted(key)} <=> new.{_quoted(key)}" for key in keys)
-        view = f"connectors_{digest(batch.prefix(), place)}"
+        view = f"connectors_{digest(batch.prefix(), location)}"
         rows.createOrReplaceTempView(view)
         try:
             rows.sparkSession.sql(
-                f"MERGE WITH SCHEMA EVOLUTION INTO delta.{_quoted(place)} AS old USING {view} AS new ON {same} "
+                f"MERGE WITH SCHEMA EVOLUTION INTO delta.{_quoted(location)} AS old USING {view} AS new ON {same} "
                 "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
             )
         finally:
@@ -175,12 +175,13 @@ def _side_by_side(frame: DataFrame, writes: Mapping[str, Callable[[], None]]) ->
     inherit: Any = inheritable_thread_target(frame.sparkSession)  # so that they belong to the query, and end with it
     with ThreadPoolExecutor(_SIDE_BY_SIDE) as threads:
         running = {name: threads.submit(inherit(write)) for name, write in writes.items()}
-    failed = {name: error for name, one in running.items() if (error := one.exception()) is not None}
+    failed = {name: error for name, future in running.items() if (error := future.exception()) is not None}
     for error in failed.values():
         if not isinstance(error, Exception) or (len(writes) == 1 and isinstance(error, ConnectorError)):
             raise error
-        told = "; ".join(f"{table}: {_first_line(wrong)}" for table, wrong in failed.items())
-        raise Fatal(f"{len(failed)} of {len(writes)} tables are not written, {told}", connector=f"connectors.{NAME}") from error
+        details = "; ".join(f"{table}: {_first_line(wrong)}" for table, wrong in failed.items())
+        text = f"{len(failed)} of {len(writes)} tables are not written, {details}"
+        raise Fatal(text, connector=f"connectors.{NAME}") from error
 
 
 def _first_line(error: BaseException) -> str:
@@ -188,15 +189,15 @@ def _first_line(error: BaseException) -> str:
 
 
 def _is_names(columns: object) -> bool:
-    return isinstance(columns, list) and bool(columns) and all(isinstance(one, str) for one in columns)
+    return isinstance(columns, list) and bool(columns) and all(isinstance(name, str) for name in columns)
 
 
-def _known(frame: DataFrame, place: str) -> StructType | None:
+def _known(frame: DataFrame, location: str) -> StructType | None:
     """The columns that the Delta table has; ``None`` if it is not there yet."""
     from pyspark.errors import AnalysisException
 
     try:
-        return frame.sparkSession.read.format("delta").load(place).schema
+        return frame.sparkSession.read.format("delta").load(location).schema
     except AnalysisException as error:
         if error.getCondition() in (*MISSING, "PATH_NOT_FOUND"):
             return None
@@ -208,15 +209,15 @@ def _columns(frame: DataFrame, table: str, schema: str, known: StructType | None
     from pyspark.sql import functions as F
     from pyspark.sql.types import DecimalType, StringType, StructType
 
-    told: Any = StructType.fromDDL(schema)
+    fields: Any = StructType.fromDDL(schema)
     types = {field.name: field.dataType for field in known or ()}
     read = StructType()
-    for field in told:  # decimals are text in JSON, so that none is rounded
+    for field in fields:  # decimals are text in JSON, so that none is rounded
         read.add(field.name, StringType() if isinstance(field.dataType, DecimalType) else field.dataType)
     some = frame.where((F.col("table") == table) & (F.col("schema") == schema))
     parsed = some.select(F.from_json("row", read, {"mode": "FAILFAST"}).alias("row"))
-    cells = [F.col("row").getField(field.name).cast(types.get(field.name, field.dataType)).alias(field.name) for field in told]
-    return parsed.select(*cells)
+    cells = (F.col("row").getField(field.name).cast(types.get(field.name, field.dataType)) for field in fields)
+    return parsed.select(*(cell.alias(field.name) for cell, field in zip(cells, fields, strict=True)))
 
 
 def _quoted(name: str) -> str:

@@ -54,18 +54,18 @@ class Folders:
 
     def split(self, rows: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         """The rows of each folder, in their order."""
-        kept = rows.select(self.schema.names) if len(self.schema) < rows.num_columns else rows
+        data = rows.select(self.schema.names) if len(self.schema) < rows.num_columns else rows
         codes, names = np.zeros(rows.num_rows, np.int64), [""]
         for column in self.columns:
-            told = column.of(rows.column(column.name)).dictionary_encode("encode")
-            shown = [column.shown(value) for value in told.dictionary.to_pylist()]
-            codes = codes * len(shown) + told.indices.to_numpy(zero_copy_only=False)
+            values = column.of(rows.column(column.name)).dictionary_encode("encode")
+            shown = [column.shown(value) for value in values.dictionary.to_pylist()]
+            codes = codes * len(shown) + values.indices.to_numpy(zero_copy_only=False)
             found, codes = np.unique(codes, return_inverse=True)
             names = [f"{names[code // len(shown)]}/{shown[code % len(shown)]}".lstrip("/") for code in found]
         order = np.argsort(codes, kind="stable")
         ends = np.searchsorted(codes[order], range(len(names)), side="right")
         for name, first, end in zip(names, [0, *ends], ends, strict=False):
-            yield name, kept.take(pa.array(order[first:end])) if len(names) > 1 else kept
+            yield name, data.take(pa.array(order[first:end])) if len(names) > 1 else data
 
 
 def _columns(connector: str, values: Values, schema: pa.Schema) -> Iterator[FolderColumn]:

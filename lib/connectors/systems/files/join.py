@@ -189,14 +189,14 @@ def join_parquet(files: Iterable[BinaryIO], out: BinaryIO) -> None:
 
 def _moved(group: Struct, by: int) -> Struct:
     chunks = [_moved_chunk(chunk, by) for chunk in group[_CHUNKS][1][1]]
-    kept = {number: field for number, field in group.items() if number != _ORDINAL}
-    return _shifted({**kept, _CHUNKS: (LIST, (STRUCT, chunks))}, (_GROUP_OFFSET,), by)
+    fields = {number: field for number, field in group.items() if number != _ORDINAL}
+    return _shifted({**fields, _CHUNKS: (LIST, (STRUCT, chunks))}, (_GROUP_OFFSET,), by)
 
 
 def _moved_chunk(chunk: Struct, by: int) -> Struct:
-    kept = {number: field for number, field in chunk.items() if number not in _INDEXES}
+    fields = {number: field for number, field in chunk.items() if number not in _INDEXES}
     inner = _shifted(chunk[_CHUNK][1], _POSITIONS, by)
-    return _shifted({**kept, _CHUNK: (STRUCT, inner)}, (_CHUNK_OFFSET,), by)
+    return _shifted({**fields, _CHUNK: (STRUCT, inner)}, (_CHUNK_OFFSET,), by)
 
 
 def _shifted(struct: Struct, positions: Sequence[int], by: int) -> Struct:
@@ -233,17 +233,17 @@ class Header:
         file.seek(0)
         if file.read(len(_AVRO_MAGIC)) != _AVRO_MAGIC:
             return None
-        told: dict[bytes, bytes] = {}
+        metadata: dict[bytes, bytes] = {}
         while count := _long(file):
             if count < 0:
                 _long(file)
             for _ in range(abs(count)):
                 name = file.read(_long(file))
-                told[name] = file.read(_long(file))
+                metadata[name] = file.read(_long(file))
         marker, end = file.read(_MARKER), file.tell()
         file.seek(0)
-        schema = json.loads(told[b"avro.schema"])
-        return cls(schema, told.get(b"avro.codec", b"null"), file.read(end), marker)
+        schema = json.loads(metadata[b"avro.schema"])
+        return cls(schema, metadata.get(b"avro.codec", b"null"), file.read(end), marker)
 
     def like(self, other: Header) -> bool:
         """True if both hold records of one schema, compressed in one way."""

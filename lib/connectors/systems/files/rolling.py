@@ -314,7 +314,7 @@ def source_offsets(path: str, storage: Mapping[str, Any] | None = None) -> dict[
 
 
 def _offsets(entry: Entry) -> Any:
-    return next((one["data"]["offsets"] for one in entry.committables if "offsets" in one.get("data", {})), None)
+    return next((part["data"]["offsets"] for part in entry.committables if "offsets" in part.get("data", {})), None)
 
 
 def _folders(path: str, storage: Mapping[str, Any] | None) -> list[SinkFolder]:

@@ -77,9 +77,9 @@ class AvroFile:
         self._packed = compression != "none"
         self._marker = os.urandom(16)
         text = json.dumps(json.loads(derived(self._kind, null_first=False)))
-        told = {b"avro.schema": text.encode(), b"avro.codec": b"deflate" if self._packed else b"null"}
-        pairs = b"".join(long_of(len(part)) + part for pair in told.items() for part in pair)
-        file.write(b"Obj\x01" + long_of(len(told)) + pairs + long_of(0) + self._marker)
+        metadata = {b"avro.schema": text.encode(), b"avro.codec": b"deflate" if self._packed else b"null"}
+        pairs = b"".join(long_of(len(part)) + part for pair in metadata.items() for part in pair)
+        file.write(b"Obj\x01" + long_of(len(metadata)) + pairs + long_of(0) + self._marker)
 
     def write(self, batch: pa.RecordBatch) -> None:
         batch = valid_texts(batch)

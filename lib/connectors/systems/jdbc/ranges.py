@@ -60,11 +60,11 @@ def ranges(column: str, sql: str, cuts: Sequence[str | int | float]) -> list[Key
 
 def distinct(found: Iterable[Any]) -> list[Any]:
     """Values in their order, without those that equal the first one or the one before: each range then has a value."""
-    kept: list[Any] = []
+    values: list[Any] = []
     for value in found:
-        if not kept or value != kept[-1]:
-            kept.append(value)
-    return kept[1:]
+        if not values or value != values[-1]:
+            values.append(value)
+    return values[1:]
 
 
 def cut_rows(count: int, parts: int) -> list[int]:

@@ -243,10 +243,10 @@ class PythonRows(Rows):
         try:
             with self.connection.judged():
                 self._run(cursor, statement)
-                names_of_columns = [one[0] for one in cursor.description]
+                column_names = [column[0] for column in cursor.description]
                 while rows := cursor.fetchmany(self.fetchsize):
                     columns = enumerate(zip(zip(*rows, strict=True), kinds, strict=True))
-                    arrays = [as_arrow(cells, kind, names_of_columns[number]) for number, (cells, kind) in columns]
+                    arrays = [as_arrow(cells, kind, column_names[number]) for number, (cells, kind) in columns]
                     yield pa.RecordBatch.from_arrays(arrays, names=names)
         finally:
             with contextlib.suppress(Exception):  # the connection may be closed by then
@@ -291,12 +291,12 @@ _INFINITE_DAYS = {-2147472692: 2932896, -2147472691: -719162}
 
 def columns_text(selection: Selection, *, ntz: bool) -> str:
     """The columns of ``selected`` as Spark's SQL. Times without a zone are ``timestamp_ntz`` with ``ntz``."""
-    return ", ".join(f"{quoted(one.name)} {sql_type(one.type)}" for one in columns_schema(selection, ntz=ntz))
+    return ", ".join(f"{quoted(field.name)} {sql_type(field.type)}" for field in columns_schema(selection, ntz=ntz))
 
 
 def columns_schema(selection: Selection, *, ntz: bool) -> pa.Schema:
     """The same as a schema of Arrow."""
-    return pa.schema([(one.name, _default(one, ntz)) for one in selection.columns])
+    return pa.schema([(column.name, _default(column, ntz)) for column in selection.columns])
 
 
 def _default(column: Column, ntz: bool) -> pa.DataType:

@@ -37,8 +37,8 @@ def clause(*parts: str | Value) -> Clause:
 def join_clauses(clauses: Iterable[Clause], word: str) -> Clause:
     """``clauses`` with ``word`` (such as ``" AND "``) between them."""
     result: Clause = ()
-    for one in clauses:
-        result += ((word,) if result else ()) + one
+    for part in clauses:
+        result += ((word,) if result else ()) + part
     return result
 
 
@@ -74,15 +74,15 @@ class Selection:
 
     def column(self, name: str) -> Column | None:
         """The column called ``name``; in another case only if there is one such."""
-        exact = [one for one in self.columns if one.name == name]
-        close = exact or [one for one in self.columns if one.name.lower() == name.lower()]
+        exact = [column for column in self.columns if column.name == name]
+        close = exact or [column for column in self.columns if column.name.lower() == name.lower()]
         return close[0] if len(close) == 1 else None
 
     def wanted(self, option: str, name: str) -> Column:
         """The column called ``name``. Raises :class:`Misconfigured`, naming ``option``, if there is none."""
         found = self.column(name)
         if found is None:
-            there = ", ".join(one.name for one in self.columns)
+            there = ", ".join(column.name for column in self.columns)
             raise Misconfigured(NAME, [Problem(option, f'names "{name}", but the columns are {there}.')])
         return found
 
@@ -127,7 +127,8 @@ def read_selection(values: Values, connection: Connection) -> Selection:
         columns = dialect.described(connection, source)
     except (Fatal, Poison) as refused:
         raise Misconfigured(NAME, [Problem(option, f"cannot be read: {refused.message}")]) from None
-    twice = sorted({one.name for one in columns if [each.name for each in columns].count(one.name) > 1})
+    names = [column.name for column in columns]
+    twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         text = f"gives several columns the same name ({', '.join(twice)}); name each by AS."
         raise Misconfigured(NAME, [Problem(option, text)])

@@ -144,7 +144,7 @@ def _export(connection: Connection, name: str) -> str:
 
 def import_of(snapshot: str) -> str:
     """The statement that makes a new transaction see ``snapshot``; it takes no bound value."""
-    if not all(one in "0123456789ABCDEFabcdef-" for one in snapshot):
+    if not all(letter in "0123456789ABCDEFabcdef-" for letter in snapshot):
         raise ValueError(f"{snapshot!r} is no snapshot")
     return f"SET TRANSACTION SNAPSHOT '{snapshot}'"
 

@@ -311,9 +311,9 @@ class JdbcSource(Source):
 
 
 def _check_bounds(values: Values) -> Iterator[Problem]:
-    for one, other in (("lowerBound", "upperBound"), ("upperBound", "lowerBound")):
-        if values[one] is not None and values[other] is None:
-            yield Problem(other, f"missing; {one} needs it. Or leave both out: they are found.")
+    for bound, other in (("lowerBound", "upperBound"), ("upperBound", "lowerBound")):
+        if values[bound] is not None and values[other] is None:
+            yield Problem(other, f"missing; {bound} needs it. Or leave both out: they are found.")
     if values["lowerBound"] is not None and not values["partitionColumn"]:
         yield Problem("partitionColumn", "missing; lowerBound and upperBound are of this column.")
     if values["lowerBound"] is not None and values["numPartitions"] is None:

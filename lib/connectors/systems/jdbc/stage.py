@@ -109,9 +109,9 @@ class StageMove:
         """Stops if staged rows are gone: PostgreSQL empties unlogged tables when it starts after a crash."""
         try:
             counts = [self.connection.rows(f"SELECT count(*) FROM {self.dialect.table(stage)}")[0][0] for stage in self.stages]
-        except Fatal as gone:
+        except Fatal as error:
             raise Fatal(
-                f"what tasks have staged cannot be read, as if another run of the query had dropped it ({gone.message})",
+                f"what tasks have staged cannot be read, as if another run of the query had dropped it ({error.message})",
                 way_out="let one run at a time write with a checkpoint; nothing of the batch is written",
             ) from None
         if sum(counts) != expected:

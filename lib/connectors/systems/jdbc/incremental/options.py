@@ -104,8 +104,8 @@ def check_incremental(values: Values) -> Iterator[Problem]:
 
 def zone_of(values: Values) -> ZoneInfo:
     """The zone of times without one."""
-    return ZoneInfo(str(_given(values, "timeZone") or "UTC"))
+    return ZoneInfo(str(_value(values, "timeZone") or "UTC"))
 
 
-def _given(values: Values, name: str) -> Any:
+def _value(values: Values, name: str) -> Any:
     return values[name] if name.lower() in values else None

@@ -133,8 +133,8 @@ class Probe:
         """The answers, where they are not null; many tables are asked in one statement."""
         rest = iter(tables)
         while some := list(islice(rest, _AT_ONCE)):
-            asked = [(f"SELECT {n} AS n, v FROM (", *question(table), f") q{n}") for n, table in enumerate(some)]
-            for n, value in rows_of(self.connection, join_clauses(asked, " UNION ALL ")):
+            questions = [(f"SELECT {n} AS n, v FROM (", *question(table), f") q{n}") for n, table in enumerate(some)]
+            for n, value in rows_of(self.connection, join_clauses(questions, " UNION ALL ")):
                 if value is not None:
                     yield some[n], (value,)
 
@@ -192,9 +192,9 @@ class LateTransactions:
 
     def _low(self, table: StreamTable, state: State, at: Any) -> Any:
         """From where on rows may come late; ``None`` for anywhere."""
-        begun = [moment for moment in self._begin_times.values() if moment is not None]
-        texts = [at, *([limit(min(begun), self.delay, table.time_kind, self.zone)] if begun else [])]
-        if len(begun) < len(self._begin_times):
+        begin_times = [moment for moment in self._begin_times.values() if moment is not None]
+        texts = [at, *([limit(min(begin_times), self.delay, table.time_kind, self.zone)] if begin_times else [])]
+        if len(begin_times) < len(self._begin_times):
             before = state.get("low", state.get("at"))
             if before is None:
                 return None

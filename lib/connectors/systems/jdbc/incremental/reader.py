@@ -56,9 +56,9 @@ class TableReader(SplitReader[TableSplit]):
         """Connections are made when the first split asks for them, and made again after an outage."""
 
     def close(self) -> None:
-        for one in (self._rows, self._connection):
-            if one is not None:
-                one.close()
+        for connection in (self._rows, self._connection):
+            if connection is not None:
+                connection.close()
         self._rows = self._connection = None
 
     def wake_up(self) -> None:
@@ -186,7 +186,8 @@ def _concatenated(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 
 def row_schema(found: Selection, *, ntz: bool) -> pa.Schema:
     """The columns of a row that becomes JSON."""
-    return pa.schema([(one.name, _kind(one.kind if one.kind is not None else pa.string(), ntz)) for one in found.columns])
+    kinds = (pa.string() if column.kind is None else column.kind for column in found.columns)
+    return pa.schema([(column.name, _kind(kind, ntz)) for column, kind in zip(found.columns, kinds, strict=True)])
 
 
 def _kind(kind: pa.DataType, ntz: bool) -> pa.DataType:

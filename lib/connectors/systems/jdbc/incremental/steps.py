@@ -78,14 +78,14 @@ class _ById:
         missing = self.probe.missing(self.table, [*old, *new], HOLE_LIMIT) if writing or old else []
         still = intersection(old, missing)
         found = difference(old, still)
-        kept = self.holes.open(self.table.name, still, writing)
+        still_open = self.holes.open(self.table.name, still, writing)
         fresh = intersection(new, missing) if writing else []
-        if len(kept) + len(fresh) > HOLE_LIMIT:
-            fresh, last = self._fewer(fresh, HOLE_LIMIT - len(kept), last)
+        if len(still_open) + len(fresh) > HOLE_LIMIT:
+            fresh, last = self._fewer(fresh, HOLE_LIMIT - len(still_open), last)
         if not found and (self.known is not None and last <= self.known):
             return None
         self.holes.watch(self.table.name, fresh, writing)
-        return self._state(last, union([*kept, *fresh, *later]), smallest)
+        return self._state(last, union([*still_open, *fresh, *later]), smallest)
 
     def _state(self, last: int, holes: list[Interval], smallest: int | None) -> dict[str, Any]:
         state: dict[str, Any] = {"id": last}

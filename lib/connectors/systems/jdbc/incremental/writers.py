@@ -62,7 +62,7 @@ class Holes:
             watch.writers = writers.remaining(watch.writers)
         self.watch(table, unknown, writers)
         self._watches[table] = watches = [watch for watch in watches if intersection(holes, watch.holes)]
-        return union(one for watch in watches if watch.writers for one in intersection(holes, watch.holes))
+        return union(hole for watch in watches if watch.writers for hole in intersection(holes, watch.holes))
 
     def watch(self, table: str, holes: Sequence[Interval], writers: Writers) -> None:
         """From now on, ``writers`` may fill ``holes``."""
@@ -109,11 +109,11 @@ class Transactions:
             "SELECT pg_snapshot_xmax(s)::text::bigint, pg_snapshot_xmin(s)::text::bigint FROM pg_current_snapshot() AS s"
         )
         known = self._seen
-        asked = [*known.open, (known.x, x - 1)] if known and known.x > oldest else [(oldest, x - 1)]
-        found = [n for first, last in asked for (n,) in connection.rows(_OPEN, [first, last])]
+        unknown = [*known.open, (known.x, x - 1)] if known and known.x > oldest else [(oldest, x - 1)]
+        found = [n for first, last in unknown for (n,) in connection.rows(_OPEN, [first, last])]
         doubtful = self._ending(connection, x)
         if doubtful is not None:
-            found = sorted({*found, *(n for first, last in asked for n in range(max(first or 0, doubtful), last + 1))})
+            found = sorted({*found, *(n for first, last in unknown for n in range(max(first or 0, doubtful), last + 1))})
         self._seen = EndedTransactions(x, tuple(union((number, number) for number in found)))
         return self._seen
 
