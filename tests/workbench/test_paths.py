@@ -8,7 +8,7 @@ import pytest
 
 from connectors.core.errors import Misconfigured
 from connectors.workbench import settings
-from connectors.workbench.settings import cache, workdir
+from connectors.workbench.settings import cache, fresh_folder, workdir
 
 
 def test_a_folder_is_made_and_named_in_full(tmp_path: Path) -> None:
@@ -41,3 +41,17 @@ def test_a_cache_that_cannot_be_made_names_the_variable(tmp_path: Path, monkeypa
     monkeypatch.setenv("CONNECTORS_CACHE", str(tmp_path / "file"))
     with pytest.raises(Misconfigured, match="CONNECTORS_CACHE   cannot make"):
         cache("jars")
+
+
+def test_a_fresh_folder_is_emptied_if_a_notebook_made_it(tmp_path: Path) -> None:
+    folder = fresh_folder(tmp_path / "data")
+    (folder / "old").write_text("of the run before")
+    assert [file.name for file in fresh_folder(tmp_path / "data").iterdir()] == [".made-by-a-notebook"]
+
+
+def test_a_folder_with_files_of_others_is_left_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "mine").write_text("42")
+    with pytest.raises(Misconfigured, match=r"has a folder data that no notebook made: .*It is left as it is"):
+        fresh_folder(tmp_path / "data")
+    assert (tmp_path / "data" / "mine").read_text() == "42"

@@ -2,13 +2,13 @@
 
 :func:`session` gives the Spark session, :func:`notebook` what the bootstrap cell needs, :func:`display` shows tables
 and figures, :class:`DbUtils` is ``dbutils`` outside a workspace, :func:`workdir` the folder for a notebook's data,
-:func:`postgres` a database to try things on, :func:`opensearch` a search engine,
-:func:`kafka` a broker.
+:func:`fresh_folder` an empty one in it, :func:`postgres` a database to try things on, :func:`opensearch` a search
+engine, :func:`kafka` a broker.
 """
 
 from .bootstrap import BOOTSTRAP, notebook
 from .servers import ServerAddress, kafka, kafka_server, opensearch, opensearch_server, postgres, postgres_server
-from .settings import workdir
+from .settings import fresh_folder, workdir
 from .shim import DbUtils, NotebookExit, display, display_html
 from .start import session
 
@@ -19,6 +19,7 @@ __all__ = [
     "ServerAddress",
     "display",
     "display_html",
+    "fresh_folder",
     "kafka",
     "kafka_server",
     "notebook",

@@ -6,6 +6,7 @@ A local session is for small data on one machine; everything is on 127.0.0.1.
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Final
 from ..core.errors import Misconfigured, Problem
 
 VOLUMES = "/Volumes/"
+_MARK: Final = ".made-by-a-notebook"
 
 
 def library() -> Path:
@@ -52,6 +54,24 @@ def workdir(value: str) -> str:
         return value
     folder.mkdir(parents=True, exist_ok=True)
     return str(folder.absolute())
+
+
+def fresh_folder(path: str | Path) -> Path:
+    """An empty folder at ``path``, for data that a notebook makes anew on each run.
+
+    What an earlier run made there is removed. A folder with anything else in it is left as it is: raises
+    :class:`Misconfigured`.
+    """
+    folder = Path(path)
+    mark = folder / _MARK
+    if mark.exists():
+        shutil.rmtree(folder)
+    elif folder.exists() and any(folder.iterdir()):
+        text = f"has a folder {folder.name} that no notebook made: {folder}. It is left as it is; give another workdir."
+        raise Misconfigured("the notebook", [Problem("workdir", text)])
+    folder.mkdir(parents=True, exist_ok=True)
+    mark.touch()
+    return folder
 
 
 _SETTINGS: Final = {
