@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,7 @@ class _Group(click.Group):
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="connectors", message="connectors %(version)s")
 def main() -> None:
     """Runs the jobs of this bundle, here or in a workspace, and looks after what they need."""
 
@@ -120,13 +121,34 @@ def guarantees(markdown: bool) -> None:
     """Prints what each connector guarantees, and under which conditions."""
     import connectors
 
-    table = connectors.guarantees()
+    rows = [tuple(cell or "-" for cell in row) for row in connectors.guarantees().itertuples(index=False)]
     if not markdown:
-        click.echo(table.to_string(index=False))
+        _show_table(("system", "source", "sink", "conditions"), rows)
         return
     click.echo("| system | source | sink | conditions |\n|---|---|---|---|")
-    for row in table.itertuples(index=False):
-        click.echo(f"| {' | '.join(cell or '-' for cell in row)} |")
+    for row in rows:
+        click.echo(f"| {' | '.join(row)} |")
+
+
+@main.command()
+@click.argument("system", required=False)
+@click.option("--markdown", is_flag=True, help="The reference of all systems, as it stands in lib/README.md.")
+def options(system: str | None, markdown: bool) -> None:
+    """Prints every option of SYSTEM: what it takes, its default, what it means."""
+    from .reference import connectors_of, rows_of
+    from .reference import markdown as reference
+
+    if markdown:
+        click.echo(reference())
+        return
+    if system is None:
+        raise click.UsageError("name a SYSTEM, such as files; python -m connectors guarantees lists them.")
+    for kind, connector in connectors_of(system):
+        click.secho(f"\nconnectors.{connector.name}, {kind}\n", bold=True)
+        for row in rows_of(connector.known_options()):
+            default = f"; default: {row.default}" if row.default not in ("", "required") else row.default and ", required"
+            click.echo(f"  {click.style(row.option, bold=True)}  {row.values}{default}")
+            click.echo(click.wrap_text(row.meaning, shutil.get_terminal_size().columns, "      ", "      "))
 
 
 @main.command()
@@ -211,6 +233,19 @@ def transactions(bootstrap: str, prefix: str, abort: bool, config: Path | None) 
             click.echo(line)
     except ConnectorError as error:
         raise click.ClickException(str(error)) from None
+
+
+def _show_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """A table as wide as the terminal, its long cells in several lines."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*headings, box=box.SIMPLE_HEAD, pad_edge=False)
+    table.columns[0].no_wrap = True
+    for row in rows:
+        table.add_row(*(cell.replace("[", "\\[") for cell in row))
+    Console().print(table)
 
 
 def _bundle(target: str | None, variables: tuple[str, ...]) -> Bundle:

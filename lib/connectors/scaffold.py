@@ -77,6 +77,10 @@ def test_each_row_gets_its_answer(spark: Any) -> None:
 """
 
 
+_TABLES: Final = {"README.md": "guarantees", "lib/README.md": "options"}
+"""The commands that print the tables of the READMEs; each stands between marks of its command's name."""
+
+
 def write_connector(root: Path, name: str, kind: str, example: str = "table") -> list[Path]:
     """Writes the connector ``name`` into the repository at ``root`` and returns the files, also those with a new row.
 
@@ -90,8 +94,7 @@ def write_connector(root: Path, name: str, kind: str, example: str = "table") ->
     for path, text in files.items():
         path.write_text(text)
     _tidy_imports(files)
-    connector.add_to_readme()
-    return [*files, *([root / "README.md"] if connector.template.suite else [])]
+    return [*files, *connector.add_to_readmes()]
 
 
 def _example_problems(example: str) -> Iterator[Problem]:
@@ -143,17 +146,16 @@ class _Connector:
             files[self.systems / "__init__.py"] = self._table_of_systems()
         return files
 
-    def add_to_readme(self) -> None:
-        """Makes the README's table of guarantees anew, by a process that has the new system."""
-        if not self.template.suite:
-            return
-        command = [sys.executable, "-m", "connectors", "guarantees", "--markdown"]
+    def add_to_readmes(self) -> Iterator[Path]:
+        """Makes the tables of the two READMEs anew, by processes that have the new system. Yields the two files."""
         environment = {"PYTHONPATH": str(self.root / "lib"), "PATH": ""}
-        table = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
-        readme = self.root / "README.md"
-        begin, end = "<!-- guarantees -->\n", "<!-- /guarantees -->"
-        before, _, rest = readme.read_text().partition(begin)
-        readme.write_text(f"{before}{begin}{table}{end}{rest.partition(end)[2]}")
+        for file, command in _TABLES.items() if self.template.suite else ():
+            line = [sys.executable, "-m", "connectors", command, "--markdown"]
+            table = subprocess.run(line, capture_output=True, text=True, check=True, env=environment).stdout
+            readme, begin, end = self.root / file, f"<!-- {command} -->\n", f"<!-- /{command} -->"
+            before, _, rest = readme.read_text().partition(begin)
+            readme.write_text(f"{before}{begin}{table}{end}{rest.partition(end)[2]}")
+            yield readme
 
     def _paths(self) -> dict[str, Path]:
         return {

@@ -44,14 +44,20 @@ def batching_options(*, max_records: int, max_bytes: str, max_time: str) -> Opti
     """The options of a sink that sends requests, with the defaults of one system."""
     return BREAKER_OPTIONS | Options(
         {
-            "batch.maxRecords": Int(max_records, at_least=1),
-            "batch.maxBytes": Size(size(max_bytes), at_least=1),
-            "batch.maxTime": Duration(duration(max_time)),
-            "batch.maxRecordBytes": Size(None, at_least=1),
-            "batch.maxInFlight": Int(50, at_least=1),
-            "batch.maxBuffered": Int(None, at_least=1),
-            "request.timeout": Duration(30.0),
-            "request.onTimeout": Choice("retry", among=("retry", "fail")),
+            "batch.maxRecords": Int(max_records, at_least=1, meaning="a request has at most so many rows"),
+            "batch.maxBytes": Size(size(max_bytes), at_least=1, meaning="… and bytes"),
+            "batch.maxTime": Duration(duration(max_time), meaning="… and waits at most so long"),
+            "batch.maxRecordBytes": Size(
+                None, at_least=1, meaning="a larger row is a bad row; default: batch.maxBytes"
+            ),
+            "batch.maxInFlight": Int(50, at_least=1, meaning="requests of a task that are under way"),
+            "batch.maxBuffered": Int(
+                None, at_least=1, meaning="rows of a task in memory; default: 10 x batch.maxRecords"
+            ),
+            "request.timeout": Duration(30.0, meaning="of one request"),
+            "request.onTimeout": Choice(
+                "retry", among=("retry", "fail"), meaning="what a request without an answer does"
+            ),
         }
     )
 

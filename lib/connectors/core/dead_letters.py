@@ -319,9 +319,15 @@ class SinkLetters:
 
 
 ERROR_OPTIONS = Options(
-    errors=Choice("fail", among=("fail", "skip", "deadLetter")),
-    deadLetterPath=Text(None),
-    storageOptions=Json({}, kind=dict),
+    errors=Choice(
+        "fail",
+        among=("fail", "skip", "deadLetter"),
+        meaning="a bad record ends the query, is counted, or goes to deadLetterPath",
+    ),
+    deadLetterPath=Text(None, meaning="the folder of bad records, Parquet"),
+    storageOptions=Json(
+        {}, kind=dict, meaning="fsspec's keys for the folders of other options; or objects of them by location"
+    ),
 )
 """What to do with a bad record or row; common to every connector that can meet one."""
 

@@ -14,7 +14,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from importlib import import_module
 from typing import Any, Final
@@ -46,12 +46,21 @@ def redacted(option: str, value: object) -> str:
 
 @dataclass(frozen=True)
 class Option:
-    """One option: how its text becomes a value. ``parse`` raises ``ValueError`` with a phrase after "must be"."""
+    """One option: how its text becomes a value. ``parse`` raises ``ValueError`` with a phrase after "must be".
+
+    ``meaning`` is its line in the reference; ``carrier`` the only way to write that uses it (``foreach_batch``, ``df.write``).
+    """
 
     default: Any = None
+    meaning: str = field(default="", kw_only=True)
+    carrier: str = field(default="", kw_only=True)
 
     def parse(self, text: str) -> Any:
         return text
+
+    def accepts(self) -> str:
+        """What a user may write, for the reference."""
+        return "text"
 
 
 class Text(Option):
@@ -76,6 +85,11 @@ class Int(Option):
             raise ValueError(f"{self.at_most} or less")
         return value
 
+    def accepts(self) -> str:
+        if self.at_least is None and self.at_most is None:
+            return "number"
+        return f"{self.at_least} or more" if self.at_most is None else f"{self.at_least} to {self.at_most}"
+
 
 class Flag(Option):
     """``true`` or ``false``."""
@@ -85,6 +99,9 @@ class Flag(Option):
             return {"true": True, "false": False}[text.strip().lower()]
         except KeyError:
             raise ValueError("true or false") from None
+
+    def accepts(self) -> str:
+        return "true, false"
 
 
 @dataclass(frozen=True)
@@ -99,6 +116,9 @@ class Choice(Option):
                 return choice
         raise ValueError("one of " + ", ".join(self.among))
 
+    def accepts(self) -> str:
+        return ", ".join(self.among)
+
 
 class Names(Option):
     """A list of names: comma-separated, or JSON when a name holds a comma. The value is a tuple."""
@@ -112,6 +132,9 @@ class Names(Option):
             names = [name.strip() for name in text.split(",")]
         return tuple(name for name in names if name)
 
+    def accepts(self) -> str:
+        return "names"
+
 
 @dataclass(frozen=True)
 class Json(Option):
@@ -121,6 +144,9 @@ class Json(Option):
 
     def parse(self, text: str) -> Any:
         return _json(text, self.kind)
+
+    def accepts(self) -> str:
+        return "JSON"
 
 
 def _json(text: str, kind: type) -> Any:
@@ -181,6 +207,9 @@ class Duration(Option):
     def parse(self, text: str) -> float:
         return duration(text, self.unit)
 
+    def accepts(self) -> str:
+        return "duration"
+
 
 @dataclass(frozen=True)
 class Size(Option):
@@ -193,6 +222,9 @@ class Size(Option):
         if value < self.at_least:
             raise ValueError(f"{self.at_least} bytes or more")
         return value
+
+    def accepts(self) -> str:
+        return "size"
 
 
 class Values(Mapping[str, Any]):
@@ -224,9 +256,9 @@ Check = Callable[[Values], Iterator[Problem] | Sequence[Problem]]
 class Options:
     """The options that a connector knows.
 
-    ``through`` are prefixes of options passed to the system unread. ``check`` yields the problems that only several
-    options together show; it runs when every single option is right. ``refused`` maps an option that users may bring
-    from Spark to the reason why it is not supported. ``alias`` maps another name of an option to its own.
+    ``through`` has the prefixes of options passed to the system unread, perhaps with their meanings. ``check`` yields the
+    problems that only several options together show; it runs when every single option is right. ``refused`` maps an option
+    that users may bring from Spark to the reason why it is not supported. ``alias`` maps another name of an option to its own.
     """
 
     def __init__(
@@ -234,21 +266,24 @@ class Options:
         declared: Mapping[str, Option] | None = None,
         /,
         *,
-        through: Sequence[str] = (),
+        through: Sequence[str] | Mapping[str, str] = (),
         refused: Mapping[str, str] | None = None,
         alias: Mapping[str, str] | None = None,
         **more: Option,
     ) -> None:
         self.declared: dict[str, Option] = {**(declared or {}), **more}
-        self.through = tuple(prefix.lower() for prefix in through)
+        meanings = through if isinstance(through, Mapping) else dict.fromkeys(through, "")
+        self.through = {prefix.lower(): meaning for prefix, meaning in meanings.items()}
         self.refused = {name.lower(): (name, why) for name, why in (refused or {}).items()}
         self.alias = {name.lower(): target for name, target in (alias or {}).items()}
+        self.other_names = dict(alias or {})
 
     def __or__(self, other: Options) -> Options:
         """Both, where ``other`` wins: how a connector extends the common options."""
-        joined = Options({**self.declared, **other.declared}, through=(*self.through, *other.through))
+        joined = Options({**self.declared, **other.declared}, through={**self.through, **other.through})
         joined.refused = {**self.refused, **other.refused}
         joined.alias = {**self.alias, **other.alias}
+        joined.other_names = {**self.other_names, **other.other_names}
         return joined
 
     def parse(
@@ -266,7 +301,7 @@ class Options:
                 problems += self._read(by_key[key], name, raw, values, names)
             elif key in self.refused:
                 problems.append(Problem(self.refused[key][0], self.refused[key][1]))
-            elif key.startswith(self.through) and self.through:
+            elif key.startswith(tuple(self.through)):
                 problems += self._pass(key, name, raw, extra)
             else:
                 problems.append(Problem(name, self._unknown(key, kind)))

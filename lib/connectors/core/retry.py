@@ -73,11 +73,13 @@ def retry_observer() -> RetryObserver:
 
 RETRY_OPTIONS = Options(
     {
-        "retry.maxRetries": Int(5, at_least=0),
-        "retry.initialBackoff": Duration(1.0),
-        "retry.maxBackoff": Duration(60.0),
-        "retry.multiplier": Int(2, at_least=1),
-        "outageTimeout": Duration(600.0),
+        "retry.maxRetries": Int(5, at_least=0, meaning="tries after the first one"),
+        "retry.initialBackoff": Duration(1.0, meaning="the pause before the second try"),
+        "retry.maxBackoff": Duration(60.0, meaning="the longest pause"),
+        "retry.multiplier": Int(2, at_least=1, meaning="how pauses grow"),
+        "outageTimeout": Duration(
+            600.0, meaning="how long a system that has answered before may be down until the query fails"
+        ),
     }
 )
 
@@ -227,7 +229,12 @@ class Contact:
         return result
 
 
-BREAKER_OPTIONS = Options({"circuitBreaker.failures": Int(5, at_least=1), "circuitBreaker.resetTimeout": Duration(30.0)})
+BREAKER_OPTIONS = Options(
+    {
+        "circuitBreaker.failures": Int(5, at_least=1, meaning="so many failures in a row stop requests"),
+        "circuitBreaker.resetTimeout": Duration(30.0, meaning="… for so long"),
+    }
+)
 
 
 class CircuitOpen(Transient):

@@ -95,7 +95,7 @@ class FunctionSource(Source):
     shape: tuple[str, ...] = ()
     function: Callable[..., Iterable[Any]]
     latest: Callable[..., int] | None = None
-    options = Options(through=("",))
+    options = Options(through={"": "what the function takes"})
     conditions = "the function gives the same rows at each call"
 
     @classmethod

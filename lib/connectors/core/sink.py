@@ -188,16 +188,28 @@ class GlobalCommitter(ABC):
 
 
 SINK_OPTIONS = Options(
-    guarantee=Choice(None, among=tuple(g.value for g in Guarantee)),
-    sinkId=Text(None),
-    queryName=Text(None),
-    txnAppId=Text(None),
-    txnVersion=Int(None, at_least=0),
-    taskTimeout=Duration(None),
-    onNewQuery=Choice("stop", among=("stop", "continue")),
-    onReplayMismatch=Choice("stop", among=("stop", "skip")),
-    onLostLedger=Choice("stop", among=("stop", "written", "notWritten")),
+    guarantee=Choice(
+        None, among=tuple(g.value for g in Guarantee), meaning="what a reader may rely on; default: the strongest possible"
+    ),
+    sinkId=Text(None, meaning="the name of the ledger and the staging; default: from the target"),
+    queryName=Text(
+        None, meaning="names the query where Spark does not tell it: a query of Spark Connect that has no name"
+    ),
+    txnAppId=Text(None, carrier="df.write", meaning="with txnVersion: a repeated batch write has no effect"),
+    txnVersion=Int(None, at_least=0, carrier="df.write", meaning="grows with each batch write of txnAppId"),
+    taskTimeout=Duration(None, meaning="a task that gives no sign for so long is ended and tried again; default: off"),
+    onNewQuery=Choice(
+        "stop", among=("stop", "continue"), meaning="the target was written by another query, or by another checkpoint"
+    ),
+    onReplayMismatch=Choice("stop", among=("stop", "skip"), meaning="a committed batch comes again with other rows"),
+    onLostLedger=Choice(
+        "stop", among=("stop", "written", "notWritten"), meaning="the ledger is gone: was the pending batch written?"
+    ),
 )
+
+
+RETENTION = Duration(7 * 86400.0, meaning="staged rows that no run needs are deleted after it")
+"""The option ``stagingRetention`` of a sink that stages rows."""
 
 
 class Sink(ABC):
@@ -231,8 +243,12 @@ class Sink(ABC):
     @classmethod
     def of(cls, typed: Mapping[str, Any]) -> Sink:
         """The sink of what a user typed. Raises :class:`~connectors.core.errors.Misconfigured` with every problem."""
-        known = SINK_OPTIONS | RETRY_OPTIONS | (ERROR_OPTIONS if cls.rejects_rows else Options()) | cls.options
-        return cls(known.parse(f"connectors.{cls.name}", typed, cls._all_checks, "sink"))
+        return cls(cls.known_options().parse(f"connectors.{cls.name}", typed, cls._all_checks, "sink"))
+
+    @classmethod
+    def known_options(cls) -> Options:
+        """The options that a user may set: those of every sink, and the connector's own."""
+        return SINK_OPTIONS | RETRY_OPTIONS | (ERROR_OPTIONS if cls.rejects_rows else Options()) | cls.options
 
     @classmethod
     def _all_checks(cls, values: Values) -> Iterator[Problem]:

@@ -213,11 +213,15 @@ class RecordEmitter(ABC):
 
 
 LIMIT_OPTIONS: Mapping[str, Options] = {
-    "rows": Options(maxRowsPerTrigger=Int(None, at_least=1), alias={"maxOffsetsPerTrigger": "maxRowsPerTrigger"}),
-    "bytes": Options(maxBytesPerTrigger=Size(None, at_least=1)),
-    "files": Options(maxFilesPerTrigger=Int(None, at_least=1)),
+    "rows": Options(
+        maxRowsPerTrigger=Int(None, at_least=1, meaning="rows of a micro-batch; default: unlimited"),
+        alias={"maxOffsetsPerTrigger": "maxRowsPerTrigger"},
+    ),
+    "bytes": Options(maxBytesPerTrigger=Size(None, at_least=1, meaning="bytes of a micro-batch; default: unlimited")),
+    "files": Options(maxFilesPerTrigger=Int(None, at_least=1, meaning="files of a micro-batch; default: unlimited")),
 }
 """The option of each unit of :class:`ReadLimit`."""
+SOURCE_OPTIONS = Options(numPartitions=Int(None, at_least=1, meaning="parallel readers; default: 2")) | RETRY_OPTIONS
 
 
 class Source(ABC):
@@ -257,11 +261,16 @@ class Source(ABC):
     @classmethod
     def of(cls, typed: Mapping[str, Any], *, streaming: bool = False) -> Source:
         """The source of what a user typed. Raises :class:`~connectors.core.errors.Misconfigured` with every problem."""
-        known = Options(numPartitions=Int(None, at_least=1)) | RETRY_OPTIONS
+        values = cls.known_options().parse(f"connectors.{cls.name}", typed, cls.check, "source")
+        return cls(values, streaming=streaming)
+
+    @classmethod
+    def known_options(cls) -> Options:
+        """The options that a user may set: those of every source, and the connector's own."""
+        known = SOURCE_OPTIONS
         for unit in cls.limits:
             known |= LIMIT_OPTIONS[unit]
-        values = (known | cls.options).parse(f"connectors.{cls.name}", typed, cls.check, "source")
-        return cls(values, streaming=streaming)
+        return known | cls.options
 
     @classmethod
     def check(cls, values: Values) -> Iterator[Problem]:

@@ -42,6 +42,9 @@ class FormatChoice(Option):
             return text.strip()
         raise ValueError(f"one of {', '.join(FORMATS)}, or module:Class of your own")
 
+    def accepts(self) -> str:
+        return f"{', '.join(FORMATS)}, module:Class"
+
 
 def _class(name: str) -> type[Format]:
     if name in FORMATS:
@@ -55,6 +58,10 @@ def _class(name: str) -> type[Format]:
 
 _INFERRED: Final = ("json", "csv")
 """The formats whose columns can be found in a sample."""
+_INFERENCE: Final = {
+    "inferSchema": Flag(False, meaning="json and csv: the columns come from a sample of the records"),
+    "inferSchema.records": Int(1000, at_least=1, meaning="records of the sample"),
+}
 
 
 def format_options(default: str, *, key: str | None = None, infers: bool = False) -> Options:
@@ -63,16 +70,16 @@ def format_options(default: str, *, key: str | None = None, infers: bool = False
     ``key`` is the format of its keys unless given; a system whose records have no keys leaves it out. A source that
     ``infers`` can give a sample of its records to :func:`value_type`.
     """
-    more = {"inferSchema": Flag(False), "inferSchema.records": Int(1000, at_least=1)} if infers else {}
+    more = _INFERENCE if infers else {}
     sides: list[tuple[Side, str]] = [("value", default)] if key is None else [("value", default), ("key", key)]
     declared = {name: option for side, format in sides for name, option in _side_options(side, format).items()}
     return Options(
         {
             **declared,
             **more,
-            "schemaRegistry.url": Text(None),
-            "schemaRegistry.user": Text(None),
-            "schemaRegistry.password": Text(None),
+            "schemaRegistry.url": Text(None, meaning="the schema registry of avro, protobuf and json"),
+            "schemaRegistry.user": Text(None, meaning="its login"),
+            "schemaRegistry.password": Text(None, meaning="its password"),
         },
         alias={"value.schema": "schema"},
     ) | ERROR_OPTIONS
@@ -80,12 +87,12 @@ def format_options(default: str, *, key: str | None = None, infers: bool = False
 
 def _side_options(side: Side, default: str) -> dict[str, Option]:
     return {
-        f"{side}.format": FormatChoice(default),
-        _columns(side): Text(None),
-        f"{side}.avroSchema": Text(None),
-        f"{side}.descriptorFile": Text(None),
-        f"{side}.messageName": Text(None),
-        f"{side}.subject": Text(None),
+        f"{side}.format": FormatChoice(default, meaning=f"how the bytes of a {side} become columns, or columns bytes"),
+        _columns(side): Text(None, meaning=f"the columns of the {side}, as SQL text"),
+        f"{side}.avroSchema": Text(None, meaning=f"{side}.format=avro: the writer's schema, JSON"),
+        f"{side}.descriptorFile": Text(None, meaning=f"{side}.format=protobuf: the file with the descriptors"),
+        f"{side}.messageName": Text(None, meaning=f"{side}.format=protobuf: the message's full name"),
+        f"{side}.subject": Text(None, meaning=f"the {side}'s subject in the schema registry"),
     }
 
 

@@ -14,10 +14,11 @@ from typing import BinaryIO
 
 import pyarrow as pa
 
-from ..core import REQUIRED, Batch, Committable, Committer, Duration, Options, Problem, Sink, SinkWriter, Text
+from ..core import REQUIRED, Batch, Committable, Committer, Options, Problem, Sink, SinkWriter, Text
 from ..core.folder import SinkFolder
 from ..core.ledger import FileLedger
 from ..core.options import Values
+from ..core.sink import RETENTION
 from ..formats.text import to_json_lines
 from ..storage import is_local, storage_of
 from .files.committer import begin
@@ -26,12 +27,14 @@ from .files.committer import begin
 class BufferedSink(Sink):
     """A file of JSON lines per micro-batch under ``path``, visible as a whole or not at all.
 
-    Options: ``path`` (required), ``stagingRetention`` (7 days), and those of every sink.
     Guarantee: exactly-once. The ledger lies hidden beside the files.
     """
 
     name = "buffered"
-    options = Options(path=Text(REQUIRED), stagingRetention=Duration(7 * 86400.0, unit="s"))
+    options = Options(
+        path=Text(REQUIRED, meaning="the folder of the finished files"),
+        stagingRetention=RETENTION,
+    )
 
     conditions = "a local or mounted folder; a whole batch appears at once"
 

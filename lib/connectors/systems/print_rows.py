@@ -16,13 +16,12 @@ if TYPE_CHECKING:
 class PrintSink(FrameSink):
     """Prints ``"<subtask>> "`` and the row: the value of a single column, else a JSON object.
 
-    Options: ``prefix`` (none), put before the subtask with a colon. By ``foreach_batch`` the lines appear in the
-    notebook; by ``format`` they go to the output of Spark's workers.
+    By ``foreach_batch`` the lines appear in the notebook; by ``format`` they go to the output of Spark's workers.
     Guarantee: at-least-once; a replayed batch is printed again.
     """
 
     name = "print"
-    options = Options(prefix=Text(None))
+    options = Options(prefix=Text(None, meaning="stands before the subtask, with a colon"))
     promise = Guarantee.AT_LEAST_ONCE
     stages_frames = True
     conditions = "what is printed cannot be taken back, nor asked whether it was printed"

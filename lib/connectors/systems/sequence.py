@@ -41,17 +41,20 @@ class Range(Split):
 class SequenceSource(Source):
     """The numbers from ``start`` to ``end``, in order inside each split. Column: ``value long``.
 
-    Options: ``start`` (1), ``end`` (none: it goes on, for a stream only), ``numPartitions`` (2), ``rowsPerSecond``
-    (none; a stream gets numbers as time passes), ``maxRowsPerTrigger`` (unlimited).
     Guarantee: exactly-once; it can be read again from any number.
     """
 
     name, schema = "sequence", "value long"
     conditions = "none: any number can be read again"
     options = Options(
-        start=Int(1, at_least=-_LARGEST, at_most=_LARGEST),
-        end=Int(None, at_least=-_LARGEST, at_most=_LARGEST),
-        rowsPerSecond=Int(None, at_least=1),
+        start=Int(1, at_least=-_LARGEST, at_most=_LARGEST, meaning="the first number"),
+        end=Int(
+            None,
+            at_least=-_LARGEST,
+            at_most=_LARGEST,
+            meaning="the last number; without it the source goes on, as a stream only",
+        ),
+        rowsPerSecond=Int(None, at_least=1, meaning="a stream gets numbers as time passes"),
     )
 
     def __init__(self, values: Values, *, streaming: bool = False) -> None:

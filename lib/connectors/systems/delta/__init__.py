@@ -27,13 +27,15 @@ MISSING = ("DELTA_MISSING_DELTA_TABLE", "DELTA_PATH_DOES_NOT_EXIST", "DELTA_TABL
 class DeltaSink(Sink):
     """Appends each micro-batch to a Delta table in one transaction.
 
-    Options: ``path`` or ``table`` (one is required; the table is made with the first batch), ``mergeSchema`` (false),
-    and those of every sink.
     Guarantee: exactly-once, by ``foreach_batch``. For other ways to write, Spark's own format ``delta`` is there.
     """
 
     name = "delta"
-    options = Options(path=Text(None), table=Text(None), mergeSchema=Flag(False))
+    options = Options(
+        path=Text(None, meaning="the folder of the table; the first batch creates it"),
+        table=Text(None, meaning="the name of the table, in place of path"),
+        mergeSchema=Flag(False, meaning="new columns of the rows become columns of the table"),
+    )
     conditions = "foreach_batch only; the table's history reaches back to the sink's last batch"
 
     @classmethod

@@ -66,14 +66,15 @@ def fan_out(path: str, keys: Mapping[str, Sequence[str]] | None = None, **option
 class DeltaTables(Sink):
     """The sink behind :func:`fan_out`.
 
-    Options: ``path``, ``operation`` append|upsert|replace (upsert where there are keys), ``keyColumns`` (JSON by table).
     """
 
     name = NAME
     options = Options(
-        path=Text(REQUIRED),
-        operation=Choice(None, among=("append", "upsert", "replace")),
-        keyColumns=Json(None, dict),
+        path=Text(REQUIRED, meaning="the folder of all tables"),
+        operation=Choice(
+            None, among=("append", "upsert", "replace"), meaning="upsert where there are keys, else append"
+        ),
+        keyColumns=Json(None, dict, meaning='lists of columns by table: {"orders": ["id"]}'),
     )
     conditions = "foreach_batch only; rows of a stream of tables with includeSchema"
 

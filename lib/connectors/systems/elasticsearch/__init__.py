@@ -21,15 +21,6 @@ _NEED_ID = ("update", "upsert", "delete")
 class ElasticsearchSink(BatchingSink):
     """Writes each row as a document.
 
-    Options: ``hosts`` (required; URLs with scheme and port; the next one is taken when one does not answer), ``index``
-    (required; a name, or ``logs-{timestamp|yyyy-MM-dd}`` and ``{column}`` in one; dates in UTC), ``operation``
-    index|create|update|upsert|delete (index), ``idColumn``, ``versionColumn`` (whole numbers or timestamps, for index and
-    delete: an older row never replaces a newer one, and is dropped and counted), ``routingColumn``, ``user`` and
-    ``password``, or ``apiKey`` (encoded), ``caCert`` (a file); ``batch.maxRecords`` (1000), ``batch.maxBytes`` (5MB),
-    ``batch.maxTime`` (5s), ``batch.maxRecordBytes`` (as maxBytes), ``batch.maxInFlight`` (50), ``batch.maxBuffered`` (10 x
-    maxRecords), ``request.timeout`` (30s), ``request.onTimeout`` retry|fail (retry), ``circuitBreaker.*``; ``retry.*``,
-    ``errors``, ``deadLetterPath`` and those of every sink.
-
     What becomes of an item that the server refuses: 429 and 5xx are sent again; 400 (the document does not fit the mapping)
     is a bad row; create 409: the document is there already, which is no error; delete 404: it is gone already; update 404:
     a bad row.
@@ -44,11 +35,20 @@ class ElasticsearchSink(BatchingSink):
         | batching_options(max_records=1000, max_bytes="5MB", max_time="5s")
         | Options(
             {
-                "index": Text(REQUIRED),
-                "operation": Choice("index", among=("index", "create", *_NEED_ID)),
-                "idColumn": Text(None),
-                "versionColumn": Text(None),
-                "routingColumn": Text(None),
+                "index": Text(
+                    REQUIRED,
+                    meaning="a name; with dates in UTC or columns in it: logs-{timestamp|yyyy-MM-dd}, {column}",
+                ),
+                "operation": Choice(
+                    "index",
+                    among=("index", "create", *_NEED_ID),
+                    meaning="index replaces a document, create only adds one, update and upsert change its fields",
+                ),
+                "idColumn": Text(None, meaning="the document's id; makes the sink idempotent"),
+                "versionColumn": Text(
+                    None, meaning="whole numbers or timestamps; an older row never replaces a newer document"
+                ),
+                "routingColumn": Text(None, meaning="the routing of a document"),
             }
         )
     )

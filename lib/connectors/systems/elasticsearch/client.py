@@ -16,11 +16,11 @@ from ...core.clients import client_library
 
 CONNECTION = Options(
     {
-        "hosts": Names(REQUIRED),
-        "user": Text(None),
-        "password": Text(None),
-        "apiKey": Text(None),
-        "caCert": Text(None),
+        "hosts": Names(REQUIRED, meaning="URLs with scheme and port; the next one is asked when one does not answer"),
+        "user": Text(None, meaning="the login"),
+        "password": Text(None, meaning="its password"),
+        "apiKey": Text(None, meaning="encoded, as in the header ApiKey"),
+        "caCert": Text(None, meaning="a file with the certificate of the authority"),
     }
 )
 

@@ -62,12 +62,9 @@ class Changes(Split):
 class ElasticsearchSource(Source):
     """The documents of an index.
 
-    Options: ``hosts`` (required), ``index`` (required; a name, an alias, a pattern or a list of them), ``query`` (the JSON of
-    a query clause; all documents), ``idColumn`` (none: a column of this name gets the id), ``slices`` (as numPartitions),
-    ``maxRowsPerTrigger``, ``user`` and ``password``, or ``apiKey``, ``caCert``, ``request.timeout`` (30s), ``pageSize``
-    (5000), ``keepAlive`` (1h: how long a batch read's points in time outlive their last page, since tasks may start late;
-    the server's ``point_in_time.max_keep_alive`` or ``search.max_keep_alive`` is the most). Columns are those of
-    ``.schema(…)``, else of the mapping; a field with several values needs an array there.
+    Columns are those of ``.schema(…)``, else of the mapping; a field with several values needs an array there. Tasks of a batch
+    read may start late, so ``keepAlive`` is long; the server's ``point_in_time.max_keep_alive`` or ``search.max_keep_alive``
+    is the most.
 
     As a batch: the index as it is when the read begins. As a stream: documents that are only added arrive exactly once; one
     that changes arrives again, in its newest form; deletions do not show.
@@ -78,13 +75,13 @@ class ElasticsearchSource(Source):
     conditions = "the index only grows; a document that changes is read again"
     options = CONNECTION | Options(
         {
-            "index": Text(REQUIRED),
-            "query": Json(None),
-            "idColumn": Text(None),
-            "slices": Int(None, at_least=1),
-            "pageSize": Int(5000, at_least=1, at_most=10_000),
-            "keepAlive": Duration(3600.0),
-            "request.timeout": Duration(30.0),
+            "index": Text(REQUIRED, meaning="a name, an alias, a pattern, or a list of them"),
+            "query": Json(None, meaning="a query clause; default: all documents"),
+            "idColumn": Text(None, meaning="a column of this name gets the document's id"),
+            "slices": Int(None, at_least=1, meaning="the same as numPartitions"),
+            "pageSize": Int(5000, at_least=1, at_most=10_000, meaning="documents of a request"),
+            "keepAlive": Duration(3600.0, meaning="how long a batch read's point in time outlives its last page"),
+            "request.timeout": Duration(30.0, meaning="of one request"),
         }
     )
 

@@ -27,9 +27,8 @@ _TOPIC_OPTIONS: Final = ("subscribe", "subscribePattern", "assign")
 class EventHubsSource(KafkaSource):
     """The events of an event hub, each offset once. Columns are those of ``connectors.kafka``.
 
-    Options: ``connectionString`` (required; or a reference to a secret, ``{{secrets/scope/key}}``), ``eventHub`` (required
-    unless the string has an EntityPath), and those of ``connectors.kafka``. The string gives ``kafka.bootstrap.servers``, the
-    login, and how long connections may be idle; a ``kafka.*`` option of the user wins.
+    Options are those of ``connectors.kafka``, too. The connection string gives ``kafka.bootstrap.servers``, the login, and how
+    long connections may be idle; a ``kafka.*`` option of the user wins.
 
     Guarantee: exactly-once. A key that the service refuses is an error at the start.
     """
@@ -56,9 +55,8 @@ class EventHubsSource(KafkaSource):
 class EventHubsSink(KafkaSink):
     """Writes events to an event hub. Columns are those of ``connectors.kafka``.
 
-    Options: ``connectionString`` (required; or a reference to a secret, ``{{secrets/scope/key}}``), ``eventHub`` (or the
-    string's EntityPath, or a column ``topic``), and those of ``connectors.kafka``. The string gives the same as for the
-    source; a request has at most the 1 MB that the service takes (``kafka.max.request.size``).
+    Options are those of ``connectors.kafka``, too. The string gives the same as for the source; a request has at most the 1 MB
+    that the service takes (``kafka.max.request.size``).
 
     Guarantee: at-least-once, by an idempotent producer. With ``transactionalIdPrefix`` the service is asked at the start
     whether it has transactions. If so, the sink is exactly-once as ``connectors.kafka``. If not, it logs that, and refuses

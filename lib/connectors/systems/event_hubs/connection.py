@@ -98,7 +98,12 @@ class ConnectionStringOption(Option):
         return ConnectionString.parse(text)
 
 
-CONNECTION: Final = Options(connectionString=ConnectionStringOption(REQUIRED), eventHub=Text(None))
+CONNECTION: Final = Options(
+    connectionString=ConnectionStringOption(
+        REQUIRED, meaning="of the namespace or of the event hub; gives kafka.bootstrap.servers and the login"
+    ),
+    eventHub=Text(None, meaning="the event hub; default: the string's EntityPath"),
+)
 
 
 def with_derived(typed: Mapping[str, Any], topic_option: str, *others: str, **more: str) -> dict[str, Any]:

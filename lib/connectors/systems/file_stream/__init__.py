@@ -10,7 +10,8 @@ import pyarrow.compute as pc
 
 from ...core import REQUIRED, Batch, Committable, Misconfigured, Options, Problem, Text
 from ...core.dead_letters import Rejects
-from ...core.options import Duration, Values
+from ...core.options import Values
+from ...core.sink import RETENTION
 from ...storage.location import is_local, without_user
 from ..files import FilesSink
 from ..files.writer import FilesWriter
@@ -44,15 +45,17 @@ class FileStreamSink(FilesSink):
     """One line per row of the column ``value``, in a folder of finished files.
 
     A value with a line end in it would come back as several lines, so it is a bad row (``errors``); null is an empty line.
-    Options: ``path`` (required, alias ``file``), ``stagingRetention`` (7 days), ``errors``, ``deadLetterPath``, and those of
-    every sink.
     Guarantee: exactly-once.
     """
 
     name = "file_stream"
     rejects_rows = True
     conditions = "a local or mounted folder; files appear one by one, each complete"
-    options = Options(path=Text(REQUIRED), stagingRetention=Duration(7 * 86400.0), alias={"file": "path"})
+    options = Options(
+        path=Text(REQUIRED, meaning="the folder of the finished files"),
+        stagingRetention=RETENTION,
+        alias={"file": "path"},
+    )
 
     def __init__(self, values: Values) -> None:
         fixed = {"fileFormat": "text", "partitionBy": (), "bucket": None, "partPrefix": "part", "compression": None}

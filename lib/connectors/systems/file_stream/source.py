@@ -15,6 +15,7 @@ from ...core import (
     REQUIRED,
     DataLoss,
     Flag,
+    Int,
     Options,
     PartitionProgress,
     Position,
@@ -59,10 +60,6 @@ class FileStreamSource(Source):
     """The lines of files that grow, as Kafka Connect's file source gives them.
 
     Columns: ``filename`` (full path), ``position`` (the byte after the line and its terminator), ``value``.
-    Options: ``path`` (required, alias ``file``; a file or a glob; may appear later), ``maxBytesPerTrigger``,
-    ``numPartitions`` (4), ``value.format`` (string), ``schema`` or ``inferSchema`` (json and csv: from the first
-    ``inferSchema.records`` lines, 1000), the other options of formats, ``errors`` (fail), ``deadLetterPath``,
-    ``failOnDataLoss`` (true).
     Guarantee: exactly-once; a file can be read again from any byte. An unfinished last line waits. A file renamed within
     its folder is read to its end first, and so are files that were rotated away between two batches. A truncated or
     replaced file is an error, and so is one that vanishes while lines of it wait.
@@ -71,7 +68,12 @@ class FileStreamSource(Source):
     name = "file_stream"
     limits = ("bytes",)
     conditions = "files are appended to or renamed, not truncated or rewritten"
-    options = Options(path=Text(REQUIRED), failOnDataLoss=Flag(True), alias={"file": "path"}) | format_options(
+    options = Options(
+        path=Text(REQUIRED, meaning="a file or a glob, which may appear later"),
+        numPartitions=Int(4, at_least=1, meaning="parallel readers"),
+        failOnDataLoss=Flag(True, meaning="a truncated or vanished file is an error; false starts again at its byte 0"),
+        alias={"file": "path"},
+    ) | format_options(
         "string", infers=True
     )
 
@@ -89,7 +91,7 @@ class FileStreamSource(Source):
         yield from check_format(values)
 
     def parallelism(self) -> int:
-        return int(self.values["numPartitions"] or 4)
+        return int(self.values["numPartitions"])
 
     def enumerator(self) -> FileStreamEnumerator:
         return FileStreamEnumerator(self)

@@ -28,7 +28,7 @@ from ...core import (
 from ...core.folder import SinkFolder
 from ...core.ledger import FileLedger
 from ...core.options import Values
-from ...core.sink import QueryRun
+from ...core.sink import RETENTION, QueryRun
 from ...storage import check_location, is_local, storage_of
 from ...storage.hdfs import HDFS, ClientOf
 from ...storage.location import S3, without_user
@@ -45,12 +45,6 @@ FORMATS = ("parquet", "json", "csv", "text", "avro", "orc")
 
 class FilesSink(FrameSink):
     """Files under ``path``, in folders by ``partitionBy`` or by a date-time ``bucket``.
-
-    Options: ``path`` (required), ``fileFormat`` parquet|json|csv|text|avro|orc (parquet), ``partitionBy`` (columns),
-    ``bucket`` (a date-time pattern such as ``'year='yyyy/'month='MM``), ``bucket.timeColumn``, ``bucket.timeZone``
-    (UTC; a time without a zone is taken as it is), ``rolling`` onBatch|policy (onBatch), ``partPrefix`` (part),
-    ``compression`` (the format's own default), ``stagingRetention`` (7 days), ``storageOptions`` (fsspec's keys, for
-    ``s3://`` and WebHDFS), and those of every sink.
 
     Unless the user says otherwise, a batch's files are seen when the batch is committed (``rolling=onBatch``), and lie
     directly in ``path``: a batch is Spark's checkpoint, whoever runs ``availableNow`` expects its rows when it has ended, and
@@ -89,21 +83,33 @@ class FilesSink(FrameSink):
     stages_frames = True
     options = Options(
         {
-            "path": Text(REQUIRED),
-            "fileFormat": Choice("parquet", among=FORMATS),
-            "partitionBy": Names(()),
-            "bucket": Text(None),
-            "bucket.timeColumn": Text(None),
-            "bucket.timeZone": Text("UTC"),
-            "rolling": Choice("onBatch", among=("onBatch", "policy")),
-            "rolling.rolloverInterval": Duration(900.0),
-            "rolling.inactivityInterval": Duration(300.0),
-            "rolling.maxPartSize": Size(MAX_PART_SIZE, at_least=1),
-            "rolling.sealAtEnd": Flag(None),
-            "partPrefix": Text("part"),
-            "compression": Text(None),
-            "stagingRetention": Duration(7 * 86400.0),
-            "storageOptions": Json({}, kind=dict),
+            "path": Text(REQUIRED, meaning="the folder that readers read: local, a mount, s3:// or hdfs://"),
+            "fileFormat": Choice("parquet", among=FORMATS, meaning="the format of the files"),
+            "partitionBy": Names((), meaning="columns that become folders, as Spark's partitionBy"),
+            "bucket": Text(None, meaning="folders by time: a date-time pattern such as 'year='yyyy/'month='MM"),
+            "bucket.timeColumn": Text(None, meaning="the column whose time decides the bucket"),
+            "bucket.timeZone": Text("UTC", meaning="a region or an offset; a time without a zone is taken as it is"),
+            "rolling": Choice(
+                "onBatch",
+                among=("onBatch", "policy"),
+                meaning="onBatch: a batch's files appear with its commit; policy: they wait, hidden, and grow",
+            ),
+            "rolling.rolloverInterval": Duration(
+                900.0, meaning="rolling=policy: the files of a bucket appear so long after the first of them"
+            ),
+            "rolling.inactivityInterval": Duration(300.0, meaning="rolling=policy: … or so long after the last one"),
+            "rolling.maxPartSize": Size(
+                MAX_PART_SIZE, at_least=1, meaning="rolling=policy: … or when they are so large together"
+            ),
+            "rolling.sealAtEnd": Flag(
+                None, meaning="rolling=policy: everything appears when the query ends; default: under availableNow only"
+            ),
+            "partPrefix": Text("part", meaning="how the names of files begin"),
+            "compression": Text(None, meaning="a codec of the format; default: the format's own"),
+            "stagingRetention": RETENTION,
+            "storageOptions": Json(
+                {}, kind=dict, meaning="fsspec's keys for s3:// and WebHDFS; or objects of them by location"
+            ),
         },
         refused={"stagingLocation": "is always below path: only there a file gets its final name in one step."},
     )

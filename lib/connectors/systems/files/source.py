@@ -116,10 +116,6 @@ class WholeFile(Split):
 class FilesSource(Source):
     """The rows of finished files, each file once.
 
-    Options: ``path`` (required; a file, a folder or a glob; ``s3://``, and by WebHDFS ``hdfs://``, too), ``fileFormat``
-    parquet|json|csv|text|avro|orc (parquet), ``recursiveFileLookup`` (false), ``maxFilesPerTrigger`` (1000 in a stream),
-    ``maxBytesPerTrigger``, ``maxFileAge`` (1 hour), ``failOnDataLoss`` (true), ``storageOptions`` (fsspec's keys).
-
     Names that begin with ``.`` or ``_`` are passed over; ``.gz``, ``.bz2``, ``.zst`` and ``.lz4`` are unpacked. Columns are
     those of ``.schema(…)``, else of the newest file; json and csv need ``.schema(…)``. Columns that a file lacks come from
     its folders (``year=2024``), or are null. Lines of csv have no header.
@@ -135,12 +131,16 @@ class FilesSource(Source):
     name = "files"
     limits = ("files", "bytes")
     options = Options(
-        path=Text(REQUIRED),
-        fileFormat=Choice("parquet", among=FORMATS),
-        recursiveFileLookup=Flag(False),
-        maxFileAge=Duration(3600.0),
-        failOnDataLoss=Flag(True),
-        storageOptions=Json({}, kind=dict),
+        path=Text(
+            REQUIRED, meaning="a file, a folder or a glob: local, s3://, hdfs:// by WebHDFS, whatever fsspec knows"
+        ),
+        fileFormat=Choice("parquet", among=FORMATS, meaning="the format of the files"),
+        recursiveFileLookup=Flag(False, meaning="also the files of folders in the folder"),
+        maxFileAge=Duration(
+            3600.0, meaning="a file that appears longer than this after its last change counts as read"
+        ),
+        failOnDataLoss=Flag(True, meaning="a file that vanishes before it is read is an error"),
+        storageOptions=Json({}, kind=dict, meaning="fsspec's keys; or objects of them by location"),
     )
     conditions = "files appear complete, do not change, and appear within maxFileAge (1 hour) of their last change"
 

@@ -27,6 +27,7 @@ from ...core import (
 )
 from ...core.folder import SinkFolder
 from ...core.options import Values
+from ...core.sink import RETENTION
 from ...storage import storage_of
 from .committer import JdbcCommitter
 from .connection import Connection, pooled_connection
@@ -63,17 +64,9 @@ _REFUSED = {
 class JdbcSink(FrameSink):
     """Writes rows into a table of PostgreSQL, SQLite, DuckDB or MariaDB, or of a database that :func:`register_dialect` adds.
 
-    Options: ``url`` (JDBC's or SQLAlchemy's), ``dbtable`` (``name`` or ``schema.name``), ``user``, ``password``,
-    ``operation`` insert|upsert|update (insert), ``keyColumns`` (required by upsert, update and ``deleteColumn``),
-    ``updateColumns`` (all but the keys), ``orderColumn`` (of rows with one key, the one with its largest value is the last;
-    with a lower ``guarantee``, rows are also compared with the table, which must have the column),
-    ``deleteColumn`` (a column of booleans; true deletes the row of that key), ``createTable`` (false), ``evolveSchema``
-    (false: adds new optional columns), ``commit`` auto|batch|prepared|task (auto), ``numPartitions`` (8: the tasks of
-    ``commit=task``), ``stagingRetention`` (7 days), ``stagingLocation`` (beside the file, for databases in one),
-    ``request.timeout`` (30s, for connecting, for locks, and until PostgreSQL or MariaDB ends a session that holds locks and
-    whose client is silent, then at least 10s), and those of every sink. With a lower ``guarantee``, rows go straight into the
-    table, in transactions of ``batch.maxRecords`` (1000, also ``batchsize``) or ``batch.maxTime`` (200ms). Spark's ``driver``
-    and ``truncate`` are accepted and mean nothing here.
+    With a lower ``guarantee``, rows go straight into the table, in transactions of ``batch.maxRecords`` or ``batch.maxTime``,
+    and ``orderColumn`` also compares rows with the table, which must have the column. A server whose client is silent for
+    ``request.timeout`` ends the session after at least 10s.
 
     Guarantee: exactly-once, also for plain inserts without a key: the table ``connectors_ledger`` is beside the target.
     Idempotent for upserts and at-least-once for inserts where that is asked for. Text keys are equal where the target's column
@@ -94,27 +87,43 @@ class JdbcSink(FrameSink):
     name = "jdbc"
     options = Options(
         {
-            "url": Text(REQUIRED),
-            "dbtable": Text(REQUIRED),
-            "user": Text(None),
-            "password": Text(None),
-            "driver": Text(None),
-            "truncate": Flag(False),
-            "operation": Choice("insert", among=("insert", "upsert", "update")),
-            "keyColumns": Names(()),
-            "updateColumns": Names(()),
-            "orderColumn": Text(None),
-            "deleteColumn": Text(None),
-            "commit": Choice("auto", among=("auto", "batch", "prepared", "task")),
-            "batch.maxRecords": Int(1000, at_least=1),
-            "batch.maxTime": Duration(0.2, unit="ms"),
-            "retry.maxRetries": Int(3, at_least=0),
-            "createTable": Flag(False),
-            "evolveSchema": Flag(False),
-            "numPartitions": Int(8, at_least=1),
-            "stagingLocation": Text(None),
-            "stagingRetention": Duration(7 * 86400.0),
-            "request.timeout": Duration(30.0),
+            "url": Text(REQUIRED, meaning="JDBC's or SQLAlchemy's; it says which database it is"),
+            "dbtable": Text(REQUIRED, meaning="name or schema.name"),
+            "user": Text(None, meaning="the login, where the url has none"),
+            "password": Text(None, meaning="its password"),
+            "driver": Text(None, meaning="accepted from Spark's options, without effect"),
+            "truncate": Flag(False, meaning="accepted from Spark's options, without effect"),
+            "operation": Choice(
+                "insert",
+                among=("insert", "upsert", "update"),
+                meaning="upsert inserts or replaces the row of a key, update only changes rows that are there",
+            ),
+            "keyColumns": Names(
+                (), meaning="the columns that identify a row; required by upsert, update and deleteColumn"
+            ),
+            "updateColumns": Names((), meaning="what upsert and update change; default: all columns but the keys"),
+            "orderColumn": Text(None, meaning="of rows with the same key, the one with its largest value is the last"),
+            "deleteColumn": Text(None, meaning="a column of booleans; true deletes the row of that key"),
+            "commit": Choice(
+                "auto",
+                among=("auto", "batch", "prepared", "task"),
+                meaning="batch: readers see a batch whole; prepared, task: faster, and seen part by part; auto is batch",
+            ),
+            "batch.maxRecords": Int(
+                1000, at_least=1, meaning="rows of a transaction where guarantee is lower than exactly-once"
+            ),
+            "batch.maxTime": Duration(0.2, unit="ms", meaning="time of such a transaction"),
+            "retry.maxRetries": Int(3, at_least=0, meaning="tries after the first one"),
+            "createTable": Flag(False, meaning="creates a missing table from the columns of the rows"),
+            "evolveSchema": Flag(False, meaning="adds new optional columns to the table"),
+            "numPartitions": Int(8, at_least=1, meaning="the tasks of commit=task"),
+            "stagingLocation": Text(
+                None, meaning="a folder for staged rows of a database in a file; default: beside that file"
+            ),
+            "stagingRetention": RETENTION,
+            "request.timeout": Duration(
+                30.0, meaning="for connecting, for locks, and until a server ends a silent session that holds locks"
+            ),
         },
         refused=_REFUSED,
         alias={"batchsize": "batch.maxRecords", "queryTimeout": "request.timeout"},

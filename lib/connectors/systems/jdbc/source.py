@@ -186,7 +186,7 @@ REFUSED = {
     "prepareQuery": "is not needed: write WITH … at the beginning of the query itself.",
     "hint": "is not supported: write it into the query.",
 }  # fmt: skip
-_NO_MEANING = (
+_PUSH_DOWN = (
     "pushDownPredicate", "pushDownAggregate", "pushDownLimit", "pushDownOffset", "pushDownTableSample",
 )  # fmt: skip
 _LEAST_SPLIT = 10 << 20
@@ -196,17 +196,8 @@ _STREAMED = sorted({kind.system for kind in DIALECTS.values() if kind.system})
 class JdbcSource(Source):
     """The rows of a table or a query of PostgreSQL, SQLite, DuckDB or MariaDB.
 
-    Options: ``url`` (required; JDBC's or SQLAlchemy's), ``user``, ``password``; ``dbtable`` (``name``, ``schema.name``, quoted,
-    or ``(select …) alias``) or ``query``; ``partitionColumn`` (numbers, text, dates, times, uuids: whatever the database can
-    order; by default a key that is one column, if ``numPartitions`` is above 1), ``numPartitions`` (with a
-    ``partitionColumn`` as many as keep each below ``maxSplitMemorySize``, 64MB, at least 10MB, by the size that the database
-    estimates for the table or query; else 1), ``lowerBound`` with
-    ``upperBound`` (found: the ranges then have about the same number of rows, also under skew; given, they are cut into equal
-    steps; they leave no row out), ``fetchsize`` (rows of a block; 0: 4 MB on PostgreSQL, 10,000 rows elsewhere),
-    ``timeZone`` (UTC: of times without a zone), ``preferTimestampNTZ`` (false: times without a zone are ``timestamp``),
-    ``snapshot`` (true: on PostgreSQL all partitions of an action see one moment), ``sessionInitStatement``,
-    ``request.timeout`` (30s, also ``queryTimeout``; for connecting and for locks). Spark's ``driver`` and ``pushDown…``
-    are accepted and mean nothing here. ``.schema(…)`` may leave columns out and give others a type; JSON becomes arrays,
+    By default ``numPartitions`` keeps each partition below ``maxSplitMemorySize``, by the size that the database estimates;
+    without a ``partitionColumn`` it is 1. ``.schema(…)`` may leave columns out and give others a type; JSON becomes arrays,
     structs and maps by it.
 
     Types without an equal in Spark (uuid, json, enums, intervals, times of a day, network addresses) are text. A numeric
@@ -223,23 +214,36 @@ class JdbcSource(Source):
     options = (
         Options(
             {
-                "url": Text(REQUIRED),
-                "dbtable": Text(None),
-                "query": Text(None),
-                "user": Text(None),
-                "password": Text(None),
-                "driver": Text(None),
-                "partitionColumn": Text(None),
-                "lowerBound": Text(None),
-                "upperBound": Text(None),
-                "fetchsize": Int(0, at_least=0),
-                "maxSplitMemorySize": Size(64 << 20, at_least=_LEAST_SPLIT),
-                "timeZone": Text("UTC"),
-                "preferTimestampNTZ": Flag(False),
-                "snapshot": Flag(True),
-                "sessionInitStatement": Text(None),
-                "request.timeout": Duration(30.0),
-                **{name: Flag(None) for name in _NO_MEANING},
+                "url": Text(REQUIRED, meaning="JDBC's or SQLAlchemy's; it says which database it is"),
+                "dbtable": Text(None, meaning="name, schema.name, quoted, or (select …) alias"),
+                "query": Text(None, meaning="a select statement, in place of dbtable"),
+                "user": Text(None, meaning="the login, where the url has none"),
+                "password": Text(None, meaning="its password"),
+                "driver": Text(None, meaning="accepted from Spark's options, without effect"),
+                "partitionColumn": Text(
+                    None,
+                    meaning="what parallel readers share out: any column with an order; default: a key of one column",
+                ),
+                "numPartitions": Int(None, at_least=1, meaning="parallel readers; default: by maxSplitMemorySize"),
+                "lowerBound": Text(
+                    None,
+                    meaning="with upperBound: equal steps, no row left out; default: ranges with as many rows each",
+                ),
+                "upperBound": Text(None, meaning="see lowerBound"),
+                "fetchsize": Int(
+                    0, at_least=0, meaning="rows of a block; 0 is 4 MB on PostgreSQL and 10,000 rows elsewhere"
+                ),
+                "maxSplitMemorySize": Size(
+                    64 << 20,
+                    at_least=_LEAST_SPLIT,
+                    meaning="numPartitions follows from it and from the size that the database estimates",
+                ),
+                "timeZone": Text("UTC", meaning="of times without a zone"),
+                "preferTimestampNTZ": Flag(False, meaning="times without a zone become timestamp_ntz"),
+                "snapshot": Flag(True, meaning="on PostgreSQL all partitions of an action see the same moment"),
+                "sessionInitStatement": Text(None, meaning="runs first in each session"),
+                "request.timeout": Duration(30.0, meaning="for connecting and for locks"),
+                **{name: Flag(None, meaning="accepted from Spark's options, without effect") for name in _PUSH_DOWN},
             },
             refused=REFUSED,
             alias={"queryTimeout": "request.timeout"},

@@ -10,7 +10,7 @@ import pyarrow as pa
 from ...core.errors import Misconfigured, Problem
 from ...core.folder import SinkFolder
 from ...core.options import Choice, Duration, Int, Options, Text, Values
-from ...core.sink import Batch, FrameSink, Guarantee, SinkWriter
+from ...core.sink import RETENTION, Batch, FrameSink, Guarantee, SinkWriter
 from ...formats import format_options
 from ...formats.options import check_format
 from ...storage import storage_of
@@ -52,16 +52,8 @@ class KafkaSink(FrameSink):
     the key, as Kafka's own clients do), ``timestamp``, ``headers`` (array<struct<key string, value binary>>). The sink
     ignores other columns.
 
-    Options: ``kafka.bootstrap.servers`` (required) and any other ``kafka.*`` of the client, ``topic`` (or the column;
-    a topic may get more partitions and a larger ``max.message.bytes`` while the query runs),
-    ``transactionalIdPrefix`` (required for exactly-once; unique to the query), ``transactionTimeout`` (10 minutes; at most
-    the broker's ``transaction.max.timeout.ms``; a transaction that takes longer fails, and the sink warns after half of it),
-    ``stagingLocation`` (a folder that driver and tasks share; a stream by ``format`` has one in its checkpoint,
-    ``foreach_batch`` needs none), ``stagingRetention`` (7 days), ``slots`` (1: a batch is one transaction; up to 30, in
-    ``foreach_batch`` only: as many tasks send it, each in a transaction of its own), ``operation`` append|upsert (append;
-    upsert keeps the last row of each key in a batch), ``orderColumn`` (for upsert: its largest value is the last row),
-    ``value.format`` and ``key.format`` bytes|string|json|csv|avro|protobuf (bytes) with their options, ``ledgerTopic``
-    (``_connectors_ledger``, created when it is missing), and those of every sink.
+    A topic may get more partitions and a larger ``max.message.bytes`` while the query runs. A transaction that takes longer
+    than ``transactionTimeout`` fails, and the sink warns after half of it.
 
     Guarantee: exactly-once for readers with ``isolation.level=read_committed``; other readers also see aborted
     records. Without ``transactionalIdPrefix`` at-least-once, by an idempotent producer. With ``slots`` above 1 readers see a
@@ -71,18 +63,32 @@ class KafkaSink(FrameSink):
     name = "kafka"
     options = Options(
         {
-            "topic": Text(None),
-            "transactionalIdPrefix": Text(None),
-            "transactionTimeout": Duration(600.0, unit="ms"),
-            "slots": Int(1, at_least=1, at_most=MAX_SLOTS),
-            "operation": Choice("append", among=("append", "upsert")),
-            "orderColumn": Text(None),
-            "stagingLocation": Text(None),
-            "stagingRetention": Duration(7 * 86400.0),
-            "ledgerTopic": Text("_connectors_ledger"),
+            "topic": Text(None, meaning="the topic; or a column topic"),
+            "transactionalIdPrefix": Text(None, meaning="required for exactly-once; unique to the query"),
+            "transactionTimeout": Duration(
+                600.0,
+                unit="ms",
+                meaning="after it the broker aborts a transaction; at most its transaction.max.timeout.ms",
+            ),
+            "slots": Int(
+                1,
+                at_least=1,
+                at_most=MAX_SLOTS,
+                carrier="foreach_batch",
+                meaning="as many tasks send a batch, each in a transaction of its own",
+            ),
+            "operation": Choice(
+                "append", among=("append", "upsert"), meaning="upsert sends only the last row of each key in a batch"
+            ),
+            "orderColumn": Text(None, meaning="for upsert: its largest value is the last row"),
+            "stagingLocation": Text(
+                None, meaning="a folder that driver and tasks share; a stream has one in its checkpoint"
+            ),
+            "stagingRetention": RETENTION,
+            "ledgerTopic": Text("_connectors_ledger", meaning="a compacted topic, created when it is missing"),
             **_FORMATS,
         },
-        through=("kafka.",),
+        through={"kafka.": "every setting of Kafka's client; kafka.bootstrap.servers is required"},
         refused=_REFUSED,
     )
     conditions = "transactionalIdPrefix; readers with read_committed"

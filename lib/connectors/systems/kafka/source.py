@@ -31,33 +31,54 @@ _ANSWER_SECONDS = 20.0
 
 _OPTIONS = Options(
     {
-        "kafka.group.id": Text(None),
-        "kafka.isolation.level": Choice("read_committed", among=("read_committed", "read_uncommitted")),
-        "kafkaConsumer.pollTimeoutMs": Duration(60.0, unit="ms"),
-        "startingOffsets.fallback": Choice("earliest", among=("earliest", "latest", "none")),
+        "kafka.group.id": Text(None, meaning="its committed offsets may be the start, and lag tools see it"),
+        "kafka.isolation.level": Choice(
+            "read_committed",
+            among=("read_committed", "read_uncommitted"),
+            meaning="Spark's own source has read_uncommitted, and hands out aborted records",
+        ),
+        "kafkaConsumer.pollTimeoutMs": Duration(
+            60.0, unit="ms", meaning="a task fails when no record comes for so long"
+        ),
+        "startingOffsets.fallback": Choice(
+            "earliest", among=("earliest", "latest", "none"), meaning="the start in partitions of which the group has no offset"
+        ),
     },
-    subscribe=Names(None),
-    subscribePattern=Text(None),
-    assign=PartitionsOption(None),
-    startingOffsets=OffsetsOption(None, words=("earliest", "latest", "committed")),
-    startingTimestamp=Int(None, at_least=0),
-    startingOffsetsByTimestamp=TimesOption(None),
-    startingOffsetsByTimestampStrategy=Choice("error", among=("error", "latest")),
-    endingOffsets=OffsetsOption(None, words=("latest",)),
-    endingTimestamp=Int(None, at_least=0),
-    endingOffsetsByTimestamp=TimesOption(None),
-    failOnDataLoss=Flag(True),
-    discoveryInterval=Duration(30.0),
-    minPartitions=Int(None, at_least=1),
-    maxRecordsPerPartition=Int(None, at_least=1),
-    minOffsetsPerTrigger=Int(None, at_least=1),
-    maxTriggerDelay=Duration(900.0, unit="ms"),
-    maxDrift=Duration(None),
-    idleTimeout=Duration(120.0),
-    includeHeaders=Flag(False),
-    groupIdPrefix=Text("connectors-kafka-source"),
-    commitOffsets=Flag(True),
-    through=("kafka.",),
+    numPartitions=Int(None, at_least=1, meaning="parallel readers; default: one for each partition"),
+    subscribe=Names(None, meaning="topics; this option, subscribePattern or assign"),
+    subscribePattern=Text(None, meaning="an expression that a whole name of a topic matches"),
+    assign=PartitionsOption(None, meaning="partitions by topic"),
+    startingOffsets=OffsetsOption(
+        None, words=("earliest", "latest", "committed"), meaning="the start; default: latest in a stream, earliest in a batch"
+    ),
+    startingTimestamp=Int(None, at_least=0, meaning="milliseconds; the first record at or after it"),
+    startingOffsetsByTimestamp=TimesOption(None, meaning="milliseconds by partition"),
+    startingOffsetsByTimestampStrategy=Choice(
+        "error", among=("error", "latest"), meaning="where no record is as new as the time"
+    ),
+    endingOffsets=OffsetsOption(
+        None, words=("latest",), meaning="a batch, or a stream, ends there; default: latest in a batch"
+    ),
+    endingTimestamp=Int(None, at_least=0, meaning="milliseconds"),
+    endingOffsetsByTimestamp=TimesOption(None, meaning="milliseconds by partition"),
+    failOnDataLoss=Flag(
+        True, meaning="offsets that no longer exist are an error; false goes on from the earliest and reports it"
+    ),
+    discoveryInterval=Duration(30.0, meaning="how often new topics and partitions are looked for"),
+    minPartitions=Int(None, at_least=1, meaning="large partitions are cut into several tasks"),
+    maxRecordsPerPartition=Int(None, at_least=1, meaning="records of one task"),
+    minOffsetsPerTrigger=Int(None, at_least=1, meaning="a batch waits until so many records are there"),
+    maxTriggerDelay=Duration(900.0, unit="ms", meaning="… at most so long"),
+    maxDrift=Duration(
+        None, meaning="no partition is read further past the slowest one, by the times of records; default: off"
+    ),
+    idleTimeout=Duration(120.0, meaning="a partition without records for so long does not hold back the others"),
+    includeHeaders=Flag(False, meaning="a column headers"),
+    groupIdPrefix=Text(
+        "connectors-kafka-source", meaning="of the consumer group's name, where kafka.group.id is not set"
+    ),
+    commitOffsets=Flag(True, meaning="with kafka.group.id: offsets are committed there too, for tools that show lag"),
+    through={"kafka.": "every setting of Kafka's client; kafka.bootstrap.servers is required"},
     refused=SOURCE_REFUSED,
     alias={"fetchOffset.numRetries": "retry.maxRetries"},
 )
@@ -68,18 +89,6 @@ class KafkaSource(Source):
 
     Columns as Spark's own: ``key`` and ``value`` (binary, or what their formats give), ``topic``, ``partition``, ``offset``,
     ``timestamp``, ``timestampType``, and with ``includeHeaders`` ``headers``.
-
-    Options: ``kafka.bootstrap.servers`` (required); one of ``subscribe`` (topics), ``subscribePattern`` (an expression that a
-    whole name matches), ``assign`` (``{"topic": [0, 1]}``); ``startingOffsets`` earliest, latest, committed or JSON by
-    partition (latest in a stream, earliest in a batch), ``startingOffsets.fallback`` (earliest) of a group without offsets,
-    ``startingTimestamp`` (milliseconds), ``startingOffsetsByTimestamp``, the same with ``ending``, also for a stream;
-    ``maxRowsPerTrigger`` (in offsets; alias ``maxOffsetsPerTrigger``), ``minOffsetsPerTrigger`` with ``maxTriggerDelay``;
-    ``minPartitions``, ``maxRecordsPerPartition``, ``numPartitions`` (a task per partition); ``discoveryInterval`` (30s),
-    ``failOnDataLoss`` (true), ``maxDrift`` (off; no partition is read further past the slowest one, by the times of
-    records) with ``idleTimeout`` (2 minutes); ``kafka.group.id`` with ``commitOffsets`` (true): offsets for tools that show
-    lag; ``kafka.isolation.level`` (read_committed; Spark's source has read_uncommitted), every other ``kafka.*`` setting of
-    the client; ``kafkaConsumer.pollTimeoutMs`` (60000); ``key.format``, ``value.format`` (bytes) and the other options of
-    formats, ``errors``, ``deadLetterPath``.
 
     Guarantee: exactly-once. Offsets are in the checkpoint; those of the group are only read at the very first start.
     New partitions are read from their first record, whatever the start was.

@@ -33,12 +33,18 @@ class OffsetsOption(Option):
         expected = f'{", ".join(self.words)} or JSON such as {{"orders": {{"0": 23}}}}'.removeprefix(" or ")
         return _numbers_by_topic(text, expected, least=EARLIEST)
 
+    def accepts(self) -> str:
+        return ", ".join([*self.words, "JSON"])
+
 
 class TimesOption(Option):
     """JSON such as ``{"orders": {"0": 1700000000000}}``, in milliseconds; the value is the object."""
 
     def parse(self, text: str) -> NumbersByTopic:
         return _numbers_by_topic(text, 'JSON of milliseconds such as {"orders": {"0": 1700000000000}}', least=0)
+
+    def accepts(self) -> str:
+        return "JSON"
 
 
 class PartitionsOption(Option):
@@ -52,6 +58,9 @@ class PartitionsOption(Option):
         if not all(_is_number(number) and number >= 0 for numbers in topics.values() for number in numbers):
             raise ValueError(expected)
         return tuple(sorted((topic, number) for topic, numbers in topics.items() for number in set(numbers)))
+
+    def accepts(self) -> str:
+        return "JSON"
 
 
 def _numbers_by_topic(text: str, expected: str, least: int) -> NumbersByTopic:

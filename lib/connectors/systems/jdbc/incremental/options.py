@@ -44,6 +44,9 @@ class Tables(Option):
             raise ValueError("a list of names, or a regular expression")
         return TableChoice(pattern=text)
 
+    def accepts(self) -> str:
+        return "names, or a regular expression"
+
 
 def _listed_names(text: str) -> tuple[str, ...] | None:
     try:
@@ -57,15 +60,23 @@ def _listed_names(text: str) -> tuple[str, ...] | None:
 
 
 INCREMENTAL: Final = Options(
-    incremental=Choice(None, among=MODES),
-    incrementingColumn=Text(None),
-    timestampColumns=Names(()),
-    timestampDelay=Duration(0.0),
-    singleWriter=Flag(False),
-    tables=Tables(None),
-    onTypeChange=Choice("fail", among=("fail", "cast")),
-    includeSchema=Flag(False),
-    discoveryInterval=Duration(30.0),
+    incremental=Choice(
+        None,
+        among=MODES,
+        meaning="how a stream sees new rows: by a growing id, by a time of change, by both, or bulk: the whole table again",
+    ),
+    incrementingColumn=Text(None, meaning="the growing id; default: the key of one column"),
+    timestampColumns=Names((), meaning="when a row was changed; the first that is not null counts"),
+    timestampDelay=Duration(0.0, meaning="how long a transaction may keep a time back"),
+    singleWriter=Flag(False, meaning="ids become visible in their order, so MariaDB needs no privilege PROCESS"),
+    tables=Tables(None, meaning="one stream of many tables: their names, or an expression that a whole name matches"),
+    onTypeChange=Choice(
+        "fail",
+        among=("fail", "cast"),
+        meaning="a column's new type ends the stream, or its values are cast to the old type",
+    ),
+    includeSchema=Flag(False, meaning="a column with the schema of each row's table"),
+    discoveryInterval=Duration(30.0, meaning="how often new tables are looked for"),
     alias={"timestampColumn": "timestampColumns"},
 )
 """What a stream takes beside the options of a batch."""
