@@ -15,8 +15,8 @@ from connectors.scaffold import write_connector
 from connectors.workbench.settings import library
 
 ROOT = library().parent
-FILES = ("README.md", "lib/README.md", "bundles.yml", "databricks.yml", "pyproject.toml", "requirements-jobs.txt", "tests/__init__.py",
-         "tests/conftest.py", "tests/systems/__init__.py", "tests/servers.py")  # fmt: skip
+FILES = ("README.md", "lib/README.md", "bundles.yml", "databricks.yml", "pyproject.toml", "requirements-jobs.txt",
+         "tests/__init__.py", "tests/conftest.py", "tests/systems/__init__.py", "tests/servers.py")  # fmt: skip
 FOLDERS = ("lib/connectors", "notebooks", "jobs")
 KINDS = ("source", "sink", "async")
 

@@ -320,6 +320,17 @@ class Sink(ABC):
     def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> SinkWriter:
         """A new writer for one task attempt. Called in the task; ``subtask`` is its index in the batch."""
 
+    def hides_rows(self) -> bool:
+        """True if committed rows stay hidden from readers for a while."""
+        return False
+
+    def show_rows(self, query: str, ends_by_itself: bool) -> None:
+        """Shows what ``query`` has committed and still hides, as far as the options want that at the end of a query.
+
+        Called for a sink that :meth:`hides_rows`, after the end of any query of the session, and perhaps more than once.
+        ``ends_by_itself`` is that of :class:`QueryRun`.
+        """
+
     def ledger(self) -> Ledger | None:
         """Where committed batches are recorded, for sinks with a :class:`Committer`.
 

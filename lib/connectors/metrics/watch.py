@@ -137,22 +137,22 @@ def watch(
     wrong = [repr(rule) for rule in active if isinstance(rule, type) or not callable(rule)]
     if wrong:
         raise Misconfigured("metrics.watch", [Problem("rules", f"must be such as LagGrows(5); got {', '.join(wrong)}")])
-    return Watch(spark, Watchman(active, on_alert), _screen() if show else None)
+    return Watch(spark, Watchman(active, on_alert), screen() if show else None)
 
 
 class Watch(Listening):
     """What :func:`watch` returns; also a context manager. ``alerts`` are those that were raised."""
 
-    def __init__(self, spark: SparkSession, watchman: Watchman, screen: Callable[[str, tuple[str, ...]], None] | None) -> None:
+    def __init__(self, spark: SparkSession, watchman: Watchman, show: Callable[[str, tuple[str, ...]], None] | None) -> None:
         self.alerts: list[Alert] = []
-        self._watchman, self._screen = watchman, screen
+        self._watchman, self._show = watchman, show
         self._on_alert, watchman.on_alert = watchman.on_alert, self._raised
         super().__init__(spark)
 
     def observed(self, batch: Observation, state: str) -> None:
         alerts = self._watchman.look(batch) if state == "running" else []
-        if self._screen:
-            self._screen(batch.query, cells(batch, state, alerts))
+        if self._show:
+            self._show(batch.query, cells(batch, state, alerts))
 
     def _raised(self, alert: Alert) -> None:
         self.alerts.append(alert)
@@ -183,7 +183,7 @@ def _commit(moment: float, milliseconds: int) -> str:
     return f"{time.strftime('%H:%M:%S', time.localtime(moment))}, {milliseconds:,} ms"
 
 
-def _screen() -> Callable[[str, tuple[str, ...]], None]:
+def screen() -> Callable[[str, tuple[str, ...]], None]:
     """Where progress is shown: a table of the notebook's running cell, or lines of the terminal."""
     shell = sys.modules.get("IPython") and sys.modules["IPython"].get_ipython()
     return _Table() if shell else _line

@@ -27,6 +27,7 @@ from ..core.sink import Batch, Committable, FrameCommitter, FrameSink, Sink
 from ..core.writing import stage
 from .library import Carried
 from .measure import Measures, count_commit, counted, measured, sink_meter
+from .query_end import remember
 from .query_watch import run_of, watched_tasks
 from .session import arrow_schema, hadoop_client, is_deterministic, is_stopped, leave_release_to_server, running_query
 
@@ -48,6 +49,7 @@ class ForeachBatch(Carried):
         if isinstance(sink, FrameSink):
             sink.use_hadoop(hadoop_client)
             sink.watch(None)
+        remember(sink)
 
     def __call__(self, frame: DataFrame, number: int) -> None:
         leave_release_to_server(frame)

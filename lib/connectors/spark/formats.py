@@ -59,6 +59,13 @@ _SPARKS_OWN = ("checkpointlocation",)
 """Options that Spark reads itself and hands on all the same."""
 
 
+def sink_with(kind: type[Sink], options: Mapping[str, str]) -> Sink:
+    """The sink of the options that Spark hands to a format: it adds some of its own."""
+    sink = kind.of({key: value for key, value in options.items() if key.lower() not in _SPARKS_OWN})
+    sink.checkpoint = next((options[key] for key in options if key.lower() in _SPARKS_OWN), None)
+    return sink
+
+
 class ConnectorFormat(DataSource):
     """One system as a Spark format. :func:`format_of` makes a subclass per system."""
 
@@ -80,10 +87,7 @@ class ConnectorFormat(DataSource):
     def _sink(self) -> Sink:
         if self.sink_class is None:
             raise Misconfigured(self.name(), [Problem("format", f"{self.name()} is a source; it cannot be written.")])
-        typed = {key: value for key, value in self.options.items() if key.lower() not in _SPARKS_OWN}
-        sink = self.sink_class.of(typed)
-        sink.checkpoint = next((self.options[key] for key in self.options if key.lower() in _SPARKS_OWN), None)
-        return sink
+        return sink_with(self.sink_class, self.options)
 
     def schema(self) -> str:
         with plainly():

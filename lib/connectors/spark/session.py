@@ -127,6 +127,23 @@ def execution_of(spark: SparkSession, query: str) -> Any:
     return classic._jsparkSession.sharedState().activeStreamingQueries().get(key)
 
 
+def execution_behind(query: Any) -> Any:
+    """What the JVM knows of a streaming query, running or not; ``None`` on Connect."""
+    inside = getattr(query, "_jsq", None)
+    return inside.streamingQuery() if inside is not None else None
+
+
+def format_of_query(execution: Any) -> tuple[str, dict[str, str]] | None:
+    """The format that a query writes to by ``writeStream.format``, and its options; ``None`` for ``foreachBatch``."""
+    plan = execution.logicalPlan()
+    if not str(plan.getClass().getName()).endswith(".WriteToMicroBatchDataSource"):
+        return None
+    options = plan.writeOptions()
+    keys = options.keys().toSeq()
+    names = [str(keys.apply(number)) for number in range(keys.size())]
+    return str(execution.sink().name()), {name: str(options.apply(name)) for name in names}
+
+
 def is_stopped(spark: SparkSession, query: str) -> bool:
     """True if somebody has stopped the streaming query with this id, which still runs; never true on Connect."""
     execution = execution_of(spark, query)

@@ -1,9 +1,9 @@
 """Everything a notebook needs around Spark, the same in Jupyter, in the local job runner and in a workspace.
 
-:func:`session` gives the Spark session, :func:`notebook` what the bootstrap cell needs, :func:`display` shows tables
-and figures, :class:`DbUtils` is ``dbutils`` outside a workspace, :func:`workdir` the folder for a notebook's data,
-:func:`fresh_folder` an empty one in it, :func:`postgres` a database to try things on, :func:`opensearch` a search
-engine, :func:`kafka` a broker.
+:func:`session` gives the Spark session, :func:`wait` shows a query until its rows can be seen, :func:`notebook` is what the
+bootstrap cell needs, :func:`display` shows tables and figures, :class:`DbUtils` is ``dbutils`` outside a workspace,
+:func:`workdir` the folder for a notebook's data, :func:`fresh_folder` an empty one in it, :func:`postgres` a database to try
+things on, :func:`opensearch` a search engine, :func:`kafka` a broker.
 """
 
 from .bootstrap import BOOTSTRAP, notebook
@@ -11,12 +11,14 @@ from .servers import ServerAddress, kafka, kafka_server, opensearch, opensearch_
 from .settings import fresh_folder, workdir
 from .shim import DbUtils, NotebookExit, display, display_html
 from .start import session
+from .waiting import Summary, wait
 
 __all__ = [
     "BOOTSTRAP",
     "DbUtils",
     "NotebookExit",
     "ServerAddress",
+    "Summary",
     "display",
     "display_html",
     "fresh_folder",
@@ -28,5 +30,6 @@ __all__ = [
     "postgres",
     "postgres_server",
     "session",
+    "wait",
     "workdir",
 ]

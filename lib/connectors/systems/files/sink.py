@@ -56,6 +56,7 @@ class FilesSink(FrameSink):
     is looked at after each commit, at the next start, and by ``connectors files seal PATH``, which seals everything. In
     ``foreach_batch`` on a classic session also while the query is idle, and a moment after it ends: then everything is
     sealed if ``rolling.sealAtEnd`` is true (by default under availableNow only) and the query did not fail.
+    :func:`connectors.workbench.wait` returns when that is done, and does it where nothing else can: by ``format``, on Connect.
 
     On ``hdfs://`` ``foreach_batch`` of a classic session takes Spark's own client, with its user and settings. All else runs
     in processes without one, and takes WebHDFS: ``storageOptions`` say ``host`` and ``port`` of the NameNode's web address
@@ -158,22 +159,26 @@ class FilesSink(FrameSink):
     def ledger(self) -> FileLedger:
         return self.folder().ledger()
 
-    def rolls(self) -> bool:
-        """True if files wait and grow before readers see them."""
+    def hides_rows(self) -> bool:
         return bool(self.values.get("rolling") == "policy")
+
+    def show_rows(self, query: str, ends_by_itself: bool) -> None:
+        if query in self.ledger().queries():
+            at_end = self.values["rolling.sealAtEnd"]
+            self.sealer().seal(ending=ends_by_itself if at_end is None else at_end)
 
     def sealer(self) -> Sealer:
         """The sealer of the parts of this sink."""
-        policy = RollingPolicy.of(self.values) if self.rolls() else RollingPolicy()
+        policy = RollingPolicy.of(self.values) if self.hides_rows() else RollingPolicy()
         return Sealer(self.folder(), policy, type(self).clock)
 
     def committer(self) -> FilesCommitter:
         sealer, retention = self.sealer(), self.values["stagingRetention"]
-        return FilesCommitter(self.folder(), self.values["partPrefix"], retention, sealer, rolling=self.rolls())
+        return FilesCommitter(self.folder(), self.values["partPrefix"], retention, sealer, rolling=self.hides_rows())
 
     def watch(self, find: Callable[[], QueryRun | None] | None) -> None:
         self._run = run = find() if find else None
-        if not self.rolls():
+        if not self.hides_rows():
             return
         if find is None:
             seal_due_parts(self.sealer())
