@@ -324,7 +324,7 @@ class Sink(ABC):
         """True if committed rows stay hidden from readers for a while."""
         return False
 
-    def show_rows(self, query: str, ends_by_itself: bool) -> None:
+    def show_rows(self, query: str, ends_by_itself: bool) -> None:  # noqa: B027 - a hook, not a duty
         """Shows what ``query`` has committed and still hides, as far as the options want that at the end of a query.
 
         Called for a sink that :meth:`hides_rows`, after the end of any query of the session, and perhaps more than once.

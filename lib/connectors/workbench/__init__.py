@@ -1,12 +1,13 @@
 """Everything a notebook needs around Spark, the same in Jupyter, in the local job runner and in a workspace.
 
 :func:`session` gives the Spark session, :func:`wait` shows a query until its rows can be seen, :func:`notebook` is what the
-bootstrap cell needs, :func:`display` shows tables and figures, :class:`DbUtils` is ``dbutils`` outside a workspace,
-:func:`workdir` the folder for a notebook's data, :func:`fresh_folder` an empty one in it, :func:`postgres` a database to try
-things on, :func:`opensearch` a search engine, :func:`kafka` a broker.
+bootstrap cell needs, :func:`display` shows tables and figures, :func:`figure` draws a figure, :class:`DbUtils` is
+``dbutils`` outside a workspace, :func:`workdir` the folder for a notebook's data, :func:`fresh_folder` an empty one in it,
+:func:`postgres` a database to try things on, :func:`opensearch` a search engine, :func:`kafka` a broker.
 """
 
 from .bootstrap import BOOTSTRAP, notebook
+from .plots import COLOURS, figure
 from .servers import ServerAddress, kafka, kafka_server, opensearch, opensearch_server, postgres, postgres_server
 from .settings import fresh_folder, workdir
 from .shim import DbUtils, NotebookExit, display, display_html
@@ -15,12 +16,14 @@ from .waiting import Summary, wait
 
 __all__ = [
     "BOOTSTRAP",
+    "COLOURS",
     "DbUtils",
     "NotebookExit",
     "ServerAddress",
     "Summary",
     "display",
     "display_html",
+    "figure",
     "fresh_folder",
     "kafka",
     "kafka_server",
