@@ -76,6 +76,25 @@ def run(
 
 
 @main.command()
+@click.argument("jobs", nargs=-1, metavar="[JOB]…")
+@_target
+def outputs(jobs: tuple[str, ...], target: str | None, variables: tuple[str, ...]) -> None:
+    """Runs each JOB, or all jobs, and stores in their notebooks what the cells have shown.
+
+    Exit code 1 when a job fails; its notebooks stay as they are.
+    """
+    from connectors.bundle.outputs import store_outputs
+
+    bundle = _bundle(target, variables)
+    names = jobs or tuple(bundle.jobs)
+    stored = store_outputs(bundle, names)
+    for notebook in stored:
+        click.echo(f"stored: {notebook.relative_to(bundle.root)}")
+    expected = {task.notebook for name in names for task in bundle.job(name).tasks.values() if task.notebook}
+    sys.exit(0 if expected <= set(stored) else 1)
+
+
+@main.command()
 @_target
 def jobs(target: str | None, variables: tuple[str, ...]) -> None:
     """Lists the jobs of this bundle with their tasks, parameters and schedule."""

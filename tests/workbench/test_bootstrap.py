@@ -10,6 +10,8 @@ from typing import Any
 
 import nbformat
 import pytest
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
 
 from connectors.workbench import BOOTSTRAP, DbUtils, display, notebook
 from connectors.workbench.settings import library
@@ -19,18 +21,43 @@ NOTEBOOKS = sorted(
 )
 
 
+_CELL = """
+from connectors.workbench import bootstrap
+
+bootstrap.session, bootstrap.activate = lambda: None, lambda spark: None
+spark, dbutils, display = bootstrap.notebook(globals())
+"""
+"""The bootstrap cell without Spark."""
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_every_notebook_has_the_bootstrap_cell_word_for_word_before_its_other_code(path: Path) -> None:
     cells = [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
     assert cells[0].strip() == BOOTSTRAP.strip()
 
 
-def test_without_the_library_above_it_the_cell_says_where_it_looked(tmp_path: Path) -> None:
+def test_without_the_library_the_line_that_fails_says_what_to_do(tmp_path: Path) -> None:
+    cell = tmp_path / "cell.py"
+    cell.write_text(BOOTSTRAP)
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    command = [sys.executable, "-c", BOOTSTRAP]
+    command = [sys.executable, "-S", str(cell)]  # without installed packages, the library's own among them
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
     assert done.returncode == 1
-    assert f"No folder above {tmp_path} holds lib/connectors: open this notebook in the repository." in done.stderr
+    assert "not found? Open this notebook in the repository, or install the library." in done.stderr
+
+
+@pytest.mark.parametrize("last", ["exit", "error"])
+def test_a_notebook_that_exits_ends_with_success_in_jupyter_from_any_folder(tmp_path: Path, last: str) -> None:
+    end = 'dbutils.notebook.exit("all is well")' if last == "exit" else '1 / 0'
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in (_CELL, end)])
+    client = NotebookClient(notebook, resources={"metadata": {"path": str(tmp_path)}}, timeout=120)
+    if last == "error":
+        with pytest.raises(CellExecutionError, match="ZeroDivisionError"):
+            client.execute()
+        return
+    client.execute()
+    outputs = notebook.cells[-1].outputs
+    assert [(output.output_type, output.text) for output in outputs] == [("stream", "Notebook exited: all is well\n")]
 
 
 @pytest.mark.spark

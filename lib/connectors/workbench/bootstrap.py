@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from connectors.spark.session import activate
 
 from .settings import in_workspace
-from .shim import DbUtils, display
+from .shim import DbUtils, NotebookExit, display
 from .start import session
 
 if TYPE_CHECKING:
@@ -21,10 +21,9 @@ import sys
 from pathlib import Path
 
 lib = next((p / "lib" for p in [Path.cwd(), *Path.cwd().parents] if (p / "lib" / "connectors").is_dir()), None)
-if lib is None:
-    raise FileNotFoundError(f"No folder above {Path.cwd()} holds lib/connectors: open this notebook in the repository.")
-sys.path.insert(0, str(lib))
-from connectors import workbench
+if lib:
+    sys.path.insert(0, str(lib))
+from connectors import workbench  # not found? Open this notebook in the repository, or install the library.
 
 spark, dbutils, display = workbench.notebook(globals())
 """
@@ -41,6 +40,8 @@ def notebook(names: Mapping[str, Any]) -> tuple[SparkSession, Any, Any]:
     if in_workspace():
         return names.get("spark", spark), _of_runtime("dbutils", names), _of_runtime("display", names)
     _before_each_cell(_Activating(spark))
+    if "dbutils" not in names:  # the job runner, which brings it, sees an exit by itself
+        _accept_exit()
     return spark, names.get("dbutils", DbUtils()), names.get("display", display)
 
 
@@ -63,6 +64,24 @@ def _before_each_cell(activating: _Activating) -> None:
         if isinstance(other, _Activating):
             shell.events.unregister("pre_run_cell", other)
     shell.events.register("pre_run_cell", activating)
+
+
+def _accept_exit() -> None:
+    """Makes ``dbutils.notebook.exit`` end its cell with success in Jupyter, nbconvert and Papermill."""
+    from IPython.core.getipython import get_ipython
+
+    def show(shell: Any, kind: Any, error: Any, trace: Any, tb_offset: int | None = None) -> None:
+        print(f"Notebook exited: {error.value}")
+
+    if (shell := get_ipython()) is not None:
+        shell.set_custom_exc((NotebookExit,), show)
+        if _succeed_on_exit not in shell.events.callbacks["post_run_cell"]:
+            shell.events.register("post_run_cell", _succeed_on_exit)
+
+
+def _succeed_on_exit(result: Any) -> None:
+    if isinstance(result.error_in_exec, NotebookExit):
+        result.error_in_exec = None
 
 
 def _of_runtime(name: str, names: Mapping[str, Any]) -> Any:

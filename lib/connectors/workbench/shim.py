@@ -204,7 +204,7 @@ class NotebookNamespace:
     """``dbutils.notebook``."""
 
     def exit(self, value: str = "") -> NoReturn:
-        """Ends the notebook here, with success; the job's log shows ``value``."""
+        """Ends the notebook here, with success; the job's log shows ``value``. In Jupyter it ends the cell."""
         raise NotebookExit(str(value))
 
 

@@ -1,0 +1,82 @@
+"""The outputs in stored notebooks: a run of their job made them, and a hash of each cell's code says so."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import nbformat
+
+from .model import GOOD, State
+from .notebooks import read_notebook
+from .runner import run_job
+
+if TYPE_CHECKING:
+    from .loading import Bundle
+    from .progress import Reporter
+
+HASH: Final = "source_hash"
+"""The key in a code cell's metadata: the hash of the code that made the outputs which are stored with it."""
+
+
+def store_outputs(bundle: Bundle, jobs: Sequence[str], reporter: Reporter | None = None) -> list[Path]:
+    """Runs ``jobs`` on their defaults, stores what their notebooks show in the notebooks, and returns these.
+
+    Stops at the first job that fails, whose notebooks stay as they are; paths of this machine are left out of the outputs.
+    Raises :class:`~connectors.core.errors.Misconfigured` as :func:`run_job` does.
+    """
+    stored: list[Path] = []
+    for key in jobs:
+        with tempfile.TemporaryDirectory(prefix="connectors-outputs-") as runs:
+            if run_job(bundle, key, reporter=reporter, runs=Path(runs)) not in (*GOOD, State.EXCLUDED):
+                return stored
+            stored += _take_over(bundle, key, Path(runs) / key)
+    return stored
+
+
+def outdated_cells(notebook: Path) -> list[int]:
+    """The code cells, from 1, whose outputs do not come from the code that stands there; a cell without code counts never."""
+    cells = [cell for cell in read_notebook(notebook).content.cells if cell.cell_type == "code"]
+    return [
+        number
+        for number, cell in enumerate(cells, start=1)
+        if cell.source.strip() and cell.metadata.get(HASH) != source_hash(cell.source)
+    ]
+
+
+def source_hash(source: str) -> str:
+    """What names the code of a cell: 16 letters and digits."""
+    return hashlib.sha256(source.encode()).hexdigest()[:16]
+
+
+def _take_over(bundle: Bundle, job: str, runs: Path) -> Iterator[Path]:
+    for task in bundle.job(job).tasks.values():
+        attempts = sorted(runs.glob(f"*/{task.key}-*.ipynb"), key=lambda file: file.stat().st_mtime)
+        if task.notebook is None or not attempts:
+            continue
+        stored, executed = read_notebook(task.notebook).content, read_notebook(attempts[-1]).content
+        for cell, shown in zip(stored.cells, executed.cells, strict=True):
+            if cell.cell_type == "code" and cell.source.strip():
+                cell.metadata[HASH] = source_hash(cell.source)
+                cell.execution_count = shown.execution_count
+                cell.outputs = [_portable(output, bundle.root) for output in shown.outputs]
+        task.notebook.write_text(nbformat.writes(stored) + "\n", encoding="utf-8")
+        yield task.notebook
+
+
+def _portable(output: Any, root: Path) -> Any:
+    """``output`` without the paths of this machine, and without the colours of a terminal."""
+    folders = "|".join(re.escape(str(folder)) for folder in (root, Path(tempfile.gettempdir()), Path.home()))
+
+    def cleaned(value: Any) -> Any:
+        if isinstance(value, str):
+            return re.sub(rf"(?:{folders})(?=[/\s'\"<)]|$)", "…", value)
+        if isinstance(value, dict):
+            return nbformat.from_dict({key: item if key.startswith("image/") else cleaned(item) for key, item in value.items()})
+        return [cleaned(item) for item in value] if isinstance(value, list) else value
+
+    return cleaned(output)
