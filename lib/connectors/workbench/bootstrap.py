@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import builtins
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from connectors.spark.session import activate
+from connectors.spark.session import activate, is_connect
 
-from .settings import in_workspace
+from .settings import UI_VARIABLE, in_workspace
 from .shim import DbUtils, NotebookExit, display
 from .start import session
 
@@ -40,6 +41,8 @@ def notebook(names: Mapping[str, Any]) -> tuple[SparkSession, Any, Any]:
     if in_workspace():
         return names.get("spark", spark), _of_runtime("dbutils", names), _of_runtime("display", names)
     _before_each_cell(_Activating(spark))
+    if os.environ.get(UI_VARIABLE) == "1" and not is_connect(spark):
+        print(f"Spark's pages: {spark.sparkContext.uiWebUrl}")
     if "dbutils" not in names:  # the job runner, which brings it, sees an exit by itself
         _accept_exit()
     return spark, names.get("dbutils", DbUtils()), names.get("display", display)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 from connectors.core.errors import Misconfigured
 
@@ -37,7 +39,8 @@ def examine(fetch: bool = False) -> list[Finding]:
     """Everything that a local run needs; ``fetch`` gets what is not here yet: Delta's jars, the archive of classes."""
     packages = (_package(name) for name in _PACKAGES)
     spark = _attempt("spark home", lambda: str(spark_home()))
-    return [_python(), *packages, _java(), spark, _delta(fetch), _classes(fetch), _bytecode(), _cache(), *_programs()]
+    own = [_delta(fetch), _classes(fetch), _bytecode(), _cache()]
+    return [_python(), *packages, _java(), spark, *own, *_servers(), *_programs()]
 
 
 def _python() -> Finding:
@@ -85,9 +88,17 @@ def _cache() -> Finding:
     return _attempt("cache folder", lambda: str(cache("")))
 
 
+def _servers() -> Iterator[Finding]:
+    for name, server in (("kafka", "Kafka broker"), ("opensearch", "OpenSearch")):
+        exists = (cache("jars") / name / "classpath").exists()
+        text = "there" if exists else "fetched when a notebook or a test starts one for the first time"
+        yield Finding(f"{server} jars", exists, text, optional=True)
+
+
 def _programs() -> Iterator[Finding]:
+    beside = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     for name, use in (("databricks", "to deploy to a workspace"), ("jupyter", "to open the notebooks")):
-        path = shutil.which(name)
+        path = shutil.which(name, path=beside)
         yield Finding(name, path is not None, path or f"not installed; needed only {use}", optional=True)
 
 

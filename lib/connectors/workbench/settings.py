@@ -99,6 +99,9 @@ _SETTINGS: Final = {
     # Delta's 50 partitions per table state cost 20 s at the first write of a small table.
     "spark.databricks.delta.snapshotPartitions": "2",
 }
+_UI: Final = {"spark.ui.enabled": "true", "spark.sql.streaming.ui.enabled": "true"}
+UI_VARIABLE: Final = "CONNECTORS_SPARK_UI"
+"""The environment variable that turns Spark's pages on: ``1``. ``make lab`` sets it."""
 _FOLDER_OF_SOCKETS: Final = 60
 """Bytes. The path of a socket has at most 104, on macOS, of which 43 are its name."""
 _JOINED: Final = {
@@ -125,6 +128,7 @@ def local_settings(
     java = f"{java_options} {logging} -Dconnectors.log={log}".strip()
     settings = {
         **_SETTINGS,
+        **(_UI if os.environ.get(UI_VARIABLE) == "1" else {}),
         "spark.sql.warehouse.dir": (folder / "warehouse").as_uri(),
         "spark.jars": ",".join(jars),
         "spark.driver.extraJavaOptions": java,
