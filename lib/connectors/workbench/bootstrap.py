@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from connectors.core.runtime import in_workspace
 from connectors.spark.session import activate
 
-from .settings import in_workspace
 from .shim import DbUtils, NotebookExit, display
 from .start import session
 
