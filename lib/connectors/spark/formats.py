@@ -109,14 +109,22 @@ class ConnectorFormat(DataSource):
             if overwrite and not sink.replaces:
                 text = 'must be append; "overwrite" cannot replace everything in this target in one step.'
                 raise Misconfigured(self.name(), [Problem("mode", text)])
-            sink.refuse_frame(arrow_schema(schema), placed=False)
+            _refuse(sink, schema)
             return BatchWriter(sink, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         with plainly():
             sink = self._sink()
-            sink.refuse_frame(arrow_schema(schema), placed=False)
+            _refuse(sink, schema)
             return StreamWriter(sink, schema)
+
+
+def _refuse(sink: Sink, schema: StructType) -> None:
+    """Raises :class:`Misconfigured` for rows that ``sink`` cannot write, before the first task. Tasks wait for an outage."""
+    columns = arrow_schema(schema)
+    sink.refuse_frame(columns, placed=False)
+    with contextlib.suppress(Transient):
+        sink.check_target(columns)
 
 
 def format_of(
