@@ -101,8 +101,8 @@ CASES = {
 @pytest.mark.parametrize("mistake", CASES, ids=lambda mistake: mistake.__name__.strip("_"))
 @pytest.mark.parametrize("name", ["local", "connect"])
 def test_our_message_is_found_in_the_errors_of_spark(environments: Any, tmp_path: Path, name: str, mistake: Any) -> None:
-    with pytest.raises(Exception, match=r".") as raised:
-        mistake(environments.use(name).spark, tmp_path)
+    with environments.use(name).entered() as environment, pytest.raises(Exception, match=r".") as raised:
+        mistake(environment.spark, tmp_path)
     message = own_message(raised.value)
     assert message.startswith(CASES[mistake])
     assert not re.search(r"SQLSTATE|Traceback|\tat |=== Streaming", message)

@@ -9,7 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from connectors.core.errors import Misconfigured, Problem
 from connectors.spark.session import classic_is_running, require_spark
@@ -83,7 +83,7 @@ def _local(conf: Mapping[str, str], master: str | None, log: Path | None) -> Spa
     settings["spark.master"] = chosen = master or conf.get("spark.master") or default_master()
     with at_home() if chosen.startswith("local") else contextlib.nullcontext():  # a cluster has a home of its own
         _launch_java(settings, log)
-        return cast("SparkSession", _spark_session_class().builder.config(map=settings).getOrCreate())
+        return _spark_session_class().builder.config(map=settings).getOrCreate()
 
 
 def _launch_java(settings: Mapping[str, Any], log: Path) -> None:
@@ -97,7 +97,7 @@ def _launch_java(settings: Mapping[str, Any], log: Path) -> None:
     conf = SparkConf(loadDefaults=False).setAll([(key, str(value)) for key, value in settings.items()])
     try:
         with log.open("ab") as output:
-            gateway = launch_gateway(conf, {"stdout": output, "stderr": output})
+            gateway = launch_gateway(conf, {"stdout": output, "stderr": output})  # type: ignore[no-untyped-call]
     except PySparkRuntimeError as failed:
         if "JAVA_GATEWAY_EXITED" not in str(failed):
             raise
