@@ -76,9 +76,9 @@ def foreach_batch(
 
     typed = {**(options or {}), **{_camel(key): value for key, value in more.items()}}
     if isinstance(sink, str):
-        return ForeachBatch(sink_class(sink).of(typed))
+        return ForeachBatch(sink_class(sink).of(typed, placed=True))
     if isinstance(sink, type):
-        return ForeachBatch(sink.of(typed))
+        return ForeachBatch(sink.of(typed, placed=True))
     problems: list[Problem] = []
     functions = []
     for number, (kind, options_of_kind) in enumerate(sink, start=1):

@@ -52,6 +52,7 @@ def _target(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--only", multiple=True, metavar="TASK", help="Run just this task, without looking at conditions.")
 @click.option("--runs", type=click.Path(path_type=Path), help="Folder for executed notebooks, by default runs/.")
 @click.option("--quiet", is_flag=True, help="Only the line of each task and of the job.")
+@click.option("--verbose", is_flag=True, help="Also what has no effect in a local run, and other notes of validate.")
 def run(
     job: str,
     target: str | None,
@@ -60,6 +61,7 @@ def run(
     only: tuple[str, ...],
     runs: Path | None,
     quiet: bool,
+    verbose: bool,
 ) -> None:
     """Runs JOB of this bundle on this machine, as the Jobs service would.
 
@@ -71,7 +73,7 @@ def run(
 
     from .bundle.model import GOOD
 
-    state = run_job(bundle, job, overrides, Reporter(quiet=quiet), runs, only)
+    state = run_job(bundle, job, overrides, Reporter(quiet=quiet, verbose=verbose), runs, only)
     sys.exit(0 if state in GOOD else 1)
 
 

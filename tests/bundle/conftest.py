@@ -101,7 +101,7 @@ class Workbench:
 
     def run(self, key: str = "job", parameters: Mapping[str, str] | None = None, **more: Any) -> Result:
         out = io.StringIO()
-        state = run_job(self.load(), key, parameters, Reporter(out), **more)
+        state = run_job(self.load(), key, parameters, Reporter(out, verbose=True), **more)
         print(out.getvalue())
         return Result(state, out.getvalue(), max((self.root / "runs" / key).iterdir(), default=self.root))
 

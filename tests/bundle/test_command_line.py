@@ -91,9 +91,11 @@ def test_quiet_prints_one_line_per_task_and_one_for_the_job(bench: Workbench) ->
     assert [line.split()[:2] for line in lines] == [["a", "SUCCESS"], ["b", "SUCCESS"], ["job", "SUCCESS"]]
 
 
-def test_settings_that_only_the_service_acts_on_are_noted(bench: Workbench) -> None:
+def test_settings_that_only_the_service_acts_on_are_noted_where_that_is_asked_for(bench: Workbench) -> None:
     bench.job("job", {**bench.task("a", "1"), "libraries": []}, schedule=SCHEDULE, tags={"x": "y"})
-    assert "note: job: without effect in a local run: schedule, tags, libraries" in call(bench, "run", "job").stdout
+    says = "note: job: without effect in a local run: schedule, tags, libraries"
+    assert says in call(bench, "run", "job", "--verbose").stdout
+    assert "note:" not in call(bench, "run", "job").stdout
 
 
 def test_jobs_lists_tasks_parameters_and_schedule(bench: Workbench) -> None:

@@ -90,15 +90,18 @@ def test_a_failing_cell_is_told_with_its_message_place_and_source(bench: Workben
     bench.job("job", bench.task("a", "x = 1", "# two\ny = 2\nraise ValueError('the reason')\nz = 3", "print('never')"))
     report = [line.strip() for line in bench.run().lines]
     start = next(n for n, line in enumerate(report) if line.startswith("a  FAILED"))
-    assert report[start + 1 : start + 8] == [
+    folder = max((bench.root / "runs" / "job").iterdir())
+    assert report[start + 1 : start + 9] == [
         "ValueError: the reason",
         "in notebooks/a.ipynb, cell 2:",
         "1 # two",
         "2 y = 2",
         ">   3 raise ValueError('the reason')",
         "4 z = 3",
-        f"all of it: {bench.root}/runs/job/{max((bench.root / 'runs' / 'job').iterdir()).name}/a-1.ipynb",
+        f"the executed notebook: {folder}/a-1.ipynb",
+        f"the full traceback: {folder}/spark.log",
     ]
+    assert "raise ValueError('the reason')" in (folder / "spark.log").read_text()
 
 
 def test_the_traceback_is_in_the_executed_notebook(bench: Workbench) -> None:

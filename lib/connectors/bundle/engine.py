@@ -19,10 +19,10 @@ _CANCEL_SECONDS: Final = 30.0
 
 
 class NotebookEngine:
-    """The session for the tasks of a run; ``log`` is the file for Spark's own log."""
+    """The session for the tasks of a run; ``log`` is the file for the output of Spark and its workers."""
 
     def __init__(self, log: Path) -> None:
-        self._log = log
+        self.log = log
         self._settings: dict[str, str] | None = None
         self._foreign = self.session is not None
 
@@ -39,7 +39,7 @@ class NotebookEngine:
         """The session, started now if there is none."""
         from connectors.workbench.start import start
 
-        spark = start(log=self._log)
+        spark = start(log=self.log)
         if self._settings is None:
             self._settings = _settings(spark)
         return spark

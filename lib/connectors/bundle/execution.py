@@ -30,7 +30,7 @@ from traitlets import Type
 from traitlets.config import Config
 
 from ..workbench.shim import NotebookExit
-from .notebooks import Notebook
+from .notebooks import Notebook, with_headings
 
 _AGAIN: Final = 5.0
 """Seconds after which the interruption is repeated, in case a bare ``except:`` of the notebook took it."""
@@ -280,8 +280,8 @@ def execute(
     """Runs all code cells, with ``names`` defined before the first one, and writes the executed notebook to ``target``.
 
     Returns the failure, or what ``dbutils.notebook.exit`` was given, empty where it was not called.
-    ``on_cell(number, total, source)`` is called before each cell. Raises :class:`Expired` when a limit passes; the outputs
-    up to there are written all the same.
+    ``on_cell(number, total, heading)`` is called before each cell, with the heading above it. Raises :class:`Expired` when a
+    limit passes; the outputs up to there are written all the same.
     """
     document = copy.deepcopy(notebook.content)
     recorder = OutputRecorder()
@@ -295,13 +295,13 @@ def execute(
 def _run_cells(
     shell: Any, recorder: OutputRecorder, document: Any, on_cell: Callable[[int, int, str], None], limits: RunLimits
 ) -> CellFailure | str:
-    cells = [cell for cell in document.cells if cell.cell_type == "code"]
-    for cell in cells:
+    cells = [(cell, heading) for cell, heading in with_headings(document) if cell.cell_type == "code"]
+    for cell, _ in cells:
         cell.outputs, cell.execution_count = [], None
-    for number, cell in enumerate(cells, start=1):
+    for number, (cell, heading) in enumerate(cells, start=1):
         if not cell.source.strip():
             continue
-        on_cell(number, len(cells), cell.source)
+        on_cell(number, len(cells), heading)
         recorder.into(cell)
         limits.check()
         interruptible()

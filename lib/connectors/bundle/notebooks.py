@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import base64
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from ..core.runtime import LIBRARY, STREAM_SINK, STREAM_SOURCE, Feature
 
 _FORMATS: Final = "connectors."
 _STREAMS: Final = {"readStream": STREAM_SOURCE, "writeStream": STREAM_SINK}
+_HEADING: Final = re.compile(r"^#{1,6} +(.+)$", re.MULTILINE)
 _DECLARING: Final = ("text", "dropdown", "combobox", "multiselect")
 
 
@@ -81,6 +83,22 @@ def read_notebook(path: Path) -> Notebook:
     except Exception as wrong:
         raise UnreadableNotebook(f"{path} is no notebook of nbformat 4: {wrong!s:.200}") from wrong
     return Notebook(path, content)
+
+
+def pictures(document: Any) -> Iterator[bytes]:
+    """The pictures among the outputs of a notebook's document, each a PNG."""
+    cells = (cell for cell in document.cells if cell.cell_type == "code")
+    encoded = (output.get("data", {}).get("image/png") for cell in cells for output in cell.outputs)
+    return (base64.b64decode(picture) for picture in encoded if picture)
+
+
+def with_headings(document: Any) -> Iterator[tuple[Any, str]]:
+    """Each cell of a notebook's document with the nearest heading above it, as plain text; empty above the first one."""
+    heading = ""
+    for cell in document.cells:
+        if cell.cell_type == "markdown" and (headings := _HEADING.findall(cell.source)):
+            heading = re.sub(r"[`*]", "", headings[-1]).strip()
+        yield cell, heading
 
 
 def _neighbour(path: Path) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import re
 import tempfile
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import nbformat
 
 from .model import GOOD, State
-from .notebooks import read_notebook
+from .notebooks import pictures, read_notebook
 from .runner import run_job
 
 if TYPE_CHECKING:
@@ -72,9 +71,7 @@ def _take_over(bundle: Bundle, job: str, runs: Path) -> Iterator[Path]:
 
 def first_picture(notebook: Path) -> bytes | None:
     """The first picture among the outputs that are stored in ``notebook``, a PNG."""
-    cells = [cell for cell in read_notebook(notebook).content.cells if cell.cell_type == "code"]
-    pictures = (output.get("data", {}).get("image/png") for cell in cells for output in cell.outputs)
-    return next((base64.b64decode(picture) for picture in pictures if picture), None)
+    return next(pictures(read_notebook(notebook).content), None)
 
 
 def picture_file(notebook: Path) -> Path:

@@ -8,14 +8,17 @@ from __future__ import annotations
 import fcntl
 import re
 import sys
+import threading
 import time
-from collections.abc import Iterator
+import traceback
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import Any, ClassVar, Final, TextIO
 
 from ..core.errors import Misconfigured, Problem
+from ..core.messages import own_message
 from .execution import CellFailure
 from .model import State
 
@@ -26,14 +29,18 @@ _AROUND: Final = 2
 
 def message(error: BaseException) -> str:
     """The error's message without stack traces; of an error inside a Spark worker, that error's own message."""
+    full = own_message(error) or _foreign_message(error)
+    lines = [line[:_WIDTH] for line in full.splitlines()]
+    more = [f"… {len(lines) - _LINES} more lines in the executed notebook"] if len(lines) > _LINES else []
+    return "\n".join([*lines[:_LINES], *more])
+
+
+def _foreign_message(error: BaseException) -> str:
     text = str(error).strip()
     inner = _innermost(text)
     text = inner or _without_stacks(text)
     name = type(error).__name__
-    full = text if inner or text.startswith(name) else f"{name}: {text}" if text else name
-    lines = [line[:_WIDTH] for line in full.splitlines()]
-    more = [f"… {len(lines) - _LINES} more lines in the executed notebook"] if len(lines) > _LINES else []
-    return "\n".join([*lines[:_LINES], *more])
+    return text if inner or text.startswith(name) else f"{name}: {text}" if text else name
 
 
 def excerpt(failure: CellFailure) -> str:
@@ -45,9 +52,16 @@ def excerpt(failure: CellFailure) -> str:
     return "\n".join(f"{'>' if number == at and failure.line else ' '} {number:3} {line}" for number, line in shown)
 
 
-def cell_report(failure: CellFailure, notebook: str, executed: str) -> str:
-    """The whole report of a failing cell."""
-    return f"{message(failure.error)}\nin {notebook}, cell {failure.number}:\n{excerpt(failure)}\nall of it: {executed}"
+def cell_report(failure: CellFailure, notebook: str, executed: str, log: str) -> str:
+    """The whole report of a failing cell; the ``log`` has what Python and Spark say of it."""
+    where = f"in {notebook}, cell {failure.number}:\n{excerpt(failure)}"
+    return f"{message(failure.error)}\n{where}\nthe executed notebook: {executed}\nthe full traceback: {log}"
+
+
+def log_traceback(error: BaseException, log: Path) -> None:
+    """Appends the full traceback of ``error`` to the log of a run."""
+    with log.open("a", encoding="utf-8") as file:
+        traceback.print_exception(error, file=file)
 
 
 def _innermost(text: str) -> str:
@@ -124,17 +138,19 @@ _LONGEST_WORDS = 120
 
 
 class Reporter:
-    """Plain lines to ``out``; ``quiet`` leaves out notes and the live line of a terminal.
+    """Plain lines to ``out``; ``quiet`` leaves out notes and the live line of a terminal, ``verbose`` adds remarks.
 
-    ``indent`` is the depth of what runs inside a task: iterations of a loop, the tasks of a job run by a task.
+    Where ``out`` is no terminal, a line every ten seconds takes the place of the live line. ``indent`` is the depth of what
+    runs inside a task: iterations of a loop, the tasks of a job run by a task.
     """
 
-    def __init__(self, out: TextIO | None = None, quiet: bool = False, indent: int = 0) -> None:
+    def __init__(self, out: TextIO | None = None, quiet: bool = False, indent: int = 0, verbose: bool = False) -> None:
         self._out = out or sys.stdout
         self._quiet = quiet
+        self._verbose = verbose
         self._margin = "  " * indent
         self._indent = indent
-        self._live: _LiveLine | None = None
+        self._live: _LiveLine | _RepeatedLine | None = None
 
     def line(self, text: str) -> None:
         """A line, or several, at this depth."""
@@ -149,30 +165,41 @@ class Reporter:
         if not self._quiet:
             self.line(f"note: {text}")
 
+    def remark(self, text: str) -> None:
+        """Something that is so in each run of the job; ``validate`` says it too."""
+        if self._verbose:
+            self.note(text)
+
     def ended(self, key: str, state: State, seconds: float, report: str = "", said: str = "") -> None:
         """The one line of a task or job that has ended, with what its notebook ``said``; below it the report of its failure."""
         words = " ".join(said.split())
         end = f"{key}  {state}  {seconds:.1f} s" + (f"  {words[:_LONGEST_WORDS]}" if words else "")
         self.line("\n".join([end, *(f"    {line}" for line in report.splitlines())]))
 
+    def files(self, folder: str, counts: Mapping[str, int]) -> None:
+        """Says how many files of each kind a run has left in ``folder``."""
+        kinds = [f"{count} {kind}" + ("" if count == 1 else "s") for kind, count in counts.items() if count]
+        if kinds and not self._quiet:
+            self.line(f"{folder}: {', '.join(kinds)}")
+
     def doing(self, what: str) -> None:
-        """Shows on a terminal what happens right now."""
+        """Shows what happens right now."""
         if self._live is not None:
             self._live.show(what)
 
     def inside(self) -> Reporter:
         """A reporter one step deeper, with the same live line."""
-        inner = Reporter(self._out, self._quiet, self._indent + 1)
+        inner = Reporter(self._out, self._quiet, self._indent + 1, self._verbose)
         inner._live = self._live
         return inner
 
     @contextmanager
     def running(self, what: str) -> Iterator[None]:
-        """Shows ``what`` as running, with the time since its start, when this is a terminal."""
-        if self._quiet or self._live is not None or not self._out.isatty():
+        """Shows ``what`` as running, with the time since its start."""
+        if self._quiet or self._live is not None:
             yield
             return
-        with _LiveLine(self._out, what) as self._live:
+        with (_LiveLine if self._out.isatty() else _RepeatedLine)(self._out, what) as self._live:
             try:
                 yield
             finally:
@@ -210,6 +237,37 @@ class _LiveLine:
 
     def __exit__(self, *_: Any) -> None:
         self._progress.stop()
+
+
+class _RepeatedLine:
+    """What is running and for how long, as a line every ten seconds, for a pipe or a file."""
+
+    seconds: ClassVar[float] = 10.0
+
+    def __init__(self, out: TextIO, what: str) -> None:
+        self._out = out
+        self._what = what
+        self._clock = Clock()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._repeat, name="connectors.progress", daemon=True)
+
+    def show(self, what: str) -> None:
+        self._what = what
+
+    def above(self, text: str) -> None:
+        print(text, file=self._out, flush=True)
+
+    def _repeat(self) -> None:
+        while not self._over.wait(self.seconds):
+            self.above(f"{self._what}  {self._clock.seconds:.0f} s")
+
+    def __enter__(self) -> _RepeatedLine:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._over.set()
+        self._thread.join()
 
 
 class Clock:

@@ -36,8 +36,8 @@ from .model import (
     leaves,
     upstream,
 )
-from .notebooks import read_notebook
-from .progress import Clock, Reporter, cell_report, message, reserved_run, run_folder
+from .notebooks import pictures, read_notebook
+from .progress import Clock, Reporter, cell_report, log_traceback, message, reserved_run, run_folder
 from .references import Reference, Scope, in_text, references, replaced
 
 _LONGEST_INPUTS: Final = 10_000
@@ -116,15 +116,22 @@ def _notebook(attempt: Attempt) -> TaskOutcome:
         names["spark"] = run.engine.start()
     executed = run.folder / f"{attempt.label}-{attempt.number}.ipynb"
 
-    def on_cell(number: int, total: int, source: str) -> None:
-        first = next((line for line in source.splitlines() if line.strip()), "")
-        run.reporter.doing(f"{attempt.label}  cell {number}/{total}  {first[:60]}")
+    def on_cell(number: int, total: int, heading: str) -> None:
+        run.reporter.doing(f"{attempt.label}  cell {number}/{total}  {heading[:60]}".rstrip())
 
     ended = execute(notebook, names, executed, attempt.limits, on_cell)
     if isinstance(ended, str):
+        _store_pictures(executed)
         return TaskOutcome(State.SUCCESS, values=values.own, said=ended)
-    report = cell_report(ended, _short(path, run.bundle.root), _short(executed, Path.cwd()))
-    return TaskOutcome(State.FAILED, report, values.own)
+    log_traceback(ended.error, run.engine.log)
+    files = (_short(executed, Path.cwd()), _short(run.engine.log, Path.cwd()))
+    return TaskOutcome(State.FAILED, cell_report(ended, _short(path, run.bundle.root), *files), values.own)
+
+
+def _store_pictures(executed: Path) -> None:
+    """Writes the pictures of an executed notebook beside it."""
+    for number, picture in enumerate(pictures(read_notebook(executed).content), start=1):
+        executed.with_name(f"{executed.stem}-{number}.png").write_bytes(picture)
 
 
 def _parameters(attempt: Attempt) -> dict[str, str]:
@@ -255,7 +262,8 @@ def run_job(
     findings.enforce(f"job {key}")
     _check_only(job, only)
     for note in findings.notes:
-        reporter.note(f"{note.option}: {note.text}")
+        is_of_call = note.option.startswith("--param ")
+        (reporter.note if is_of_call else reporter.remark)(f"{note.option}: {note.text}")
     with reserved_run(job.max_concurrent_runs, (runs or bundle.root / "runs") / key, job.queued, reporter) as free:
         if not free:
             reporter.ended(key, State.MAXIMUM_CONCURRENT_RUNS_REACHED, 0.0)
@@ -286,6 +294,7 @@ class JobRun:
         self.bundle, self.job, self.engine, self.folder, self.reporter = bundle, job, engine, folder, reporter
         self._limits = limits
         self._only = frozenset(only)
+        self._is_first = trigger == "one_time"
         self._ended: dict[str, Ended] = {}
         self._tasks = {task.key: task for task in in_order(job.tasks) if not only or task.key in self._only}
         run_id = time.time_ns() // 1000
@@ -315,6 +324,10 @@ class JobRun:
             stopped = State.CANCELED
             self._end_early(State.CANCELED, "interrupted")
         state = stopped or self._state()
+        if state in GOOD and self._is_first:
+            patterns = {"executed notebook": "*.ipynb", "picture": "*.png"}
+            counts = {kind: len(list(self.folder.rglob(pattern))) for kind, pattern in patterns.items()}
+            self.reporter.files(_short(self.folder, Path.cwd()), counts)
         self.reporter.ended(self.job.key, state, clock.seconds)
         return state
 
@@ -403,13 +416,13 @@ class JobRun:
 
     def _introduce(self) -> None:
         if len(self._tasks) > 1:
-            self.reporter.note(f"{self.job.key}: tasks run one at a time: {', '.join(self._tasks)}")
+            self.reporter.remark(f"{self.job.key}: tasks run one at a time: {', '.join(self._tasks)}")
         if self.job.ignored:
-            self.reporter.note(f"{self.job.key}: without effect in a local run: {', '.join(self.job.ignored)}")
+            self.reporter.remark(f"{self.job.key}: without effect in a local run: {', '.join(self.job.ignored)}")
         loops = [t.key for t in self._tasks.values() if int(t.spec.get("concurrency") or 1) > 1]
         if loops:
             text = f"iterations run one at a time, whatever the concurrency of {', '.join(loops)}"
-            self.reporter.note(f"{self.job.key}: {text}")
+            self.reporter.remark(f"{self.job.key}: {text}")
 
 
 def _may_retry(task: Task, attempts: int, state: State) -> bool:

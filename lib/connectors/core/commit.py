@@ -163,10 +163,10 @@ class Commit:
                 self._publish_pending(entry, batch.sink_id)
         live = frozenset({batch.prefix()})
         if self.letters:
-            self.contact.call(self.letters.storage.check)
-            self.contact.call(partial(self.letters.recover, self._last_number))
-            self.contact.call(partial(self.letters.sweep, live))
-        self.contact.call(partial(self.committer.sweep, live))
+            self.contact.call(self.letters.storage.check, reaches=False)
+            self.contact.call(partial(self.letters.recover, self._last_number), reaches=False)
+            self.contact.call(partial(self.letters.sweep, live), reaches=False)
+        self.contact.call(partial(self.committer.sweep, live), reaches=False)
         self._swept = time.monotonic()
 
     def _publish_pending(self, entry: Entry, sink_id: str) -> None:

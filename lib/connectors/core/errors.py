@@ -43,6 +43,12 @@ class ConnectorError(Exception):
         text = f"{place}: {self.message}" if place else self.message
         return f"{text}\n  Way out: {self.way_out}" if self.way_out else text
 
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows in place of a traceback."""
+        from .messages import cell_lines, own_message
+
+        return cell_lines(own_message(self), self.__traceback__)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.args, self.__dict__)
 

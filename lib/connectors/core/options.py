@@ -254,6 +254,11 @@ class Values(Mapping[str, Any]):
 Check = Callable[[Values], Iterator[Problem] | Sequence[Problem]]
 
 
+def usage(*, placed: bool) -> str:
+    """How a user gives the option ``{name}``: to ``foreach_batch``, whose rows can be ``placed``, or to a format."""
+    return 'in the options of foreach_batch: {{"{name}": …}}' if placed else 'by .option("{name}", …)'
+
+
 class Options:
     """The options that a connector knows.
 
@@ -288,9 +293,18 @@ class Options:
         return joined
 
     def parse(
-        self, connector: str, typed: Mapping[str, Any], check: Check | None = None, kind: str = "connector"
+        self,
+        connector: str,
+        typed: Mapping[str, Any],
+        check: Check | None = None,
+        kind: str = "connector",
+        *,
+        placed: bool = False,
     ) -> Values:
-        """The values of what a user typed. Raises :class:`Misconfigured` with every problem found."""
+        """The values of what a user typed. Raises :class:`Misconfigured` with every problem found.
+
+        ``placed`` is that of :func:`usage`.
+        """
         by_key = {name.lower(): name for name in self.declared}
         values = {name: option.default for name, option in self.declared.items()}
         names: set[str] = set()
@@ -306,7 +320,7 @@ class Options:
                 problems += self._pass(key, name, raw, extra)
             else:
                 problems.append(Problem(name, self._unknown(key, kind)))
-        problems += self._missing(values, problems)
+        problems += self._missing(values, problems, usage(placed=placed))
         parsed = Values(values, frozenset(names), extra)
         if check is not None and not problems:
             problems += check(parsed)
@@ -333,10 +347,10 @@ class Options:
             return [Problem(name, f"must be {wrong}; got {redacted(name, raw)}")]
         return []
 
-    def _missing(self, values: Mapping[str, Any], known: Sequence[Problem]) -> list[Problem]:
+    def _missing(self, values: Mapping[str, Any], known: Sequence[Problem], usage: str) -> list[Problem]:
         reported = {problem.option.lower() for problem in known}
         missing = [name for name, value in values.items() if value is REQUIRED and name.lower() not in reported]
-        return [Problem(name, f"missing; give it by .option({json.dumps(name)}, …).") for name in missing]
+        return [Problem(name, f"missing; give it {usage.format(name=name)}.") for name in missing]
 
     def _unknown(self, key: str, kind: str) -> str:
         """Names are compared by their letters: Spark hands keys over in lower case, and a dot is easily left out."""

@@ -200,7 +200,8 @@ def outage_error(outage: Transient, failures: int, away: float, retry: RetrySett
         since = _clock(time.time() - away)
         outage.message += f" ({failures} tries since {since}, longer than outageTimeout, {retry.outage_timeout:g} s)"
         outage.is_waited_for = True
-        outage.way_out = outage.way_out or "start the query again when the system is back; or raise outageTimeout"
+        again = "start the query again when the system is back; or raise outageTimeout"
+        outage.way_out = f"{outage.way_out}; {again}" if outage.way_out else again
     return outage
 
 
@@ -222,10 +223,10 @@ class Contact:
     def retry(self) -> RetrySettings:
         return self._retry if self.reached else self._retry.of_first_contact()
 
-    def call(self, work: Callable[[], T]) -> T:
-        """As :meth:`Retry.call`."""
+    def call(self, work: Callable[[], T], *, reaches: bool = True) -> T:
+        """As :meth:`RetrySettings.call`. ``reaches`` is false for work that may do without the system."""
         result = self.retry.call(work)
-        self.reached = True
+        self.reached |= reaches
         return result
 
 

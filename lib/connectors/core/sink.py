@@ -241,9 +241,12 @@ class Sink(ABC):
         self.values = values
 
     @classmethod
-    def of(cls, typed: Mapping[str, Any]) -> Sink:
-        """The sink of what a user typed. Raises :class:`~connectors.core.errors.Misconfigured` with every problem."""
-        return cls(cls.known_options().parse(f"connectors.{cls.name}", typed, cls._all_checks, "sink"))
+    def of(cls, typed: Mapping[str, Any], *, placed: bool = False) -> Sink:
+        """The sink of what a user typed, ``placed`` for :func:`~connectors.foreach_batch`.
+
+        Raises :class:`~connectors.core.errors.Misconfigured` with every problem.
+        """
+        return cls(cls.known_options().parse(f"connectors.{cls.name}", typed, cls._all_checks, "sink", placed=placed))
 
     @classmethod
     def known_options(cls) -> Options:
@@ -315,6 +318,12 @@ class Sink(ABC):
         """Raises :class:`~connectors.core.errors.Misconfigured` with the problems of :meth:`check_frame`."""
         if problems := list(self.check_frame(schema, placed=placed)):
             raise Misconfigured(f"connectors.{self.name}", problems)
+
+    def check_target(self, schema: pa.Schema) -> None:  # noqa: B027 - a hook, not a duty
+        """Raises :class:`~connectors.core.errors.Misconfigured` where the target cannot take rows of the columns ``schema``.
+
+        Called on the driver, before the first task of a batch. It may ask the target, and changes nothing there.
+        """
 
     @abstractmethod
     def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> SinkWriter:

@@ -18,6 +18,7 @@ from .infer import inferred
 from .json import JsonFormat
 from .protobuf import ProtobufFormat, protobuf_message
 from .registry import registry_of
+from .schema_text import wrong_columns
 
 Side = Literal["key", "value"]
 
@@ -122,6 +123,8 @@ def _check_side(values: Values, side: Side) -> Iterator[Problem]:
             yield Problem(f"{side}.{option}", f"has no use with {side}.format={name}; it is for {of}.")
         elif values[f"{side}.{option}"] is None and name == of == "protobuf":
             yield Problem(f"{side}.{option}", "missing; protobuf needs a descriptor set and a message of it.")
+    if values[_columns(side)] and name not in ("bytes", "string"):
+        yield from (Problem(_columns(side), f"{wrong}.") for wrong in wrong_columns(values[_columns(side)]))
     infers = side == "value" and "inferSchema" in values and values["inferSchema"]
     if infers and (name not in _INFERRED or values["schema"]):
         why = "beside a schema; give one of the two" if name in _INFERRED else f"with value.format={name}"

@@ -46,6 +46,13 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("connectors")
 
+def _is_foreign(record: logging.LogRecord) -> bool:
+    """False for an error of this library: Py4J would show its stack beside the message that Spark shows."""
+    return record.exc_info is None or not isinstance(record.exc_info[1], ConnectorError)
+
+
+logging.getLogger("py4j.clientserver").addFilter(_is_foreign)
+
 OnBatch = Callable[["DataFrame", int], None]
 
 
@@ -55,6 +62,7 @@ class ForeachBatch(Carried):
     def __init__(self, sink: Sink) -> None:
         self.sink = sink
         self._commit: Commit | None = None
+        self._checked: pa.Schema | None = None
         self._run = uuid.uuid4().hex
         if isinstance(sink, FrameSink):
             if sink.places_rows():
@@ -109,6 +117,9 @@ class ForeachBatch(Carried):
 
     def _stage_and_commit(self, commit: Commit, frame: DataFrame, batch: Batch, meter: Meter) -> None:
         commit.drop_attempts(batch)
+        if not _stages_frame(self.sink, frame) and self._checked != (schema := arrow_schema(frame.schema)):
+            commit.contact.call(partial(self.sink.check_target, schema))
+            self._checked = schema
         # Retries are made here, since Spark would try its tasks again at once.
         tries = RetrySettings(0) if self.sink.writers_retry else commit.contact.retry
         try:
@@ -162,8 +173,10 @@ def _stages_frame(sink: Sink, frame: DataFrame) -> bool:
 
 def _staged(sink: Sink, frame: DataFrame, batch: Batch) -> list[Committable]:
     if isinstance(sink, FrameSink):
-        if _stages_frame(sink, frame) and (staged := sink.stage_frame(frame, batch)) is not None:
-            return staged
+        if _stages_frame(sink, frame):
+            if (staged := sink.stage_frame(frame, batch)) is not None:
+                return staged
+            sink.refuse_frame(arrow_schema(frame.schema), placed=True)
         sink, frame = sink.placed(frame, arrow_schema(frame.schema), batch)
     return _stage_in_tasks(sink, frame, batch)
 

@@ -6,6 +6,7 @@ Spark's planning processes and its tasks, so they hold options and nothing else;
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -24,7 +25,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from ..core.commit import Commit
-from ..core.errors import ConnectorError, Misconfigured, Problem
+from ..core.errors import ConnectorError, Misconfigured, Problem, Transient
 from ..core.ledger import app_query, once_query
 from ..core.metrics import Meter
 from ..core.planning import Offset, Planner
@@ -93,7 +94,7 @@ class ConnectorFormat(DataSource):
             if overwrite and not sink.replaces:
                 text = 'must be append; "overwrite" cannot replace everything in this target in one step.'
                 raise Misconfigured(self.name(), [Problem("mode", text)])
-            sink.refuse_frame(arrow_schema(schema), placed=False)
+            _refuse(sink, schema)
             return BatchWriter(sink, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
@@ -102,8 +103,16 @@ class ConnectorFormat(DataSource):
             from .stream_writer import StreamWriter
 
             sink = self._sink()
-            sink.refuse_frame(arrow_schema(schema), placed=False)
+            _refuse(sink, schema)
             return StreamWriter(sink, schema)
+
+
+def _refuse(sink: Sink, schema: StructType) -> None:
+    """Raises :class:`Misconfigured` for rows that ``sink`` cannot write, before the first task. Tasks wait for an outage."""
+    columns = arrow_schema(schema)
+    sink.refuse_frame(columns, placed=False)
+    with contextlib.suppress(Transient):
+        sink.check_target(columns)
 
 
 def format_of(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from connectors.core.runtime import in_workspace
 from connectors.spark.session import activate, is_connect
 
+from .cell_errors import show_messages
 from .settings import UI_VARIABLE
 from .shim import DbUtils, NotebookExit, display
 from .start import session
@@ -74,11 +75,8 @@ def _accept_exit() -> None:
     """Makes ``dbutils.notebook.exit`` end its cell with success in Jupyter, nbconvert and Papermill."""
     from IPython.core.getipython import get_ipython
 
-    def show(shell: Any, kind: Any, error: Any, trace: Any, tb_offset: int | None = None) -> None:
-        print(f"Notebook exited: {error.value}")
-
     if (shell := get_ipython()) is not None:
-        shell.set_custom_exc((NotebookExit,), show)
+        show_messages(NotebookExit)
         if _succeed_on_exit not in shell.events.callbacks["post_run_cell"]:
             shell.events.register("post_run_cell", _succeed_on_exit)
 

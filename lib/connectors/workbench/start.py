@@ -9,12 +9,13 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from connectors.core.errors import Misconfigured, Problem
 from connectors.core.runtime import LIBRARY, in_workspace
 from connectors.spark.session import classic_is_running, require
 
+from .cell_errors import show_messages
 from .home import at_home
 from .jars import delta_jars
 from .java import java_options, use_java
@@ -22,6 +23,10 @@ from .settings import default_master, local_settings, prepare_environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+_LAST_WORDS: Final = 500
+"""Letters of the output of a JVM that did not start."""
 
 
 def session(conf: Mapping[str, Any] | None = None, master: str | None = None) -> SparkSession:
@@ -33,13 +38,15 @@ def session(conf: Mapping[str, Any] | None = None, master: str | None = None) ->
 
     ``conf``: Spark's own settings; they win over the defaults of :mod:`connectors.workbench.settings`.
     ``master``: by default ``local[n,4]`` with all n cores, so that a failed task is tried again; ``sc://host:port``
-    connects to a Spark Connect server. Raises :class:`Misconfigured` when Java, pyspark or Delta's jars are missing.
+    connects to a Spark Connect server. What a local session and its workers print goes to its log, and a cell that fails by
+    an error of Spark shows the library's message in it. Raises :class:`Misconfigured` when Java, pyspark or Delta's jars are
+    missing.
     """
     return start(conf, master)
 
 
 def start(conf: Mapping[str, Any] | None = None, master: str | None = None, log: Path | None = None) -> SparkSession:
-    """:func:`session`, with Spark's log in the file ``log`` (by default among the session's temporary files)."""
+    """:func:`session`, with the output of Spark and its workers in ``log`` (by default among the session's temporary files)."""
     from connectors import register
 
     settings = {key: _text(value) for key, value in (conf or {}).items()}
@@ -51,6 +58,8 @@ def start(conf: Mapping[str, Any] | None = None, master: str | None = None, log:
     else:
         _set_what_can_be(spark, settings)
     register(spark)
+    if not in_workspace():  # whose notebooks show errors in a way of their own
+        show_messages()
     return spark
 
 
@@ -71,25 +80,34 @@ def _local(conf: Mapping[str, str], master: str | None, log: Path | None) -> Spa
     prepare_environment()
     folder = Path(tempfile.mkdtemp(prefix="connectors-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    start_settings = local_settings(folder, log or folder / "spark.log", delta_jars(conf), conf, java_options())
-    settings: dict[str, Any] = dict(start_settings)
-    chosen = master or conf.get("spark.master") or default_master()
-    builder = _spark_session_class().builder.config(map=settings).master(chosen)
+    log = log or folder / "spark.log"
+    settings: dict[str, Any] = dict(local_settings(folder, log, delta_jars(conf), conf, java_options()))
+    settings["spark.master"] = chosen = master or conf.get("spark.master") or default_master()
     with at_home() if chosen.startswith("local") else contextlib.nullcontext():  # a cluster has a home of its own
-        return _launched(builder, settings)
+        _launch_java(settings, log)
+        return _spark_session_class().builder.config(map=settings).getOrCreate()
 
 
-def _launched(builder: Any, settings: Mapping[str, Any]) -> SparkSession:
+def _launch_java(settings: Mapping[str, Any], log: Path) -> None:
+    """Starts the JVM of this process unless there is one. What it prints, and what Spark's workers print, is in ``log``."""
+    from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkRuntimeError
+    from pyspark.java_gateway import launch_gateway
 
+    if SparkContext._gateway is not None:
+        return
+    conf = SparkConf(loadDefaults=False).setAll([(key, str(value)) for key, value in settings.items()])
     try:
-        return cast("SparkSession", builder.getOrCreate())
+        with log.open("ab") as output:
+            gateway = launch_gateway(conf, {"stdout": output, "stderr": output})  # type: ignore[no-untyped-call]
     except PySparkRuntimeError as failed:
         if "JAVA_GATEWAY_EXITED" not in str(failed):
             raise
-        memory = f"has this machine {settings['spark.driver.memory']} of memory (spark.driver.memory) to spare?"
-        text = f"{os.environ['JAVA_HOME']} did not start Spark. What it said stands above; {memory}"
+        said = " ".join(log.read_text(errors="replace").split())[-_LAST_WORDS:]
+        memory = f"Has this machine {settings['spark.driver.memory']} of memory (spark.driver.memory) to spare?"
+        text = f"{os.environ['JAVA_HOME']} did not start Spark. {memory} It said: {said}"
         raise Misconfigured("Spark", [Problem("JAVA_HOME", text)]) from None
+    SparkContext._ensure_initialized(gateway=gateway)
 
 
 def _connected(conf: Mapping[str, str], master: str | None) -> SparkSession:

@@ -11,7 +11,7 @@ from ...core import REQUIRED, Batch, Choice, Guarantee, Options, Problem, Text, 
 from .client import CONNECTION, check_connection
 from .documents import IndexName
 from .source import ElasticsearchSource
-from .writer import BulkWriter
+from .writer import BulkWriter, wrong_columns
 
 __all__ = ["ElasticsearchSink", "ElasticsearchSource"]
 
@@ -81,5 +81,9 @@ class ElasticsearchSink(BatchingSink):
     def target(self) -> str:
         return f"{','.join(sorted(self.values['hosts']))}/{self.values['index']}"
 
+    def check_frame(self, schema: pa.Schema, *, placed: bool) -> Iterator[Problem]:
+        yield from wrong_columns(self.values, schema)
+
     def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> BulkWriter:
+        self.refuse_frame(schema, placed=False)
         return BulkWriter(self, batch, schema)

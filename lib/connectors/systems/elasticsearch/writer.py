@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.types as types
 
 from ...batching import BatchingWriter, Failure, Throttled
-from ...core import Batch, Fatal, Misconfigured, Poison, Problem, Transient
+from ...core import Batch, Fatal, Poison, Problem, Transient, Values
 from .client import NDJSON, SearchClient
 from .documents import IndexName, documents, times
 
@@ -38,7 +38,6 @@ class BulkWriter(BatchingWriter):
         self.operation: str = values["operation"]
         self.index = IndexName.of(values["index"])
         self.id, self.version, self.routing = values["idColumn"], values["versionColumn"], values["routingColumn"]
-        _check_columns(self, schema)
         self.client = SearchClient("connectors.elasticsearch", values, values["batch.maxInFlight"])
         name = self.index.constant
         self.path = f"/{quote(name, safe='')}/_bulk?{_FILTER}" if name is not None else f"/_bulk?{_FILTER}"
@@ -145,27 +144,26 @@ def _versions(column: pa.Array) -> list[int | None]:
     return list(column.to_pylist())
 
 
-def _check_columns(writer: BulkWriter, schema: pa.Schema) -> None:
-    """Raises ``Misconfigured`` with every option that names a column that is not there, or of a kind that will not do."""
-    named = [("idColumn", writer.id), ("versionColumn", writer.version), ("routingColumn", writer.routing)]
-    named += [("index", part.column) for part in writer.index.columns()]
+def wrong_columns(values: Values, schema: pa.Schema) -> Iterator[Problem]:
+    """Every option that names a column that rows of ``schema`` do not have, or else one of a kind that will not do."""
+    index = IndexName.of(values["index"])
+    named = [(option, values[option]) for option in ("idColumn", "versionColumn", "routingColumn")]
+    named += [("index", part.column) for part in index.columns()]
     problems = [
         Problem(option, f'names the column "{column}", which the rows do not have: {", ".join(schema.names)}.')
         for option, column in named
         if column and column not in schema.names
     ]
-    if not problems:
-        kinds = {name: schema.field(name).type for _, name in named if name}
-        problems = [*_check_kinds(writer, kinds)]
     if problems:
-        raise Misconfigured("connectors.elasticsearch", problems)
+        yield from problems
+    else:
+        yield from _wrong_kinds(values["versionColumn"], index, {name: schema.field(name).type for _, name in named if name})
 
 
-def _check_kinds(writer: BulkWriter, kinds: dict[str, pa.DataType]) -> Iterator[Problem]:
-    if writer.version and not (types.is_integer(kinds[writer.version]) or types.is_timestamp(kinds[writer.version])):
-        kind = kinds[writer.version]
-        yield Problem("versionColumn", f'must be a column of whole numbers or timestamps; "{writer.version}" is {kind}.')
-    for part in writer.index.columns():
+def _wrong_kinds(version: str | None, index: IndexName, kinds: dict[str, pa.DataType]) -> Iterator[Problem]:
+    if version and not (types.is_integer(kinds[version]) or types.is_timestamp(kinds[version])):
+        yield Problem("versionColumn", f'must be a column of whole numbers or timestamps; "{version}" is {kinds[version]}.')
+    for part in index.columns():
         kind = kinds[part.column]
         if part.pattern and not (types.is_timestamp(kind) or types.is_date(kind)):
             yield Problem("index", f'has a date pattern for "{part.column}", which is {kind}, not a timestamp or date.')

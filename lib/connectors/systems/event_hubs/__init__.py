@@ -69,8 +69,8 @@ class EventHubsSink(KafkaSink):
     options = KafkaSink.options | CONNECTION
 
     @classmethod
-    def of(cls, typed: Mapping[str, Any]) -> Sink:
-        return super().of(with_derived(typed, "topic", max_request_size=str(LARGEST_REQUEST)))
+    def of(cls, typed: Mapping[str, Any], *, placed: bool = False) -> Sink:
+        return super().of(with_derived(typed, "topic", max_request_size=str(LARGEST_REQUEST)), placed=placed)
 
     @classmethod
     def check(cls, values: Values) -> Iterator[Problem]:

@@ -68,7 +68,8 @@ class FileStreamSink(FilesSink):
             yield Problem("path", f'must be a local or mounted folder; got "{shown}". Elsewhere, take connectors.files.')
 
     def stage_frame(self, frame: DataFrame, batch: Batch) -> list[Committable] | None:
-        self._must_have_value([f"{name} {kind}" for name, kind in frame.dtypes])
+        if problems := list(_wrong_columns([f"{name} {kind}" for name, kind in frame.dtypes])):
+            raise Misconfigured("connectors.file_stream", problems)
         if self.values["errors"] != "fail":
             return None
         from pyspark.sql import Observation
@@ -82,10 +83,14 @@ class FileStreamSink(FilesSink):
         return staged
 
     def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> LineWriter:
-        self._must_have_value([f"{field.name} {field.type}" for field in schema])
+        self.refuse_frame(schema, placed=False)
         return LineWriter(self, batch, schema)
 
-    def _must_have_value(self, columns: list[str]) -> None:
-        if columns != ["value string"]:
-            text = f'takes one column "value" of strings; got {", ".join(columns)}. Select it: df.select("value").'
-            raise Misconfigured("connectors.file_stream", [Problem("value", text)])
+    def check_frame(self, schema: pa.Schema, *, placed: bool) -> Iterator[Problem]:
+        yield from _wrong_columns([f"{field.name} {field.type}" for field in schema])
+
+
+def _wrong_columns(columns: list[str]) -> Iterator[Problem]:
+    if columns != ["value string"]:
+        text = f'takes one column "value" of strings; got {", ".join(columns)}. Select it: df.select("value").'
+        yield Problem("value", text)

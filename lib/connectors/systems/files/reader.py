@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Final
 
 import pyarrow as pa
 
@@ -15,16 +16,16 @@ from ...formats.avro import INSTALL, AvroSchema
 
 _CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 _LINES, _ROWS, _BLOCK = 16_384, 16_384, 1 << 20
+_MAGIC: Final = {"parquet": b"PAR1", "orc": b"ORC", "avro": b"Obj\x01"}
+"""How a file of each format begins."""
+_TEXT_BEGINS: Final = {b"{": "json"}
 
 
 def read_file(file: Any, path: str, kind: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The rows of an open ``file`` of format ``kind``, with those columns of ``schema`` that it has, of any type."""
-    if kind == "parquet":
-        yield from _parquet(file, schema)
-    elif kind == "orc":
-        yield from _orc(file, schema)
-    elif kind == "avro":
-        yield from _avro(file, schema)
+    if kind in _MAGIC:
+        with _naming_format(file, path, kind):
+            yield from {"parquet": _parquet, "orc": _orc, "avro": _avro}[kind](file, schema)
     else:
         stream = unpacked(file, path)
         yield from {"json": _json, "csv": _csv, "text": _text}[kind](stream, path, schema)
@@ -34,6 +35,14 @@ def schema_of(file: Any, path: str, kind: str) -> pa.Schema:
     """The columns of a file, by its own metadata."""
     if kind == "text":
         return pa.schema([("value", pa.string())])
+    if kind in _MAGIC:
+        with _naming_format(file, path, kind):
+            return _own_schema(file, kind)
+    problem = Problem("schema", f"missing; {kind} needs .schema(…), as in any stream of Spark.")
+    raise Misconfigured("connectors.files", [problem])
+
+
+def _own_schema(file: Any, kind: str) -> pa.Schema:
     if kind == "parquet":
         import pyarrow.parquet as pq
 
@@ -42,13 +51,27 @@ def schema_of(file: Any, path: str, kind: str) -> pa.Schema:
         import pyarrow.orc as orc
 
         return orc.ORCFile(file).schema.remove_metadata()
-    if kind == "avro":
-        reader = client_library("fastavro", INSTALL, connector="connectors.files").reader(file)
-        import json
+    reader = client_library("fastavro", INSTALL, connector="connectors.files").reader(file)
+    import json
 
-        return pa.schema(list(AvroSchema(json.dumps(reader.writer_schema)).type))
-    problem = Problem("schema", f"missing; {kind} needs .schema(…), as in any stream of Spark.")
-    raise Misconfigured("connectors.files", [problem])
+    return pa.schema(list(AvroSchema(json.dumps(reader.writer_schema)).type))
+
+
+@contextlib.contextmanager
+def _naming_format(file: Any, path: str, kind: str) -> Iterator[None]:
+    """An error inside is :class:`Misconfigured` where the file is of another format; it is asked only then."""
+    try:
+        yield
+    except Exception:  # libraries raise what they like: fastavro a SystemError
+        file.seek(0)
+        begin = file.read(max(map(len, _MAGIC.values())))
+        if not begin or begin.startswith(_MAGIC[kind]):
+            raise
+        formats = [name for name, magic in _MAGIC.items() if begin.startswith(magic)]
+        formats += [name for sign, name in _TEXT_BEGINS.items() if begin.startswith(sign)]
+        guess = f"; is it {formats[0]}?" if formats else "."
+        text = f"{kind} is not the format of {path}, which begins with {begin!r}{guess} Correct it, or move the file away."
+        raise Misconfigured("connectors.files", [Problem("fileFormat", text)]) from None
 
 
 def sql_columns(schema: pa.Schema) -> str:

@@ -19,6 +19,7 @@ from ...core import (
     Flag,
     FrameSink,
     Json,
+    Misconfigured,
     Names,
     Options,
     Problem,
@@ -35,7 +36,7 @@ from ...storage.location import S3, without_user
 from .committer import FilesCommitter
 from .join import JOINED
 from .rolling import MAX_PART_SIZE, RollingPolicy, Sealer, seal_due_parts, watch
-from .writer import CODECS, FilesWriter
+from .writer import CODECS, FilesWriter, target_folders
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -187,6 +188,12 @@ class FilesSink(FrameSink):
 
     def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> FilesWriter:
         return FilesWriter(self, batch, schema)
+
+    def check_frame(self, schema: pa.Schema, *, placed: bool) -> Iterator[Problem]:
+        try:
+            target_folders(self, schema)
+        except Misconfigured as wrong:
+            yield from wrong.problems
 
     def stage_frame(self, frame: DataFrame, batch: Batch) -> list[Committable] | None:
         """Spark's own writers make the files, and no row passes through Python, unless Spark has no such writer."""

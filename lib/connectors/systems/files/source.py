@@ -70,6 +70,16 @@ class Listing:
         elif item is not None and item.is_folder:
             yield from self._below("", self._patterns)
 
+    def exists(self) -> bool:
+        """True if the path is there; a glob is when it matches a file."""
+        return any(True for _ in self) if self._patterns else self.storage.item("") is not None
+
+    def not_found(self) -> Problem:
+        """What to tell whoever reads a path that does not exist."""
+        what = "matches no file" if self._patterns else "does not exist"
+        text = f'"{self.path}" {what}. Correct it; or read a stream with .schema(…), which waits for the first file.'
+        return Problem("path", text)
+
     def full(self, path: str) -> str:
         """The location of a file below the root; the root itself may be the file."""
         return f"{self.root.rstrip('/')}/{path}" if path else self.root
@@ -125,7 +135,8 @@ class FilesSource(Source):
     Such files, moved in with an old modification time, are counted as ``skipped`` in the query's table, from its next batch
     on, and a warning names the first one. For files that came while the query was down, the count of old files is compared
     with that of its last batch: where old files were deleted, it tells too few. A file that is brought back also appears.
-    Files must appear complete, by a rename or an upload, and not change after that.
+    Files must appear complete, by a rename or an upload, and not change after that. A batch of a path that does not exist is
+    an error; a stream with ``.schema(…)`` waits for it.
     """
 
     name = "files"
@@ -154,9 +165,9 @@ class FilesSource(Source):
         newest = max(listing, key=lambda file: (file.changed, file.path), default=None)
         if newest is None:
             problem = Problem("schema", f'missing, and "{self.values["path"]}" has no file yet; give .schema(…).')
-            raise Misconfigured("connectors.files", [problem])
+            raise Misconfigured("connectors.files", [problem] if listing.exists() else [listing.not_found()])
         with listing.open(newest.path) as file:
-            columns = schema_of(file, newest.path, self.values["fileFormat"])
+            columns = schema_of(file, listing.full(newest.path), self.values["fileFormat"])
         folders = [pa.field(name, pa.string()) for name in partition_values(newest.path) if name not in columns.names]
         return sql_columns(pa.schema([*columns, *folders]))
 
@@ -199,9 +210,12 @@ class FilesEnumerator(SplitEnumerator[WholeFile]):
 
     def head(self) -> FilesHead:
         try:
-            return FilesHead(sorted(self.listing, key=_order), time.time_ns())
+            files = sorted(self.listing, key=_order)
+            if self.most is None and not files and not self.listing.exists():  # a batch does not wait for it
+                raise Misconfigured("connectors.files", [self.listing.not_found()])
         except OSError as error:
             raise Transient(f"{self.listing.path} cannot be listed: {error}") from None
+        return FilesHead(files, time.time_ns())
 
     def advance(self, at: Position, head: FilesHead, limit: ReadLimit) -> Position:
         if at and "files" not in at:  # the start alone is empty; anything else would be read from the beginning again

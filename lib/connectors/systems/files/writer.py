@@ -104,6 +104,17 @@ class FormatWriter(Protocol):
     def close(self) -> None: ...
 
 
+def target_folders(sink: FilesSink, schema: pa.Schema) -> Folders | None:
+    """The folders for rows of ``schema``, if they are divided.
+
+    Raises :class:`~connectors.core.errors.Misconfigured` for columns that Python cannot write.
+    """
+    divided = sink.values["bucket"] or sink.values["partitionBy"]
+    folders = Folders(f"connectors.{sink.name}", sink.values, schema) if divided else None
+    check_columns(sink, folders.schema if folders else schema)
+    return folders
+
+
 class FilesWriter(SinkWriter):
     """Writes one file per task attempt and folder, made with the folder's first row.
 
@@ -115,11 +126,9 @@ class FilesWriter(SinkWriter):
 
     def __init__(self, sink: FilesSink, batch: Batch, schema: pa.Schema) -> None:
         self.connector = f"connectors.{sink.name}"
-        divided = sink.values["bucket"] or sink.values["partitionBy"]
-        self.folders = Folders(self.connector, sink.values, schema) if divided else None
+        self.folders = target_folders(sink, schema)
         self._spark_schema = schema
         self.schema = self.folders.schema if self.folders else schema
-        check_columns(sink, self.schema)
         self.folder = sink.folder()
         self.format = sink.values["fileFormat"]
         self.compression = sink.values["compression"]

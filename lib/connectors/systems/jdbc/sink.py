@@ -34,7 +34,7 @@ from .connection import Connection, pooled_connection
 from .dialects import DIALECTS, DatabaseAddress, Dialect, OwnDialects, dialect_of, parse
 from .direct import DirectWriter, check_order
 from .prepared import Markers
-from .target import Target, WritePlan, refuse, table_of, unloadable_columns
+from .target import Target, WritePlan, refuse, table_of, unloadable_columns, wrong_columns
 from .task_slots import TaskSlots, partitioned_by_hash
 from .writers import FileWriter, PreparedWriter, TableWriter, TaskWriter
 
@@ -188,6 +188,16 @@ class JdbcSink(FrameSink):
     def places_rows(self) -> bool:
         return self.mode == "task"
 
+    def check_frame(self, schema: pa.Schema, *, placed: bool) -> Iterator[Problem]:
+        yield from wrong_columns(self.values, schema)
+        if self.mode == "task" and not placed and not self.slots:
+            text = "task needs foreach_batch, which gives each task the same rows in a replay"
+            yield Problem("commit", f"{text}; take batch with format(…) and df.write.")
+
+    def check_target(self, schema: pa.Schema) -> None:
+        with pooled_connection(self.dialect()) as connection:
+            Target(self.values, connection.dialect).check_columns(connection, schema)
+
     def placed(self, frame: DataFrame, schema: pa.Schema, batch: Batch) -> tuple[JdbcSink, DataFrame]:
         """The sink for the tasks of ``batch``, with what is decided once for all of them; by ``task``, rows are dealt out."""
         if self.mode == "batch":  # whose committer makes the plan when all rows are staged
@@ -206,6 +216,7 @@ class JdbcSink(FrameSink):
         return sink
 
     def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> SinkWriter:
+        self.refuse_frame(schema, placed=False)
         writer = self._writer(batch, schema, subtask)
         writer.rejects = self.rejects(batch)
         return writer
@@ -216,9 +227,6 @@ class JdbcSink(FrameSink):
             if dialect.one_writer:
                 return FileWriter(dialect, self.folder(), batch, schema)
             return TableWriter(dialect, table_of(values["dbtable"], dialect), batch, schema)
-        if self.mode == "task" and not self.slots:
-            text = "task needs foreach_batch, which gives each task the same rows in a replay"
-            refuse([Problem("commit", f"{text}; take batch with format(…) and df.write.")])
         plan = self.plan or self._plan_in_task(dialect, schema, batch)
         if self.mode == "direct":
             return DirectWriter(values, dialect, plan)

@@ -100,6 +100,14 @@ class Target:
         if not self.values["createTable"] and not self.dialect.columns(connection, self.table):
             refuse([self._no_table()])
 
+    def check_columns(self, connection: Connection, schema: pa.Schema) -> None:
+        """Raises what :meth:`plan` would raise for rows of ``schema``, and changes nothing."""
+        if columns := self.dialect.columns(connection, self.table):
+            new = [Column(field.name, "", None) for field in self._new_fields(columns, schema)]
+            refuse(self._problems(connection, [*columns, *new], schema))
+        elif not self.values["createTable"]:
+            refuse([self._no_table()])
+
     def _no_table(self) -> Problem:
         where = f"no table {self.table} in {self.dialect.address}"
         return Problem("dbtable", f"names {where}; make it, or set createTable=true.")
@@ -156,20 +164,10 @@ class Target:
 
     def _problems(self, connection: Connection, columns: Sequence[Column], schema: pa.Schema) -> Iterator[Problem]:
         yield from self._types_not_supported(schema)
-        yield from self._unknown_names(schema)
+        yield from wrong_columns(self.values, schema)
         yield from self._unmatched_columns(columns, schema)
-        delete = self.values["deleteColumn"]
-        if delete in schema.names and not pa.types.is_boolean(schema.field(delete).type):
-            yield Problem("deleteColumn", f'must be a column of booleans; "{delete}" is {schema.field(delete).type}.')
         if self.values["operation"] == "upsert":
             yield from self._not_unique(connection, columns)
-
-    def _unknown_names(self, schema: pa.Schema) -> Iterator[Problem]:
-        for option in ("keyColumns", "updateColumns", "orderColumn", "deleteColumn"):
-            names = self.values[option] or ()
-            for name in [names] if isinstance(names, str) else names:
-                if name not in schema.names:
-                    yield Problem(option, f'names "{name}", but the columns are {", ".join(schema.names)}.')
 
     def _unmatched_columns(self, columns: Sequence[Column], schema: pa.Schema) -> Iterator[Problem]:
         steering = {self.values["orderColumn"], self.values["deleteColumn"]}
@@ -213,6 +211,18 @@ class Target:
         """True for a view of a database that loads rows by COPY, which takes tables only."""
         schema, name = self.table.schema, self.table.name
         return self.dialect.loads_exactly and name not in self.dialect.tables(connection, schema, name)
+
+
+def wrong_columns(values: Values, schema: pa.Schema) -> Iterator[Problem]:
+    """The problems of rows of ``schema`` that need no database to be seen."""
+    for option in ("keyColumns", "updateColumns", "orderColumn", "deleteColumn"):
+        names = values[option] or ()
+        for name in [names] if isinstance(names, str) else names:
+            if name not in schema.names:
+                yield Problem(option, f'names "{name}", but the columns are {", ".join(schema.names)}.')
+    delete = values["deleteColumn"]
+    if delete in schema.names and not pa.types.is_boolean(schema.field(delete).type):
+        yield Problem("deleteColumn", f'must be a column of booleans; "{delete}" is {schema.field(delete).type}.')
 
 
 def unloadable_columns(dialect: Dialect, columns: Iterable[ColumnMapping]) -> Iterator[Problem]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ...core.errors import DataLoss, Misconfigured, Problem, Transient
 from .config import connection_config
-from .errors import client, client_errors, connector_error, error_name, producer_error
+from .errors import ClientReports, client, client_errors, connector_error, error_name, new_client, producer_error
 from .positions import Offsets, Partition, partition_name
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Cluster:
     def admin(self) -> AdminClient:
         if self._admin is None:  # an admin client complains about the settings of a consumer
             config = {key: value for key, value in self.config.items() if not key.startswith(_CONSUMER_SETTINGS)}
-            self._admin = client("confluent_kafka.admin").AdminClient(config)
+            self._admin = connected_admin(config)
         return self._admin
 
     @property
@@ -204,6 +204,35 @@ class Cluster:
         self._admin = self._consumer = self._peeking = None
 
 
+_CONTACT_SECONDS: Final = 10.0
+_LOOK_SECONDS: Final = 0.5
+_NOT_REACHED: Final = "see that kafka.bootstrap.servers is right, and that a broker runs there and can be reached from here"
+
+
+def connected_admin(config: Mapping[str, str]) -> AdminClient:
+    """An admin client of a cluster that answers.
+
+    The client itself would wait for an answer until its timeout, also where nobody listens. Raises ``Transient``, which names
+    the brokers, when no one of them can be reached, and ``Misconfigured`` when they refuse the login.
+    """
+    reports = ClientReports()
+    admin: AdminClient = new_client("AdminClient", config, reports, "confluent_kafka.admin")
+    deadline = time.monotonic() + _CONTACT_SECONDS
+    while True:
+        try:
+            admin.list_topics(timeout=_LOOK_SECONDS)
+            return admin
+        except client().KafkaException as error:
+            admin.poll(0)
+            brokers = f"no broker of {config['bootstrap.servers']} can be reached"
+            refusal = producer_error(error, brokers, reports.errors)
+            if not isinstance(refusal, Transient):
+                raise refusal from None
+            if reports.has("_ALL_BROKERS_DOWN") or time.monotonic() > deadline:
+                cause = next((text for name, text in reports.errors if name != "_ALL_BROKERS_DOWN"), error.args[0].str())
+                raise Transient(f"{brokers}: {cause}", connector="connectors.kafka", way_out=_NOT_REACHED) from None
+
+
 def _offset_spec() -> Any:
     return client("confluent_kafka.admin").OffsetSpec
 
@@ -276,7 +305,7 @@ def transaction_maximum(config: Mapping[str, str]) -> int | None:
 
 
 def _admin(config: Mapping[str, str]) -> Any:
-    return client("confluent_kafka.admin").AdminClient(connection_config(config))
+    return connected_admin(connection_config(config))
 
 
 def _described_config(admin: Any, kind: str, name: str) -> Any:

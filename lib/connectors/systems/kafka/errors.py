@@ -72,10 +72,10 @@ class ClientReports:
         return any(name in names for name, _ in self.errors)
 
 
-def new_client(kind: str, config: Mapping[str, Any], reports: ClientReports) -> Any:
-    """A ``Producer`` or ``Consumer`` that reports its errors to ``reports``."""
+def new_client(kind: str, config: Mapping[str, Any], reports: ClientReports, module: str = "confluent_kafka") -> Any:
+    """A ``Producer``, ``Consumer`` or ``AdminClient`` that reports its errors to ``reports``."""
     try:
-        return getattr(client(), kind)({**config, "error_cb": reports.failed})
+        return getattr(client(module), kind)({**config, "error_cb": reports.failed})
     except client().KafkaException as error:
         raise producer_error(error, "the client refuses the options", reports.errors) from None
 

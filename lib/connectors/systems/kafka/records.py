@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from ...core.dead_letters import Rejects
 from ...core.errors import Misconfigured, Problem
-from ...core.options import Values
+from ...core.options import Values, usage
 from ...formats import Side, format_of
 
 Array = Any
@@ -164,13 +164,14 @@ def _cast(column: Array, kind: pa.DataType) -> Array:
     return column.cast(kind)
 
 
-def wrong_columns(values: Values, schema: pa.Schema) -> Iterator[Problem]:
+def wrong_columns(values: Values, schema: pa.Schema, *, placed: bool = False) -> Iterator[Problem]:
     """The problems of a frame with the columns ``schema``, which keep its rows from being records."""
     if "value" not in schema.names:
         text = "the column is missing; make it, such as to_json(struct(*)) AS value, or with value.format=json."
         yield Problem("value", text)
     if not values["topic"] and "topic" not in schema.names:
-        yield Problem("topic", 'missing; give .option("topic", …), or a column topic that names the topic of each row.')
+        given = usage(placed=placed).format(name="topic")
+        yield Problem("topic", f"missing; give it {given}; or make a column topic that names the topic of each row.")
     if values["operation"] == "upsert" and "key" not in schema.names:
         yield Problem("key", "the column is missing; operation=upsert needs keys.")
     if values["orderColumn"] and values["orderColumn"] not in schema.names:

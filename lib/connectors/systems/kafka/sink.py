@@ -160,7 +160,7 @@ class KafkaSink(FrameSink):
             raise Misconfigured("connectors.kafka", [Problem("slots", text)])
 
     def check_frame(self, schema: pa.Schema, *, placed: bool) -> Iterator[Problem]:
-        yield from wrong_columns(self.values, schema)
+        yield from wrong_columns(self.values, schema, placed=placed)
         if placed or self.guarantee() is Guarantee.AT_LEAST_ONCE:
             return
         if self.values["slots"] > 1:
@@ -207,7 +207,7 @@ def _check_slots(values: Values) -> Iterator[Problem]:
 
 
 def _check_formats(values: Values) -> Iterator[Problem]:
-    typed = Values({**dict(values), "schema": "-", "key.schema": "-"}, frozenset(), {})  # the frame has the columns
+    typed = Values({**dict(values), "schema": "c string", "key.schema": "c string"}, frozenset(), {})  # the frame has others
     yield from (problem for problem in check_format(typed) if problem.option not in ("errors", "deadLetterPath"))
 
 

@@ -18,7 +18,7 @@ from .mariadb import MariaDb
 from .postgresql import PostgreSql
 from .sqlite import Sqlite
 
-_ALIASES: Final = {"postgres": "postgresql"}
+_ALIASES: Final = {"postgres": "postgresql", "mysql": "mariadb"}
 _IGNORED: Final = frozenset(
     {"rewritebatchedinserts", "rewritebatchedstatements", "stringtype", "preparethreshold", "defaultrowfetchsize"}
 )

@@ -164,7 +164,7 @@ class Dialect(ABC):
 
     def refused(self, error: Exception) -> ConnectorError:
         """The connector's error for ``error``, which connecting raised."""
-        return self.transient(error)
+        return self.unreachable(error)
 
     def limit_transaction(self) -> tuple[str, ...]:
         """Statements by which the server ends the session if the transaction is idle for :attr:`idle_seconds`."""
@@ -186,6 +186,11 @@ class Dialect(ABC):
 
     def transient(self, error: Exception) -> Transient:
         return Transient(f"{self.address}: {self.error_text(error)}", connector="connectors.jdbc")
+
+    def unreachable(self, error: Exception) -> Transient:
+        outage = self.transient(error)
+        outage.way_out = "see that url is right, and that the database runs there and can be reached from here"
+        return outage
 
     def lock_timeout(self, error: Exception) -> LockTimeout:
         return LockTimeout(f"{self.address}: {self.error_text(error)}", connector="connectors.jdbc")

@@ -39,10 +39,11 @@ _HOLDERS = (
 
 
 class MariaDb(Dialect):
-    """MariaDB 10.6 and later. Transactions are prepared by XA, and the server lists them for all databases together.
+    """MariaDB 10.6 and later, also by a URL of ``mysql``; a server of MySQL is refused.
 
-    Small transactions are READ COMMITTED, which a server with ``binlog_format=STATEMENT`` refuses. When the server notices that
-    a client's machine is lost is a setting of the whole server (``tcp_keepalive_time``).
+    Transactions are prepared by XA, and the server lists them for all databases together. Small transactions are READ
+    COMMITTED, which a server with ``binlog_format=STATEMENT`` refuses. When the server notices that a client's machine is
+    lost is a setting of the whole server (``tcp_keepalive_time``).
     """
 
     name = system = "mariadb"
@@ -69,12 +70,26 @@ class MariaDb(Dialect):
             host=where.host, port=where.port, user=where.user, password=where.password or "", database=where.database,
             autocommit=True, connect_timeout=max(1, round(self.timeout)), **{"charset": "utf8mb4", **self.address.more},
         )  # fmt: skip
+        if "mariadb" not in raw.get_server_info().lower():  # a proxy may hide the name, then the server tells it
+            self._refuse_mysql(raw)
         with raw.cursor() as cursor:
             strict = "STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION"  # values that do not fit are refused
             wait = max(1, round(self.timeout))
             locks = f"innodb_lock_wait_timeout = {wait}, lock_wait_timeout = {wait}"
             cursor.execute(f"SET time_zone = '+00:00', sql_mode = '{strict}', {locks}")
         return raw
+
+    def _refuse_mysql(self, raw: Any) -> None:
+        with raw.cursor() as cursor:
+            cursor.execute("SELECT version()")
+            [version] = cursor.fetchone()
+        if "mariadb" not in version.lower():
+            raw.close()
+            text = (
+                f"names {self.address}, a server of version {version}. There is a dialect for MariaDB, which MySQL does not "
+                'understand. Take Spark\'s own format "jdbc"; or give a dialect of your own to register_dialect().'
+            )
+            raise Misconfigured("connectors.jdbc", [Problem("url", text)])
 
     def reading_cursor(self, raw: Any) -> Any:
         return raw.cursor(self.module("pymysql").cursors.SSCursor)
@@ -100,7 +115,7 @@ class MariaDb(Dialect):
         if error.args and error.args[0] in _CONFIGURATION:
             text = f"{self.address} cannot be used: {self.error_text(error)}"
             return Misconfigured("connectors.jdbc", [Problem("url", text)])
-        return self.transient(error)
+        return self.unreachable(error)
 
     def quote(self, name: str) -> str:
         return "`" + name.replace("`", "``") + "`"

@@ -154,7 +154,7 @@ class PostgreSql(Dialect):
         text = self.error_text(error)
         if any(reason in text for reason in _CONFIGURATION):
             return Misconfigured("connectors.jdbc", [Problem("url", f"{self.address} cannot be used: {text}")])
-        return self.transient(error)
+        return self.unreachable(error)
 
     def folded(self, name: str) -> str:
         return name.lower()

@@ -1,0 +1,50 @@
+"""What a person sees of an error: its message, and the line of the notebook that met it.
+
+An error of this library is raised in one process and read in another: by then it stands in the text of one of Spark's errors,
+among the stacks of this library, of Spark and of Java.
+"""
+
+from __future__ import annotations
+
+import linecache
+import re
+import traceback
+from types import TracebackType
+from typing import Final
+
+from .errors import ConnectorError
+
+_ERROR: Final = re.compile(r"\bconnectors(?:\.\w+)+\.([A-Z]\w*): ")
+"""An error of this library as Python names it in the last line of a traceback."""
+_END: Final = re.compile(
+    r"\n\s*SQLSTATE: |\n\s*at [\w.$/]+\(|\n(?:JVM|Driver) stacktrace:|\n== SQL|\n=== Streaming Query ==="
+    r"|\nCaused by: |\n+(?:Traceback \(most|During handling of|The above exception)"
+)
+"""What Python, Spark and Java write after a message."""
+_WHOLE: Final = "The full traceback: import traceback; traceback.print_last() - or the log of the job's run."
+
+
+def own_message(error: BaseException) -> str:
+    """Class and text of the library's error that ``error`` is, or has in its text; empty where there is none."""
+    if isinstance(error, ConnectorError):
+        return f"{type(error).__name__}: {error}"
+    text = str(error)
+    *_, last = (None, *_ERROR.finditer(text))
+    if last is None:
+        return ""
+    end = _END.search(text, last.end())
+    return f"{last[1]}: {text[last.end() : end.start() if end else None].strip()}"
+
+
+def cell_lines(message: str, trace: TracebackType | None) -> list[str]:
+    """What a notebook shows of an error: ``message``, the line of the cell, and where the rest is."""
+    return [*message.splitlines(), *_cell_line(trace), "", _WHOLE]
+
+
+def _cell_line(trace: TracebackType | None) -> list[str]:
+    """The line of the cell that was running: the outermost frame of the notebook itself."""
+    for frame, number in traceback.walk_tb(trace):
+        if frame.f_globals.get("__name__") == "__main__":
+            line = linecache.getline(frame.f_code.co_filename, number).strip()
+            return ["", f"in line {number} of the cell: {line}"]
+    return []

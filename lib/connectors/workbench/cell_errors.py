@@ -1,0 +1,37 @@
+"""Errors in a notebook's cells: the library's own message in place of the stacks of Python, Spark and Java."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+from typing import Any
+
+from connectors.core.messages import cell_lines, own_message
+
+from .shim import NotebookExit
+
+
+def show_messages(*more: type[BaseException]) -> None:
+    """From now on a cell that fails by an error of Spark shows the library's message in it, alone, if there is one.
+
+    ``more`` are other exceptions to show so: :class:`NotebookExit` ends a cell with one line. Without IPython, nothing happens.
+    """
+    from IPython.core.getipython import get_ipython
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    if (shell := get_ipython()) is not None:
+        kinds = (*shell.custom_exceptions, PySparkException, Py4JError, *more)
+        shell.set_custom_exc(tuple(dict.fromkeys(kinds)), _show)
+
+
+def _show(
+    shell: Any, kind: type[BaseException], error: BaseException, trace: TracebackType, tb_offset: int | None = None
+) -> None:
+    if isinstance(error, NotebookExit):
+        print(f"Notebook exited: {error.value}")
+    elif message := own_message(error):
+        sys.last_type, sys.last_value, sys.last_traceback = kind, error, trace  # for whoever wants all of it
+        shell._showtraceback(kind, message, cell_lines(message, trace))
+    else:
+        shell.showtraceback((kind, error, trace), tb_offset=tb_offset)

@@ -1,0 +1,139 @@
+"""What a person sees of a run: in a terminal, in a pipe, and when it ends."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from connectors.bundle import Reporter, run_job
+from connectors.bundle.progress import _RepeatedLine
+
+from .conftest import Workbench
+from .test_outputs import DRAW
+
+WAIT = """
+import pathlib, time
+until = time.monotonic() + 60
+while not pathlib.Path("../seen").exists():
+    assert time.monotonic() < until
+    time.sleep(0.02)
+"""
+RUN = [sys.executable, "-m", "connectors", "run", "job"]
+
+
+def with_headings(bench: Workbench, name: str, *texts: str) -> None:
+    """Puts cells of text above the code of a notebook."""
+    file = bench.root / "notebooks" / f"{name}.ipynb"
+    notebook = nbformat.read(file, as_version=4)
+    notebook.cells = [*(nbformat.v4.new_markdown_cell(text) for text in texts), *notebook.cells]
+    nbformat.write(notebook, file)
+
+
+class SeenWhen(io.StringIO):
+    """A pipe whose reader makes a file when a text comes."""
+
+    def __init__(self, text: str, file: Path) -> None:
+        super().__init__()
+        self.text, self.file = text, file
+
+    def write(self, text: str) -> int:
+        if self.text in text:
+            self.file.touch()
+        return super().write(text)
+
+
+def test_a_pipe_gets_a_line_now_and_then_with_the_heading_of_the_cell(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_RepeatedLine, "seconds", 0.05)
+    bench.job("job", bench.task("a", WAIT))
+    with_headings(bench, "a", "# The title", "## What `came` out\n\nSome text.", "No heading.")
+    out = SeenWhen("What came out", bench.root / "seen")
+    run_job(bench.load(), "job", reporter=Reporter(out))
+    lines = out.getvalue().splitlines()
+    assert "a  cell 1/1  What came out  0 s" in lines
+    assert "pathlib" not in out.getvalue()
+
+
+def test_a_pipe_gets_such_a_line_every_ten_seconds(bench: Workbench) -> None:
+    assert _RepeatedLine.seconds == 10
+    bench.job("job", bench.task("a", "print(1)"))
+    assert [line.split()[0] for line in bench.run().lines if " SUCCESS " in line] == ["a", "job"]
+
+
+def test_a_terminal_shows_the_heading_of_the_cell_that_runs(bench: Workbench) -> None:
+    bench.job("job", bench.task("a", WAIT))
+    with_headings(bench, "a", "# What came out")
+    reader, terminal = os.openpty()
+    with subprocess.Popen(RUN, cwd=bench.root, stdout=terminal, stderr=terminal, env={**os.environ, "COLUMNS": "100"}) as run:
+        os.close(terminal)
+        shown, until = b"", time.monotonic() + 60
+        while b"What came out" not in shown:
+            shown += os.read(reader, 4096)
+            assert time.monotonic() < until
+        (bench.root / "seen").touch()
+        while run.poll() is None or b"job  SUCCESS" not in shown:
+            try:
+                shown += os.read(reader, 4096)
+            except OSError:  # the end of the terminal
+                break
+    os.close(reader)
+    assert run.returncode == 0
+    assert b"job  SUCCESS" in shown
+    assert b"pathlib" not in shown
+
+
+def test_a_success_ends_with_where_the_notebooks_and_their_pictures_are(bench: Workbench) -> None:
+    bench.job("job", bench.task("a", DRAW, "print(1)", DRAW), bench.task("b", "1", after="a"))
+    result = bench.run()
+    folder = max((bench.root / "runs" / "job").iterdir())
+    assert result.lines[-2] == f"{folder}: 2 executed notebooks, 2 pictures"
+    assert [(folder / name).stat().st_size > 0 for name in ("a-1-1.png", "a-1-2.png")] == [True, True]
+    assert result.lines[-1].startswith("job  SUCCESS")
+
+
+NOISE = """
+import sys, connectors
+from pyspark.sql.functions import udf
+
+@udf("long")
+def loud(n):
+    print("a worker's output")
+    print("a worker's error", file=sys.stderr, flush=True)
+    return n
+
+spark.range(10).select(loud("id")).collect()
+java = spark._jvm.java.lang.System
+java.err.println("Java's error")
+rows = spark.readStream.format("connectors.sequence").option("end", 5).load()
+"""
+FAILS = """
+write = connectors.foreach_batch("kafka", {"kafka.bootstrap.servers": "127.0.0.1:9"})
+rows.selectExpr("CAST(value AS STRING) AS value").writeStream.foreachBatch(write).start().awaitTermination()
+"""
+
+
+@pytest.mark.spark
+def test_a_run_shows_nothing_of_spark_and_java_and_an_error_is_ours_first(bench: Workbench) -> None:
+    bench.job("job", bench.task("a", NOISE, FAILS))
+    done = subprocess.run(RUN, cwd=bench.root, capture_output=True, text=True, timeout=200)
+    lines = done.stdout.splitlines()
+    assert (done.returncode, done.stderr) == (1, "")
+    at = next(number for number, line in enumerate(lines) if line.startswith("a  FAILED"))
+    assert [line.strip() for line in lines[at + 1 : at + 3]] == [
+        "Misconfigured: connectors.kafka cannot start; 1 problem:",
+        'topic   missing; give it in the options of foreach_batch: {"topic": …}; '
+        "or make a column topic that names the topic of each row.",
+    ]
+    assert not [word for word in ("Traceback", "py4j", "incubator", "java.", "a worker's", "Java's") if word in done.stdout]
+    [log] = [line.split(": ")[1] for line in lines if "the full traceback" in line]
+    written = (bench.root / log).read_text()
+    for text in ("a worker's output", "a worker's error", "Java's error", "StreamingQueryException", "py4j"):
+        assert text in written
