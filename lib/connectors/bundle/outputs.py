@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import re
 import tempfile
@@ -65,7 +66,29 @@ def _take_over(bundle: Bundle, job: str, runs: Path) -> Iterator[Path]:
                 cell.execution_count = shown.execution_count
                 cell.outputs = [_portable(output, bundle.root) for output in shown.outputs]
         task.notebook.write_text(nbformat.writes(stored) + "\n", encoding="utf-8")
+        _store_picture(task.notebook)
         yield task.notebook
+
+
+def first_picture(notebook: Path) -> bytes | None:
+    """The first picture among the outputs that are stored in ``notebook``, a PNG."""
+    cells = [cell for cell in read_notebook(notebook).content.cells if cell.cell_type == "code"]
+    pictures = (output.get("data", {}).get("image/png") for cell in cells for output in cell.outputs)
+    return next((base64.b64decode(picture) for picture in pictures if picture), None)
+
+
+def picture_file(notebook: Path) -> Path:
+    """Where the first picture of ``notebook`` is stored beside it, for pages that show it."""
+    return notebook.parent / "pictures" / f"{notebook.stem}.png"
+
+
+def _store_picture(notebook: Path) -> None:
+    picture, file = first_picture(notebook), picture_file(notebook)
+    if picture is not None:
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(picture)
+    else:
+        file.unlink(missing_ok=True)
 
 
 def _portable(output: Any, root: Path) -> Any:
