@@ -103,7 +103,7 @@ class FilesSink(FrameSink):
                 MAX_PART_SIZE, at_least=1, meaning="rolling=policy: … or when they are so large together"
             ),
             "rolling.sealAtEnd": Flag(
-                None, meaning="rolling=policy: everything appears when the query ends; default: under availableNow only"
+                None, meaning="rolling=policy: all appears at the query's end (workbench.wait); default: under availableNow"
             ),
             "partPrefix": Text("part", meaning="how the names of files begin"),
             "compression": Text(None, meaning="a codec of the format; default: the format's own"),
