@@ -47,6 +47,8 @@ TEMPLATES: Final = {
     "async": Template("async", "", "", "", "Rows that are enriched by calls of {name}, with a quality gate."),
 }
 
+_GALLERY: Final = "\n## New connectors\n\n| | |\n|---|---|\n"
+
 Cells = dict[str, list[str]]
 """The code cells of a template by their tag."""
 
@@ -166,7 +168,15 @@ class _Connector:
         return files | {paths[key]: nbformat.writes(notebook) + "\n" for key, notebook in notebooks.items()}
 
     def add_to_readmes(self) -> Iterator[Path]:
-        """Makes the tables of the two READMEs anew, by processes that have the new system. Yields the two files."""
+        """Adds the notebooks to the gallery, and makes the tables of the READMEs anew, by processes that have the system.
+
+        Yields the files that have changed.
+        """
+        gallery = self.root / "notebooks" / "README.md"
+        text = gallery.read_text()
+        links = f"[{self.name}]({self.name}.ipynb)" + (f", [proof]({self.name}_proof.ipynb)" if self.template.suite else "")
+        gallery.write_text(f"{text}{'' if _GALLERY in text else _GALLERY}| {links} | {self._description()} |\n")
+        yield gallery
         environment = {"PYTHONPATH": str(self.root / "lib"), "PATH": ""}
         for file, command in _TABLES.items() if self.template.suite else ():
             line = [sys.executable, "-m", "connectors", command, "--markdown"]

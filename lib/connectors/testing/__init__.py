@@ -1,4 +1,4 @@
-"""The test kit: suites that a connector inherits, failures to inject, and an engine to run it on without Spark."""
+"""The test kit: suites that a connector inherits, failures to inject, notebooks to kill, and an engine without Spark."""
 
 from .compare import same_order, same_records
 from .contexts import FolderContext, SinkContext, SourceContext, run_suite
