@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from connectors.core.errors import Misconfigured, Problem
-from connectors.spark.session import classic_is_running, require_spark
+from connectors.spark.session import active_session, classic_is_running, require_spark
 
 from .home import at_home
 from .jars import delta_jars
@@ -57,7 +57,7 @@ def running() -> SparkSession | None:
     spark_session = _spark_session_class()
     if in_workspace() or "SPARK_REMOTE" in os.environ:
         return spark_session.builder.getOrCreate()
-    return spark_session.getActiveSession() or _of_running_context(spark_session)
+    return active_session(spark_session) or _of_running_context(spark_session)
 
 
 def _of_running_context(spark_session: type[SparkSession]) -> SparkSession | None:
