@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -77,6 +78,19 @@ def test_formats_and_tables_have_the_systems(repository: Path) -> None:
     assert table in readme
     assert "| orders_source | exactly-once | - |" in table
     assert "| orders_sink | - | exactly-once |" in table
+
+
+def test_the_gallery_has_each_notebook(repository: Path) -> None:
+    linked = re.findall(r"\]\((orders_\w+\.ipynb)\)", (repository / "notebooks" / "README.md").read_text())
+    assert sorted(linked) == sorted(path.name for path in (repository / "notebooks").glob("orders_*.ipynb"))
+    assert len(linked) == 5
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", ["source", "sink"])
+def test_the_proof_of_a_new_connector_kills_its_pipeline_and_finds_each_row_once(repository: Path, kind: str) -> None:
+    done = python(repository, "-m", "connectors", "run", f"orders_{kind}_proof", "--quiet")
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("name", ["orders_source", "kafka", "Orders", "class", "../orders", ""])

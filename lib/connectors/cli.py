@@ -177,7 +177,7 @@ def options(system: str | None, markdown: bool) -> None:
 @click.option("--kind", type=click.Choice(["source", "sink", "async"]), required=True, help="What it is.")
 @click.option("--for", "example", default="table", metavar="EXAMPLE", help="What it stands on at first: table.")
 def new(name: str, kind: str, example: str) -> None:
-    """Writes the connector NAME: a module, its tests, its notebook with a quality gate, its job and its rows in the tables."""
+    """Writes the connector NAME: a module, its tests, a pipeline, its proof, its jobs and its rows in the tables."""
     from .scaffold import write_connector
 
     root = Path.cwd()

@@ -1,9 +1,9 @@
 """``python -m connectors new NAME``: a new connector, written from a template notebook.
 
 The cells of ``notebooks/templates/source.ipynb``, ``sink.ipynb`` and ``async.ipynb`` have tags: the client of the system and
-the classes of the connector become a module, its proof becomes a test, the rest becomes a notebook with a quality gate. A job
-and rows in the table of systems and in the README complete it. The tests pass as they are written: replace the stand-in by your
-system step by step.
+the classes of the connector become a module, the rest becomes a pipeline with a quality gate. What the template's proof
+(``source_proof.ipynb``) says of the system becomes a test, the rest a proof of the new pipeline. Jobs and rows in the table of
+systems and in the READMEs complete it. The tests pass as they are written: replace the stand-in by your system step by step.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ EXAMPLES: Final = ("table",)
 LATER: Final = ("queue", "storage", "api")
 
 
-_TAGS: Final = ("bootstrap", "parameters", "system", "connector", "register", "use", "proof", "gate")
+_TAGS: Final = ("bootstrap", "parameters", "system", "connector", "register", "use", "break", "names", "proof", "gate")
 
 
 class Template(NamedTuple):
@@ -37,6 +37,7 @@ class Template(NamedTuple):
     client: str
     """The function that opens a client."""
     suite: str = ""
+    """The suite of its tests, and of its proof. Without one, there is no proof."""
     description: str = ""
 
 
@@ -45,6 +46,8 @@ TEMPLATES: Final = {
     "sink": Template("sink", "storage", "store", "Sink", "Rows into connectors.{name}, each once, with a quality gate."),
     "async": Template("async", "", "", "", "Rows that are enriched by calls of {name}, with a quality gate."),
 }
+
+_GALLERY: Final = "\n## New connectors\n\n| | |\n|---|---|\n"
 
 Cells = dict[str, list[str]]
 """The code cells of a template by their tag."""
@@ -67,6 +70,28 @@ resources:
           min_retry_interval_millis: 30000
           notebook_task:
             notebook_path: ../notebooks/{name}.ipynb
+"""
+_PROOF_JOB: Final = """
+    {name}_proof: # to be run by hand, after a change
+      name: {name}_proof
+      description: The suite of connectors.{name}, and its pipeline on scratch names while its driver is killed.
+      parameters:
+        - name: workdir # the scratch folder is made in here
+          default: ${{var.workdir}}
+        - name: kills # of drivers; 0 in a workspace
+          default: "1"
+      environments:
+        - environment_key: default
+          spec:
+            environment_version: "4"
+            dependencies:
+              - -r ../requirements-jobs.txt
+              - pytest>=8.3
+      tasks:
+        - task_key: proof
+          environment_key: default
+          notebook_task:
+            notebook_path: ../notebooks/{name}_proof.ipynb
 """
 _ASYNC_TEST: Final = """\
 @pytest.mark.spark
@@ -130,24 +155,28 @@ class _Connector:
         """The text of each new file, and of the table of systems."""
         import nbformat
 
-        notebook = nbformat.read(self._template_path(), as_version=4)
-        cells: Cells = {tag: [] for tag in _TAGS}
-        for cell in notebook.cells:
-            for tag in cell.metadata.get("tags", ()):
-                cells[tag].append(self._renamed(cell.source))
-        paths = self._paths()
-        files = {
-            paths["module"]: self._module(cells),
-            paths["test"]: self._test(cells),
-            paths["notebook"]: nbformat.writes(self._notebook(notebook, cells["system"])) + "\n",
-            paths["job"]: self._job(),
-        }
+        pipeline = nbformat.read(self._template_path(), as_version=4)
+        cells, paths = self._cells(pipeline), self._paths()
+        files = {paths["module"]: self._module(cells), paths["job"]: self._job()}
+        notebooks = {"notebook": self._pipeline(pipeline, cells["system"])}
         if self.template.suite:
+            proof = nbformat.read(self._template_path("_proof"), as_version=4)
+            cells["proof"] = self._cells(proof)["proof"]
+            notebooks["proof"] = self._proof(proof, [*cells["system"], *cells["connector"]])
             files[self.systems / "__init__.py"] = self._table_of_systems()
-        return files
+        files[paths["test"]] = self._test(cells)
+        return files | {paths[key]: nbformat.writes(notebook) + "\n" for key, notebook in notebooks.items()}
 
     def add_to_readmes(self) -> Iterator[Path]:
-        """Makes the tables of the two READMEs anew, by processes that have the new system. Yields the two files."""
+        """Adds the notebooks to the gallery, and makes the tables of the READMEs anew, by processes that have the system.
+
+        Yields the files that have changed.
+        """
+        gallery = self.root / "notebooks" / "README.md"
+        text = gallery.read_text()
+        links = f"[{self.name}]({self.name}.ipynb)" + (f", [proof]({self.name}_proof.ipynb)" if self.template.suite else "")
+        gallery.write_text(f"{text}{'' if _GALLERY in text else _GALLERY}| {links} | {self._description()} |\n")
+        yield gallery
         environment = {"PYTHONPATH": str(self.root / "lib"), "PATH": ""}
         for file, command in _TABLES.items() if self.template.suite else ():
             line = [sys.executable, "-m", "connectors", command, "--markdown"]
@@ -157,16 +186,24 @@ class _Connector:
             readme.write_text(f"{before}{begin}{table}{end}{rest.partition(end)[2]}")
             yield readme
 
+    def _cells(self, notebook: Any) -> Cells:
+        cells: Cells = {tag: [] for tag in _TAGS}
+        for cell in notebook.cells:
+            for tag in cell.metadata.get("tags", ()):
+                cells[tag].append(self._renamed(cell.source))
+        return cells
+
     def _paths(self) -> dict[str, Path]:
-        return {
+        paths = {
             "module": self.systems / f"{self.name}.py",
             "test": self.root / "tests" / "systems" / f"test_{self.name}.py",
             "notebook": self.root / "notebooks" / f"{self.name}.ipynb",
             "job": self.root / "jobs" / f"{self.name}.yml",
         }
+        return paths | ({"proof": self.root / "notebooks" / f"{self.name}_proof.ipynb"} if self.template.suite else {})
 
-    def _template_path(self) -> Path:
-        return self.root / "notebooks" / "templates" / f"{self.template.notebook}.ipynb"
+    def _template_path(self, suffix: str = "") -> Path:
+        return self.root / "notebooks" / "templates" / f"{self.template.notebook}{suffix}.ipynb"
 
     def _renamed(self, text: str) -> str:
         _, example, client, suite, _ = self.template
@@ -200,41 +237,71 @@ class _Connector:
         title = f"``connectors.{self.name}`` passes every case of the test kit, without Spark and on Spark."
         return _module_text(title, [*imports, *more, suites], "\n\n\n".join(classes))
 
-    def _notebook(self, template: Any, system: Sequence[str]) -> Any:
+    def _pipeline(self, template: Any, system: Sequence[str]) -> Any:
         """The cells that use the connector, each with the text in front of it; the module is imported before the first."""
-        v4: Any = import_module("nbformat.v4")
         start = [*_split_imports(system)[0], f"from connectors.systems.{self.name} import {', '.join(_defined_names(system))}"]
         if self.template.suite:
-            start += ["import connectors", f'\npath = str(root / "{self.name}.db")']
-        title = f"# {self.name}\n\n{self.template.description.format(name=self.name)} Say here what a reader will see."
-        notebook = v4.new_notebook(metadata=template.metadata, cells=[v4.new_markdown_cell(title)])
+            start.append("import connectors")
+        notebook = self._new_notebook(template, f"{self._description()} Say here what a reader will see.")
         text, is_started = None, False
         for cell in template.cells[1:]:
             tags = cell.metadata.get("tags", ())
             if "bootstrap" in tags or "parameters" in tags:
-                notebook.cells.append(v4.new_code_cell(self._parameters(cell.source)))
+                self._add_code(notebook, self._parameters(cell.source))
             if "register" in tags or "use" in tags or "gate" in tags:
                 if text:
-                    notebook.cells.append(v4.new_markdown_cell(text.split("\n")[0] if "register" in tags else text))
+                    self._add_text(notebook, text.split("\n")[0] if "register" in tags else text)
                 if not is_started:
-                    notebook.cells.append(v4.new_code_cell("\n".join(start)))
+                    self._add_code(notebook, "\n".join(start))
                 is_started = True
                 if "register" not in tags:
-                    notebook.cells.append(v4.new_code_cell(self._renamed(cell.source)))
+                    self._add_code(notebook, self._renamed(cell.source))
             text = cell.source if cell.cell_type == "markdown" else None
         return notebook
 
+    def _proof(self, template: Any, code: Sequence[str]) -> Any:
+        """The proof of the template, with the new names; the classes come from the module."""
+        text = f"The suite of `connectors.{self.name}`, and its pipeline on scratch names while its driver is killed."
+        notebook = self._new_notebook(template, text)
+        for cell in template.cells[1:]:
+            tags = cell.metadata.get("tags", ())
+            if cell.cell_type == "markdown":
+                self._add_text(notebook, cell.source)
+            elif "names" in tags:
+                self._add_code(notebook, f"from connectors.systems.{self.name} import {', '.join(_defined_names(code))}")
+            else:
+                self._add_code(notebook, self._parameters(self._renamed(cell.source)))
+        return notebook
+
+    def _new_notebook(self, template: Any, text: str) -> Any:
+        v4: Any = import_module("nbformat.v4")
+        return v4.new_notebook(metadata=template.metadata, cells=[v4.new_markdown_cell(f"# {self.name}\n\n{text}")])
+
+    def _add_text(self, notebook: Any, text: str) -> None:
+        notebook.cells.append(import_module("nbformat.v4").new_markdown_cell(text))
+
+    def _add_code(self, notebook: Any, code: str) -> None:
+        notebook.cells.append(import_module("nbformat.v4").new_code_cell(code))
+
     def _parameters(self, code: str) -> str:
-        return code.replace(f' + "/{self.template.notebook}"', "").replace("/templates", f"/{self.name}")
+        own = re.sub(rf'"{self.template.notebook}(_proof)?"', rf'"{self.name}\1"', code)
+        return own.replace("/data/templates", "/data")
+
+    def _description(self) -> str:
+        return self.template.description.format(name=self.name)
 
     def _job(self) -> str:
-        comment = self.template.description.format(name=self.name)
-        parameter = ("workdir", "folder of the data", f"${{var.workdir}}/{self.name}")
+        parameter, proof = ("workdir", "folder of the pipelines' checkpoints", "${var.workdir}"), _PROOF_JOB
         if not self.template.suite:
-            parameter = ("rows", "how many rows are enriched", '"1000"')
+            parameter, proof = ("rows", "how many rows are enriched", '"1000"'), ""
         name, meaning, default = parameter
-        return _JOB.format(
-            name=self.name, comment=comment, description=comment, parameter=name, meaning=meaning, default=default
+        return f"{_JOB}{proof}".format(
+            name=self.name,
+            comment=self._description(),
+            description=self._description(),
+            parameter=name,
+            meaning=meaning,
+            default=default,
         )
 
     def _table_of_systems(self) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import pyspark
 import pytest
 
+from connectors import workbench
 from connectors.workbench.settings import library
 
 pytestmark = pytest.mark.spark
@@ -180,3 +181,13 @@ def test_a_cell_that_is_stopped_leaves_the_session_as_it_was(tmp_path: Path) -> 
     )
     ended = [line.removeprefix("cell: ") for line in ran.stdout.splitlines() if line.startswith("cell: ")]
     assert ended == ["NoneType", "KeyboardInterrupt", "NoneType"], ran.stdout[-4000:] + ran.stderr[-4000:]
+
+
+def test_the_running_session_is_this_threads_after_a_batch_has_created_rows_in_its_copy(spark: Any, tmp_path: Path) -> None:
+    def create_rows(frame: Any, _: int) -> None:
+        frame.sparkSession.createDataFrame([(1,)], "id long").count()
+
+    rows = spark.readStream.format("connectors.sequence").option("end", 1).load()
+    writer = rows.writeStream.foreachBatch(create_rows).option("checkpointLocation", str(tmp_path))
+    writer.trigger(availableNow=True).start().awaitTermination()
+    assert workbench.session()._jsparkSession == spark._jsparkSession

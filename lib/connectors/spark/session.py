@@ -293,6 +293,23 @@ def activate(spark: SparkSession) -> None:
         jvm.setActiveSession(session)
 
 
+def active_session(kind: type[SparkSession]) -> SparkSession | None:
+    """The active session of this thread; ``None`` if there is none. ``kind`` is PySpark's class of sessions.
+
+    PySpark's own answer is the session that created a DataFrame last, in any thread: after ``createDataFrame`` in
+    ``foreachBatch`` it is the copy in which that batch ran, and a format that is registered there is not found here.
+    """
+    last = kind.getActiveSession()
+    if last is None or is_connect(last):
+        return last
+    jvm, session = _classic(last)
+    active = jvm.getActiveSession().get()
+    if active == session:
+        return last
+    first: Any = getattr(kind, "_instantiatedSession", None)
+    return first if first is not None and first._jsparkSession == active else kind(last.sparkContext, active)
+
+
 def _classic(spark: Any) -> tuple[Any, Any]:
     """The JVM's class of sessions, and its object behind ``spark``."""
     return spark._jvm.org.apache.spark.sql.classic.SparkSession, spark._jsparkSession

@@ -1,9 +1,10 @@
-"""The test kit: suites that a connector inherits, failures to inject, and an engine to run it on without Spark."""
+"""The test kit: suites that a connector inherits, failures to inject, notebooks to kill, and an engine without Spark."""
 
 from .compare import same_order, same_records
 from .contexts import FolderContext, SinkContext, SourceContext, run_suite
 from .engine import Checkpoint, Engine, in_a_child
-from .faults import Action, FailureInjector, Injected, Point, faulty_sink, faulty_source
+from .faults import Action, FailureInjector, Injected, Point, faulty_sink, faulty_source, forget_commit
+from .notebooks import kill_notebook, run_notebook
 from .sink_suite import SinkSuite
 from .source_suite import SourceSuite
 
@@ -21,7 +22,10 @@ __all__ = [
     "SourceSuite",
     "faulty_sink",
     "faulty_source",
+    "forget_commit",
     "in_a_child",
+    "kill_notebook",
+    "run_notebook",
     "run_suite",
     "same_order",
     "same_records",

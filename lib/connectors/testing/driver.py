@@ -29,7 +29,7 @@ from ..spark.library import Carried
 from ..spark.session import driver_process, log_fatal_only
 from ..workbench.home import at_home
 from ..workbench.java import java_options
-from .faults import FailureInjector, Point, faulty_sink
+from .faults import FailureInjector, Point, faulty_sink, forget_commit
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -73,10 +73,7 @@ class SparkQuery:
 
     def forget_commit(self) -> None:
         """As if the driver had died after the sink's commit and before Spark's own."""
-        commits = [file for file in (Path(self.checkpoint) / "commits").iterdir() if file.name.isdigit()]
-        newest = max(commits, key=lambda file: int(file.name))
-        newest.unlink()
-        newest.with_name(f".{newest.name}.crc").unlink(missing_ok=True)
+        forget_commit(self.checkpoint)
 
     def _remove_half_an_offset(self) -> None:
         """Lets a query start whose driver was killed while it wrote its very first offset.

@@ -162,6 +162,17 @@ class FailureInjector:
         return list(json.loads(file.read_text())) if file.exists() else []
 
 
+def forget_commit(checkpoint: str | os.PathLike[str]) -> None:
+    """Removes Spark's own note of the newest batch from a query's checkpoint, so that the next start replays that batch.
+
+    It is then as if the driver had died after the sink's commit and before Spark's own.
+    """
+    commits = [file for file in (Path(checkpoint) / "commits").iterdir() if file.name.isdigit()]
+    newest = max(commits, key=lambda file: int(file.name))
+    newest.unlink()
+    newest.with_name(f".{newest.name}.crc").unlink(missing_ok=True)
+
+
 def executor_process() -> int:
     """In a task: the id of the JVM that started this worker; a daemon of Spark's stands between the two."""
     parent = subprocess.run(["ps", "-o", "ppid=", "-p", str(os.getppid())], capture_output=True, text=True, check=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from connectors.core.errors import Misconfigured, Problem
 from connectors.core.runtime import LIBRARY, in_workspace
-from connectors.spark.session import classic_is_running, require
+from connectors.spark.session import active_session, classic_is_running, require
 
 from .cell_errors import show_messages
 from .home import at_home
@@ -68,7 +68,7 @@ def running() -> SparkSession | None:
     spark_session = _spark_session_class()
     if in_workspace() or "SPARK_REMOTE" in os.environ:
         return spark_session.builder.getOrCreate()
-    return spark_session.getActiveSession() or _of_running_context(spark_session)
+    return active_session(spark_session) or _of_running_context(spark_session)
 
 
 def _of_running_context(spark_session: type[SparkSession]) -> SparkSession | None:

@@ -1,0 +1,96 @@
+"""Running one notebook from another, for a notebook that proves another one: here, or in a process that is killed.
+
+A proof runs the pipeline itself, with scratch names for its parameters, and so proves what its reader has edited::
+
+    run_notebook("orders", {"workdir": scratch, "incoming": f"{scratch}/incoming"})
+    kill_notebook("orders", {…}, when=lambda: Path(scratch, "checkpoint/offsets/1").exists())
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import linecache
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from ..core.errors import Misconfigured, Problem
+from ..workbench.settings import library
+from ..workbench.shim import DbUtils, NotebookExit
+
+_POLL_SECONDS: Final = 0.01
+_LOG: Final = 3000
+
+
+def run_notebook(name: str, parameters: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Runs the code cells of the notebook ``name`` in this process, with this Spark session, and returns its variables.
+
+    ``name`` is a path from the working directory, with or without ``.ipynb``; what is not there is looked for among the
+    templates of this repository. ``parameters`` are those of ``dbutils.widgets``. Cells are plain Python, without magics. What
+    the notebook prints and displays is dropped. Raises what a cell raises, and :class:`Misconfigured` without the notebook.
+    """
+    path = _notebook_path(name)
+    variables: dict[str, Any] = {
+        "__name__": "__main__",  # Spark pickles classes and functions of this module by value
+        "dbutils": DbUtils(parameters),
+        "display": _drop,
+    }
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(NotebookExit):
+        for number, source in enumerate(_code(path), start=1):
+            title = f"<{path.name}, cell {number}>"
+            linecache.cache[title] = (len(source), None, source.splitlines(keepends=True), title)  # lines of tracebacks
+            exec(compile(source, title, "exec"), variables)
+    return variables
+
+
+def kill_notebook(name: str, parameters: Mapping[str, str], when: Callable[[], bool]) -> None:
+    """Runs a notebook in a process with a Spark session of its own, and kills both (``kill -9``) as soon as ``when()`` is true.
+
+    Raises ``RuntimeError`` with the end of its output if the notebook ends before that.
+    """
+    program = f"from {__name__} import run_notebook; run_notebook({str(_notebook_path(name))!r}, {dict(parameters)!r})"
+    paths = [str(library()), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    with tempfile.TemporaryFile() as log:
+        command = [sys.executable, "-c", program]
+        driver = subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
+        try:
+            while not when():
+                if driver.poll() is not None:
+                    log.seek(0)
+                    text = log.read().decode(errors="replace")[-_LOG:]
+                    raise RuntimeError(f"{name} ended with {driver.returncode} before it was killed:\n{text}")
+                time.sleep(_POLL_SECONDS)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(driver.pid, signal.SIGKILL)
+            driver.wait()
+
+
+def _notebook_path(name: str) -> Path:
+    file = name if name.endswith(".ipynb") else f"{name}.ipynb"
+    folders = (Path.cwd(), library().parent / "notebooks" / "templates")
+    for folder in folders:
+        if (folder / file).is_file():
+            return (folder / file).absolute()
+    text = f"there is no {file} in {' or '.join(map(str, folders))}; give the path of a notebook."
+    raise Misconfigured("the proof", [Problem("pipeline", text)])
+
+
+def _code(path: Path) -> list[str]:
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+
+
+def _drop(content: Any, *_: Any, **__: Any) -> None:
+    """``display`` that shows nothing, and closes a figure."""
+    if "matplotlib.pyplot" in sys.modules and type(content).__name__ == "Figure":
+        sys.modules["matplotlib.pyplot"].close(content)
