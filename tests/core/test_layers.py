@@ -30,7 +30,7 @@ BELOW = {
     "batching": {"core"},
     "systems": {"core", "formats", "storage", "batching"},
     "spark": {"core"},
-    "async_io": {"core"},
+    "async_io": {"core", "spark"},
     "quality": {"core", "spark"},
     "workbench": EVERYTHING,
     "testing": EVERYTHING,

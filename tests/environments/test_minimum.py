@@ -1,62 +1,100 @@
-"""On an older Spark: one clear sentence instead of a traceback from the inside."""
+"""On an older Spark: what works there works, and what cannot is one sentence that names the Spark that it needs."""
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pyspark
 import pytest
+from pyspark.sql.types import StructType
 
-import connectors
-from connectors.workbench.settings import cache, library
-
-SENTENCE = "connectors needs PySpark 4.2 or later"
-PROGRAM = """
-import sys
-sys.path.insert(0, sys.argv[1])
-import pyspark
-assert pyspark.__version__.startswith(sys.argv[2]), pyspark.__version__
 import connectors
 from connectors import workbench
+from connectors.core.errors import MissingFeature
+from connectors.core.runtime import (
+    ENVIRONMENTS,
+    FEATURES,
+    LIBRARY,
+    PLACED_ROWS,
+    RUNTIMES,
+    STREAM_SINK,
+    STREAM_SOURCE,
+    Feature,
+    compute_for,
+)
+from connectors.spark.formats import format_of
+from connectors.systems import all_systems
+from connectors.workbench.settings import cache, library
 
-messages = []
-for attempt in (
-    lambda: connectors.register(object()),
-    lambda: connectors.foreach_batch("files", {"path": "out"}),
-    lambda: workbench.session({"spark.ui.enabled": False}, master="local[1]"),
-):
-    try:
-        attempt()
-    except ImportError as error:
-        messages.append(str(error))
-print("MESSAGES", len(messages), len(set(messages)), messages[0])
-print("JVM", pyspark.SparkContext._active_spark_context is not None)
-"""
+PROGRAM = Path(__file__).with_name("older_spark.py")
+TASK_SLOTS = {"url": "postgresql://u:p@localhost/d", "dbtable": "t", "commit": "task"}
 
 
-@pytest.mark.parametrize("version", ["4.0.1", "4.1.0", "3.5.6", "4.1.0.dev1"])
-def test_an_older_pyspark_is_told_by_everything_that_needs_a_newer(monkeypatch: Any, version: str) -> None:
-    monkeypatch.setattr(pyspark, "__version__", version)
-    for attempt in (
+def read_stream() -> Any:
+    return format_of("sequence", *all_systems()["sequence"])({"end": "9"}).streamReader(StructType()).initialOffset()
+
+
+def write_stream() -> Any:
+    return format_of("files", *all_systems()["files"])({"path": "out"}).streamWriter(StructType(), False)
+
+
+USES: dict[Feature, list[Callable[[], Any]]] = {
+    LIBRARY: [
         lambda: connectors.register(object()),  # type: ignore[arg-type]
         lambda: connectors.foreach_batch("files", {"path": "out"}),
-    ):
-        with pytest.raises(ImportError, match=SENTENCE) as error:
-            attempt()
-        assert version in str(error.value)
+        workbench.session,
+    ],
+    STREAM_SINK: [write_stream],
+    PLACED_ROWS: [lambda: connectors.foreach_batch("jdbc", TASK_SLOTS)],
+    STREAM_SOURCE: [read_stream],
+}
+
+
+LACKING = [
+    ("3.5.6", LIBRARY),
+    ("4.0.1", STREAM_SINK),
+    ("4.0.1", PLACED_ROWS),
+    ("4.0.1", STREAM_SOURCE),
+    ("4.1.0.dev1", STREAM_SOURCE),
+]
+
+
+@pytest.mark.parametrize(("version", "feature"), LACKING, ids=lambda part: getattr(part, "name", part))
+def test_a_feature_that_spark_lacks_is_one_sentence_with_the_way_out(monkeypatch: Any, version: str, feature: Feature) -> None:
+    monkeypatch.setattr(pyspark, "__version__", version)
+    spark = ".".join(map(str, feature.spark))
+    for use in USES[feature]:
+        with pytest.raises(MissingFeature) as error:
+            use()
+        sentence = f"{feature.name} needs Spark {spark} ({feature.need}), and this is Spark {version}: "
+        assert str(error.value).endswith(f"{sentence}pip install pyspark=={spark}.0")
         assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("version", ["4.2.0", "4.10.1", "5.0.0", "4.2.0.dev3"])
 def test_a_newer_pyspark_is_taken(monkeypatch: Any, version: str) -> None:
     monkeypatch.setattr(pyspark, "__version__", version)
-    connectors.foreach_batch("files", {"path": "out"})
+    connectors.foreach_batch("jdbc", TASK_SLOTS)
+    assert read_stream()
+    write_stream()
+
+
+def test_a_workspace_is_told_the_environment_and_the_runtime(monkeypatch: Any) -> None:
+    monkeypatch.setattr(pyspark, "__version__", "4.1.0")
+    monkeypatch.setenv("DATABRICKS_RUNTIME_VERSION", "client.5.2")
+    with pytest.raises(MissingFeature) as error:
+        read_stream()
+    assert "and this is Spark 4.1.0: take serverless environment 6 or Databricks Runtime 19" in str(error.value)
+    assert "pip" not in str(error.value)
 
 
 def test_an_older_server_is_told_too() -> None:
@@ -64,38 +102,88 @@ def test_an_older_server_is_told_too() -> None:
         """A client of today, connected to a server of yesterday."""
 
     Session.__module__ = "pyspark.sql.connect.session"
-    with pytest.raises(ImportError, match=r"connectors needs a server with Spark 4\.2 or later.*4\.0\.1"):
-        connectors.register(Session(version="4.0.1"))  # type: ignore[arg-type]
+    with pytest.raises(MissingFeature, match=r"needs Spark 4\.0 .*, and the server has Spark 3\.5\.6: connect to a server"):
+        connectors.register(Session(version="3.5.6"))  # type: ignore[arg-type]
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("version", ["4.0", "4.1"])
-def test_a_real_older_pyspark_is_told_in_one_sentence(version: str, tmp_path: Path) -> None:
-    python = older(version)
+@pytest.mark.parametrize("feature", FEATURES, ids=lambda feature: feature.name)
+def test_every_feature_is_to_be_had_in_a_workspace(feature: Feature) -> None:
+    assert max(ENVIRONMENTS.values()) >= feature.spark <= max(RUNTIMES.values())
+
+
+def test_the_readme_says_what_each_feature_needs() -> None:
+    table = (library().parent / "README.md").read_text().partition("| feature | Spark |")[2].partition("\n\n")[0]
+    rows = {tuple(cell.strip() for cell in line.split("|")[2:5]) for line in table.splitlines()[2:]}
+    compute = {feature.spark: re.findall(r"\d+", compute_for(feature)) for feature in FEATURES}
+    assert rows == {(".".join(map(str, spark)), *numbers) for spark, numbers in compute.items()}
+
+
+KINDS = [
+    pytest.param(("4.0", "classic"), id="4.0"),
+    pytest.param(("4.1", "classic"), id="4.1", marks=pytest.mark.soak),
+    pytest.param(("4.0", "connect"), id="4.0 connect", marks=pytest.mark.soak),
+    pytest.param(("4.1", "connect"), id="4.1 connect", marks=pytest.mark.soak),
+]
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def older(request: Any, tmp_path_factory: Any) -> dict[str, Any]:
+    """What came of each trial on a real Spark of that version."""
+    version, kind = request.param
+    python, folder = python_with(version), tmp_path_factory.mktemp("older")
     environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "SPARK_HOME")}
+    # SPARK_TESTING lets PySpark's local Connect server take any free port.
     environment |= {"PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python)}
-    ran = subprocess.run(
-        [str(python), "-c", PROGRAM, str(library()), version],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert f"MESSAGES 3 1 {SENTENCE}" in ran.stdout, ran.stdout + ran.stderr[-3000:]
-    assert "JVM False" in ran.stdout
+    environment |= {"SPARK_TESTING": "1", "PYTHONPATH": str(library())} if kind == "connect" else {}
+    command = [str(python), str(PROGRAM), str(library()), str(folder / "data"), *([kind] if kind == "connect" else [])]
+    ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    outcomes: dict[str, Any] = json.loads(ran.stdout.partition("OUTCOMES")[2].splitlines()[0])
+    assert outcomes.pop("session").startswith(version)
+    return outcomes | {"version": version}
 
 
-def older(version: str) -> Path:
-    """A Python with an older PySpark and nothing else, made once."""
-    folder = cache("pyspark") / version
-    python = folder / "bin" / "python"
-    if not (folder / "ready").exists():
+def python_with(version: str) -> Path:
+    """A Python with an older PySpark, and what the library needs beside it; made once."""
+    folder = cache("older-spark") / version
+    python, ready = folder / "bin" / "python", folder / "ready"
+    if not ready.exists():
         uv = shutil.which("uv", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
         if uv is None:
             pytest.skip("uv is not installed")
         subprocess.run([uv, "venv", "--quiet", "--clear", "--python", sys.executable, str(folder)], check=True)
-        packages = [f"pyspark=={version}.*", "pyarrow", "pandas<3", "tenacity"]
+        packages = [f"pyspark[connect]=={version}.*", "pandas<3", "sqlalchemy<3", "great-expectations<2"]
+        packages += ["tenacity", "cachetools", "aiolimiter", "ipython"]
         subprocess.run([uv, "pip", "install", "--quiet", "--python", str(python), *packages], check=True)
-        (folder / "ready").touch()
+        ready.touch()
     return python
+
+
+def test_foreach_batch_is_exactly_once_on_an_older_spark(older: dict[str, Any]) -> None:
+    every_row_once = [200, 200, sum(range(200))]
+    assert older["foreach_batch_to_files"] == every_row_once
+    assert older["foreach_batch_to_a_database"] == every_row_once
+
+
+def test_batches_are_written_and_read_on_an_older_spark(older: dict[str, Any]) -> None:
+    assert older["df_write"] == [200, 200, sum(range(200))]
+    assert older["batch_read_of_files"] == older["batch_read_of_a_database"] == [100, 100, sum(range(100))]
+
+
+def test_async_calls_quality_and_metrics_work_on_an_older_spark(older: dict[str, Any]) -> None:
+    assert older["async_call"] is True
+    assert older["quality_split_and_metrics"] == [190, 10, 10, 190]  # the files, then the table of the query
+
+
+def test_streaming_sources_are_refused_on_an_older_spark(older: dict[str, Any]) -> None:
+    assert "connectors.sequence: a source by readStream.format needs Spark 4.2 (" in older["stream_source"]
+    assert ": pip install pyspark==4.2.0\n" in older["stream_source"]
+
+
+def test_stream_sinks_and_placed_rows_need_spark_4_1(older: dict[str, Any]) -> None:
+    if older["version"] == "4.0":
+        assert "connectors.files: a sink by writeStream.format needs Spark 4.1 (" in older["stream_sink"]
+        assert "connectors.jdbc: a sink that places rows (slots above 1, commit=task) needs Spark 4.1 (" in older["placed_rows"]
+    else:
+        assert older["stream_sink"] == [200, 200, sum(range(200))]
+        assert older["placed_rows"] == "ForeachBatch"

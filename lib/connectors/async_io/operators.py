@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict
 import pyarrow as pa
 import pyspark.cloudpickle
 from pyspark.sql.functions import broadcast
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, MapType, StructType
 
 from ..core.errors import Misconfigured, Problem
 from ..core.options import Duration, Int, Option, Options, Values, duration
+from ..spark.session import arrow_schema
 from .batches import EngineSettings
 from .calls import Cache, CircuitBreaker, Retry
 from .function import AsyncFunction, as_function
@@ -147,7 +147,7 @@ def _wait(
         function=resolved,
         settings=_settings(name, values, tuning),
         keep=tuple(columns),
-        results=to_arrow_schema(result, timezone="UTC"),
+        results=arrow_schema(result),
         retry=policies["retry"],
         cache=Cache(key, policies["cache"].size, policies["cache"].ttl) if policies["cache"] else None,
         rate_limit=values["rate_limit"],

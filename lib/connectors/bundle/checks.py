@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from .compute import check_compute
 from .configuration import Findings, did_you_mean, one_letter_apart, resource_references
 from .loading import Bundle
 from .model import CONDITION, FOR_EACH, NOTEBOOK, RUN_JOB, Job, Task, upstream
@@ -201,6 +202,7 @@ def validate(bundle: Bundle) -> Findings:
         findings.add(check_job(bundle, job))
         _check_pause(bundle, job, findings)
         _check_environments(bundle, job, findings)
+        check_compute(job, dict(_notebooks(job, Findings())), findings)
     findings.problems = list(dict.fromkeys(findings.problems))
     findings.notes = list(dict.fromkeys(findings.notes))
     return findings

@@ -9,6 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from ..core.runtime import LIBRARY, STREAM_SINK, STREAM_SOURCE, Feature
+
+_FORMATS: Final = "connectors."
+_STREAMS: Final = {"readStream": STREAM_SOURCE, "writeStream": STREAM_SINK}
 _DECLARING: Final = ("text", "dropdown", "combobox", "multiselect")
 
 
@@ -45,6 +49,10 @@ class Notebook:
             for tree in self._trees()
             for call in ast.walk(tree)
         )
+
+    def features(self) -> list[Feature]:
+        """What its code needs of Spark, as far as the formats show that stand in it by name."""
+        return [feature for tree in self._trees() for node in ast.walk(tree) if (feature := _feature(node))]
 
     def faults(self) -> Iterator[tuple[int, str]]:
         """The code cells that are no Python, by number (the first is 1), and what is wrong with them."""
@@ -105,3 +113,22 @@ def _literal(call: ast.Call) -> str | None:
     named = [keyword.value for keyword in call.keywords if keyword.arg == "name"]
     first = next(iter([*call.args, *named]), None)
     return first.value if isinstance(first, ast.Constant) and isinstance(first.value, str) else None
+
+
+def _feature(node: ast.AST) -> Feature | None:
+    """What an import of the library, or a call of ``format`` that names one of its formats, needs of Spark."""
+    if isinstance(node, ast.ImportFrom | ast.Import):
+        names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
+        return LIBRARY if any(f"{name}.".startswith(_FORMATS) for name in names) else None
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr != "format":
+        return None
+    if not any(_first_text(argument).startswith(_FORMATS) for argument in node.args[:1]):
+        return None
+    carriers = {part.attr for part in ast.walk(node.func) if isinstance(part, ast.Attribute)}
+    return next((feature for name, feature in _STREAMS.items() if name in carriers), LIBRARY)
+
+
+def _first_text(argument: ast.AST) -> str:
+    """A literal text; of an f-string, what stands before its first field."""
+    part = argument.values[0] if isinstance(argument, ast.JoinedStr) and argument.values else argument
+    return part.value if isinstance(part, ast.Constant) and isinstance(part.value, str) else ""

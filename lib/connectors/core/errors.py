@@ -4,6 +4,7 @@
 
     ConnectorError           every error that this library raises on purpose
     ├── Misconfigured        options that cannot work, all of them listed: correct the options
+    ├── MissingFeature       the running Spark lacks what this needs: take a Spark that has it
     ├── Transient            an outage or throttling: the same call may work later
     ├── Poison               one record that can never succeed: skip it or set it aside
     └── Fatal                going on would lose or double data: a person must decide
@@ -77,6 +78,10 @@ def _listed(connector: str, problems: Sequence[Problem]) -> str:
     count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
     lines = [f"  {problem.option:<{width}}   {problem.text}" for problem in problems]
     return "\n".join([f"{connector} cannot start; {count}:", *lines])
+
+
+class MissingFeature(ConnectorError):
+    """The running Spark lacks what a feature needs; the message names the Spark, and the runtime or version, that has it."""
 
 
 class Transient(ConnectorError):

@@ -20,6 +20,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from .errors import Misconfigured, Problem
+from .runtime import in_workspace
 
 REQUIRED: Final = object()
 """The default of an option that has none."""
@@ -397,7 +398,7 @@ def _secret(scope: str, key: str) -> str:
 
 def _store() -> Any:
     """``dbutils.secrets`` of a workspace; ``None`` elsewhere."""
-    if "DATABRICKS_RUNTIME_VERSION" not in os.environ:
+    if not in_workspace():
         return None
     try:
         return import_module("databricks.sdk.runtime").dbutils.secrets

@@ -384,6 +384,10 @@ class FrameSink(Sink):
         Connect.
         """
 
+    def places_rows(self) -> bool:
+        """True if :meth:`placed` or a committer deals rows out to numbered tasks, which not every Spark can do."""
+        return False
+
     def check_replay(self, is_deterministic: Callable[[], bool]) -> None:
         """Refuses a batch whose plan is known to give other rows in a replay. Called before the batch is written."""
 

@@ -23,13 +23,23 @@ from ..core.errors import ConnectorError, Transient
 from ..core.ledger import Verdict
 from ..core.metrics import Meter
 from ..core.retry import RetrySettings, waits_until
+from ..core.runtime import PLACED_ROWS
 from ..core.sink import Batch, Committable, FrameCommitter, FrameSink, Sink
 from ..core.writing import stage
 from .library import Carried
 from .measure import Measures, count_commit, counted, measured, sink_meter
 from .query_end import remember
 from .query_watch import run_of, watched_tasks
-from .session import arrow_schema, hadoop_client, is_deterministic, is_stopped, leave_release_to_server, running_query
+from .session import (
+    arrow_schema,
+    hadoop_client,
+    is_deterministic,
+    is_stopped,
+    leave_release_to_server,
+    observes_writes,
+    require,
+    running_query,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -47,6 +57,8 @@ class ForeachBatch(Carried):
         self._commit: Commit | None = None
         self._run = uuid.uuid4().hex
         if isinstance(sink, FrameSink):
+            if sink.places_rows():
+                require(PLACED_ROWS, connector=f"connectors.{sink.name}")
             sink.use_hadoop(hadoop_client)
             sink.watch(None)
         remember(sink)
@@ -73,7 +85,7 @@ class ForeachBatch(Carried):
             _log.info("connectors.%s: %s, as %s", self.sink.name, self.sink.guarantee().value, batch.sink_id)
         if isinstance(self.sink, FrameSink):
             self.sink.watch(lambda: run_of(frame, batch.query))
-        if not _stages_frames(self.sink):
+        if not _stages_frame(self.sink, frame):
             self.sink.refuse_frame(arrow_schema(frame.schema), placed=True)
         stopped = partial(is_stopped, frame.sparkSession, batch.query)
         with sink_meter(self.sink, batch).counting() as meter, waits_until(stopped):
@@ -125,7 +137,7 @@ class ForeachBatch(Carried):
         if commit.committer is None:
             return _staged(self.sink, frame, batch), Measures()
         # A checksum takes as long as a fifth of the work of Spark's own writers; of what goes through Python it is little.
-        watched, measures = counted(frame) if _stages_frames(self.sink) else measured(frame)
+        watched, measures = counted(frame) if _stages_frame(self.sink, frame) else measured(frame)
         return _staged(self.sink, watched, batch), measures
 
 
@@ -144,13 +156,13 @@ class Several(Carried):
             persisted.unpersist()
 
 
-def _stages_frames(sink: Sink) -> bool:
-    return isinstance(sink, FrameSink) and sink.stages_frames
+def _stages_frame(sink: Sink, frame: DataFrame) -> bool:
+    return isinstance(sink, FrameSink) and sink.stages_frames and observes_writes(frame.sparkSession)
 
 
 def _staged(sink: Sink, frame: DataFrame, batch: Batch) -> list[Committable]:
     if isinstance(sink, FrameSink):
-        if sink.stages_frames and (staged := sink.stage_frame(frame, batch)) is not None:
+        if _stages_frame(sink, frame) and (staged := sink.stage_frame(frame, batch)) is not None:
             return staged
         sink, frame = sink.placed(frame, arrow_schema(frame.schema), batch)
     return _stage_in_tasks(sink, frame, batch)

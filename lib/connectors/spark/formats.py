@@ -6,13 +6,9 @@ Spark's planning processes and its tasks, so they hold options and nothing else;
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import os
-import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -20,40 +16,25 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
     DataSourceReader,
-    DataSourceStreamArrowWriter,
     DataSourceStreamReader,
+    DataSourceStreamWriter,
     InputPartition,
     WriterCommitMessage,
 )
-from pyspark.sql.streaming import datasource as limits
 from pyspark.sql.types import StructType
 
 from ..core.commit import Commit
-from ..core.errors import ConnectorError, Misconfigured, Problem, Transient
+from ..core.errors import ConnectorError, Misconfigured, Problem
 from ..core.ledger import app_query, once_query
 from ..core.metrics import Meter
-from ..core.planning import INITIAL, Offset, Planner
+from ..core.planning import Offset, Planner
 from ..core.reading import read_slice
-from ..core.sink import Batch, Committable, Sink
-from ..core.source import UNLIMITED, Slice, Source
-from ..core.writing import stage
+from ..core.runtime import STREAM_SINK, STREAM_SOURCE
+from ..core.sink import Batch, Sink
+from ..core.source import Slice, Source
 from .library import format_bases
-from .measure import count_commit, sink_meter, source_meter
-from .query_watch import ends_when_silent
-from .session import action_ids, arrow_schema, as_active, task_ids, task_run
-
-_log = logging.getLogger("connectors")
-
-
-@contextlib.contextmanager
-def plainly() -> Iterator[None]:
-    """Lets a connector's error reach the user as its message alone; Spark would put a worker's traceback in front of it."""
-    try:
-        yield
-    except ConnectorError:
-        os.environ["SPARK_HIDE_TRACEBACK"] = "1"  # read by Spark's worker when it reports the exception, then it ends
-        raise
-
+from .session import action_ids, arrow_schema, as_active, require, task_ids
+from .workers import Staged, abort_batch, committables, plainly, stage_in_task
 
 _SPARKS_OWN = ("checkpointlocation",)
 """Options that Spark reads itself and hands on all the same."""
@@ -99,6 +80,9 @@ class ConnectorFormat(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         try:
+            require(STREAM_SOURCE, connector=self.name())
+            from .stream_reader import StreamReader
+
             return StreamReader(self._source(streaming=True), schema)
         except ConnectorError as refused:
             return RefusedStream(refused)
@@ -112,8 +96,11 @@ class ConnectorFormat(DataSource):
             sink.refuse_frame(arrow_schema(schema), placed=False)
             return BatchWriter(sink, schema, overwrite)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         with plainly():
+            require(STREAM_SINK, connector=self.name())
+            from .stream_writer import StreamWriter
+
             sink = self._sink()
             sink.refuse_frame(arrow_schema(schema), placed=False)
             return StreamWriter(sink, schema)
@@ -152,57 +139,7 @@ class BatchReader(DataSourceReader):
         return _rows(self.source, partition.value, self.columns)
 
 
-class StreamReader(DataSourceStreamReader, limits.SupportsTriggerAvailableNow):
-    """A stream, micro-batch by micro-batch. See :mod:`connectors.core.planning` for what an offset holds."""
-
-    def __init__(self, source: Source, schema: StructType) -> None:
-        self.source = source
-        self.columns = schema
-        self.planner = Planner(source)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"source": self.source, "columns": self.columns}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["source"], state["columns"])  # type: ignore[misc]
-
-    def initialOffset(self) -> Offset:
-        return INITIAL
-
-    def getDefaultReadLimit(self) -> limits.ReadLimit:
-        limit = self.source.limit()
-        if limit.rows is not None:
-            return limits.ReadMaxRows(limit.rows)
-        if limit.bytes is not None:
-            return limits.ReadMaxBytes(limit.bytes)
-        return limits.ReadMaxFiles(limit.files) if limit.files is not None else limits.ReadAllAvailable()
-
-    def prepareForTriggerAvailableNow(self) -> None:
-        with plainly():
-            self.planner.freeze()
-
-    def latestOffset(self, start: Offset, limit: limits.ReadLimit) -> Offset:
-        with plainly():
-            everything = isinstance(limit, limits.ReadAllAvailable)
-            return self.planner.latest(start, UNLIMITED if everything else self.source.limit())
-
-    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        with plainly():
-            return [InputPartition(numbered) for numbered in enumerate(self.planner.slices(start, end))]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        number, part = partition.value
-        return read_slice(self.source, part, arrow_schema(self.columns), source_meter(self.source, number))
-
-    def commit(self, end: Offset) -> None:
-        with plainly():
-            self.planner.committed(end)
-
-    def stop(self) -> None:
-        self.planner.close()
-
-
-class RefusedStream(DataSourceStreamReader, limits.SupportsTriggerAvailableNow):
+class RefusedStream(DataSourceStreamReader):
     """Says why a stream cannot be at Spark's first question: Spark hides what :meth:`streamReader` raises itself."""
 
     def __init__(self, refused: ConnectorError) -> None:
@@ -212,14 +149,7 @@ class RefusedStream(DataSourceStreamReader, limits.SupportsTriggerAvailableNow):
         with plainly():
             raise self.refused
 
-    def getDefaultReadLimit(self) -> limits.ReadLimit:
-        self.initialOffset()
-        return limits.ReadAllAvailable()
-
-    def prepareForTriggerAvailableNow(self) -> None:
-        self.initialOffset()
-
-    def latestOffset(self, start: Offset, limit: limits.ReadLimit) -> Offset:
+    def latestOffset(self, *start_and_limit: Any) -> Offset:
         return self.initialOffset()
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
@@ -233,42 +163,6 @@ def _rows(source: Source, part: Slice | None, schema: StructType) -> Iterator[pa
     if part is not None:
         run, retried = action_ids()
         yield from read_slice(source, replace(part, run=run, retried=retried), arrow_schema(schema))
-
-
-@dataclass
-class Staged(WriterCommitMessage):
-    """What a task reports to the driver: its committable, and which batch of which query it belongs to."""
-
-    query: str | None
-    committable: dict[str, Any]
-
-
-def _committables(messages: Sequence[WriterCommitMessage | None]) -> list[Committable]:
-    return [Committable(**message.committable) for message in messages if isinstance(message, Staged)]
-
-
-def _stage(
-    sink: Sink, batch: Batch, schema: pa.Schema, subtask: int, rows: Iterator[pa.RecordBatch], meter: Meter
-) -> Committable:
-    """Stages the rows of a task. One that fails by an outage ends when the target is back: Spark tries it again at once."""
-    try:
-        with ends_when_silent(sink.values["taskTimeout"], meter):
-            return stage(sink, batch, schema, subtask, meter.through(rows))
-    except Transient as outage:
-        if not sink.writers_retry:
-            Commit(sink).await_target(batch, outage)
-        raise
-
-
-def _abort(sink: Sink, batch: Batch, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Removes what was staged for a batch that failed, as far as the target can be reached.
-
-    Spark replaces the error of the batch by "Writing job failed" when an abort raises one of its own.
-    """
-    try:
-        Commit(sink).abort(batch, _committables(messages))
-    except Exception:
-        _log.warning("connectors.%s: the stage of %s is left; a later run removes it", sink.name, batch, exc_info=True)
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -286,49 +180,15 @@ class BatchWriter(DataSourceArrowWriter):
         with plainly():
             if subtask == 0 and self.sink.values["txnAppId"] is not None:  # others write a new batch each time
                 Commit(self.sink).drop_attempts(self.batch)
-            staged = _stage(self.sink, self.batch, arrow_schema(self.columns), subtask, iterator, Meter())
+            staged = stage_in_task(self.sink, self.batch, arrow_schema(self.columns), subtask, iterator, Meter())
         return Staged(self.batch.query, asdict(staged))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         with plainly():
-            Commit(self.sink).finish(self.batch, _committables(messages))
+            Commit(self.sink).finish(self.batch, committables(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        _abort(self.sink, self.batch, messages)
-
-
-class StreamWriter(DataSourceStreamArrowWriter):
-    """``df.writeStream.format``: each micro-batch is committed once, also when Spark replays it."""
-
-    def __init__(self, sink: Sink, schema: StructType) -> None:
-        self.sink = sink
-        self.columns = schema
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        query, number, subtask = task_ids()
-        batch = Batch(self.sink.sink_id(), str(query), number, run=task_run())
-        with plainly(), sink_meter(self.sink, batch, subtask).counting() as meter:
-            if subtask == 0:  # no code of the driver runs before the tasks
-                Commit(self.sink).drop_attempts(batch)
-            staged = _stage(self.sink, batch, arrow_schema(self.columns), subtask, iterator, meter)
-        return Staged(query, asdict(staged))
-
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        with plainly():
-            if batch := self._batch(messages, batchId):
-                staged, began = _committables(messages), time.monotonic()
-                with sink_meter(self.sink, batch).counting() as meter:
-                    Commit(self.sink).finish(batch, staged)
-                    count_commit(meter, began, staged)
-
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        if batch := self._batch(messages, batchId):
-            _abort(self.sink, batch, messages)
-
-    def _batch(self, messages: Sequence[WriterCommitMessage | None], number: int) -> Batch | None:
-        """The batch that the tasks wrote; ``None`` when no task ran, so that there is nothing to commit."""
-        queries = [message.query for message in messages if isinstance(message, Staged)]
-        return Batch(self.sink.sink_id(), str(queries[0]), number) if queries else None
+        abort_batch(self.sink, self.batch, messages)
 
 
 def register_formats(spark: Any, systems: Mapping[str, tuple[type[Source] | None, type[Sink] | None]]) -> None:

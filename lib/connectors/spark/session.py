@@ -9,16 +9,17 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import sys
 import sysconfig
 import uuid
 from collections.abc import Callable, Iterator
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from ..core.errors import Misconfigured, Problem
+from ..core.errors import Misconfigured, MissingFeature, Problem
+from ..core.runtime import Feature, refusal, version_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -27,29 +28,16 @@ if TYPE_CHECKING:
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 EXECUTION_ID = "spark.sql.execution.id"
 _RUN_ID = "spark.jobGroup.id"  # of a streaming query's jobs it is the id of its run
-MINIMUM = (4, 2)
 
 
-def require_spark(spark: SparkSession | None = None) -> None:
-    """Raises one clear error where PySpark, or the Connect server behind ``spark``, is older than the library needs."""
+def require(feature: Feature, spark: SparkSession | None = None, connector: str = "") -> None:
+    """Raises :class:`MissingFeature` where PySpark, or the Connect server behind ``spark``, is too old for ``feature``."""
     import pyspark
 
-    minimum = ".".join(map(str, MINIMUM))
-    if _older(pyspark.__version__):
-        raise ImportError(
-            f"connectors needs PySpark {minimum} or later (admission control of Python sources); "
-            f"this is PySpark {pyspark.__version__}. Use a runtime with Spark {minimum}, or "
-            f"'pip install pyspark=={minimum}.0'."
-        )
-    if spark is not None and is_connect(spark) and _older(spark.version):
-        raise ImportError(
-            f"connectors needs a server with Spark {minimum} or later (admission control of Python sources); "
-            f"the one that this session is connected to has Spark {spark.version}."
-        )
-
-
-def _older(version: str) -> bool:
-    return tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < MINIMUM
+    if version_of(pyspark.__version__) < feature.spark:
+        raise MissingFeature(refusal(feature, pyspark.__version__), connector=connector)
+    if spark is not None and is_connect(spark) and version_of(spark.version) < feature.spark:
+        raise MissingFeature(refusal(feature, spark.version, on_server=True), connector=connector)
 
 
 def is_connect(spark: SparkSession) -> bool:
@@ -83,12 +71,13 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     from pyspark.errors import PySparkTypeError
     from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
 
+    zone: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_type).parameters else {}  # 4.2 asks for it
     try:
-        return to_arrow_schema(schema, timezone="UTC")
+        return to_arrow_schema(schema, **zone)
     except PySparkTypeError:
         for field in schema:
             try:
-                to_arrow_type(field.dataType, timezone="UTC")
+                to_arrow_type(field.dataType, **zone)
             except PySparkTypeError:
                 text = f'has "{field.name}" of type {field.dataType.simpleString()}, which cannot pass through Python; '
                 way_out = "cast it, such as to a string, or write files by foreach_batch on a classic session."
@@ -196,6 +185,11 @@ def observation_is_known(observation: Any) -> bool:
     """True when an ``Observation`` can be read without waiting; on Connect always, where it comes with the batch."""
     inside = getattr(observation, "_jo", None)
     return inside is None or bool(inside.future().isCompleted())
+
+
+def observes_writes(spark: SparkSession) -> bool:
+    """False on a Connect server with Spark 4.0: it loses what an ``Observation`` counts while Spark's own writers write."""
+    return not is_connect(spark) or version_of(spark.version) >= (4, 1)
 
 
 @contextlib.contextmanager

@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from connectors.core.runtime import in_workspace
 from connectors.spark.session import activate, is_connect
 
-from .settings import UI_VARIABLE, in_workspace
+from .settings import UI_VARIABLE
 from .shim import DbUtils, NotebookExit, display
 from .start import session
 

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlparse
@@ -42,8 +43,11 @@ def delta_jars(conf: Mapping[str, str] | None = None) -> list[str]:
 
     The first call takes about half a minute and needs a Maven repository: Maven Central, or what ``conf`` or
     ``spark-defaults.conf`` name by ``spark.jars.repositories`` or ``spark.jars.ivySettings``. Later calls read the
-    remembered paths. Raises :class:`Misconfigured` when the jars cannot be had.
+    remembered paths. Empty where the package ``delta-spark`` is not installed: a session then does without Delta. Raises
+    :class:`Misconfigured` when the jars cannot be had.
     """
+    if find_spec("delta") is None:
+        return []
     with open(_record().with_suffix(".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # two first starts at once would write into one Ivy cache
         jars = remembered()

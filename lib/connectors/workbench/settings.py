@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from ..core.errors import Misconfigured, Problem
+from ..core.runtime import in_workspace
 
 VOLUMES = "/Volumes/"
 _MARK: Final = ".made-by-a-notebook"
@@ -33,11 +34,6 @@ def cache(name: str) -> Path:
         text = f"cannot make {folder}: {refused.strerror}. Name a folder that can be written."
         raise Misconfigured("the workbench", [Problem("CONNECTORS_CACHE", text)]) from refused
     return folder
-
-
-def in_workspace() -> bool:
-    """True in a Databricks workspace, where the runtime brings Spark, ``dbutils`` and ``display``."""
-    return "DATABRICKS_RUNTIME_VERSION" in os.environ
 
 
 def workdir(value: str) -> str:
@@ -94,6 +90,8 @@ _SETTINGS: Final = {
     "spark.sql.streaming.stopTimeout": "60s",
     "spark.sql.streaming.metricsEnabled": "false",
     "spark.sql.streaming.ui.enabled": "false",
+}
+_DELTA_SETTINGS: Final = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     # Delta's 50 partitions per table state cost 20 s at the first write of a small table.
@@ -122,13 +120,15 @@ def local_settings(
 ) -> dict[str, str]:
     """The settings of a local session; ``conf`` wins, except that lists such as ``spark.jars`` are joined.
 
-    ``folder`` is for the session's own files (the warehouse, sockets), ``log`` the file for Spark's log.
+    ``jars`` are Delta's; without them the session does without Delta. ``folder`` is for the session's own files (the
+    warehouse, sockets), ``log`` the file for Spark's log.
     """
     logging = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
     java = f"{java_options} {logging} -Dconnectors.log={log}".strip()
     settings = {
         **_SETTINGS,
         **(_UI if os.environ.get(UI_VARIABLE) == "1" else {}),
+        **(_DELTA_SETTINGS if jars else {}),
         "spark.sql.warehouse.dir": (folder / "warehouse").as_uri(),
         "spark.jars": ",".join(jars),
         "spark.driver.extraJavaOptions": java,

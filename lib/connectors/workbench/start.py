@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from connectors.core.errors import Misconfigured, Problem
-from connectors.spark.session import active_session, classic_is_running, require_spark
+from connectors.core.runtime import LIBRARY, in_workspace
+from connectors.spark.session import active_session, classic_is_running, require
 
 from .home import at_home
 from .jars import delta_jars
 from .java import java_options, use_java
-from .settings import default_master, in_workspace, local_settings, prepare_environment
+from .settings import default_master, local_settings, prepare_environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,7 +28,8 @@ def session(conf: Mapping[str, Any] | None = None, master: str | None = None) ->
     """The Spark session, with every ``connectors.*`` format registered.
 
     In a workspace, or where a session is active already, that session is returned: ``conf`` then sets what can be set
-    on a running session, and ``master`` means nothing. Otherwise a local session with Delta is started.
+    on a running session, and ``master`` means nothing. Otherwise a local session is started, with Delta where the package
+    ``delta-spark`` is installed.
 
     ``conf``: Spark's own settings; they win over the defaults of :mod:`connectors.workbench.settings`.
     ``master``: by default ``local[n,4]`` with all n cores, so that a failed task is tried again; ``sc://host:port``
@@ -42,7 +44,7 @@ def start(conf: Mapping[str, Any] | None = None, master: str | None = None, log:
 
     settings = {key: _text(value) for key, value in (conf or {}).items()}
     _spark_session_class()
-    require_spark()  # before a JVM is started for nothing
+    require(LIBRARY)  # before a JVM is started for nothing
     spark = running()
     if spark is None:
         spark = _connected(settings, master) if (master or "").startswith("sc://") else _local(settings, master, log)

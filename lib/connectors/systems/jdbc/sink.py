@@ -185,6 +185,9 @@ class JdbcSink(FrameSink):
             return "direct"
         return "batch" if self.values["commit"] == "auto" else str(self.values["commit"])
 
+    def places_rows(self) -> bool:
+        return self.mode == "task"
+
     def placed(self, frame: DataFrame, schema: pa.Schema, batch: Batch) -> tuple[JdbcSink, DataFrame]:
         """The sink for the tasks of ``batch``, with what is decided once for all of them; by ``task``, rows are dealt out."""
         if self.mode == "batch":  # whose committer makes the plan when all rows are staged

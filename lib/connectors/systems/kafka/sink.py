@@ -147,6 +147,9 @@ class KafkaSink(FrameSink):
             topic=self.values["topic"],
         )
 
+    def places_rows(self) -> bool:
+        return int(self.values["slots"]) > 1
+
     def check_replay(self, is_deterministic: Callable[[], bool]) -> None:
         """Raises ``Misconfigured`` if a replay may give other rows: slots that are written keep theirs."""
         if self.values["slots"] > 1 and not is_deterministic():
