@@ -83,7 +83,7 @@ _PROOF_JOB: Final = """
       environments:
         - environment_key: default
           spec:
-            environment_version: "4"
+            environment_version: "6"
             dependencies:
               - -r ../requirements-jobs.txt
               - pytest>=8.3
