@@ -65,10 +65,10 @@ def log_traceback(error: BaseException, log: Path) -> None:
 
 
 def _innermost(text: str) -> str:
-    """What stands after the last Python traceback inside the text: the exception of the worker, all its lines."""
+    """The exception of a worker inside the text, all its lines; Spark puts a traceback in front of it, or nothing."""
     *_, after = text.rpartition("Traceback (most recent call last):")
     if after == text:
-        return ""
+        after = text.partition("exception was thrown from the Python worker:")[2]
     lines = after.splitlines()
     start = next((n for n, line in enumerate(lines) if line and not line.startswith((" ", "\t", "^"))), None)
     return "" if start is None else _without_stacks("\n".join(lines[start:]))
