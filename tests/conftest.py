@@ -16,7 +16,7 @@ for folder in (LIBRARY.parent, LIBRARY):
 os.environ["PYTHONPATH"] = os.pathsep.join([str(LIBRARY), str(LIBRARY.parent), os.environ.get("PYTHONPATH", "")])
 os.environ["PYSPARK_PYTHON"] = sys.executable
 # What Java's second compiler costs never comes back in so short a life, and the tests' JVMs have two cores to share.
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=160m")
 
 
 pytest_plugins = ["connectors.testing.environments"]

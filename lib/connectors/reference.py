@@ -16,7 +16,7 @@ from .core.options import REQUIRED, Duration, Option, Options, Size
 from .core.sink import SINK_OPTIONS, Sink
 from .core.source import LIMIT_OPTIONS, SOURCE_OPTIONS, Source
 from .formats import format_options
-from .systems import all_systems
+from .systems import SYSTEMS, all_systems
 
 HEADINGS: Final = ("option", "values", "default", "meaning")
 
@@ -89,7 +89,7 @@ def _lines() -> Iterator[str]:
         later = groups[groups.index(options) + 1 :]
         yield from _table(f"### {heading}", rows_of(options, later))
     kafka = dict(connectors_of("kafka"))
-    for system in sorted(all_systems()):
+    for system in sorted(SYSTEMS):
         for kind, connector in connectors_of(system):
             parent = [kafka[kind].options] if system == "event_hubs" else []
             more = " The options of `kafka` are known, too." if parent else ""

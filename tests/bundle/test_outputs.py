@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import tempfile
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -63,3 +64,17 @@ def test_the_first_picture_is_stored_beside_the_notebook(bench: Workbench) -> No
     store_outputs(bench.load(), ["job"])
     assert picture_file(stored(bench, "a")).read_bytes() == first_picture(stored(bench, "a")) == PICTURE
     assert not picture_file(stored(bench, "b")).exists()
+
+
+def test_notebooks_begin_without_data_of_earlier_runs(bench: Workbench) -> None:
+    code = """
+        import pathlib
+        from connectors import workbench
+        mark = pathlib.Path(workbench.workdir("/Volumes/main/connectors/data/test_outputs")) / "mark"
+        print(mark.exists())
+        mark.touch()
+    """
+    bench.job("job", bench.task("a", textwrap.dedent(code)))
+    for _ in range(2):
+        store_outputs(bench.load(), ["job"])
+        assert texts(stored(bench, "a")) == ["False\n"]

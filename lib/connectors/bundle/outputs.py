@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import os
 import re
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -11,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import nbformat
 
+from ..workbench.settings import VOLUMES_VARIABLE
 from .model import GOOD, State
 from .notebooks import pictures, read_notebook
 from .runner import run_job
@@ -31,11 +34,24 @@ def store_outputs(bundle: Bundle, jobs: Sequence[str], reporter: Reporter | None
     """
     stored: list[Path] = []
     for key in jobs:
-        with tempfile.TemporaryDirectory(prefix="connectors-outputs-") as runs:
+        with tempfile.TemporaryDirectory(prefix="connectors-outputs-") as runs, _own_volumes(runs):
             if run_job(bundle, key, reporter=reporter, runs=Path(runs)) not in (*GOOD, State.EXCLUDED):
                 return stored
             stored += _take_over(bundle, key, Path(runs) / key)
     return stored
+
+
+@contextlib.contextmanager
+def _own_volumes(folder: str) -> Iterator[None]:
+    """Lets notebooks begin without data of earlier runs."""
+    before = os.environ.get(VOLUMES_VARIABLE)
+    os.environ[VOLUMES_VARIABLE] = folder
+    try:
+        yield
+    finally:
+        os.environ.pop(VOLUMES_VARIABLE)
+        if before is not None:
+            os.environ[VOLUMES_VARIABLE] = before
 
 
 def outdated_cells(notebook: Path) -> list[int]:

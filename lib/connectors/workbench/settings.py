@@ -19,6 +19,10 @@ VOLUMES = "/Volumes/"
 _MARK: Final = ".made-by-a-notebook"
 
 
+VOLUMES_VARIABLE: Final = "CONNECTORS_VOLUMES"
+"""The environment variable with the folder that stands for the volumes of a workspace."""
+
+
 def library() -> Path:
     """The folder that holds the package ``connectors``: what goes on the path of Spark's workers."""
     return Path(__file__).resolve().parents[2]
@@ -39,13 +43,14 @@ def cache(name: str) -> Path:
 def workdir(value: str) -> str:
     """The folder for a notebook's data: ``value`` as it is, except that a volume has its place here when run locally.
 
-    A volume (``/Volumes/catalog/schema/name/…``) exists only in a workspace; locally the same path below
-    ``runs/`` of the repository stands for it, so that one parameter serves both. The folder is made.
+    A volume (``/Volumes/catalog/schema/name/…``) exists only in a workspace; locally the same path below ``runs/`` of the
+    repository, or below ``$CONNECTORS_VOLUMES``, stands for it, so that one parameter serves both. The folder is made.
     """
     if not value:
         raise Misconfigured("the notebook", [Problem("workdir", "missing; give a folder or a volume.")])
     local = value.startswith(VOLUMES) and not in_workspace() and not Path(VOLUMES).exists()
-    folder = library().parent / "runs" / value.lstrip("/") if local else Path(value).expanduser()
+    volumes = Path(os.environ.get(VOLUMES_VARIABLE) or library().parent / "runs")
+    folder = volumes / value.lstrip("/") if local else Path(value).expanduser()
     if "://" in value:
         return value
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,48 @@
+"""The notebooks of Kafka's source, of monitoring and of asynchronous calls, run with few rows in the tests' session."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from connectors.testing.servers import KafkaServer, RedisServer
+from tests.servers import required
+
+from .test_files_databases_search import Execution, foreign_files
+
+__all__ = ["foreign_files"]
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.mark.usefixtures("foreign_files")
+def test_the_numbers_of_a_watched_stream_are_those_of_its_files(spark: Any, tmp_path: Path) -> None:
+    execution = Execution("monitoring", spark, tmp_path, {"seconds": "8"})
+    execution.exit()
+    assert execution.pictures() == 1
+
+
+@pytest.mark.server
+def test_alignment_saves_rows_from_being_late_and_other_topics_stay(spark: Any, tmp_path: Path) -> None:
+    brokers = required(KafkaServer).bootstrap
+    admin = AdminClient({"bootstrap.servers": brokers})
+    admin.create_topics([NewTopic("orders", 1, 1)])["orders"].result(30)
+    parameters = {"bootstrap_servers": brokers, "topic": "late-flights", "per_minute": "2"}
+    Execution("kafka_source", spark, tmp_path, parameters).exit()
+    assert {"orders", "late-flights"} <= set(admin.list_topics(timeout=30).topics)
+
+
+@pytest.mark.server
+def test_every_row_is_enriched_and_other_keys_stay(spark: Any, tmp_path: Path) -> None:
+    import redis
+
+    url = required(RedisServer).url
+    with redis.Redis.from_url(url) as client:
+        client.set("user:1", "somebody else's")
+        execution = Execution("async_enrichment", spark, tmp_path, {"rows": "2000", "users": "500", "redis_url": url})
+        execution.exit()
+        assert client.get("user:1") == b"somebody else's"
+    assert execution.pictures() == 1
