@@ -148,6 +148,17 @@ def test_a_table_that_was_dropped_ends_in_the_task_before_discovery_notices(
     assert read(SourceQuery(database), log) == {"b": [{"id": 2}]}
 
 
+def test_a_table_that_is_dropped_after_the_start_and_was_never_read_is_left_out(database: Database) -> None:
+    database.run("CREATE TABLE a (id INTEGER PRIMARY KEY)", "INSERT INTO a VALUES (1)")
+    reading, log = SourceQuery(database), list[Offset]()
+    read(reading, log)
+    database.run("CREATE TABLE b (id INTEGER PRIMARY KEY)", "INSERT INTO b VALUES (1)", "INSERT INTO a VALUES (2)")
+    ending = SourceQuery(database)
+    ending.planner.freeze()
+    database.run("DROP TABLE b")
+    assert read(ending, log) == {"a": [{"id": 2}]}
+
+
 def test_a_table_that_is_made_anew_is_read_from_its_beginning(postgres: Postgres) -> None:
     postgres.run("CREATE TABLE a (id INTEGER PRIMARY KEY)", "INSERT INTO a VALUES (7)")
     reading, log = SourceQuery(postgres), list[Offset]()

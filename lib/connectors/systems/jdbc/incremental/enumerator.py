@@ -82,17 +82,28 @@ class StreamEnumerator(SplitEnumerator[TableSplit]):
             return replace(self._look(probe), frozen=True)
 
     def advance(self, at: Position, head: StreamHead, limit: ReadLimit) -> Position:
-        before = tables(at)
         with self._session() as probe:
-            after = self._remembered(before, head)
-            steps = dict(self._steps(probe, before, head))
-            shares = fair_shares(limit.rows, {name: step.backlog(limit.rows) for name, step in steps.items()})
-            moved = False
-            for name, step in steps.items():
-                state = step.state(shares[name] if limit.rows is not None else None)
-                if state is not None:
-                    after[name], moved = self._with_identity(head.tables[name], state), True
+            try:
+                end = self._advance(probe, at, head, limit)
+            except ConnectorError:
+                self._discover(probe)
+                if not (gone := set(head.tables) - set(self._tables or ())):
+                    raise
+                present = {name: table for name, table in head.tables.items() if name not in gone}
+                end = self._advance(probe, at, replace(head, tables=present), limit)
         self._polled = True
+        return end
+
+    def _advance(self, probe: Probe, at: Position, head: StreamHead, limit: ReadLimit) -> Position:
+        before = tables(at)
+        after = self._remembered(before, head)
+        steps = dict(self._steps(probe, before, head))
+        shares = fair_shares(limit.rows, {name: step.backlog(limit.rows) for name, step in steps.items()})
+        moved = False
+        for name, step in steps.items():
+            state = step.state(shares[name] if limit.rows is not None else None)
+            if state is not None:
+                after[name], moved = self._with_identity(head.tables[name], state), True
         return {"tables": after} if moved or set(before) != set(after) else at
 
     def splits(self, start: Position, end: Position, parallelism: int) -> Iterator[TableSplit]:
