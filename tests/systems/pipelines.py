@@ -22,7 +22,7 @@ from connectors.testing.contexts import open_context
 from connectors.testing.kills import Kills
 
 from ..delta_log import settings
-from .reference_contexts import BufferedContext, FilesContext, LinesContext
+from .reference_contexts import BufferedContext, FilesContext, LinesContext, MisbehavingQueueContext, QueueContext
 from .test_delta import DeltaContext
 
 
@@ -60,6 +60,8 @@ REFERENCE: Pipelines = {
     "buffered": Pipeline(BufferedContext, "format"),
     "files by foreach_batch": Pipeline(FilesContext, "foreach_batch"),
     "lines": Pipeline(LinesContext, "format"),
+    "copy of a queue": Pipeline(CopyContext, "foreach_batch", QueueContext),
+    "copy of a misbehaving queue": Pipeline(CopyContext, "format", MisbehavingQueueContext),
 }
 
 

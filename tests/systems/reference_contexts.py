@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,6 +18,7 @@ from connectors.systems.files import FilesSink
 from connectors.systems.print_rows import PrintSink
 from connectors.systems.sequence import SequenceSource
 from connectors.testing import FolderContext, SinkContext, SourceContext
+from connectors.testing.queue_double import QueueDouble, QueueDoubleSource
 
 
 class SequenceContext(SourceContext):
@@ -36,6 +38,42 @@ class SequenceContext(SourceContext):
     def _end(self) -> int:
         file = self.folder / "end"
         return int(file.read_text()) if file.exists() else 0
+
+
+class QueueContext(SourceContext):
+    """A message queue, which cannot be read twice."""
+
+    source = QueueDoubleSource
+    schema = pa.schema([("value", pa.int64())])
+    unordered = "several readers take messages from one queue"
+    misbehaviour = "{}"
+
+    count = 0
+
+    @cached_property
+    def queue(self) -> QueueDouble:
+        return QueueDouble(self.folder / "queue.db")
+
+    def options(self) -> dict[str, str]:
+        return {
+            "path": str(self.queue.path),
+            "stateLocation": str(self.folder / "log"),
+            "pollInterval": "20ms",
+            "drainTimeout": "20ms",
+            "misbehaviour": self.misbehaviour,
+        }
+
+    def write(self, count: int) -> list[dict[str, Any]]:
+        numbers = range(self.count, self.count + count)
+        self.count += count
+        self.queue.publish(numbers)
+        return [{"value": number} for number in numbers]
+
+
+class MisbehavingQueueContext(QueueContext):
+    """A queue that delivers twice, out of order, and again what was acknowledged."""
+
+    misbehaviour = '{"duplicate": 0.5, "reorder": 0.5, "forget": 0.3}'
 
 
 class FileStreamContext(SourceContext):

@@ -75,6 +75,7 @@ class _Fetcher:
                 rows = self.emitter.emit(batch, split) if self.emitter else batch
                 self._count(partition, batch, rows)
                 yield rows
+            self.meter.count(partition, **self.reader.counts())
             if self.emitter:
                 self.emitter.finish(split)
         except ConnectorError as error:

@@ -187,6 +187,10 @@ class SplitReader(ABC, Generic[SplitT]):
                 yield batch.slice(records)
             records = max(0, records - batch.num_rows)
 
+    def counts(self) -> Mapping[str, int]:
+        """Numbers of the split that was read last, for the query's table; by default none."""
+        return {}
+
     def wake_up(self) -> None:
         """Makes a blocked :meth:`read` return soon. Comes from another thread. A read that waits must watch ``awake``."""
         self.awake.set()

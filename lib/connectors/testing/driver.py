@@ -52,13 +52,16 @@ class SparkQuery:
     checkpoint: str
     faults: str
     select: Sequence[str] = ("*",)
+    source_class: str = ""
+    """``"module:Class"`` of a source that is not among the library's systems."""
 
     def start(self, spark: SparkSession) -> StreamingQuery:
         """Starts the query; it ends when everything available is written."""
         self._remove_half_an_offset()
         injector = FailureInjector(self.faults)
-        module, _, name = self.sink.partition(":")
-        kind = faulty_sink(getattr(importlib.import_module(module), name), injector)
+        kind = faulty_sink(_imported(self.sink), injector)
+        if self.source_class:
+            connectors.register(spark, _imported(self.source_class))
         rows = spark.readStream.format(f"connectors.{self.source}").options(**self.source_options).load()
         writer = rows.selectExpr(*self.select).writeStream.queryName(self.name).trigger(availableNow=True)
         writer = writer.option("checkpointLocation", self.checkpoint)
@@ -86,6 +89,12 @@ class SparkQuery:
         if all(file.name.startswith(".") for file in files):
             for file in files:
                 file.unlink()
+
+
+def _imported(name: str) -> Any:
+    """The class that ``"module:Class"`` names."""
+    module, _, kind = name.partition(":")
+    return getattr(importlib.import_module(module), kind)
 
 
 class _FaultyForeachBatch(Carried):

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..systems import SYSTEMS
 from .compare import same_records
 from .contexts import SinkContext, SourceContext
 from .driver import SparkQuery, start_driver
@@ -69,6 +70,8 @@ class Kills:
         if system := self.sources.get(name):
             query.source, query.source_options = system.source.name, {**system.options(), **system.limit}
             query.select = ["*"]
+            if system.source.name not in SYSTEMS:
+                query.source_class = f"{system.source.__module__}:{system.source.__name__}"
         return query
 
     def _round(self, number: int, queries: Mapping[str, SparkQuery], rows: int, chance: random.Random) -> None:

@@ -1,0 +1,400 @@
+"""A source over a system that cannot be read twice: the driver plans epochs, tasks receive and record them.
+
+:mod:`connectors.core.epochs` says how the log makes that exactly-once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..storage.location import check_location, storage_of
+from .epochs import ID, LEASE, EpochLog, Header, Messages, Receiver, record_content
+from .errors import Problem, StateError, Transient
+from .options import REQUIRED, Duration, Int, Json, Options, Size, Text, Values
+from .source import Position, ReadLimit, Slice, Source, Split, SplitEnumerator, SplitReader
+
+_POLL_SECONDS: Final = 0.05
+_NEIGHBOUR_SECONDS: Final = 60.0
+"""How long a reader waits for the records of the readers before it."""
+
+_log = logging.getLogger("connectors")
+
+EPOCH_OPTIONS: Final = Options(
+    stateLocation=Text(REQUIRED, meaning="the folder of the epoch log, of this query alone; any storage"),
+    storageOptions=Json({}, kind=dict, meaning="fsspec's keys for stateLocation; or objects of them by location"),
+    maxRowsPerTrigger=Int(100_000, at_least=1, meaning="messages of an epoch"),
+    maxBytesPerTrigger=Size(64 << 20, at_least=1, meaning="bytes of an epoch"),
+    maxEpochTime=Duration(10.0, meaning="an epoch receives for so long at most"),
+    pollInterval=Duration(1.0, meaning="how long an epoch waits for its first message; also between empty epochs"),
+    drainTimeout=Duration(5.0, meaning="availableNow: the query ends when nothing has come for so long"),
+    deduplicationWindow=Duration(600.0, meaning="how long after its acknowledgement a message is known by its id"),
+)
+"""The options of every source that stands on an epoch log."""
+
+
+@dataclass(frozen=True)
+class EpochSplit(Split):
+    """What ``reader``, one of ``readers``, receives in ``epoch`` of the log ``log``.
+
+    Messages that were published after ``until`` (seconds since 1970) are for the next run: that of ``availableNow``.
+    """
+
+    log: str
+    epoch: int
+    reader: int
+    readers: int
+    until: float | None = None
+
+
+class EpochSource(Source):
+    """A source over a system that cannot be read twice. A subclass sets ``name`` and ``schema``, and makes a receiver."""
+
+    limits = ("rows", "bytes")
+    bounded = False
+
+    @classmethod
+    def known_options(cls) -> Options:
+        return super().known_options() | EPOCH_OPTIONS | cls.options
+
+    @classmethod
+    def check(cls, values: Values) -> Iterator[Problem]:
+        yield from check_location("stateLocation", values["stateLocation"], values["storageOptions"])
+
+    @abstractmethod
+    def receiver(self, schema: pa.Schema | None) -> Receiver:
+        """A new receiver of rows of ``schema``; ``None`` on the driver, where nothing is received."""
+
+    def parallelism(self) -> int:
+        return int(self.values["numPartitions"] or 1)
+
+    def enumerator(self) -> EpochEnumerator:
+        return EpochEnumerator(self)
+
+    def reader(self, schema: pa.Schema) -> EpochReader:
+        return EpochReader(self, schema)
+
+    def log(self) -> EpochLog:
+        """The log in ``stateLocation``."""
+        return EpochLog(storage_of(self.values["stateLocation"], self.values["storageOptions"]), self.name)
+
+
+class EpochEnumerator(SplitEnumerator[EpochSplit]):
+    """The position is ``epoch``, the number of the last one, and ``log``, the id of its log."""
+
+    def __init__(self, source: EpochSource) -> None:
+        self.source = source
+        self.log = source.log()
+        self._receiver: Receiver | None = None
+        self._keeper: LeaseKeeper | None = None
+        self._acknowledged = -1
+
+    @property
+    def receiver(self) -> Receiver:
+        """The driver's receiver, opened when it is first needed."""
+        if self._receiver is None:
+            receiver = self.source.receiver(None)
+            receiver.open()
+            self._receiver = receiver
+        return self._receiver
+
+    def start(self) -> Position:
+        return {"epoch": 0, "log": self.log.begin()}
+
+    def head(self) -> float | None:
+        return None
+
+    def freeze(self) -> float:
+        """The moment after which a message is too new for this run."""
+        return time.time()
+
+    def advance(self, at: Position, head: float | None, limit: ReadLimit) -> Position:
+        self.log.check(at["log"])
+        self._acknowledge(at["epoch"])
+        after: Position = {"epoch": at["epoch"] + 1, "log": at["log"], **({} if head is None else {"until": head})}
+        if self.log.readers(at["epoch"] + 1):  # recorded already: an older checkpoint was restored
+            return after
+        return at if self._is_done(at["epoch"], head) else after
+
+    def _is_done(self, epoch: int, until: float | None) -> bool:
+        """True if there is nothing to receive for now."""
+        headers = self.log.headers(epoch)
+        is_of_run = bool(headers) and min(header.at for header in headers) > (until or 0.0)
+        if is_of_run and all(header.is_dry for header in headers) and any(header.late for header in headers):
+            return True
+        pending = self.receiver.pending()
+        if pending is not None:
+            return not pending and (until is None or self._stays_empty())
+        if not is_of_run or any(header.rows for header in headers):
+            return False
+        return until is not None or time.time() - max(header.at for header in headers) < self.source.values["pollInterval"]
+
+    def _stays_empty(self) -> bool:
+        end = time.monotonic() + self.source.values["drainTimeout"]
+        while time.monotonic() < end:
+            if self.receiver.pending():
+                return False
+            time.sleep(min(_POLL_SECONDS, max(0.0, end - time.monotonic())))
+        return True
+
+    def slices(self, start: Position, end: Position, parallelism: int) -> Sequence[Slice]:
+        self._acknowledge(start["epoch"])
+        if self.receiver.lease_seconds is not None:
+            self._stop_keeper()
+            self._keeper = LeaseKeeper(self.source, end["epoch"], parallelism)
+        return super().slices(start, end, parallelism)
+
+    def splits(self, start: Position, end: Position, parallelism: int) -> Iterator[EpochSplit]:
+        for epoch in range(start["epoch"] + 1, end["epoch"] + 1):
+            for reader in range(parallelism):
+                yield EpochSplit(end["log"], epoch, reader, parallelism, end.get("until"))
+
+    def committed(self, at: Position) -> None:
+        self._acknowledge(at["epoch"])
+
+    def close(self) -> None:
+        self._stop_keeper()
+        if self._receiver is not None:
+            self._receiver.close()
+            self._receiver = None
+
+    def _acknowledge(self, last: int) -> None:
+        """Acknowledges the epochs up to ``last``, which Spark has committed. An epoch may be acknowledged again."""
+        if last <= self._acknowledged:
+            return
+        for epoch in self.log.epochs():
+            if epoch <= last and not self.log.is_acknowledged(epoch):
+                if leases := self.log.leases(epoch):
+                    self.receiver.acknowledge(leases)
+                self.log.mark_acknowledged(epoch)
+        self.log.delete_old(last, self.source.values["deduplicationWindow"])
+        self._acknowledged = last
+
+    def _stop_keeper(self) -> None:
+        if self._keeper is not None:
+            self._keeper.stop()
+            self._keeper = None
+
+
+class LeaseKeeper:
+    """Extends the leases of an epoch's messages while its batch runs, on the driver, in a thread of its own."""
+
+    def __init__(self, source: EpochSource, epoch: int, readers: int) -> None:
+        self._source = source
+        self._epoch = epoch
+        self._readers = readers
+        self._leases: dict[int, list[str]] = {}
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="connectors.leases", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._over.set()
+        self._thread.join(10)
+
+    def _keep(self) -> None:
+        receiver, log = self._source.receiver(None), self._source.log()
+        pause = (receiver.lease_seconds or 0.0) / 3
+        with contextlib.closing(receiver):
+            receiver.open()
+            while not self._over.wait(pause):
+                try:
+                    self._read_leases(log)
+                    for leases in self._leases.values():
+                        receiver.extend(leases)
+                except Exception:  # a lease that ends only makes the system deliver again what is known by its id
+                    _log.warning("connectors.%s: leases could not be extended", self._source.name, exc_info=True)
+
+    def _read_leases(self, log: EpochLog) -> None:
+        for reader in range(self._readers):
+            if reader not in self._leases and (table := log.table(self._epoch, reader, (LEASE,))) is not None:
+                self._leases[reader] = [*table[1][LEASE].to_pylist(), *table[0].leases]
+
+
+class EpochReader(SplitReader[EpochSplit]):
+    """Receives an epoch and records it; hands on what is recorded, whoever has recorded it."""
+
+    atomic = True
+
+    def __init__(self, source: EpochSource, schema: pa.Schema) -> None:
+        super().__init__()
+        self.source = source
+        self.schema = schema
+        self.log = source.log()
+        self.duplicates = 0
+        self._receiver: Receiver | None = None
+
+    def read(self, split: EpochSplit) -> Iterator[pa.RecordBatch]:
+        record = self.log.table(split.epoch, split.reader)
+        if record is None:
+            self.log.check(split.log)
+            record = self._received(split)
+        header, table = record
+        self.duplicates = header.duplicates
+        yield from table.select(self.schema.names).cast(self.schema).to_batches()
+
+    def counts(self) -> Mapping[str, int]:
+        return {"duplicates": self.duplicates} if self.duplicates else {}
+
+    def close(self) -> None:
+        if self._receiver is not None:
+            self._receiver.close()
+            self._receiver = None
+
+    def _received(self, split: EpochSplit) -> tuple[Header, pa.Table]:
+        """The record of ``split``, put by this reader, or by another attempt that was faster."""
+        receiver = self._opened()
+        epoch = _ReceivedEpoch(self.source.values, split, receiver, self.log)
+        try:
+            epoch.receive(self.awake)
+            epoch.leave_out(self._ids_of_neighbours(split))
+            header, table = epoch.record(self.schema)
+            is_first = self.log.put(split.epoch, split.reader, record_content(table, header))
+        except BaseException:
+            epoch.release()
+            raise
+        if is_first:
+            epoch.release_late()
+            return header, table
+        epoch.release()
+        record = self.log.table(split.epoch, split.reader)
+        if record is None:
+            raise StateError(
+                f"the record of epoch {split.epoch} was deleted while it was read, in {self.log.storage.root}",
+                way_out="let no other query use this stateLocation",
+            )
+        return record
+
+    def _opened(self) -> Receiver:
+        if self._receiver is None:
+            receiver = self.source.receiver(self.schema)
+            receiver.open()
+            self._receiver = receiver
+        return self._receiver
+
+    def _ids_of_neighbours(self, split: EpochSplit) -> set[str]:
+        """The ids that the readers before this one have recorded for the epoch: a message may have come to both."""
+        ids: set[str] = set()
+        until = time.monotonic() + _NEIGHBOUR_SECONDS
+        for reader in range(split.reader):
+            while (table := self.log.table(split.epoch, reader, (ID,))) is None:
+                if self.awake.wait(_POLL_SECONDS) or time.monotonic() > until:
+                    raise Transient(f"reader {reader} of epoch {split.epoch} has recorded nothing for {_NEIGHBOUR_SECONDS:g} s")
+            ids.update(filter(None, table[1][ID].to_pylist()))
+        return ids
+
+
+class _ReceivedEpoch:
+    """What one reader has received of an epoch, before it is recorded."""
+
+    def __init__(self, values: Values, split: EpochSplit, receiver: Receiver, log: EpochLog) -> None:
+        self._values = values
+        self._split = split
+        self._receiver = receiver
+        self._known = log.known_ids(split.epoch)
+        self._parts: list[Messages] = []
+        self._ids: set[str] = set()
+        self._rows = self._bytes = self._duplicates = 0
+        self._is_dry = False
+        self._duplicate_leases: list[str] = []
+        self._late_leases: list[str] = []
+
+    def receive(self, awake: threading.Event) -> None:
+        """Takes messages until a limit is reached or none comes."""
+        values, split = self._values, self._split
+        limit = values["maxRowsPerTrigger"]
+        share = limit * (split.reader + 1) // split.readers - limit * split.reader // split.readers
+        wait = values["pollInterval"] if split.until is None else values["drainTimeout"]
+        end = time.monotonic() + max(values["maxEpochTime"], wait)
+        while self._rows < share and self._bytes < values["maxBytesPerTrigger"] and not awake.is_set():
+            left = end - time.monotonic()
+            messages = self._receiver.receive(share - self._rows, min(wait, left)) if left > 0 else None
+            if messages is None or len(self._late_leases) >= limit:
+                self._is_dry = True
+                return
+            self._add(self._on_time(messages))
+            wait = _POLL_SECONDS
+
+    def leave_out(self, ids: set[str]) -> None:
+        """Drops the messages with these ids, which other readers have recorded."""
+        if ids:
+            self._parts = [self._filtered(part, [name not in ids for name in _names(part)]) for part in self._parts]
+
+    def record(self, schema: pa.Schema) -> tuple[Header, pa.Table]:
+        """The record of all this: the rows with ids and leases, and what it says of itself."""
+        columns = pa.schema([*schema, pa.field(ID, pa.large_string()), pa.field(LEASE, pa.large_string())])
+        tables = [_with_columns(part, columns) for part in self._parts if part.rows.num_rows]
+        table = pa.concat_tables(tables) if tables else columns.empty_table()
+        leases = tuple(self._duplicate_leases)
+        return Header(table.num_rows, time.time(), self._is_dry, len(self._late_leases), self._duplicates, leases), table
+
+    def release_late(self) -> None:
+        """Gives back what was published too late for this run. It was held so far, so that the system gave other messages."""
+        if self._late_leases:
+            self._receiver.release(self._late_leases)
+
+    def release(self) -> None:
+        """Gives everything back to the system, as far as it can be reached."""
+        leases = [lease for part in self._parts for lease in part.leases.to_pylist()]
+        leases += [*self._duplicate_leases, *self._late_leases]
+        with contextlib.suppress(Exception):  # the leases end by themselves
+            if leases:
+                self._receiver.release(leases)
+
+    def _on_time(self, messages: Messages) -> Messages:
+        """``messages`` without those that were published too late for this run."""
+        if messages.published is None or self._split.until is None:
+            return messages
+        late = pc.fill_null(pc.greater(messages.published, self._split.until), False)
+        self._late_leases += messages.leases.filter(late).to_pylist()
+        return messages.take(pc.invert(late))
+
+    def _add(self, messages: Messages) -> None:
+        if messages.ids is not None:
+            known = pc.is_in(messages.ids, value_set=self._known)
+            if leases := messages.leases.filter(known).to_pylist():  # of epochs that Spark has committed
+                self._duplicates += len(leases)
+                self._receiver.acknowledge(leases)
+                messages = messages.take(pc.invert(known))
+            messages = self._filtered(messages, [self._is_new(name) for name in _names(messages)])
+        if messages.rows.num_rows:
+            self._parts.append(messages)
+            self._rows += messages.rows.num_rows
+            self._bytes += messages.rows.nbytes
+
+    def _is_new(self, name: str | None) -> bool:
+        """True for an id that this reader has not received in this epoch."""
+        if name is None:
+            return True
+        count = len(self._ids)
+        self._ids.add(name)
+        return len(self._ids) > count
+
+    def _filtered(self, messages: Messages, mask: list[bool]) -> Messages:
+        """The messages where ``mask`` is true. The others are duplicates, acknowledged with the epoch."""
+        if all(mask):
+            return messages
+        duplicates = messages.take(pc.invert(pa.array(mask)))
+        self._duplicates += len(duplicates.leases)
+        self._duplicate_leases += duplicates.leases.to_pylist()
+        return messages.take(pa.array(mask))
+
+
+def _names(messages: Messages) -> list[str | None]:
+    names: list[str | None] = [None] * messages.rows.num_rows if messages.ids is None else messages.ids.to_pylist()
+    return names
+
+
+def _with_columns(messages: Messages, columns: pa.Schema) -> pa.Table:
+    count = messages.rows.num_rows
+    ids = pa.nulls(count, pa.large_string()) if messages.ids is None else messages.ids
+    return pa.table([*messages.rows.columns, ids, messages.leases], names=columns.names).cast(columns)

@@ -1,0 +1,257 @@
+"""Exactly-once from systems that cannot be read twice: queues, subscriptions, streams that are acknowledged.
+
+Such a system does not know what a range holds before it is read, and cannot be asked again. So an offset is the number of an
+*epoch*, and the tasks that read an epoch record what they have received in the *epoch log*, before Spark sees a row of it::
+
+    <stateLocation>/log.json                          the id of the log; offsets name it
+    <stateLocation>/epochs/<epoch>/<reader>.arrow     what one reader has received: rows, message ids, leases
+    <stateLocation>/ids/<epoch>.arrow                 the ids of an epoch whose rows are deleted
+
+* A record is put if absent. A reader that loses the put releases its messages, and reads what the other one has recorded.
+* A replay reads the log alone. The system is not asked.
+* An epoch is acknowledged when Spark plans the next batch, since Spark has committed the epoch by then. The last epoch of a run
+  is acknowledged by the next start. What the system delivers again meanwhile is known by its id, and left out.
+
+An author writes a :class:`Receiver` of three methods and an :class:`~connectors.core.epoch_source.EpochSource` that makes it.
+"""
+
+from __future__ import annotations
+
+import io
+import time
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+import pyarrow as pa
+
+from ..storage.base import Storage
+from .errors import Misconfigured, Problem, StateError
+from .state import dumps, loads, versioned
+
+ID, LEASE = "_connectors_id", "_connectors_lease"
+"""The columns of a record that are not of the rows."""
+
+HISTORY: Final = 10
+"""How many acknowledged epochs keep their rows, for a checkpoint that was restored."""
+
+_LOG: Final = "log.json"
+_HEADER: Final = b"connectors"
+
+
+@dataclass(frozen=True)
+class Messages:
+    """What a receiver has taken from its system: ``rows``, and for each row the message's lease.
+
+    ``leases`` acknowledge, release or extend the messages, from any process. ``ids`` tell a message that is delivered again;
+    ``published`` are seconds since 1970. Both are ``None`` where the system does not know them.
+    """
+
+    rows: pa.RecordBatch
+    leases: pa.Array
+    ids: pa.Array | None = None
+    published: pa.Array | None = None
+
+    def take(self, mask: pa.Array) -> Messages:
+        """The messages where ``mask`` is true."""
+        ids, published = (None if column is None else column.filter(mask) for column in (self.ids, self.published))
+        return Messages(self.rows.filter(mask), self.leases.filter(mask), ids, published)
+
+
+class Receiver(ABC):
+    """Takes messages from the system, and tells it what became of them. Lives in a task; one more on the driver."""
+
+    lease_seconds: ClassVar[float | None] = None
+    """How long a message is this receiver's own. ``None``: until it is acknowledged, so leases need no :meth:`extend`."""
+
+    def open(self) -> None:  # noqa: B027 - a hook, not a duty
+        """Makes the client. Called once, before anything else; never in the process that Spark forks tasks from."""
+
+    @abstractmethod
+    def receive(self, rows: int, seconds: float) -> Messages | None:
+        """At most ``rows`` messages; ``None`` when none came within ``seconds``. Returns as soon as there are some."""
+
+    @abstractmethod
+    def acknowledge(self, leases: Sequence[str]) -> None:
+        """The messages are done: the system forgets them. May be called again for the same leases, also expired ones."""
+
+    @abstractmethod
+    def release(self, leases: Sequence[str]) -> None:
+        """The messages are for others: the system delivers them again soon."""
+
+    def extend(self, leases: Sequence[str]) -> None:  # noqa: B027
+        """Keeps the messages for ``lease_seconds`` more."""
+
+    def pending(self) -> bool | None:
+        """Whether messages wait for a receiver; ``None`` where the system does not tell, so that an epoch has to look."""
+        return None
+
+    def close(self) -> None:  # noqa: B027
+        """Frees what :meth:`open` made."""
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a record says of itself: how many ``rows`` it has, and when (``at``) it was put.
+
+    ``is_dry``: the reader has stopped because nothing more came. ``late`` counts the messages that were published after the
+    start of an ``availableNow`` query, and went back. ``duplicates`` counts those that the reader has left out; ``leases``
+    are those of duplicates within the epoch, which are acknowledged with it.
+    """
+
+    rows: int
+    at: float
+    is_dry: bool = False
+    late: int = 0
+    duplicates: int = 0
+    leases: tuple[str, ...] = ()
+
+    def text(self) -> bytes:
+        return dumps(versioned(**{**vars(self), "leases": list(self.leases)})).encode()
+
+    @classmethod
+    def of(cls, metadata: Any, name: str) -> Header:
+        state = loads((metadata or {}).get(_HEADER, b""), f"the header of {name}")
+        fields = {key: state[key] for key in cls.__annotations__ if key in state}
+        return cls(**{**fields, "leases": tuple(fields.get("leases", ()))})
+
+
+class EpochLog:
+    """The records of the epochs of one query, in a storage."""
+
+    def __init__(self, storage: Storage, source: str) -> None:
+        self.storage = storage
+        self.source = source
+
+    def begin(self) -> str:
+        """The id of the log of a new query, which is created now.
+
+        Raises :class:`Misconfigured` where the folder holds the epochs of another query.
+        """
+        self.storage.check()
+        new = versioned(id=uuid.uuid4().hex, source=self.source)
+        if self.storage.put_if_absent(_LOG, dumps(new).encode()):
+            return str(new["id"])
+        if self.epochs() or self.storage.names("ids"):
+            text = f"holds the epoch log of another query: {self.storage.root}. Give each query and checkpoint its own."
+            raise Misconfigured(f"connectors.{self.source}", [Problem("stateLocation", text)])
+        return str(self._state()["id"])  # a start that died before its first epoch
+
+    def check(self, log_id: str) -> None:
+        """Raises :class:`StateError` where the checkpoint's log is not the one in the folder."""
+        try:
+            found = str(self._state()["id"])
+        except FileNotFoundError:
+            found = ""
+        if found != log_id:
+            what = "another query's epoch log" if found else "no epoch log: it was deleted"
+            raise StateError(
+                f"{self.storage.root} (stateLocation) has {what}, so the messages that the checkpoint stands on are not known",
+                way_out="restore the folder; or give the query a new checkpoint and a stateLocation of its own: what was not "
+                "acknowledged is delivered again",
+            )
+
+    def epochs(self) -> list[int]:
+        """The epochs of which there are records, in their order."""
+        return sorted(int(name) for name in self.storage.folders("epochs"))
+
+    def put(self, epoch: int, reader: int, content: bytes) -> bool:
+        """Records what a reader has received; false if it is recorded already."""
+        return self.storage.put_if_absent(_record(epoch, reader), content)
+
+    def table(self, epoch: int, reader: int, columns: Sequence[str] | None = None) -> tuple[Header, pa.Table] | None:
+        """A record, or some of its columns; ``None`` if there is none."""
+        name = _record(epoch, reader)
+        try:
+            return _read(self.storage, name, columns)
+        except FileNotFoundError:
+            return None
+
+    def readers(self, epoch: int) -> list[int]:
+        """The readers that have recorded something of ``epoch``."""
+        names = self.storage.names(f"epochs/{epoch:020d}")
+        return sorted(int(name.partition(".")[0]) for name in names if name.endswith(".arrow"))
+
+    def headers(self, epoch: int) -> list[Header]:
+        """What the records of ``epoch`` say of themselves."""
+        tables = (self.table(epoch, reader, ()) for reader in self.readers(epoch))
+        return [table[0] for table in tables if table is not None]
+
+    def leases(self, epoch: int) -> list[str]:
+        """The leases of all messages of ``epoch``."""
+        tables = [table for reader in self.readers(epoch) if (table := self.table(epoch, reader, (LEASE,))) is not None]
+        own = [lease for _, columns in tables for lease in columns[LEASE].to_pylist()]
+        return own + [lease for header, _ in tables for lease in header.leases]
+
+    def known_ids(self, before: int) -> pa.ChunkedArray:
+        """The ids of messages of the epochs below ``before``."""
+        chunks = [_read(self.storage, f"ids/{name}", (ID,))[1][ID] for name in self.storage.names("ids")]
+        for epoch in self.epochs():
+            if epoch < before:
+                chunks += self.ids(epoch)
+        return pa.chunked_array([chunk for column in chunks for chunk in column.chunks], type=pa.large_string())
+
+    def ids(self, epoch: int) -> list[pa.ChunkedArray]:
+        """The ids of the messages of ``epoch``, by reader."""
+        tables = (self.table(epoch, reader, (ID,)) for reader in self.readers(epoch))
+        return [columns[ID] for _, columns in filter(None, tables)]
+
+    def is_acknowledged(self, epoch: int) -> bool:
+        return self.storage.size(_acknowledged(epoch)) is not None
+
+    def mark_acknowledged(self, epoch: int) -> None:
+        """The messages of ``epoch`` were acknowledged just now: their ids are known for a time from now on."""
+        self.storage.replace(_acknowledged(epoch), dumps(versioned(at=time.time())).encode())
+
+    def delete_old(self, last: int, window: float) -> None:
+        """Deletes the rows of acknowledged epochs up to ``last`` but the newest, and ids older than ``window`` seconds."""
+        for epoch in [epoch for epoch in self.epochs() if epoch <= last][:-HISTORY]:
+            if self.is_acknowledged(epoch):
+                acknowledged = loads(self.storage.read(_acknowledged(epoch)), "the mark of an acknowledgement")["at"]
+                self._keep_ids(epoch, float(acknowledged))
+                self.storage.delete_folder(f"epochs/{epoch:020d}")
+        for name in self.storage.names("ids"):
+            if _read(self.storage, f"ids/{name}", ())[0].at + window < time.time():
+                self.storage.delete(f"ids/{name}")
+
+    def _keep_ids(self, epoch: int, at: float) -> None:
+        columns = self.ids(epoch)
+        ids = pa.chunked_array([chunk for column in columns for chunk in column.chunks], type=pa.large_string()).drop_null()
+        if len(ids):
+            table = pa.table({ID: ids})
+            self.storage.replace(f"ids/{epoch:020d}.arrow", record_content(table, Header(len(ids), at)))
+
+    def _state(self) -> dict[str, Any]:
+        return loads(self.storage.read(_LOG), f"the epoch log in {self.storage.root}")
+
+
+def _record(epoch: int, reader: int) -> str:
+    return f"epochs/{epoch:020d}/{reader:05d}.arrow"
+
+
+def _acknowledged(epoch: int) -> str:
+    return f"epochs/{epoch:020d}/acknowledged.json"
+
+
+def record_content(table: pa.Table, header: Header) -> bytes:
+    """The bytes of a record: an Arrow file that says of itself what ``header`` says."""
+    sink = io.BytesIO()
+    schema = table.schema.with_metadata({**(table.schema.metadata or {}), _HEADER: header.text()})
+    with pa.ipc.new_file(sink, schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
+        writer.write_table(table.cast(schema))
+    return sink.getvalue()
+
+
+def _read(storage: Storage, name: str, columns: Sequence[str] | None) -> tuple[Header, pa.Table]:
+    with storage.open(name) as file:
+        reader = pa.ipc.open_file(file)
+        header, schema = Header.of(reader.schema.metadata, name), reader.schema
+        if columns is None:
+            return header, reader.read_all()
+        if not columns:
+            return header, schema.empty_table()
+        wanted = [schema.get_field_index(column) for column in columns]
+    with storage.open(name) as file:
+        return header, pa.ipc.open_file(file, options=pa.ipc.IpcReadOptions(included_fields=wanted)).read_all()

@@ -1,0 +1,150 @@
+"""A message queue that misbehaves on purpose, as a file that all processes share: the system for tests of epoch sources.
+
+It leases messages, and delivers those again whose lease has ended. ``misbehaviour`` makes it deliver messages twice though they
+are leased (``duplicate``), out of order (``reorder``), and forget acknowledgements (``forget``), each with its probability.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sqlite3
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+import pyarrow as pa
+
+from ..core import REQUIRED, Duration, Json, Options, Text
+from ..core.epoch_source import EpochSource
+from ..core.epochs import Messages, Receiver
+
+_POLL_SECONDS: Final = 0.01
+_TABLE: Final = """
+CREATE TABLE IF NOT EXISTS messages (
+    id TEXT PRIMARY KEY, body INTEGER, published REAL, visible REAL DEFAULT 0, lease TEXT, deliveries INTEGER DEFAULT 0
+)"""
+_VISIBLE: Final = "SELECT id, body, published FROM messages WHERE visible <= ? ORDER BY rowid LIMIT ?"
+_LEASED: Final = "SELECT id, body, published FROM messages WHERE visible > ? ORDER BY random() LIMIT 1"
+
+
+class QueueDouble:
+    """The queue in the file ``path``. Leases last ``lease_seconds``."""
+
+    def __init__(self, path: Path, lease_seconds: float = 30.0, misbehaviour: Mapping[str, float] | None = None) -> None:
+        self.path = path
+        self.lease_seconds = lease_seconds
+        self._chances = dict(misbehaviour or {})
+        self._random = random.Random()
+        with self._transaction() as file:
+            file.execute(_TABLE)
+
+    def publish(self, bodies: Sequence[int]) -> None:
+        """Adds a message for each number."""
+        now = time.time()
+        with self._transaction() as file:
+            rows = ((uuid.uuid4().hex, body, now) for body in bodies)
+            file.executemany("INSERT INTO messages (id, body, published) VALUES (?, ?, ?)", rows)
+
+    def receive(self, count: int) -> list[tuple[str, int, float, str]]:
+        """At most ``count`` messages that nobody has: id, body, time of publication, lease."""
+        with self._transaction() as file:
+            now = time.time()
+            rows = file.execute(_VISIBLE, (now, count)).fetchall()
+            if rows and len(rows) < count and self._happens("duplicate"):
+                rows += file.execute(_LEASED, (now,)).fetchall()
+            if self._happens("reorder"):
+                self._random.shuffle(rows)
+            leased = [(id, body, published, f"{id}/{uuid.uuid4().hex}") for id, body, published in rows]
+            changes = ((now + self.lease_seconds, lease, id) for id, _, _, lease in leased)
+            file.executemany("UPDATE messages SET visible = ?, lease = ?, deliveries = deliveries + 1 WHERE id = ?", changes)
+        return leased
+
+    def acknowledge(self, leases: Sequence[str]) -> None:
+        """Removes the messages; whoever has a lease now, or had one."""
+        with self._transaction() as file:
+            names = [(lease.partition("/")[0],) for lease in leases if not self._happens("forget")]
+            file.executemany("DELETE FROM messages WHERE id = ?", names)
+
+    def set_visible(self, leases: Sequence[str], seconds: float) -> None:
+        """The messages that are still leased so are delivered again after ``seconds``."""
+        with self._transaction() as file:
+            changes = [(time.time() + seconds, lease) for lease in leases]
+            file.executemany("UPDATE messages SET visible = ? WHERE lease = ?", changes)
+
+    def waiting(self) -> int:
+        """The messages that could be received now."""
+        with self._transaction() as file:
+            return int(file.execute("SELECT count(*) FROM messages WHERE visible <= ?", (time.time(),)).fetchone()[0])
+
+    def unacknowledged(self) -> int:
+        """The messages that the queue still has."""
+        with self._transaction() as file:
+            return int(file.execute("SELECT count(*) FROM messages").fetchone()[0])
+
+    def end_leases(self) -> None:
+        """Delivers everything again that was not acknowledged."""
+        with self._transaction() as file:
+            file.execute("UPDATE messages SET visible = 0")
+
+    def _happens(self, what: str) -> bool:
+        return self._random.random() < self._chances.get(what, 0.0)
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with contextlib.closing(sqlite3.connect(self.path, timeout=60, isolation_level=None)) as file:
+            file.execute("BEGIN IMMEDIATE")
+            yield file
+            file.execute("COMMIT")
+
+
+class DoubleReceiver(Receiver):
+    """Receives from a :class:`QueueDouble`. ``contacts`` counts the calls of this process."""
+
+    contacts: ClassVar[int] = 0
+
+    def __init__(self, queue: QueueDouble) -> None:
+        self._queue = queue
+        self.lease_seconds = queue.lease_seconds  # type: ignore[misc]
+
+    def receive(self, rows: int, seconds: float) -> Messages | None:
+        DoubleReceiver.contacts += 1
+        end = time.monotonic() + seconds
+        while not (received := self._queue.receive(rows)):
+            if time.monotonic() >= end:
+                return None
+            time.sleep(_POLL_SECONDS)
+        ids, bodies, published, leases = (list(column) for column in zip(*received, strict=True))
+        rows_of = pa.RecordBatch.from_pydict({"value": pa.array(bodies, pa.int64())})
+        text, number = pa.large_string(), pa.float64()
+        return Messages(rows_of, pa.array(leases, text), pa.array(ids, text), pa.array(published, number))
+
+    def acknowledge(self, leases: Sequence[str]) -> None:
+        self._queue.acknowledge(leases)
+
+    def release(self, leases: Sequence[str]) -> None:
+        self._queue.set_visible(leases, 0.0)
+
+    def extend(self, leases: Sequence[str]) -> None:
+        self._queue.set_visible(leases, self._queue.lease_seconds)
+
+    def pending(self) -> bool | None:
+        return self._queue.waiting() > 0
+
+
+class QueueDoubleSource(EpochSource):
+    """The numbers in a :class:`QueueDouble`. Column: ``value long``."""
+
+    name, schema = "queue_double", "value long"
+    conditions = "each message has an id, and comes again within deduplicationWindow of its acknowledgement, if it does"
+    options = Options(
+        path=Text(REQUIRED, meaning="the file of the queue"),
+        lease=Duration(30.0, meaning="how long a message is the receiver's own"),
+        misbehaviour=Json({}, kind=dict, meaning="probabilities of duplicate, reorder, forget"),
+    )
+
+    def receiver(self, schema: pa.Schema | None) -> Receiver:
+        values: Any = self.values
+        return DoubleReceiver(QueueDouble(Path(values["path"]), values["lease"], values["misbehaviour"]))

@@ -1,0 +1,185 @@
+"""The epoch log: a queue that delivers again, out of order and twice gives Spark each message once."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from connectors.core import Misconfigured
+from connectors.core.epoch_source import EpochReader, EpochSplit
+from connectors.core.epochs import HISTORY, EpochLog
+from connectors.core.errors import StateError
+from connectors.core.planning import Planner
+from connectors.storage import storage_of
+from connectors.testing import SourceSuite
+from connectors.testing.queue_double import DoubleReceiver, QueueDoubleSource
+from connectors.testing.source_suite import SourceQuery
+
+from ..systems.reference_contexts import MisbehavingQueueContext, QueueContext
+
+SCHEMA = pa.schema([("value", pa.int64())])
+
+
+class TestQueue(SourceSuite):
+    context = QueueContext
+
+
+class TestMisbehavingQueue(SourceSuite):
+    context = MisbehavingQueueContext
+
+
+@pytest.fixture
+def system(tmp_path: Path) -> QueueContext:
+    folder = tmp_path / "system"
+    folder.mkdir()
+    return QueueContext(folder)
+
+
+def values(rows: list[dict[str, Any]]) -> list[int]:
+    return sorted(row["value"] for row in rows)
+
+
+def log_of(system: QueueContext) -> EpochLog:
+    return EpochLog(storage_of(system.options()["stateLocation"]), "queue_double")
+
+
+def test_a_message_is_acknowledged_after_its_batch_and_not_before(system: QueueContext) -> None:
+    system.write(5)
+    query, log = SourceQuery(system), []
+    query.next(log)
+    assert system.queue.unacknowledged() == 5
+    query.planner.latest(log[-1])
+    assert system.queue.unacknowledged() == 0
+
+
+def test_the_last_epoch_is_acknowledged_by_the_next_start(system: QueueContext) -> None:
+    system.write(5)
+    log: list[Any] = []
+    SourceQuery(system).next(log)
+    SourceQuery(system).rest(log)
+    assert system.queue.unacknowledged() == 0
+
+
+def test_a_replay_does_not_ask_the_system(system: QueueContext) -> None:
+    system.write(5)
+    log: list[Any] = []
+    rows = SourceQuery(system).next(log)
+    system.queue.path.unlink()
+    contacts = DoubleReceiver.contacts
+    assert SourceQuery(system).batch(log, 0) == rows
+    assert DoubleReceiver.contacts == contacts
+
+
+def test_what_is_delivered_again_after_its_acknowledgement_was_lost_is_left_out(system: QueueContext) -> None:
+    system.write(5)
+    log: list[Any] = []
+    system.misbehaviour = '{"forget": 1.0}'
+    assert values(SourceQuery(system).rest(log)) == [0, 1, 2, 3, 4]
+    assert system.queue.unacknowledged() == 5
+    system.misbehaviour = "{}"
+    system.queue.end_leases()
+    assert SourceQuery(system).rest(log) == []
+    assert system.queue.unacknowledged() == 0
+
+
+def test_what_is_delivered_again_long_after_is_a_message_of_its_own(system: QueueContext) -> None:
+    system.write(1)
+    log: list[Any] = []
+    system.misbehaviour = '{"forget": 1.0}'
+    for _ in range(HISTORY + 2):
+        SourceQuery(system, deduplicationWindow="0s").rest(log)
+        system.write(1)
+    system.queue.end_leases()
+    assert 0 in values(SourceQuery(system, deduplicationWindow="0s").rest(log))
+
+
+def test_of_two_attempts_at_an_epoch_one_counts_and_the_other_gives_its_messages_back(system: QueueContext) -> None:
+    system.write(6)
+    source = QueueDoubleSource.of({**system.options(), "maxRowsPerTrigger": "3"}, streaming=True)
+    planner = Planner(source)
+    position = planner.latest({"v": 1, "phase": "initial"})["at"]
+    split = EpochSplit(position["log"], 1, 0, 1)
+    put, reached, go_on = EpochLog.put, threading.Event(), threading.Event()
+
+    def slow(log: EpochLog, epoch: int, reader: int, content: bytes) -> bool:
+        reached.set()
+        go_on.wait(10)
+        return put(log, epoch, reader, content)
+
+    slower: list[Any] = []
+    reader = EpochReader(source, SCHEMA)
+    reader.log.put = slow.__get__(reader.log)  # type: ignore[method-assign]
+    zombie = threading.Thread(target=lambda: slower.extend(reader.read(split)))
+    zombie.start()
+    reached.wait(10)
+    faster = list(EpochReader(source, SCHEMA).read(split))
+    go_on.set()
+    zombie.join(10)
+    assert pa.Table.from_batches(slower) == pa.Table.from_batches(faster)
+    assert system.queue.waiting() == 3
+
+
+def test_a_message_that_came_to_two_readers_of_an_epoch_counts_once(system: QueueContext) -> None:
+    system.write(4)
+    source = QueueDoubleSource.of({**system.options(), "numPartitions": "2"}, streaming=True)
+    log_id = Planner(source).latest({"v": 1, "phase": "initial"})["at"]["log"]
+    first = pa.Table.from_batches(EpochReader(source, SCHEMA).read(EpochSplit(log_id, 1, 0, 2)), SCHEMA)
+    system.queue.end_leases()
+    system.write(1)
+    second = pa.Table.from_batches(EpochReader(source, SCHEMA).read(EpochSplit(log_id, 1, 1, 2)), SCHEMA)
+    assert first["value"].to_pylist() == [0, 1, 2, 3]
+    assert second["value"].to_pylist() == [4]
+
+
+def test_leases_are_extended_while_the_batch_runs(system: QueueContext) -> None:
+    system.write(3)
+    query, log = SourceQuery(system, lease="300ms"), []
+    query.next(log)
+    end = time.monotonic() + 1.0
+    while time.monotonic() < end:
+        assert system.queue.waiting() == 0
+        time.sleep(0.02)
+    query.planner.close()
+
+
+def test_a_log_that_was_deleted_stops_the_query_with_the_way_out(system: QueueContext) -> None:
+    system.write(3)
+    log: list[Any] = []
+    SourceQuery(system).rest(log)
+    shutil.rmtree(system.options()["stateLocation"])
+    with pytest.raises(StateError, match=r"stateLocation.*no epoch log: it was deleted") as error:
+        SourceQuery(system).rest(log)
+    assert "a new checkpoint and a stateLocation of its own" in str(error.value)
+
+
+def test_the_log_of_another_query_is_refused(system: QueueContext) -> None:
+    system.write(3)
+    SourceQuery(system).rest([])
+    with pytest.raises(Misconfigured, match="holds the epoch log of another query"):
+        SourceQuery(system).rest([])
+
+
+def test_a_start_that_died_before_its_first_epoch_is_no_other_query(system: QueueContext) -> None:
+    log_of(system).begin()
+    system.write(3)
+    assert values(SourceQuery(system).rest([])) == [0, 1, 2]
+
+
+def test_old_epochs_are_deleted_and_their_ids_stay_for_a_time(system: QueueContext) -> None:
+    log: list[Any] = []
+    for _ in range(HISTORY + 5):
+        system.write(1)
+        SourceQuery(system).rest(log)
+    folder = Path(system.options()["stateLocation"])
+    assert len(log_of(system).epochs()) <= HISTORY + 1
+    assert list((folder / "ids").iterdir())
+    time.sleep(0.01)
+    system.write(1)
+    SourceQuery(system, deduplicationWindow="0s").rest(log)
+    assert len(list((folder / "ids").iterdir())) <= 1
