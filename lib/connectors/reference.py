@@ -78,7 +78,7 @@ def connectors_of(system: str) -> list[tuple[str, type[Source] | type[Sink]]]:
 
 
 def markdown() -> str:
-    """The generated part of ``lib/README.md``."""
+    """The generated part of ``lib/README.md``: the systems of the library, without those that a session has added."""
     return "\n".join(_lines())
 
 
@@ -93,7 +93,7 @@ def _lines() -> Iterator[str]:
         for kind, connector in connectors_of(system):
             parent = [kafka[kind].options] if system == "event_hubs" else []
             more = " The options of `kafka` are known, too." if parent else ""
-            summary = _MARKUP.sub("`", (connector.__doc__ or "").strip().splitlines()[0])
+            summary = _MARKUP.sub("`", (connector.__doc__ or "").strip().partition("\n")[0])
             rows = rows_of(connector.options, [*parent, *groups])
             yield from _table(f"### {system}, {kind}\n\n{summary}{more}", rows)
     yield "## Errors\n\n```"

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.mark.usefixtures("foreign_files")
 def test_the_numbers_of_a_watched_stream_are_those_of_its_files(spark: Any, tmp_path: Path) -> None:
-    execution = Execution("monitoring", spark, tmp_path, {"seconds": "8"})
+    execution = Execution("monitoring", spark, tmp_path, {"seconds": "16"})
     execution.exit()
     assert execution.pictures() == 1
 

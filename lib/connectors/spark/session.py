@@ -12,8 +12,9 @@ import os
 import sys
 import sysconfig
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from inspect import signature
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -375,6 +376,35 @@ def driver_process(spark: SparkSession) -> int:
 def canceling(spark: SparkSession) -> Callable[[], Any]:
     """A call that ends every job of the session. Look it up beforehand, since that needs the driver's answer."""
     return spark.interruptAll if is_connect(spark) else spark.sparkContext.cancelAllJobs
+
+
+def launch_java(settings: Mapping[str, Any], log: Path) -> None:
+    """Starts the JVM of this process unless there is one. What it prints, and what Spark's workers print, is in ``log``.
+
+    Raises ``PySparkRuntimeError`` when it does not start.
+    """
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+
+    if SparkContext._gateway is not None:
+        return
+    conf = SparkConf(loadDefaults=False).setAll([(key, str(value)) for key, value in settings.items()])
+    with log.open("ab") as output:
+        gateway = launch_gateway(conf, {"stdout": output, "stderr": output})  # type: ignore[no-untyped-call]
+    SparkContext._ensure_initialized(gateway=gateway)
+
+
+def errors_of_spark() -> tuple[type[BaseException], ...]:
+    """The exceptions by which Spark, and the connection to its JVM, tell an error."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    return PySparkException, Py4JError
+
+
+def pages_of(spark: SparkSession) -> str | None:
+    """The address of Spark's pages; ``None`` where they are off, and on Connect."""
+    return None if is_connect(spark) else spark.sparkContext.uiWebUrl
 
 
 def forget_connection() -> None:

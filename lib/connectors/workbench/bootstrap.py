@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from connectors.core.runtime import in_workspace
-from connectors.spark.session import activate, is_connect
+from connectors.spark.session import activate, pages_of
 
 from .cell_errors import show_messages
 from .settings import UI_VARIABLE
@@ -43,8 +43,8 @@ def notebook(names: Mapping[str, Any]) -> tuple[SparkSession, Any, Any]:
     if in_workspace():
         return names.get("spark", spark), _of_runtime("dbutils", names), _of_runtime("display", names)
     _before_each_cell(_Activating(spark))
-    if os.environ.get(UI_VARIABLE) == "1" and not is_connect(spark):
-        print(f"Spark's pages: {spark.sparkContext.uiWebUrl}")
+    if os.environ.get(UI_VARIABLE) == "1" and (pages := pages_of(spark)):
+        print(f"Spark's pages: {pages}")
     if "dbutils" not in names:  # the job runner, which brings it, sees an exit by itself
         _accept_exit()
     return spark, names.get("dbutils", DbUtils()), names.get("display", display)

@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any
 
 from connectors.core.messages import cell_lines, own_message
+from connectors.spark.session import errors_of_spark
 
 from .shim import NotebookExit
 
@@ -17,11 +18,9 @@ def show_messages(*more: type[BaseException]) -> None:
     ``more`` are other exceptions to show so: :class:`NotebookExit` ends a cell with one line. Without IPython, nothing happens.
     """
     from IPython.core.getipython import get_ipython
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
 
     if (shell := get_ipython()) is not None:
-        kinds = (*shell.custom_exceptions, PySparkException, Py4JError, *more)
+        kinds = (*shell.custom_exceptions, *errors_of_spark(), *more)
         shell.set_custom_exc(tuple(dict.fromkeys(kinds)), _show)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from connectors.core.errors import Misconfigured, Problem
 from connectors.core.runtime import LIBRARY, in_workspace
-from connectors.spark.session import active_session, classic_is_running, require
+from connectors.spark.session import active_session, classic_is_running, launch_java, require
 
 from .cell_errors import show_messages
 from .home import at_home
@@ -89,17 +89,10 @@ def _local(conf: Mapping[str, str], master: str | None, log: Path | None) -> Spa
 
 
 def _launch_java(settings: Mapping[str, Any], log: Path) -> None:
-    """Starts the JVM of this process unless there is one. What it prints, and what Spark's workers print, is in ``log``."""
-    from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkRuntimeError
-    from pyspark.java_gateway import launch_gateway
 
-    if SparkContext._gateway is not None:
-        return
-    conf = SparkConf(loadDefaults=False).setAll([(key, str(value)) for key, value in settings.items()])
     try:
-        with log.open("ab") as output:
-            gateway = launch_gateway(conf, {"stdout": output, "stderr": output})  # type: ignore[no-untyped-call]
+        launch_java(settings, log)
     except PySparkRuntimeError as failed:
         if "JAVA_GATEWAY_EXITED" not in str(failed):
             raise
@@ -107,7 +100,6 @@ def _launch_java(settings: Mapping[str, Any], log: Path) -> None:
         memory = f"Has this machine {settings['spark.driver.memory']} of memory (spark.driver.memory) to spare?"
         text = f"{os.environ['JAVA_HOME']} did not start Spark. {memory} It said: {said}"
         raise Misconfigured("Spark", [Problem("JAVA_HOME", text)]) from None
-    SparkContext._ensure_initialized(gateway=gateway)
 
 
 def _connected(conf: Mapping[str, str], master: str | None) -> SparkSession:

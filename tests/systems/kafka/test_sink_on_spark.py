@@ -86,7 +86,7 @@ def test_a_stream_without_a_topic_says_so_before_its_first_task(spark: Any, tmp_
     message = _refusal(spark, tmp_path, ["value AS number"], **options)
     assert "Failed to initialize" in message
     assert "connectors.kafka cannot start; 2 problems" in message
-    assert 'give .option("topic", …), or a column topic' in message
+    assert 'give it by .option("topic", …); or make a column topic' in message
 
 
 def test_a_batch_write_without_a_folder_to_stage_in_says_so_before_its_first_task(spark: Any, tmp_path: Path) -> None:
