@@ -59,6 +59,12 @@ def test_no_path_of_this_machine_is_stored(bench: Workbench) -> None:
     assert text == "… …/x …/y\n"
 
 
+def test_a_volume_is_stored_without_the_folder_that_stands_for_it(bench: Workbench) -> None:
+    bench.job("job", bench.task("a", "from connectors import workbench\nprint(workbench.workdir('/Volumes/main/data'))"))
+    store_outputs(bench.load(), ["job"])
+    assert texts(stored(bench, "a")) == ["…/Volumes/main/data\n"]
+
+
 def test_the_first_picture_is_stored_beside_the_notebook(bench: Workbench) -> None:
     bench.job("job", bench.task("a", DRAW), bench.task("b", "print(1)"))
     store_outputs(bench.load(), ["job"])

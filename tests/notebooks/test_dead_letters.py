@@ -31,6 +31,10 @@ def test_what_can_be_mended_is_delivered_once_as_it_was_sent_and_the_rest_stays_
     brokers, name = required(KafkaServer).bootstrap, f"test-{tmp_path.name}-{killed}"
     parameters = {"workdir": str(tmp_path), "rows": str(ROWS), "run": name, "bootstrap_servers": brokers}
     root, topic = tmp_path / f"run_{name}", f"orders-{name}"
+    foreign = [tmp_path / "notes.txt", tmp_path / "dead_letters" / "notes.txt"]
+    for file in foreign:
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("42")
     if killed:
         code, output = run("dead_letters", parameters, lambda: _ends(brokers, topic) > ROWS + PARTITIONS)
         assert code == -9, output
@@ -53,6 +57,7 @@ def test_what_can_be_mended_is_delivered_once_as_it_was_sent_and_the_rest_stays_
     assert sorted((place["partition"], place["offset"]) for place in places) == sorted(
         (first[number].partition(), first[number].offset()) for number in damaged
     )
+    assert [file.read_text() for file in foreign] == ["42", "42"]
 
 
 @pytest.mark.soak

@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from connectors.testing.servers import KafkaServer
+from tests.servers import required
+
 from .quickstart import run
+from .test_files_databases_search import Execution, foreign_files
+
+__all__ = ["foreign_files"]
+
+
+@pytest.mark.server
+@pytest.mark.spark
+@pytest.mark.usefixtures("foreign_files")
+def test_an_event_that_is_too_large_is_a_dead_letter_and_the_others_are_read(spark: Any, tmp_path: Path) -> None:
+    required(KafkaServer)
+    execution = Execution("event_hubs", spark, tmp_path, {"events": "600", "event_hub": f"readings-{uuid.uuid4().hex[:8]}"})
+    assert execution.exit() == "600 = 599 read + 1 too large"
+    assert execution.pictures() == 1
 
 
 @pytest.mark.soak

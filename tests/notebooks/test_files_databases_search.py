@@ -182,35 +182,35 @@ def test_every_document_of_the_index_is_as_computed_and_other_indices_stay(spark
     hosts = required(OpenSearchServer).url
     foreign = ("delays", "connectors-flight-delays-of-2013")
     for index in foreign:
-        _ask(hosts, "PUT", f"/{index}/_doc/1?refresh=true", {"answer": 42})
+        request(hosts, "PUT", f"/{index}/_doc/1?refresh=true", {"answer": 42})
     try:
         execution = Execution("search_sink", spark, tmp_path, {"rows": "3000"})
         assert "documents, each as computed" in execution.exit()
         assert execution.pictures() == 1
         for index in foreign:
-            assert _ask(hosts, "GET", f"/{index}/_doc/1")["_source"] == {"answer": 42}
+            assert request(hosts, "GET", f"/{index}/_doc/1")["_source"] == {"answer": 42}
     finally:
         for index in foreign:
-            _ask(hosts, "DELETE", f"/{index}")
+            request(hosts, "DELETE", f"/{index}")
 
 
 @pytest.mark.server
 @pytest.mark.spark
 def test_an_index_of_that_name_that_the_notebook_did_not_make_is_left_as_it_is(spark: Any, tmp_path: Path) -> None:
     hosts, index = required(OpenSearchServer).url, "connectors-flight-delays-without-ids"
-    if _ask(hosts, "GET", f"/_cat/indices/{index}*?format=json"):  # of another test
-        _ask(hosts, "DELETE", f"/{index}")
-    _ask(hosts, "PUT", f"/{index}/_doc/1?refresh=true", {"answer": 42})
+    if request(hosts, "GET", f"/_cat/indices/{index}*?format=json"):  # of another test
+        request(hosts, "DELETE", f"/{index}")
+    request(hosts, "PUT", f"/{index}/_doc/1?refresh=true", {"answer": 42})
     try:
         failure = Execution("search_sink", spark, tmp_path, {"rows": "100", "hosts": hosts}).result
         assert isinstance(failure, CellFailure)
         assert f"The index {index} of {hosts} was not made by this notebook" in str(failure.error)
-        assert _ask(hosts, "GET", f"/{index}/_doc/1")["_source"] == {"answer": 42}
+        assert request(hosts, "GET", f"/{index}/_doc/1")["_source"] == {"answer": 42}
     finally:
-        _ask(hosts, "DELETE", f"/{index}")
+        request(hosts, "DELETE", f"/{index}")
 
 
-def _ask(hosts: str, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+def request(hosts: str, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
     data = json.dumps(body).encode() if body else None
     request = urllib.request.Request(hosts + path, data, {"Content-Type": "application/json"}, method=method)
     with urllib.request.urlopen(request, timeout=30) as answer:

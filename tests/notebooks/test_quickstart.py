@@ -6,21 +6,30 @@ import os
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
+
+from connectors.bundle.execution import CellFailure
 
 from .quickstart import DAMAGE, data, results, run_job
 from .quickstart_expected import expected
+from .test_files_databases_search import Execution
 
 pytestmark = pytest.mark.long
 
 ROWS = 12_000
+FOREIGN = ("notes.txt", "arrivals/EWR.jsonl", f"rows_{ROWS}_damage_{DAMAGE}/notes.txt")
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a job that was killed while it ingested and while it delivered, and then left alone."""
     workdir = tmp_path_factory.mktemp("quickstart")
+    for name in FOREIGN:
+        (workdir / name).parent.mkdir(exist_ok=True)
+        (workdir / name).write_text(name)
     _kill_at(("flights/_delta_log/*2.json", "daily_delays/.connectors/*/stage/*/*"), workdir, ROWS, random.Random(7))
     return workdir
 
@@ -35,6 +44,28 @@ def test_the_run_leaves_reports_and_pictures(finished: Path) -> None:
     reports = {file.name for file in (data(finished, ROWS) / "reports").iterdir()}
     assert {"flights.html", "daily_delays.html", "reconciliation.html"} <= reports
     assert {"delay_by_hour_and_carrier.png", "delay_by_day.png", "micro_batches.png"} <= reports
+
+
+def test_files_of_somebody_else_stay(finished: Path) -> None:
+    assert [(finished / name).read_text() for name in FOREIGN] == list(FOREIGN)
+
+
+def test_the_first_notebook_shows_rows_that_a_replay_doubles_and_rows_that_it_does_not(finished: Path) -> None:
+    proof = data(finished, ROWS) / "proof"
+    doubled, once = (_rows_of_files(proof / name) for name in ("append", "files"))
+    assert once == ROWS < doubled
+
+
+@pytest.mark.spark
+def test_lines_of_somebody_else_in_a_file_of_arrivals_stay(spark: Any, tmp_path: Path) -> None:
+    arrivals = tmp_path / "workdir" / f"rows_100_damage_{DAMAGE}" / "arrivals" / "EWR.jsonl"
+    arrivals.parent.mkdir(parents=True)
+    arrivals.write_text("42\n")
+    (tmp_path / "quickstart").mkdir()
+    failure = Execution("quickstart/prepare", spark, tmp_path, {"rows": "100", "damage": str(DAMAGE)}).result
+    assert isinstance(failure, CellFailure)
+    assert "holds other lines; it is left as it is" in str(failure.error)
+    assert arrivals.read_text() == "42\n"
 
 
 def test_a_second_run_adds_nothing(finished: Path) -> None:
@@ -59,6 +90,10 @@ def test_all_flights_survive_many_kills(tmp_path: Path) -> None:
     )
     _kill_at(moments, tmp_path, 0, chance)
     assert_same_as_the_input(data(tmp_path, 0), 336_776)
+
+
+def _rows_of_files(folder: Path) -> int:
+    return sum(pq.read_metadata(file).num_rows for file in folder.glob("part-*.parquet"))
 
 
 def _kill_at(moments: tuple[str, ...], workdir: Path, rows: int, chance: random.Random) -> None:

@@ -79,7 +79,7 @@ def _take_over(bundle: Bundle, job: str, runs: Path) -> Iterator[Path]:
             if cell.cell_type == "code" and cell.source.strip():
                 cell.metadata[HASH] = source_hash(cell.source)
                 cell.execution_count = shown.execution_count
-                cell.outputs = [_portable(output, bundle.root) for output in shown.outputs]
+                cell.outputs = [_portable(output, bundle.root, runs.parent) for output in shown.outputs]
         task.notebook.write_text(nbformat.writes(stored) + "\n", encoding="utf-8")
         _store_picture(task.notebook)
         yield task.notebook
@@ -104,9 +104,9 @@ def _store_picture(notebook: Path) -> None:
         file.unlink(missing_ok=True)
 
 
-def _portable(output: Any, root: Path) -> Any:
-    """``output`` without the paths of this machine, and without the colours of a terminal."""
-    folders = "|".join(re.escape(str(folder)) for folder in (root, Path(tempfile.gettempdir()), Path.home()))
+def _portable(output: Any, *own: Path) -> Any:
+    """``output`` without the paths of this machine: those below ``own`` folders, the temporary one and the user's."""
+    folders = "|".join(re.escape(str(folder)) for folder in (*own, Path(tempfile.gettempdir()), Path.home()))
 
     def cleaned(value: Any) -> Any:
         if isinstance(value, str):
