@@ -301,6 +301,7 @@ class _ReceivedEpoch:
         self._split = split
         self._receiver = receiver
         self._known = log.known_ids(split.epoch)
+        self._leases: list[pa.Array] = []
         self._parts: list[Messages] = []
         self._ids: set[str] = set()
         self._rows = self._bytes = self._duplicates = 0
@@ -321,6 +322,7 @@ class _ReceivedEpoch:
             if messages is None or len(self._late_leases) >= limit:
                 self._is_dry = True
                 return
+            self._leases.append(messages.leases)
             self._add(self._on_time(messages))
             wait = _POLL_SECONDS
 
@@ -344,10 +346,8 @@ class _ReceivedEpoch:
 
     def release(self) -> None:
         """Gives everything back to the system, as far as it can be reached."""
-        leases = [lease for part in self._parts for lease in part.leases.to_pylist()]
-        leases += [*self._duplicate_leases, *self._late_leases]
         with contextlib.suppress(Exception):  # the leases end by themselves
-            if leases:
+            if leases := [lease for part in self._leases for lease in part.to_pylist()]:
                 self._receiver.release(leases)
 
     def _on_time(self, messages: Messages) -> Messages:

@@ -3,7 +3,9 @@
 A :class:`SparkQuery` is a query as data, so that this process and another one can run the same. :func:`start_driver`
 starts ``python -m connectors.testing.driver SPEC.json``. The file holds
 ``{"master": …, "conf": {…}, "queries": [SparkQuery …], "ready": path}``; the driver creates ``ready`` when all queries run.
-A kill at a point of one of them ends Python and the JVM. Spark's Python workers live on for a moment, as zombies.
+``master`` is a Spark master, or the name of an environment of :mod:`connectors.testing.environments`.
+A kill at a point of one of them ends Python and the JVM, which is a Connect server's where there is one. Spark's Python
+workers live on for a moment, as zombies.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from ..spark.library import Carried
 from ..spark.session import driver_process, log_fatal_only
 from ..workbench.home import at_home
 from ..workbench.java import java_options
-from .faults import FailureInjector, Point, faulty_sink, forget_commit
+from .faults import FailureInjector, Point, faulty_sink, faulty_source, forget_commit
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -53,7 +55,7 @@ class SparkQuery:
     faults: str
     select: Sequence[str] = ("*",)
     source_class: str = ""
-    """``"module:Class"`` of a source that is not among the library's systems."""
+    """``"module:Class"`` of a source that passes the points of the injector, or is not among the library's systems."""
 
     def start(self, spark: SparkSession) -> StreamingQuery:
         """Starts the query; it ends when everything available is written."""
@@ -61,7 +63,7 @@ class SparkQuery:
         injector = FailureInjector(self.faults)
         kind = faulty_sink(_imported(self.sink), injector)
         if self.source_class:
-            connectors.register(spark, _imported(self.source_class))
+            connectors.register(spark, faulty_source(_imported(self.source_class), injector))
         rows = spark.readStream.format(f"connectors.{self.source}").options(**self.source_options).load()
         writer = rows.selectExpr(*self.select).writeStream.queryName(self.name).trigger(availableNow=True)
         writer = writer.option("checkpointLocation", self.checkpoint)
@@ -177,15 +179,27 @@ def main(file: str) -> None:
     """Runs the queries of a specification to their ends."""
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     spec = json.loads(Path(file).read_text())
-    spark = session(spec["master"], spec["conf"])
+    spark, jvm = _session_and_jvm(spec["master"], spec["conf"])
     queries = [SparkQuery(**query) for query in spec["queries"]]
     for query in queries:
-        FailureInjector(query.faults).set_victims(os.getpid(), driver_process(spark))
+        FailureInjector(query.faults).set_victims(os.getpid(), jvm)
     running = [_start_and_wait(query, spark) for query in queries]
     Path(spec["ready"]).touch()
     for query in running:
         query.awaitTermination()
     spark.stop()
+
+
+def _session_and_jvm(master: str, conf: dict[str, str]) -> tuple[Any, int]:
+    """A session, and the id of the process that is its driver's JVM."""
+    from .environments import ENVIRONMENTS, Environment
+
+    if master not in ENVIRONMENTS:
+        spark = session(master, conf)
+        return spark, driver_process(spark)
+    environment = Environment(master, conf)
+    environment.start()
+    return environment.spark, environment.jvm()
 
 
 def _start_and_wait(query: SparkQuery, spark: Any) -> Any:

@@ -35,6 +35,7 @@ import pytest
 
 import connectors
 
+from ..spark.session import driver_process
 from ..workbench.home import spark_home
 from .driver import quick_conf, session
 from .faults import executor_process
@@ -90,6 +91,10 @@ class Environment:
             yield self
         finally:
             os.environ.pop(_CONNECT_MODE, None)
+
+    def jvm(self) -> int:
+        """The id of the process that is the driver's JVM."""
+        return driver_process(self.spark) if self.server is None else self.server.children[0].pid
 
     def executors(self) -> list[int]:
         """The ids of the executors' processes: of as many executors as ran tasks at once."""

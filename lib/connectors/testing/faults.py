@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from ..core.epoch_source import EpochSource
+from ..core.epochs import EpochLog, Receiver
 from ..core.errors import Transient
 from ..core.ledger import Ledger
 from ..core.sink import Batch, Committable, Committer, FrameCommitter, FrameSink, GlobalCommitter, Sink, SinkWriter
@@ -41,6 +43,14 @@ class Point(str, Enum):
     PUBLISHED = "the batch is published, and the ledger does not say so yet"
     COMMIT_AFTER = "the batch is published, and the commit has not yet returned"
     BATCH_DONE = "the sink has committed the batch, and the engine has not yet written so"
+    EPOCH_RECEIVED = "a reader has received an epoch's messages, and the epoch log does not have them yet"
+    EPOCH_RECORDED = "the epoch log has the messages, and no row was handed on yet"
+    EPOCH_COMMITTED = "the engine has committed an epoch, and the system does not know it yet"
+    EPOCH_ACKNOWLEDGED = "the system has forgotten the messages, and the epoch log does not say so yet"
+
+
+EPOCH_POINTS: Final = (Point.EPOCH_RECEIVED, Point.EPOCH_RECORDED, Point.EPOCH_COMMITTED, Point.EPOCH_ACKNOWLEDGED)
+"""The points of a source that stands on an epoch log."""
 
 
 class Action(str, Enum):
@@ -226,13 +236,40 @@ def faulty_sink(kind: type[Sink], injector: FailureInjector) -> type[Sink]:
 
 
 def faulty_source(kind: type[Source], injector: FailureInjector) -> type[Source]:
-    """A subclass of ``kind`` that passes :attr:`Point.READ_ROW`."""
+    """A subclass of ``kind`` that passes :attr:`Point.READ_ROW`, and the points of its epoch log."""
 
     class FaultySource(kind):  # type: ignore[valid-type, misc]
         def reader(self, schema: pa.Schema) -> SplitReader[Any]:
             return _FaultyReader(super().reader(schema), injector)
 
-    return FaultySource
+    if not issubclass(kind, EpochSource):
+        return FaultySource
+
+    class FaultyEpochSource(FaultySource):
+        def log(self) -> EpochLog:
+            log: EpochLog = super().log()
+            log.put = _between(Point.EPOCH_RECEIVED, log.put, Point.EPOCH_RECORDED, injector)  # type: ignore[method-assign]
+            return log
+
+        def receiver(self, schema: pa.Schema | None) -> Receiver:
+            receiver: Receiver = super().receiver(schema)
+            acknowledge = _between(Point.EPOCH_COMMITTED, receiver.acknowledge, Point.EPOCH_ACKNOWLEDGED, injector)
+            receiver.acknowledge = acknowledge  # type: ignore[method-assign]
+            return receiver
+
+    return FaultyEpochSource
+
+
+def _between(before: Point, method: Callable[..., Any], after: Point, injector: FailureInjector) -> Callable[..., Any]:
+    """``method``, which passes a point before it and one after it."""
+
+    def between(*arguments: Any) -> Any:
+        injector.reach(before)
+        result = method(*arguments)
+        injector.reach(after)
+        return result
+
+    return between
 
 
 def _faulty_part(part: Any, kinds: Sequence[type], injector: FailureInjector) -> Any:

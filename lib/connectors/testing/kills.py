@@ -20,11 +20,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..core.epoch_source import EpochSource
 from ..systems import SYSTEMS
 from .compare import same_records
 from .contexts import SinkContext, SourceContext
 from .driver import SparkQuery, start_driver
-from .faults import FailureInjector, Point
+from .faults import EPOCH_POINTS, FailureInjector, Point
 from .spark_suites import spark_query
 
 _START_SECONDS = 300.0
@@ -39,7 +40,7 @@ class Kills:
     """Drivers that write to ``targets`` (by name: a context and a carrier) and are killed as ``seed`` says.
 
     A target whose name is in ``sources`` gets that system's rows as they are, any other one gets the rows of its context.
-    ``conf`` are settings of Spark that the drivers need.
+    ``conf`` are settings of Spark that the drivers need; they run in ``environments`` by turns.
     """
 
     folder: Path
@@ -47,6 +48,7 @@ class Kills:
     seed: int = 0
     sources: Mapping[str, SourceContext] = field(default_factory=dict)
     conf: Mapping[str, str] = field(default_factory=dict)
+    environments: Sequence[str] = ("local",)
     report: list[str] = field(default_factory=list)
     """How each round went, one line each."""
     _written: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
@@ -70,7 +72,7 @@ class Kills:
         if system := self.sources.get(name):
             query.source, query.source_options = system.source.name, {**system.options(), **system.limit}
             query.select = ["*"]
-            if system.source.name not in SYSTEMS:
+            if system.source.name not in SYSTEMS or issubclass(system.source, EpochSource):
                 query.source_class = f"{system.source.__module__}:{system.source.__name__}"
         return query
 
@@ -81,23 +83,38 @@ class Kills:
         for source, system in self.sources.items():
             self._written.setdefault(source, []).extend(system.write(_ROWS))
         if at_a_point:
-            point = injector.arm_one_of(chance.randrange(1 << 30), _points(*self.targets[name]), rows=2)
+            point = injector.arm_one_of(chance.randrange(1 << 30), self._points(name), rows=2)
             moment, kill_after = f"where {point.value} in {name}", None
         else:
             moment, kill_after = "at any moment", chance.uniform(0.0, 6.0)
-        code = self._run(list(queries.values()), rows, _SCALES[number % len(_SCALES)], f"round {number}", kill_after)
+        scale, environment = _SCALES[number % len(_SCALES)], self.environments[number % len(self.environments)]
+        code = self._run(list(queries.values()), rows, scale, f"round {number}", kill_after, environment)
         injector.disarm()
-        self.report.append(f"round {number}: {'killed' if code else 'not reached'} {moment}")
+        self.report.append(f"round {number}, {environment}: {'killed' if code else 'not reached'} {moment}")
+
+    def _points(self, name: str) -> tuple[Point, ...]:
+        """The points at which a driver can be killed while it writes to the target ``name``."""
+        target, carrier = self.targets[name]
+        left_out = {Point.PUBLISHED} if carrier == "foreach_batch" else {Point.PUBLISHED, Point.BATCH_DONE}
+        points = tuple(point for point in target.points() if point not in left_out)
+        source = self.sources.get(name)
+        return points + EPOCH_POINTS if source is not None and issubclass(source.source, EpochSource) else points
 
     def _run(
-        self, queries: Sequence[SparkQuery], rows: int, parallelism: int, title: str, kill_after: float | None = None
+        self,
+        queries: Sequence[SparkQuery],
+        rows: int,
+        parallelism: int,
+        title: str,
+        kill_after: float | None = None,
+        environment: str = "local",
     ) -> int:
         """Runs a driver to its end, or kills it so many seconds after its queries have started. Returns its exit code."""
         for query in queries:
             end = {"end": str(rows)} if query.source == "sequence" else {}
             query.source_options.update(end, numPartitions=str(parallelism))
         for _ in range(_STARTS):
-            driver = _Driver(self.folder / "driver", list(queries), title, self.conf)
+            driver = _Driver(self.folder / "driver", list(queries), title, self.conf, environment)
             code = driver.finish(kill_after)
             if code in (0, -signal.SIGKILL):
                 return code
@@ -118,11 +135,11 @@ class Kills:
 class _Driver:
     """A driver process, from its start to its end."""
 
-    def __init__(self, folder: Path, queries: list[SparkQuery], title: str, conf: Mapping[str, str]) -> None:
+    def __init__(self, folder: Path, queries: list[SparkQuery], title: str, conf: Mapping[str, str], environment: str) -> None:
         self.log, self.ready, self.title = folder / "log", folder / "ready", title
         self.log_start = self.log.stat().st_size if self.log.exists() else 0
         self.injector = FailureInjector(queries[0].faults)
-        self.process = start_driver(folder, "local[2,4]", queries, **conf)
+        self.process = start_driver(folder, environment, queries, **conf)
 
     def finish(self, kill_after: float | None) -> int:
         """The exit code. Raises ``AssertionError`` with all threads of a driver that hangs."""
@@ -159,9 +176,3 @@ class _Driver:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
-
-
-def _points(target: SinkContext, carrier: str) -> tuple[Point, ...]:
-    """The points at which a driver can be killed while it writes to ``target``."""
-    left_out = {Point.PUBLISHED} if carrier == "foreach_batch" else {Point.PUBLISHED, Point.BATCH_DONE}
-    return tuple(point for point in target.points() if point not in left_out)

@@ -34,11 +34,15 @@ Log = list[Offset]
 
 
 class SourceQuery:
-    """A query over a source, batch by batch; ``log`` is what its checkpoint holds."""
+    """A query over a source, batch by batch; ``log`` is what its checkpoint holds.
 
-    def __init__(self, context: SourceContext, **options: str) -> None:
+    ``source``, where it is not that of the context, is a subclass of it.
+    """
+
+    def __init__(self, context: SourceContext, source: type[Source] | None = None, /, **options: str) -> None:
         self.context = context
-        self.source: Source = context.source.of({**context.options(), **options}, streaming=True)
+        kind = source or context.source
+        self.source: Source = kind.of({**context.options(), **options}, streaming=True)
         self.planner = Planner(self.source)
 
     def next(self, log: Log, limit: ReadLimit | None = None) -> Rows | None:
@@ -290,7 +294,7 @@ class SourceSuite(SourceCases):
         written = system.write(COUNT)
         injector = FailureInjector(tmp_path / "faults")
         injector.arm(Point.READ_ROW, Action.OUTAGE, times=2, row=2)
-        same_records(written, _faulty(system, injector, numPartitions="1").rest([]))
+        same_records(written, SourceQuery(system, faulty_source(system.source, injector), numPartitions="1").rest([]))
         assert injector.struck() == 2
 
     def test_an_error_while_reading_surfaces(self, system: SourceContext, tmp_path: Path) -> None:
@@ -298,7 +302,7 @@ class SourceSuite(SourceCases):
         injector = FailureInjector(tmp_path / "faults")
         injector.arm(Point.READ_ROW)
         with pytest.raises(Injected):
-            _faulty(system, injector).rest([])
+            SourceQuery(system, faulty_source(system.source, injector)).rest([])
 
     def test_a_reader_that_is_left_stops(self, system: SourceContext, log: Log) -> None:
         system.write(COUNT)
@@ -334,14 +338,6 @@ def _batches(query: SourceQuery, log: Log) -> list[list[Rows]]:
     while (number := query.plan(log)) is not None:
         batches.append(query.tasks(log, number))
     return batches
-
-
-def _faulty(system: SourceContext, injector: FailureInjector, **options: str) -> SourceQuery:
-    query = SourceQuery(system, **options)
-    kind = faulty_source(system.source, injector)
-    query.source = kind.of({**system.options(), **options}, streaming=True)
-    query.planner = Planner(query.source)
-    return query
 
 
 def _splits(query: SourceQuery, log: Log) -> list[Any]:
