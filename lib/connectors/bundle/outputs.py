@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -29,15 +30,18 @@ HASH: Final = "source_hash"
 def store_outputs(bundle: Bundle, jobs: Sequence[str], reporter: Reporter | None = None) -> list[Path]:
     """Runs ``jobs`` on their defaults, stores what their notebooks show in the notebooks, and returns these.
 
-    Stops at the first job that fails, whose notebooks stay as they are; paths of this machine are left out of the outputs.
+    Stops at the first job that fails: its notebooks stay as they are, and what it has run stays in a temporary folder.
+    Paths of this machine are left out of the outputs.
     Raises :class:`~connectors.core.errors.Misconfigured` as :func:`run_job` does.
     """
     stored: list[Path] = []
     for key in jobs:
-        with tempfile.TemporaryDirectory(prefix="connectors-outputs-") as runs, _own_volumes(runs):
-            if run_job(bundle, key, reporter=reporter, runs=Path(runs)) not in (*GOOD, State.EXCLUDED):
+        runs = Path(tempfile.mkdtemp(prefix="connectors-outputs-"))
+        with _own_volumes(str(runs)):
+            if run_job(bundle, key, reporter=reporter, runs=runs) not in (*GOOD, State.EXCLUDED):
                 return stored
-            stored += _take_over(bundle, key, Path(runs) / key)
+            stored += _take_over(bundle, key, runs / key)
+        shutil.rmtree(runs)
     return stored
 
 
