@@ -60,6 +60,8 @@ REFERENCE: Pipelines = {
     "buffered": Pipeline(BufferedContext, "format"),
     "files by foreach_batch": Pipeline(FilesContext, "foreach_batch"),
     "lines": Pipeline(LinesContext, "format"),
+}
+QUEUES: Pipelines = {
     "copy of a queue": Pipeline(CopyContext, "foreach_batch", QueueContext),
     "copy of a misbehaving queue": Pipeline(CopyContext, "format", MisbehavingQueueContext),
 }

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from .pipelines import REFERENCE, killed, kills_of_systems
+from connectors.core.epoch_source import EpochSource
+from connectors.testing.environments import ENVIRONMENTS
 
-PIPELINES = {"reference": REFERENCE, **{name: kills.PIPELINES for name, kills in kills_of_systems().items()}}
+from .pipelines import QUEUES, REFERENCE, killed, kills_of_systems
+
+PIPELINES = {"reference": REFERENCE, "queues": QUEUES, **{name: kills.PIPELINES for name, kills in kills_of_systems().items()}}
 QUICK = {name: kills.PIPELINES[name] for kills in kills_of_systems().values() for name in kills.QUICK}
 
 
@@ -26,9 +29,12 @@ def test_many_killed_drivers_lose_and_double_nothing(
     tmp_path: Path, system: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     count = int(os.environ.get("KILLS", "200"))
-    if system != "reference":
+    has_epochs = all(issubclass(source.source, EpochSource) for *_, source in PIPELINES[system].values() if source)
+    if system != "reference" and not has_epochs:
         count = min(100, count)
     with killed(PIPELINES[system], tmp_path, int(os.environ.get("SEED", "1"))) as kills:
+        if has_epochs:
+            kills.environments = ENVIRONMENTS
         kills.run(count)
     died = sum("killed" in line for line in kills.report)
     with capsys.disabled():

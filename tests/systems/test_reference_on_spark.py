@@ -2,11 +2,23 @@
 
 from connectors.testing.spark_suites import SparkSinkSuite, SparkSourceSuite
 
-from .reference_contexts import BufferedContext, FilesContext, FileStreamContext, LinesContext, SequenceContext
+from .reference_contexts import (
+    BufferedContext,
+    FilesContext,
+    FileStreamContext,
+    LinesContext,
+    QueueContext,
+    SequenceContext,
+)
 
 
 class TestSequence(SparkSourceSuite):
     context = SequenceContext
+    everywhere = True
+
+
+class TestQueue(SparkSourceSuite):
+    context = QueueContext
     everywhere = True
 
 

@@ -70,7 +70,8 @@ class SparkQuery:
         if self.carrier == "format":
             connectors.register(spark, kind)
             return writer.format(f"connectors.{kind.name}").options(**self.sink_options).start()
-        return writer.foreachBatch(_FaultyForeachBatch(kind.of(self.sink_options), injector)).start()
+        sink = kind.of({**self.sink_options, "queryName": self.name})
+        return writer.foreachBatch(_FaultyForeachBatch(sink, injector)).start()
 
     def run(self, spark: SparkSession) -> None:
         """Runs the query to its end; raises the error of a query that fails."""
