@@ -16,7 +16,7 @@ from .core.options import REQUIRED, Duration, Option, Options, Size
 from .core.sink import SINK_OPTIONS, Sink
 from .core.source import LIMIT_OPTIONS, SOURCE_OPTIONS, Source
 from .formats import format_options
-from .systems import SYSTEMS, all_systems
+from .systems import System, all_systems, own_systems
 
 HEADINGS: Final = ("option", "values", "default", "meaning")
 
@@ -64,9 +64,9 @@ def _row(name: str, option: Option, aliases: Sequence[str]) -> Row:
     return Row(", ".join([name, *aliases]), option.accepts(), computed or _default(option), meaning)
 
 
-def connectors_of(system: str) -> list[tuple[str, type[Source] | type[Sink]]]:
+def connectors_of(system: str, systems: Mapping[str, System] | None = None) -> list[tuple[str, type[Source] | type[Sink]]]:
     """The source and the sink of ``system`` that there are, by their kind. Raises :class:`Misconfigured` for another name."""
-    systems = all_systems()
+    systems = all_systems() if systems is None else systems
     name = system.removeprefix("connectors.")
     if name not in systems:
         close = difflib.get_close_matches(name, systems, n=1)
@@ -88,9 +88,10 @@ def _lines() -> Iterator[str]:
     for heading, options in _GROUPS.items():
         later = groups[groups.index(options) + 1 :]
         yield from _table(f"### {heading}", rows_of(options, later))
-    kafka = dict(connectors_of("kafka"))
-    for system in sorted(SYSTEMS):
-        for kind, connector in connectors_of(system):
+    systems = own_systems()
+    kafka = dict(connectors_of("kafka", systems))
+    for system in sorted(systems):
+        for kind, connector in connectors_of(system, systems):
             parent = [kafka[kind].options] if system == "event_hubs" else []
             more = " The options of `kafka` are known, too." if parent else ""
             summary = _MARKUP.sub("`", (connector.__doc__ or "").strip().partition("\n")[0])

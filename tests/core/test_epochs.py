@@ -137,6 +137,15 @@ def test_a_message_that_came_to_two_readers_of_an_epoch_counts_once(system: Queu
     assert second["value"].to_pylist() == [4]
 
 
+def test_a_running_query_receives_what_came_too_late_for_the_one_that_ended(system: QueueContext) -> None:
+    system.write(2)
+    ending, log = SourceQuery(system), []
+    ending.planner.freeze()
+    system.write(3)
+    assert values(ending.rest(log)) == [0, 1]
+    assert values(SourceQuery(system).rest(log)) == [2, 3, 4]
+
+
 def test_leases_are_extended_while_the_batch_runs(system: QueueContext) -> None:
     system.write(3)
     query, log = SourceQuery(system, lease="300ms"), []

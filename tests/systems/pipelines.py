@@ -22,7 +22,14 @@ from connectors.testing.contexts import open_context
 from connectors.testing.kills import Kills
 
 from ..delta_log import settings
-from .reference_contexts import BufferedContext, FilesContext, LinesContext, MisbehavingQueueContext, QueueContext
+from .reference_contexts import (
+    BufferedContext,
+    FilesContext,
+    LinesContext,
+    MisbehavingQueueContext,
+    QueueContext,
+    ShardContext,
+)
 from .test_delta import DeltaContext
 
 
@@ -64,6 +71,7 @@ REFERENCE: Pipelines = {
 QUEUES: Pipelines = {
     "copy of a queue": Pipeline(CopyContext, "foreach_batch", QueueContext),
     "copy of a misbehaving queue": Pipeline(CopyContext, "format", MisbehavingQueueContext),
+    "copy of shards": Pipeline(CopyContext, "foreach_batch", ShardContext),
 }
 
 

@@ -19,6 +19,8 @@ from connectors.systems.print_rows import PrintSink
 from connectors.systems.sequence import SequenceSource
 from connectors.testing import FolderContext, SinkContext, SourceContext
 from connectors.testing.queue_double import QueueDouble, QueueDoubleSource
+from connectors.testing.shard_double import SCHEMA as SHARD_SCHEMA
+from connectors.testing.shard_double import ShardDouble, ShardDoubleSource
 
 
 class SequenceContext(SourceContext):
@@ -74,6 +76,38 @@ class MisbehavingQueueContext(QueueContext):
     """A queue that delivers twice, out of order, and again what was acknowledged."""
 
     misbehaviour = '{"duplicate": 0.5, "reorder": 0.5, "forget": 0.3}'
+
+
+class ShardContext(SourceContext):
+    """Shards, which can be read again, and are split while they are read."""
+
+    source = ShardDoubleSource
+    schema = SHARD_SCHEMA
+    count = 0
+
+    @cached_property
+    def shards(self) -> ShardDouble:
+        return ShardDouble(self.folder / "shards.db")
+
+    def options(self) -> dict[str, str]:
+        return {
+            "path": str(self.shards.path),
+            "stateLocation": str(self.folder / "log"),
+            "pollInterval": "20ms",
+            "drainTimeout": "20ms",
+        }
+
+    def write(self, count: int) -> list[dict[str, Any]]:
+        numbers = range(self.count, self.count + count)
+        self.count += count
+        return [{"value": number, "shard": shard} for number, shard in zip(numbers, self.shards.write(numbers), strict=True)]
+
+    def partition(self, row: Mapping[str, Any]) -> str:
+        return str(row["shard"])
+
+    def lose(self) -> bool:
+        self.shards.trim()
+        return True
 
 
 class FileStreamContext(SourceContext):

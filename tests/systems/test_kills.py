@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from connectors.core.epoch_source import EpochSource
+from connectors.core.epoch_source import EpochLogSource
 from connectors.testing.environments import ENVIRONMENTS
 
 from .pipelines import QUEUES, REFERENCE, killed, kills_of_systems
@@ -29,7 +29,7 @@ def test_many_killed_drivers_lose_and_double_nothing(
     tmp_path: Path, system: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     count = int(os.environ.get("KILLS", "200"))
-    has_epochs = all(issubclass(source.source, EpochSource) for *_, source in PIPELINES[system].values() if source)
+    has_epochs = all(issubclass(source.source, EpochLogSource) for *_, source in PIPELINES[system].values() if source)
     if system != "reference" and not has_epochs:
         count = min(100, count)
     with killed(PIPELINES[system], tmp_path, int(os.environ.get("SEED", "1"))) as kills:

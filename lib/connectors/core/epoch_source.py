@@ -21,7 +21,7 @@ from ..storage.location import check_location, storage_of
 from .epochs import ID, LEASE, EpochLog, Header, Messages, Receiver, record_content
 from .errors import Problem, StateError, Transient
 from .options import REQUIRED, Duration, Int, Json, Options, Size, Text, Values
-from .source import Position, ReadLimit, Slice, Source, Split, SplitEnumerator, SplitReader
+from .source import Position, ReadLimit, Slice, Source, Split, SplitEnumerator, SplitReader, SplitT
 
 _POLL_SECONDS: Final = 0.05
 _NEIGHBOUR_SECONDS: Final = 60.0
@@ -37,7 +37,6 @@ EPOCH_OPTIONS: Final = Options(
     maxEpochTime=Duration(10.0, meaning="an epoch receives for so long at most"),
     pollInterval=Duration(1.0, meaning="how long an epoch waits for its first message; also between empty epochs"),
     drainTimeout=Duration(5.0, meaning="availableNow: the query ends when nothing has come for so long"),
-    deduplicationWindow=Duration(600.0, meaning="how long after its acknowledgement a message is known by its id"),
 )
 """The options of every source that stands on an epoch log."""
 
@@ -56,8 +55,8 @@ class EpochSplit(Split):
     until: float | None = None
 
 
-class EpochSource(Source):
-    """A source over a system that cannot be read twice. A subclass sets ``name`` and ``schema``, and makes a receiver."""
+class EpochLogSource(Source):
+    """What sources over an epoch log have in common: options, and the log."""
 
     limits = ("rows", "bytes")
     bounded = False
@@ -70,12 +69,25 @@ class EpochSource(Source):
     def check(cls, values: Values) -> Iterator[Problem]:
         yield from check_location("stateLocation", values["stateLocation"], values["storageOptions"])
 
+    def parallelism(self) -> int:
+        return int(self.values["numPartitions"] or 1)
+
+    def log(self) -> EpochLog:
+        """The log in ``stateLocation``."""
+        return EpochLog(storage_of(self.values["stateLocation"], self.values["storageOptions"]), self.name)
+
+
+class EpochSource(EpochLogSource):
+    """A source over a system that cannot be read twice. A subclass sets ``name`` and ``schema``, and makes a receiver."""
+
+    @classmethod
+    def known_options(cls) -> Options:
+        window = Duration(600.0, meaning="how long after its acknowledgement a message is known by its id")
+        return super().known_options() | Options(deduplicationWindow=window)
+
     @abstractmethod
     def receiver(self, schema: pa.Schema | None) -> Receiver:
         """A new receiver of rows of ``schema``; ``None`` on the driver, where nothing is received."""
-
-    def parallelism(self) -> int:
-        return int(self.values["numPartitions"] or 1)
 
     def enumerator(self) -> EpochEnumerator:
         return EpochEnumerator(self)
@@ -83,29 +95,21 @@ class EpochSource(Source):
     def reader(self, schema: pa.Schema) -> EpochReader:
         return EpochReader(self, schema)
 
-    def log(self) -> EpochLog:
-        """The log in ``stateLocation``."""
-        return EpochLog(storage_of(self.values["stateLocation"], self.values["storageOptions"]), self.name)
 
-
-class EpochEnumerator(SplitEnumerator[EpochSplit]):
+class EpochLogEnumerator(SplitEnumerator[SplitT]):
     """The position is ``epoch``, the number of the last one, and ``log``, the id of its log."""
 
-    def __init__(self, source: EpochSource) -> None:
-        self.source = source
+    def __init__(self, source: EpochLogSource) -> None:
         self.log = source.log()
-        self._receiver: Receiver | None = None
-        self._keeper: LeaseKeeper | None = None
-        self._acknowledged = -1
+        self._poll_interval: float = source.values["pollInterval"]
 
-    @property
-    def receiver(self) -> Receiver:
-        """The driver's receiver, opened when it is first needed."""
-        if self._receiver is None:
-            receiver = self.source.receiver(None)
-            receiver.open()
-            self._receiver = receiver
-        return self._receiver
+    @abstractmethod
+    def acknowledge(self, last: int) -> None:
+        """Spark has committed the epochs up to ``last``. May be called again."""
+
+    @abstractmethod
+    def is_empty(self, until: float | None) -> bool | None:
+        """True if there is nothing to receive; ``None`` where an epoch has to look."""
 
     def start(self) -> Position:
         return {"epoch": 0, "log": self.log.begin()}
@@ -119,7 +123,7 @@ class EpochEnumerator(SplitEnumerator[EpochSplit]):
 
     def advance(self, at: Position, head: float | None, limit: ReadLimit) -> Position:
         self.log.check(at["log"])
-        self._acknowledge(at["epoch"])
+        self.acknowledge(at["epoch"])
         after: Position = {"epoch": at["epoch"] + 1, "log": at["log"], **({} if head is None else {"until": head})}
         if self.log.readers(at["epoch"] + 1):  # recorded already: an older checkpoint was restored
             return after
@@ -128,15 +132,44 @@ class EpochEnumerator(SplitEnumerator[EpochSplit]):
     def _is_done(self, epoch: int, until: float | None) -> bool:
         """True if there is nothing to receive for now."""
         headers = self.log.headers(epoch)
-        is_of_run = bool(headers) and min(header.at for header in headers) > (until or 0.0)
+        is_of_run = bool(headers) and until is not None and min(header.at for header in headers) > until
         if is_of_run and all(header.is_dry for header in headers) and any(header.late for header in headers):
             return True
-        pending = self.receiver.pending()
-        if pending is not None:
-            return not pending and (until is None or self._stays_empty())
-        if not is_of_run or any(header.rows for header in headers):
+        is_empty = self.is_empty(until)
+        if is_empty is not None:
+            return is_empty
+        if not headers or any(header.rows for header in headers):
             return False
-        return until is not None or time.time() - max(header.at for header in headers) < self.source.values["pollInterval"]
+        if until is not None:
+            return is_of_run
+        return time.time() - max(header.at for header in headers) < self._poll_interval
+
+    def committed(self, at: Position) -> None:
+        self.acknowledge(at["epoch"])
+
+
+class EpochEnumerator(EpochLogEnumerator[EpochSplit]):
+    """Plans epochs of a :class:`Receiver`, extends the leases of their messages and acknowledges them."""
+
+    def __init__(self, source: EpochSource) -> None:
+        super().__init__(source)
+        self.source = source
+        self._receiver: Receiver | None = None
+        self._keeper: LeaseKeeper | None = None
+        self._acknowledged = -1
+
+    @property
+    def receiver(self) -> Receiver:
+        """The driver's receiver, opened when it is first needed."""
+        if self._receiver is None:
+            receiver = self.source.receiver(None)
+            receiver.open()
+            self._receiver = receiver
+        return self._receiver
+
+    def is_empty(self, until: float | None) -> bool | None:
+        pending = self.receiver.pending()
+        return None if pending is None else not pending and (until is None or self._stays_empty())
 
     def _stays_empty(self) -> bool:
         end = time.monotonic() + self.source.values["drainTimeout"]
@@ -147,7 +180,7 @@ class EpochEnumerator(SplitEnumerator[EpochSplit]):
         return True
 
     def slices(self, start: Position, end: Position, parallelism: int) -> Sequence[Slice]:
-        self._acknowledge(start["epoch"])
+        self.acknowledge(start["epoch"])
         if self.receiver.lease_seconds is not None:
             self._stop_keeper()
             self._keeper = LeaseKeeper(self.source, end["epoch"], parallelism)
@@ -158,17 +191,13 @@ class EpochEnumerator(SplitEnumerator[EpochSplit]):
             for reader in range(parallelism):
                 yield EpochSplit(end["log"], epoch, reader, parallelism, end.get("until"))
 
-    def committed(self, at: Position) -> None:
-        self._acknowledge(at["epoch"])
-
     def close(self) -> None:
         self._stop_keeper()
         if self._receiver is not None:
             self._receiver.close()
             self._receiver = None
 
-    def _acknowledge(self, last: int) -> None:
-        """Acknowledges the epochs up to ``last``, which Spark has committed. An epoch may be acknowledged again."""
+    def acknowledge(self, last: int) -> None:
         if last <= self._acknowledged:
             return
         for epoch in self.log.epochs():

@@ -1,18 +1,20 @@
-"""Exactly-once from systems that cannot be read twice: queues, subscriptions, streams that are acknowledged.
+"""Exactly-once from systems that do not know what a range holds before it is read: queues, subscriptions, shards.
 
-Such a system does not know what a range holds before it is read, and cannot be asked again. So an offset is the number of an
-*epoch*, and the tasks that read an epoch record what they have received in the *epoch log*, before Spark sees a row of it::
+An offset is the number of an *epoch*, and the tasks that read an epoch record in the *epoch log* what they have read, before
+Spark sees a row of it: the rows, where the system cannot be asked again, else the positions at which the epoch ends::
 
     <stateLocation>/log.json                          the id of the log; offsets name it
-    <stateLocation>/epochs/<epoch>/<reader>.arrow     what one reader has received: rows, message ids, leases
+    <stateLocation>/epochs/<epoch>/<reader>.arrow     what one reader has read: rows, message ids, leases; or positions
+    <stateLocation>/epochs/<epoch>/plan.json          which partitions each reader reads from where, if there are partitions
     <stateLocation>/ids/<epoch>.arrow                 the ids of an epoch whose rows are deleted
 
 * A record is put if absent. A reader that loses the put releases its messages, and reads what the other one has recorded.
-* A replay reads the log alone. The system is not asked.
+* A replay reads the log alone, or the same range of the system again.
 * An epoch is acknowledged when Spark plans the next batch, since Spark has committed the epoch by then. The last epoch of a run
   is acknowledged by the next start. What the system delivers again meanwhile is known by its id, and left out.
 
-An author writes a :class:`Receiver` of three methods and an :class:`~connectors.core.epoch_source.EpochSource` that makes it.
+An author writes a :class:`Receiver` of three methods and an :class:`~connectors.core.epoch_source.EpochSource` that makes it,
+or, for a system that can be read again, a :class:`~connectors.core.cursor_source.Cursor` of one method and a ``CursorSource``.
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ import io
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
 import pyarrow as pa
@@ -98,7 +100,8 @@ class Header:
 
     ``is_dry``: the reader has stopped because nothing more came. ``late`` counts the messages that were published after the
     start of an ``availableNow`` query, and went back. ``duplicates`` counts those that the reader has left out; ``leases``
-    are those of duplicates within the epoch, which are acknowledged with it.
+    are those of duplicates within the epoch, which are acknowledged with it. ``positions`` are where the reader's partitions
+    end in this epoch, and ``finished`` those of them that will never have more.
     """
 
     rows: int
@@ -107,15 +110,18 @@ class Header:
     late: int = 0
     duplicates: int = 0
     leases: tuple[str, ...] = ()
+    positions: Mapping[str, Any] = field(default_factory=dict)
+    finished: tuple[str, ...] = ()
 
     def text(self) -> bytes:
-        return dumps(versioned(**{**vars(self), "leases": list(self.leases)})).encode()
+        lists = {"leases": list(self.leases), "finished": list(self.finished), "positions": dict(self.positions)}
+        return dumps(versioned(**{**vars(self), **lists})).encode()
 
     @classmethod
     def of(cls, metadata: Any, name: str) -> Header:
         state = loads((metadata or {}).get(_HEADER, b""), f"the header of {name}")
         fields = {key: state[key] for key in cls.__annotations__ if key in state}
-        return cls(**{**fields, "leases": tuple(fields.get("leases", ()))})
+        return cls(**{**fields, **{name: tuple(fields.get(name, ())) for name in ("leases", "finished")}})
 
 
 class EpochLog:
@@ -169,6 +175,17 @@ class EpochLog:
         except FileNotFoundError:
             return None
 
+    def plan(self, epoch: int) -> dict[str, Any] | None:
+        """What :meth:`put_plan` has recorded for ``epoch``, by whoever was first."""
+        try:
+            return loads(self.storage.read(_plan(epoch)), f"the plan of epoch {epoch} in {self.storage.root}")
+        except FileNotFoundError:
+            return None
+
+    def put_plan(self, epoch: int, plan: Mapping[str, Any]) -> bool:
+        """Records which partitions each reader of ``epoch`` reads from where; false if that is recorded already."""
+        return self.storage.put_if_absent(_plan(epoch), dumps(versioned(**plan)).encode())
+
     def readers(self, epoch: int) -> list[int]:
         """The readers that have recorded something of ``epoch``."""
         names = self.storage.names(f"epochs/{epoch:020d}")
@@ -196,7 +213,7 @@ class EpochLog:
     def ids(self, epoch: int) -> list[pa.ChunkedArray]:
         """The ids of the messages of ``epoch``, by reader."""
         tables = (self.table(epoch, reader, (ID,)) for reader in self.readers(epoch))
-        return [columns[ID] for _, columns in filter(None, tables)]
+        return [columns[ID] for _, columns in filter(None, tables) if ID in columns.column_names]
 
     def is_acknowledged(self, epoch: int) -> bool:
         return self.storage.size(_acknowledged(epoch)) is not None
@@ -206,7 +223,7 @@ class EpochLog:
         self.storage.replace(_acknowledged(epoch), dumps(versioned(at=time.time())).encode())
 
     def delete_old(self, last: int, window: float) -> None:
-        """Deletes the rows of acknowledged epochs up to ``last`` but the newest, and ids older than ``window`` seconds."""
+        """Deletes acknowledged epochs up to ``last`` but the newest, and message ids older than ``window`` seconds."""
         for epoch in [epoch for epoch in self.epochs() if epoch <= last][:-HISTORY]:
             if self.is_acknowledged(epoch):
                 acknowledged = loads(self.storage.read(_acknowledged(epoch)), "the mark of an acknowledgement")["at"]
@@ -231,6 +248,10 @@ def _record(epoch: int, reader: int) -> str:
     return f"epochs/{epoch:020d}/{reader:05d}.arrow"
 
 
+def _plan(epoch: int) -> str:
+    return f"epochs/{epoch:020d}/plan.json"
+
+
 def _acknowledged(epoch: int) -> str:
     return f"epochs/{epoch:020d}/acknowledged.json"
 
@@ -252,6 +273,6 @@ def _read(storage: Storage, name: str, columns: Sequence[str] | None) -> tuple[H
             return header, reader.read_all()
         if not columns:
             return header, schema.empty_table()
-        wanted = [schema.get_field_index(column) for column in columns]
+        wanted = [index for column in columns if (index := schema.get_field_index(column)) >= 0]
     with storage.open(name) as file:
         return header, pa.ipc.open_file(file, options=pa.ipc.IpcReadOptions(included_fields=wanted)).read_all()

@@ -46,10 +46,14 @@ def add_system(kind: type) -> None:
         raise TypeError(f"{kind.__name__} is neither a Source nor a Sink")
 
 
+def own_systems() -> Mapping[str, System]:
+    """The library's systems."""
+    return {name: _imported(name) for name in SYSTEMS}
+
+
 def all_systems() -> Mapping[str, System]:
     """Every system: the library's, those that were declared with ``@source``, and those that were added."""
-    own = {name: _imported(name) for name in SYSTEMS}
-    return {**own, **{name: (declared, None) for name, declared in DECLARED.items()}, **_ADDED}
+    return {**own_systems(), **{name: (declared, None) for name, declared in DECLARED.items()}, **_ADDED}
 
 
 def _imported(name: str) -> System:

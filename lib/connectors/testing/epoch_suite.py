@@ -6,13 +6,15 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
+from ..core.epoch_source import EpochSource
 from .compare import same_records
 from .contexts import SourceContext
-from .faults import EPOCH_POINTS, FailureInjector, Injected, Point, faulty_source
+from .faults import ACKNOWLEDGEMENT_POINTS, EPOCH_POINTS, FailureInjector, Injected, Point, faulty_source
 from .source_suite import Log, Rows, SourceQuery, SourceSuite
 
 
@@ -23,6 +25,8 @@ class EpochSourceSuite(SourceSuite):
     def test_a_run_that_ends_at_a_point_of_an_epoch_loses_and_doubles_nothing(
         self, system: SourceContext, log: Log, tmp_path: Path, point: Point
     ) -> None:
+        if point in ACKNOWLEDGEMENT_POINTS and not issubclass(system.source, EpochSource):
+            pytest.skip("a source that can be read again acknowledges nothing")
         injector = FailureInjector(tmp_path / "faults")
         rows = _Runs(system, injector, log)
         written = system.write(10)
@@ -56,6 +60,10 @@ class _Runs:
 
     def _run(self) -> None:
         query = SourceQuery(self._system, faulty_source(self._system.source, self._injector), numPartitions="1")
+        time.sleep(query.source.values["pollInterval"])
         while len(self._log) > self._batches or query.plan(self._log) is not None:
-            self.committed += query.batch(self._log, self._batches)
+            batch = query.batch(self._log, self._batches)
+            self.committed += batch
             self._batches += 1
+            if not batch:
+                return

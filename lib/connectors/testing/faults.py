@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from ..core.epoch_source import EpochSource
+from ..core.epoch_source import EpochLogSource, EpochSource
 from ..core.epochs import EpochLog, Receiver
 from ..core.errors import Transient
 from ..core.ledger import Ledger
@@ -49,7 +49,8 @@ class Point(str, Enum):
     EPOCH_ACKNOWLEDGED = "the system has forgotten the messages, and the epoch log does not say so yet"
 
 
-EPOCH_POINTS: Final = (Point.EPOCH_RECEIVED, Point.EPOCH_RECORDED, Point.EPOCH_COMMITTED, Point.EPOCH_ACKNOWLEDGED)
+ACKNOWLEDGEMENT_POINTS: Final = (Point.EPOCH_COMMITTED, Point.EPOCH_ACKNOWLEDGED)
+EPOCH_POINTS: Final = (Point.EPOCH_RECEIVED, Point.EPOCH_RECORDED, *ACKNOWLEDGEMENT_POINTS)
 """The points of a source that stands on an epoch log."""
 
 
@@ -242,15 +243,19 @@ def faulty_source(kind: type[Source], injector: FailureInjector) -> type[Source]
         def reader(self, schema: pa.Schema) -> SplitReader[Any]:
             return _FaultyReader(super().reader(schema), injector)
 
-    if not issubclass(kind, EpochSource):
+    if not issubclass(kind, EpochLogSource):
         return FaultySource
 
-    class FaultyEpochSource(FaultySource):
+    class FaultyLogSource(FaultySource):
         def log(self) -> EpochLog:
             log: EpochLog = super().log()
             log.put = _between(Point.EPOCH_RECEIVED, log.put, Point.EPOCH_RECORDED, injector)  # type: ignore[method-assign]
             return log
 
+    if not issubclass(kind, EpochSource):
+        return FaultyLogSource
+
+    class FaultyEpochSource(FaultyLogSource):
         def receiver(self, schema: pa.Schema | None) -> Receiver:
             receiver: Receiver = super().receiver(schema)
             acknowledge = _between(Point.EPOCH_COMMITTED, receiver.acknowledge, Point.EPOCH_ACKNOWLEDGED, injector)

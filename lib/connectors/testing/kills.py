@@ -20,12 +20,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..core.epoch_source import EpochSource
+from ..core.epoch_source import EpochLogSource, EpochSource
 from ..systems import SYSTEMS
 from .compare import same_records
 from .contexts import SinkContext, SourceContext
 from .driver import SparkQuery, start_driver
-from .faults import EPOCH_POINTS, FailureInjector, Point
+from .faults import ACKNOWLEDGEMENT_POINTS, EPOCH_POINTS, FailureInjector, Point
 from .spark_suites import spark_query
 
 _START_SECONDS = 300.0
@@ -72,7 +72,7 @@ class Kills:
         if system := self.sources.get(name):
             query.source, query.source_options = system.source.name, {**system.options(), **system.limit}
             query.select = ["*"]
-            if system.source.name not in SYSTEMS or issubclass(system.source, EpochSource):
+            if system.source.name not in SYSTEMS or issubclass(system.source, EpochLogSource):
                 query.source_class = f"{system.source.__module__}:{system.source.__name__}"
         return query
 
@@ -98,7 +98,10 @@ class Kills:
         left_out = {Point.PUBLISHED} if carrier == "foreach_batch" else {Point.PUBLISHED, Point.BATCH_DONE}
         points = tuple(point for point in target.points() if point not in left_out)
         source = self.sources.get(name)
-        return points + EPOCH_POINTS if source is not None and issubclass(source.source, EpochSource) else points
+        if source is None or not issubclass(source.source, EpochLogSource):
+            return points
+        left_out = set() if issubclass(source.source, EpochSource) else set(ACKNOWLEDGEMENT_POINTS)
+        return points + tuple(point for point in EPOCH_POINTS if point not in left_out)
 
     def _run(
         self,

@@ -7,7 +7,7 @@ import json
 import re
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -28,6 +28,8 @@ _WIDER = {
     "TIMESTAMP_NS": "TIMESTAMP",
 }  # fmt: skip
 """Types that Spark does not have, and the wider types that they are read as."""
+
+_IN_USE: Final = ("Could not set lock on file", "Unique file handle conflict")
 
 
 class DuckDb(Dialect):
@@ -58,15 +60,15 @@ class DuckDb(Dialect):
             return self._opened()
 
     def _opened(self, **options: Any) -> Any:
-        """A connection, as soon as no other process has the file."""
+        """A connection, as soon as no other process has the file, and no other thread opens or closes it."""
         duckdb, until = self.module("duckdb"), time.monotonic() + self.timeout
         while True:
             try:
                 raw = duckdb.connect(self.address.database, **options)
                 raw.execute("SET TimeZone = 'UTC'")
                 return raw
-            except duckdb.IOException as error:
-                if "lock" not in str(error) or time.monotonic() > until:
+            except duckdb.Error as error:
+                if not any(text in str(error) for text in _IN_USE) or time.monotonic() > until:
                     raise
                 time.sleep(0.02)
 

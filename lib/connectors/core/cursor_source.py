@@ -1,0 +1,334 @@
+"""A source over partitions that can be read again, and whose ends are known only by reading: shards, feeds, paged APIs.
+
+The driver plans an epoch: which partitions there are, where each of them stands, and which task reads it. The tasks read until
+a limit is reached or nothing more comes, and record the positions at which they have stopped in the epoch log
+(:mod:`connectors.core.epochs`) before Spark sees a row. A replay reads the same ranges again, as long as the system retains
+them.
+
+An author writes a :class:`Cursor` of one method, and a :class:`CursorSource` that makes it and knows the partitions::
+
+    class Feed(CursorSource):
+        name, schema = "feed", "id long, text string"
+
+        def partitions(self, positions, finished): return Discovery({"feed": positions.get("feed", 0)})
+        def cursor(self, schema): return FeedCursor(self.values["url"])
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from .epoch_source import EpochLogEnumerator, EpochLogSource
+from .epochs import EpochLog, Header, record_content
+from .errors import DataLoss, StateError
+from .options import Flag, Options, Values
+from .source import Position, Slice, Split, SplitReader
+
+_POLL_SECONDS: Final = 0.05
+_PAGE_ROWS: Final = 10_000
+
+_log = logging.getLogger("connectors")
+
+
+@dataclass(frozen=True)
+class Page:
+    """What a cursor has read: ``rows``, and the position after them, which is JSON.
+
+    ``published`` is when each of them was published (seconds since 1970), where the system says it. ``is_last``: nothing
+    more is there for now. ``is_finished``: nothing will ever come, as in a shard that was closed.
+    """
+
+    rows: pa.RecordBatch
+    position: Any
+    published: pa.Array | None = None
+    is_last: bool = False
+    is_finished: bool = False
+
+
+class Cursor(ABC):
+    """Reads partitions from a position on. Lives in a task, and reads one page at a time."""
+
+    def open(self) -> None:  # noqa: B027 - a hook, not a duty
+        """Makes the client. Called once, before anything else."""
+
+    @abstractmethod
+    def read(self, partition: str, position: Any, end: Any, rows: int) -> Page:
+        """The records after ``position``, at most ``rows`` of them, and never beyond the position ``end`` if there is one.
+
+        Returns soon, also without rows. Raise :class:`~connectors.core.errors.DataLoss` where the position has expired, or,
+        with ``failOnDataLoss=false``, read from the oldest record on; and :class:`~connectors.core.errors.Transient` for an
+        outage: the epoch is read again after a pause.
+        """
+
+    def close(self) -> None:  # noqa: B027
+        """Frees what :meth:`open` made."""
+
+
+@dataclass(frozen=True)
+class Discovery:
+    """The partitions of an epoch, each with the position to read from.
+
+    A partition that is left out keeps its position for a later epoch. ``gone`` are those that need not be remembered.
+    """
+
+    partitions: Mapping[str, Any]
+    gone: Collection[str] = ()
+
+
+class CursorSource(EpochLogSource):
+    """A source over partitions that can be read again. A subclass sets ``name`` and ``schema``."""
+
+    @classmethod
+    def known_options(cls) -> Options:
+        loss = Flag(True, meaning="records that expired before they were read are an error; false goes on without them")
+        return super().known_options() | Options(failOnDataLoss=loss)
+
+    @abstractmethod
+    def partitions(self, positions: Mapping[str, Any], finished: Collection[str]) -> Discovery:
+        """The partitions of the next epoch. Runs on the driver, once per epoch.
+
+        ``positions`` are those after the last epoch, of all partitions that were ever read and are not ``finished``.
+        """
+
+    @abstractmethod
+    def cursor(self, schema: pa.Schema) -> Cursor:
+        """A new cursor over rows of ``schema``."""
+
+    def enumerator(self) -> CursorEnumerator:
+        return CursorEnumerator(self)
+
+    def reader(self, schema: pa.Schema) -> CursorReader:
+        return CursorReader(self, schema)
+
+
+@dataclass(frozen=True)
+class CursorSplit(Split):
+    """What one reader reads in ``epoch`` of the log ``log``: partitions, each from a position.
+
+    A partition is left where its records were published after ``until`` (seconds since 1970).
+    """
+
+    log: str
+    epoch: int
+    reader: int
+    readers: int
+    positions: Mapping[str, Any]
+    until: float | None = None
+
+
+class CursorEnumerator(EpochLogEnumerator[CursorSplit]):
+    """Plans epochs: a plan is recorded before the tasks start, so that a replay has the same one."""
+
+    def __init__(self, source: CursorSource) -> None:
+        super().__init__(source)
+        self.source = source
+        self._committed = -1
+
+    def is_empty(self, until: float | None) -> bool | None:
+        return None
+
+    def acknowledge(self, last: int) -> None:
+        if last > self._committed:
+            for epoch in self.log.epochs():
+                if epoch <= last and not self.log.is_acknowledged(epoch):
+                    self.log.mark_acknowledged(epoch)
+            self.log.delete_old(last, 0.0)
+            self._committed = last
+
+    def slices(self, start: Position, end: Position, parallelism: int) -> Sequence[Slice]:
+        shares = self._plan(end["epoch"], parallelism)["shares"]
+        return [Slice(start, end, index, len(shares), parallelism, share) for index, share in enumerate(shares)]
+
+    def splits_of(self, part: Slice) -> Iterator[CursorSplit]:
+        yield CursorSplit(part.end["log"], part.end["epoch"], part.index, part.of, part.detail, part.end.get("until"))
+
+    def splits(self, start: Position, end: Position, parallelism: int) -> Iterator[CursorSplit]:
+        for part in self.slices(start, end, parallelism):
+            yield from self.splits_of(part)
+
+    def _plan(self, epoch: int, readers: int) -> dict[str, Any]:
+        plan = self.log.plan(epoch)
+        if plan is not None:
+            return plan
+        positions, finished = self._state_after(epoch - 1)
+        discovery = self.source.partitions(positions, frozenset(finished))
+        shares: list[dict[str, Any]] = [{} for _ in range(max(1, min(readers, len(discovery.partitions))))]
+        for number, (partition, position) in enumerate(sorted(discovery.partitions.items())):
+            shares[number % len(shares)][partition] = position
+        state = {name: position for name, position in positions.items() if name not in discovery.gone}
+        plan = {"shares": shares, "positions": state | dict(discovery.partitions)}
+        self.log.put_plan(epoch, {**plan, "finished": sorted(finished - set(discovery.gone))})
+        recorded = self.log.plan(epoch)
+        assert recorded is not None
+        return recorded
+
+    def _state_after(self, epoch: int) -> tuple[dict[str, Any], set[str]]:
+        """The positions of unfinished partitions after ``epoch``, and the partitions that are finished."""
+        if epoch == 0:
+            return {}, set()
+        plan, headers = self.log.plan(epoch), self.log.headers(epoch)
+        if plan is None or len(headers) < len(plan["shares"]):
+            raise StateError(
+                f"{self.log.storage.root} (stateLocation) does not say where epoch {epoch} ended, so the next one has no start",
+                way_out="restore the folder, or give the query a new checkpoint and a stateLocation of its own",
+            )
+        positions, finished = dict(plan["positions"]), set(plan["finished"])
+        for header in headers:
+            positions.update(header.positions)
+            finished.update(header.finished)
+        return {name: position for name, position in positions.items() if name not in finished}, finished
+
+
+class CursorReader(SplitReader[CursorSplit]):
+    """Reads an epoch and records where it ends; reads up to the recorded ends, whoever has recorded them."""
+
+    atomic = True
+
+    def __init__(self, source: CursorSource, schema: pa.Schema) -> None:
+        super().__init__()
+        self.source = source
+        self.schema = schema
+        self.log: EpochLog = source.log()
+        self._cursor = source.cursor(schema)
+
+    def open(self) -> None:
+        self._cursor.open()
+
+    def close(self) -> None:
+        self._cursor.close()
+
+    def read(self, split: CursorSplit) -> Iterator[pa.RecordBatch]:
+        record = self.log.table(split.epoch, split.reader, ())
+        if record is None:
+            self.log.check(split.log)
+            epoch = _ReadEpoch(self.source.values, split, self._cursor)
+            epoch.read(self.awake)
+            content = record_content(pa.table({}), epoch.header())
+            if self.log.put(split.epoch, split.reader, content):
+                return epoch.rows()
+            record = self.log.table(split.epoch, split.reader, ())
+            if record is None:
+                raise StateError(
+                    f"the record of epoch {split.epoch} was deleted while it was read, in {self.log.storage.root}",
+                    way_out="let no other query use this stateLocation",
+                )
+        return self._rows_of(split, record[0])
+
+    def _rows_of(self, split: CursorSplit, header: Header) -> Iterator[pa.RecordBatch]:
+        """The rows of an epoch that was recorded, read again."""
+        rows = 0
+        for partition, start in sorted(split.positions.items()):
+            position, end = start, header.positions.get(partition, start)
+            while position != end:
+                page = self._cursor.read(partition, position, end, _PAGE_ROWS)
+                if page.position == position and not page.rows.num_rows:
+                    break
+                position = page.position
+                rows += page.rows.num_rows
+                yield page.rows
+        if rows != header.rows:
+            loss = DataLoss(
+                f"epoch {split.epoch} cannot be read again from {', '.join(sorted(split.positions))}: it has {rows} rows now, "
+                f"and had {header.rows}. The system retains records for too short a time",
+                way_out="set failOnDataLoss=false to go on without what is lost",
+            )
+            if self.source.values["failOnDataLoss"]:
+                raise loss
+            _log.warning("connectors.%s: %s", self.source.name, loss)
+
+
+class _ReadEpoch:
+    """What one reader has read of an epoch, before it is recorded."""
+
+    def __init__(self, values: Values, split: CursorSplit, cursor: Cursor) -> None:
+        self._values = values
+        self._split = split
+        self._cursor = cursor
+        self._positions = dict(split.positions)
+        self._parts: dict[str, list[pa.RecordBatch]] = {name: [] for name in sorted(split.positions)}
+        self._finished: set[str] = set()
+        self._ended: set[str] = set()
+        self._late = self._rows = self._bytes = 0
+        self._is_dry = False
+
+    def read(self, awake: threading.Event) -> None:
+        """Reads page by page from all partitions, until a limit is reached or none has more."""
+        values, split = self._values, self._split
+        limit, readers = values["maxRowsPerTrigger"], max(1, split.readers)
+        share = limit * (split.reader + 1) // readers - limit * split.reader // readers
+        newest = time.monotonic()
+        end = newest + values["maxEpochTime"]
+        while not awake.is_set():
+            progress = self._read_pages(share)
+            if self._rows >= share or self._bytes >= values["maxBytesPerTrigger"] or time.monotonic() > end:
+                return
+            if progress:
+                newest = time.monotonic()
+            elif self._is_over(time.monotonic() - newest):
+                self._is_dry = True
+                return
+            else:
+                awake.wait(_POLL_SECONDS)
+
+    def header(self) -> Header:
+        return Header(
+            self._rows,
+            time.time(),
+            self._is_dry,
+            self._late,
+            positions=self._positions,
+            finished=tuple(sorted(self._finished)),
+        )
+
+    def rows(self) -> Iterator[pa.RecordBatch]:
+        """The rows, partition by partition, as a replay gives them."""
+        for parts in self._parts.values():
+            yield from parts
+
+    def _is_over(self, pause: float) -> bool:
+        """True if there is no use in waiting for more: nothing has come in a ``pause`` of so many seconds."""
+        if len(self._finished | self._ended) == len(self._parts) or (self._rows and self._split.until is None):
+            return True
+        return pause > float(self._values["pollInterval" if self._split.until is None else "drainTimeout"])
+
+    def _read_pages(self, share: int) -> int:
+        """Reads a page of each partition, within a limit of rows that they share; returns how many rows have come."""
+        before, active = self._rows, [name for name in self._parts if name not in self._finished | self._ended]
+        for number, partition in enumerate(active):
+            if self._rows < share:
+                self._read_page(partition, max(1, (share - self._rows) // (len(active) - number)))
+        return self._rows - before
+
+    def _read_page(self, partition: str, rows: int) -> None:
+        start, until = self._positions[partition], self._split.until
+        page = self._cursor.read(partition, start, None, rows)
+        if until is not None and page.published is not None and (late := _late(page.published, until)):
+            self._late += late
+            self._ended.add(partition)
+            if late == page.rows.num_rows:
+                return
+            page = self._cursor.read(partition, start, None, page.rows.num_rows - late)
+        if page.is_finished:
+            self._finished.add(partition)
+        elif page.is_last and until is not None:
+            self._ended.add(partition)
+        self._positions[partition] = page.position
+        if page.rows.num_rows:
+            self._parts[partition].append(page.rows)
+            self._rows += page.rows.num_rows
+            self._bytes += page.rows.nbytes
+
+
+def _late(published: pa.Array, until: float) -> int:
+    """How many records there are from the first one on that was published after ``until``."""
+    first = pc.index(pc.greater(published, until), True).as_py()
+    return len(published) - first if first >= 0 else 0

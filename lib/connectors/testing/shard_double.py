@@ -1,0 +1,132 @@
+"""Shards that can be read again, as a file that all processes share: the system for tests of cursor sources.
+
+A shard can be split: it is closed then, and its two children have the later records. Records expire when they are trimmed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+import pyarrow as pa
+
+from ..core import REQUIRED, Options, Text
+from ..core.cursor_source import Cursor, CursorSource, Discovery, Page
+from ..core.errors import DataLoss
+
+_TABLES: Final = """
+CREATE TABLE IF NOT EXISTS shards (name TEXT PRIMARY KEY, parent TEXT, is_open INTEGER DEFAULT 1, trimmed INTEGER DEFAULT 0);
+CREATE TABLE IF NOT EXISTS records (number INTEGER PRIMARY KEY AUTOINCREMENT, shard TEXT, body INTEGER, published REAL);
+CREATE INDEX IF NOT EXISTS by_shard ON records (shard, number);
+"""
+_RECORDS: Final = """
+SELECT number, body, published FROM records WHERE shard = ? AND number > ? AND number <= ? ORDER BY number LIMIT ?
+"""
+
+
+class ShardDouble:
+    """The shards in the file ``path``; a position is the number of the last record."""
+
+    def __init__(self, path: Path, shards: Sequence[str] = ("a", "b")) -> None:
+        self.path = path
+        if not path.exists():
+            with self._transaction() as file:
+                for statement in _TABLES.split(";"):
+                    file.execute(statement)
+                file.executemany("INSERT INTO shards (name) VALUES (?)", [(name,) for name in shards])
+
+    def write(self, bodies: Sequence[int]) -> list[str]:
+        """Adds a record for each number, by turns to the open shards; returns their shards."""
+        with self._transaction() as file:
+            names = [name for (name,) in file.execute("SELECT name FROM shards WHERE is_open ORDER BY name")]
+            shards = [names[body % len(names)] for body in bodies]
+            rows = [(shard, body, time.time()) for shard, body in zip(shards, bodies, strict=True)]
+            file.executemany("INSERT INTO records (shard, body, published) VALUES (?, ?, ?)", rows)
+        return shards
+
+    def add(self, shard: str, parent: str | None = None) -> None:
+        """Opens one more shard."""
+        with self._transaction() as file:
+            file.execute("INSERT INTO shards (name, parent) VALUES (?, ?)", (shard, parent))
+
+    def split(self, shard: str) -> None:
+        """Closes a shard; later records go to its children."""
+        with self._transaction() as file:
+            file.execute("UPDATE shards SET is_open = 0 WHERE name = ?", (shard,))
+        for number in (1, 2):
+            self.add(f"{shard}{number}", shard)
+
+    def trim(self) -> None:
+        """All records expire."""
+        with self._transaction() as file:
+            file.execute("UPDATE shards SET trimmed = coalesce((SELECT max(number) FROM records), 0)")
+            file.execute("DELETE FROM records")
+
+    def shards(self) -> dict[str, str | None]:
+        """The shards, with their parents."""
+        with self._transaction() as file:
+            return dict(file.execute("SELECT name, parent FROM shards").fetchall())
+
+    def read(self, shard: str, position: int, end: int | None, count: int, fail: bool = True) -> Page:
+        with self._transaction() as file:
+            is_open, trimmed = file.execute("SELECT is_open, trimmed FROM shards WHERE name = ?", (shard,)).fetchone()
+            if fail and 0 < position < trimmed:
+                raise DataLoss(f"the records of {shard} after {position} have expired", way_out="set failOnDataLoss=false")
+            rows = file.execute(_RECORDS, (shard, position, 1 << 62 if end is None else end, count)).fetchall()
+        numbers, bodies, published = zip(*rows, strict=True) if rows else ((), (), ())
+        batch = pa.RecordBatch.from_pydict({"value": pa.array(bodies, pa.int64()), "shard": pa.array([shard] * len(rows))})
+        is_last = len(rows) < count
+        return Page(
+            batch.cast(SCHEMA),
+            numbers[-1] if rows else position,
+            pa.array(published, pa.float64()),
+            is_last=is_last,
+            is_finished=is_last and not is_open,
+        )
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with contextlib.closing(sqlite3.connect(self.path, timeout=60, isolation_level=None)) as file:
+            file.execute("BEGIN IMMEDIATE")
+            yield file
+            file.execute("COMMIT")
+
+
+SCHEMA: Final = pa.schema([("value", pa.int64()), ("shard", pa.string())])
+
+
+class ShardCursor(Cursor):
+    """Reads from a :class:`ShardDouble`. ``reads`` counts the calls of this process."""
+
+    reads: ClassVar[int] = 0
+
+    def __init__(self, shards: ShardDouble, fail: bool) -> None:
+        self._shards = shards
+        self._fail = fail
+
+    def read(self, partition: str, position: Any, end: Any, rows: int) -> Page:
+        ShardCursor.reads += 1
+        return self._shards.read(partition, position, end, rows, self._fail)
+
+
+class ShardDoubleSource(CursorSource):
+    """The numbers in a :class:`ShardDouble`. Columns: ``value long, shard string``."""
+
+    name, schema = "shard_double", "value long, shard string"
+    conditions = "records are retained until their epoch is committed"
+    options = Options(path=Text(REQUIRED, meaning="the file of the shards"))
+
+    def partitions(self, positions: Mapping[str, Any], finished: Collection[str]) -> Discovery:
+        shards = self._shards().shards()
+        ready = [name for name, parent in shards.items() if name not in finished and (parent is None or parent in finished)]
+        return Discovery({name: positions.get(name, 0) for name in ready})
+
+    def cursor(self, schema: pa.Schema) -> Cursor:
+        return ShardCursor(self._shards(), self.values["failOnDataLoss"])
+
+    def _shards(self) -> ShardDouble:
+        return ShardDouble(Path(self.values["path"]))

@@ -1,0 +1,143 @@
+"""Cursor sources: shards whose ends are known only by reading, read again from the recorded positions."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from connectors.core.cursor_source import CursorReader, CursorSplit
+from connectors.core.epochs import HISTORY, EpochLog
+from connectors.core.errors import DataLoss
+from connectors.core.planning import Planner
+from connectors.testing.epoch_suite import EpochSourceSuite
+from connectors.testing.shard_double import SCHEMA, ShardCursor, ShardDoubleSource
+from connectors.testing.source_suite import SourceQuery
+
+from ..systems.reference_contexts import ShardContext
+
+
+class TestShards(EpochSourceSuite):
+    context = ShardContext
+
+
+@pytest.fixture
+def system(tmp_path: Path) -> ShardContext:
+    folder = tmp_path / "system"
+    folder.mkdir()
+    return ShardContext(folder)
+
+
+def values(rows: list[dict[str, Any]] | None) -> list[int]:
+    return sorted(row["value"] for row in rows or [])
+
+
+def test_a_replay_reads_the_recorded_range_and_not_what_came_since(system: ShardContext) -> None:
+    system.write(5)
+    log: list[Any] = []
+    rows = SourceQuery(system).next(log)
+    system.write(5)
+    assert SourceQuery(system).batch(log, 0) == rows
+    assert values(rows) == [0, 1, 2, 3, 4]
+
+
+def test_a_replay_has_the_partitions_of_the_plan_whatever_was_added_since(system: ShardContext) -> None:
+    system.write(6)
+    log: list[Any] = []
+    query = SourceQuery(system, numPartitions="2")
+    assert query.plan(log) == 0
+    before = [part.detail for part in query.planner.slices({"v": 1, "phase": "initial"}, log[0])]
+    system.shards.add("c")
+    after = [part.detail for part in SourceQuery(system).planner.slices({"v": 1, "phase": "initial"}, log[0])]
+    assert before == after == [{"a": 0}, {"b": 0}]
+
+
+def test_children_are_read_after_their_parent_is_finished(system: ShardContext) -> None:
+    system.write(4)
+    system.shards.split("a")
+    system.write(6)
+    log: list[Any] = []
+    query = SourceQuery(system, maxRowsPerTrigger="2")
+    shards: list[str] = []
+    while (rows := query.next(log)) is not None:
+        shards += [row["shard"] for row in rows]
+    assert len(shards) == 10
+    assert max(number for number, shard in enumerate(shards) if shard == "a") < min(
+        number for number, shard in enumerate(shards) if shard in ("a1", "a2")
+    )
+
+
+def test_a_finished_shard_is_never_read_again(system: ShardContext) -> None:
+    system.write(4)
+    system.shards.split("a")
+    log: list[Any] = []
+    SourceQuery(system).rest(log)
+    system.write(3)
+    query = SourceQuery(system)
+    query.plan(log)
+    details = [part.detail for part in query.planner.slices(log[-2], log[-1])]
+    assert {shard for detail in details for shard in detail} == {"a1", "a2", "b"}
+
+
+def test_of_two_attempts_at_an_epoch_one_counts_and_the_other_reads_what_is_recorded(system: ShardContext) -> None:
+    system.write(4)
+    source = ShardDoubleSource.of({**system.options(), "numPartitions": "1"}, streaming=True)
+    log_id = Planner(source).latest({"v": 1, "phase": "initial"})["at"]["log"]
+    split = CursorSplit(log_id, 1, 0, 1, {"a": 0, "b": 0})
+    put, reached, go_on = EpochLog.put, threading.Event(), threading.Event()
+
+    def slow(log: EpochLog, epoch: int, reader: int, content: bytes) -> bool:
+        reached.set()
+        go_on.wait(10)
+        return put(log, epoch, reader, content)
+
+    slower: list[Any] = []
+    reader = CursorReader(source, SCHEMA)
+    reader.log.put = slow.__get__(reader.log)  # type: ignore[method-assign]
+    zombie = threading.Thread(target=lambda: slower.extend(reader.read(split)))
+    zombie.start()
+    reached.wait(10)
+    system.write(4)
+    faster = list(CursorReader(source, SCHEMA).read(split))
+    go_on.set()
+    zombie.join(10)
+    assert pa.Table.from_batches(slower) == pa.Table.from_batches(faster)
+    assert pa.Table.from_batches(faster).num_rows == 8
+
+
+def test_a_range_that_has_expired_cannot_be_read_again(system: ShardContext) -> None:
+    system.write(5)
+    log: list[Any] = []
+    SourceQuery(system).next(log)
+    system.lose()
+    with pytest.raises(DataLoss, match=r"(?s)epoch 1 cannot be read again from a, b: it has 0 rows now.*failOnDataLoss"):
+        SourceQuery(system).batch(log, 0)
+    assert SourceQuery(system, failOnDataLoss="false").batch(log, 0) == []
+
+
+def test_a_query_that_ends_stops_at_what_was_there_at_its_start(system: ShardContext) -> None:
+    system.write(5)
+    query, log = SourceQuery(system, maxRowsPerTrigger="2"), []
+    query.planner.freeze()
+    rows = query.next(log) or []
+    system.write(20)
+    rows += query.rest(log)
+    assert values(rows) == [0, 1, 2, 3, 4]
+    assert values(SourceQuery(system).rest(log)) == list(range(5, 25))
+
+
+def test_old_epochs_are_deleted(system: ShardContext) -> None:
+    log: list[Any] = []
+    for _ in range(HISTORY + 5):
+        system.write(1)
+        SourceQuery(system).rest(log)
+    assert len(list((Path(system.options()["stateLocation"]) / "epochs").iterdir())) <= HISTORY + 2
+
+
+def test_an_epoch_without_records_does_not_read_for_ever(system: ShardContext) -> None:
+    reads = ShardCursor.reads
+    assert SourceQuery(system).rest([]) == []
+    assert ShardCursor.reads - reads < 20
