@@ -72,6 +72,9 @@ class EpochLogSource(Source):
     def parallelism(self) -> int:
         return int(self.values["numPartitions"] or 1)
 
+    def begin(self) -> None:
+        """A new query begins, on the driver: makes what it needs in the system, such as a consumer group. May come twice."""
+
     def log(self) -> EpochLog:
         """The log in ``stateLocation``."""
         return EpochLog(storage_of(self.values["stateLocation"], self.values["storageOptions"]), self.name)
@@ -101,6 +104,7 @@ class EpochLogEnumerator(SplitEnumerator[SplitT]):
 
     def __init__(self, source: EpochLogSource) -> None:
         self.log = source.log()
+        self._begin = source.begin
         self._poll_interval: float = source.values["pollInterval"]
 
     @abstractmethod
@@ -112,7 +116,9 @@ class EpochLogEnumerator(SplitEnumerator[SplitT]):
         """True if there is nothing to receive; ``None`` where an epoch has to look."""
 
     def start(self) -> Position:
-        return {"epoch": 0, "log": self.log.begin()}
+        log = self.log.begin()
+        self._begin()
+        return {"epoch": 0, "log": log}
 
     def head(self) -> float | None:
         return None

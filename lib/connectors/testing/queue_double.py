@@ -107,7 +107,7 @@ class DoubleReceiver(Receiver):
 
     def __init__(self, queue: QueueDouble) -> None:
         self._queue = queue
-        self.lease_seconds = queue.lease_seconds  # type: ignore[misc]
+        self.lease_seconds = queue.lease_seconds
 
     def receive(self, rows: int, seconds: float) -> Messages | None:
         DoubleReceiver.contacts += 1

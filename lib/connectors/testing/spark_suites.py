@@ -55,7 +55,7 @@ class SparkSourceSuite(SourceCases, SparkCases):
             pytest.skip("the source has no end")
         written = system.write(COUNT)
         rows = spark.read.format(f"connectors.{system.source.name}").options(**system.options()).load()
-        same_records(written, rows.collect())
+        same_records(written, rows.toArrow().to_pylist())
 
     @pytest.mark.essential
     def test_a_stream_that_is_started_again_reads_everything_once(
@@ -65,7 +65,7 @@ class SparkSourceSuite(SourceCases, SparkCases):
         self._stream(spark, system, tmp_path)
         written += system.write(COUNT)
         self._stream(spark, system, tmp_path, numPartitions="3")
-        same_records(written, spark.read.json(str(tmp_path / "out")).collect())
+        same_records(written, _stored(spark, tmp_path))
 
     @pytest.mark.thorough
     def test_an_empty_system_gives_no_rows_and_what_comes_later_is_read(
@@ -78,14 +78,19 @@ class SparkSourceSuite(SourceCases, SparkCases):
         self._stream(spark, system, tmp_path, schema=_schema(system))
         written = system.write(COUNT)
         self._stream(spark, system, tmp_path, schema=_schema(system))
-        same_records(written, spark.read.json(str(tmp_path / "out")).collect())
+        same_records(written, _stored(spark, tmp_path))
 
     def _stream(self, spark: Any, system: SourceContext, folder: Path, schema: Any = None, **options: str) -> None:
         reader = spark.readStream.format(f"connectors.{system.source.name}")
         reader = reader.options(**{**system.options(), **system.limit, **options})
         rows = (reader.schema(schema) if schema else reader).load()
-        writer = rows.writeStream.format("json").trigger(availableNow=True)
+        writer = rows.writeStream.format("parquet").trigger(availableNow=True)
         writer.option("checkpointLocation", str(folder / "checkpoint")).start(str(folder / "out")).awaitTermination()
+
+
+def _stored(spark: Any, folder: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = spark.read.parquet(str(folder / "out")).toArrow().to_pylist()
+    return rows
 
 
 def _schema(system: SourceContext) -> Any:

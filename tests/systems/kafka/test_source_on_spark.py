@@ -46,7 +46,7 @@ class TestKafka(SparkSourceSuite):
     def _stream(self, spark: Any, system: KafkaContext, folder: Path, **options: str) -> None:
         typed = {**system.options(), **system.limit, **options}
         rows = spark.readStream.format("connectors.kafka").options(**typed).load().drop("timestamp")
-        writer = rows.writeStream.format("json").trigger(availableNow=True)
+        writer = rows.writeStream.format("parquet").trigger(availableNow=True)
         writer.option("checkpointLocation", str(folder / "checkpoint")).start(str(folder / "out")).awaitTermination()
 
 

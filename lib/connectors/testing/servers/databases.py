@@ -165,18 +165,22 @@ class MariaDbServer(Server):
 
 
 class RedisServer(Server):
-    """An empty Redis that keeps nothing on disk. ``url`` is its address; the client is the package ``redis``."""
+    """An empty Redis. ``url`` is its address; the client is the package ``redis``.
+
+    It keeps nothing on disk, unless ``append_only`` is set.
+    """
 
     required = True
 
     def __init__(self) -> None:
         super().__init__()
         self.binary = _redis_binary()
+        self.append_only = False
         self.url = f"redis://{HOST}:{self.port}/0"
 
     def launch(self) -> None:
         address = ["--bind", HOST, "--port", str(self.port), "--dir", str(self.folder)]
-        self.spawn([self.binary, *address, "--save", "", "--appendonly", "no"])
+        self.spawn([self.binary, *address, "--save", "", "--appendonly", "yes" if self.append_only else "no"])
 
     def ready(self) -> bool:
         import redis

@@ -1,0 +1,84 @@
+"""The connection of source and sink: its options, a client of the package ``redis``, and what its errors mean."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any, Final
+
+from ...core import Fatal, Int, Options, Problem, Text, Transient, Values
+from ...core.clients import client_library
+
+CONNECTION: Final = Options(
+    url=Text(None, meaning="redis://host:port/database, or rediss:// with TLS; in place of host and port"),
+    host=Text(None, meaning="the server"),
+    port=Int(6379, at_least=1, at_most=65535, meaning="its port"),
+    user=Text(None, meaning="the login, where the server has users"),
+    password=Text(None, meaning="its password"),
+)
+_SCHEMES: Final = ("redis://", "rediss://", "unix://")
+_RAW: Final = ("XREADGROUP", "XAUTOCLAIM", "XCLAIM", "XRANGE", "XPENDING")
+_SECONDS: Final = 10.0
+
+
+def check_connection(values: Values) -> Iterator[Problem]:
+    """What is wrong with the address."""
+    if values["url"] is None and values["host"] is None:
+        yield Problem("host", "missing; name the server by host and port, or by url.")
+    if values["url"] is not None and values["host"] is not None:
+        yield Problem("url", "is given beside host; give one of them.")
+    if values["url"] is not None and not values["url"].startswith(_SCHEMES):
+        yield Problem("url", f"must begin with one of {', '.join(_SCHEMES)}.")
+
+
+class RedisClient:
+    """A client whose answers to commands of streams are those of the server, and whose errors are the library's."""
+
+    def __init__(self, connector: str, values: Values) -> None:
+        self._library = client_library("redis", "redis", connector=connector)
+        login = {"username": values["user"], "password": values["password"]}
+        settings: dict[str, Any] = {
+            **{key: value for key, value in login.items() if value is not None},
+            "protocol": 2,
+            "socket_connect_timeout": _SECONDS,
+            "socket_keepalive": True,
+        }
+        if values["url"] is not None:
+            self.client: Any = self._library.Redis.from_url(values["url"], **settings)
+        else:
+            self.client = self._library.Redis(values["host"], values["port"], **settings)
+        for command in _RAW:
+            self.client.set_response_callback(command, lambda answer, **_: answer)
+
+    def command(self, *parts: Any) -> Any:
+        """The answer to one command. Raises ``Transient`` for an outage, and ``Fatal`` for what no retry can mend."""
+        with self.errors():
+            return self.client.execute_command(*parts)
+
+    def pipeline(self) -> Any:
+        """Commands that go to the server together, each for itself; use it within :meth:`errors`."""
+        return self.client.pipeline(transaction=False)
+
+    @contextlib.contextmanager
+    def errors(self) -> Iterator[None]:
+        """Raises errors of the client as those of this library."""
+        exceptions = self._library.exceptions
+        try:
+            yield
+        except exceptions.AuthenticationError as error:
+            raise Fatal(f"Redis refuses the login: {error}", way_out="check user and password") from None
+        except self.outages() as error:
+            raise Transient(f"Redis does not answer: {type(error).__name__}: {error}") from None
+        except exceptions.NoPermissionError as error:
+            raise Fatal(f"Redis refuses a command: {error}", way_out="grant the user what the message names") from None
+        except exceptions.ResponseError as error:
+            raise Fatal(f"Redis refuses a command: {error}") from None
+
+    def outages(self) -> tuple[type[Exception], ...]:
+        """The errors that a retry can mend."""
+        exceptions = self._library.exceptions
+        names = ("ConnectionError", "TimeoutError", "BusyLoadingError", "ReadOnlyError", "TryAgainError", "OutOfMemoryError")
+        return tuple(getattr(exceptions, name) for name in names if hasattr(exceptions, name))
+
+    def close(self) -> None:
+        self.client.close()

@@ -1,0 +1,282 @@
+"""The entries of a Redis Stream, by a consumer group and the epoch log."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from ...core import Duration, Flag, Options, Problem, Text, Values
+from ...core.epoch_source import EpochSource
+from ...core.epochs import Messages, Receiver
+from ...core.errors import DataLoss, Fatal
+from ...core.options import REQUIRED
+from ...core.state import digest
+from .connection import CONNECTION, RedisClient, check_connection
+
+_log = logging.getLogger("connectors.redis")
+_REPLY: Final = 10_000
+"""Entries of one answer. The server does nothing else while it makes an answer."""
+_IDS: Final = 1_000
+"""Ids of one command."""
+_ID: Final = re.compile(r"\d+(-\d+)?")
+_WAY_OUT: Final = "set failOnDataLoss=false to go on without what is lost"
+SCHEMA: Final = pa.schema(
+    [
+        pa.field("stream", pa.string()),
+        pa.field("id", pa.string()),
+        pa.field("timestamp", pa.timestamp("us", "UTC")),
+        pa.field("fields", pa.map_(pa.string(), pa.binary())),
+    ]
+)
+
+
+class RedisSource(EpochSource):
+    """The entries of a stream. Columns: ``stream, id, timestamp, fields map<string, binary>``.
+
+    A consumer group reads the stream; it is made if there is none. An entry is acknowledged when Spark has committed its
+    batch. Entries that another consumer of the group has held for longer than ``minIdle`` are claimed.
+
+    Guarantee: exactly-once, by the epoch log and the ids of entries. Entries that were trimmed before they were read are data
+    loss (``failOnDataLoss``); before Redis 7 the server tells of it only where nothing is left to read.
+    """
+
+    name = "redis"
+    schema = "stream string, id string, timestamp timestamp, fields map<string, binary>"
+    conditions = "the group is of this query alone; entries are not trimmed before they are read"
+    options = CONNECTION | Options(
+        stream=Text(REQUIRED, meaning="the key of the stream"),
+        group=Text(REQUIRED, meaning="the consumer group"),
+        consumerPrefix=Text("connectors", meaning="the consumer's name begins so; the rest follows from stateLocation"),
+        startingPosition=Text("earliest", meaning="of a group that is made: earliest, latest, or an id to begin after"),
+        minIdle=Duration(60.0, meaning="an entry that a consumer has held for longer is claimed"),
+        failOnDataLoss=Flag(True, meaning="entries that were trimmed before they were read are an error"),
+    )
+
+    @classmethod
+    def check(cls, values: Values) -> Iterator[Problem]:
+        yield from super().check(values)
+        yield from check_connection(values)
+        start = values["startingPosition"]
+        if start not in ("earliest", "latest") and not _ID.fullmatch(start):
+            yield Problem("startingPosition", f'must be earliest, latest, or an id such as 1700000000000-0; got "{start}".')
+
+    def begin(self) -> None:
+        receiver = self.receiver(None)
+        receiver.open()
+        with contextlib.closing(receiver):
+            receiver.make_group()
+
+    def receiver(self, schema: pa.Schema | None) -> RedisReceiver:
+        return RedisReceiver(self.values)
+
+
+class RedisReceiver(Receiver):
+    """One consumer of the group. All tasks of a query share its name, so that none is left behind when a task ends.
+
+    The lease of an entry is its id.
+    """
+
+    def __init__(self, values: Values) -> None:
+        self.stream, self.group = values["stream"], values["group"]
+        self.consumer = f"{values['consumerPrefix']}-{digest(str(values['stateLocation']))[:8]}"
+        self.lease_seconds = values["minIdle"]
+        self._values = values
+        self._min_idle = int(values["minIdle"] * 1000)
+        self._fails: bool = values["failOnDataLoss"]
+        self._claim_from: str | None = "0-0"
+        self._client: RedisClient | None = None
+
+    @property
+    def client(self) -> RedisClient:
+        assert self._client is not None, "open() was not called"
+        return self._client
+
+    def open(self) -> None:
+        self._client = RedisClient("connectors.redis", self._values)
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+
+    def receive(self, rows: int, seconds: float) -> Messages | None:
+        entries = self._claim(rows) or self._read(rows, 0.0)
+        if not entries:
+            self._claim_from = "0-0"
+            entries = self._claim(rows) or self._read(rows, seconds)
+        return self._messages(entries) if entries else None
+
+    def acknowledge(self, leases: Sequence[str]) -> None:
+        for ids in _chunks(leases):
+            self.client.command("XACK", self.stream, self.group, *ids)
+
+    def release(self, leases: Sequence[str]) -> None:
+        self._set_idle(leases, self._min_idle)
+
+    def extend(self, leases: Sequence[str]) -> None:
+        self._set_idle(leases, 0)
+
+    def pending(self) -> bool:
+        group = self._group()
+        newer = self.client.command("XRANGE", self.stream, f"({_text(group['last-delivered-id'])}", "+", "COUNT", 1)
+        self._check_trimmed(group, bool(newer))
+        return bool(newer or self._idle(1))
+
+    def make_group(self) -> None:
+        """Makes the group where there is none."""
+        start = {"earliest": "0", "latest": "$"}.get(self._values["startingPosition"], self._values["startingPosition"])
+        try:
+            self.client.command("XGROUP", "CREATE", self.stream, self.group, start, "MKSTREAM")
+        except Fatal as refused:
+            if "BUSYGROUP" not in str(refused):
+                raise self._named(refused) from None
+
+    def _named(self, error: Fatal) -> Fatal:
+        if "WRONGTYPE" in str(error) or "not a stream" in str(error):
+            return Fatal(f'the key "{self.stream}" holds no stream', way_out="name another one by the option stream")
+        if "NOGROUP" in str(error):
+            return DataLoss(
+                f'the stream "{self.stream}" has no group "{self.group}" any more: it was deleted, or the server lost its data',
+                way_out=f"{_WAY_OUT}: the group is then made anew, from startingPosition on",
+            )
+        return error
+
+    def _command(self, *parts: Any) -> Any:
+        """The answer to a command on the group, which is made anew if it was lost and may be."""
+        for last_try in (False, True):
+            try:
+                return self.client.command(*parts)
+            except Fatal as refused:
+                error = self._named(refused)
+                if not isinstance(error, DataLoss) or self._fails or last_try:
+                    raise error from None
+                _log.warning("connectors.redis: %s", error)
+                self.make_group()
+        raise AssertionError
+
+    def _read(self, rows: int, seconds: float) -> list[Any]:
+        """Entries that no consumer of the group has had."""
+        block = ("BLOCK", max(1, int(seconds * 1000))) if seconds > 0 else ()
+        consumer = ("XREADGROUP", "GROUP", self.group, self.consumer, "COUNT", min(rows, _REPLY))
+        answer = self._command(*consumer, *block, "STREAMS", self.stream, ">")
+        return list(answer[0][1]) if answer else []
+
+    def _claim(self, rows: int) -> list[Any]:
+        """Entries that a consumer has held for longer than ``minIdle``, and never acknowledged."""
+        entries: list[Any] = []
+        while self._claim_from is not None and not entries:
+            start, count = self._claim_from, min(rows, _IDS)
+            claim = ("XAUTOCLAIM", self.stream, self.group, self.consumer, self._min_idle, start, "COUNT", count, "JUSTID")
+            cursor, ids, *deleted = self._command(*claim)
+            self._claim_from = None if _text(cursor) == "0-0" else _text(cursor)
+            with self.client.errors():
+                pipeline = self.client.pipeline()
+                for id in ids:
+                    pipeline.execute_command("XRANGE", self.stream, id, id)
+                found = pipeline.execute() if ids else []
+            entries = [entry for answer in found for entry in answer]
+            lost = [_text(id) for id, answer in zip(ids, found, strict=True) if not answer]
+            self._report_deleted([*lost, *map(_text, deleted[0] if deleted else ())])
+        return entries
+
+    def _report_deleted(self, ids: Sequence[str]) -> None:
+        """Entries that were delivered, never acknowledged, and are no longer in the stream."""
+        if not ids:
+            return
+        names = f"{', '.join(ids[:5])}{f' and {len(ids) - 5} more' if len(ids) > 5 else ''}"
+        loss = DataLoss(
+            f'{len(ids)} entries of the stream "{self.stream}" were trimmed or deleted before they were read: {names}',
+            way_out=_WAY_OUT,
+        )
+        if self._fails:
+            raise loss
+        _log.warning("connectors.redis: %s", loss)
+        self.acknowledge(ids)
+
+    def _check_trimmed(self, group: dict[str, Any], has_newer: bool) -> None:
+        """Raises ``DataLoss`` where entries were trimmed that the group was never given."""
+        info = _pairs(self.client.command("XINFO", "STREAM", self.stream))
+        delivered, generated = _text(group["last-delivered-id"]), _text(info["last-generated-id"])
+        first = info["first-entry"]
+        if first and _order(_text(first[0])) <= _order(delivered):
+            return
+        added, read = info.get("entries-added"), group.get("entries-read")
+        if added is not None and read is not None:
+            count = int(added) - int(read) - int(info["length"])
+        else:
+            count = int(not has_newer and _order(generated) > _order(delivered))
+        if count <= 0:
+            return
+        text = f'of the stream "{self.stream}" after {delivered} were trimmed before the group "{self.group}" was given them'
+        loss = DataLoss(f"{count if added is not None else 'some'} entries {text}", way_out=_WAY_OUT)
+        if self._fails:
+            raise loss
+        _log.warning("connectors.redis: %s", loss)
+        reset = (first and _before(_text(first[0]))) or generated
+        self._command("XGROUP", "SETID", self.stream, self.group, reset)
+
+    def _group(self) -> dict[str, Any]:
+        for last_try in (False, True):
+            groups = [_pairs(group) for group in self._command("XINFO", "GROUPS", self.stream)]
+            for group in groups:
+                if _text(group["name"]) == self.group:
+                    return group
+            error = self._named(Fatal("NOGROUP"))
+            if self._fails or last_try:
+                raise error
+            self.make_group()
+        raise AssertionError
+
+    def _idle(self, count: int) -> list[Any]:
+        return list(self._command("XPENDING", self.stream, self.group, "IDLE", self._min_idle, "-", "+", count))
+
+    def _set_idle(self, leases: Sequence[str], milliseconds: int) -> None:
+        for ids in _chunks(leases):
+            self._command("XCLAIM", self.stream, self.group, self.consumer, 0, *ids, "IDLE", milliseconds, "JUSTID")
+
+    def _messages(self, entries: Sequence[Any]) -> Messages:
+        """Entries as rows. Each is a pair of its id and a list in which names and values alternate."""
+        ids = pa.array([id for id, _ in entries], pa.binary()).cast(pa.string())
+        milliseconds = pa.array([int(id.partition(b"-")[0]) for id, _ in entries], pa.int64())
+        offsets, names, values = [0], [], []
+        for _, fields in entries:
+            names += fields[::2]
+            values += fields[1::2]
+            offsets.append(len(names))
+        keys = pa.array(names, pa.binary()).cast(pa.string())
+        fields = pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), keys, pa.array(values, pa.binary()))
+        times = milliseconds.cast(pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC"))
+        streams = pa.repeat(pa.scalar(self.stream, pa.string()), len(entries))
+        rows = pa.RecordBatch.from_arrays([streams, ids, times, fields], schema=SCHEMA)
+        leases = ids.cast(pa.large_string())
+        return Messages(rows, leases, leases, pa.array([number / 1000 for number in milliseconds.to_pylist()], pa.float64()))
+
+
+def _chunks(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    for start in range(0, len(ids), _IDS):
+        yield ids[start : start + _IDS]
+
+
+def _pairs(answer: Any) -> dict[str, Any]:
+    """An answer as a dictionary: some clients give one, others a list in which names and values alternate."""
+    items = answer.items() if isinstance(answer, dict) else zip(answer[::2], answer[1::2], strict=True)
+    return {_text(name): value for name, value in items}
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _order(id: str) -> tuple[int, int]:
+    first, _, second = id.partition("-")
+    return int(first), int(second or 0)
+
+
+def _before(id: str) -> str:
+    """The largest id below ``id``."""
+    first, second = _order(id)
+    return f"{first}-{second - 1}" if second else f"{first - 1}-18446744073709551615"

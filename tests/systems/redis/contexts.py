@@ -1,0 +1,74 @@
+"""Redis on this machine, as the suites see it."""
+
+from __future__ import annotations
+
+import datetime
+import time
+import uuid
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from connectors.systems.redis.source import SCHEMA, RedisSource
+from connectors.testing import SourceContext
+from connectors.testing.servers import RedisServer
+from tests.servers import required
+
+
+class StreamContext(SourceContext):
+    """A stream of its own on the shared server."""
+
+    source = RedisSource
+    schema = SCHEMA
+    unordered = "several readers take entries from one group"
+    min_idle = 60.0
+    count = 0
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.server = required(RedisServer)
+        self.stream, self.group = f"stream-{uuid.uuid4().hex}", "spark"
+
+    @cached_property
+    def client(self) -> Any:
+        return redis.Redis.from_url(self.server.url)
+
+    def options(self) -> dict[str, str]:
+        return {
+            "url": self.server.url,
+            "stream": self.stream,
+            "group": self.group,
+            "minIdle": f"{self.min_idle}s",
+            "stateLocation": str(self.folder / "log"),
+            "pollInterval": "20ms",
+            "drainTimeout": "20ms",
+        }
+
+    def write(self, count: int) -> list[dict[str, Any]]:
+        numbers = range(self.count, self.count + count)
+        self.count += count
+        pipeline = self.client.pipeline(transaction=False)
+        for number in numbers:
+            pipeline.xadd(self.stream, {"number": number, b"\xc3\xbc": b"\xff\x00"})
+        return [self.row(id.decode(), number) for id, number in zip(pipeline.execute(), numbers, strict=True)]
+
+    def row(self, id: str, number: int) -> dict[str, Any]:
+        moment = datetime.datetime.fromtimestamp(0, datetime.timezone.utc) + datetime.timedelta(
+            milliseconds=int(id.partition("-")[0])
+        )
+        fields: Sequence[Any] = [("number", str(number).encode()), ("ü", b"\xff\x00")]
+        return {"stream": self.stream, "id": id, "timestamp": moment, "fields": fields}
+
+    def lose(self) -> bool:
+        self.client.xtrim(self.stream, maxlen=0, approximate=False)
+        return True
+
+    def settle(self) -> None:
+        time.sleep(self.min_idle)
+
+    def close(self) -> None:
+        self.client.delete(self.stream)
+        self.client.close()

@@ -1,0 +1,187 @@
+"""The source of Redis Streams: the consumer group, entries of dead consumers, entries that were trimmed, errors."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectors.core import Fatal, Misconfigured, Transient
+from connectors.core.errors import DataLoss
+from connectors.systems.redis import RedisSource
+from connectors.testing.servers import RedisServer
+from connectors.testing.source_suite import SourceQuery
+
+from .contexts import StreamContext
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture
+def system(tmp_path: Path) -> Iterator[StreamContext]:
+    folder = tmp_path / "system"
+    folder.mkdir()
+    context = StreamContext(folder)
+    yield context
+    context.close()
+
+
+def numbers(rows: list[dict[str, Any]] | None) -> list[int]:
+    return sorted(int(dict(row["fields"])["number"]) for row in rows or [])
+
+
+def held(system: StreamContext) -> int:
+    """The entries that were delivered and are not acknowledged."""
+    return int(system.client.xpending(system.stream, system.group)["pending"])
+
+
+def test_an_entry_is_acknowledged_after_its_batch_and_not_before(system: StreamContext) -> None:
+    system.write(5)
+    query, log = SourceQuery(system), []
+    query.next(log)
+    assert held(system) == 5
+    query.planner.latest(log[-1])
+    assert held(system) == 0
+
+
+def test_runs_leave_one_consumer(system: StreamContext) -> None:
+    log: list[Any] = []
+    for parallelism in ("1", "3", "2"):
+        system.write(5)
+        SourceQuery(system, numPartitions=parallelism).rest(log)
+    assert len(system.client.xinfo_consumers(system.stream, system.group)) == 1
+
+
+def test_a_group_that_is_there_goes_on_where_it_was(system: StreamContext) -> None:
+    system.write(5)
+    system.client.xgroup_create(system.stream, system.group, "0")
+    given = system.client.xreadgroup(system.group, "somebody", {system.stream: ">"}, count=2)
+    (entries,) = dict(given).values() if isinstance(given, dict) else [entries for _, entries in given]
+    entries = entries[0] if isinstance(entries[0], list) else entries
+    system.client.xack(system.stream, system.group, *(id for id, _ in entries))
+    assert numbers(SourceQuery(system).rest([])) == [2, 3, 4]
+
+
+@pytest.mark.parametrize("position", ["latest", "id"])
+def test_a_new_group_begins_where_the_user_says(system: StreamContext, position: str) -> None:
+    rows = system.write(3)
+    start = position if position == "latest" else rows[1]["id"]
+    query, log = SourceQuery(system, startingPosition=start), []
+    before = numbers(query.rest(log))
+    system.write(2)
+    assert before + numbers(query.rest(log)) == ([3, 4] if position == "latest" else [2, 3, 4])
+
+
+def test_entries_of_a_consumer_that_died_are_claimed_after_min_idle(system: StreamContext) -> None:
+    system.write(4)
+    system.client.xgroup_create(system.stream, system.group, "0")
+    system.client.xreadgroup(system.group, "dead", {system.stream: ">"}, count=3)
+    log: list[Any] = []
+    assert numbers(SourceQuery(system, minIdle="400ms").rest(log)) == [3]
+    time.sleep(0.5)
+    assert numbers(SourceQuery(system, minIdle="400ms").rest(log)) == [0, 1, 2]
+
+
+def test_entries_that_were_deleted_while_a_dead_consumer_held_them_are_data_loss(system: StreamContext) -> None:
+    rows = system.write(4)
+    system.client.xgroup_create(system.stream, system.group, "0")
+    system.client.xreadgroup(system.group, "dead", {system.stream: ">"}, count=3)
+    system.client.xdel(system.stream, rows[1]["id"])
+    time.sleep(0.15)
+    with pytest.raises(DataLoss, match=rf"(?s)1 entries of .* before they were read: {rows[1]['id']}.*failOnDataLoss"):
+        SourceQuery(system, minIdle="100ms").rest([])
+
+
+def test_of_entries_that_were_deleted_the_others_are_read_when_the_user_says_so(system: StreamContext) -> None:
+    rows = system.write(4)
+    system.client.xgroup_create(system.stream, system.group, "0")
+    system.client.xreadgroup(system.group, "dead", {system.stream: ">"}, count=3)
+    system.client.xdel(system.stream, rows[1]["id"])
+    time.sleep(0.15)
+    query, log = SourceQuery(system, minIdle="100ms", failOnDataLoss="false"), []
+    assert numbers(query.rest(log)) == [0, 2, 3]
+    query.planner.latest(log[-1])
+    assert held(system) == 0
+
+
+def test_entries_that_were_trimmed_before_they_were_given_are_counted(system: StreamContext) -> None:
+    if int(system.client.info("server")["redis_version"].split(".")[0]) < 7:
+        pytest.skip("before Redis 7 a stream does not count its entries")
+    system.write(3)
+    log: list[Any] = []
+    SourceQuery(system).rest(log)
+    system.write(5)
+    system.client.xtrim(system.stream, maxlen=2, approximate=False)
+    with pytest.raises(DataLoss, match=r"(?s)3 entries of the stream .* were trimmed before the group .*failOnDataLoss"):
+        SourceQuery(system).rest(log)
+    query = SourceQuery(system, failOnDataLoss="false")
+    assert numbers(query.rest(log)) == [6, 7]
+    assert numbers(SourceQuery(system).rest(log)) == []
+
+
+def test_a_group_that_was_deleted_is_data_loss(system: StreamContext) -> None:
+    system.write(3)
+    log: list[Any] = []
+    SourceQuery(system).rest(log)
+    system.client.xgroup_destroy(system.stream, system.group)
+    system.write(2)
+    with pytest.raises(DataLoss, match=r'has no group "spark" any more'):
+        SourceQuery(system).rest(log)
+    assert numbers(SourceQuery(system, failOnDataLoss="false").rest(log)) == [3, 4]  # the others are known by their ids
+
+
+def test_a_key_that_holds_no_stream_is_named(system: StreamContext) -> None:
+    system.client.set(system.stream, "text")
+    with pytest.raises(Fatal, match=r'the key "stream-.*" holds no stream'):
+        SourceQuery(system).rest([])
+
+
+def test_a_wrong_password_is_an_error_at_once_that_does_not_show_it(tmp_path: Path) -> None:
+    with RedisServer() as server:
+        import redis
+
+        redis.Redis.from_url(server.url).config_set("requirepass", "right-one")
+        options = {"host": "127.0.0.1", "port": str(server.port), "stream": "s", "group": "g"}
+        source = RedisSource.of({**options, "password": "wrong-one", "stateLocation": str(tmp_path)}, streaming=True)
+        begin = time.monotonic()
+        with pytest.raises(Fatal, match="Redis refuses the login") as error:
+            source.begin()
+        assert "wrong-one" not in str(error.value)
+        assert time.monotonic() - begin < 5
+        RedisSource.of({**options, "password": "right-one", "stateLocation": str(tmp_path)}, streaming=True).begin()
+
+
+def test_a_server_that_is_away_is_an_outage(tmp_path: Path) -> None:
+    options = {"host": "127.0.0.1", "port": "1", "stream": "s", "group": "g", "stateLocation": str(tmp_path)}
+    with pytest.raises(Transient, match="Redis does not answer"):
+        RedisSource.of(options, streaming=True).begin()
+
+
+def test_every_wrong_option_is_named(tmp_path: Path) -> None:
+    options = {"stream": "s", "group": "g", "stateLocation": str(tmp_path)}
+    with pytest.raises(Misconfigured) as error:
+        RedisSource.of({**options, "startingPosition": "yesterday", "url": "http://x"}, streaming=True)
+    for text in ("startingPosition", "yesterday", "url", "redis://"):
+        assert text in str(error.value)
+    with pytest.raises(Misconfigured, match="name the server by host and port, or by url"):
+        RedisSource.of(options, streaming=True)
+
+
+def test_a_server_that_is_killed_and_comes_back_with_its_data_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    server = RedisServer()
+    server.append_only = True
+    with server:
+        system = StreamContext(tmp_path)
+        system.server = server
+        system.write(10)
+        query, log = SourceQuery(system, maxRowsPerTrigger="4"), []
+        rows = numbers(query.next(log))
+        server.kill()
+        server.relaunch()
+        system.write(5)
+        assert sorted(rows + numbers(query.rest(log))) == list(range(15))
+        query.planner.latest(log[-1])
+        assert held(system) == 0
