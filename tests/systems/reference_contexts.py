@@ -72,6 +72,10 @@ class QueueContext(SourceContext):
         return [{"value": number} for number in numbers]
 
 
+    def settle(self) -> None:
+        self.queue.end_leases()
+
+
 class MisbehavingQueueContext(QueueContext):
     """A queue that delivers twice, out of order, and again what was acknowledged."""
 

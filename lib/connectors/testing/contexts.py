@@ -61,7 +61,10 @@ class SourceContext(ABC):
         """Deletes the records of the system, read or not, as expiry or truncation does. False if it cannot."""
         return False
 
-    def close(self) -> None:  # noqa: B027 - a hook, not a duty
+    def settle(self) -> None:  # noqa: B027 - a hook, not a duty
+        """Waits until the system gives again what readers that were killed have held."""
+
+    def close(self) -> None:  # noqa: B027
         """Ends what the context started."""
 
 

@@ -62,6 +62,8 @@ class Kills:
         for query in queries.values():
             FailureInjector(query.faults).disarm()
             FailureInjector(query.faults).clear_victims()
+        for system in self.sources.values():
+            system.settle()
         self._run(list(queries.values()), kills * _ROWS, 2, "the last run")
         for name in self.targets:
             self._compare(name, kills * _ROWS)

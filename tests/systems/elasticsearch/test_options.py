@@ -9,8 +9,9 @@ import pyarrow as pa
 import pytest
 
 from connectors.core import Guarantee, Misconfigured
+from connectors.formats.documents import documents
 from connectors.systems.elasticsearch import ElasticsearchSink, ElasticsearchSource
-from connectors.systems.elasticsearch.documents import IndexName, columns, documents
+from connectors.systems.elasticsearch.documents import IndexName, columns
 
 HOST = {"hosts": "https://search.example.org:9200", "index": "flights"}
 

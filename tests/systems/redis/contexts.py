@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import datetime
+import json
 import time
 import uuid
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import redis
 
-from connectors.systems.redis.source import SCHEMA, RedisSource
-from connectors.testing import SourceContext
+from connectors.core import Guarantee
+from connectors.systems.redis import RedisSink, RedisSource
+from connectors.systems.redis.source import SCHEMA
+from connectors.testing import SinkContext, SourceContext
 from connectors.testing.servers import RedisServer
 from tests.servers import required
 
@@ -72,3 +75,60 @@ class StreamContext(SourceContext):
     def close(self) -> None:
         self.client.delete(self.stream)
         self.client.close()
+
+
+class RedisTarget(SinkContext):
+    """Keys of a prefix of their own. ``extra`` are more options."""
+
+    sink = RedisSink
+    guarantee = Guarantee.IDEMPOTENT
+    extra: ClassVar[dict[str, str]] = {}
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.server = required(RedisServer)
+        self.prefix = f"t-{uuid.uuid4().hex[:12]}"
+
+    @cached_property
+    def client(self) -> Any:
+        return redis.Redis.from_url(self.server.url)
+
+    def options(self) -> dict[str, str]:
+        quick = {"retry.initialBackoff": "10ms", "batch.maxRecords": "4"}
+        extra = {name: value.replace("PREFIX", self.prefix) for name, value in self.extra.items()}
+        return {"url": self.server.url, "key": self.prefix, **quick, **extra}
+
+    def close(self) -> None:
+        if keys := list(self.client.scan_iter(f"{self.prefix}*")):
+            self.client.delete(*keys)
+        self.client.close()
+
+
+class HashContext(RedisTarget):
+    """One hash, with a row as JSON in each field."""
+
+    extra: ClassVar[dict[str, str]] = {"field": "{id}"}
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [json.loads(value) for value in self.client.hgetall(self.prefix).values()]
+
+
+class FieldsContext(RedisTarget):
+    """A hash for each row, with its columns as fields."""
+
+    extra: ClassVar[dict[str, str]] = {"key": "PREFIX:{id}"}
+
+    def rows(self) -> list[dict[str, Any]]:
+        hashes = [self.client.hgetall(key) for key in self.client.scan_iter(f"{self.prefix}:*")]
+        return [{"id": int(fields[b"id"]), "name": fields[b"name"].decode()} for fields in hashes]
+
+
+class EntriesContext(RedisTarget):
+    """A stream."""
+
+    guarantee = Guarantee.AT_LEAST_ONCE
+    extra: ClassVar[dict[str, str]] = {"command": "xadd"}
+
+    def rows(self) -> list[dict[str, Any]]:
+        entries = [fields for _, fields in self.client.xrange(self.prefix)]
+        return [{"id": int(fields[b"id"]), "name": fields[b"name"].decode()} for fields in entries]

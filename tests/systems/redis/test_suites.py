@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from connectors.testing import SinkSuite
 from connectors.testing.epoch_suite import EpochSourceSuite
-from connectors.testing.spark_suites import SparkSourceSuite
+from connectors.testing.spark_suites import SparkSinkSuite, SparkSourceSuite
 
-from .contexts import StreamContext
+from .contexts import EntriesContext, FieldsContext, HashContext, StreamContext
 
 pytestmark = pytest.mark.server
 
@@ -18,3 +19,19 @@ class TestStream(EpochSourceSuite):
 
 class TestStreamOnSpark(SparkSourceSuite):
     context = StreamContext
+
+
+class TestHash(SinkSuite):
+    context = HashContext
+
+
+class TestFields(SinkSuite):
+    context = FieldsContext
+
+
+class TestEntries(SinkSuite):
+    context = EntriesContext
+
+
+class TestHashOnSpark(SparkSinkSuite):
+    context = HashContext

@@ -11,8 +11,9 @@ import pyarrow.types as types
 
 from ...batching import BatchingWriter, Failure, Throttled
 from ...core import Batch, Fatal, Poison, Problem, Transient, Values
+from ...formats.documents import documents, times
 from .client import NDJSON, SearchClient
-from .documents import IndexName, documents, times
+from .documents import IndexName
 
 if TYPE_CHECKING:
     from . import ElasticsearchSink

@@ -1,5 +1,6 @@
-"""``connectors.redis``: Redis Streams as a source."""
+"""``connectors.redis``: Redis Streams as a source; hashes, values, lists, sorted sets, streams and channels as a sink."""
 
+from .sink import RedisSink
 from .source import RedisSource
 
-__all__ = ["RedisSource"]
+__all__ = ["RedisSink", "RedisSource"]

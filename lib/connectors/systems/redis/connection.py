@@ -34,13 +34,14 @@ def check_connection(values: Values) -> Iterator[Problem]:
 class RedisClient:
     """A client whose answers to commands of streams are those of the server, and whose errors are the library's."""
 
-    def __init__(self, connector: str, values: Values) -> None:
+    def __init__(self, connector: str, values: Values, seconds: float | None = None) -> None:
         self._library = client_library("redis", "redis", connector=connector)
         login = {"username": values["user"], "password": values["password"]}
         settings: dict[str, Any] = {
             **{key: value for key, value in login.items() if value is not None},
             "protocol": 2,
             "socket_connect_timeout": _SECONDS,
+            "socket_timeout": seconds,
             "socket_keepalive": True,
         }
         if values["url"] is not None:

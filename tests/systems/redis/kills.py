@@ -1,0 +1,23 @@
+"""The queries of this system that are killed: see :mod:`tests.systems.pipelines`."""
+
+from __future__ import annotations
+
+from connectors.testing.sink_cases import SinkQuery
+
+from ..pipelines import CopyContext, DeltaCopyContext, Pipeline, Pipelines
+from .contexts import HashContext, StreamContext
+
+
+class ShortIdleContext(StreamContext):
+    """What a killed run has held is claimed soon."""
+
+    min_idle = 3.0
+
+
+PIPELINES: Pipelines = {
+    "copy of a stream": Pipeline(CopyContext, "foreach_batch", ShortIdleContext),
+    "copy of a stream in Delta": Pipeline(DeltaCopyContext, "format", ShortIdleContext),
+    "hashes": Pipeline(HashContext, "format"),
+}
+QUICK = ()
+SCHEDULES = {HashContext: SinkQuery}
