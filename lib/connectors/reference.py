@@ -11,6 +11,7 @@ from typing import Any, Final
 from .batching.flow import batching_options
 from .core import errors
 from .core.dead_letters import ERROR_OPTIONS
+from .core.epoch_source import EPOCH_OPTIONS, ID_OPTIONS
 from .core.errors import Misconfigured, Problem
 from .core.options import REQUIRED, Duration, Option, Options, Size
 from .core.sink import SINK_OPTIONS, Sink
@@ -22,6 +23,7 @@ HEADINGS: Final = ("option", "values", "default", "meaning")
 
 _GROUPS: Final[Mapping[str, Options]] = {
     "Every source": SOURCE_OPTIONS | LIMIT_OPTIONS["rows"] | LIMIT_OPTIONS["bytes"] | LIMIT_OPTIONS["files"],
+    "Sources that keep a log of epochs: queues, Redis Streams": EPOCH_OPTIONS | ID_OPTIONS,
     "Every sink": SINK_OPTIONS,
     "Sources and sinks of bytes": format_options("bytes", key="bytes", infers=True),
     "Connectors that can meet a bad record": ERROR_OPTIONS,

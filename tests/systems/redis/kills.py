@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from connectors.testing.sink_cases import SinkQuery
 
-from ..pipelines import CopyContext, DeltaCopyContext, Pipeline, Pipelines
+from ..pipelines import CopyContext, Pipeline, Pipelines
 from .contexts import HashContext, StreamContext
 
 
@@ -16,7 +16,7 @@ class ShortIdleContext(StreamContext):
 
 PIPELINES: Pipelines = {
     "copy of a stream": Pipeline(CopyContext, "foreach_batch", ShortIdleContext),
-    "copy of a stream in Delta": Pipeline(DeltaCopyContext, "format", ShortIdleContext),
+    "copy of a stream by format": Pipeline(CopyContext, "format", ShortIdleContext),
     "hashes": Pipeline(HashContext, "format"),
 }
 QUICK = ()
