@@ -1,5 +1,7 @@
 """What a connector is made of. Imports neither Spark nor any client library, so a connector can be tested without them."""
 
+from .epoch_source import EpochSource
+from .epochs import Messages, Receiver
 from .errors import (
     CommitRefused,
     ConnectorError,
@@ -49,6 +51,7 @@ __all__ = [
     "ConnectorError",
     "DataLoss",
     "Duration",
+    "EpochSource",
     "Fatal",
     "Flag",
     "FrameCommitter",
@@ -57,6 +60,7 @@ __all__ = [
     "Guarantee",
     "Int",
     "Json",
+    "Messages",
     "Misconfigured",
     "MissingFeature",
     "Names",
@@ -66,6 +70,7 @@ __all__ = [
     "Position",
     "Problem",
     "ReadLimit",
+    "Receiver",
     "RecordEmitter",
     "Sink",
     "SinkWriter",

@@ -23,7 +23,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -63,7 +63,7 @@ class Messages:
 class Receiver(ABC):
     """Takes messages from the system, and tells it what became of them. Lives in a task; one more on the driver."""
 
-    lease_seconds: ClassVar[float | None] = None
+    lease_seconds: float | None = None
     """How long a message is this receiver's own. ``None``: until it is acknowledged, so leases need no :meth:`extend`."""
 
     def open(self) -> None:  # noqa: B027 - a hook, not a duty
