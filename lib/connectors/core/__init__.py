@@ -14,6 +14,7 @@ from .errors import (
     StateError,
     Transient,
 )
+from .ledger import Entry
 from .options import REQUIRED, Choice, Duration, Flag, Int, Json, Names, Options, Size, Text, Values
 from .progress import PartitionProgress
 from .simple import source
@@ -51,6 +52,7 @@ __all__ = [
     "ConnectorError",
     "DataLoss",
     "Duration",
+    "Entry",
     "EpochSource",
     "Fatal",
     "Flag",

@@ -41,12 +41,13 @@ class QueueDouble:
         with self._transaction() as file:
             file.execute(_TABLE)
 
-    def publish(self, bodies: Sequence[Any]) -> None:
-        """Adds a message for each number or text."""
+    def publish(self, bodies: Sequence[Any]) -> list[str]:
+        """Adds a message for each number or text, and returns their ids."""
         now = time.time()
+        rows = [(uuid.uuid4().hex, body, now) for body in bodies]
         with self._transaction() as file:
-            rows = ((uuid.uuid4().hex, body, now) for body in bodies)
             file.executemany("INSERT INTO messages (id, body, published) VALUES (?, ?, ?)", rows)
+        return [id for id, _, _ in rows]
 
     def receive(self, count: int, lease_seconds: float | None = None) -> list[tuple[str, Any, float, str]]:
         """At most ``count`` messages that nobody has: id, body, time of publication, lease."""

@@ -84,8 +84,11 @@ def queue_service() -> QueueService:
     return shared_server(QueueService)
 
 
-def document_service() -> DocumentService:
-    """A document store over HTTP on this machine, on loopback: the vendor's store of the templates. See its module."""
+def document_service(state: str = "") -> DocumentService:
+    """A document store over HTTP on this machine, on loopback: the vendor's store of the templates. See its module.
+
+    ``state`` is the folder of its documents; without one, they end with the process.
+    """
     from connectors.testing.servers import DocumentService, shared_server
 
-    return shared_server(DocumentService)
+    return shared_server(DocumentService, state=state)

@@ -2,7 +2,7 @@
 
 Each queue is there when it is first used; ``POST /queues/<queue>/<call>`` takes and answers JSON::
 
-    publish      {"bodies": […]}
+    publish      {"bodies": […]}                          {"ids": […]}
     receive      {"count": 10, "lease": 30, "wait": 5}    {"messages": [{"id", "body", "published", "lease"}, …]}
     acknowledge  {"leases": […]}                          forgets the messages
     release      {"leases": […]}                          delivers them again at once
@@ -57,8 +57,7 @@ class _Queues:
         return {"behaviour": self.behave, **{f"queues/{{queue}}/{verb}": getattr(self, verb) for verb in verbs}}
 
     async def publish(self, names: Mapping[str, str], body: Mapping[str, Any]) -> Mapping[str, Any]:
-        self._queue(names).publish(body["bodies"])
-        return {}
+        return {"ids": self._queue(names).publish(body["bodies"])}
 
     async def receive(self, names: Mapping[str, str], body: Mapping[str, Any]) -> Mapping[str, Any]:
         queue, end = self._queue(names), time.monotonic() + float(body["wait"])
