@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 from ..core.epoch_source import EpochSource
+from ..core.planning import Planner
 from ..core.sink import Guarantee, Sink
 from ..core.source import Source
 from .compare import same_records
@@ -45,6 +46,8 @@ class SourceContext(ABC):
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.planners: list[Planner] = []
+        """Those of a case: what they hold, such as a thread that extends leases, ends with it."""
 
     @abstractmethod
     def options(self) -> dict[str, str]:

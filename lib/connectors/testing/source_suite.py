@@ -39,7 +39,7 @@ class SourceQuery:
     def __init__(self, context: SourceContext, **options: str) -> None:
         self.context = context
         self.source: Source = context.source.of({**context.options(), **options}, streaming=True)
-        self.planner = Planner(self.source)
+        self.planner = _planner(context, self.source)
 
     def next(self, log: Log, limit: ReadLimit | None = None) -> Rows | None:
         """The rows of the next batch, whose end goes into ``log``; ``None`` when there is nothing new."""
@@ -90,6 +90,8 @@ class SourceCases:
     def system(self, tmp_path: Path) -> Iterator[SourceContext]:
         with open_context(self.context, tmp_path / "system") as system:
             yield system
+            for planner in system.planners:
+                planner.close()
 
     @pytest.fixture
     def log(self) -> Log:
@@ -328,6 +330,11 @@ class SourceSuite(SourceCases):
 
 
 
+def _planner(system: SourceContext, source: Source) -> Planner:
+    system.planners.append(Planner(source))
+    return system.planners[-1]
+
+
 def _batches(query: SourceQuery, log: Log) -> list[list[Rows]]:
     """The rows of all batches until there is nothing new, each task by task."""
     batches = []
@@ -340,7 +347,7 @@ def _faulty(system: SourceContext, injector: FailureInjector, **options: str) ->
     query = SourceQuery(system, **options)
     kind = faulty_source(system.source, injector)
     query.source = kind.of({**system.options(), **options}, streaming=True)
-    query.planner = Planner(query.source)
+    query.planner = _planner(system, query.source)
     return query
 
 
