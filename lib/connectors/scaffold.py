@@ -167,7 +167,7 @@ class _Connector:
         pipeline = nbformat.read(self._template_path(), as_version=4)
         cells, paths = self._cells(pipeline), self._paths()
         files = {paths["module"]: self._module(cells), paths["job"]: self._job()}
-        notebooks = {"notebook": self._pipeline(pipeline, cells["system"])}
+        notebooks = {"notebook": self._pipeline(pipeline, [*cells["system"], *cells["connector"]])}
         if self.template.suite:
             proof = nbformat.read(self._template_path("_proof"), as_version=4)
             cells["proof"] = self._cells(proof)["proof"]
@@ -248,9 +248,9 @@ class _Connector:
         title = f"``connectors.{self.name}`` passes every case of the test kit, without Spark and on Spark."
         return _module_text(title, [*imports, *more, suites], "\n\n\n".join(classes))
 
-    def _pipeline(self, template: Any, system: Sequence[str]) -> Any:
+    def _pipeline(self, template: Any, code: Sequence[str]) -> Any:
         """The cells that use the connector, each with the text in front of it; the module is imported before the first."""
-        start = [*_split_imports(system)[0], f"from connectors.systems.{self.name} import {', '.join(_defined_names(system))}"]
+        start = [*_split_imports(code)[0], f"from connectors.systems.{self.name} import {', '.join(_defined_names(code))}"]
         if self.template.suite:
             start.append("import connectors")
         notebook = self._new_notebook(template, f"{self._description()} Say here what a reader will see.")
