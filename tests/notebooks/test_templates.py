@@ -202,6 +202,7 @@ def test_a_source_and_a_sink_to_be_written_run_again_and_go_on(spark: Any, tmp_p
     assert spark.read.parquet(str(source.data / source.name / "files")).count() == 10
 
 
+@pytest.mark.soak
 def test_a_queue_and_a_store_to_be_replaced_run_again_and_go_on(spark: Any, tmp_path: Path) -> None:
     queue, store = required(QueueService), required(DocumentService)
     source, sink, incoming = Copy("queue", tmp_path, "bills_in"), Copy("storage", tmp_path, "bills_out"), tmp_path / "in"
