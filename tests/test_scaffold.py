@@ -17,7 +17,8 @@ from connectors.workbench.settings import library
 
 ROOT = library().parent
 FILES = ("README.md", "lib/README.md", "bundles.yml", "databricks.yml", "pyproject.toml", "requirements-jobs.txt",
-         "tests/__init__.py", "tests/conftest.py", "tests/systems/__init__.py", "tests/servers.py")  # fmt: skip
+         "tests/__init__.py", "tests/conftest.py", "tests/delta_log.py", "tests/servers.py",
+         "tests/systems/__init__.py")  # fmt: skip
 FOLDERS = ("lib/connectors", "notebooks", "jobs")
 KINDS = ("source", "sink", "async", "queue", "storage")
 EXAMPLES = {"queue": ("source", "queue"), "storage": ("sink", "storage")}
