@@ -11,9 +11,12 @@ from typing import Any
 
 import pytest
 
+from connectors.testing import QueueSuite, SinkSuite, SourceSuite
+from connectors.testing.spark_suites import SparkSourceSuite
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-PAGES = ("README.md", "lib/README.md", "notebooks/README.md")
+PAGES = ("README.md", "lib/README.md", "notebooks/README.md", "notebooks/templates/README.md")
 
 
 def test_the_table_of_guarantees_is_the_codes() -> None:
@@ -29,6 +32,14 @@ def test_every_file_that_a_page_names_is_there(page: str) -> None:
     file = ROOT / page
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", file.read_text()):
         assert (file.parent / target).exists(), target
+
+
+def test_every_case_that_the_checklist_names_is_in_its_suite() -> None:
+    suites = {suite.__name__: suite for suite in (SinkSuite, SourceSuite, QueueSuite, SparkSourceSuite)}
+    page = (ROOT / "notebooks" / "templates" / "README.md").read_text()
+    named = re.findall(r"`(\w+)\.(test_\w+)`", page)
+    assert len(named) > 20
+    assert [f"{suite}.{case}" for suite, case in named if not callable(getattr(suites[suite], case, None))] == []
 
 
 def test_the_gallery_has_every_notebook() -> None:

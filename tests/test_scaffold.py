@@ -17,9 +17,12 @@ from connectors.workbench.settings import library
 
 ROOT = library().parent
 FILES = ("README.md", "lib/README.md", "bundles.yml", "databricks.yml", "pyproject.toml", "requirements-jobs.txt",
-         "tests/__init__.py", "tests/conftest.py", "tests/systems/__init__.py", "tests/servers.py")  # fmt: skip
+         "tests/__init__.py", "tests/conftest.py", "tests/delta_log.py", "tests/servers.py",
+         "tests/systems/__init__.py")  # fmt: skip
 FOLDERS = ("lib/connectors", "notebooks", "jobs")
-KINDS = ("source", "sink", "async")
+KINDS = ("source", "sink", "async", "queue", "storage")
+EXAMPLES = {"queue": ("source", "queue"), "storage": ("sink", "storage")}
+"""The kinds with a stand-in of their own: what ``--kind`` and ``--for`` are."""
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +35,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, root / name)
     for kind in KINDS:
-        done = python(root, "-m", "connectors", "new", f"orders_{kind}", "--kind", kind)
+        base, example = EXAMPLES.get(kind, (kind, "table"))
+        done = python(root, "-m", "connectors", "new", f"orders_{kind}", "--kind", base, "--for", example)
         assert done.returncode == 0, done.stderr
     return root
 
@@ -42,7 +46,7 @@ def python(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *arguments], cwd=root, capture_output=True, text=True, env=environment)
 
 
-@pytest.mark.parametrize("kind", ["source", "sink"])
+@pytest.mark.parametrize("kind", ["source", "sink", "queue", "storage"])
 def test_a_new_connector_passes_its_suite(repository: Path, kind: str) -> None:
     options = ("-q", "-p", "no:cacheprovider", "-m", "not spark and not soak")
     done = python(repository, "-m", "pytest", f"tests/systems/test_orders_{kind}.py", *options)
@@ -78,16 +82,18 @@ def test_formats_and_tables_have_the_systems(repository: Path) -> None:
     assert table in readme
     assert "| orders_source | exactly-once | - |" in table
     assert "| orders_sink | - | exactly-once |" in table
+    assert "| orders_queue | exactly-once | - |" in table
+    assert "| orders_storage | - | exactly-once |" in table
 
 
 def test_the_gallery_has_each_notebook(repository: Path) -> None:
     linked = re.findall(r"\]\((orders_\w+\.ipynb)\)", (repository / "notebooks" / "README.md").read_text())
     assert sorted(linked) == sorted(path.name for path in (repository / "notebooks").glob("orders_*.ipynb"))
-    assert len(linked) == 5
+    assert len(linked) == 9
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("kind", ["source", "sink"])
+@pytest.mark.parametrize("kind", ["source", "sink", "queue", "storage"])
 def test_the_proof_of_a_new_connector_kills_its_pipeline_and_finds_each_row_once(repository: Path, kind: str) -> None:
     done = python(repository, "-m", "connectors", "run", f"orders_{kind}_proof", "--quiet")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -101,9 +107,9 @@ def test_a_name_that_cannot_be_had_is_refused_and_nothing_is_written(repository:
     assert {file: file.stat().st_mtime_ns for file in repository.rglob("*") if file.is_file()} == before
 
 
-@pytest.mark.parametrize("example", ["queue", "storage", "api", "tabel"])
+@pytest.mark.parametrize("example", ["storage", "api", "tabel"])
 def test_an_example_that_does_not_exist_is_refused_by_name(repository: Path, example: str) -> None:
-    with pytest.raises(Misconfigured, match=rf"--for +must be table; .*{example}"):
+    with pytest.raises(Misconfigured, match=rf'--for +must be table or queue for a new source; got "{example}"'):
         write_connector(repository, "payments", "source", example)
     assert not (repository / "jobs" / "payments.yml").exists()
 

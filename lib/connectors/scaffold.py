@@ -1,9 +1,10 @@
 """``python -m connectors new NAME``: a new connector, written from a template notebook.
 
-The cells of ``notebooks/templates/source.ipynb``, ``sink.ipynb`` and ``async.ipynb`` have tags: the client of the system and
-the classes of the connector become a module, the rest becomes a pipeline with a quality gate. What the template's proof
-(``source_proof.ipynb``) says of the system becomes a test, the rest a proof of the new pipeline. Jobs and rows in the table of
-systems and in the READMEs complete it. The tests pass as they are written: replace the stand-in by your system step by step.
+The cells of ``notebooks/templates/source.ipynb`` and of the other notebooks in :data:`TEMPLATES` have tags: the client of the
+system and the classes of the connector become a module, the rest becomes a pipeline with a quality gate. What the template's
+proof (``source_proof.ipynb``) says of the system becomes a test, the rest a proof of the new pipeline. Jobs and rows in the
+table of systems and in the READMEs complete it. The tests pass as they are written: replace the stand-in by your system step
+by step.
 """
 
 from __future__ import annotations
@@ -21,11 +22,6 @@ from typing import Any, Final, NamedTuple
 
 from .core.errors import Misconfigured, Problem
 
-EXAMPLES: Final = ("table",)
-"""What ``--for`` takes: the kind of system that the written connector stands on."""
-LATER: Final = ("queue", "storage", "api")
-
-
 _TAGS: Final = ("bootstrap", "parameters", "system", "connector", "register", "use", "break", "names", "proof", "gate")
 
 
@@ -35,17 +31,29 @@ class Template(NamedTuple):
     notebook: str
     example: str
     client: str
-    """The function that opens a client."""
+    """The function that opens a client; empty where a class is the client."""
     suite: str = ""
-    """The suite of its tests, and of its proof. Without one, there is no proof."""
+    """The side that its tests, and its proof, are about: ``Source`` or ``Sink``. Without one, there is no proof."""
     description: str = ""
+    summary: str = ""
+    """What the module is at first."""
+    cases: str = ""
+    """The suite without Spark."""
 
+
+_TABLE: Final = "a {} over a table in SQLite, the stand-in for your system"
+_SERVICE: Final = "a {} over a service of the test kit, the stand-in for your system"
+_READS: Final = "Rows of connectors.{name}, with a quality gate."
+_WRITES: Final = "Rows into connectors.{name}, each once, with a quality gate."
 
 TEMPLATES: Final = {
-    "source": Template("source", "queue", "queue", "Source", "Rows of connectors.{name}, with a quality gate."),
-    "sink": Template("sink", "storage", "store", "Sink", "Rows into connectors.{name}, each once, with a quality gate."),
-    "async": Template("async", "", "", "", "Rows that are enriched by calls of {name}, with a quality gate."),
+    ("source", "table"): Template("source", "queue", "queue", "Source", _READS, _TABLE.format("source"), "SourceSuite"),
+    ("source", "queue"): Template("queue", "inbox", "", "Source", _READS, _SERVICE.format("source"), "QueueSuite"),
+    ("sink", "table"): Template("sink", "storage", "store", "Sink", _WRITES, _TABLE.format("sink"), "SinkSuite"),
+    ("sink", "storage"): Template("storage", "depot", "", "Sink", _WRITES, _SERVICE.format("sink"), "SinkSuite"),
+    ("async", "table"): Template("async", "", "", "", "Rows that are enriched by calls of {name}, with a quality gate."),
 }
+"""By the kind of a connector, and by what it stands on at first (``--for``)."""
 
 _GALLERY: Final = "\n## New connectors\n\n| | |\n|---|---|\n"
 
@@ -109,11 +117,13 @@ _TABLES: Final = {"README.md": "guarantees", "lib/README.md": "options"}
 def write_connector(root: Path, name: str, kind: str, example: str = "table") -> list[Path]:
     """Writes the connector ``name`` into the repository at ``root`` and returns the files, also those with a new row.
 
-    ``kind`` is ``source``, ``sink`` or ``async``. Raises :class:`~connectors.core.errors.Misconfigured`, and writes nothing,
-    for a name that is taken or that no module can have, for an unknown example, and outside of the repository.
+    ``kind`` is ``source``, ``sink`` or ``async``; ``example`` is what it stands on at first, as in :data:`TEMPLATES`.
+    Raises :class:`~connectors.core.errors.Misconfigured`, and writes nothing, for a name that is taken or that no module can
+    have, for an unknown example, and outside of the repository.
     """
-    connector = _Connector(root, name, TEMPLATES[kind])
-    if problems := [*connector.problems(), *_example_problems(example)]:
+    template = TEMPLATES.get((kind, example))
+    connector = _Connector(root, name, template or TEMPLATES[kind, "table"])
+    if problems := [*connector.problems(), *([] if template else [_unknown_example(kind, example)])]:
         raise Misconfigured("connectors new", problems)
     files = connector.files()
     for path, text in files.items():
@@ -122,10 +132,9 @@ def write_connector(root: Path, name: str, kind: str, example: str = "table") ->
     return [*files, *connector.add_to_readmes()]
 
 
-def _example_problems(example: str) -> Iterator[Problem]:
-    if example not in EXAMPLES:
-        known = f"{example} is not there yet" if example in LATER else f'got "{example}"'
-        yield Problem("--for", f"must be {' or '.join(EXAMPLES)}; {known}.")
+def _unknown_example(kind: str, example: str) -> Problem:
+    known = " or ".join(other for of_kind, other in TEMPLATES if of_kind == kind)
+    return Problem("--for", f'must be {known} for a new {kind}; got "{example}".')
 
 
 class _Connector:
@@ -158,7 +167,7 @@ class _Connector:
         pipeline = nbformat.read(self._template_path(), as_version=4)
         cells, paths = self._cells(pipeline), self._paths()
         files = {paths["module"]: self._module(cells), paths["job"]: self._job()}
-        notebooks = {"notebook": self._pipeline(pipeline, cells["system"])}
+        notebooks = {"notebook": self._pipeline(pipeline, [*cells["system"], *cells["connector"]])}
         if self.template.suite:
             proof = nbformat.read(self._template_path("_proof"), as_version=4)
             cells["proof"] = self._cells(proof)["proof"]
@@ -206,15 +215,16 @@ class _Connector:
         return self.root / "notebooks" / "templates" / f"{self.template.notebook}{suffix}.ipynb"
 
     def _renamed(self, text: str) -> str:
-        _, example, client, suite, _ = self.template
-        if not suite:
+        template = self.template
+        if not template.suite:
             return text
-        text = re.sub(rf"\b{client}\(", "connect(", text).replace(example.capitalize(), self.camel)
-        return re.sub(rf"\b{example}\b", self.name, text)
+        if template.client:
+            text = re.sub(rf"\b{template.client}\(", "connect(", text)
+        return re.sub(rf"\b{template.example}\b", self.name, text.replace(template.example.capitalize(), self.camel))
 
     def _module(self, cells: Cells) -> str:
-        title = f"``connectors.{self.name}``: a {self.template.notebook} over a table in SQLite, the stand-in for your system."
-        advice = "Replace the functions at the top by your client, then the classes part by part. Run the tests often."
+        title = f"``connectors.{self.name}``: {self.template.summary}."
+        advice = "Replace the client at the top by yours, then the classes part by part. Run the tests often."
         if not self.template.suite:
             title = f"Calls of {self.name} for asynchronous I/O, with a stand-in for your service."
             advice = "Replace the body of the function by a call of your client."
@@ -230,16 +240,17 @@ class _Connector:
         more, context = _split_imports(cells["proof"])
         classes = [
             context.partition("\n\n\nprint(")[0],
-            f"class Test{self.camel}({suite}Suite):\n    context = {self.camel}Context",
+            f"class Test{self.camel}({self.template.cases}):\n    context = {self.camel}Context",
             f"@pytest.mark.spark\nclass Test{self.camel}OnSpark(Spark{suite}Suite):\n    context = {self.camel}Context",
         ]
-        suites = f"from connectors.testing import {suite}Suite\nfrom connectors.testing.spark_suites import Spark{suite}Suite"
+        cases = self.template.cases
+        suites = f"from connectors.testing import {cases}\nfrom connectors.testing.spark_suites import Spark{suite}Suite"
         title = f"``connectors.{self.name}`` passes every case of the test kit, without Spark and on Spark."
         return _module_text(title, [*imports, *more, suites], "\n\n\n".join(classes))
 
-    def _pipeline(self, template: Any, system: Sequence[str]) -> Any:
+    def _pipeline(self, template: Any, code: Sequence[str]) -> Any:
         """The cells that use the connector, each with the text in front of it; the module is imported before the first."""
-        start = [*_split_imports(system)[0], f"from connectors.systems.{self.name} import {', '.join(_defined_names(system))}"]
+        start = [*_split_imports(code)[0], f"from connectors.systems.{self.name} import {', '.join(_defined_names(code))}"]
         if self.template.suite:
             start.append("import connectors")
         notebook = self._new_notebook(template, f"{self._description()} Say here what a reader will see.")

@@ -17,6 +17,7 @@ from connectors.core.epochs import HISTORY, EpochLog
 from connectors.core.errors import StateError
 from connectors.core.planning import Planner
 from connectors.storage import storage_of
+from connectors.testing import QueueSuite
 from connectors.testing.epoch_suite import EpochSourceSuite
 from connectors.testing.queue_double import DoubleReceiver, QueueDoubleSource
 from connectors.testing.source_suite import SourceQuery
@@ -26,7 +27,7 @@ from ..systems.reference_contexts import MisbehavingQueueContext, QueueContext
 SCHEMA = pa.schema([("value", pa.int64())])
 
 
-class TestQueue(EpochSourceSuite):
+class TestQueue(QueueSuite):
     context = QueueContext
 
 

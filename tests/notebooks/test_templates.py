@@ -17,7 +17,7 @@ import yaml
 from confluent_kafka import Producer
 
 from connectors.bundle import Reporter, load, run_job
-from connectors.testing.servers import KafkaServer
+from connectors.testing.servers import DocumentService, KafkaServer, QueueService
 from connectors.workbench.settings import library
 from tests.delta_log import delta
 from tests.servers import required
@@ -200,6 +200,32 @@ def test_a_source_and_a_sink_to_be_written_run_again_and_go_on(spark: Any, tmp_p
     with closing(sqlite3.connect(store)) as connection:
         assert connection.execute("SELECT id FROM items ORDER BY id").fetchall() == [(n,) for n in range(10)]
     assert spark.read.parquet(str(source.data / source.name / "files")).count() == 10
+
+
+@pytest.mark.soak
+def test_a_queue_and_a_store_to_be_replaced_run_again_and_go_on(spark: Any, tmp_path: Path) -> None:
+    queue, store = required(QueueService), required(DocumentService)
+    source, sink, incoming = Copy("queue", tmp_path, "bills_in"), Copy("storage", tmp_path, "bills_out"), tmp_path / "in"
+    name = f"bills-{tmp_path.name}"
+    for first in (0, 5):
+        queue.publish(name, [json.dumps({"order": n, "cents": n}) for n in range(first, first + 5)])
+        write_json(incoming / f"{first}.json", [{"id": n, "name": f"bill {n}"} for n in range(first, first + 5)])
+        outputs = [
+            source.run(url=f"{queue.url}/queues/{name}", lease="3s"),
+            sink.run(url=store.url, collection=name, incoming=str(incoming)),
+        ]
+        assert all(succeeded(output) for output in outputs), "\n".join(outputs)
+    assert sorted(row["order"] for row in delta(source.data / source.name / "table").to_pylist()) == list(range(10))
+    assert sorted(row["id"] for row in store.documents(name)) == list(range(10))
+
+
+@pytest.mark.soak
+def test_the_gate_of_a_queue_sees_messages_that_are_lost(spark: Any, tmp_path: Path) -> None:
+    pipeline = Copy("queue", tmp_path, "bills_in")
+    pipeline.edit('.select("id", "body.*")', '.select("id", "body.*").where("order % 10 <> 0")')
+    output = pipeline.run()
+    assert "messages that are not in the table" in output, output
+    assert not succeeded(output)
 
 
 def test_a_proof_runs_the_copy_that_it_is_pointed_at(spark: Any, tmp_path: Path) -> None:

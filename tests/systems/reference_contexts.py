@@ -48,6 +48,7 @@ class QueueContext(SourceContext):
     source = QueueDoubleSource
     schema = pa.schema([("value", pa.int64())])
     unordered = "several readers take messages from one queue"
+    short_lease: ClassVar[Mapping[str, str]] = {"lease": "1s"}
     misbehaviour = "{}"
 
     count = 0

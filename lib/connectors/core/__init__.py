@@ -1,5 +1,7 @@
 """What a connector is made of. Imports neither Spark nor any client library, so a connector can be tested without them."""
 
+from .epoch_source import EpochSource
+from .epochs import Messages, Receiver
 from .errors import (
     CommitRefused,
     ConnectorError,
@@ -12,6 +14,7 @@ from .errors import (
     StateError,
     Transient,
 )
+from .ledger import Entry
 from .options import REQUIRED, Choice, Duration, Flag, Int, Json, Names, Options, Size, Text, Values
 from .progress import PartitionProgress
 from .simple import source
@@ -49,6 +52,8 @@ __all__ = [
     "ConnectorError",
     "DataLoss",
     "Duration",
+    "Entry",
+    "EpochSource",
     "Fatal",
     "Flag",
     "FrameCommitter",
@@ -57,6 +62,7 @@ __all__ = [
     "Guarantee",
     "Int",
     "Json",
+    "Messages",
     "Misconfigured",
     "MissingFeature",
     "Names",
@@ -66,6 +72,7 @@ __all__ = [
     "Position",
     "Problem",
     "ReadLimit",
+    "Receiver",
     "RecordEmitter",
     "Sink",
     "SinkWriter",

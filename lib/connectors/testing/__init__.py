@@ -5,6 +5,7 @@ from .contexts import FolderContext, SinkContext, SourceContext, run_suite
 from .engine import Checkpoint, Engine, in_a_child
 from .faults import Action, FailureInjector, Injected, Point, faulty_sink, faulty_source, forget_commit
 from .notebooks import kill_notebook, run_notebook
+from .queue_suite import QueueSuite
 from .sink_suite import SinkSuite
 from .source_suite import SourceSuite
 
@@ -16,6 +17,7 @@ __all__ = [
     "FolderContext",
     "Injected",
     "Point",
+    "QueueSuite",
     "SinkContext",
     "SinkSuite",
     "SourceContext",

@@ -14,6 +14,8 @@ from typing import Any, ClassVar, TypeVar
 import pyarrow as pa
 import pytest
 
+from ..core.epoch_source import EpochLogSource, EpochSource
+from ..core.planning import Planner
 from ..core.sink import Guarantee, Sink
 from ..core.source import Source
 from .compare import same_records
@@ -39,8 +41,13 @@ class SourceContext(ABC):
     never_empty: ClassVar[str] = ""
     """Why there cannot be a system without records. Empty: a new context is such a system."""
 
+    short_lease: ClassVar[Mapping[str, str]] = {}
+    """Options that lease a message for a second or so. Empty skips the case of leases that end."""
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.planners: list[Planner] = []
+        """Those of a case: what they hold, such as a thread that extends leases, ends with it."""
 
     @abstractmethod
     def options(self) -> dict[str, str]:
@@ -187,12 +194,25 @@ def open_context(kind: type[ContextT], folder: Path) -> Iterator[ContextT]:
 
 _running: list[type[SourceContext] | type[SinkContext]] = []
 _TEST_FILE = """
-from connectors.testing import SinkContext, SinkSuite, SourceSuite
-from connectors.testing.contexts import _running
+from connectors.testing.contexts import _running, suite_of
 
-class TestConnector(SinkSuite if issubclass(_running[-1], SinkContext) else SourceSuite):
+class TestConnector(suite_of(_running[-1])):
     context = _running[-1]
 """
+
+
+def suite_of(context: type[SourceContext] | type[SinkContext]) -> type:
+    """The suite whose cases ``context`` must pass."""
+    from .epoch_suite import EpochSourceSuite
+    from .queue_suite import QueueSuite
+    from .sink_suite import SinkSuite
+    from .source_suite import SourceSuite
+
+    if issubclass(context, SinkContext):
+        return SinkSuite
+    if issubclass(context.source, EpochSource):
+        return QueueSuite
+    return EpochSourceSuite if issubclass(context.source, EpochLogSource) else SourceSuite
 
 
 def run_suite(context: type[SourceContext] | type[SinkContext], *, only: str = "") -> str:

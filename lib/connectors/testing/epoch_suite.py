@@ -1,7 +1,7 @@
 """Every case that a source over an epoch log must pass: those of any source, and those of what is acknowledged::
 
-    class TestQueue(EpochSourceSuite):
-        context = QueueContext
+    class TestShards(EpochSourceSuite):
+        context = ShardsContext
 """
 
 from __future__ import annotations

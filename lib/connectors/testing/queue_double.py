@@ -24,7 +24,7 @@ from ..core.epochs import Messages, Receiver
 _POLL_SECONDS: Final = 0.01
 _TABLE: Final = """
 CREATE TABLE IF NOT EXISTS messages (
-    id TEXT PRIMARY KEY, body INTEGER, published REAL, visible REAL DEFAULT 0, lease TEXT, deliveries INTEGER DEFAULT 0
+    id TEXT PRIMARY KEY, body, published REAL, visible REAL DEFAULT 0, lease TEXT, deliveries INTEGER DEFAULT 0
 )"""
 _VISIBLE: Final = "SELECT id, body, published FROM messages WHERE visible <= ? ORDER BY rowid LIMIT ?"
 _LEASED: Final = "SELECT id, body, published FROM messages WHERE visible > ? ORDER BY random() LIMIT 1"
@@ -41,15 +41,17 @@ class QueueDouble:
         with self._transaction() as file:
             file.execute(_TABLE)
 
-    def publish(self, bodies: Sequence[int]) -> None:
-        """Adds a message for each number."""
+    def publish(self, bodies: Sequence[Any]) -> list[str]:
+        """Adds a message for each number or text, and returns their ids."""
         now = time.time()
+        rows = [(uuid.uuid4().hex, body, now) for body in bodies]
         with self._transaction() as file:
-            rows = ((uuid.uuid4().hex, body, now) for body in bodies)
             file.executemany("INSERT INTO messages (id, body, published) VALUES (?, ?, ?)", rows)
+        return [id for id, _, _ in rows]
 
-    def receive(self, count: int) -> list[tuple[str, int, float, str]]:
+    def receive(self, count: int, lease_seconds: float | None = None) -> list[tuple[str, Any, float, str]]:
         """At most ``count`` messages that nobody has: id, body, time of publication, lease."""
+        until = self.lease_seconds if lease_seconds is None else lease_seconds
         with self._transaction() as file:
             now = time.time()
             rows = file.execute(_VISIBLE, (now, count)).fetchall()
@@ -58,7 +60,7 @@ class QueueDouble:
             if self._happens("reorder"):
                 self._random.shuffle(rows)
             leased = [(id, body, published, f"{id}/{uuid.uuid4().hex}") for id, body, published in rows]
-            changes = ((now + self.lease_seconds, lease, id) for id, _, _, lease in leased)
+            changes = ((now + until, lease, id) for id, _, _, lease in leased)
             file.executemany("UPDATE messages SET visible = ?, lease = ?, deliveries = deliveries + 1 WHERE id = ?", changes)
         return leased
 

@@ -46,6 +46,7 @@ class SourceQuery:
         kind = source or context.source
         self.source: Source = kind.of({**context.options(), **options}, streaming=True)
         self.planner = Planner(self.source)
+        context.planners.append(self.planner)
 
     def next(self, log: Log, limit: ReadLimit | None = None) -> Rows | None:
         """The rows of the next batch, whose end goes into ``log``; ``None`` when there is nothing new."""
@@ -103,6 +104,8 @@ class SourceCases:
     def system(self, tmp_path: Path) -> Iterator[SourceContext]:
         with open_context(self.context, tmp_path / "system") as system:
             yield system
+            for planner in system.planners:
+                planner.close()
 
     @pytest.fixture
     def log(self) -> Log:

@@ -3,12 +3,24 @@
 :func:`session` gives the Spark session, :func:`wait` shows a query until its rows can be seen, :func:`notebook` is what the
 bootstrap cell needs, :func:`display` shows tables and figures, :func:`figure` draws a figure, :class:`DbUtils` is
 ``dbutils`` outside a workspace, :func:`workdir` the folder for a notebook's data, :func:`fresh_folder` an empty one in it,
-:func:`postgres` a database to try things on, :func:`opensearch` a search engine, :func:`kafka` a broker, :func:`redis` a Redis.
+:func:`postgres` a database to try things on, :func:`opensearch` a search engine, :func:`kafka` a broker, :func:`redis` a Redis,
+:func:`queue_service` a message queue and :func:`document_service` a document store, both over HTTP.
 """
 
 from .bootstrap import BOOTSTRAP, notebook
 from .plots import COLOURS, figure
-from .servers import ServerAddress, kafka, kafka_server, opensearch, opensearch_server, postgres, postgres_server, redis
+from .servers import (
+    ServerAddress,
+    document_service,
+    kafka,
+    kafka_server,
+    opensearch,
+    opensearch_server,
+    postgres,
+    postgres_server,
+    queue_service,
+    redis,
+)
 from .settings import fresh_folder, workdir
 from .shim import DbUtils, NotebookExit, display, display_html
 from .start import session
@@ -23,6 +35,7 @@ __all__ = [
     "Summary",
     "display",
     "display_html",
+    "document_service",
     "figure",
     "fresh_folder",
     "kafka",
@@ -32,6 +45,7 @@ __all__ = [
     "opensearch_server",
     "postgres",
     "postgres_server",
+    "queue_service",
     "redis",
     "session",
     "wait",

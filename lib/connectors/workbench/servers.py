@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from connectors.testing.servers import KafkaServer, OpenSearchServer, PostgresServer
+    from connectors.testing.servers import DocumentService, KafkaServer, OpenSearchServer, PostgresServer, QueueService
 
 
 @dataclass(frozen=True)
@@ -85,3 +85,20 @@ def kafka_server() -> KafkaServer:
     from connectors.testing.servers import KafkaServer, shared_server
 
     return shared_server(KafkaServer)
+
+
+def queue_service() -> QueueService:
+    """A message queue over HTTP on this machine, on loopback: the vendor's queue of the templates. See its module."""
+    from connectors.testing.servers import QueueService, shared_server
+
+    return shared_server(QueueService)
+
+
+def document_service(state: str = "") -> DocumentService:
+    """A document store over HTTP on this machine, on loopback: the vendor's store of the templates. See its module.
+
+    ``state`` is the folder of its documents; without one, they end with the process.
+    """
+    from connectors.testing.servers import DocumentService, shared_server
+
+    return shared_server(DocumentService, state=state)

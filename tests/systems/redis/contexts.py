@@ -28,6 +28,7 @@ class StreamContext(SourceContext):
     schema = SCHEMA
     unordered = "several readers take entries from one group"
     min_idle = 60.0
+    short_lease: ClassVar = {"minIdle": "1s"}
     count = 0
 
     def __init__(self, folder: Path) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from connectors.testing import SinkSuite
-from connectors.testing.epoch_suite import EpochSourceSuite
+from connectors.testing import QueueSuite, SinkSuite
 from connectors.testing.spark_suites import SparkSinkSuite, SparkSourceSuite
 
 from .contexts import EntriesContext, FieldsContext, HashContext, StreamContext
@@ -13,7 +12,7 @@ from .contexts import EntriesContext, FieldsContext, HashContext, StreamContext
 pytestmark = pytest.mark.server
 
 
-class TestStream(EpochSourceSuite):
+class TestStream(QueueSuite):
     context = StreamContext
 
 

@@ -6,8 +6,10 @@ machine must have it.
 
 from .base import HOST, Server, Unavailable, shared_server
 from .databases import MariaDbServer, OpenSearchServer, PostgresServer, RedisServer
+from .document_service import DocumentService
 from .http_service import HttpService
 from .kafka_server import KafkaServer
+from .queue_service import QueueService
 from .schema_registry import SchemaRegistry
 from .spark_servers import ConnectServer
 from .storages import AzuriteServer, GcsServer, HdfsServer, MotoServer
@@ -16,6 +18,7 @@ __all__ = [
     "HOST",
     "AzuriteServer",
     "ConnectServer",
+    "DocumentService",
     "GcsServer",
     "HdfsServer",
     "HttpService",
@@ -24,6 +27,7 @@ __all__ = [
     "MotoServer",
     "OpenSearchServer",
     "PostgresServer",
+    "QueueService",
     "RedisServer",
     "SchemaRegistry",
     "Server",

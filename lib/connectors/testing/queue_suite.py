@@ -1,0 +1,131 @@
+"""Every case that a source over a queue must pass, beside those of :class:`~connectors.testing.epoch_suite.EpochSourceSuite`::
+
+    class TestOrders(QueueSuite):
+        context = OrdersContext
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pytest
+
+from ..core.epoch_source import EpochSource
+from ..core.epochs import ID, Messages, Receiver
+from .compare import same_records
+from .contexts import SourceContext
+from .epoch_suite import EpochSourceSuite
+from .source_suite import COUNT, Log, SourceQuery
+
+_WAIT_SECONDS: Final = 10.0
+_QUIET_SECONDS: Final = 0.5
+"""How long nothing must come where nothing may come."""
+
+
+class QueueSuite(EpochSourceSuite):
+    """The cases of an :class:`~connectors.core.epoch_source.EpochSource`: its receiver, and messages that come again."""
+
+    @pytest.fixture
+    def receiver(self, system: SourceContext) -> Iterator[Receiver]:
+        """The receiver of a task, open."""
+        with _receiver(system) as receiver:
+            yield receiver
+
+    def test_a_receiver_gives_as_many_messages_as_it_may_and_names_each(
+        self, system: SourceContext, receiver: Receiver
+    ) -> None:
+        system.write(5)
+        messages = _received(receiver, 3, at_least=1)
+        assert all(1 <= part.rows.num_rows <= 3 for part in messages)
+        for part in messages:
+            assert len(part.leases) == part.rows.num_rows
+            for column in (part.ids, part.published):
+                assert column is None or len(column) == part.rows.num_rows
+        receiver.release(_leases(messages))
+
+    def test_a_receiver_that_gets_nothing_returns_in_time(self, system: SourceContext, receiver: Receiver) -> None:
+        self.needs_empty(system)
+        begin = time.monotonic()
+        assert receiver.receive(10, 0.2) is None
+        assert time.monotonic() - begin < 5.0
+
+    def test_a_released_message_comes_again(self, system: SourceContext, receiver: Receiver) -> None:
+        written = system.write(3)
+        receiver.release(_leases(_received(receiver, 3)))
+        messages = _received(receiver, 3)
+        same_records(written, [row for part in messages for row in part.rows.to_pylist()])
+
+    def test_an_acknowledged_message_does_not_come_again_and_may_be_acknowledged_twice(
+        self, system: SourceContext, receiver: Receiver
+    ) -> None:
+        system.write(3)
+        leases = _leases(_received(receiver, 3))
+        receiver.acknowledge(leases)
+        receiver.acknowledge(leases)
+        receiver.release(leases)
+        assert receiver.receive(3, _QUIET_SECONDS) is None
+
+    def test_a_leased_message_comes_to_nobody_else(self, system: SourceContext, receiver: Receiver) -> None:
+        system.write(3)
+        leases = _leases(_received(receiver, 3))
+        with _receiver(system) as other:
+            assert other.receive(3, _QUIET_SECONDS) is None
+        receiver.release(leases)
+
+    def test_a_lease_that_ends_gives_the_message_to_others_and_an_extended_one_does_not(self, system: SourceContext) -> None:
+        if not system.short_lease:
+            pytest.skip("the context names no options of a short lease")
+        system.write(2)
+        with _receiver(system, **system.short_lease) as receiver, _receiver(system, **system.short_lease) as other:
+            seconds = receiver.lease_seconds
+            assert seconds is not None, f"{dict(system.short_lease)} must give the receiver lease_seconds"
+            extended, ended = (_leases([part]) for part in _received(receiver, 1, count=2))
+            end = time.monotonic() + 2.5 * seconds
+            while time.monotonic() < end:
+                receiver.extend(extended)
+                time.sleep(seconds / 4)
+            again = _received(other, 2, count=1)
+            assert other.receive(2, seconds / 4) is None, "a message came again whose lease was extended"
+            assert len(_leases(again)) == len(ended) == 1
+
+    def test_a_message_that_comes_again_before_its_acknowledgement_counts_once(
+        self, system: SourceContext, receiver: Receiver, log: Log
+    ) -> None:
+        written = system.write(COUNT)
+        query = SourceQuery(system, **system.limit)
+        rows = query.next(log) or []
+        source: Any = query.source
+        if any(record is None or record[1][ID].null_count for record in [source.log().table(1, 0)]):
+            pytest.skip("the system's messages have no ids")
+        receiver.release(source.log().leases(1))
+        same_records(written, rows + SourceQuery(system).rest(log))
+
+
+@contextlib.contextmanager
+def _receiver(system: SourceContext, **options: str) -> Iterator[Receiver]:
+    source = system.source.of({**system.options(), **options}, streaming=True)
+    assert isinstance(source, EpochSource)
+    source.begin()
+    receiver = source.receiver(system.schema)
+    receiver.open()
+    with contextlib.closing(receiver):
+        yield receiver
+
+
+def _received(receiver: Receiver, rows: int, *, count: int | None = None, at_least: int | None = None) -> list[Messages]:
+    """``count`` messages (as many as ``rows`` without), at most ``rows`` at a time. Fails where they do not come."""
+    wanted, messages, have = at_least or count or rows, [], 0
+    end = time.monotonic() + _WAIT_SECONDS
+    while have < wanted:
+        assert time.monotonic() < end, f"{have} of {wanted} messages came within {_WAIT_SECONDS:g} s"
+        if (part := receiver.receive(min(rows, wanted - have) if at_least is None else rows, 1.0)) is not None:
+            messages.append(part)
+            have += part.rows.num_rows
+    return messages
+
+
+def _leases(messages: list[Messages]) -> list[str]:
+    return [lease for part in messages for lease in part.leases.to_pylist()]
