@@ -27,6 +27,9 @@ _POLL_SECONDS: Final = 0.05
 _NEIGHBOUR_SECONDS: Final = 60.0
 """How long a reader waits for the records of the readers before it."""
 
+_LATE: Final = 10_000
+"""Messages that were published too late for a run: when a reader holds so many, it looks no further for others."""
+
 _log = logging.getLogger("connectors")
 
 EPOCH_OPTIONS: Final = Options(
@@ -92,7 +95,7 @@ class EpochSource(EpochLogSource):
 
     @abstractmethod
     def receiver(self, schema: pa.Schema | None) -> Receiver:
-        """A new receiver of rows of ``schema``; ``None`` on the driver, where nothing is received."""
+        """A new receiver of rows that have at least the columns of ``schema``; ``None`` on the driver."""
 
     def enumerator(self) -> EpochEnumerator:
         return EpochEnumerator(self)
@@ -141,12 +144,13 @@ class EpochLogEnumerator(SplitEnumerator[SplitT]):
         """True if there is nothing to receive for now."""
         headers = self.log.headers(epoch)
         is_of_run = bool(headers) and until is not None and min(header.at for header in headers) > until
-        if is_of_run and all(header.is_dry for header in headers) and any(header.late for header in headers):
+        has_rows = any(header.rows for header in headers)
+        if is_of_run and not has_rows and all(header.is_dry for header in headers) and any(header.late for header in headers):
             return True
         is_empty = self.is_empty(until)
         if is_empty is not None:
             return is_empty
-        if not headers or any(header.rows for header in headers):
+        if not headers or has_rows:
             return False
         if until is not None:
             return is_of_run
@@ -356,7 +360,7 @@ class _ReceivedEpoch:
         while self._rows < share and self._bytes < values["maxBytesPerTrigger"] and not awake.is_set():
             left = end - time.monotonic()
             messages = self._receiver.receive(share - self._rows, min(wait, left)) if left > 0 else None
-            if messages is None or len(self._late_leases) >= limit:
+            if messages is None or len(self._late_leases) >= max(limit, _LATE):
                 self._is_dry = True
                 return
             self._leases.append(messages.leases)
@@ -434,4 +438,5 @@ def _names(messages: Messages) -> list[str | None]:
 def _with_columns(messages: Messages, columns: pa.Schema) -> pa.Table:
     count = messages.rows.num_rows
     ids = pa.nulls(count, pa.large_string()) if messages.ids is None else messages.ids
-    return pa.table([*messages.rows.columns, ids, messages.leases], names=columns.names).cast(columns)
+    rows = messages.rows.select(columns.names[:-2])
+    return pa.table([*rows.columns, ids, messages.leases], names=columns.names).cast(columns)

@@ -28,6 +28,7 @@ SYSTEMS: Final[Mapping[str, tuple[str, str | None, str | None]]] = {
     "files": ("files", "FilesSource", "FilesSink"),
     "jdbc": ("jdbc", "JdbcSource", "JdbcSink"),
     "kafka": ("kafka", "KafkaSource", "KafkaSink"),
+    "pubsub": ("pubsub", "PubSubSource", "PubSubSink"),
     "redis": ("redis", "RedisSource", "RedisSink"),
 }
 """The module, the source and the sink of each, by its name."""

@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -46,7 +47,6 @@ class SourceContext(ABC):
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.planners: list[Planner] = []
         """Those of a case: what they hold, such as a thread that extends leases, ends with it."""
 
     @abstractmethod
@@ -67,6 +67,11 @@ class SourceContext(ABC):
     def lose(self) -> bool:
         """Deletes the records of the system, read or not, as expiry or truncation does. False if it cannot."""
         return False
+
+    @cached_property
+    def planners(self) -> list[Planner]:
+        """The planners of a case, which are closed after it."""
+        return []
 
     def settle(self) -> None:  # noqa: B027 - a hook, not a duty
         """Waits until the system gives again what readers that were killed have held."""

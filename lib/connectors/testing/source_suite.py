@@ -46,7 +46,8 @@ class SourceQuery:
         kind = source or context.source
         self.source: Source = kind.of({**context.options(), **options}, streaming=True)
         self.planner = Planner(self.source)
-        context.planners.append(self.planner)
+        if isinstance(context, SourceContext):  # which closes them
+            context.planners.append(self.planner)
 
     def next(self, log: Log, limit: ReadLimit | None = None) -> Rows | None:
         """The rows of the next batch, whose end goes into ``log``; ``None`` when there is nothing new."""
@@ -77,14 +78,18 @@ class SourceQuery:
         return [row for tasks in self.batches(log, limit) for rows in tasks for row in rows]
 
     def batches(self, log: Log, limit: ReadLimit | None = None) -> Iterator[list[Rows]]:
-        """The rows of all batches, task by task, until there is nothing new. An epoch may say so by having no rows."""
+        """The rows of all batches, task by task, until there is nothing new."""
         if isinstance(self.source, EpochLogSource):
             time.sleep(self.source.values["pollInterval"])
         while (number := self.plan(log, limit)) is not None:
             tasks = self.tasks(log, number)
-            if not any(tasks):
+            if self.is_end([row for rows in tasks for row in rows]):
                 return
             yield tasks
+
+    def is_end(self, rows: Rows | None) -> bool:
+        """True if a batch says that there is nothing new: an epoch may say so by having no rows."""
+        return rows is None or (not rows and isinstance(self.source, EpochLogSource))
 
     def whole(self) -> Rows:
         """The rows of a batch read."""
@@ -211,8 +216,11 @@ class SourceSuite(SourceCases):
     ) -> None:
         written = system.write(COUNT)
         rows: Rows = []
-        while batch := SourceQuery(system, numPartitions=parallelism, **system.limit).next(log):
-            rows += batch
+        while True:
+            query = SourceQuery(system, numPartitions=parallelism, **system.limit)
+            if query.is_end(batch := query.next(log)):
+                break
+            rows += batch or []
         same_records(written, rows)
 
     def test_records_that_come_later_are_read_by_a_restarted_query(self, system: SourceContext, log: Log) -> None:

@@ -4,7 +4,7 @@
 bootstrap cell needs, :func:`display` shows tables and figures, :func:`figure` draws a figure, :class:`DbUtils` is
 ``dbutils`` outside a workspace, :func:`workdir` the folder for a notebook's data, :func:`fresh_folder` an empty one in it,
 :func:`postgres` a database to try things on, :func:`opensearch` a search engine, :func:`kafka` a broker, :func:`redis` a Redis,
-:func:`queue_service` a message queue and :func:`document_service` a document store, both over HTTP.
+:func:`pubsub` a Pub/Sub, :func:`queue_service` a message queue and :func:`document_service` a document store, both over HTTP.
 """
 
 from .bootstrap import BOOTSTRAP, notebook
@@ -18,6 +18,7 @@ from .servers import (
     opensearch_server,
     postgres,
     postgres_server,
+    pubsub,
     queue_service,
     redis,
 )
@@ -45,6 +46,7 @@ __all__ = [
     "opensearch_server",
     "postgres",
     "postgres_server",
+    "pubsub",
     "queue_service",
     "redis",
     "session",

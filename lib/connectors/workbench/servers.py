@@ -72,6 +72,16 @@ def redis() -> str:
     return shared_server(RedisServer).url
 
 
+def pubsub() -> str:
+    """The endpoint of an empty Pub/Sub on this machine, on loopback: what ``connectors.pubsub`` calls ``endpoint``.
+
+    It is built by Go from the fake of Google's own tests, once. Raises ``Unavailable`` without Go.
+    """
+    from connectors.testing.servers import PubSubServer, shared_server
+
+    return shared_server(PubSubServer).endpoint
+
+
 def kafka() -> str:
     """The address of an empty Kafka broker on this machine, on loopback: what is called ``kafka.bootstrap.servers``.
 

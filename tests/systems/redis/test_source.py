@@ -122,6 +122,22 @@ def test_entries_that_were_trimmed_before_they_were_given_are_counted(system: St
     assert numbers(SourceQuery(system).rest(log)) == []
 
 
+def test_entries_that_are_trimmed_after_the_plan_stop_the_task(system: StreamContext) -> None:
+    system.write(3)
+    query, log = SourceQuery(system), []
+    number = query.plan(log)
+    system.lose()
+    assert number is not None
+    with pytest.raises(DataLoss, match=r"entries of the stream .* were trimmed"):
+        query.batch(log, number)
+
+
+def test_a_name_that_is_no_text_is_escaped(system: StreamContext) -> None:
+    system.client.xadd(system.stream, {b"\xff": b"1"})
+    (row,) = SourceQuery(system).next([]) or []
+    assert row["fields"] == [("\\xff", b"1")]
+
+
 def test_a_group_that_was_deleted_is_data_loss(system: StreamContext) -> None:
     system.write(3)
     log: list[Any] = []

@@ -104,6 +104,7 @@ class RedisReceiver(Receiver):
             self._client.close()
 
     def receive(self, rows: int, seconds: float) -> Messages | None:
+        self._check_trimmed(self._group())
         entries = self._claim(rows) or self._read(rows, 0.0)
         if not entries:
             self._claim_from = "0-0"
@@ -123,7 +124,7 @@ class RedisReceiver(Receiver):
     def pending(self) -> bool:
         group = self._group()
         newer = self.client.command("XRANGE", self.stream, f"({_text(group['last-delivered-id'])}", "+", "COUNT", 1)
-        self._check_trimmed(group, bool(newer))
+        self._check_trimmed(group)
         return bool(newer or self._idle(1))
 
     def make_group(self) -> None:
@@ -197,7 +198,7 @@ class RedisReceiver(Receiver):
         _log.warning("connectors.redis: %s", loss)
         self.acknowledge(ids)
 
-    def _check_trimmed(self, group: dict[str, Any], has_newer: bool) -> None:
+    def _check_trimmed(self, group: dict[str, Any]) -> None:
         """Raises ``DataLoss`` where entries were trimmed that the group was never given."""
         info = _pairs(self.client.command("XINFO", "STREAM", self.stream))
         delivered, generated = _text(group["last-delivered-id"]), _text(info["last-generated-id"])
@@ -208,11 +209,12 @@ class RedisReceiver(Receiver):
         if added is not None and read is not None:
             count = int(added) - int(read) - int(info["length"])
         else:
-            count = int(not has_newer and _order(generated) > _order(delivered))
+            count = int(not first and _order(generated) > _order(delivered))
         if count <= 0:
             return
+        is_counted = added is not None and read is not None
         text = f'of the stream "{self.stream}" after {delivered} were trimmed before the group "{self.group}" was given them'
-        loss = DataLoss(f"{count if added is not None else 'some'} entries {text}", way_out=_WAY_OUT)
+        loss = DataLoss(f"{count if is_counted else 'some'} entries {text}", way_out=_WAY_OUT)
         if self._fails:
             raise loss
         _log.warning("connectors.redis: %s", loss)
@@ -247,7 +249,7 @@ class RedisReceiver(Receiver):
             names += fields[::2]
             values += fields[1::2]
             offsets.append(len(names))
-        keys = pa.array(names, pa.binary()).cast(pa.string())
+        keys = _texts(names)
         fields = pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), keys, pa.array(values, pa.binary()))
         times = milliseconds.cast(pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC"))
         streams = pa.repeat(pa.scalar(self.stream, pa.string()), len(entries))
@@ -259,6 +261,14 @@ class RedisReceiver(Receiver):
 def _chunks(ids: Sequence[str]) -> Iterator[Sequence[str]]:
     for start in range(0, len(ids), _IDS):
         yield ids[start : start + _IDS]
+
+
+def _texts(names: Sequence[bytes]) -> pa.Array:
+    """Names of fields as text; bytes that are no UTF-8 as escapes."""
+    try:
+        return pa.array(names, pa.binary()).cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([name.decode(errors="backslashreplace") for name in names], pa.string())
 
 
 def _pairs(answer: Any) -> dict[str, Any]:

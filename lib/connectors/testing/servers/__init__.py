@@ -9,6 +9,7 @@ from .databases import MariaDbServer, OpenSearchServer, PostgresServer, RedisSer
 from .document_service import DocumentService
 from .http_service import HttpService
 from .kafka_server import KafkaServer
+from .pubsub_server import PubSubServer
 from .queue_service import QueueService
 from .schema_registry import SchemaRegistry
 from .spark_servers import ConnectServer
@@ -27,6 +28,7 @@ __all__ = [
     "MotoServer",
     "OpenSearchServer",
     "PostgresServer",
+    "PubSubServer",
     "QueueService",
     "RedisServer",
     "SchemaRegistry",

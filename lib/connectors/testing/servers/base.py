@@ -234,6 +234,20 @@ def cached_build(name: str, recipe: str, build: Callable[[Path], None]) -> Path:
     return folder
 
 
+def go_program(name: str, module: str, main: str) -> Path:
+    """The program whose source is ``main``, built upon the Go ``module`` (``path@version``).
+
+    The first call takes minutes. Raises :class:`Unavailable` without Go.
+    """
+
+    def build(folder: Path) -> None:
+        (folder / "main.go").write_text(main)
+        for step in (["mod", "init", "server"], ["get", module], ["build", "-ldflags=-s -w", "-o", "server", "."]):
+            run_step([find_program("go"), *step], f"go cannot build {module}", folder, {"GOFLAGS": "-mod=mod"})
+
+    return cached_build(name, module + main, build) / "server"
+
+
 _MODULE: Final = """\
 <ivy-module version="2.0">
   <info organisation="connectors" module="{name}"/>

@@ -27,6 +27,7 @@ from .base import (
     classpath,
     find_program,
     free_ports,
+    go_program,
     java,
     request_json,
     run_step,
@@ -177,7 +178,7 @@ class GcsServer(Server):
 
     def __init__(self) -> None:
         super().__init__()
-        self.program = cached_build("gcs", _GCS_MODULE + _GCS_MAIN, _build_gcs) / "server"
+        self.program = go_program("gcs", _GCS_MODULE, _GCS_MAIN)
         self.url = f"http://{HOST}:{self.port}"
 
     def launch(self) -> None:
@@ -194,12 +195,6 @@ class GcsServer(Server):
     def options(self, url: str = "") -> dict[str, Any]:
         """The ``storageOptions`` of the server, at the address ``url`` (that of a proxy)."""
         return {"endpoint_url": url or self.url, "token": "anon", "project": "test"}
-
-
-def _build_gcs(folder: Path) -> None:
-    (folder / "main.go").write_text(_GCS_MAIN)
-    for step in (["mod", "init", "server"], ["get", _GCS_MODULE], ["build", "-ldflags=-s -w", "-o", "server", "."]):
-        run_step([find_program("go"), *step], f"go cannot build {_GCS_MODULE}", folder, {"GOFLAGS": "-mod=mod"})
 
 
 _SPARK_HAS: Final = ("org.apache.hadoop:hadoop-client-api", "org.apache.hadoop:hadoop-client-runtime")

@@ -1,0 +1,86 @@
+"""The connection of source and sink: its options, a channel of gRPC, and what its errors mean.
+
+gRPC does not survive a fork, so nothing here is imported before a task or the driver's planner opens a client.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+from ...core import REQUIRED, Fatal, Options, Problem, Text, Transient, Values
+from ...core.clients import client_library
+
+CONNECTION: Final = Options(
+    projectId=Text(REQUIRED, meaning="the project of the subscription or topic"),
+    endpoint=Text(None, meaning="host:port of an emulator, without TLS and credentials; or of a region: https://host:port"),
+    credentialsSecret=Text(None, meaning="a service account's key as JSON; default: the environment's credentials"),
+)
+_INSTALL: Final = "google-cloud-pubsub"
+_SERVICE: Final = "pubsub.googleapis.com:443"
+_LARGEST: Final = 64 << 20
+
+
+def check_connection(values: Values) -> Iterator[Problem]:
+    """What is wrong with the address and the credentials."""
+    endpoint = values["endpoint"]
+    if endpoint is not None and ":" not in endpoint.removeprefix("https://"):
+        yield Problem("endpoint", f'must be host:port, or https://host:port; got "{endpoint}".')
+    if values["credentialsSecret"] is not None:
+        try:
+            json.loads(values["credentialsSecret"])
+        except ValueError:
+            yield Problem("credentialsSecret", "must be the JSON of a service account's key.")
+
+
+class PubSubClient:
+    """The service's calls, by its generated client: no retries and no threads but gRPC's own."""
+
+    def __init__(self, connector: str, values: Values, kind: str) -> None:
+        library = client_library("google.pubsub_v1", _INSTALL, connector=connector)
+        self._errors = client_library("google.api_core.exceptions", _INSTALL, connector=connector)
+        self.types = library.types
+        transports = client_library(f"google.pubsub_v1.services.{kind}.transports", _INSTALL, connector=connector)
+        transport = getattr(transports, f"{kind.capitalize()}GrpcTransport")
+        self._channel = _channel(connector, values, transport)
+        self.client: Any = getattr(library, f"{kind.capitalize()}Client")(transport=transport(channel=self._channel))
+
+    @contextlib.contextmanager
+    def errors(self, name: str) -> Iterator[None]:
+        """Raises errors of calls on the resource ``name`` as those of this library."""
+        errors = self._errors
+        try:
+            yield
+        except errors.NotFound as error:
+            raise Fatal(f"{name} does not exist: {error.message}", way_out="make it, or correct the name") from None
+        except (errors.PermissionDenied, errors.Unauthenticated) as error:
+            text = f"Pub/Sub refuses access to {name}: {error.message}"
+            raise Fatal(text, way_out="grant the account the role that the message names, or give other credentials") from None
+        except (errors.ServerError, errors.TooManyRequests, errors.Aborted, errors.Cancelled, errors.RetryError) as error:
+            raise Transient(f"Pub/Sub does not answer for {name}: {error}") from None
+        except errors.GoogleAPICallError as error:
+            raise Fatal(f"Pub/Sub refuses a call on {name}: {error.message}") from None
+
+    def has_ended(self, error: Exception) -> bool:
+        """True for the error of a call that has waited for as long as it may."""
+        return isinstance(error, (self._errors.DeadlineExceeded, self._errors.Cancelled))
+
+    def close(self) -> None:
+        self._channel.close()
+
+
+def _channel(connector: str, values: Values, transport: Any) -> Any:
+    grpc = client_library("grpc", _INSTALL, connector=connector)
+    options = [("grpc.max_receive_message_length", _LARGEST), ("grpc.max_send_message_length", _LARGEST)]
+    endpoint = values["endpoint"]
+    if endpoint is not None and not endpoint.startswith("https://"):
+        return grpc.insecure_channel(endpoint, options)
+    credentials: dict[str, Any] = {}
+    if values["credentialsSecret"] is not None:
+        accounts = client_library("google.oauth2.service_account", _INSTALL, connector=connector)
+        key = json.loads(values["credentialsSecret"])
+        credentials["credentials"] = accounts.Credentials.from_service_account_info(key)
+    host = endpoint.removeprefix("https://") if endpoint else _SERVICE
+    return transport.create_channel(host, scopes=transport.AUTH_SCOPES, options=options, **credentials)

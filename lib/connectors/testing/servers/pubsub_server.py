@@ -1,0 +1,50 @@
+"""Google Cloud Pub/Sub by ``pstest``, the fake that its Go client is tested with. Needs go.
+
+It orders, filters and delivers again, and keeps nothing when it ends. It takes acknowledgements of any id.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import Final
+
+from .base import HOST, Server, go_program
+
+_MODULE: Final = "cloud.google.com/go/pubsub/v2/pstest@v2.8.0"
+_MAIN: Final = """\
+package main
+
+import (
+	"os"
+	"os/signal"
+	"strconv"
+	"syscall"
+
+	"cloud.google.com/go/pubsub/v2/pstest"
+)
+
+func main() {
+	port, _ := strconv.Atoi(os.Args[1])
+	server := pstest.NewServerWithPort(port)
+	end := make(chan os.Signal, 1)
+	signal.Notify(end, os.Interrupt, syscall.SIGTERM)
+	<-end
+	server.Close()
+}
+"""
+
+
+class PubSubServer(Server):
+    """An empty Pub/Sub. ``endpoint`` is its address, without TLS and credentials."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.program = go_program("pubsub", _MODULE, _MAIN)
+        self.endpoint = f"{HOST}:{self.port}"
+
+    def launch(self) -> None:
+        self.spawn([str(self.program), str(self.port)])
+
+    def ready(self) -> bool:
+        with socket.create_connection((HOST, self.port), 1):
+            return True

@@ -1,0 +1,140 @@
+"""The source of Pub/Sub: acknowledgement, redelivery, ordering keys, filters, errors, and gRPC after forks only."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectors.core import Fatal, Misconfigured, Transient
+from connectors.systems.pubsub import PubSubSource
+from connectors.testing.driver import python_path
+from connectors.testing.servers import PubSubServer
+from connectors.testing.source_suite import SourceQuery
+from tests.servers import optional
+
+from .contexts import PROJECT, SubscriptionContext
+
+pytestmark = [pytest.mark.server, pytest.mark.filterwarnings("ignore:The return_immediately flag:DeprecationWarning")]
+
+
+class OrderedContext(SubscriptionContext):
+    settings = {"enable_message_ordering": True}  # noqa: RUF012
+
+
+class FilteredContext(SubscriptionContext):
+    settings = {"filter": 'attributes.kind = "odd"'}  # noqa: RUF012
+
+
+@pytest.fixture(params=[SubscriptionContext])
+def system(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SubscriptionContext]:
+    folder = tmp_path / "system"
+    folder.mkdir()
+    context = request.param(folder)
+    yield context
+    context.close()
+
+
+def numbers(rows: list[dict[str, Any]] | None) -> list[int]:
+    return [int(row["data"]) for row in rows or []]
+
+
+def test_a_message_is_acknowledged_after_its_batch_and_not_before(system: SubscriptionContext) -> None:
+    system.write(5)
+    query, log = SourceQuery(system), []
+    assert sorted(numbers(query.next(log))) == [0, 1, 2, 3, 4]
+    source: Any = query.source
+    receiver = source.receiver(None)
+    receiver.open()
+    receiver.release(source.log().leases(1))
+    assert len(system.topic.pull()) == 5  # and they are acknowledged now, as the epoch's are below: no error
+    query.planner.latest(log[-1])
+    receiver.close()
+
+
+def test_what_is_delivered_again_is_left_out_and_acknowledged(system: SubscriptionContext) -> None:
+    system.write(5)
+    log: list[Any] = []
+    query = SourceQuery(system)
+    rows = query.next(log)
+    source: Any = query.source
+    receiver = source.receiver(None)
+    receiver.open()
+    receiver.release(source.log().leases(1))
+    acknowledge = type(receiver).acknowledge
+    try:
+        type(receiver).acknowledge = lambda *_: None  # the acknowledgement is lost
+        again = SourceQuery(system).rest(log)
+    finally:
+        type(receiver).acknowledge = acknowledge
+    receiver.close()
+    assert sorted(numbers(rows)) == [0, 1, 2, 3, 4]
+    assert again == []
+
+
+@pytest.mark.parametrize("system", [OrderedContext], indirect=True)
+@pytest.mark.parametrize("readers", ["1", "3"])
+def test_messages_of_a_key_come_in_their_order(system: SubscriptionContext, readers: str) -> None:
+    system.topic.publish([{"data": b"%d" % number, "ordering_key": f"key-{number % 3}"} for number in range(60)])
+    log: list[Any] = []
+    rows: list[dict[str, Any]] = []
+    query = SourceQuery(system, numPartitions=readers, maxRowsPerTrigger="20")
+    while batch := query.next(log):
+        rows += batch
+    for key in range(3):
+        own = [int(row["data"]) for row in rows if row["orderingKey"] == f"key-{key}"]
+        assert own == list(range(key, 60, 3))
+
+
+@pytest.mark.parametrize("system", [FilteredContext], indirect=True)
+def test_a_filter_is_that_of_the_subscription(system: SubscriptionContext) -> None:
+    system.write(10)
+    assert sorted(numbers(SourceQuery(system).rest([]))) == [1, 3, 5, 7, 9]
+
+
+def test_a_subscription_that_does_not_exist_is_named_at_once(tmp_path: Path) -> None:
+    endpoint = optional(PubSubServer).endpoint
+    options = {"projectId": PROJECT, "endpoint": endpoint, "subscriptionId": "nobody", "stateLocation": str(tmp_path)}
+    begin = time.monotonic()
+    with pytest.raises(Fatal, match="projects/connectors/subscriptions/nobody does not exist"):
+        PubSubSource.of(options, streaming=True).begin()
+    assert time.monotonic() - begin < 5
+
+
+def test_an_endpoint_that_does_not_answer_is_an_outage(tmp_path: Path) -> None:
+    options = {"projectId": PROJECT, "endpoint": "127.0.0.1:1", "subscriptionId": "s", "stateLocation": str(tmp_path)}
+    begin = time.monotonic()
+    with pytest.raises(Transient, match="Pub/Sub does not answer"):
+        PubSubSource.of(options, streaming=True).begin()
+    assert time.monotonic() - begin < 10
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"ackDeadline": "5s"}, r"ackDeadline +must be 10s to 10 minutes"),
+        ({"endpoint": "localhost"}, r"endpoint +must be host:port"),
+        ({"credentialsSecret": "no JSON"}, r"credentialsSecret +must be the JSON"),
+    ],
+)
+def test_wrong_options_are_named(tmp_path: Path, options: dict[str, str], text: str) -> None:
+    with pytest.raises(Misconfigured, match=text) as error:
+        PubSubSource.of({"projectId": "p", "subscriptionId": "s", "stateLocation": str(tmp_path), **options}, streaming=True)
+    assert "no JSON" not in str(error.value)
+
+
+def test_grpc_is_not_loaded_before_a_client_is_opened() -> None:
+    program = (
+        "import sys\n"
+        "from connectors.systems.pubsub import PubSubSink, PubSubSource\n"
+        "source = PubSubSource.of({'projectId': 'p', 'subscriptionId': 's', 'stateLocation': '/tmp/x'}, streaming=True)\n"
+        "source.enumerator(); source.reader(None); source.receiver(None)\n"
+        "print('grpc' in sys.modules)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env={"PYTHONPATH": python_path()})
+    assert ran.stdout == "False\n", ran.stderr
