@@ -15,14 +15,12 @@ from .contexts import SubscriptionContext
 pytestmark = [pytest.mark.server, pytest.mark.filterwarnings("ignore:The return_immediately flag:DeprecationWarning")]
 
 
+@pytest.mark.soak  # the epoch log's cases run on the doubles and on Redis in each run
 class TestSubscription(QueueSuite):
     context = SubscriptionContext
 
-    @pytest.mark.soak  # the shortest lease is ten seconds
-    def test_a_lease_that_ends_gives_the_message_to_others_and_an_extended_one_does_not(self, system: SourceContext) -> None:
-        super().test_a_lease_that_ends_gives_the_message_to_others_and_an_extended_one_does_not(system)
 
-
+@pytest.mark.soak
 class TestSubscriptionOnSpark(SparkSourceSuite):
     context = SubscriptionContext
 
