@@ -199,7 +199,7 @@ class RedisReceiver(Receiver):
         self.acknowledge(ids)
 
     def _check_trimmed(self, group: dict[str, Any]) -> None:
-        """Raises ``DataLoss`` where entries were trimmed that the group was never given."""
+        """Raises ``DataLoss`` where entries were trimmed that the group has not received."""
         info = _pairs(self.client.command("XINFO", "STREAM", self.stream))
         delivered, generated = _text(group["last-delivered-id"]), _text(info["last-generated-id"])
         first = info["first-entry"]
@@ -213,7 +213,7 @@ class RedisReceiver(Receiver):
         if count <= 0:
             return
         is_counted = added is not None and read is not None
-        text = f'of the stream "{self.stream}" after {delivered} were trimmed before the group "{self.group}" was given them'
+        text = f'of the stream "{self.stream}" after {delivered} were trimmed before the group "{self.group}" received them'
         loss = DataLoss(f"{count if is_counted else 'some'} entries {text}", way_out=_WAY_OUT)
         if self._fails:
             raise loss
