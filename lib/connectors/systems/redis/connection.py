@@ -17,7 +17,7 @@ CONNECTION: Final = Options(
     password=Text(None, meaning="its password"),
 )
 _SCHEMES: Final = ("redis://", "rediss://", "unix://")
-_RAW: Final = ("XREADGROUP", "XAUTOCLAIM", "XCLAIM", "XRANGE", "XPENDING")
+_RAW: Final = ("XREADGROUP", "XCLAIM", "XRANGE", "XPENDING")
 _SECONDS: Final = 10.0
 
 
@@ -34,8 +34,10 @@ def check_connection(values: Values) -> Iterator[Problem]:
 class RedisClient:
     """A client whose answers to commands of streams are those of the server, and whose errors are the library's."""
 
-    def __init__(self, connector: str, values: Values, seconds: float | None = None) -> None:
+    def __init__(self, connector: str, values: Values, seconds: float = _SECONDS) -> None:
+        """A call without an answer for ``seconds`` is an outage. Retries are the caller's."""
         self._library = client_library("redis", "redis", connector=connector)
+        retry, backoff = (client_library(f"redis.{name}", "redis", connector=connector) for name in ("retry", "backoff"))
         login = {"username": values["user"], "password": values["password"]}
         settings: dict[str, Any] = {
             **{key: value for key, value in login.items() if value is not None},
@@ -43,6 +45,7 @@ class RedisClient:
             "socket_connect_timeout": _SECONDS,
             "socket_timeout": seconds,
             "socket_keepalive": True,
+            "retry": retry.Retry(backoff.NoBackoff(), 0),
         }
         if values["url"] is not None:
             self.client: Any = self._library.Redis.from_url(values["url"], **settings)

@@ -23,6 +23,9 @@ _REPLY: Final = 10_000
 """Entries of one answer. The server does nothing else while it makes an answer."""
 _IDS: Final = 1_000
 """Ids of one command."""
+_SHORTEST_IDLE: Final = 0.1
+_SECONDS: Final = 10.0
+"""How long the server may take to answer, beside the time that a call waits for entries."""
 _ID: Final = re.compile(r"\d+(-\d+)?")
 _WAY_OUT: Final = "set failOnDataLoss=false to go on without what is lost"
 SCHEMA: Final = pa.schema(
@@ -64,6 +67,8 @@ class RedisSource(EpochSource):
         start = values["startingPosition"]
         if start not in ("earliest", "latest") and not _ID.fullmatch(start):
             yield Problem("startingPosition", f'must be earliest, latest, or an id such as 1700000000000-0; got "{start}".')
+        if values["minIdle"] < _SHORTEST_IDLE:
+            yield Problem("minIdle", f"must be {_SHORTEST_IDLE:g}s or longer; got {values['minIdle']:g}s.")
 
     def begin(self) -> None:
         receiver = self.receiver(None)
@@ -88,7 +93,7 @@ class RedisReceiver(Receiver):
         self._values = values
         self._min_idle = int(values["minIdle"] * 1000)
         self._fails: bool = values["failOnDataLoss"]
-        self._claim_from: str | None = "0-0"
+        self._claim_from: str | None = "-"
         self._client: RedisClient | None = None
 
     @property
@@ -97,7 +102,8 @@ class RedisReceiver(Receiver):
         return self._client
 
     def open(self) -> None:
-        self._client = RedisClient("connectors.redis", self._values)
+        wait = max(self._values["pollInterval"], self._values["drainTimeout"])
+        self._client = RedisClient("connectors.redis", self._values, _SECONDS + wait)
 
     def close(self) -> None:
         if self._client is not None:
@@ -107,7 +113,7 @@ class RedisReceiver(Receiver):
         self._check_trimmed(self._group())
         entries = self._claim(rows) or self._read(rows, 0.0)
         if not entries:
-            self._claim_from = "0-0"
+            self._claim_from = "-"
             entries = self._claim(rows) or self._read(rows, seconds)
         return self._messages(entries) if entries else None
 
@@ -125,7 +131,7 @@ class RedisReceiver(Receiver):
         group = self._group()
         newer = self.client.command("XRANGE", self.stream, f"({_text(group['last-delivered-id'])}", "+", "COUNT", 1)
         self._check_trimmed(group)
-        return bool(newer or self._idle(1))
+        return bool(newer or self._idle("-", 1))
 
     def make_group(self) -> None:
         """Makes the group where there is none."""
@@ -167,22 +173,27 @@ class RedisReceiver(Receiver):
         return list(answer[0][1]) if answer else []
 
     def _claim(self, rows: int) -> list[Any]:
-        """Entries that a consumer has held for longer than ``minIdle``, and never acknowledged."""
-        entries: list[Any] = []
-        while self._claim_from is not None and not entries:
-            start, count = self._claim_from, min(rows, _IDS)
-            claim = ("XAUTOCLAIM", self.stream, self.group, self.consumer, self._min_idle, start, "COUNT", count, "JUSTID")
-            cursor, ids, *deleted = self._command(*claim)
-            self._claim_from = None if _text(cursor) == "0-0" else _text(cursor)
+        """Entries that a consumer has held for longer than ``minIdle``, and never acknowledged.
+
+        They are looked at before they are claimed: Redis 7 drops what was deleted when it is claimed, and would tell of it once.
+        """
+        while self._claim_from is not None:
+            idle = [_text(entry[0]) for entry in self._idle(self._claim_from, min(rows, _IDS))]
+            self._claim_from = f"({idle[-1]}" if idle else None
             with self.client.errors():
                 pipeline = self.client.pipeline()
-                for id in ids:
+                for id in idle:
                     pipeline.execute_command("XRANGE", self.stream, id, id)
-                found = pipeline.execute() if ids else []
-            entries = [entry for answer in found for entry in answer]
-            lost = [_text(id) for id, answer in zip(ids, found, strict=True) if not answer]
-            self._report_deleted([*lost, *map(_text, deleted[0] if deleted else ())])
-        return entries
+                answers = pipeline.execute() if idle else []
+            self._report_deleted([id for id, answer in zip(idle, answers, strict=True) if not answer])
+            there = [answer[0] for answer in answers if answer]
+            if there:
+                ids = [id for id, _ in there]
+                claim = ("XCLAIM", self.stream, self.group, self.consumer, self._min_idle, *ids, "JUSTID")
+                claimed = set(self._command(*claim))  # another reader may have been faster
+                if entries := [entry for entry in there if entry[0] in claimed]:
+                    return entries
+        return []
 
     def _report_deleted(self, ids: Sequence[str]) -> None:
         """Entries that were delivered, never acknowledged, and are no longer in the stream."""
@@ -206,20 +217,21 @@ class RedisReceiver(Receiver):
         if first and _order(_text(first[0])) <= _order(delivered):
             return
         added, read = info.get("entries-added"), group.get("entries-read")
-        if added is not None and read is not None:
+        is_counted = added is not None and read is not None  # since Redis 7
+        if is_counted:
             count = int(added) - int(read) - int(info["length"])
         else:
             count = int(not first and _order(generated) > _order(delivered))
         if count <= 0:
             return
-        is_counted = added is not None and read is not None
         text = f'of the stream "{self.stream}" after {delivered} were trimmed before the group "{self.group}" received them'
         loss = DataLoss(f"{count if is_counted else 'some'} entries {text}", way_out=_WAY_OUT)
         if self._fails:
             raise loss
         _log.warning("connectors.redis: %s", loss)
         reset = (first and _before(_text(first[0]))) or generated
-        self._command("XGROUP", "SETID", self.stream, self.group, reset)
+        entries_read = ("ENTRIESREAD", int(added) - int(info["length"])) if is_counted else ()
+        self._command("XGROUP", "SETID", self.stream, self.group, reset, *entries_read)
 
     def _group(self) -> dict[str, Any]:
         for last_try in (False, True):
@@ -233,8 +245,9 @@ class RedisReceiver(Receiver):
             self.make_group()
         raise AssertionError
 
-    def _idle(self, count: int) -> list[Any]:
-        return list(self._command("XPENDING", self.stream, self.group, "IDLE", self._min_idle, "-", "+", count))
+    def _idle(self, start: str, count: int) -> list[Any]:
+        """What the group has held for longer than ``minIdle``, from the id ``start`` on."""
+        return list(self._command("XPENDING", self.stream, self.group, "IDLE", self._min_idle, start, "+", count))
 
     def _set_idle(self, leases: Sequence[str], milliseconds: int) -> None:
         for ids in _chunks(leases):
