@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import threading
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from connectors.core.cursor_source import CursorReader, CursorSplit
-from connectors.core.epochs import HISTORY, EpochLog
+from connectors.core.cursor_source import CursorReader, CursorSplit, Discovery
+from connectors.core.epochs import HISTORY
 from connectors.core.errors import DataLoss
 from connectors.core.planning import Planner
 from connectors.testing.epoch_suite import EpochSourceSuite
@@ -18,6 +18,7 @@ from connectors.testing.shard_double import SCHEMA, ShardCursor, ShardDoubleSour
 from connectors.testing.source_suite import SourceQuery
 
 from ..systems.reference_contexts import ShardContext
+from .epoch_race import two_attempts
 
 
 class TestShards(EpochSourceSuite):
@@ -87,23 +88,7 @@ def test_of_two_attempts_at_an_epoch_one_counts_and_the_other_reads_what_is_reco
     source = ShardDoubleSource.of({**system.options(), "numPartitions": "1"}, streaming=True)
     log_id = Planner(source).latest({"v": 1, "phase": "initial"})["at"]["log"]
     split = CursorSplit(log_id, 1, 0, 1, {"a": 0, "b": 0})
-    put, reached, go_on = EpochLog.put, threading.Event(), threading.Event()
-
-    def slow(log: EpochLog, epoch: int, reader: int, content: bytes) -> bool:
-        reached.set()
-        go_on.wait(10)
-        return put(log, epoch, reader, content)
-
-    slower: list[Any] = []
-    reader = CursorReader(source, SCHEMA)
-    reader.log.put = slow.__get__(reader.log)  # type: ignore[method-assign]
-    zombie = threading.Thread(target=lambda: slower.extend(reader.read(split)))
-    zombie.start()
-    reached.wait(10)
-    system.write(4)
-    faster = list(CursorReader(source, SCHEMA).read(split))
-    go_on.set()
-    zombie.join(10)
+    slower, faster = two_attempts(lambda: CursorReader(source, SCHEMA), split, lambda: system.write(4))
     assert pa.Table.from_batches(slower) == pa.Table.from_batches(faster)
     assert pa.Table.from_batches(faster).num_rows == 8
 
@@ -141,3 +126,30 @@ def test_an_epoch_without_records_does_not_read_for_ever(system: ShardContext) -
     reads = ShardCursor.reads
     assert SourceQuery(system).rest([]) == []
     assert ShardCursor.reads - reads < 20
+
+
+class ForgettingSource(ShardDoubleSource):
+    """Forgets finished shards whose children are being read."""
+
+    def partitions(self, positions: Mapping[str, Any], finished: Collection[str]) -> Discovery:
+        known = set(positions) | set(finished)
+        shards = self._shards().shards()
+        ready = {name: 0 for name, parent in shards.items() if (parent in finished if known else parent is None)}
+        parents = {shards[name] for name in known & set(shards)}
+        return Discovery(ready | dict(positions), gone=parents & set(finished))
+
+
+def test_partitions_that_are_gone_leave_the_plan_and_are_not_read_again(system: ShardContext) -> None:
+    system.write(4)
+    system.shards.split("a")
+    log: list[Any] = []
+    query = SourceQuery(system, ForgettingSource)
+    rows = query.next(log) or []
+    for _ in range(3):
+        system.write(3)
+        rows += query.next(log) or []
+    assert values(rows) == list(range(13))
+    source: Any = query.source
+    plans = [source.log().plan(epoch) for epoch in range(1, 5)]
+    assert [plan["finished"] for plan in plans] == [[], ["a"], [], []]
+    assert [sorted(plan["positions"]) for plan in plans[1:]] == [["a1", "a2", "b"]] * 3

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from connectors.testing.queue_double import DoubleReceiver, QueueDoubleSource
 from connectors.testing.source_suite import SourceQuery
 
 from ..systems.reference_contexts import MisbehavingQueueContext, QueueContext
+from .epoch_race import two_attempts
 
 SCHEMA = pa.schema([("value", pa.int64())])
 
@@ -106,22 +106,7 @@ def test_of_two_attempts_at_an_epoch_one_counts_and_the_other_gives_its_messages
     planner = Planner(source)
     position = planner.latest({"v": 1, "phase": "initial"})["at"]
     split = EpochSplit(position["log"], 1, 0, 1)
-    put, reached, go_on = EpochLog.put, threading.Event(), threading.Event()
-
-    def slow(log: EpochLog, epoch: int, reader: int, content: bytes) -> bool:
-        reached.set()
-        go_on.wait(10)
-        return put(log, epoch, reader, content)
-
-    slower: list[Any] = []
-    reader = EpochReader(source, SCHEMA)
-    reader.log.put = slow.__get__(reader.log)  # type: ignore[method-assign]
-    zombie = threading.Thread(target=lambda: slower.extend(reader.read(split)))
-    zombie.start()
-    reached.wait(10)
-    faster = list(EpochReader(source, SCHEMA).read(split))
-    go_on.set()
-    zombie.join(10)
+    slower, faster = two_attempts(lambda: EpochReader(source, SCHEMA), split)
     assert pa.Table.from_batches(slower) == pa.Table.from_batches(faster)
     assert system.queue.waiting() == 3
 

@@ -1,5 +1,6 @@
 """What a connector is made of. Imports neither Spark nor any client library, so a connector can be tested without them."""
 
+from .cursor_source import Cursor, CursorSource, Discovery, Page
 from .epoch_source import EpochSource
 from .epochs import Messages, Receiver
 from .errors import (
@@ -50,7 +51,10 @@ __all__ = [
     "Committable",
     "Committer",
     "ConnectorError",
+    "Cursor",
+    "CursorSource",
     "DataLoss",
+    "Discovery",
     "Duration",
     "Entry",
     "EpochSource",
@@ -67,6 +71,7 @@ __all__ = [
     "MissingFeature",
     "Names",
     "Options",
+    "Page",
     "PartitionProgress",
     "Poison",
     "Position",

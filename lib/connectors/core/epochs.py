@@ -273,6 +273,6 @@ def _read(storage: Storage, name: str, columns: Sequence[str] | None) -> tuple[H
             return header, reader.read_all()
         if not columns:
             return header, schema.empty_table()
-        wanted = [index for column in columns if (index := schema.get_field_index(column)) >= 0]
+        indices = [index for column in columns if (index := schema.get_field_index(column)) >= 0]
     with storage.open(name) as file:
-        return header, pa.ipc.open_file(file, options=pa.ipc.IpcReadOptions(included_fields=wanted)).read_all()
+        return header, pa.ipc.open_file(file, options=pa.ipc.IpcReadOptions(included_fields=indices)).read_all()

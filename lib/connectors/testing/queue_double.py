@@ -6,12 +6,10 @@ are leased (``duplicate``), out of order (``reorder``), and forget acknowledgeme
 
 from __future__ import annotations
 
-import contextlib
 import random
-import sqlite3
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -20,6 +18,7 @@ import pyarrow as pa
 from ..core import REQUIRED, Duration, Json, Options, Text
 from ..core.epoch_source import EpochSource
 from ..core.epochs import Messages, Receiver
+from .sqlite_file import transaction
 
 _POLL_SECONDS: Final = 0.01
 _TABLE: Final = """
@@ -38,21 +37,21 @@ class QueueDouble:
         self.lease_seconds = lease_seconds
         self._chances = dict(misbehaviour or {})
         self._random = random.Random()
-        with self._transaction() as file:
+        with transaction(self.path) as file:
             file.execute(_TABLE)
 
     def publish(self, bodies: Sequence[Any]) -> list[str]:
         """Adds a message for each number or text, and returns their ids."""
         now = time.time()
         rows = [(uuid.uuid4().hex, body, now) for body in bodies]
-        with self._transaction() as file:
+        with transaction(self.path) as file:
             file.executemany("INSERT INTO messages (id, body, published) VALUES (?, ?, ?)", rows)
         return [id for id, _, _ in rows]
 
     def receive(self, count: int, lease_seconds: float | None = None) -> list[tuple[str, Any, float, str]]:
         """At most ``count`` messages that nobody has: id, body, time of publication, lease."""
         until = self.lease_seconds if lease_seconds is None else lease_seconds
-        with self._transaction() as file:
+        with transaction(self.path) as file:
             now = time.time()
             rows = file.execute(_VISIBLE, (now, count)).fetchall()
             if rows and len(rows) < count and self._happens("duplicate"):
@@ -66,40 +65,33 @@ class QueueDouble:
 
     def acknowledge(self, leases: Sequence[str]) -> None:
         """Removes the messages; whoever has a lease now, or had one."""
-        with self._transaction() as file:
+        with transaction(self.path) as file:
             names = [(lease.partition("/")[0],) for lease in leases if not self._happens("forget")]
             file.executemany("DELETE FROM messages WHERE id = ?", names)
 
     def set_visible(self, leases: Sequence[str], seconds: float) -> None:
         """The messages that are still leased so are delivered again after ``seconds``."""
-        with self._transaction() as file:
+        with transaction(self.path) as file:
             changes = [(time.time() + seconds, lease) for lease in leases]
             file.executemany("UPDATE messages SET visible = ? WHERE lease = ?", changes)
 
     def waiting(self) -> int:
         """The messages that could be received now."""
-        with self._transaction() as file:
+        with transaction(self.path) as file:
             return int(file.execute("SELECT count(*) FROM messages WHERE visible <= ?", (time.time(),)).fetchone()[0])
 
     def unacknowledged(self) -> int:
         """The messages that the queue still has."""
-        with self._transaction() as file:
+        with transaction(self.path) as file:
             return int(file.execute("SELECT count(*) FROM messages").fetchone()[0])
 
     def end_leases(self) -> None:
         """Delivers everything again that was not acknowledged."""
-        with self._transaction() as file:
+        with transaction(self.path) as file:
             file.execute("UPDATE messages SET visible = 0")
 
     def _happens(self, what: str) -> bool:
         return self._random.random() < self._chances.get(what, 0.0)
-
-    @contextlib.contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with contextlib.closing(sqlite3.connect(self.path, timeout=60, isolation_level=None)) as file:
-            file.execute("BEGIN IMMEDIATE")
-            yield file
-            file.execute("COMMIT")
 
 
 class DoubleReceiver(Receiver):

@@ -118,11 +118,11 @@ def _receiver(system: SourceContext, **options: str) -> Iterator[Receiver]:
 
 def _received(receiver: Receiver, rows: int, *, count: int | None = None, at_least: int | None = None) -> list[Messages]:
     """``count`` messages (as many as ``rows`` without), at most ``rows`` at a time. Fails where they do not come."""
-    wanted, messages, have = at_least or count or rows, [], 0
+    expected, messages, have = at_least or count or rows, [], 0
     end = time.monotonic() + _WAIT_SECONDS
-    while have < wanted:
-        assert time.monotonic() < end, f"{have} of {wanted} messages came within {_WAIT_SECONDS:g} s"
-        if (part := receiver.receive(min(rows, wanted - have) if at_least is None else rows, 1.0)) is not None:
+    while have < expected:
+        assert time.monotonic() < end, f"{have} of {expected} messages came within {_WAIT_SECONDS:g} s"
+        if (part := receiver.receive(min(rows, expected - have) if at_least is None else rows, 1.0)) is not None:
             messages.append(part)
             have += part.rows.num_rows
     return messages

@@ -5,10 +5,8 @@ A shard can be split: it is closed then, and its two children have the later rec
 
 from __future__ import annotations
 
-import contextlib
-import sqlite3
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -17,6 +15,7 @@ import pyarrow as pa
 from ..core import REQUIRED, Options, Text
 from ..core.cursor_source import Cursor, CursorSource, Discovery, Page
 from ..core.errors import DataLoss
+from .sqlite_file import transaction
 
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS shards (name TEXT PRIMARY KEY, parent TEXT, is_open INTEGER DEFAULT 1, trimmed INTEGER DEFAULT 0);
@@ -34,14 +33,14 @@ class ShardDouble:
     def __init__(self, path: Path, shards: Sequence[str] = ("a", "b")) -> None:
         self.path = path
         if not path.exists():
-            with self._transaction() as file:
+            with transaction(self.path) as file:
                 for statement in _TABLES.split(";"):
                     file.execute(statement)
                 file.executemany("INSERT INTO shards (name) VALUES (?)", [(name,) for name in shards])
 
     def write(self, bodies: Sequence[int]) -> list[str]:
         """Adds a record for each number, by turns to the open shards; returns their shards."""
-        with self._transaction() as file:
+        with transaction(self.path) as file:
             names = [name for (name,) in file.execute("SELECT name FROM shards WHERE is_open ORDER BY name")]
             shards = [names[body % len(names)] for body in bodies]
             rows = [(shard, body, time.time()) for shard, body in zip(shards, bodies, strict=True)]
@@ -50,29 +49,29 @@ class ShardDouble:
 
     def add(self, shard: str, parent: str | None = None) -> None:
         """Opens one more shard."""
-        with self._transaction() as file:
+        with transaction(self.path) as file:
             file.execute("INSERT INTO shards (name, parent) VALUES (?, ?)", (shard, parent))
 
     def split(self, shard: str) -> None:
         """Closes a shard; later records go to its children."""
-        with self._transaction() as file:
+        with transaction(self.path) as file:
             file.execute("UPDATE shards SET is_open = 0 WHERE name = ?", (shard,))
         for number in (1, 2):
             self.add(f"{shard}{number}", shard)
 
     def trim(self) -> None:
         """All records expire."""
-        with self._transaction() as file:
+        with transaction(self.path) as file:
             file.execute("UPDATE shards SET trimmed = coalesce((SELECT max(number) FROM records), 0)")
             file.execute("DELETE FROM records")
 
     def shards(self) -> dict[str, str | None]:
         """The shards, with their parents."""
-        with self._transaction() as file:
+        with transaction(self.path) as file:
             return dict(file.execute("SELECT name, parent FROM shards").fetchall())
 
     def read(self, shard: str, position: int, end: int | None, count: int, fail: bool = True) -> Page:
-        with self._transaction() as file:
+        with transaction(self.path) as file:
             is_open, trimmed = file.execute("SELECT is_open, trimmed FROM shards WHERE name = ?", (shard,)).fetchone()
             if fail and 0 < position < trimmed:
                 raise DataLoss(f"the records of {shard} after {position} have expired", way_out="set failOnDataLoss=false")
@@ -87,13 +86,6 @@ class ShardDouble:
             is_last=is_last,
             is_finished=is_last and not is_open,
         )
-
-    @contextlib.contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with contextlib.closing(sqlite3.connect(self.path, timeout=60, isolation_level=None)) as file:
-            file.execute("BEGIN IMMEDIATE")
-            yield file
-            file.execute("COMMIT")
 
 
 SCHEMA: Final = pa.schema([("value", pa.int64()), ("shard", pa.string())])

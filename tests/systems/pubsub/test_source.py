@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 
 from connectors.core import Fatal, Misconfigured, Transient
 from connectors.systems.pubsub import PubSubSource
+from connectors.systems.pubsub.connection import PubSubClient
 from connectors.testing.driver import python_path
 from connectors.testing.servers import PubSubServer
 from connectors.testing.source_suite import SourceQuery
@@ -112,6 +115,66 @@ def test_an_endpoint_that_does_not_answer_is_an_outage(tmp_path: Path) -> None:
     with pytest.raises(Transient, match="Pub/Sub does not answer"):
         PubSubSource.of(options, streaming=True).begin()
     assert time.monotonic() - begin < 10
+
+
+@contextlib.contextmanager
+def refusals(reason: str) -> Iterator[str]:
+    """A service that refuses all acknowledgement ids for ``reason``, as one with exactly-once delivery does; its address."""
+    import grpc
+    from google.protobuf.any_pb2 import Any as Packed
+    from google.pubsub_v1.types import AcknowledgeRequest, ModifyAckDeadlineRequest
+    from google.rpc import code_pb2, error_details_pb2, status_pb2
+    from grpc_status import rpc_status
+
+    def refuse(request: Any, call: Any) -> None:
+        detail = Packed()
+        detail.Pack(error_details_pb2.ErrorInfo(reason="x", metadata=dict.fromkeys(request.ack_ids, reason)))
+        status = status_pb2.Status(code=code_pb2.FAILED_PRECONDITION, message="ids", details=[detail])
+        call.abort_with_status(rpc_status.to_status(status))
+
+    types = {"Acknowledge": AcknowledgeRequest, "ModifyAckDeadline": ModifyAckDeadlineRequest}
+    handlers = {
+        name: grpc.unary_unary_rpc_method_handler(refuse, request_deserializer=kind.deserialize) for name, kind in types.items()
+    }
+    server = grpc.server(ThreadPoolExecutor(1))
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("google.pubsub.v1.Subscriber", handlers),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield f"127.0.0.1:{port}"
+    server.stop(None)
+
+
+def test_ids_of_ended_leases_are_no_error_and_an_outage_of_acknowledgement_is(tmp_path: Path) -> None:
+    for reason in ("PERMANENT_FAILURE_INVALID_ACK_ID", "TRANSIENT_FAILURE_UNAVAILABLE", "OTHER"):
+        with refusals(reason) as endpoint:
+            options = {"projectId": PROJECT, "endpoint": endpoint, "subscriptionId": "s", "stateLocation": str(tmp_path)}
+            receiver = PubSubSource.of(options, streaming=True).receiver(None)
+            receiver.open()
+            expected = {"T": pytest.raises(Transient), "O": pytest.raises(Fatal)}.get(reason[0], contextlib.nullcontext())
+            for call in (receiver.acknowledge, receiver.extend, receiver.release):
+                with expected:
+                    call(["id-1", "id-2"])
+            receiver.close()
+
+
+def test_missing_and_wrong_credentials_are_named_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"projectId": PROJECT, "subscriptionId": "s", "stateLocation": str(tmp_path)}
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "nowhere.json"))
+    for secret, text in (({}, "nowhere.json"), ({"credentialsSecret": '{"type": "service_account"}'}, "client_email")):
+        with pytest.raises(Fatal, match=rf"(?s)no credentials: .*{text}.*Way out: .*credentialsSecret"):
+            PubSubSource.of({**options, **secret}, streaming=True).begin()
+
+
+def test_credentials_that_the_service_refuses_are_no_outage(tmp_path: Path) -> None:
+    options = {"projectId": PROJECT, "endpoint": "127.0.0.1:1", "subscriptionId": "s"}
+    source = PubSubSource.of({**options, "stateLocation": str(tmp_path)}, streaming=True)
+    client = PubSubClient("connectors.pubsub", source.values, "subscriber")
+    from google.api_core.exceptions import ServiceUnavailable
+
+    answer = "Getting metadata from plugin failed with error: ('invalid_grant: Invalid JWT Signature.', {})"
+    with pytest.raises(Fatal, match="accepts no credentials"), client.errors("s"):
+        raise ServiceUnavailable(answer)
+    client.close()
 
 
 @pytest.mark.parametrize(

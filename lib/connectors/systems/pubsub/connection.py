@@ -21,6 +21,10 @@ CONNECTION: Final = Options(
 _INSTALL: Final = "google-cloud-pubsub"
 _SERVICE: Final = "pubsub.googleapis.com:443"
 _LARGEST: Final = 64 << 20
+_NO_TOKEN: Final = "invalid_grant"
+_CREDENTIALS: Final = (
+    "give a service account's key by credentialsSecret, or name its file by the environment's GOOGLE_APPLICATION_CREDENTIALS"
+)
 
 
 def check_connection(values: Values) -> Iterator[Problem]:
@@ -40,7 +44,8 @@ class PubSubClient:
 
     def __init__(self, connector: str, values: Values, kind: str) -> None:
         library = client_library("google.pubsub_v1", _INSTALL, connector=connector)
-        self._errors = client_library("google.api_core.exceptions", _INSTALL, connector=connector)
+        errors = self._errors = client_library("google.api_core.exceptions", _INSTALL, connector=connector)
+        self._outages = (errors.ServerError, errors.TooManyRequests, errors.Aborted, errors.Cancelled)
         self.types = library.types
         transports = client_library(f"google.pubsub_v1.services.{kind}.transports", _INSTALL, connector=connector)
         transport = getattr(transports, f"{kind.capitalize()}GrpcTransport")
@@ -58,10 +63,21 @@ class PubSubClient:
         except (errors.PermissionDenied, errors.Unauthenticated) as error:
             text = f"Pub/Sub refuses access to {name}: {error.message}"
             raise Fatal(text, way_out="grant the account the role that the message names, or give other credentials") from None
-        except (errors.ServerError, errors.TooManyRequests, errors.Aborted, errors.Cancelled, errors.RetryError) as error:
-            raise Transient(f"Pub/Sub does not answer for {name}: {error}") from None
         except errors.GoogleAPICallError as error:
+            if _NO_TOKEN in str(error):
+                raise Fatal(f"Pub/Sub accepts no credentials: {error.message}", way_out=_CREDENTIALS) from None
+            if isinstance(error, self._outages) or "TRANSIENT" in self._reasons(error):
+                raise Transient(f"Pub/Sub does not answer for {name}: {error}") from None
             raise Fatal(f"Pub/Sub refuses a call on {name}: {error.message}") from None
+
+    def is_expired(self, error: Exception) -> bool:
+        """True where a subscription with exactly-once delivery refuses ids because their leases have ended."""
+        return self._reasons(error) == {"PERMANENT"}
+
+    def _reasons(self, error: Exception) -> set[str]:
+        """How acknowledgement ids failed. The metadata has a reason for each, such as PERMANENT_FAILURE_INVALID_ACK_ID."""
+        metadata = error.metadata if isinstance(error, self._errors.GoogleAPICallError) else None
+        return {reason.partition("_FAILURE_")[0] for reason in (metadata or {}).values() if "_FAILURE_" in reason}
 
     def has_ended(self, error: Exception) -> bool:
         """True for the error of a call that has waited for as long as it may."""
@@ -77,10 +93,14 @@ def _channel(connector: str, values: Values, transport: Any) -> Any:
     endpoint = values["endpoint"]
     if endpoint is not None and not endpoint.startswith("https://"):
         return grpc.insecure_channel(endpoint, options)
-    credentials: dict[str, Any] = {}
-    if values["credentialsSecret"] is not None:
-        accounts = client_library("google.oauth2.service_account", _INSTALL, connector=connector)
-        key = json.loads(values["credentialsSecret"])
-        credentials["credentials"] = accounts.Credentials.from_service_account_info(key)
+    auth = client_library("google.auth.exceptions", _INSTALL, connector=connector)
     host = endpoint.removeprefix("https://") if endpoint else _SERVICE
-    return transport.create_channel(host, scopes=transport.AUTH_SCOPES, options=options, **credentials)
+    credentials: dict[str, Any] = {}
+    try:
+        if values["credentialsSecret"] is not None:
+            accounts = client_library("google.oauth2.service_account", _INSTALL, connector=connector)
+            key = json.loads(values["credentialsSecret"])
+            credentials["credentials"] = accounts.Credentials.from_service_account_info(key)
+        return transport.create_channel(host, scopes=transport.AUTH_SCOPES, options=options, **credentials)
+    except (auth.GoogleAuthError, ValueError) as error:
+        raise Fatal(f"Pub/Sub has no credentials: {error}", way_out=_CREDENTIALS) from None

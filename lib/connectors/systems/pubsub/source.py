@@ -87,7 +87,8 @@ class PubSubReceiver(Receiver):
     def check_subscription(self) -> None:
         """Raises ``Fatal`` where the subscription does not exist. Who may only receive may not look, and receives."""
         try:
-            self._call("get_subscription", subscription=self._name)
+            with self._client.errors(self._name):
+                self._call("get_subscription", subscription=self._name)
         except Fatal as refused:
             if "does not exist" in str(refused):
                 raise
@@ -103,18 +104,26 @@ class PubSubReceiver(Receiver):
         return _messages([received.message for received in answer], leases)
 
     def acknowledge(self, leases: Sequence[str]) -> None:
-        for ids in _chunks(leases):
-            self._call("acknowledge", subscription=self._name, ack_ids=ids)
+        self._settle("acknowledge", leases)
 
     def release(self, leases: Sequence[str]) -> None:
-        self._set_deadline(leases, 0)
+        self._settle("modify_ack_deadline", leases, ack_deadline_seconds=0)
 
     def extend(self, leases: Sequence[str]) -> None:
-        self._set_deadline(leases, int(self.lease_seconds or 0))
+        self._settle("modify_ack_deadline", leases, ack_deadline_seconds=int(self.lease_seconds or 0))
 
-    def _set_deadline(self, leases: Sequence[str], seconds: int) -> None:
+    def _settle(self, method: str, leases: Sequence[str], **request: Any) -> None:
+        """Calls ``method`` with the ids of ``leases``.
+
+        A subscription with exactly-once delivery refuses ids of leases that have ended. It delivers those messages again.
+        """
         for ids in _chunks(leases):
-            self._call("modify_ack_deadline", subscription=self._name, ack_ids=ids, ack_deadline_seconds=seconds)
+            with self._client.errors(self._name):
+                try:
+                    self._call(method, subscription=self._name, ack_ids=ids, **request)
+                except Exception as error:
+                    if not self._client.is_expired(error):
+                        raise
 
     def _pull(self, rows: int, seconds: float) -> Sequence[Any]:
         """Messages, if there are some within ``seconds``.
@@ -138,8 +147,7 @@ class PubSubReceiver(Receiver):
         return self._opened
 
     def _call(self, method: str, **request: Any) -> Any:
-        with self._client.errors(self._name):
-            return getattr(self._client.client, method)(request=request, timeout=_SECONDS, retry=None)
+        return getattr(self._client.client, method)(request=request, timeout=_SECONDS, retry=None)
 
 
 def _messages(messages: Sequence[Any], leases: Sequence[str]) -> Messages:

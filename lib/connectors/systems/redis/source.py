@@ -55,7 +55,7 @@ class RedisSource(EpochSource):
         stream=Text(REQUIRED, meaning="the key of the stream"),
         group=Text(REQUIRED, meaning="the consumer group"),
         consumerPrefix=Text("connectors", meaning="the consumer's name begins so; the rest follows from stateLocation"),
-        startingPosition=Text("earliest", meaning="of a group that is made: earliest, latest, or an id to begin after"),
+        startingPosition=Text("earliest", meaning="where a new group begins: earliest, latest, or after an id"),
         minIdle=Duration(60.0, meaning="an entry that a consumer has held for longer is claimed"),
         failOnDataLoss=Flag(True, meaning="entries that were trimmed before they were read are an error"),
     )
@@ -175,7 +175,7 @@ class RedisReceiver(Receiver):
     def _claim(self, rows: int) -> list[Any]:
         """Entries that a consumer has held for longer than ``minIdle``, and never acknowledged.
 
-        They are looked at before they are claimed: Redis 7 drops what was deleted when it is claimed, and would tell of it once.
+        Redis 7 forgets a deleted entry when it is claimed. They are read first, so that a second try still sees the loss.
         """
         while self._claim_from is not None:
             idle = [_text(entry[0]) for entry in self._idle(self._claim_from, min(rows, _IDS))]
@@ -216,10 +216,9 @@ class RedisReceiver(Receiver):
         first = info["first-entry"]
         if first and _order(_text(first[0])) <= _order(delivered):
             return
-        added, read = info.get("entries-added"), group.get("entries-read")
-        is_counted = added is not None and read is not None  # since Redis 7
+        is_counted = group.get("entries-read") is not None  # since Redis 7
         if is_counted:
-            count = int(added) - int(read) - int(info["length"])
+            count = int(info["entries-added"]) - int(group["entries-read"]) - int(info["length"])
         else:
             count = int(not first and _order(generated) > _order(delivered))
         if count <= 0:
@@ -230,7 +229,7 @@ class RedisReceiver(Receiver):
             raise loss
         _log.warning("connectors.redis: %s", loss)
         reset = (first and _before(_text(first[0]))) or generated
-        entries_read = ("ENTRIESREAD", int(added) - int(info["length"])) if is_counted else ()
+        entries_read = ("ENTRIESREAD", int(info["entries-added"]) - int(info["length"])) if is_counted else ()
         self._command("XGROUP", "SETID", self.stream, self.group, reset, *entries_read)
 
     def _group(self) -> dict[str, Any]:

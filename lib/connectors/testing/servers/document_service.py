@@ -18,14 +18,14 @@ The store is an SQLite file, so that it outlives its process.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sqlite3
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from .. import sqlite_file
 from .json_service import Call, Conflict, JsonService, serve
 
 _TABLE: Final = """
@@ -54,34 +54,27 @@ class DocumentService(JsonService):
 class _Documents:
     def __init__(self, file: Path) -> None:
         self._file = file
-        with self._transaction() as connection:
+        with sqlite_file.transaction(self._file) as connection:
             connection.execute(_TABLE)
 
     def calls(self) -> dict[str, Call]:
         return {"transaction": self.transaction, "read": self.read, "collections": self.collections}
 
     async def transaction(self, names: Mapping[str, str], body: Mapping[str, Any]) -> Mapping[str, Any]:
-        with self._transaction() as file:
+        with sqlite_file.transaction(self._file) as file:
             for operation in body["operations"]:
                 _operate(file, operation)
         return {}
 
     async def read(self, names: Mapping[str, str], body: Mapping[str, Any]) -> Mapping[str, Any]:
-        with self._transaction() as file:
+        with sqlite_file.transaction(self._file) as file:
             rows = file.execute(_READ, (body["collection"], body.get("after", 0), body.get("limit", _PAGE))).fetchall()
         return {"documents": [{"number": number, "key": key, "document": json.loads(text)} for number, key, text in rows]}
 
     async def collections(self, names: Mapping[str, str], body: Mapping[str, Any]) -> Mapping[str, Any]:
         prefix = body.get("prefix", "")
-        with self._transaction() as file:
+        with sqlite_file.transaction(self._file) as file:
             return {"names": [name for (name,) in file.execute(_NAMES, (len(prefix), prefix))]}
-
-    @contextlib.contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with contextlib.closing(sqlite3.connect(self._file, timeout=60, isolation_level=None)) as file:
-            file.execute("BEGIN IMMEDIATE")
-            yield file
-            file.execute("COMMIT")
 
 
 def _operate(file: sqlite3.Connection, operation: Mapping[str, Any]) -> None:
