@@ -104,33 +104,30 @@ class CommandWriter(BatchingWriter):
         super().__init__(sink, batch)
 
     def entries(self, rows: pa.RecordBatch) -> Sequence[Command | Poison]:
-        values, empty = self._values, [None] * rows.num_rows
-        keys = _filled(values["key"], rows)
-        names = _filled(values["field"], rows) if values["field"] else empty
-        scores = _texts(rows.column(values["scoreColumn"])) if values["scoreColumn"] else empty
-        by_column = self._command == "xadd" or (self._command == "hset" and not values["field"])
-        bodies = self._fields(rows) if by_column else documents(rows, self._json)
-        return [self._entry(*cells) for cells in zip(keys, names, scores, bodies, strict=True)]
-
-    def _entry(self, key: Any, name: Any, score: Any, body: Any) -> Command | Poison:
-        for part in (key, name, body):
-            if isinstance(part, Poison):
-                return part
-        if score is None and self._command == "zadd":
-            return Poison(f'the column "{self._values["scoreColumn"]}" is null')
-        command = self._command.upper().encode()
-        if self._command == "xadd":
-            limit = (b"MAXLEN", b"~", b"%d" % self._values["maxLen"]) if self._values["maxLen"] else ()
-            return (command, key, *limit, b"*", *body)
-        if isinstance(body, tuple):
-            return (command, key, *body)
-        return (command, key, *(part for part in (name, score) if part is not None), body)
+        values, command = self._values, self._command.upper().encode()
+        columns: list[Sequence[Any]] = [_filled(values["key"], rows)]
+        if self._command == "xadd" or (self._command == "hset" and not values["field"]):
+            limit = (b"MAXLEN", b"~", b"%d" % values["maxLen"]) if values["maxLen"] else ()
+            head = (*limit, b"*") if self._command == "xadd" else ()
+            fields = self._fields(rows)
+            entries: list[Any] = [(command, key, *head, *row) for key, row in zip(columns[0], fields, strict=True)]
+            columns.append([row or Poison("all columns are null") for row in fields])
+        else:
+            if template := values["field"] or (values["scoreColumn"] and f"{{{values['scoreColumn']}}}"):
+                columns.append(_filled(template, rows))
+            columns.append(documents(rows, self._json))
+            entries = list(zip([command] * rows.num_rows, *columns, strict=True))
+        for column in columns:
+            if Poison in set(map(type, column)):
+                entries = [part if isinstance(part, Poison) else entry for part, entry in zip(column, entries, strict=True)]
+        return entries
 
     def sizes(self, entries: Sequence[Command]) -> list[int]:
         return [sum(map(len, entry)) for entry in entries]
 
     def keys(self, entries: Sequence[Command]) -> Sequence[Hashable]:
-        return [entry[1:3] if self._command == "hset" and self._values["field"] else entry[1] for entry in entries]
+        end = 3 if self._command == "hset" and self._values["field"] else 2
+        return [entry[1:end] for entry in entries]
 
     def send(self, entries: list[Command]) -> Iterator[Failure]:
         pipeline = self._client.pipeline()
@@ -152,15 +149,14 @@ class CommandWriter(BatchingWriter):
         except (Transient, Fatal) as error:
             return Poison(str(answer)) if "WRONGTYPE" in str(answer) else error
 
-    def _fields(self, rows: pa.RecordBatch) -> list[tuple[bytes, ...] | Poison]:
+    def _fields(self, rows: pa.RecordBatch) -> list[tuple[bytes, ...]]:
         """The names and values of each row's columns, by turns, nulls left out."""
         names = [name.encode() for name in rows.schema.names]
         cells = zip(*map(_texts, rows.columns), strict=True)
-        fields = [
+        return [
             tuple(part for name, value in zip(names, row, strict=True) if value is not None for part in (name, value))
             for row in cells
         ]
-        return [row or Poison("all columns are null") for row in fields]
 
     def close(self) -> None:
         super().close()
@@ -180,13 +176,13 @@ def _columns(template: str) -> list[str]:
 
 def _filled(template: str, rows: pa.RecordBatch) -> list[bytes | Poison]:
     """The template with the columns of each row in it."""
-    parts = list(Formatter().parse(template))
-    pieces: list[list[bytes | None]] = []
-    for literal, name, _, _ in parts:
-        pieces.append([literal.encode()] * rows.num_rows)
-        pieces.append(_texts(rows.column(name)) if name else [b""] * rows.num_rows)
+    parts = [(literal.replace("%", "%%"), name) for literal, name, _, _ in Formatter().parse(template)]
+    pattern = "".join(literal + ("%b" if name else "") for literal, name in parts).encode()
+    columns = [_texts(rows.column(name)) for _, name in parts if name]
+    if not columns:
+        return [pattern % ()] * rows.num_rows
     null = Poison(f"a column of {template} is null")
-    return [null if None in row else b"".join(row) for row in zip(*pieces, strict=True)]
+    return [null if None in row else pattern % row for row in zip(*columns, strict=True)]
 
 
 def _texts(column: pa.Array) -> list[bytes | None]:
