@@ -11,8 +11,9 @@ import pytest
 
 from connectors.core.cursor_source import CursorReader, CursorSplit, Discovery
 from connectors.core.epochs import HISTORY
-from connectors.core.errors import DataLoss
+from connectors.core.errors import DataLoss, Misconfigured, StateError
 from connectors.core.planning import Planner
+from connectors.core.progress import unpacked
 from connectors.testing.epoch_suite import EpochSourceSuite
 from connectors.testing.shard_double import SCHEMA, ShardCursor, ShardDoubleSource
 from connectors.testing.source_suite import SourceQuery
@@ -126,6 +127,46 @@ def test_an_epoch_without_records_does_not_read_for_ever(system: ShardContext) -
     reads = ShardCursor.reads
     assert SourceQuery(system).rest([]) == []
     assert ShardCursor.reads - reads < 20
+
+
+def test_an_epoch_that_was_deleted_is_not_read_anew(system: ShardContext) -> None:
+    log: list[Any] = []
+    for _ in range(HISTORY + 5):
+        system.write(1)
+        SourceQuery(system).rest(log)
+    with pytest.raises(StateError, match=r"(?s)epoch 1 of .* is deleted.*start from the newest checkpoint"):
+        SourceQuery(system).batch(log, 0)
+
+
+def test_a_batch_reads_all_shards_up_to_now_and_needs_no_log(system: ShardContext) -> None:
+    system.write(4)
+    system.shards.split("a")
+    written = system.write(6)
+    options = {name: text for name, text in system.options().items() if name != "stateLocation"}
+    planner = Planner(ShardDoubleSource.of({**options, "numPartitions": "2"}))
+    slices = planner.whole()
+    system.write(5)
+    reader = ShardDoubleSource.of(options).reader(SCHEMA)
+    splits = [split for part in slices for split in planner.enumerator.splits_of(part)]
+    rows = [row for split in splits for batch in reader.read(split) for row in batch.to_pylist()]
+    assert len(slices) == 2
+    assert values(rows) == list(range(10))
+    assert all(row in rows for row in written)
+
+
+def test_a_stream_without_a_state_location_is_refused(system: ShardContext) -> None:
+    with pytest.raises(Misconfigured, match=r"stateLocation +missing; a stream needs"):
+        ShardDoubleSource.of({"path": system.options()["path"]}, streaming=True)
+
+
+def test_the_table_of_the_query_shows_where_each_partition_stands(system: ShardContext) -> None:
+    system.write(4)
+    log: list[Any] = []
+    query = SourceQuery(system)
+    query.next(log)
+    system.write(2)
+    query.next(log)
+    assert [(part.partition, part.position, part.lag_seconds) for part in unpacked(log[1])] == [("a", 3, 0.0), ("b", 4, 0.0)]
 
 
 class ForgettingSource(ShardDoubleSource):

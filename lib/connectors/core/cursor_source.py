@@ -29,13 +29,19 @@ import pyarrow.compute as pc
 
 from .epoch_source import EpochLogEnumerator, EpochLogSource
 from .epochs import EpochLog, Header, record_content
-from .errors import DataLoss, StateError
-from .options import Flag, Options, Values
-from .source import Position, Slice, Split, SplitReader
+from .errors import DataLoss, Misconfigured, Problem, StateError
+from .options import Flag, Options, Text, Values
+from .progress import PartitionProgress
+from .source import Position, ReadLimit, Slice, Split, SplitEnumerator, SplitReader
+from .state import dumps
 
 _POLL_SECONDS: Final = 0.05
 _PAGE_ROWS: Final = 10_000
 
+CURSOR_OPTIONS: Final = Options(
+    stateLocation=Text(None, meaning="the folder of the epoch log, of this query alone; any storage; needed by a stream"),
+    failOnDataLoss=Flag(True, meaning="records that expired before they were read are an error; false goes on without them"),
+)
 _log = logging.getLogger("connectors")
 
 
@@ -44,7 +50,8 @@ class Page:
     """What a cursor has read: ``rows``, and the position after them, which is JSON.
 
     ``published`` is when each of them was published (seconds since 1970), where the system says it. ``is_last``: nothing
-    more is there for now. ``is_finished``: nothing will ever come, as in a shard that was closed.
+    more is there for now. ``is_finished``: nothing will ever come, as in a shard that was closed. ``lag`` is how many
+    seconds the page is behind the newest record, where the system says it.
     """
 
     rows: pa.RecordBatch
@@ -52,6 +59,7 @@ class Page:
     published: pa.Array | None = None
     is_last: bool = False
     is_finished: bool = False
+    lag: float | None = None
 
 
 class Cursor(ABC):
@@ -64,9 +72,10 @@ class Cursor(ABC):
     def read(self, partition: str, position: Any, end: Any, rows: int) -> Page:
         """The records after ``position``, at most ``rows`` of them, and never beyond the position ``end`` if there is one.
 
-        Returns soon, also without rows. Raise :class:`~connectors.core.errors.DataLoss` where the position has expired, or,
-        with ``failOnDataLoss=false``, read from the oldest record on; and :class:`~connectors.core.errors.Transient` for an
-        outage: the epoch is read again after a pause.
+        Returns soon, also without rows; with ``end`` as its position where that is reached. Raise
+        :class:`~connectors.core.errors.DataLoss` where the position has expired, or, with ``failOnDataLoss=false``, read from
+        the oldest record on; and :class:`~connectors.core.errors.Transient` for an outage: the epoch is read again after a
+        pause.
         """
 
     def close(self) -> None:  # noqa: B027
@@ -87,10 +96,22 @@ class Discovery:
 class CursorSource(EpochLogSource):
     """A source over partitions that can be read again. A subclass sets ``name`` and ``schema``."""
 
+    bounded = True
+
+    def __init__(self, values: Values, *, streaming: bool = False) -> None:
+        super().__init__(values, streaming=streaming)
+        if streaming and values["stateLocation"] is None:
+            text = "missing; a stream needs the folder of its epoch log, which is of this query alone."
+            raise Misconfigured(f"connectors.{self.name}", [Problem("stateLocation", text)])
+
     @classmethod
     def known_options(cls) -> Options:
-        loss = Flag(True, meaning="records that expired before they were read are an error; false goes on without them")
-        return super().known_options() | Options(failOnDataLoss=loss)
+        return super().known_options() | CURSOR_OPTIONS
+
+    @classmethod
+    def check(cls, values: Values) -> Iterator[Problem]:
+        if values["stateLocation"] is not None:
+            yield from super().check(values)
 
     @abstractmethod
     def partitions(self, positions: Mapping[str, Any], finished: Collection[str]) -> Discovery:
@@ -103,11 +124,15 @@ class CursorSource(EpochLogSource):
     def cursor(self, schema: pa.Schema) -> Cursor:
         """A new cursor over rows of ``schema``."""
 
-    def enumerator(self) -> CursorEnumerator:
-        return CursorEnumerator(self)
+    def position_text(self, position: Any) -> int | str | None:
+        """A position as the table of the query shows it."""
+        return position if isinstance(position, (int, str)) else dumps(position)
 
-    def reader(self, schema: pa.Schema) -> CursorReader:
-        return CursorReader(self, schema)
+    def enumerator(self) -> SplitEnumerator[CursorSplit]:
+        return CursorEnumerator(self) if self.streaming else WholeEnumerator(self)
+
+    def reader(self, schema: pa.Schema) -> SplitReader[CursorSplit]:
+        return CursorReader(self, schema) if self.streaming else WholeReader(self.cursor(schema))
 
 
 @dataclass(frozen=True)
@@ -155,15 +180,27 @@ class CursorEnumerator(EpochLogEnumerator[CursorSplit]):
         for part in self.slices(start, end, parallelism):
             yield from self.splits_of(part)
 
+    def progress(self, at: Position, head: Any) -> Sequence[PartitionProgress]:
+        """Where the epoch before ``at`` has ended: ``at`` itself is still to be read."""
+        return [
+            PartitionProgress(name, self.source.position_text(position), lag_seconds=header.lags.get(name))
+            for header in self.log.headers(at["epoch"] - 1)
+            for name, position in header.positions.items()
+            if name not in header.finished
+        ]
+
     def _plan(self, epoch: int, readers: int) -> dict[str, Any]:
         plan = self.log.plan(epoch)
         if plan is not None:
             return plan
+        if any(later > epoch for later in self.log.epochs()):
+            raise StateError(
+                f"epoch {epoch} of {self.log.storage.root} (stateLocation) is deleted, since later ones are committed",
+                way_out="start from the newest checkpoint, or give the query a new checkpoint and a stateLocation of its own",
+            )
         positions, finished = self._state_after(epoch - 1)
         discovery = self.source.partitions(positions, frozenset(finished))
-        shares: list[dict[str, Any]] = [{} for _ in range(max(1, min(readers, len(discovery.partitions))))]
-        for number, (partition, position) in enumerate(sorted(discovery.partitions.items())):
-            shares[number % len(shares)][partition] = position
+        shares = _shares(discovery.partitions, readers)
         state = {name: position for name, position in positions.items() if name not in discovery.gone}
         plan = {"shares": shares, "positions": state | dict(discovery.partitions)}
         self.log.put_plan(epoch, {**plan, "finished": sorted(finished - set(discovery.gone))})
@@ -186,6 +223,78 @@ class CursorEnumerator(EpochLogEnumerator[CursorSplit]):
             positions.update(header.positions)
             finished.update(header.finished)
         return {name: position for name, position in positions.items() if name not in finished}, finished
+
+
+def _shares(partitions: Mapping[str, Any], readers: int) -> list[dict[str, Any]]:
+    """The partitions of each reader; at least one reader."""
+    shares: list[dict[str, Any]] = [{} for _ in range(max(1, min(readers, len(partitions))))]
+    for number, (partition, position) in enumerate(sorted(partitions.items())):
+        shares[number % len(shares)][partition] = position
+    return shares
+
+
+class WholeEnumerator(SplitEnumerator[CursorSplit]):
+    """Plans a batch: all partitions, from their start to now. There is no epoch log; a task that fails reads again."""
+
+    def __init__(self, source: CursorSource) -> None:
+        self.source = source
+
+    def start(self) -> Position:
+        self.source.begin()
+        return {"epoch": 0}
+
+    def head(self) -> float:
+        return time.time()
+
+    def advance(self, at: Position, head: float, limit: ReadLimit) -> Position:
+        return {"epoch": 1, "until": head}
+
+    def slices(self, start: Position, end: Position, parallelism: int) -> Sequence[Slice]:
+        partitions: dict[str, Any] = {}
+        while more := {
+            name: position
+            for name, position in self.source.partitions({}, frozenset(partitions)).partitions.items()
+            if name not in partitions
+        }:
+            partitions |= more
+        shares = _shares(partitions, parallelism)
+        return [Slice(start, end, index, len(shares), parallelism, share) for index, share in enumerate(shares)]
+
+    def splits_of(self, part: Slice) -> Iterator[CursorSplit]:
+        yield CursorSplit("", 0, part.index, part.of, part.detail, part.end["until"])
+
+    def splits(self, start: Position, end: Position, parallelism: int) -> Iterator[CursorSplit]:
+        for part in self.slices(start, end, parallelism):
+            yield from self.splits_of(part)
+
+    def close(self) -> None:
+        self.source.end()
+
+
+class WholeReader(SplitReader[CursorSplit]):
+    """Reads partitions up to the moment of the plan."""
+
+    def __init__(self, cursor: Cursor) -> None:
+        super().__init__()
+        self._cursor = cursor
+
+    def open(self) -> None:
+        self._cursor.open()
+
+    def close(self) -> None:
+        self._cursor.close()
+
+    def read(self, split: CursorSplit) -> Iterator[pa.RecordBatch]:
+        for partition, position in sorted(split.positions.items()):
+            while not self.awake.is_set():
+                page = self._cursor.read(partition, position, None, _PAGE_ROWS)
+                late = _late(page.published, split.until) if page.published is not None and split.until is not None else 0
+                yield page.rows.slice(0, page.rows.num_rows - late)
+                position = page.position
+                if late or page.is_last or page.is_finished:
+                    break
+                if not page.rows.num_rows:
+                    self.awake.wait(_POLL_SECONDS)
 
 
 class CursorReader(SplitReader[CursorSplit]):
@@ -257,6 +366,7 @@ class _ReadEpoch:
         self._parts: dict[str, list[pa.RecordBatch]] = {name: [] for name in sorted(split.positions)}
         self._finished: set[str] = set()
         self._ended: set[str] = set()
+        self._lags: dict[str, float] = {}
         self._late = self._rows = self._bytes = 0
         self._is_dry = False
 
@@ -286,6 +396,7 @@ class _ReadEpoch:
             self._is_dry,
             self._late,
             positions=self._positions,
+            lags=self._lags,
             finished=tuple(sorted(self._finished)),
         )
 
@@ -322,6 +433,8 @@ class _ReadEpoch:
         elif page.is_last and until is not None:
             self._ended.add(partition)
         self._positions[partition] = page.position
+        if page.lag is not None:
+            self._lags[partition] = page.lag
         if page.rows.num_rows:
             self._parts[partition].append(page.rows)
             self._rows += page.rows.num_rows

@@ -81,6 +81,9 @@ class EpochLogSource(Source):
     def begin(self) -> None:
         """A new query begins, on the driver: makes what it needs in the system, such as a consumer group. May come twice."""
 
+    def end(self) -> None:
+        """A run of the query ends, on the driver. Not called when the driver is killed."""
+
     def log(self) -> EpochLog:
         """The log in ``stateLocation``."""
         return EpochLog(storage_of(self.values["stateLocation"], self.values["storageOptions"]), self.name)
@@ -109,7 +112,7 @@ class EpochLogEnumerator(SplitEnumerator[SplitT]):
 
     def __init__(self, source: EpochLogSource) -> None:
         self.log = source.log()
-        self._begin = source.begin
+        self._begin, self._end = source.begin, source.end
         self._poll_interval: float = source.values["pollInterval"]
 
     @abstractmethod
@@ -159,6 +162,9 @@ class EpochLogEnumerator(SplitEnumerator[SplitT]):
     def committed(self, at: Position) -> None:
         self.acknowledge(at["epoch"])
 
+    def close(self) -> None:
+        self._end()
+
 
 class EpochEnumerator(EpochLogEnumerator[EpochSplit]):
     """Plans epochs of a :class:`Receiver`, extends the leases of their messages and acknowledges them."""
@@ -204,6 +210,7 @@ class EpochEnumerator(EpochLogEnumerator[EpochSplit]):
                 yield EpochSplit(end["log"], epoch, reader, parallelism, end.get("until"))
 
     def close(self) -> None:
+        super().close()
         self._stop_keeper()
         if self._receiver is not None:
             self._receiver.close()

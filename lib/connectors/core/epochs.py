@@ -101,7 +101,7 @@ class Header:
     ``is_dry``: the reader has stopped because nothing more came. ``late`` counts the messages that were published after the
     start of an ``availableNow`` query, and went back. ``duplicates`` counts those that the reader has left out; ``leases``
     are those of duplicates within the epoch, which are acknowledged with it. ``positions`` are where the reader's partitions
-    end in this epoch, and ``finished`` those of them that will never have more.
+    end in this epoch, ``finished`` those of them that will never have more, and ``lags`` how many seconds they are behind.
     """
 
     rows: int
@@ -112,9 +112,11 @@ class Header:
     leases: tuple[str, ...] = ()
     positions: Mapping[str, Any] = field(default_factory=dict)
     finished: tuple[str, ...] = ()
+    lags: Mapping[str, float] = field(default_factory=dict)
 
     def text(self) -> bytes:
         lists = {"leases": list(self.leases), "finished": list(self.finished), "positions": dict(self.positions)}
+        lists["lags"] = {name: round(lag, 3) for name, lag in self.lags.items()}
         return dumps(versioned(**{**vars(self), **lists})).encode()
 
     @classmethod

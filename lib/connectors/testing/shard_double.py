@@ -85,6 +85,7 @@ class ShardDouble:
             pa.array(published, pa.float64()),
             is_last=is_last,
             is_finished=is_last and not is_open,
+            lag=0.0 if is_last else time.time() - published[-1],
         )
 
 

@@ -235,9 +235,7 @@ class SourceSuite(SourceCases):
     ) -> None:
         system.write(COUNT)
         query = SourceQuery(system, numPartitions="3", **system.limit)
-        batches = []
-        while (rows := query.next(log)) is not None:
-            batches.append(rows)
+        batches = [[row for rows in tasks for row in rows] for tasks in query.batches(log)]
         system.write(COUNT)
         again = SourceQuery(system, numPartitions=parallelism)
         for number, rows in enumerate(batches):
