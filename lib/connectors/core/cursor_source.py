@@ -86,11 +86,13 @@ class Cursor(ABC):
 class Discovery:
     """The partitions of an epoch, each with the position to read from.
 
-    A partition that is left out keeps its position for a later epoch. ``gone`` are those that need not be remembered.
+    A partition that is left out keeps its position for a later epoch. ``gone`` are those that need not be remembered, and
+    ``finished`` more that have nothing to read.
     """
 
     partitions: Mapping[str, Any]
     gone: Collection[str] = ()
+    finished: Collection[str] = ()
 
 
 class CursorSource(EpochLogSource):
@@ -203,7 +205,7 @@ class CursorEnumerator(EpochLogEnumerator[CursorSplit]):
         shares = _shares(discovery.partitions, readers)
         state = {name: position for name, position in positions.items() if name not in discovery.gone}
         plan = {"shares": shares, "positions": state | dict(discovery.partitions)}
-        self.log.put_plan(epoch, {**plan, "finished": sorted(finished - set(discovery.gone))})
+        self.log.put_plan(epoch, {**plan, "finished": sorted((finished | set(discovery.finished)) - set(discovery.gone))})
         recorded = self.log.plan(epoch)
         assert recorded is not None
         return recorded

@@ -14,7 +14,7 @@ from ..core.source import RecordEmitter, Split
 from ..core.state import dumps
 from ..storage.base import Storage
 from ..storage.location import storage_of
-from . import BadRecord, Decoded, Side, format_of, sides
+from . import BadRecord, Decoded, format_of, sides
 
 Headers = Callable[[pa.RecordBatch, Split], Sequence[Any]]
 """The headers of records of a split, one by one, for a source that does not read them with every record."""
@@ -22,39 +22,47 @@ Headers = Callable[[pa.RecordBatch, Split], Sequence[Any]]
 
 class FormatEmitter(RecordEmitter):
     """Decodes the columns ``value`` and ``key``, those of them that ``schema`` has; ``position`` names the columns that say
-    where a record was.
+    where a record was, and ``value`` the column of values where it is called otherwise.
 
     A record of which the key or the value is bad is one dead letter, with the bytes of the value.
     """
 
     def __init__(
-        self, source: str, values: Values, schema: pa.Schema, position: Sequence[str], headers: Headers | None = None
+        self,
+        source: str,
+        values: Values,
+        schema: pa.Schema,
+        position: Sequence[str],
+        headers: Headers | None = None,
+        value: str = "value",
     ) -> None:
         self.source = source
         self.errors = values["errors"]
-        names = [side for side in sides(values) if side in schema.names]
-        self.formats = {side: format_of(values, schema.field(side).type, side) for side in names}
+        columns = {value if side == "value" else side: side for side in sides(values)}
+        names = [name for name in columns if name in schema.names]
+        self.formats = {name: format_of(values, schema.field(name).type, columns[name]) for name in names}
+        self._value = value
         self.schema = schema
         self.position = tuple(position)
         self.letters = SourceLetters(source, _letter_storage(values)) if self.errors == "deadLetter" else None
         self.headers = headers
 
     def emit(self, records: pa.RecordBatch, split: Split) -> pa.RecordBatch:
-        decoded = {side: format.decode(records.column(side)) for side, format in self.formats.items()}
+        decoded = {name: format.decode(records.column(name)) for name, format in self.formats.items()}
         columns = [decoded[name].values if name in decoded else records.column(name) for name in self.schema.names]
         rows = pa.RecordBatch.from_arrays(columns, schema=self.schema)
         bad = self._bad(decoded)
         return self._without(rows, records, bad, split) if bad else rows
 
-    def _bad(self, decoded: Mapping[Side, Decoded]) -> Sequence[BadRecord]:
+    def _bad(self, decoded: Mapping[str, Decoded]) -> Sequence[BadRecord]:
         """Every bad record once; where there are keys, its error says which of the two is bad."""
-        if list(decoded) == ["value"]:
-            return decoded["value"].bad
+        if list(decoded) == [self._value]:
+            return decoded[self._value].bad
         errors: dict[int, list[str]] = {}
         kinds: dict[int, str] = {}
-        for side, column in decoded.items():
+        for name, column in decoded.items():
             for bad in column.bad:
-                errors.setdefault(bad.index, []).append(f"{side}: {bad.error}")
+                errors.setdefault(bad.index, []).append(f"{name}: {bad.error}")
                 kinds.setdefault(bad.index, bad.kind)
         return [BadRecord(index, "; ".join(texts), kinds[index]) for index, texts in sorted(errors.items())]
 
@@ -64,7 +72,7 @@ class FormatEmitter(RecordEmitter):
 
     def _without(self, rows: pa.RecordBatch, records: pa.RecordBatch, bad: Sequence[BadRecord], split: Split) -> pa.RecordBatch:
         for failure in bad:
-            record = records.column("value")[failure.index].as_py()
+            record = records.column(self._value)[failure.index].as_py()
             where = dumps({name: records.column(name)[failure.index].as_py() for name in self.position})
             if self.errors == "fail":
                 names = " and ".join(dict.fromkeys(format.name for format in self.formats.values()))
@@ -92,7 +100,7 @@ class FormatEmitter(RecordEmitter):
         for number, record in enumerate(bad):
             where = dumps({name: records.column(name)[number].as_py() for name in self.position})
             original = {name: cells[number] for name, cells in originals.items()}
-            letters.add(where, record.kind, record.error, records.column("value")[number].as_py(), **original)
+            letters.add(where, record.kind, record.error, records.column(self._value)[number].as_py(), **original)
 
 
 _ORIGINAL = ("key", "headers", "timestamp")

@@ -26,8 +26,10 @@ SYSTEMS: Final[Mapping[str, tuple[str, str | None, str | None]]] = {
     "event_hubs": ("event_hubs", "EventHubsSource", "EventHubsSink"),
     "file_stream": ("file_stream", "FileStreamSource", "FileStreamSink"),
     "files": ("files", "FilesSource", "FilesSink"),
+    "firehose": ("firehose", None, "FirehoseSink"),
     "jdbc": ("jdbc", "JdbcSource", "JdbcSink"),
     "kafka": ("kafka", "KafkaSource", "KafkaSink"),
+    "kinesis": ("kinesis", "KinesisSource", "KinesisSink"),
     "pubsub": ("pubsub", "PubSubSource", "PubSubSink"),
     "redis": ("redis", "RedisSource", "RedisSink"),
 }

@@ -3,6 +3,7 @@
 from .compare import same_order, same_records
 from .contexts import FolderContext, SinkContext, SourceContext, run_suite
 from .engine import Checkpoint, Engine, in_a_child
+from .epoch_suite import EpochSourceSuite
 from .faults import Action, FailureInjector, Injected, Point, faulty_sink, faulty_source, forget_commit
 from .notebooks import kill_notebook, run_notebook
 from .queue_suite import QueueSuite
@@ -13,6 +14,7 @@ __all__ = [
     "Action",
     "Checkpoint",
     "Engine",
+    "EpochSourceSuite",
     "FailureInjector",
     "FolderContext",
     "Injected",

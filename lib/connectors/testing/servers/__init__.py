@@ -9,6 +9,7 @@ from .databases import MariaDbServer, OpenSearchServer, PostgresServer, RedisSer
 from .document_service import DocumentService
 from .http_service import HttpService
 from .kafka_server import KafkaServer
+from .kinesis_server import KinesisServer
 from .pubsub_server import PubSubServer
 from .queue_service import QueueService
 from .schema_registry import SchemaRegistry
@@ -24,6 +25,7 @@ __all__ = [
     "HdfsServer",
     "HttpService",
     "KafkaServer",
+    "KinesisServer",
     "MariaDbServer",
     "MotoServer",
     "OpenSearchServer",

@@ -129,8 +129,8 @@ class Server:
         self.launch()
         self._wait_until(self.ready)
 
-    def spawn(self, command: Sequence[str], env: Mapping[str, str] | None = None) -> None:
-        """Starts a child in the server's folder; what it prints is in :meth:`log`."""
+    def spawn(self, command: Sequence[str], env: Mapping[str, str] | None = None, folder: Path | None = None) -> None:
+        """Starts a child in ``folder``, by default the server's; what it prints is in :meth:`log`."""
         with open(self.folder / "server.log", "ab") as log:
             child = subprocess.Popen(
                 command,
@@ -138,7 +138,7 @@ class Server:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **(env or {})},
-                cwd=self.folder,
+                cwd=folder or self.folder,
                 start_new_session=True,
                 preexec_fn=_die_with_parent,
             )
@@ -246,6 +246,17 @@ def go_program(name: str, module: str, main: str) -> Path:
             run_step([find_program("go"), *step], f"go cannot build {module}", folder, {"GOFLAGS": "-mod=mod"})
 
     return cached_build(name, module + main, build) / "server"
+
+
+def npm_package(name: str, package: str) -> Path:
+    """The folder in which npm has installed ``package`` (``name@version``). Raises :class:`Unavailable` without npm."""
+
+    def build(folder: Path) -> None:
+        (folder / "package.json").write_text("{}")
+        install = [find_program("npm"), "install", "--no-audit", "--no-fund", "--silent", package]
+        run_step(install, f"npm cannot install {package}", folder)
+
+    return cached_build(name, package, build)
 
 
 _MODULE: Final = """\

@@ -23,12 +23,12 @@ from .base import (
     HOST,
     Server,
     Unavailable,
-    cached_build,
     classpath,
     find_program,
     free_ports,
     go_program,
     java,
+    npm_package,
     request_json,
     run_step,
     spark_jars,
@@ -83,7 +83,7 @@ class AzuriteServer(Server):
     def __init__(self) -> None:
         super().__init__()
         self.node = find_program("node")
-        self.program = cached_build("azurite", _AZURITE, _install_azurite) / "node_modules/azurite/dist/src/blob/main.js"
+        self.program = npm_package("azurite", _AZURITE) / "node_modules/azurite/dist/src/blob/main.js"
         self.url = f"http://{HOST}:{self.port}/{ACCOUNT}"
 
     def launch(self) -> None:
@@ -119,12 +119,6 @@ class AzuriteServer(Server):
         """The ``storageOptions`` of the account, at the address ``url`` (that of a proxy) and with another ``key``."""
         endpoint = f"BlobEndpoint={url or self.url}"
         return {"connection_string": f"AccountName={ACCOUNT};AccountKey={key};{endpoint};"}
-
-
-def _install_azurite(folder: Path) -> None:
-    (folder / "package.json").write_text("{}")
-    install = [find_program("npm"), "install", "--no-audit", "--no-fund", "--silent", _AZURITE]
-    run_step(install, f"npm cannot install {_AZURITE}", folder)
 
 
 _GCS_MODULE: Final = "github.com/fsouza/fake-gcs-server@v1.56.1"

@@ -1,0 +1,232 @@
+"""What the services of AWS share: options, clients of boto3, what their errors mean, and sinks that put records."""
+
+from __future__ import annotations
+
+import contextlib
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Final
+
+import pyarrow as pa
+import pyarrow.types as types
+
+from ..batching import BatchingSink, BatchingWriter, Failure, Throttled
+from ..core import Batch, Choice, Fatal, Misconfigured, Options, Poison, Problem, Text, Transient, Values
+from ..core.clients import client_library
+from ..formats.documents import documents
+
+AWS_OPTIONS: Final = Options(
+    region=Text(None, meaning="default: the environment's"),
+    endpoint=Text(None, meaning="the URL of a service that is not Amazon's own"),
+    roleArn=Text(None, meaning="a role to assume"),
+    accessKeyId=Text(None, meaning="default: the environment's credentials, as boto3 finds them"),
+    secretAccessKey=Text(None, meaning="of accessKeyId"),
+    sessionToken=Text(None, meaning="of accessKeyId, where it is temporary"),
+)
+_INSTALL: Final = "boto3"
+_CONNECT_SECONDS: Final = 10.0
+_CREDENTIALS: Final = "give accessKeyId and secretAccessKey, or credentials by the environment or a profile"
+_NO_CREDENTIALS: Final = (
+    "NoCredentialsError",
+    "PartialCredentialsError",
+    "CredentialRetrievalError",
+    "ProfileNotFound",
+    "TokenRetrievalError",
+    "SSOTokenLoadError",
+    "UnauthorizedSSOTokenError",
+)
+_REFUSED: Final = (
+    "AccessDenied",
+    "UnrecognizedClient",
+    "InvalidSignature",
+    "SignatureDoesNotMatch",
+    "ExpiredToken",
+    "MissingAuthenticationToken",
+    "InvalidClientTokenId",
+    "InvalidAccessKeyId",
+    "IncompleteSignature",
+    "OptInRequired",
+    "NotAuthorized",
+    "KMSAccessDenied",
+)
+_THROTTLED: Final = ("ProvisionedThroughputExceeded", "Throttl", "LimitExceeded", "TooManyRequests", "SlowDown")
+_OUTAGES: Final = ("InternalFailure", "InternalServerError", "ServiceUnavailable", "RequestTimeout", "Unavailable")
+
+
+def check_aws(values: Values) -> Iterator[Problem]:
+    """What is wrong with the address and the credentials."""
+    if (values["accessKeyId"] is None) != (values["secretAccessKey"] is None):
+        missing = "secretAccessKey" if values["secretAccessKey"] is None else "accessKeyId"
+        yield Problem(missing, "missing; accessKeyId and secretAccessKey go together.")
+    if values["endpoint"] is not None and "://" not in values["endpoint"]:
+        yield Problem("endpoint", f'must be a URL such as https://host:port; got "{values["endpoint"]}".')
+
+
+class AwsClient:
+    """A client of ``service``, which does not retry, and whose errors become the library's."""
+
+    def __init__(self, connector: str, service: str, values: Values, seconds: float = 30.0) -> None:
+        """A call without an answer for ``seconds`` is an outage."""
+        self._errors = client_library("botocore.exceptions", _INSTALL, connector=connector)
+        self._connector = connector
+        with self.errors(service):
+            self.client: Any = _session(connector, values).create_client(
+                service, endpoint_url=values["endpoint"], config=_config(connector, seconds)
+            )
+
+    @contextlib.contextmanager
+    def errors(self, name: str) -> Iterator[None]:
+        """Raises errors of calls on the resource ``name`` as those of this library."""
+        try:
+            yield
+        except self._errors.ClientError as error:
+            raise failure(name, error.response["Error"].get("Code", ""), str(error)) from None
+        except self._errors.NoRegionError:
+            problem = Problem("region", "missing, and the environment names none; give one, such as eu-central-1.")
+            raise Misconfigured(self._connector, [problem]) from None
+        except (self._errors.HTTPClientError, self._errors.ConnectionError, self._errors.EventStreamError) as error:
+            raise Transient(f"AWS does not answer for {name}: {error}") from None
+        except self._errors.BotoCoreError as error:
+            if type(error).__name__ in _NO_CREDENTIALS:
+                raise Fatal(f"AWS gets no credentials for {name}: {error}", way_out=_CREDENTIALS) from None
+            raise Fatal(f"a call of AWS for {name} failed: {error}") from None
+
+    def close(self) -> None:
+        self.client.close()
+
+
+def failure(name: str, code: str, text: str) -> Exception:
+    """The error of an answer, or of one record of it, that has the error ``code``."""
+    if code.startswith(_THROTTLED) or code.endswith("LimitExceededException"):
+        return Throttled(f"AWS throttles {name}: {text}")
+    if code.startswith(_OUTAGES) or code in ("500", "502", "503", "504"):
+        return Transient(f"AWS does not answer for {name}: {text}")
+    if code.startswith("ResourceNotFound"):
+        return Fatal(f"{name} does not exist: {text}", way_out="make it, or correct the name, the region or the account")
+    if code.startswith(_REFUSED):
+        way_out = "grant the role or user the action that the message names, or give other credentials"
+        return Fatal(f"AWS refuses access to {name}: {text}", way_out=way_out)
+    return Fatal(f"AWS refuses a call on {name}: {text}")
+
+
+def _session(connector: str, values: Values) -> Any:
+    """A session of botocore with the user's region and credentials, or those of the role.
+
+    Times of answers stay numbers in it: the client would spend more on them than on all else of a record.
+    """
+    credentials = _credentials(connector, values)
+    session = _plain_session(connector, values)
+    session.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=float)
+    if credentials is not None:
+        session._credentials = credentials  # there is no public way to give a session credentials that renew themselves
+    return session
+
+
+def _credentials(connector: str, values: Values) -> Any:
+    kinds = client_library("botocore.credentials", _INSTALL, connector=connector)
+    session = _plain_session(connector, values)
+    if values["accessKeyId"] is not None:
+        session.set_credentials(values["accessKeyId"], values["secretAccessKey"], values["sessionToken"])
+    credentials = session.get_credentials()
+    if values["roleArn"] is None or credentials is None:
+        return credentials
+    name = {"RoleSessionName": "connectors"}
+    fetcher = kinds.AssumeRoleCredentialFetcher(session.create_client, credentials, values["roleArn"], extra_args=name)
+    return kinds.DeferredRefreshableCredentials(fetcher.fetch_credentials, "assume-role")
+
+
+def _plain_session(connector: str, values: Values) -> Any:
+    session = client_library("botocore.session", _INSTALL, connector=connector).Session()
+    if values["region"] is not None:
+        session.set_config_variable("region", values["region"])
+    return session
+
+
+def _config(connector: str, seconds: float) -> Any:
+    config = client_library("botocore.config", _INSTALL, connector=connector)
+    retries = {"total_max_attempts": 1, "mode": "standard"}
+    return config.Config(retries=retries, connect_timeout=_CONNECT_SECONDS, read_timeout=seconds, tcp_keepalive=True)
+
+
+
+RECORD_OPTIONS: Final = Options(
+    {
+        "dataColumn": Text(None, meaning="the data of a record, binary or string; default: the row, by value.format"),
+        "value.format": Choice("json", among=("json",), meaning="the row as text, where no dataColumn is named"),
+    }
+)
+
+
+class RecordSink(BatchingSink):
+    """A sink that puts each row as a record of bytes, many to a request."""
+
+    most_records: ClassVar[int] = 500
+    most_bytes: ClassVar[int]
+    """Of a request, as the service has it."""
+    most_record_bytes: ClassVar[int]
+    """Of a record, unless the user says that the service takes more."""
+    text_columns: ClassVar[Sequence[str]] = ()
+    """Options that name columns of text."""
+
+    @classmethod
+    def check(cls, values: Values) -> Iterator[Problem]:
+        yield from super().check(values)
+        yield from check_aws(values)
+        for option, most in (("batch.maxRecords", cls.most_records), ("batch.maxBytes", cls.most_bytes)):
+            if values[option] > most:
+                yield Problem(option, f"must be {most} or less, as the service has it; got {values[option]}.")
+
+    def check_frame(self, schema: pa.Schema, *, placed: bool) -> Iterator[Problem]:
+        for option in ("dataColumn", *self.text_columns):
+            column = self.values[option]
+            if column is None:
+                continue
+            if column not in schema.names:
+                yield Problem(option, f'names the column "{column}", which the rows do not have: {", ".join(schema.names)}.')
+            elif not (is_text(kind := schema.field(column).type) or (option == "dataColumn" and _is_binary(kind))):
+                yield Problem(option, f'names the column "{column}", which is {kind}, and no text.')
+
+
+class RecordWriter(BatchingWriter):
+    """Puts the rows of one task. An entry is a record as boto3 takes it."""
+
+    def __init__(self, sink: RecordSink, batch: Batch, service: str) -> None:
+        values = self._values = sink.values
+        connector = f"connectors.{sink.name}"
+        self._json = client_library("orjson", "orjson", connector=connector)
+        self._client = AwsClient(connector, service, values, values["request.timeout"])
+        super().__init__(sink, batch)
+        most = values["batch.maxRecordBytes"] or min(sink.most_record_bytes, values["batch.maxBytes"])
+        self.limits = replace(self.limits, record_bytes=most)
+
+    def bodies(self, rows: pa.RecordBatch) -> list[bytes | Poison]:
+        """The data of each record."""
+        column = self._values["dataColumn"]
+        if column is None:
+            return documents(rows, self._json)
+        null = Poison(f'the column "{column}" is null')
+        return [null if data is None else data for data in rows.column(column).cast(pa.binary()).to_pylist()]
+
+    def put(self, name: str, method: str, answers: str, **request: Any) -> Iterator[Failure]:
+        """Calls ``method`` and gives the records that the service has not taken; ``answers`` names the list of outcomes."""
+        with self._client.errors(name):
+            answer = getattr(self._client.client, method)(**request)
+        for place, outcome in enumerate(answer[answers]):
+            if code := outcome.get("ErrorCode"):
+                yield place, failure(name, code, f"{code}: {outcome.get('ErrorMessage', '')}")
+
+    @abstractmethod
+    def send(self, entries: list[Mapping[str, Any]]) -> Iterator[Failure]: ...
+
+    def close(self) -> None:
+        super().close()
+        self._client.close()
+
+
+def is_text(kind: pa.DataType) -> bool:
+    return bool(types.is_string(kind) or types.is_large_string(kind))
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return bool(types.is_binary(kind) or types.is_large_binary(kind))

@@ -1,0 +1,363 @@
+"""Reads shards by polling: a page of records from a position on.
+
+A position is JSON. ``{"after": sequence number}`` is behind a record; with ``sub``, behind a part of a record in which the
+producer has packed many. ``{"at": sequence number}`` is before a record. ``{"from": "TRIM_HORIZON"}`` is the oldest record, and
+``{"from": milliseconds}`` the first one that arrived then. ``time`` says up to when, in milliseconds, the shard has been read.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final
+
+import pyarrow as pa
+
+from ...batching import Throttled
+from ...core import Cursor, DataLoss, Fatal, Page, Values
+from ...core.clients import ClientPool
+from ...core.state import digest, dumps
+from ..aws import AwsClient
+from .aggregates import MAGIC, unpacked
+
+Position = Mapping[str, Any]
+Key = tuple[int, int]
+
+SCHEMA: Final = pa.schema(
+    [
+        pa.field("data", pa.binary()),
+        pa.field("partitionKey", pa.string()),
+        pa.field("sequenceNumber", pa.string()),
+        pa.field("subSequenceNumber", pa.int64()),
+        pa.field("shardId", pa.string()),
+        pa.field("approximateArrivalTimestamp", pa.timestamp("us", "UTC")),
+        pa.field("stream", pa.string()),
+    ]
+)
+CONNECTOR: Final = "connectors.kinesis"
+_log = logging.getLogger(CONNECTOR)
+_EMPTY: Final = pa.RecordBatch.from_pylist([], schema=SCHEMA)
+_ALL: Final = 1 << 62
+"""The part behind the last one of a record."""
+_REQUEST: Final = 10_000
+_SHORTEST_RETENTION: Final = 24 * 3600.0
+_LONGEST_PAUSE: Final = 5.0
+_WAY_OUT: Final = "set failOnDataLoss=false to go on with the oldest record"
+
+
+def order(position: Position) -> Key:
+    """What positions of one shard are compared by: a sequence number, and the part of its record."""
+    if "after" in position:
+        return int(position["after"]), position.get("sub", _ALL)
+    if "at" in position:
+        return int(position["at"]), -1
+    return -1, 0
+
+
+def _order_of(record: Mapping[str, Any]) -> Key:
+    return int(record["SequenceNumber"]), record.get("Sub", _ALL)
+
+
+@dataclass
+class Shard:
+    """One shard in this process: ``records`` that were fetched behind ``position``, and where the next ones come from."""
+
+    position: Position
+    records: list[dict[str, Any]] = field(default_factory=list)
+    iterator: str | None = None
+    subscription: Any = None
+    is_closed: bool = False
+    """True if nothing comes behind ``records``."""
+    lag: float | None = None
+    due: float = 0.0
+    """When the shard may be polled again."""
+    pause: float = 0.0
+    previous: tuple[Position, list[dict[str, Any]]] | None = None
+    """The position before the last page, and the records of that page: it may be read again."""
+
+    def seek(self, position: Position) -> None:
+        """Goes to ``position``, without contact if it is here, or just before the last page."""
+        if order(position) == order(self.position):
+            return
+        if self.previous is not None and order(position) == order(self.previous[0]):
+            self.position, self.records = position, self.previous[1] + self.records
+        else:
+            self.close()
+            self.position, self.records, self.iterator, self.is_closed, self.lag = position, [], None, False, None
+        self.previous = None
+
+    def close(self) -> None:
+        if self.subscription is not None:
+            self.subscription.close()
+            self.subscription = None
+
+    def take(self, count: int, end: Key | None) -> list[dict[str, Any]]:
+        """The next records, at most ``count`` and none behind ``end``; they count as read."""
+        records = self.records[:count]
+        if end is not None and records and _order_of(records[-1]) > end:
+            records = [record for record in records if _order_of(record) <= end]
+        self.previous = self.position, records
+        self.records = self.records[len(records) :]
+        if records:
+            self.position = self._behind(records[-1])
+        elif self.lag == 0:
+            self.position = {**self.position, "time": round(time.time() * 1000)}
+        return records
+
+    def _behind(self, record: Mapping[str, Any]) -> Position:
+        is_read = not self.records and self.lag == 0
+        seconds = time.time() if is_read else record["ApproximateArrivalTimestamp"]
+        part = {} if record.get("IsLast", True) else {"sub": record["Sub"]}
+        return {"after": record["SequenceNumber"], **part, "time": round(seconds * 1000)}
+
+
+class KinesisClient(AwsClient):
+    """The client, and the shards that this process has read: their iterators, and records that nobody has taken."""
+
+    def __init__(self, values: Values) -> None:
+        super().__init__(CONNECTOR, "kinesis", values, values["request.timeout"])
+        self.name = str(values["streamArn"] or values["streamName"])
+        self.stream: dict[str, str] = (
+            {"StreamARN": values["streamArn"]} if values["streamArn"] else {"StreamName": values["streamName"]}
+        )
+        self.shards: dict[str, Shard] = {}
+
+    def close(self) -> None:
+        for shard in self.shards.values():
+            shard.close()
+        super().close()
+
+    def call(self, method: str, **request: Any) -> Any:
+        with self.errors(f"the stream {self.name}"):
+            return getattr(self.client, method)(**request)
+
+    def summary(self) -> Mapping[str, Any]:
+        """What the service says of the stream: its name, state, retention."""
+        summary: Mapping[str, Any] = self.call("describe_stream_summary", **self.stream)["StreamDescriptionSummary"]
+        return summary
+
+    def list_shards(self) -> list[Mapping[str, Any]]:
+        """All shards, open and closed, whose records have not all expired."""
+        answer = self.call("list_shards", **self.stream)
+        shards = list(answer["Shards"])
+        while token := answer.get("NextToken"):
+            answer = self.call("list_shards", NextToken=token)
+            shards += answer["Shards"]
+        return shards
+
+    @cached_property
+    def stream_name(self) -> str:
+        return str(self.summary()["StreamName"])
+
+    @cached_property
+    def retention(self) -> float:
+        """How long records are kept, in seconds."""
+        return float(self.summary()["RetentionPeriodHours"]) * 3600
+
+    @cached_property
+    def _hash_keys(self) -> dict[str, tuple[int, int]]:
+        ranges = {shard["ShardId"]: shard["HashKeyRange"] for shard in self.list_shards()}
+        return {name: (int(keys["StartingHashKey"]), int(keys["EndingHashKey"])) for name, keys in ranges.items()}
+
+    def hash_keys(self, shard: str) -> tuple[int, int] | None:
+        """The hash keys of a shard, first and last; ``None`` where it has expired meanwhile."""
+        if shard not in self._hash_keys:
+            del self._hash_keys
+        return self._hash_keys.get(shard)
+
+
+POOL: Final[ClientPool[KinesisClient]] = ClientPool(KinesisClient.close)
+"""Idle clients of this process. An iterator goes on in the next epoch where it has stood in the last one."""
+
+
+def client_key(values: Values) -> str:
+    """What clients of one stream and one account share."""
+    return digest(dumps({name: values[name] for name in (*_CLIENT_OPTIONS, "streamArn", "streamName")}))
+
+
+_CLIENT_OPTIONS: Final = ("region", "endpoint", "roleArn", "accessKeyId", "consumer", "consumerName", "request.timeout")
+
+
+class KinesisCursor(Cursor):
+    """Polls shards, each as seldom as the service wants it."""
+
+    def __init__(self, values: Values, columns: Sequence[str] = SCHEMA.names) -> None:
+        self._values = values
+        self._columns = [name for name in SCHEMA.names if name in columns]
+        self._fails: bool = values["failOnDataLoss"]
+        self._interval: float = values["fetchInterval"]
+        self._client: KinesisClient | None = None
+
+    @property
+    def client(self) -> KinesisClient:
+        assert self._client is not None, "open() was not called"
+        return self._client
+
+    def open(self) -> None:
+        self._client = POOL.take(client_key(self._values)) or KinesisClient(self._values)
+
+    def close(self) -> None:
+        if self._client is not None:
+            POOL.give_back(client_key(self._values), self._client)
+            self._client = None
+
+    def read(self, partition: str, position: Any, end: Any, rows: int) -> Page:
+        if end is not None and order(position) == order(end):
+            return Page(_EMPTY.select(self._columns), end)
+        shard = self.client.shards.setdefault(partition, Shard(position))
+        shard.seek(position)
+        has_polled = not shard.records and not shard.is_closed and self.fetch(partition, shard, rows, is_replay=end is not None)
+        records = shard.take(rows, None if end is None else order(end))
+        reached = end is not None and (bool(shard.records) or order(shard.position) == order(end))
+        is_finished = shard.is_closed and not shard.records
+        return Page(
+            _rows(self.client.stream_name, partition, records).select(self._columns),
+            end if reached else shard.position,
+            pa.array([record["ApproximateArrivalTimestamp"] for record in records], pa.float64()),
+            is_last=has_polled and shard.lag == 0 and not shard.records,
+            is_finished=is_finished,
+            lag=shard.lag,
+        )
+
+    def fetch(self, partition: str, shard: Shard, rows: int, *, is_replay: bool) -> bool:
+        """Polls until there are records, or there is nothing more for now; false if the service was not asked.
+
+        A gap in a shard takes several polls.
+        """
+        while True:
+            pause = shard.due - time.monotonic()
+            if pause > 0 and (shard.lag == 0 or shard.pause) and not is_replay:
+                return False
+            time.sleep(max(0.0, pause))
+            try:
+                answer = self._poll(partition, shard, rows)
+            except Throttled as refused:
+                shard.pause = min(_LONGEST_PAUSE, max(self._interval, 2 * shard.pause))
+                shard.due = time.monotonic() + shard.pause
+                if is_replay:
+                    raise
+                _log.info("connectors.kinesis: %s; the next poll is in %.1f s", refused, shard.pause)
+                return False
+            shard.pause = 0.0
+            if answer is None:
+                shard.is_closed, shard.lag = True, 0.0
+                return True
+            shard.due = time.monotonic() + self._interval
+            shard.iterator = answer.get("NextShardIterator")
+            shard.is_closed = shard.iterator is None
+            shard.lag = answer["MillisBehindLatest"] / 1000
+            self.add(partition, shard, answer["Records"])
+            if shard.records or shard.is_closed or shard.lag == 0:
+                return True
+
+    def add(self, partition: str, shard: Shard, fetched: Sequence[dict[str, Any]]) -> None:
+        """Adds records to those of the shard: packed ones unpacked, without those that the position is behind."""
+        if not fetched:
+            return
+        records: list[dict[str, Any]] = []
+        for record in fetched:
+            if record["Data"].startswith(MAGIC):
+                records += unpacked(record, self.client.hash_keys(partition))
+            else:
+                records.append(record)
+        if isinstance(since := shard.position.get("from"), int):
+            records = [record for record in records if record["ApproximateArrivalTimestamp"] * 1000 >= since]
+        elif "sub" in shard.position:
+            records = [record for record in records if _order_of(record) > order(shard.position)]
+        if not records and "sub" not in shard.position and not isinstance(since, int):
+            shard.position = {"after": fetched[-1]["SequenceNumber"], "time": shard.position.get("time", 0)}
+        shard.records += records
+
+    def _poll(self, partition: str, shard: Shard, rows: int) -> Mapping[str, Any] | None:
+        """An answer; ``None`` where the shard does not exist any more."""
+        if shard.iterator is None:
+            shard.iterator = self.iterator(partition, shard)
+            if shard.iterator is None:
+                return None
+        try:
+            answer: Mapping[str, Any] = self.client.call(
+                "get_records", ShardIterator=shard.iterator, Limit=min(rows, _REQUEST)
+            )
+        except Fatal as refused:
+            shard.iterator = None
+            if "ExpiredIterator" not in str(refused):
+                raise
+            return self._poll(partition, shard, rows)  # with a new iterator
+        return answer
+
+    def iterator(self, partition: str, shard: Shard) -> str | None:
+        """An iterator at the position of ``shard``; ``None`` where the shard has expired."""
+        self._check_retention(partition, shard.position)
+        try:
+            return self._iterator(partition, shard.position)
+        except Fatal as refused:
+            if not ("ResourceNotFound" in str(refused) or "InvalidArgument" in str(refused)):
+                raise
+            if partition not in {listed["ShardId"] for listed in self.client.list_shards()}:
+                _log.warning("connectors.kinesis: %s has expired; it counts as read to its end", partition)
+                return None
+            loss = DataLoss(
+                f"{partition} of {self.client.name} does not know the record {position_text(shard.position)}, which this query "
+                "has read; was the stream deleted and made anew?",
+                way_out=_WAY_OUT,
+            )
+            if self._fails:
+                raise loss from None
+            _log.warning("connectors.kinesis: %s", loss)
+            shard.position = {"from": "TRIM_HORIZON"}
+            return self._iterator(partition, shard.position)
+
+    def _iterator(self, partition: str, position: Position) -> str:
+        names = {"Type": "ShardIteratorType", "SequenceNumber": "StartingSequenceNumber", "Timestamp": "Timestamp"}
+        start = {names[name]: value for name, value in place(position).items()}
+        return str(self.client.call("get_shard_iterator", **self.client.stream, ShardId=partition, **start)["ShardIterator"])
+
+    def _check_retention(self, partition: str, position: Position) -> None:
+        """Raises :class:`DataLoss` where records behind ``position`` may have expired."""
+        age = time.time() - position["time"] / 1000 if position.get("time") else 0.0
+        if age < _SHORTEST_RETENTION or age < self.client.retention:
+            return
+        loss = DataLoss(
+            f"{partition} of {self.client.name} was read up to {age / 3600:.1f} hours ago, and the stream keeps records for "
+            f"{self.client.retention / 3600:.0f} hours: what came in between may have expired",
+            way_out=_WAY_OUT,
+        )
+        if self._fails:
+            raise loss
+        _log.warning("connectors.kinesis: %s", loss)
+
+
+def position_text(position: Position) -> str:
+    """A position as people read it."""
+    return str(position.get("after") or position.get("at") or position.get("from"))
+
+
+def place(position: Position) -> dict[str, Any]:
+    """A position in the service's terms."""
+    if "after" in position:
+        kind = "AT_SEQUENCE_NUMBER" if "sub" in position else "AFTER_SEQUENCE_NUMBER"
+        return {"Type": kind, "SequenceNumber": position["after"]}
+    if "at" in position:
+        return {"Type": "AT_SEQUENCE_NUMBER", "SequenceNumber": position["at"]}
+    if position["from"] == "TRIM_HORIZON":
+        return {"Type": "TRIM_HORIZON"}
+    return {"Type": "AT_TIMESTAMP", "Timestamp": position["from"] // 1000}  # the client sends whole seconds
+
+
+def _rows(stream: str, shard: str, records: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
+    if not records:
+        return _EMPTY
+    micros = [round(record["ApproximateArrivalTimestamp"] * 1_000_000) for record in records]
+    columns = [
+        pa.array([record["Data"] for record in records], pa.binary()),
+        pa.array([record["PartitionKey"] for record in records], pa.string()),
+        pa.array([record["SequenceNumber"] for record in records], pa.string()),
+        pa.array([record.get("Sub", 0) for record in records], pa.int64()),
+        pa.repeat(pa.scalar(shard, pa.string()), len(records)),
+        pa.array(micros, pa.int64()).cast(pa.timestamp("us", "UTC")),
+        pa.repeat(pa.scalar(stream, pa.string()), len(records)),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)

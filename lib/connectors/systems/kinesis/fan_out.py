@@ -1,0 +1,146 @@
+"""Reads shards by enhanced fan-out: the service pushes records to a registered consumer, 2 MB/s a shard to each.
+
+A subscription lives for five minutes, and stays with the process between epochs. A later one of the same consumer takes over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+from ...batching import Throttled
+from ...core import Fatal, Transient, Values
+from .cursor import KinesisClient, KinesisCursor, Position, Shard, place
+
+_EVENTS: Final = 8
+"""Events that wait for the task: the back-pressure of a subscription."""
+_WAIT_SECONDS: Final = 0.05
+_RETRY_SECONDS: Final = 1.0
+"""Another subscription may be five seconds old, and is not replaced before."""
+_ACTIVE_SECONDS: Final = 60.0
+
+
+class Subscription:
+    """The events of one shard behind a position, received by a thread of its own."""
+
+    def __init__(self, client: KinesisClient, consumer: str, shard: str, position: Position) -> None:
+        answer = client.call("subscribe_to_shard", ConsumerARN=consumer, ShardId=shard, StartingPosition=place(position))
+        self._stream = answer["EventStream"]
+        self._client, self._name = client, f"the subscription of {shard}"
+        self._events: queue.Queue[dict[str, Any] | BaseException | None] = queue.Queue(_EVENTS)
+        self._is_closed = threading.Event()
+        threading.Thread(target=self._receive, name="kinesis subscription", daemon=True).start()
+
+    def next(self, seconds: float) -> dict[str, Any] | None:
+        """The next event. Raises ``queue.Empty`` when none comes in time, ``None`` is the end, and what ended it an error."""
+        event = self._events.get(timeout=seconds)
+        if isinstance(event, BaseException):
+            raise event
+        return event
+
+    def close(self) -> None:
+        self._is_closed.set()
+        with contextlib.suppress(Exception):
+            self._stream.close()
+
+    def _receive(self) -> None:
+        try:
+            with self._client.errors(self._name):
+                for event in self._stream:
+                    if not self._put(event["SubscribeToShardEvent"]):
+                        return
+            self._put(None)
+        except BaseException as error:
+            self._put(error)
+
+    def _put(self, event: dict[str, Any] | BaseException | None) -> bool:
+        while not self._is_closed.is_set():
+            with contextlib.suppress(queue.Full):
+                self._events.put(event, timeout=1.0)
+                return True
+        return False
+
+
+class FanOutCursor(KinesisCursor):
+    """Takes what is pushed. What is left of a closed shard, and what is read again, is polled."""
+
+    def __init__(self, values: Values, columns: Sequence[str]) -> None:
+        super().__init__(values, columns)
+        self._consumer = ""
+
+    def open(self) -> None:
+        super().open()
+        self._consumer = consumer_arn(self.client, self._values["consumerName"])
+
+    def fetch(self, partition: str, shard: Shard, rows: int, *, is_replay: bool) -> bool:
+        if is_replay or shard.position.get("closed"):
+            return super().fetch(partition, shard, rows, is_replay=is_replay)
+        if shard.subscription is None and not self._subscribe(partition, shard):
+            return False
+        try:
+            event = shard.subscription.next(_WAIT_SECONDS)
+        except queue.Empty:
+            return False
+        except Transient:
+            shard.subscription = None
+            return False
+        if event is None:  # after five minutes, or because another one took over
+            shard.subscription = None
+            return False
+        shard.lag = event["MillisBehindLatest"] / 1000
+        shard.is_closed = event.get("ContinuationSequenceNumber") is None
+        self.add(partition, shard, event["Records"])
+        return True
+
+    def _subscribe(self, partition: str, shard: Shard) -> bool:
+        """False where the service wants more time between two subscriptions."""
+        if time.monotonic() < shard.due:
+            time.sleep(_WAIT_SECONDS)
+            return False
+        if self.iterator(partition, shard) is None:  # which also says whether the position is still there
+            shard.is_closed, shard.lag = True, 0.0
+            return False
+        try:
+            shard.subscription = Subscription(self.client, self._consumer, partition, shard.position)
+        except (Throttled, Fatal) as refused:
+            if isinstance(refused, Fatal) and "ResourceInUse" not in str(refused):
+                raise
+            shard.due = time.monotonic() + _RETRY_SECONDS
+            return False
+        return True
+
+
+def consumer_arn(client: KinesisClient, name: str) -> str:
+    """The consumer of that name. Raises ``Fatal`` if there is none."""
+    stream = client.summary()["StreamARN"]
+    description = client.call("describe_stream_consumer", StreamARN=stream, ConsumerName=name)["ConsumerDescription"]
+    return str(description["ConsumerARN"])
+
+
+def register_consumer(client: KinesisClient, name: str) -> bool:
+    """Registers the consumer if there is none, and waits until it can subscribe. True if it was registered now."""
+    stream = client.summary()["StreamARN"]
+    is_new = True
+    try:
+        client.call("register_stream_consumer", StreamARN=stream, ConsumerName=name)
+    except Fatal as refused:
+        if "ResourceInUse" not in str(refused):
+            raise
+        is_new = False
+    end = time.monotonic() + _ACTIVE_SECONDS
+    while True:
+        description = client.call("describe_stream_consumer", StreamARN=stream, ConsumerName=name)["ConsumerDescription"]
+        if description["ConsumerStatus"] == "ACTIVE":
+            return is_new
+        if time.monotonic() > end:
+            raise Transient(f"the consumer {name} of {client.name} is {description['ConsumerStatus']}, and not active")
+        time.sleep(_WAIT_SECONDS)
+
+
+def deregister_consumer(client: KinesisClient, name: str) -> None:
+    """Removes the consumer, with its subscriptions."""
+    client.call("deregister_stream_consumer", StreamARN=client.summary()["StreamARN"], ConsumerName=name)

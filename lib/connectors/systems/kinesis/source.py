@@ -1,0 +1,197 @@
+"""The records of a stream: which shards there are, and which of them may be read."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import time
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+
+from ...core import (
+    Choice,
+    CursorSource,
+    Discovery,
+    Duration,
+    Flag,
+    Int,
+    Options,
+    Problem,
+    RecordEmitter,
+    Text,
+    Values,
+)
+from ...formats import check_format, format_options, value_type
+from ...formats.emitter import FormatEmitter
+from ..aws import AWS_OPTIONS, check_aws
+from .cursor import CONNECTOR, POOL, KinesisClient, KinesisCursor, client_key, position_text
+from .fan_out import FanOutCursor, deregister_consumer, register_consumer
+
+_log = logging.getLogger(CONNECTOR)
+_LATEST, _OLDEST, _AT_TIME = "LATEST", "TRIM_HORIZON", "AT_TIMESTAMP"
+_POSITION: Final = ("shardId", "sequenceNumber", "subSequenceNumber")
+_REGISTERED: Final = "consumer.json"
+STREAM: Final = AWS_OPTIONS | Options(
+    {"request.timeout": Duration(30.0, meaning="of one request")},
+    streamName=Text(None, meaning="the stream; this option or streamArn"),
+    streamArn=Text(None, meaning="the stream, also one of another account"),
+)
+
+
+class KinesisSource(CursorSource):
+    """The records of a stream. Columns: ``data`` (binary, or what ``value.format`` gives), ``partitionKey, sequenceNumber,
+    subSequenceNumber, shardId, approximateArrivalTimestamp, stream``.
+
+    The children of a shard that was split or merged are read after it. ``subSequenceNumber`` counts the records that Amazon's
+    producer library has packed into one.
+
+    Guarantee: exactly-once, as long as the stream retains what a batch has read until the batch is committed.
+    """
+
+    name = "kinesis"
+    conditions = "the stream retains records until their batch is committed"
+    options = (
+        STREAM
+        | format_options("bytes")
+        | Options(
+            startingPosition=Text(
+                None,
+                meaning=f"{_LATEST} (default in a stream), {_OLDEST} (in a batch), {_AT_TIME}, or JSON: a record by shard",
+            ),
+            startingTimestamp=Int(None, at_least=0, meaning=f"{_AT_TIME}: milliseconds; the first record that arrived then"),
+            consumer=Choice("polling", among=("polling", "efo"), meaning="efo: enhanced fan-out, 2 MB/s a shard to each query"),
+            consumerName=Text(None, meaning="efo: the consumer, of this query alone; it is registered if there is none"),
+            deregisterConsumer=Flag(False, meaning="efo: a consumer that the query registered goes when the query ends"),
+            discoveryInterval=Duration(10.0, meaning="how often new shards are looked for"),
+            fetchInterval=Duration(0.2, meaning="polling: between two requests to a shard; the service allows five a second"),
+        )
+    )
+
+    def __init__(self, values: Values, *, streaming: bool = False) -> None:
+        super().__init__(values, streaming=streaming)
+        self.schema = (
+            f"data {value_type(values)}, partitionKey string, sequenceNumber string, subSequenceNumber bigint, shardId string, "
+            "approximateArrivalTimestamp timestamp, stream string"
+        )
+        self._shards: dict[str, Mapping[str, Any]] = {}
+        self._listed_at = 0.0
+        self._listed_for: Collection[str] = ()
+
+    @classmethod
+    def check(cls, values: Values) -> Iterator[Problem]:
+        yield from super().check(values)
+        yield from check_aws(values)
+        yield from check_format(values)
+        yield from check_stream(values)
+        start, at = _start(values), values["startingTimestamp"]
+        if isinstance(start, str) and start not in (_LATEST, _OLDEST, _AT_TIME):
+            text = f"must be {_LATEST}, {_OLDEST}, {_AT_TIME}, or a JSON object of sequence numbers by shard"
+            yield Problem("startingPosition", f'{text}; got "{start}".')
+        if start == _AT_TIME and at is None:
+            yield Problem("startingTimestamp", f"missing; startingPosition={_AT_TIME} needs the time.")
+        if at is not None and start != _AT_TIME:
+            yield Problem("startingTimestamp", f"has no use without startingPosition={_AT_TIME}.")
+        if values["consumer"] == "efo" and values["consumerName"] is None:
+            yield Problem("consumerName", "missing; consumer=efo needs the name of a consumer of this query alone.")
+        if values["consumer"] != "efo" and values["consumerName"] is not None:
+            yield Problem("consumerName", "has no use with consumer=polling.")
+
+    def begin(self) -> None:
+        with self._client() as client:
+            client.summary()
+            if self.values["consumer"] == "efo" and register_consumer(client, self.values["consumerName"]) and self.streaming:
+                self.log().storage.put_if_absent(_REGISTERED, json.dumps({"name": self.values["consumerName"]}).encode())
+
+    def end(self) -> None:
+        if self.values["consumer"] == "efo" and self.values["deregisterConsumer"] and self.streaming:
+            storage = self.log().storage
+            if storage.size(_REGISTERED) is not None:
+                with self._client() as client:
+                    deregister_consumer(client, self.values["consumerName"])
+                storage.delete(_REGISTERED)
+
+    def partitions(self, positions: Mapping[str, Any], finished: Collection[str]) -> Discovery:
+        shards = self._list(finished)
+        if expired := [name for name in positions if name not in shards]:
+            _log.warning("connectors.kinesis: %s have expired; they count as read to their ends", ", ".join(sorted(expired)))
+        over = {name for name in finished if name in shards}
+        is_new = not positions and not finished
+        if is_new and self._begins_latest():
+            over |= {name for name, shard in shards.items() if _is_closed(shard)}
+        partitions = {}
+        for name, shard in shards.items():
+            if name in over:
+                continue
+            parents = {shard.get("ParentShardId"), shard.get("AdjacentParentShardId")}
+            if name in positions or all(parent in over for parent in parents if parent in shards):
+                position = positions.get(name) or self._start_of(name, is_new)
+                partitions[name] = {**position, **({"closed": True} if _is_closed(shard) else {})}
+        return Discovery(partitions, gone={*expired, *(set(finished) - over)}, finished=over)
+
+    def cursor(self, schema: pa.Schema) -> KinesisCursor:
+        columns = schema.names if self.values["value.format"] == "bytes" else [*schema.names, *_POSITION, "data"]
+        return (FanOutCursor if self.values["consumer"] == "efo" else KinesisCursor)(self.values, columns)
+
+    def emitter(self, schema: pa.Schema) -> RecordEmitter | None:
+        if self.values["value.format"] == "bytes":
+            return None
+        return FormatEmitter(CONNECTOR, self.values, schema, _POSITION, value="data")
+
+    def parallelism(self) -> int:
+        return int(self.values["numPartitions"] or 2)
+
+    def position_text(self, position: Any) -> str:
+        return position_text(position)
+
+    def _list(self, finished: Collection[str]) -> dict[str, Mapping[str, Any]]:
+        """The shards by name, at most ``discoveryInterval`` old; new ones when a shard has ended, for it may have children."""
+        is_old = time.monotonic() - self._listed_at > self.values["discoveryInterval"]
+        if not self._shards or is_old or set(finished) != set(self._listed_for):
+            with self._client() as client:
+                self._shards = {shard["ShardId"]: shard for shard in client.list_shards()}
+            self._listed_at, self._listed_for = time.monotonic(), finished
+        return self._shards
+
+    def _begins_latest(self) -> bool:
+        return _start(self.values) == _LATEST or (_start(self.values) is None and self.streaming)
+
+    def _start_of(self, shard: str, is_new: bool) -> dict[str, Any]:
+        """Where a shard begins that was never read; ``is_new`` for those of a new query."""
+        start = _start(self.values)
+        if isinstance(start, dict) and shard in start:
+            return {"at": start[shard]}
+        if start == _AT_TIME:
+            return {"from": self.values["startingTimestamp"]}
+        return {"from": round(time.time() * 1000) if is_new and self._begins_latest() else _OLDEST}
+
+    @contextlib.contextmanager
+    def _client(self) -> Iterator[KinesisClient]:
+        client = POOL.take(client_key(self.values)) or KinesisClient(self.values)
+        yield client
+        POOL.give_back(client_key(self.values), client)
+
+
+def check_stream(values: Values) -> Iterator[Problem]:
+    """What is wrong with the name of the stream."""
+    if (values["streamName"] is None) == (values["streamArn"] is None):
+        problem = "missing; name the stream by" if values["streamName"] is None else "and streamArn exclude each other; give"
+        yield Problem("streamName", f"{problem} streamName or streamArn.")
+
+
+def _start(values: Values) -> str | dict[str, str] | None:
+    text = values["startingPosition"]
+    if text is None:
+        return None
+    try:
+        start = json.loads(text)
+    except ValueError:
+        return str(text).upper()
+    is_positions = isinstance(start, dict) and all(isinstance(place, str) and place.isdigit() for place in start.values())
+    return start if is_positions else str(text)
+
+
+def _is_closed(shard: Mapping[str, Any]) -> bool:
+    return shard["SequenceNumberRange"].get("EndingSequenceNumber") is not None
