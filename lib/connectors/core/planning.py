@@ -132,7 +132,7 @@ class Planner:
                 raise KeyError("at")
             if canonical(dict(begin)) == canonical(last):
                 return []
-            return self.enumerator.slices(begin, last, after["parts"])
+            return self._call(lambda: self.enumerator.slices(begin, last, after["parts"]))
 
     def whole(self) -> Sequence[Slice]:
         """The tasks of a batch read: all there is now, from the start."""
@@ -141,7 +141,7 @@ class Planner:
         end = self._call(lambda: self.enumerator.advance(start, head, UNLIMITED))
         if canonical(dict(start)) == canonical(dict(end)):
             return []
-        return self.enumerator.slices(start, end, self.source.parallelism())
+        return self._call(lambda: self.enumerator.slices(start, end, self.source.parallelism()))
 
     def committed(self, offset: Offset) -> None:
         """Everything up to ``offset`` has reached the sink."""

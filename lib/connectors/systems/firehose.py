@@ -25,7 +25,7 @@ class FirehoseSink(RecordSink):
         | RECORD_OPTIONS
         | Options(
             deliveryStream=Text(REQUIRED, meaning="the delivery stream"),
-            delimiter=Text("", meaning="text behind each record; \\\\n ends lines, as most destinations want them"),
+            delimiter=Text("", meaning="text behind each record; \\\\n makes lines, as most destinations need them"),
         )
     )
     conditions = "a delivery stream cannot be asked what was put by a batch"
@@ -44,7 +44,7 @@ class FirehoseWriter(RecordWriter):
     """Puts the rows of one task."""
 
     def entries(self, rows: pa.RecordBatch) -> Sequence[Any]:
-        delimiter = self._values["delimiter"].encode().decode("unicode_escape").encode()
+        delimiter = self._values["delimiter"].replace("\\n", "\n").encode()
         return [body if isinstance(body, Poison) else {"Data": body + delimiter} for body in self.bodies(rows)]
 
     def sizes(self, entries: Sequence[Any]) -> list[int]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,7 +25,7 @@ class StreamContext(SourceContext):
     """A stream of its own on the shared server, with two shards at first."""
 
     source = KinesisSource
-    schema = SCHEMA.remove(SCHEMA.get_field_index("approximateArrivalTimestamp"))  # the service sets it
+    schema = SCHEMA
     latest: ClassVar[Mapping[str, str]] = {"startingPosition": "LATEST"}
     consumer: ClassVar[Mapping[str, str]] = {}
 
@@ -53,18 +54,26 @@ class StreamContext(SourceContext):
         numbers = range(self.count, self.count + count)
         self.count += count
         records = [(f"key-{number % 17}", b"%d" % number) for number in numbers]
-        places = self.server.put(self.stream, records)
-        return [self.row(record, place) for record, place in zip(records, places, strict=True)]
+        return self.put(records)
 
-    def row(self, record: tuple[str, bytes], place: tuple[str, str], sub: int = 0) -> dict[str, Any]:
-        return {
-            "data": record[1],
-            "partitionKey": record[0],
-            "sequenceNumber": place[1],
-            "subSequenceNumber": sub,
-            "shardId": place[0],
-            "stream": self.stream,
+    def put(self, records: Sequence[tuple[str, bytes]]) -> list[dict[str, Any]]:
+        """Puts records, each a partition key and data, and returns their rows."""
+        places = self.server.put(self.stream, records)
+        arrivals = {
+            record["SequenceNumber"]: record["ApproximateArrivalTimestamp"] for record in self.server.records(self.stream)
         }
+        return [
+            {
+                "data": data,
+                "partitionKey": key,
+                "sequenceNumber": number,
+                "subSequenceNumber": 0,
+                "shardId": shard,
+                "approximateArrivalTimestamp": arrivals[number].astimezone(datetime.timezone.utc),
+                "stream": self.stream,
+            }
+            for (key, data), (shard, number) in zip(records, places, strict=True)
+        ]
 
     def partition(self, row: Mapping[str, Any]) -> str:
         return str(row["shardId"])
@@ -76,7 +85,12 @@ class StreamContext(SourceContext):
 class FanOutContext(StreamContext):
     """The stream read by a consumer of its own."""
 
-    consumer: ClassVar[Mapping[str, str]] = {"consumer": "efo", "consumerName": "query", "drainTimeout": "2500ms"}
+    consumer: ClassVar[Mapping[str, str]] = {
+        "consumer": "efo",
+        "consumerName": "query",
+        "pollInterval": "2500ms",
+        "drainTimeout": "2500ms",
+    }
 
 
 class PutContext(SinkContext):

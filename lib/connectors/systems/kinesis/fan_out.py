@@ -22,6 +22,7 @@ _WAIT_SECONDS: Final = 0.05
 _RETRY_SECONDS: Final = 1.0
 """Another subscription may be five seconds old, and is not replaced before."""
 _ACTIVE_SECONDS: Final = 60.0
+_RECEIVED: Final = "received"
 
 
 class Subscription:
@@ -51,7 +52,7 @@ class Subscription:
         try:
             with self._client.errors(self._name):
                 for event in self._stream:
-                    if not self._put(event["SubscribeToShardEvent"]):
+                    if not self._put({**event["SubscribeToShardEvent"], _RECEIVED: time.monotonic()}):
                         return
             self._put(None)
         except BaseException as error:
@@ -71,9 +72,11 @@ class FanOutCursor(KinesisCursor):
     def __init__(self, values: Values, columns: Sequence[str]) -> None:
         super().__init__(values, columns)
         self._consumer = ""
+        self._opened_at = 0.0
 
     def open(self) -> None:
         super().open()
+        self._opened_at = time.monotonic()
         self._consumer = consumer_arn(self.client, self._values["consumerName"])
 
     def fetch(self, partition: str, shard: Shard, rows: int, *, is_replay: bool) -> bool:
@@ -85,16 +88,17 @@ class FanOutCursor(KinesisCursor):
             event = shard.subscription.next(_WAIT_SECONDS)
         except queue.Empty:
             return False
-        except Transient:
-            shard.subscription = None
-            return False
+        except (Transient, Fatal) as error:
+            self._check_in_use(error)
+            event = None
         if event is None:  # after five minutes, or because another one took over
-            shard.subscription = None
+            shard.close()
+            shard.due = time.monotonic() + _RETRY_SECONDS
             return False
         shard.lag = event["MillisBehindLatest"] / 1000
         shard.is_closed = event.get("ContinuationSequenceNumber") is None
         self.add(partition, shard, event["Records"])
-        return True
+        return bool(event[_RECEIVED] > self._opened_at)  # an older one does not say what there is now
 
     def _subscribe(self, partition: str, shard: Shard) -> bool:
         """False where the service wants more time between two subscriptions."""
@@ -107,11 +111,16 @@ class FanOutCursor(KinesisCursor):
         try:
             shard.subscription = Subscription(self.client, self._consumer, partition, shard.position)
         except (Throttled, Fatal) as refused:
-            if isinstance(refused, Fatal) and "ResourceInUse" not in str(refused):
-                raise
+            self._check_in_use(refused)
             shard.due = time.monotonic() + _RETRY_SECONDS
             return False
         return True
+
+
+    def _check_in_use(self, error: Transient | Fatal) -> None:
+        """Raises ``error`` if it ends the query: no outage, and no subscription that must end first."""
+        if isinstance(error, Fatal) and "ResourceInUse" not in str(error):
+            raise error
 
 
 def consumer_arn(client: KinesisClient, name: str) -> str:

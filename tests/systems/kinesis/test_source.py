@@ -1,0 +1,506 @@
+"""The source of Kinesis: reshards, starts, packed records, throttling, gaps, expiry, fan-out, and clear errors."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from connectors.core import DataLoss, Fatal, Misconfigured, Transient
+from connectors.core.progress import unpacked
+from connectors.systems.kinesis import KinesisSource
+from connectors.systems.kinesis.aggregates import MAGIC, hash_of
+from connectors.systems.kinesis.cursor import POOL
+from connectors.testing.servers import MotoServer
+from connectors.testing.servers.fault_proxy import FaultProxy, Reply, Seen
+from connectors.testing.source_suite import SourceQuery
+from tests.servers import required
+
+from .contexts import ACCOUNT, FanOutContext, StreamContext
+
+pytestmark = pytest.mark.server
+Rows = list[dict[str, Any]]
+
+
+@pytest.fixture(params=[StreamContext])
+def system(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StreamContext]:
+    folder = tmp_path / "system"
+    folder.mkdir()
+    context = request.param(folder)
+    yield context
+    POOL.close_all()
+    context.close()
+
+
+@pytest.fixture
+def proxy(system: StreamContext) -> Iterator[FaultProxy]:
+    with FaultProxy(system.server.url) as proxy:
+        yield proxy
+
+
+def operation(seen: Seen) -> str:
+    headers = {name.lower(): value for name, value in seen.headers.items()}
+    return headers["x-amz-target"].partition(".")[2]
+
+
+def refusal(code: str, status: int = 400, message: str = "on purpose") -> Reply:
+    return answered({"__type": code, "message": message}, status)
+
+
+def answered(body: Mapping[str, Any], status: int = 200) -> Reply:
+    return Reply(status, json.dumps(body).encode(), {"Content-Type": "application/x-amz-json-1.1"})
+
+
+def numbers(rows: Rows | None) -> list[int]:
+    return [int(row["data"]) for row in rows or []]
+
+
+def check_keys(rows: Rows, count: int) -> None:
+    """Every number once, and those of a key in their order."""
+    assert sorted(numbers(rows)) == list(range(count))
+    for key in {row["partitionKey"] for row in rows}:
+        own = [int(row["data"]) for row in rows if row["partitionKey"] == key]
+        assert own == sorted(own), key
+
+
+# reshards
+
+
+def reshard(system: StreamContext) -> None:
+    """Splits the first open shard, and merges the last two."""
+    server, stream = system.server, system.stream
+    server.split(stream, server.open_shards(stream)[0])
+    is_open = server.open_shards(stream)
+    shards = [shard for shard in server.shards(stream) if shard["ShardId"] in is_open]
+    *_, first, second = sorted(shards, key=lambda shard: int(shard["HashKeyRange"]["StartingHashKey"]))
+    server.merge(stream, first["ShardId"], second["ShardId"])
+
+
+@pytest.mark.parametrize(
+    "system",
+    [StreamContext, pytest.param(FanOutContext, marks=pytest.mark.soak)],
+    indirect=True,
+    ids=["polling", "efo"],
+)
+@pytest.mark.parametrize("is_down", [False, True], ids=["running", "down"])
+@pytest.mark.parametrize("readers", ["1", "3"])
+def test_records_of_a_key_stay_in_order_over_splits_and_merges(system: StreamContext, is_down: bool, readers: str) -> None:
+    log: list[Any] = []
+    rows: Rows = []
+    query = SourceQuery(system, numPartitions=readers, maxRowsPerTrigger="20")
+    for _ in range(3):
+        system.write(40)
+        if not is_down:
+            rows += query.next(log) or []
+        reshard(system)
+        system.write(40)
+        if is_down:
+            query = SourceQuery(system, numPartitions=readers, maxRowsPerTrigger="20")
+            rows += query.next(log) or []
+    rows += query.rest(log)
+    for _ in range(3):  # each generation of shards ends with an epoch of its own
+        rows += query.rest(log)
+    check_keys(rows, 240)
+    assert len({row["shardId"] for row in rows}) > 4
+
+
+def test_a_finished_shard_is_not_asked_again(system: StreamContext, proxy: FaultProxy) -> None:
+    system.write(10)
+    closed = system.server.open_shards(system.stream)[0]
+    system.server.split(system.stream, closed)
+    log: list[Any] = []
+    rows = SourceQuery(system, endpoint=proxy.url).rest(log)
+    rows += SourceQuery(system, endpoint=proxy.url).rest(log)
+    proxy.seen.clear()
+    POOL.close_all()
+    system.write(10)
+    rows += SourceQuery(system, endpoint=proxy.url).rest(log)
+    check_keys(rows, 20)
+    asked = {json.loads(seen.body)["ShardId"] for seen in proxy.seen if operation(seen) == "GetShardIterator"}
+    assert asked
+    assert closed not in asked
+
+
+def test_a_shard_that_has_expired_counts_as_read(
+    system: StreamContext, proxy: FaultProxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    system.write(10)
+    log: list[Any] = []
+    rows = SourceQuery(system, endpoint=proxy.url).rest(log)
+    gone = system.server.open_shards(system.stream)[0]
+    system.server.split(system.stream, gone)
+
+    def hide(seen: Seen, forward: Callable[..., Reply]) -> Reply:
+        if operation(seen) != "ListShards":
+            return forward()
+        answer = json.loads(forward().body)
+        answer["Shards"] = [shard for shard in answer["Shards"] if shard["ShardId"] != gone]
+        return answered(answer)
+
+    proxy.rule = hide
+    system.write(10)
+    with caplog.at_level(logging.WARNING):
+        rows += SourceQuery(system, endpoint=proxy.url).rest(log)
+    check_keys(rows, 20)
+    assert f"{gone} have expired; they count as read" in caplog.text
+
+
+# starts
+
+
+def test_a_start_at_a_time_is_exact(system: StreamContext) -> None:
+    system.write(10)
+    time.sleep(0.01)
+    now = round(time.time() * 1000)
+    system.write(10)
+    start = {"startingPosition": "AT_TIMESTAMP", "startingTimestamp": str(now)}
+    assert sorted(numbers(SourceQuery(system, **start).rest([]))) == list(range(10, 20))
+
+
+def test_a_start_by_shard_is_the_first_record_that_is_read(system: StreamContext) -> None:
+    written = system.write(20)
+    shard = written[0]["shardId"]
+    own = [row for row in written if row["shardId"] == shard]
+    start = json.dumps({shard: own[3]["sequenceNumber"]})
+    rows = SourceQuery(system, startingPosition=start).rest([])
+    others = [row for row in written if row["shardId"] != shard]
+    assert sorted(numbers(rows)) == sorted(numbers(own[3:] + others))
+
+
+def test_latest_leaves_out_shards_that_were_closed_before_and_reads_children_whole(system: StreamContext) -> None:
+    system.write(10)
+    system.server.split(system.stream, system.server.open_shards(system.stream)[0])
+    log: list[Any] = []
+    assert SourceQuery(system, startingPosition="LATEST").rest(log) == []
+    reshard(system)
+    written = system.write(20)
+    rows = SourceQuery(system, startingPosition="LATEST").rest(log)
+    rows += SourceQuery(system, startingPosition="LATEST").rest(log)
+    assert sorted(numbers(rows)) == sorted(numbers(written))
+
+
+# records that the producer library has packed
+
+
+def _varint(number: int) -> bytes:
+    return bytes([number]) if number < 128 else bytes([number & 127 | 128]) + _varint(number >> 7)
+
+
+def _field(number: int, content: bytes) -> bytes:
+    return _varint(number << 3 | 2) + _varint(len(content)) + content
+
+
+def packed(records: Sequence[tuple[str, bytes]], hash_keys: Sequence[str] = ()) -> bytes:
+    """Records in one, as the published format says; the last ones have ``hash_keys``."""
+    body = b"".join(_field(1, key.encode()) for key, _ in records) + b"".join(_field(2, key.encode()) for key in hash_keys)
+    for number, (_, data) in enumerate(records):
+        index = number - (len(records) - len(hash_keys))
+        hash_key = b"\x10" + _varint(index) if index >= 0 else b""
+        body += _field(3, b"\x08" + _varint(number) + hash_key + _field(3, data))
+    return MAGIC + body + hashlib.md5(body).digest()
+
+
+def test_a_restart_inside_a_packed_record_loses_and_doubles_nothing(system: StreamContext) -> None:
+    keys = [key for key in (f"key-{number}" for number in range(200)) if hash_of(key) < 1 << 127][:50]
+    for first in (0, 20):
+        system.put([(keys[0], packed([(key, b"%d" % (first + number)) for number, key in enumerate(keys[:20])]))])
+    system.put([(keys[0], b"40")])
+    log: list[Any] = []
+    rows: Rows = []
+    while batch := SourceQuery(system, maxRowsPerTrigger="7").next(log):
+        POOL.close_all()  # as in another process
+        assert SourceQuery(system).batch(log, len(log) - 1) == batch
+        POOL.close_all()
+        rows += batch
+    assert numbers(rows) == list(range(41))
+    assert [row["subSequenceNumber"] for row in rows] == [*range(20), *range(20), 0]
+    assert [row["partitionKey"] for row in rows[:20]] == keys[:20]
+
+
+def test_packed_records_of_another_shard_are_left_out_for_the_producer_sends_them_again(system: StreamContext) -> None:
+    first = next(key for key in (f"key-{number}" for number in range(99)) if hash_of(key) < 1 << 126)
+    parts = [(first, b"0"), (first, b"1"), (first, b"2")]
+    system.put([(first, packed(parts, hash_keys=[str((1 << 127) + 5), "7"]))])
+    assert numbers(SourceQuery(system).rest([])) == [0, 2]
+
+
+def test_a_record_that_only_begins_like_a_packed_one_is_as_it_is(system: StreamContext) -> None:
+    data = MAGIC + b"no message" * 3
+    system.put([("key", data)])
+    assert [row["data"] for row in SourceQuery(system).rest([])] == [data]
+
+
+# the service's limits
+
+
+@pytest.mark.parametrize("refused", ["GetRecords", "ListShards", "GetShardIterator"])
+def test_throttling_is_waited_for(system: StreamContext, proxy: FaultProxy, refused: str) -> None:
+    calls = 0
+
+    def throttle(seen: Seen, forward: Callable[..., Reply]) -> Reply:
+        nonlocal calls
+        calls += operation(seen) == refused
+        is_refused = operation(seen) == refused and calls % 2 == 1
+        return refusal("ProvisionedThroughputExceededException") if is_refused else forward()
+
+    proxy.rule = throttle
+    written = system.write(60)
+    options = {"endpoint": proxy.url, "retry.initialBackoff": "10ms", "maxRowsPerTrigger": "20", "drainTimeout": "1s"}
+    query, log = SourceQuery(system, **options), []
+    rows = query.rest(log)
+    assert sorted(numbers(rows)) == sorted(numbers(written))
+    assert calls > 1
+
+
+def test_a_shard_is_polled_as_seldom_as_the_user_says(system: StreamContext, proxy: FaultProxy) -> None:
+    polls: dict[str, list[float]] = {}
+
+    def note(seen: Seen, forward: Callable[..., Reply]) -> Reply:
+        reply = forward()
+        if operation(seen) == "GetShardIterator":
+            polls[json.loads(reply.body)["ShardIterator"]] = []
+        if operation(seen) == "GetRecords":
+            times = polls.pop(json.loads(seen.body)["ShardIterator"])
+            polls[json.loads(reply.body)["NextShardIterator"]] = [*times, time.monotonic()]
+        return reply
+
+    proxy.rule = note
+    system.write(40)
+    query = SourceQuery(system, endpoint=proxy.url, fetchInterval="200ms", maxRowsPerTrigger="10")
+    check_keys(query.rest([]), 40)
+    gaps = [later - earlier for times in polls.values() for earlier, later in pairwise(times)]
+    assert len(gaps) >= 4
+    assert min(gaps) > 0.19
+
+
+def test_a_gap_in_a_shard_is_not_its_end(system: StreamContext, proxy: FaultProxy) -> None:
+    empty = 0
+
+    def gap(seen: Seen, forward: Callable[..., Reply]) -> Reply:
+        nonlocal empty
+        if operation(seen) == "GetRecords" and empty < 8:
+            empty += 1
+            answer = {"Records": [], "NextShardIterator": json.loads(seen.body)["ShardIterator"], "MillisBehindLatest": 5000}
+            return answered(answer)
+        return forward()
+
+    proxy.rule = gap
+    system.write(10)
+    query, log = SourceQuery(system, endpoint=proxy.url), []
+    query.planner.freeze()
+    check_keys(query.rest(log), 10)
+    assert empty == 8
+
+
+def test_an_iterator_that_has_expired_is_made_anew(system: StreamContext, proxy: FaultProxy) -> None:
+    def expire(seen: Seen, forward: Callable[..., Reply]) -> Reply:
+        if operation(seen) == "GetRecords" and len(proxy.seen) % 3 == 0:
+            return refusal("ExpiredIteratorException")
+        return forward()
+
+    system.write(10)
+    log: list[Any] = []
+    query = SourceQuery(system, endpoint=proxy.url)
+    rows = query.rest(log)
+    proxy.rule = expire
+    system.write(10)
+    check_keys(rows + query.rest(log), 20)
+
+
+# data loss
+
+
+def _cursor(system: StreamContext, **options: str) -> Any:
+    cursor = KinesisSource.of({**system.options(), **options}, streaming=True).cursor(system.schema)
+    cursor.open()
+    return cursor
+
+
+def test_records_that_may_have_expired_while_the_query_was_down_are_data_loss(
+    system: StreamContext, caplog: pytest.LogCaptureFixture
+) -> None:
+    row = system.write(1)[0]
+    day_ago = round(time.time() * 1000) - 25 * 3_600_000
+    position = {"after": row["sequenceNumber"], "time": day_ago}
+    with pytest.raises(DataLoss, match=r"(?s)was read up to 25.0 hours ago, and the stream keeps records for 24 hours.*failOn"):
+        _cursor(system).read(row["shardId"], position, None, 10)
+    page = _cursor(system, failOnDataLoss="false").read(row["shardId"], position, None, 10)
+    assert "may have expired" in caplog.text
+    assert page.position["time"] > day_ago
+
+
+def test_an_idle_stream_keeps_its_place(system: StreamContext) -> None:
+    written = system.write(2)
+    log: list[Any] = []
+    query = SourceQuery(system)
+    query.rest(log)
+    query.rest(log)
+    before = time.time()
+    query.rest(log)
+    source: Any = query.source
+    newest = max(source.log().epochs())
+    positions = [position for header in source.log().headers(newest) for position in header.positions.values()]
+    assert {position["after"] for position in positions} <= {row["sequenceNumber"] for row in written}
+    assert all(position["time"] / 1000 > before - 1 for position in positions)
+
+
+def test_a_stream_that_was_made_anew_is_data_loss(system: StreamContext) -> None:
+    system.write(10)
+    log: list[Any] = []
+    SourceQuery(system).rest(log)
+    system.server.client.delete_stream(StreamName=system.stream)
+    while system.stream in system.server.client.list_streams()["StreamNames"]:
+        time.sleep(0.05)
+    system.server.create(system.stream)
+    POOL.close_all()
+    written = system.write(10)
+    with pytest.raises(DataLoss, match=r"(?s)does not know the record \d+, .*was the stream deleted and made anew"):
+        SourceQuery(system).rest(list(log))
+    rows = SourceQuery(system, failOnDataLoss="false").rest(log)
+    assert sorted(numbers(rows)) == sorted(numbers(written))
+
+
+# what a user sees
+
+
+def test_the_data_is_decoded_and_bad_records_are_set_aside(system: StreamContext, tmp_path: Path) -> None:
+    system.put([("a", b'{"id": 1, "name": "x"}'), ("b", b"no json"), ("c", b'{"id": 3, "name": "z"}')])
+    options = {"value.format": "json", "schema": "id long, name string", "errors": "skip"}
+    source = KinesisSource.of({**system.options(), **options}, streaming=True)
+    assert source.schema.startswith("data struct<id long, name string>, partitionKey string")
+    data = pa.struct([("id", pa.int64()), ("name", pa.string())])
+    system.schema = pa.schema([("data", data), ("partitionKey", pa.string())])  # type: ignore[misc]
+    rows = SourceQuery(system, **options).rest([])
+    assert sorted((row["data"]["id"], row["partitionKey"]) for row in rows) == [(1, "a"), (3, "c")]
+
+
+def test_the_table_of_the_query_shows_the_lag_of_each_shard(system: StreamContext) -> None:
+    written = system.write(10)
+    log: list[Any] = []
+    query = SourceQuery(system)
+    query.next(log)
+    system.write(1)
+    query.next(log)
+    parts = {part.partition: part for part in unpacked(log[1])}
+    last = {row["shardId"]: row["sequenceNumber"] for row in written}
+    assert {name: part.position for name, part in parts.items()} == last
+    assert all(part.lag_seconds == 0 for part in parts.values())
+
+
+def test_a_consumer_is_registered_once_and_goes_only_when_the_user_says_so(tmp_path: Path) -> None:
+    def consumers(context: StreamContext) -> list[str]:
+        client = context.server.client
+        arn = client.describe_stream_summary(StreamName=context.stream)["StreamDescriptionSummary"]["StreamARN"]
+        listed = client.list_stream_consumers(StreamARN=arn)["Consumers"]
+        return [consumer["ConsumerName"] for consumer in listed if consumer["ConsumerStatus"] != "DELETING"]
+
+    context = FanOutContext(tmp_path)
+    query = SourceQuery(context)
+    query.plan([])
+    query.planner.close()
+    assert consumers(context) == ["query"]
+    foreign = SourceQuery(context, deregisterConsumer="true", stateLocation=str(tmp_path / "other"))
+    foreign.plan([])
+    foreign.planner.close()
+    assert consumers(context) == ["query"]  # it was there before
+    log: list[Any] = []
+    again = SourceQuery(context, deregisterConsumer="true", stateLocation=str(tmp_path / "third"), consumerName="third")
+    again.plan(log)
+    assert consumers(context) == ["query", "third"]
+    again.planner.close()
+    assert consumers(context) == ["query"]
+    context.close()
+
+
+# errors
+
+
+@pytest.fixture
+def values(tmp_path: Path) -> dict[str, str]:
+    return {**ACCOUNT, "streamName": "nobody", "stateLocation": str(tmp_path / "log"), "request.timeout": "3s"}
+
+
+def begin(values: Mapping[str, str]) -> None:
+    began = time.monotonic()
+    try:
+        KinesisSource.of(values, streaming=True).begin()
+    finally:
+        assert time.monotonic() - began < 8
+
+
+def test_a_stream_that_does_not_exist_is_named_at_once(system: StreamContext, values: dict[str, str]) -> None:
+    with pytest.raises(Fatal, match=r"(?s)the stream nobody does not exist: .*correct the name, the region or the account"):
+        begin({**values, "endpoint": system.server.url})
+
+
+def test_no_permission_is_named_at_once(proxy: FaultProxy, values: dict[str, str]) -> None:
+    proxy.rule = lambda *_: refusal("AccessDeniedException", message="not authorized to perform kinesis:DescribeStreamSummary")
+    with pytest.raises(Fatal, match=r"(?s)AWS refuses access to the stream nobody: .*kinesis:DescribeStreamSummary.*grant"):
+        begin({**values, "endpoint": proxy.url})
+
+
+def test_a_service_that_is_away_is_an_outage(values: dict[str, str], proxy: FaultProxy) -> None:
+    with pytest.raises(Transient, match="AWS does not answer for the stream nobody"):
+        begin({**values, "endpoint": "http://127.0.0.1:1"})
+    proxy.rule = lambda *_: refusal("InternalFailure", 500)
+    with pytest.raises(Transient, match="AWS does not answer for the stream nobody"):
+        begin({**values, "endpoint": proxy.url})
+
+
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
+    """An environment without any configuration of AWS."""
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    return monkeypatch
+
+
+def test_a_missing_region_and_missing_credentials_are_named(bare: pytest.MonkeyPatch, values: dict[str, str]) -> None:
+    with pytest.raises(Misconfigured, match=r"region +missing, and the environment names none"):
+        begin({name: value for name, value in values.items() if name != "region"})
+    options = {name: value for name, value in values.items() if "Key" not in name}
+    with pytest.raises(Fatal, match=r"(?s)AWS gets no credentials for the stream nobody.*give accessKeyId"):
+        begin({**options, "endpoint": "http://127.0.0.1:1"})
+
+
+def test_a_role_is_assumed(bare: pytest.MonkeyPatch, proxy: FaultProxy, values: dict[str, str]) -> None:
+    bare.setenv("AWS_ENDPOINT_URL_STS", required(MotoServer).url)
+    role = {"roleArn": "arn:aws:iam::123456789012:role/reader", "endpoint": proxy.url}
+    with pytest.raises(Fatal, match="does not exist"):
+        begin({**values, **role})
+    (seen,) = proxy.seen
+    assert "Credential=ASIA" in seen.headers["Authorization"]  # a temporary key, and not the user's own
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"streamArn": "arn:aws:kinesis:…"}, r"streamName +and streamArn exclude each other"),
+        ({"startingPosition": "yesterday"}, r'startingPosition +must be LATEST, .*; got "YESTERDAY"'),
+        ({"startingPosition": '{"shardId-0": 5}'}, r"startingPosition +must be LATEST, .*JSON object of sequence numbers"),
+        ({"startingPosition": "AT_TIMESTAMP"}, r"startingTimestamp +missing"),
+        ({"startingTimestamp": "5"}, r"startingTimestamp +has no use without"),
+        ({"consumer": "efo"}, r"consumerName +missing"),
+        ({"consumerName": "x"}, r"consumerName +has no use with consumer=polling"),
+        ({"endpoint": "localhost"}, r"endpoint +must be a URL"),
+        ({"secretAccessKey": ""}, r"(secretAccessKey|accessKeyId)"),
+    ],
+)
+def test_wrong_options_are_named(values: dict[str, str], options: dict[str, str], text: str) -> None:
+    if "secretAccessKey" in options:
+        values.pop("secretAccessKey")
+        options = {}
+    with pytest.raises(Misconfigured, match=text) as error:
+        KinesisSource.of({**values, **options}, streaming=True)
+    assert "secret" not in str(error.value).replace("secretAccessKey", "")
