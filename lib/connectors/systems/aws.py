@@ -13,7 +13,8 @@ import pyarrow.types as types
 
 from ..batching import BatchingSink, BatchingWriter, Failure, Throttled
 from ..core import Batch, Choice, Fatal, Misconfigured, Options, Poison, Problem, Text, Transient, Values
-from ..core.clients import client_library
+from ..core.clients import ClientPool, client_library
+from ..core.state import digest, dumps
 from ..formats.documents import documents
 
 AWS_OPTIONS: Final = Options(
@@ -195,7 +196,8 @@ class RecordWriter(BatchingWriter):
         values = self._values = sink.values
         connector = f"connectors.{sink.name}"
         self._json = client_library("orjson", "orjson", connector=connector)
-        self._client = AwsClient(connector, service, values, values["request.timeout"])
+        self._key = digest(service, dumps({name: values[name] for name in (*AWS_OPTIONS.declared, "request.timeout")}))
+        self._client = _POOL.take(self._key) or AwsClient(connector, service, values, values["request.timeout"])
         super().__init__(sink, batch)
         most = values["batch.maxRecordBytes"] or min(sink.most_record_bytes, values["batch.maxBytes"])
         self.limits = replace(self.limits, record_bytes=most)
@@ -221,7 +223,11 @@ class RecordWriter(BatchingWriter):
 
     def close(self) -> None:
         super().close()
-        self._client.close()
+        _POOL.give_back(self._key, self._client)
+
+
+_POOL: Final[ClientPool[AwsClient]] = ClientPool(AwsClient.close)
+"""Idle clients of this process: making one takes longer than many a task."""
 
 
 def is_text(kind: pa.DataType) -> bool:
