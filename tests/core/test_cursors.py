@@ -72,6 +72,18 @@ def test_children_are_read_after_their_parent_is_finished(system: ShardContext) 
     )
 
 
+def test_a_query_that_ends_reads_children_of_a_shard_that_ended_without_records(system: ShardContext) -> None:
+    for shard in ("a", "a1", "b", "b1"):
+        system.shards.split(shard)
+    system.write(8)
+    query, log = SourceQuery(system), []
+    query.planner.freeze()
+    rows: list[dict[str, Any]] = []
+    while (number := query.plan(log)) is not None:
+        rows += query.batch(log, number)
+    assert values(rows) == list(range(8))
+
+
 def test_a_finished_shard_is_never_read_again(system: ShardContext) -> None:
     system.write(4)
     system.shards.split("a")

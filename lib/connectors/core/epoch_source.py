@@ -153,7 +153,7 @@ class EpochLogEnumerator(SplitEnumerator[SplitT]):
         is_empty = self.is_empty(until)
         if is_empty is not None:
             return is_empty
-        if not headers or has_rows:
+        if not headers or has_rows or any(header.finished for header in headers):  # which may have children
             return False
         if until is not None:
             return is_of_run

@@ -4,16 +4,19 @@
 bootstrap cell needs, :func:`display` shows tables and figures, :func:`figure` draws a figure, :class:`DbUtils` is
 ``dbutils`` outside a workspace, :func:`workdir` the folder for a notebook's data, :func:`fresh_folder` an empty one in it,
 :func:`postgres` a database to try things on, :func:`opensearch` a search engine, :func:`kafka` a broker, :func:`redis` a Redis,
-:func:`pubsub` a Pub/Sub, :func:`queue_service` a message queue and :func:`document_service` a document store, both over HTTP.
+:func:`pubsub` a Pub/Sub, :func:`kinesis` a Kinesis, :func:`aws` other services of AWS, :func:`queue_service` a message queue and
+:func:`document_service` a document store, both over HTTP.
 """
 
 from .bootstrap import BOOTSTRAP, notebook
 from .plots import COLOURS, figure
 from .servers import (
     ServerAddress,
+    aws,
     document_service,
     kafka,
     kafka_server,
+    kinesis,
     opensearch,
     opensearch_server,
     postgres,
@@ -34,6 +37,7 @@ __all__ = [
     "NotebookExit",
     "ServerAddress",
     "Summary",
+    "aws",
     "display",
     "display_html",
     "document_service",
@@ -41,6 +45,7 @@ __all__ = [
     "fresh_folder",
     "kafka",
     "kafka_server",
+    "kinesis",
     "notebook",
     "opensearch",
     "opensearch_server",

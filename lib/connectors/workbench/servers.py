@@ -82,6 +82,26 @@ def pubsub() -> str:
     return shared_server(PubSubServer).endpoint
 
 
+def kinesis() -> dict[str, str]:
+    """The options that reach an empty Kinesis on this machine, on loopback: ``endpoint``, ``region``, a key.
+
+    It is an npm package. Raises ``Unavailable`` without node and npm.
+    """
+    from connectors.testing.servers import KinesisServer, shared_server
+
+    return {"endpoint": shared_server(KinesisServer).url, **_AWS_ACCOUNT}
+
+
+def aws() -> dict[str, str]:
+    """The options that reach an empty AWS on this machine, on loopback: S3, Firehose, DynamoDB, by moto."""
+    from connectors.testing.servers import MotoServer, shared_server
+
+    return {"endpoint": shared_server(MotoServer).url, **_AWS_ACCOUNT}
+
+
+_AWS_ACCOUNT = {"region": "us-east-1", "accessKeyId": "test", "secretAccessKey": "test"}
+
+
 def kafka() -> str:
     """The address of an empty Kafka broker on this machine, on loopback: what is called ``kafka.bootstrap.servers``.
 
