@@ -240,6 +240,22 @@ def test_an_outage_is_waited_for_only_so_long_and_the_error_says_since_when() ->
     assert 600 <= simulation.now < 700
 
 
+def test_an_entry_that_is_throttled_for_longer_than_its_tries_is_sent_when_there_is_room() -> None:
+    def answer(number: int, entries: list[int]) -> Answer:
+        return Answer(refuse=lambda entry: Throttled("slower") if entry == 7 and simulation.now < 300 else None)
+
+    simulation = Simulation(answer, retry=RetrySettings(outage_timeout=600.0))
+    flow = simulation.run([(0.0, list(range(20)))])
+    assert flow.error is None
+    assert sorted(simulation.applied) == list(range(20))
+    never = Simulation(
+        lambda number, entries: Answer(refuse=lambda entry: Throttled("slower") if entry == 7 else None),
+        retry=RetrySettings(outage_timeout=600.0),
+    )
+    assert "longer than outageTimeout, 600 s" in str(never.run([(0.0, list(range(20)))]).error)
+    assert 600 <= never.now < 700
+
+
 def test_a_target_that_has_never_answered_is_given_up_with_the_tries() -> None:
     simulation = Simulation(lambda number, entries: Answer(error=outage), retry=RetrySettings(outage_timeout=600.0))
     assert "refused 6 times" in str(simulation.run([(0.0, [1])]).error)
@@ -247,7 +263,7 @@ def test_a_target_that_has_never_answered_is_given_up_with_the_tries() -> None:
 
 
 def test_an_entry_that_is_refused_while_others_are_taken_has_its_tries_and_no_more() -> None:
-    refuse = {5: Throttled("slower")}
+    refuse = {5: Transient("not now")}
     simulation = Simulation(lambda number, entries: Answer(refuse=refuse.get), retry=RetrySettings(2, outage_timeout=600.0))
     flow = simulation.run([(0.0, list(range(30)))])
     assert "refused 3 times" in str(flow.error)

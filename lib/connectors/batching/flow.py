@@ -4,7 +4,8 @@ Entries leave in the order in which they came. A request closes when it has enou
 waited long enough, or when the input has ended. What a target refuses *for now* goes back to the front, in its order, and
 everything waits for a pause that grows. What it refuses *for ever* is rejected. An entry that has used up its tries, and an
 error that nobody expects, stop the flow. The target is away from a request that failed as a whole to the next one that did
-not: tries are not used up then before ``outage_timeout``, and an open circuit is waited for.
+not: tries are not used up then before ``outage_timeout``, and an open circuit is waited for. Nor are they for an entry that the
+target throttles.
 
 Where entries have keys, two entries of one key are never in two requests at once, and an entry that failed takes those of its
 key that follow it in the request along. So the last entry of a key to reach the target is the newest, whatever fails.
@@ -22,6 +23,10 @@ from ..core.errors import ConnectorError, Poison, Problem, Transient
 from ..core.options import Choice, Duration, Int, Options, Size, Values, duration, size
 from ..core.retry import BREAKER_OPTIONS, Breaker, Contact, RetrySettings, outage_error
 from .pieces import Piece
+
+
+class Throttled(Transient):
+    """The target asks for fewer records at a time."""
 
 
 class Aimd:
@@ -379,8 +384,10 @@ class Flow:
         retry = self.contact.retry
         if piece.tries > retry.max_retries:
             self.outlasted = self._waits_for_target(piece)
-            if not self.outlasted:
-                self.stop(_used_up(outage, piece, self._now() - piece.failing_since, retry))
+            seconds = self._now() - piece.failing_since
+            is_throttled = isinstance(outage, Throttled) and seconds < retry.outage_timeout
+            if not (self.outlasted or is_throttled):
+                self.stop(_used_up(outage, piece, seconds, retry))
         insort(self._again, piece, key=lambda piece: piece.order)
         self._paused_until = max(self._paused_until, self._now() + retry.pause(piece.tries, outage))
 

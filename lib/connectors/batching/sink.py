@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from ..core.errors import Fatal, Poison, Problem, Transient
+from ..core.errors import Fatal, Poison, Problem
 from ..core.options import Options, Values
 from ..core.retry import Breaker, BreakerPolicy, Contact, RetrySettings, log_outage, retry_observer
 from ..core.sink import Batch, Committable, Guarantee, Sink, SinkWriter
@@ -130,10 +130,6 @@ class Sending:
                 expired = self.flow.expire()
                 if not self._pump() and not expired:
                     self._changed.wait(None if moment is None else max(0.0, moment - time.monotonic()))
-
-
-class Throttled(Transient):
-    """The target asks for fewer records at a time."""
 
 
 class BatchingSink(Sink):

@@ -198,7 +198,8 @@ def outage_error(outage: Transient, failures: int, away: float, retry: RetrySett
     """``outage`` at the end of all tries: its message says how long they took where ``outageTimeout`` was waited for."""
     if retry.outage_timeout > 0 and failures > 1:
         since = _clock(time.time() - away)
-        outage.message += f" ({failures} tries since {since}, longer than outageTimeout, {retry.outage_timeout:g} s)"
+        longer = f", longer than outageTimeout, {retry.outage_timeout:g} s" if away >= retry.outage_timeout else ""
+        outage.message += f" ({failures} tries since {since}{longer})"
         outage.is_waited_for = True
         again = "start the query again when the system is back; or raise outageTimeout"
         outage.way_out = f"{outage.way_out}; {again}" if outage.way_out else again
