@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from .batching.flow import batching_options
 from .core import errors
+from .core.cursor_source import CURSOR_OPTIONS
 from .core.dead_letters import ERROR_OPTIONS
 from .core.epoch_source import EPOCH_OPTIONS, ID_OPTIONS
 from .core.errors import Misconfigured, Problem
@@ -18,12 +19,15 @@ from .core.sink import SINK_OPTIONS, Sink
 from .core.source import LIMIT_OPTIONS, SOURCE_OPTIONS, Source
 from .formats import format_options
 from .systems import System, all_systems, own_systems
+from .systems.aws import AWS_OPTIONS
 
 HEADINGS: Final = ("option", "values", "default", "meaning")
 
 _GROUPS: Final[Mapping[str, Options]] = {
     "Every source": SOURCE_OPTIONS | LIMIT_OPTIONS["rows"] | LIMIT_OPTIONS["bytes"] | LIMIT_OPTIONS["files"],
     "Sources that keep a log of epochs: queues, Pub/Sub, Redis Streams": EPOCH_OPTIONS | ID_OPTIONS,
+    "Sources that keep a log of positions: Kinesis": CURSOR_OPTIONS,
+    "Services of AWS": AWS_OPTIONS,
     "Every sink": SINK_OPTIONS,
     "Sources and sinks of bytes": format_options("bytes", key="bytes", infers=True),
     "Connectors that can meet a bad record": ERROR_OPTIONS,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from connectors.core.cursor_source import CursorReader, CursorSplit, Discovery
+from connectors.core.cursor_source import CursorReader, CursorSplit, Discovery, Page
 from connectors.core.epochs import HISTORY
 from connectors.core.errors import DataLoss, Misconfigured, StateError
 from connectors.core.planning import Planner
@@ -82,6 +83,35 @@ def test_a_query_that_ends_reads_children_of_a_shard_that_ended_without_records(
     while (number := query.plan(log)) is not None:
         rows += query.batch(log, number)
     assert values(rows) == list(range(8))
+
+
+class SlowCursor(ShardCursor):
+    """The system says nothing for a second."""
+
+    def __init__(self, shards: Any) -> None:
+        super().__init__(shards, fail=True)
+        self._answers_at = time.monotonic() + 1.0
+
+    def read(self, partition: str, position: Any, end: Any, rows: int) -> Page:
+        if time.monotonic() < self._answers_at:
+            return Page(pa.RecordBatch.from_pylist([], schema=SCHEMA), position, is_waiting=True)
+        return super().read(partition, position, end, rows)
+
+
+class SlowSource(ShardDoubleSource):
+    def cursor(self, schema: pa.Schema) -> SlowCursor:
+        return SlowCursor(self._shards())
+
+
+@pytest.mark.parametrize("limit", ["10s", "100ms"], ids=["one epoch", "several epochs"])
+def test_a_query_that_ends_waits_for_a_system_that_has_not_answered(system: ShardContext, limit: str) -> None:
+    system.write(5)
+    query, log = SourceQuery(system, SlowSource, maxEpochTime=limit, drainTimeout="50ms"), []
+    query.planner.freeze()
+    rows: list[dict[str, Any]] = []
+    while (number := query.plan(log)) is not None and len(log) < 30:
+        rows += query.batch(log, number)
+    assert values(rows) == list(range(5))
 
 
 def test_a_finished_shard_is_never_read_again(system: ShardContext) -> None:

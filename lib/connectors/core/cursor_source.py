@@ -50,8 +50,9 @@ class Page:
     """What a cursor has read: ``rows``, and the position after them, which is JSON.
 
     ``published`` is when each of them was published (seconds since 1970), where the system says it. ``is_last``: nothing
-    more is there for now. ``is_finished``: nothing will ever come, as in a shard that was closed. ``lag`` is how many
-    seconds the page is behind the newest record, where the system says it.
+    more is there for now. ``is_finished``: nothing will ever come, as in a shard that was closed. ``is_waiting``: the system
+    has not said yet whether there is more, so that a query does not end here. ``lag`` is how many seconds the page is behind
+    the newest record, where the system says it.
     """
 
     rows: pa.RecordBatch
@@ -59,6 +60,7 @@ class Page:
     published: pa.Array | None = None
     is_last: bool = False
     is_finished: bool = False
+    is_waiting: bool = False
     lag: float | None = None
 
 
@@ -368,9 +370,11 @@ class _ReadEpoch:
         self._parts: dict[str, list[pa.RecordBatch]] = {name: [] for name in sorted(split.positions)}
         self._finished: set[str] = set()
         self._ended: set[str] = set()
+        self._waiting: set[str] = set()
         self._lags: dict[str, float] = {}
         self._late = self._rows = self._bytes = 0
         self._is_dry = False
+        self._patience = float(values["pollInterval" if split.until is None else "drainTimeout"])
 
     def read(self, awake: threading.Event) -> None:
         """Reads page by page from all partitions, until a limit is reached or none has more."""
@@ -378,10 +382,13 @@ class _ReadEpoch:
         limit, readers = values["maxRowsPerTrigger"], max(1, split.readers)
         share = limit * (split.reader + 1) // readers - limit * split.reader // readers
         newest = time.monotonic()
-        end = newest + values["maxEpochTime"]
+        end = newest + max(values["maxEpochTime"], self._patience)
         while not awake.is_set():
             progress = self._read_pages(share)
-            if self._rows >= share or self._bytes >= values["maxBytesPerTrigger"] or time.monotonic() > end:
+            if self._rows >= share or self._bytes >= values["maxBytesPerTrigger"]:
+                return
+            if time.monotonic() > end:
+                self._is_dry = not (self._rows or self._waiting)
                 return
             if progress:
                 newest = time.monotonic()
@@ -411,7 +418,7 @@ class _ReadEpoch:
         """True if there is no use in waiting for more: nothing has come in a ``pause`` of so many seconds."""
         if len(self._finished | self._ended) == len(self._parts) or (self._rows and self._split.until is None):
             return True
-        return pause > float(self._values["pollInterval" if self._split.until is None else "drainTimeout"])
+        return pause > self._patience and not (self._waiting and self._split.until is not None)
 
     def _read_pages(self, share: int) -> int:
         """Reads a page of each partition, within a limit of rows that they share; returns how many rows have come."""
@@ -435,6 +442,7 @@ class _ReadEpoch:
         elif page.is_last and until is not None:
             self._ended.add(partition)
         self._positions[partition] = page.position
+        (self._waiting.add if page.is_waiting else self._waiting.discard)(partition)
         if page.lag is not None:
             self._lags[partition] = page.lag
         if page.rows.num_rows:

@@ -156,7 +156,7 @@ class EpochLogEnumerator(SplitEnumerator[SplitT]):
         if not headers or has_rows or any(header.finished for header in headers):  # which may have children
             return False
         if until is not None:
-            return is_of_run
+            return is_of_run and all(header.is_dry for header in headers)
         return time.time() - max(header.at for header in headers) < self._poll_interval
 
     def committed(self, at: Position) -> None:

@@ -213,12 +213,14 @@ class KinesisCursor(Cursor):
         records = shard.take(rows, None if end is None else order(end))
         reached = end is not None and (bool(shard.records) or order(shard.position) == order(end))
         is_finished = shard.is_closed and not shard.records
+        is_known = bool(records) or is_finished or has_polled or shard.lag == 0
         return Page(
             _rows(self.client.stream_name, partition, records).select(self._columns),
             end if reached else shard.position,
             pa.array([record["ApproximateArrivalTimestamp"] for record in records], pa.float64()),
             is_last=has_polled and shard.lag == 0 and not shard.records,
             is_finished=is_finished,
+            is_waiting=not is_known,
             lag=shard.lag,
         )
 

@@ -6,6 +6,7 @@ A subscription lives for five minutes, and stays with the process between epochs
 from __future__ import annotations
 
 import contextlib
+import logging
 import queue
 import threading
 import time
@@ -14,8 +15,9 @@ from typing import Any, Final
 
 from ...batching import Throttled
 from ...core import Fatal, Transient, Values
-from .cursor import KinesisClient, KinesisCursor, Position, Shard, place
+from .cursor import CONNECTOR, KinesisClient, KinesisCursor, Position, Shard, place
 
+_log = logging.getLogger(CONNECTOR)
 _EVENTS: Final = 8
 """Events that wait for the task: the back-pressure of a subscription."""
 _WAIT_SECONDS: Final = 0.05
@@ -93,6 +95,7 @@ class FanOutCursor(KinesisCursor):
             event = None
         if event is None:  # after five minutes, or because another one took over
             shard.close()
+            shard.lag = None
             shard.due = time.monotonic() + _RETRY_SECONDS
             return False
         shard.lag = event["MillisBehindLatest"] / 1000
@@ -112,6 +115,7 @@ class FanOutCursor(KinesisCursor):
             shard.subscription = Subscription(self.client, self._consumer, partition, shard.position)
         except (Throttled, Fatal) as refused:
             self._check_in_use(refused)
+            _log.info("connectors.kinesis: %s; the next try is in %g s", refused, _RETRY_SECONDS)
             shard.due = time.monotonic() + _RETRY_SECONDS
             return False
         return True

@@ -42,8 +42,10 @@ STREAM: Final = AWS_OPTIONS | Options(
 
 
 class KinesisSource(CursorSource):
-    """The records of a stream. Columns: ``data`` (binary, or what ``value.format`` gives), ``partitionKey, sequenceNumber,
-    subSequenceNumber, shardId, approximateArrivalTimestamp, stream``.
+    """The records of a stream, each shard in its order, and its children after it.
+
+    Columns: ``data`` (binary, or what ``value.format`` gives), ``partitionKey, sequenceNumber, subSequenceNumber, shardId,
+    approximateArrivalTimestamp, stream``.
 
     The children of a shard that was split or merged are read after it. ``subSequenceNumber`` counts the records that Amazon's
     producer library has packed into one.

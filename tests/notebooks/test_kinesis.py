@@ -1,0 +1,34 @@
+"""A stream into Delta over reshards, and a table to Firehose, by the notebooks ``kinesis`` and ``firehose``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectors.testing.servers import KinesisServer, MotoServer
+from tests.servers import optional, required
+
+from .test_files_databases_search import Execution, foreign_files
+
+__all__ = ["foreign_files"]
+pytestmark = [pytest.mark.server, pytest.mark.spark, pytest.mark.usefixtures("foreign_files")]
+
+
+def test_each_record_is_read_once_while_shards_change(spark: Any, tmp_path: Path) -> None:
+    foreign = optional(KinesisServer)
+    foreign.create("scooters", 1)
+    execution = Execution("kinesis", spark, tmp_path, {"records": "1600"})
+    assert execution.exit().startswith("1,600 records once and in order over ")
+    assert execution.pictures() == 1
+    assert foreign.client.list_streams()["StreamNames"].count("scooters") == 1
+    assert not [name for name in foreign.client.list_streams()["StreamNames"] if name.startswith("connectors-")]
+    foreign.client.delete_stream(StreamName="scooters")
+
+
+def test_a_table_is_delivered_without_a_reading_lost(spark: Any, tmp_path: Path) -> None:
+    required(MotoServer)
+    execution = Execution("firehose", spark, tmp_path, {"meters": "2000"})
+    assert execution.exit().startswith("2,000 readings delivered, ")
+    assert execution.pictures() == 1
