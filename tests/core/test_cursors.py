@@ -86,26 +86,27 @@ def test_a_query_that_ends_reads_children_of_a_shard_that_ended_without_records(
 
 
 class SlowCursor(ShardCursor):
-    """The system says nothing for a second."""
+    """The system says nothing before ``answers_at``."""
 
-    def __init__(self, shards: Any) -> None:
-        super().__init__(shards, fail=True)
-        self._answers_at = time.monotonic() + 1.0
+    answers_at = 0.0
 
     def read(self, partition: str, position: Any, end: Any, rows: int) -> Page:
-        if time.monotonic() < self._answers_at:
+        if time.monotonic() < self.answers_at:
             return Page(pa.RecordBatch.from_pylist([], schema=SCHEMA), position, is_waiting=True)
         return super().read(partition, position, end, rows)
 
 
 class SlowSource(ShardDoubleSource):
     def cursor(self, schema: pa.Schema) -> SlowCursor:
-        return SlowCursor(self._shards())
+        return SlowCursor(self._shards(), fail=True)
 
 
 @pytest.mark.parametrize("limit", ["10s", "100ms"], ids=["one epoch", "several epochs"])
-def test_a_query_that_ends_waits_for_a_system_that_has_not_answered(system: ShardContext, limit: str) -> None:
+def test_a_query_that_ends_waits_for_a_system_that_has_not_answered(
+    system: ShardContext, limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     system.write(5)
+    monkeypatch.setattr(SlowCursor, "answers_at", time.monotonic() + 1.0)
     query, log = SourceQuery(system, SlowSource, maxEpochTime=limit, drainTimeout="50ms"), []
     query.planner.freeze()
     rows: list[dict[str, Any]] = []

@@ -63,8 +63,8 @@ def test_items_that_failed_in_the_server_are_sent_again(
 
 def test_throttling_that_does_not_end_fails_the_batch_as_an_outage(proxy: FaultProxy, index: str) -> None:
     proxy.rule = items_refused(429, "rejected_execution_exception", lambda n: n == 3, times=1000)
+    patient = {"retry__maxRetries": "2", "outageTimeout": "500ms", "circuitBreaker__failures": "1000"}
     with pytest.raises(Transient, match=r"the last answer: 429 rejected_execution_exception.*longer than outageTimeout"):
-        patient = {"retry__maxRetries": "2", "outageTimeout": "500ms", "circuitBreaker__failures": "1000"}
         write(proxy.url, index, ROWS, idColumn="id", errors="skip", **patient)
 
 
