@@ -1,6 +1,6 @@
 """Kinesis beside boto3: python tests/benchmarks/bench_kinesis.py [records]
 
-Goals: the source reads at 0.8 of a bare loop of ``get_records`` over the same shards, with at most 1.3 times its CPU per record;
+Goals: the source reads at 0.8 of a bare loop of ``get_records`` over the same shards, with 1.3 times its CPU a record at most;
 the sink puts at 0.9 of bare ``put_records`` with as many requests in flight. The service is a stub that has all its answers
 ready, in a process of its own: records of 100 bytes, 10,000 to an answer. Each pair runs by turns.
 """

@@ -25,6 +25,8 @@ _RETRY_SECONDS: Final = 1.0
 """Another subscription may be five seconds old, and is not replaced before."""
 _ACTIVE_SECONDS: Final = 60.0
 _RECEIVED: Final = "received"
+_IDLE_SECONDS: Final = 5.0
+"""A subscription that no task has asked for so long ends: another process may want the shard."""
 
 
 class Subscription:
@@ -36,10 +38,12 @@ class Subscription:
         self._client, self._name = client, f"the subscription of {shard}"
         self._events: queue.Queue[dict[str, Any] | BaseException | None] = queue.Queue(_EVENTS)
         self._is_closed = threading.Event()
+        self._used_at = time.monotonic()
         threading.Thread(target=self._receive, name="kinesis subscription", daemon=True).start()
 
     def next(self, seconds: float) -> dict[str, Any] | None:
         """The next event. Raises ``queue.Empty`` when none comes in time, ``None`` is the end, and what ended it an error."""
+        self._used_at = time.monotonic()
         event = self._events.get(timeout=seconds)
         if isinstance(event, BaseException):
             raise event
@@ -55,17 +59,26 @@ class Subscription:
             with self._client.errors(self._name):
                 for event in self._stream:
                     if not self._put({**event["SubscribeToShardEvent"], _RECEIVED: time.monotonic()}):
+                        self._stream.close()
                         return
             self._put(None)
         except BaseException as error:
             self._put(error)
 
     def _put(self, event: dict[str, Any] | BaseException | None) -> bool:
+        """Hands an event on; false if nobody wants it."""
         while not self._is_closed.is_set():
+            if time.monotonic() - self._used_at > _IDLE_SECONDS:
+                self._is_closed.set()
+                return False
             with contextlib.suppress(queue.Full):
                 self._events.put(event, timeout=1.0)
                 return True
         return False
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed.is_set()
 
 
 class FanOutCursor(KinesisCursor):
@@ -84,6 +97,9 @@ class FanOutCursor(KinesisCursor):
     def fetch(self, partition: str, shard: Shard, rows: int, *, is_replay: bool) -> bool:
         if is_replay or shard.position.get("closed"):
             return super().fetch(partition, shard, rows, is_replay=is_replay)
+        if shard.subscription is not None and shard.subscription.is_closed:
+            shard.close()
+            shard.lag = None
         if shard.subscription is None and not self._subscribe(partition, shard):
             return False
         try:
