@@ -2,7 +2,8 @@
 
 A position is JSON. ``{"after": sequence number}`` is behind a record; with ``sub``, behind a part of a record in which the
 producer has packed many. ``{"at": sequence number}`` is before a record. ``{"from": "TRIM_HORIZON"}`` is the oldest record, and
-``{"from": milliseconds}`` the first one that arrived then. ``time`` says up to when, in milliseconds, the shard has been read.
+``{"from": milliseconds}`` the first one that arrived then. ``time`` says up to when, in milliseconds, the shard has been read,
+and ``closed`` that it was split or merged.
 """
 
 from __future__ import annotations
@@ -81,6 +82,7 @@ class Shard:
     def seek(self, position: Position) -> None:
         """Goes to ``position``, without contact if it is here, or just before the last page."""
         if order(position) == order(self.position):
+            self.position = position
             return
         if self.previous is not None and order(position) == order(self.previous[0]):
             self.position, self.records = position, self.previous[1] + self.records
@@ -111,7 +113,8 @@ class Shard:
         is_read = not self.records and self.lag == 0
         seconds = time.time() if is_read else record["ApproximateArrivalTimestamp"]
         part = {} if record.get("IsLast", True) else {"sub": record["Sub"]}
-        return {"after": record["SequenceNumber"], **part, "time": round(seconds * 1000)}
+        closed = {"closed": True} if self.position.get("closed") else {}
+        return {"after": record["SequenceNumber"], **part, **closed, "time": round(seconds * 1000)}
 
 
 class KinesisClient(AwsClient):
@@ -270,7 +273,7 @@ class KinesisCursor(Cursor):
         elif "sub" in shard.position:
             records = [record for record in records if _order_of(record) > order(shard.position)]
         if not records and "sub" not in shard.position and not isinstance(since, int):
-            shard.position = {"after": fetched[-1]["SequenceNumber"], "time": shard.position.get("time", 0)}
+            shard.position = {**shard.position, "after": fetched[-1]["SequenceNumber"]}
         shard.records += records
 
     def _poll(self, partition: str, shard: Shard, rows: int) -> Mapping[str, Any] | None:
