@@ -18,6 +18,7 @@ from connectors.core.progress import unpacked
 from connectors.testing.epoch_suite import EpochSourceSuite
 from connectors.testing.shard_double import SCHEMA, ShardCursor, ShardDoubleSource
 from connectors.testing.source_suite import SourceQuery
+from connectors.testing.sqlite_file import transaction
 
 from ..systems.reference_contexts import ShardContext
 from .epoch_race import two_attempts
@@ -55,7 +56,8 @@ def test_a_replay_has_the_partitions_of_the_plan_whatever_was_added_since(system
     before = [part.detail for part in query.planner.slices({"v": 1, "phase": "initial"}, log[0])]
     system.shards.add("c")
     after = [part.detail for part in SourceQuery(system).planner.slices({"v": 1, "phase": "initial"}, log[0])]
-    assert before == after == [{"a": 0}, {"b": 0}]
+    assert [detail["positions"] for detail in before] == [{"a": 0}, {"b": 0}]
+    assert before == after
 
 
 def test_children_are_read_after_their_parent_is_finished(system: ShardContext) -> None:
@@ -124,7 +126,7 @@ def test_a_finished_shard_is_never_read_again(system: ShardContext) -> None:
     query = SourceQuery(system)
     query.plan(log)
     details = [part.detail for part in query.planner.slices(log[-2], log[-1])]
-    assert {shard for detail in details for shard in detail} == {"a1", "a2", "b"}
+    assert {shard for detail in details for shard in detail["positions"]} == {"a1", "a2", "b"}
 
 
 def test_of_two_attempts_at_an_epoch_one_counts_and_the_other_reads_what_is_recorded(system: ShardContext) -> None:
@@ -237,3 +239,61 @@ def test_partitions_that_are_gone_leave_the_plan_and_are_not_read_again(system: 
     plans = [source.log().plan(epoch) for epoch in range(1, 5)]
     assert [plan["finished"] for plan in plans] == [[], ["a"], [], []]
     assert [sorted(plan["positions"]) for plan in plans[1:]] == [["a1", "a2", "b"]] * 3
+
+
+# alignment
+
+
+def write_at(system: ShardContext, shard: str, times: list[float]) -> None:
+    """Adds a record to ``shard`` for each of the times."""
+    with transaction(system.shards.path) as file:
+        rows = [(shard, round(at), at) for at in times]
+        file.executemany("INSERT INTO records (shard, body, published) VALUES (?, ?, ?)", rows)
+
+
+def times_of(rows: list[dict[str, Any]] | None) -> dict[str, list[int]]:
+    return {shard: [row["value"] for row in rows or [] if row["shard"] == shard] for shard in ("a", "b")}
+
+
+@pytest.mark.parametrize("readers", ["1", "2"])
+def test_no_shard_is_read_further_than_the_drift_past_the_slowest_one(system: ShardContext, readers: str) -> None:
+    write_at(system, "a", [float(at) for at in range(0, 100, 10)])
+    write_at(system, "b", [float(at) for at in range(0, 1000, 10)])
+    query = SourceQuery(system, maxDrift="50s", numPartitions=readers, maxRowsPerTrigger="8")
+    query.planner.freeze()
+    log: list[Any] = []
+    newest, rows = {"a": 0, "b": 0}, []
+    while (number := query.plan(log)) is not None:
+        before, batch = newest["a"], query.batch(log, number)
+        read = times_of(batch)
+        if before < 90:  # then it is at its end
+            assert max(read["b"], default=0) <= before + 10 + 50
+        newest = {shard: max([newest[shard], *own]) for shard, own in read.items()}
+        rows += batch
+    assert len(rows) == 110
+
+
+def test_a_shard_with_a_gap_longer_than_the_drift_goes_on(system: ShardContext) -> None:
+    write_at(system, "a", [0.0, 1.0, 500.0, 501.0, 2000.0])
+    query = SourceQuery(system, maxDrift="10s")
+    query.planner.freeze()
+    log: list[Any] = []
+    rows: list[dict[str, Any]] = []
+    while (number := query.plan(log)) is not None and len(log) < 30:
+        rows += query.batch(log, number)
+    assert values(rows) == [0, 1, 500, 501, 2000]
+
+
+@pytest.mark.parametrize(("idle", "expected"), [("1 hour", []), ("0s", [1000])])
+def test_a_shard_at_its_end_holds_back_the_others_until_it_is_idle(
+    system: ShardContext, idle: str, expected: list[int]
+) -> None:
+    write_at(system, "a", [0.0])
+    write_at(system, "b", [0.0])
+    query, log = SourceQuery(system, maxDrift="10s", idleTimeout=idle), []
+    assert values(query.next(log)) == [0, 0]
+    write_at(system, "b", [1000.0])
+    rows: list[dict[str, Any]] = []
+    for _ in range(3):
+        rows += query.next(log) or []
+    assert values(rows) == expected

@@ -16,6 +16,7 @@ An author writes a :class:`Cursor` of one method, and a :class:`CursorSource` th
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -30,17 +31,23 @@ import pyarrow.compute as pc
 from .epoch_source import EpochLogEnumerator, EpochLogSource
 from .epochs import EpochLog, Header, record_content
 from .errors import DataLoss, Misconfigured, Problem, StateError
-from .options import Flag, Options, Text, Values
+from .options import Duration, Flag, Options, Text, Values
 from .progress import PartitionProgress
 from .source import Position, ReadLimit, Slice, Split, SplitEnumerator, SplitReader
 from .state import dumps
 
 _POLL_SECONDS: Final = 0.05
 _PAGE_ROWS: Final = 10_000
+_SOME_LAG: Final = 1.0
+"""Stands for the seconds that a partition is behind where only that is known."""
 
 CURSOR_OPTIONS: Final = Options(
     stateLocation=Text(None, meaning="the folder of the epoch log, of this query alone; any storage; needed by a stream"),
     failOnDataLoss=Flag(True, meaning="records that expired before they were read are an error; false goes on without them"),
+    maxDrift=Duration(
+        None, meaning="no partition is read further past the slowest one, by the times of records; default: off"
+    ),
+    idleTimeout=Duration(120.0, meaning="a partition without records for so long does not hold back the others"),
 )
 _log = logging.getLogger("connectors")
 
@@ -128,6 +135,10 @@ class CursorSource(EpochLogSource):
     def cursor(self, schema: pa.Schema) -> Cursor:
         """A new cursor over rows of ``schema``."""
 
+    def driver_cursor(self) -> Cursor:
+        """A cursor for a look at a partition's next record, on the driver."""
+        return self.cursor(pa.schema([]))
+
     def position_text(self, position: Any) -> int | str | None:
         """A position as the table of the query shows it."""
         return position if isinstance(position, (int, str)) else dumps(position)
@@ -143,7 +154,8 @@ class CursorSource(EpochLogSource):
 class CursorSplit(Split):
     """What one reader reads in ``epoch`` of the log ``log``: partitions, each from a position.
 
-    A partition is left where its records were published after ``until`` (seconds since 1970).
+    A partition is left where its records were published after ``until`` (seconds since 1970): they are for the next run. And
+    where they were published after ``cap``: they wait for slower partitions.
     """
 
     log: str
@@ -152,6 +164,7 @@ class CursorSplit(Split):
     readers: int
     positions: Mapping[str, Any]
     until: float | None = None
+    cap: float | None = None
 
 
 class CursorEnumerator(EpochLogEnumerator[CursorSplit]):
@@ -174,11 +187,13 @@ class CursorEnumerator(EpochLogEnumerator[CursorSplit]):
             self._committed = last
 
     def slices(self, start: Position, end: Position, parallelism: int) -> Sequence[Slice]:
-        shares = self._plan(end["epoch"], parallelism)["shares"]
-        return [Slice(start, end, index, len(shares), parallelism, share) for index, share in enumerate(shares)]
+        plan = self._plan(end["epoch"], parallelism, end.get("until"))
+        details = [{"positions": share, "cap": plan.get("cap")} for share in plan["shares"]]
+        return [Slice(start, end, index, len(details), parallelism, detail) for index, detail in enumerate(details)]
 
     def splits_of(self, part: Slice) -> Iterator[CursorSplit]:
-        yield CursorSplit(part.end["log"], part.end["epoch"], part.index, part.of, part.detail, part.end.get("until"))
+        at, detail = part.end, part.detail
+        yield CursorSplit(at["log"], at["epoch"], part.index, part.of, detail["positions"], at.get("until"), detail["cap"])
 
     def splits(self, start: Position, end: Position, parallelism: int) -> Iterator[CursorSplit]:
         for part in self.slices(start, end, parallelism):
@@ -193,7 +208,7 @@ class CursorEnumerator(EpochLogEnumerator[CursorSplit]):
             if name not in header.finished
         ]
 
-    def _plan(self, epoch: int, readers: int) -> dict[str, Any]:
+    def _plan(self, epoch: int, readers: int, until: float | None) -> dict[str, Any]:
         plan = self.log.plan(epoch)
         if plan is not None:
             return plan
@@ -202,31 +217,59 @@ class CursorEnumerator(EpochLogEnumerator[CursorSplit]):
                 f"epoch {epoch} of {self.log.storage.root} (stateLocation) is deleted, since later ones are committed",
                 way_out="start from the newest checkpoint, or give the query a new checkpoint and a stateLocation of its own",
             )
-        positions, finished = self._state_after(epoch - 1)
+        positions, finished, times = self._state_after(epoch - 1)
         discovery = self.source.partitions(positions, frozenset(finished))
         shares = _shares(discovery.partitions, readers)
         state = {name: position for name, position in positions.items() if name not in discovery.gone}
         plan = {"shares": shares, "positions": state | dict(discovery.partitions)}
+        if self.source.values["maxDrift"] is not None:
+            plan |= {"cap": self._cap(epoch, discovery.partitions, times, until), "times": times}
         self.log.put_plan(epoch, {**plan, "finished": sorted((finished | set(discovery.finished)) - set(discovery.gone))})
         recorded = self.log.plan(epoch)
         assert recorded is not None
         return recorded
 
-    def _state_after(self, epoch: int) -> tuple[dict[str, Any], set[str]]:
-        """The positions of unfinished partitions after ``epoch``, and the partitions that are finished."""
+    def _cap(
+        self, epoch: int, partitions: Mapping[str, Any], times: dict[str, list[float]], until: float | None
+    ) -> float | None:
+        """How far an epoch may read: ``maxDrift`` past the slowest active partition.
+
+        A partition at its end holds back the others until it has not grown for ``idleTimeout``, and not at all in a query
+        that ends. One that never had a record holds back nobody. ``times`` says, by partition, the time of its next record, or
+        of the last one, and when it was seen; what is not known is looked up and added.
+        """
+        lags = {name: lag for header in self.log.headers(epoch - 1) for name, lag in header.lags.items()}
+        unknown, now = [name for name in partitions if name not in times], time.time()
+        if unknown:
+            with contextlib.closing(self.source.driver_cursor()) as cursor:
+                cursor.open()
+                for name in unknown:
+                    page = cursor.read(name, partitions[name], None, 1)
+                    if page.published is not None and len(page.published):
+                        times[name] = [page.published[0].as_py(), now]
+                        lags[name] = _SOME_LAG
+        idle = 0.0 if until is not None else float(self.source.values["idleTimeout"])
+        active = [name for name in partitions if name in times and (lags.get(name, 0.0) > 0 or now - times[name][1] < idle)]
+        slowest = min((times[name][0] for name in active), default=None)
+        return None if slowest is None else slowest + float(self.source.values["maxDrift"])
+
+    def _state_after(self, epoch: int) -> tuple[dict[str, Any], set[str], dict[str, list[float]]]:
+        """The positions of unfinished partitions after ``epoch``, the partitions that are finished, and their times."""
         if epoch == 0:
-            return {}, set()
+            return {}, set(), {}
         plan, headers = self.log.plan(epoch), self.log.headers(epoch)
         if plan is None or len(headers) < len(plan["shares"]):
             raise StateError(
                 f"{self.log.storage.root} (stateLocation) does not say where epoch {epoch} ended, so the next one has no start",
                 way_out="restore the folder, or give the query a new checkpoint and a stateLocation of its own",
             )
-        positions, finished = dict(plan["positions"]), set(plan["finished"])
+        positions, finished, times = dict(plan["positions"]), set(plan["finished"]), dict(plan.get("times", {}))
         for header in headers:
             positions.update(header.positions)
             finished.update(header.finished)
-        return {name: position for name, position in positions.items() if name not in finished}, finished
+            times.update({name: [seen, header.at] for name, seen in header.times.items()})
+        unfinished = {name: position for name, position in positions.items() if name not in finished}
+        return unfinished, finished, {name: seen for name, seen in times.items() if name in unfinished}
 
 
 def _shares(partitions: Mapping[str, Any], readers: int) -> list[dict[str, Any]]:
@@ -372,6 +415,8 @@ class _ReadEpoch:
         self._ended: set[str] = set()
         self._waiting: set[str] = set()
         self._lags: dict[str, float] = {}
+        self._times: dict[str, float] = {}
+        self._capped: set[str] = set()
         self._late = self._rows = self._bytes = 0
         self._is_dry = False
         self._patience = float(values["pollInterval" if split.until is None else "drainTimeout"])
@@ -393,7 +438,7 @@ class _ReadEpoch:
             if progress:
                 newest = time.monotonic()
             elif self._is_over(time.monotonic() - newest):
-                self._is_dry = True
+                self._is_dry = not self._capped
                 return
             else:
                 awake.wait(_POLL_SECONDS)
@@ -406,6 +451,7 @@ class _ReadEpoch:
             self._late,
             positions=self._positions,
             lags=self._lags,
+            times=self._times,
             finished=tuple(sorted(self._finished)),
         )
 
@@ -431,24 +477,40 @@ class _ReadEpoch:
     def _read_page(self, partition: str, rows: int) -> None:
         start, until = self._positions[partition], self._split.until
         page = self._cursor.read(partition, start, None, rows)
-        if until is not None and page.published is not None and (late := _late(page.published, until)):
-            self._late += late
+        if count := self._left_out(partition, page):
             self._ended.add(partition)
-            if late == page.rows.num_rows:
+            if count == page.rows.num_rows:
                 return
-            page = self._cursor.read(partition, start, None, page.rows.num_rows - late)
+            page = self._cursor.read(partition, start, None, page.rows.num_rows - count)
         if page.is_finished:
             self._finished.add(partition)
         elif page.is_last and until is not None:
             self._ended.add(partition)
         self._positions[partition] = page.position
         (self._waiting.add if page.is_waiting else self._waiting.discard)(partition)
-        if page.lag is not None:
+        if page.lag is not None and partition not in self._capped:
             self._lags[partition] = page.lag
         if page.rows.num_rows:
+            if page.published is not None and partition not in self._capped:
+                self._times[partition] = page.published[-1].as_py()
             self._parts[partition].append(page.rows)
             self._rows += page.rows.num_rows
             self._bytes += page.rows.nbytes
+
+
+    def _left_out(self, partition: str, page: Page) -> int:
+        """How many records at the end of ``page`` are for the next run, or wait for slower partitions."""
+        if page.published is None:
+            return 0
+        until, cap = self._split.until, self._split.cap
+        late = 0 if until is None else _late(page.published, until)
+        ahead = 0 if cap is None else _late(page.published, cap)
+        self._late += late
+        if ahead > late:
+            self._capped.add(partition)
+            self._times[partition] = page.published[-ahead].as_py()
+            self._lags[partition] = page.lag or _SOME_LAG
+        return max(late, ahead)
 
 
 def _late(published: pa.Array, until: float) -> int:

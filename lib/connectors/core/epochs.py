@@ -102,6 +102,7 @@ class Header:
     start of an ``availableNow`` query, and went back. ``duplicates`` counts those that the reader has left out; ``leases``
     are those of duplicates within the epoch, which are acknowledged with it. ``positions`` are where the reader's partitions
     end in this epoch, ``finished`` those of them that will never have more, and ``lags`` how many seconds they are behind.
+    ``times`` are those of their next records, or of the last ones that were read.
     """
 
     rows: int
@@ -113,10 +114,11 @@ class Header:
     positions: Mapping[str, Any] = field(default_factory=dict)
     finished: tuple[str, ...] = ()
     lags: Mapping[str, float] = field(default_factory=dict)
+    times: Mapping[str, float] = field(default_factory=dict)
 
     def text(self) -> bytes:
         lists = {"leases": list(self.leases), "finished": list(self.finished), "positions": dict(self.positions)}
-        lists["lags"] = {name: round(lag, 3) for name, lag in self.lags.items()}
+        lists |= {name: {key: round(value, 3) for key, value in vars(self)[name].items()} for name in ("lags", "times")}
         return dumps(versioned(**{**vars(self), **lists})).encode()
 
     @classmethod

@@ -137,6 +137,9 @@ class KinesisSource(CursorSource):
         columns = schema.names if self.values["value.format"] == "bytes" else [*schema.names, *_POSITION, "data"]
         return (FanOutCursor if self.values["consumer"] == "efo" else KinesisCursor)(self.values, columns)
 
+    def driver_cursor(self) -> KinesisCursor:
+        return KinesisCursor(self.values, ())
+
     def emitter(self, schema: pa.Schema) -> RecordEmitter | None:
         if self.values["value.format"] == "bytes":
             return None
