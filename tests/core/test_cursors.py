@@ -10,7 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from connectors.core.cursor_source import CursorReader, CursorSplit, Discovery, Page
+from connectors.core.cursor_source import CursorReader, Discovery
+from connectors.core.cursors import CursorSplit, Page
 from connectors.core.epochs import HISTORY
 from connectors.core.errors import DataLoss, Misconfigured, StateError
 from connectors.core.planning import Planner

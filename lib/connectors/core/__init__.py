@@ -1,6 +1,7 @@
 """What a connector is made of. Imports neither Spark nor any client library, so a connector can be tested without them."""
 
-from .cursor_source import Cursor, CursorSource, Discovery, Page
+from .cursor_source import CursorSource, Discovery
+from .cursors import Cursor, Page
 from .epoch_source import EpochSource
 from .epochs import Messages, Receiver
 from .errors import (

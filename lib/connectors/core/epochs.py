@@ -14,7 +14,7 @@ Spark sees a row of it: the rows, where the system cannot be asked again, else t
   is acknowledged by the next start. What the system delivers again meanwhile is known by its id, and left out.
 
 An author writes a :class:`Receiver` of three methods and an :class:`~connectors.core.epoch_source.EpochSource` that makes it,
-or, for a system that can be read again, a :class:`~connectors.core.cursor_source.Cursor` of one method and a ``CursorSource``.
+or, for a system that can be read again, a :class:`~connectors.core.cursors.Cursor` of one method and a ``CursorSource``.
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ from typing import Any, ClassVar, Final
 import pyarrow as pa
 
 from ..core import REQUIRED, Options, Text
-from ..core.cursor_source import Cursor, CursorSource, Discovery, Page
+from ..core.cursor_source import CursorSource, Discovery
+from ..core.cursors import Cursor, Page
 from ..core.errors import DataLoss
 from .sqlite_file import transaction
 

@@ -1,0 +1,194 @@
+"""Cursors over partitions, and what one reader reads of an epoch with them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from .epochs import Header
+from .options import Values
+from .source import Split
+
+POLL_SECONDS: Final = 0.05
+SOME_LAG: Final = 1.0
+"""Stands for the seconds that a partition is behind where only that is known."""
+
+
+@dataclass(frozen=True)
+class Page:
+    """What a cursor has read: ``rows``, and the position after them, which is JSON.
+
+    ``published`` is when each of them was published (seconds since 1970), where the system says it. ``is_last``: nothing
+    more is there for now. ``is_finished``: nothing will ever come, as in a shard that was closed. ``is_waiting``: the system
+    has not said yet whether there is more, so that a query does not end here. ``lag`` is how many seconds the page is behind
+    the newest record, where the system says it.
+    """
+
+    rows: pa.RecordBatch
+    position: Any
+    published: pa.Array | None = None
+    is_last: bool = False
+    is_finished: bool = False
+    is_waiting: bool = False
+    lag: float | None = None
+
+
+class Cursor(ABC):
+    """Reads partitions from a position on. Lives in a task, and reads one page at a time."""
+
+    def open(self) -> None:  # noqa: B027 - a hook, not a duty
+        """Makes the client. Called once, before anything else."""
+
+    @abstractmethod
+    def read(self, partition: str, position: Any, end: Any, rows: int) -> Page:
+        """The records after ``position``, at most ``rows`` of them, and never beyond the position ``end`` if there is one.
+
+        Returns soon, also without rows; with ``end`` as its position where that is reached. Raise
+        :class:`~connectors.core.errors.DataLoss` where the position has expired, or, with ``failOnDataLoss=false``, read from
+        the oldest record on; and :class:`~connectors.core.errors.Transient` for an outage: the epoch is read again after a
+        pause.
+        """
+
+    def close(self) -> None:  # noqa: B027
+        """Frees what :meth:`open` made."""
+
+
+@dataclass(frozen=True)
+class CursorSplit(Split):
+    """What one reader reads in ``epoch`` of the log ``log``: partitions, each from a position.
+
+    A partition is left where its records were published after ``until`` (seconds since 1970): they are for the next run. And
+    where they were published after ``cap``: they wait for slower partitions.
+    """
+
+    log: str
+    epoch: int
+    reader: int
+    readers: int
+    positions: Mapping[str, Any]
+    until: float | None = None
+    cap: float | None = None
+
+
+class CursorEpoch:
+    """What one reader has read of an epoch, before it is recorded."""
+
+    def __init__(self, values: Values, split: CursorSplit, cursor: Cursor) -> None:
+        self._values = values
+        self._split = split
+        self._cursor = cursor
+        self._positions = dict(split.positions)
+        self._parts: dict[str, list[pa.RecordBatch]] = {name: [] for name in sorted(split.positions)}
+        self._finished: set[str] = set()
+        self._ended: set[str] = set()
+        self._waiting: set[str] = set()
+        self._lags: dict[str, float] = {}
+        self._times: dict[str, float] = {}
+        self._capped: set[str] = set()
+        self._late = self._rows = self._bytes = 0
+        self._is_dry = False
+        self._patience = float(values["pollInterval" if split.until is None else "drainTimeout"])
+
+    def read(self, awake: threading.Event) -> None:
+        """Reads page by page from all partitions, until a limit is reached or none has more."""
+        values, split = self._values, self._split
+        limit, readers = values["maxRowsPerTrigger"], max(1, split.readers)
+        share = limit * (split.reader + 1) // readers - limit * split.reader // readers
+        newest = time.monotonic()
+        end = newest + max(values["maxEpochTime"], self._patience)
+        while not awake.is_set():
+            progress = self._read_pages(share)
+            if self._rows >= share or self._bytes >= values["maxBytesPerTrigger"]:
+                return
+            if time.monotonic() > end:
+                self._is_dry = not (self._rows or self._waiting)
+                return
+            if progress:
+                newest = time.monotonic()
+            elif self._is_over(time.monotonic() - newest):
+                self._is_dry = not self._capped
+                return
+            else:
+                awake.wait(POLL_SECONDS)
+
+    def header(self) -> Header:
+        return Header(
+            self._rows,
+            time.time(),
+            self._is_dry,
+            self._late,
+            positions=self._positions,
+            lags=self._lags,
+            times=self._times,
+            finished=tuple(sorted(self._finished)),
+        )
+
+    def rows(self) -> Iterator[pa.RecordBatch]:
+        """The rows, partition by partition, as a replay gives them."""
+        for parts in self._parts.values():
+            yield from parts
+
+    def _is_over(self, pause: float) -> bool:
+        """True if there is no use in waiting for more: nothing has come in a ``pause`` of so many seconds."""
+        if len(self._finished | self._ended) == len(self._parts) or (self._rows and self._split.until is None):
+            return True
+        return pause > self._patience and not (self._waiting and self._split.until is not None)
+
+    def _read_pages(self, share: int) -> int:
+        """Reads a page of each partition, within a limit of rows that they share; returns how many rows have come."""
+        before, active = self._rows, [name for name in self._parts if name not in self._finished | self._ended]
+        for number, partition in enumerate(active):
+            if self._rows < share:
+                self._read_page(partition, max(1, (share - self._rows) // (len(active) - number)))
+        return self._rows - before
+
+    def _read_page(self, partition: str, rows: int) -> None:
+        start, until = self._positions[partition], self._split.until
+        page = self._cursor.read(partition, start, None, rows)
+        if count := self._left_out(partition, page):
+            self._ended.add(partition)
+            if count == page.rows.num_rows:
+                return
+            page = self._cursor.read(partition, start, None, page.rows.num_rows - count)
+        if page.is_finished:
+            self._finished.add(partition)
+        elif page.is_last and until is not None:
+            self._ended.add(partition)
+        self._positions[partition] = page.position
+        (self._waiting.add if page.is_waiting else self._waiting.discard)(partition)
+        if page.lag is not None and partition not in self._capped:
+            self._lags[partition] = page.lag
+        if page.rows.num_rows:
+            if page.published is not None and partition not in self._capped:
+                self._times[partition] = page.published[-1].as_py()
+            self._parts[partition].append(page.rows)
+            self._rows += page.rows.num_rows
+            self._bytes += page.rows.nbytes
+
+
+    def _left_out(self, partition: str, page: Page) -> int:
+        """How many records at the end of ``page`` are for the next run, or wait for slower partitions."""
+        if page.published is None:
+            return 0
+        until, cap = self._split.until, self._split.cap
+        late = 0 if until is None else late_count(page.published, until)
+        ahead = 0 if cap is None else late_count(page.published, cap)
+        self._late += late
+        if ahead > late:
+            self._capped.add(partition)
+            self._times[partition] = page.published[-ahead].as_py()
+            self._lags[partition] = page.lag or SOME_LAG
+        return max(late, ahead)
+
+
+def late_count(published: pa.Array, until: float) -> int:
+    """How many records there are from the first one on that was published after ``until``."""
+    first = pc.index(pc.greater(published, until), True).as_py()
+    return len(published) - first if first >= 0 else 0
