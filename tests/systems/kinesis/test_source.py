@@ -327,14 +327,22 @@ def _cursor(system: StreamContext, **options: str) -> Any:
 
 
 def test_records_that_may_have_expired_while_the_query_was_down_are_data_loss(
-    system: StreamContext, caplog: pytest.LogCaptureFixture
+    system: StreamContext, proxy: FaultProxy, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """The stand-in trims nothing: the proxy hides the record that was read last."""
     row = system.write(1)[0]
     day_ago = round(time.time() * 1000) - 25 * 3_600_000
     position = {"after": row["sequenceNumber"], "time": day_ago}
+    page = _cursor(system).read(row["shardId"], position, None, 10)  # it is still there
+    assert page.position["time"] > day_ago
+
+    def trim(seen: Seen, forward: Callable[..., Reply]) -> Reply:
+        return forward(seen.body.replace(b'"AT_SEQUENCE_NUMBER"', b'"AFTER_SEQUENCE_NUMBER"'))
+
+    proxy.rule = trim
     with pytest.raises(DataLoss, match=r"(?s)was read up to 25.0 hours ago, and the stream keeps records for 24 hours.*failOn"):
-        _cursor(system).read(row["shardId"], position, None, 10)
-    page = _cursor(system, failOnDataLoss="false").read(row["shardId"], position, None, 10)
+        _cursor(system, endpoint=proxy.url).read(row["shardId"], position, None, 10)
+    page = _cursor(system, endpoint=proxy.url, failOnDataLoss="false").read(row["shardId"], position, None, 10)
     assert "may have expired" in caplog.text
     assert page.position["time"] > day_ago
 

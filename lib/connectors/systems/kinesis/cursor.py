@@ -216,6 +216,8 @@ class KinesisCursor(Cursor):
         records = shard.take(rows, None if end is None else order(end))
         reached = end is not None and (bool(shard.records) or order(shard.position) == order(end))
         is_finished = shard.is_closed and not shard.records
+        if is_finished and end is None:
+            del self.client.shards[partition]
         is_known = bool(records) or is_finished or has_polled or shard.lag == 0
         return Page(
             _rows(self.client.stream_name, partition, records).select(self._columns),
@@ -320,10 +322,21 @@ class KinesisCursor(Cursor):
         start = {names[name]: value for name, value in place(position).items()}
         return str(self.client.call("get_shard_iterator", **self.client.stream, ShardId=partition, **start)["ShardIterator"])
 
+    def _has(self, partition: str, position: Position) -> bool:
+        """True if the record that ``position`` is behind has not expired: a shard begins with its oldest one."""
+        if "after" not in position:
+            return False
+        iterator = self._iterator(partition, {"at": position["after"]})
+        records = self.client.call("get_records", ShardIterator=iterator, Limit=1)["Records"]
+        return bool(records) and records[0]["SequenceNumber"] == position["after"]
+
     def _check_retention(self, partition: str, position: Position) -> None:
-        """Raises :class:`DataLoss` where records behind ``position`` may have expired."""
+        """Raises :class:`DataLoss` where records behind ``position`` may have expired.
+
+        None has if the stream still has the record that was read last.
+        """
         age = time.time() - position["time"] / 1000 if position.get("time") else 0.0
-        if age < _SHORTEST_RETENTION or age < self.client.retention:
+        if age < _SHORTEST_RETENTION or age < self.client.retention or self._has(partition, position):
             return
         loss = DataLoss(
             f"{partition} of {self.client.name} was read up to {age / 3600:.1f} hours ago, and the stream keeps records for "
