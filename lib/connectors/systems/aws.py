@@ -51,7 +51,7 @@ _REFUSED: Final = (
     "NotAuthorized",
     "KMSAccessDenied",
 )
-_THROTTLED: Final = ("ProvisionedThroughputExceeded", "Throttl", "LimitExceeded", "TooManyRequests", "SlowDown")
+_THROTTLED: Final = ("ProvisionedThroughputExceeded", "Throttl", "KMSThrottl", "LimitExceeded", "TooManyRequests", "SlowDown")
 _OUTAGES: Final = ("InternalFailure", "InternalServerError", "ServiceUnavailable", "RequestTimeout", "Unavailable")
 
 

@@ -431,6 +431,37 @@ def test_a_consumer_is_registered_once_and_goes_only_when_the_user_says_so(tmp_p
     context.close()
 
 
+@pytest.mark.soak
+@pytest.mark.parametrize("system", [FanOutContext], indirect=True)
+def test_what_was_polled_for_a_replay_is_not_pushed_again(system: FanOutContext) -> None:
+    SourceQuery(system).plan([])  # registers the consumer
+    first = system.put([("key", b"0")])[0]
+    shard = first["shardId"]
+    cursor = _cursor(system)
+
+    def live(position: Any) -> tuple[list[int], Any]:
+        end = time.monotonic() + 10
+        while time.monotonic() < end:
+            page = cursor.read(shard, position, None, 10)
+            if page.rows.num_rows:
+                return numbers(page.rows.to_pylist()), page.position
+        return [], position
+
+    read, position = live({"from": "TRIM_HORIZON"})
+    more = system.put([("key", b"1"), ("key", b"2")])
+    end = {"after": more[-1]["sequenceNumber"]}
+    time.sleep(2)  # they are pushed, too
+    replay = cursor.read(shard, position, end, 10)
+    last = system.put([("key", b"3")])[0]
+    assert (read, numbers(replay.rows.to_pylist()), replay.position) == ([0], [1, 2], end)
+    read, position = live(end)
+    assert read == [3]
+    system.put([("key", b"4")])
+    assert numbers(cursor.read(shard, position, {"after": last["sequenceNumber"]}, 10).rows.to_pylist()) == []
+    assert live(position)[0] == [4]
+    cursor.close()
+
+
 # errors
 
 

@@ -127,6 +127,8 @@ class KinesisClient(AwsClient):
             {"StreamARN": values["streamArn"]} if values["streamArn"] else {"StreamName": values["streamName"]}
         )
         self.shards: dict[str, Shard] = {}
+        self.consumer: str | None = None
+        """What the service calls the consumer of fan-out, once that was looked up."""
 
     def close(self) -> None:
         for shard in self.shards.values():
@@ -151,9 +153,9 @@ class KinesisClient(AwsClient):
             shards += answer["Shards"]
         return shards
 
-    @cached_property
+    @property
     def stream_name(self) -> str:
-        return str(self.summary()["StreamName"])
+        return self.name.rpartition("stream/")[2]
 
     @cached_property
     def retention(self) -> float:

@@ -96,7 +96,9 @@ class FanOutCursor(KinesisCursor):
 
     def fetch(self, partition: str, shard: Shard, rows: int, *, is_replay: bool) -> bool:
         if is_replay or shard.position.get("closed"):
+            shard.close()  # or its events would come once more
             return super().fetch(partition, shard, rows, is_replay=is_replay)
+        shard.iterator = None  # which would stay behind
         if shard.subscription is not None and shard.subscription.is_closed:
             shard.close()
             shard.lag = None
@@ -136,7 +138,6 @@ class FanOutCursor(KinesisCursor):
             return False
         return True
 
-
     def _check_in_use(self, error: Transient | Fatal) -> None:
         """Raises ``error`` if it ends the query: no outage, and no subscription that must end first."""
         if isinstance(error, Fatal) and "ResourceInUse" not in str(error):
@@ -144,10 +145,12 @@ class FanOutCursor(KinesisCursor):
 
 
 def consumer_arn(client: KinesisClient, name: str) -> str:
-    """The consumer of that name. Raises ``Fatal`` if there is none."""
-    stream = client.summary()["StreamARN"]
-    description = client.call("describe_stream_consumer", StreamARN=stream, ConsumerName=name)["ConsumerDescription"]
-    return str(description["ConsumerARN"])
+    """The consumer of that name, looked up once for each client. Raises ``Fatal`` if there is none."""
+    if client.consumer is None:
+        stream = client.summary()["StreamARN"]
+        description = client.call("describe_stream_consumer", StreamARN=stream, ConsumerName=name)["ConsumerDescription"]
+        client.consumer = str(description["ConsumerARN"])
+    return client.consumer
 
 
 def register_consumer(client: KinesisClient, name: str) -> bool:

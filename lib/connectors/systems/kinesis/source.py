@@ -82,6 +82,10 @@ class KinesisSource(CursorSource):
         self._listed_at = 0.0
         self._listed_for: Collection[str] = ()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Tasks need no list of shards."""
+        return {**vars(self), "_shards": {}}
+
     @classmethod
     def check(cls, values: Values) -> Iterator[Problem]:
         yield from super().check(values)
