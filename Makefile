@@ -21,12 +21,14 @@ unexport PYTHONDONTWRITEBYTECODE
 
 setup: $(READY)
 
+# PySpark comes as source: each build leaves 2 GB in uv's cache, which only prune takes away again.
 $(VENV)/.ready: requirements.txt pyproject.toml
 	@echo "Installing requirements.txt into $(VENV) …"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	@$(UV) -r requirements.txt
 	@$(UV) --no-deps --editable .
+	@-$(BIN)/uv cache prune --quiet
 	@touch $@
 
 $(VENV)/.ready-with-java: $(VENV)/.ready

@@ -154,7 +154,7 @@ def python_with(version: str) -> Path:
         subprocess.run([uv, "venv", "--quiet", "--clear", "--python", sys.executable, str(folder)], check=True)
         packages = [f"pyspark[connect]=={version}.*", "pandas<3", "sqlalchemy<3", "great-expectations<2"]
         packages += ["tenacity", "cachetools", "aiolimiter", "ipython"]
-        subprocess.run([uv, "pip", "install", "--quiet", "--python", str(python), *packages], check=True)
+        subprocess.run([uv, "pip", "install", "--quiet", "--no-cache", "--python", str(python), *packages], check=True)
         ready.touch()
     return python
 
