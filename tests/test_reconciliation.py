@@ -91,6 +91,7 @@ def assert_reconciled(folder: Path, rows: int) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.soak
 def test_good_and_dead_and_quarantined_are_the_input(tmp_path: Path) -> None:
     interrupted(tmp_path, 6000, KILLS)
     assert_reconciled(tmp_path, 6000)

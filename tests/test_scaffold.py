@@ -46,7 +46,10 @@ def python(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *arguments], cwd=root, capture_output=True, text=True, env=environment)
 
 
-@pytest.mark.parametrize("kind", ["source", "sink", "queue", "storage"])
+_THOROUGH = [pytest.param(kind, marks=pytest.mark.soak) for kind in ("queue", "storage")]
+
+
+@pytest.mark.parametrize("kind", ["source", "sink", *_THOROUGH])
 def test_a_new_connector_passes_its_suite(repository: Path, kind: str) -> None:
     options = ("-q", "-p", "no:cacheprovider", "-m", "not spark and not soak")
     done = python(repository, "-m", "pytest", f"tests/systems/test_orders_{kind}.py", *options)

@@ -133,12 +133,19 @@ def test_bad_entries_are_rejected_once_with_their_rows_and_never_sent_again() ->
     assert (flow.counts.acknowledged, flow.counts.rejected) == (28, 2)
 
 
-def test_a_request_that_is_bad_as_a_whole_stops_everything_unless_it_is_one_entry() -> None:
-    simulation = Simulation(lambda number, entries: Answer(error=lambda: Poison("bad")))
-    assert isinstance(simulation.run([(0.0, [1, 2])]).error, Poison)
-    alone = Simulation(lambda number, entries: Answer(error=lambda: Poison("bad")))
-    assert alone.run([(0.0, [1])]).error is None
-    assert [row for row, _ in alone.rejected] == [{"entry": "1"}]
+def test_a_request_that_is_refused_as_a_whole_is_halved_until_its_bad_entries_are_alone() -> None:
+    bad = {3, 11}
+
+    def answer(number: int, entries: list[int]) -> Answer:
+        return Answer(error=lambda: Poison("bad")) if bad & set(entries) else Answer()
+
+    simulation = Simulation(answer)
+    flow = simulation.run([(0.0, list(range(15)))])
+    assert flow.error is None
+    assert sorted(simulation.applied) == [entry for entry in range(15) if entry not in bad]
+    assert sorted(row["entry"] for row, _ in simulation.rejected) == ["11", "3"]
+    assert (flow.counts.acknowledged, flow.counts.rejected) == (13, 2)
+    assert flow.counts.retries == 0
 
 
 def test_a_request_without_an_answer_is_sent_again_and_its_late_answer_is_not_heard() -> None:

@@ -24,7 +24,8 @@ PARTITIONS = 3
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("killed", [False, pytest.param(True, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.soak
 def test_what_can_be_mended_is_delivered_once_as_it_was_sent_and_the_rest_stays_dead(
     tmp_path: Path, killed: bool
 ) -> None:

@@ -20,6 +20,7 @@ __all__ = ["foreign_files"]
 @pytest.mark.server
 @pytest.mark.spark
 @pytest.mark.usefixtures("foreign_files")
+@pytest.mark.soak
 def test_an_event_that_is_too_large_is_a_dead_letter_and_the_others_are_read(spark: Any, tmp_path: Path) -> None:
     required(KafkaServer)
     execution = Execution("event_hubs", spark, tmp_path, {"events": "600", "event_hub": f"readings-{uuid.uuid4().hex[:8]}"})

@@ -124,6 +124,7 @@ def test_the_lines_of_a_log_that_grows_and_is_rotated_are_copied_once(spark: Any
 @pytest.mark.server
 @pytest.mark.spark
 @pytest.mark.usefixtures("foreign_files")
+@pytest.mark.soak
 def test_events_and_counts_are_in_the_database_once_and_other_tables_stay(spark: Any, tmp_path: Path) -> None:
     import psycopg
 
@@ -148,6 +149,7 @@ def test_events_and_counts_are_in_the_database_once_and_other_tables_stay(spark:
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("foreign_files")
+@pytest.mark.soak
 def test_the_copy_of_a_shop_equals_the_database_row_by_row(spark: Any, tmp_path: Path) -> None:
     execution = Execution("jdbc_source", spark, tmp_path, {"days": "2", "orders": "40"})
     assert "rows in 3 tables are equal to the database" in execution.exit()
@@ -178,6 +180,7 @@ def _database_rows(database: sqlite3.Connection, name: str) -> list[dict[str, An
 @pytest.mark.server
 @pytest.mark.spark
 @pytest.mark.usefixtures("foreign_files")
+@pytest.mark.soak
 def test_every_document_of_the_index_is_as_computed_and_other_indices_stay(spark: Any, tmp_path: Path) -> None:
     hosts = required(OpenSearchServer).url
     foreign = ("delays", "connectors-flight-delays-of-2013")

@@ -19,6 +19,7 @@ __all__ = ["foreign_files"]
 @pytest.mark.server
 @pytest.mark.spark
 @pytest.mark.usefixtures("foreign_files")
+@pytest.mark.soak
 def test_documents_are_as_computed_and_other_indices_stay(spark: Any, tmp_path: Path) -> None:
     hosts, brokers = required(OpenSearchServer).url, required(KafkaServer).bootstrap
     request(hosts, "PUT", "/flights/_doc/1?refresh=true", {"answer": 42})

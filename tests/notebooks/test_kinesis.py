@@ -16,6 +16,7 @@ __all__ = ["foreign_files"]
 pytestmark = [pytest.mark.server, pytest.mark.spark, pytest.mark.usefixtures("foreign_files")]
 
 
+@pytest.mark.soak
 def test_each_record_is_read_once_while_shards_change(spark: Any, tmp_path: Path) -> None:
     foreign = optional(KinesisServer)
     foreign.create("scooters", 1)

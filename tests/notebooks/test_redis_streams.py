@@ -19,6 +19,7 @@ __all__ = ["foreign_files"]
 @pytest.mark.server
 @pytest.mark.spark
 @pytest.mark.usefixtures("foreign_files")
+@pytest.mark.soak
 def test_each_scan_is_read_once_and_other_keys_stay(spark: Any, tmp_path: Path) -> None:
     url = required(RedisServer).url
     client = redis.Redis.from_url(url)

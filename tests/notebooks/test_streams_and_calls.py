@@ -19,6 +19,7 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.mark.usefixtures("foreign_files")
+@pytest.mark.soak
 def test_the_numbers_of_a_watched_stream_are_those_of_its_files(spark: Any, tmp_path: Path) -> None:
     execution = Execution("monitoring", spark, tmp_path, {"seconds": "16"})
     execution.exit()
@@ -26,6 +27,7 @@ def test_the_numbers_of_a_watched_stream_are_those_of_its_files(spark: Any, tmp_
 
 
 @pytest.mark.server
+@pytest.mark.soak
 def test_alignment_saves_rows_from_being_late_and_other_topics_stay(spark: Any, tmp_path: Path) -> None:
     brokers = required(KafkaServer).bootstrap
     admin = AdminClient({"bootstrap.servers": brokers})

@@ -113,6 +113,7 @@ def change_database(file: Path, *statements: str) -> None:
             database.execute(statement)
 
 
+@pytest.mark.soak
 def test_a_copied_database_may_lose_change_and_get_rows_between_the_runs(spark: Any, tmp_path: Path) -> None:
     file, copies = bank(tmp_path), tmp_path / "copies"
     pipeline, parameters = Copy("jdbc_source", tmp_path), {"url": f"jdbc:sqlite:{file}", "tables": "clients, bills"}
@@ -169,6 +170,7 @@ def test_a_table_has_the_newest_row_of_each_key_after_each_run(spark: Any, tmp_p
     assert not succeeded(output)
 
 
+@pytest.mark.soak
 def test_a_topic_gets_what_is_new_in_another_one(spark: Any, tmp_path: Path) -> None:
     server = required(KafkaServer)
     source, target = f"bills-{tmp_path.name}", f"high-bills-{tmp_path.name}"
@@ -188,6 +190,7 @@ def test_a_topic_gets_what_is_new_in_another_one(spark: Any, tmp_path: Path) -> 
     assert sorted((row.id, row.euro) for row in rows) == [(n, 10.0 * n) for n in range(5, 20) if n != 13]
 
 
+@pytest.mark.soak
 def test_a_source_and_a_sink_to_be_written_run_again_and_go_on(spark: Any, tmp_path: Path) -> None:
     source, sink = Copy("source", tmp_path, "queue_to_files"), Copy("sink", tmp_path, "files_to_store")
     queue, store, incoming = tmp_path / "queue.db", tmp_path / "store.db", tmp_path / "in"

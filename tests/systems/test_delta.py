@@ -29,7 +29,6 @@ class DeltaContext(SinkContext):
 
 class TestDelta(SparkSinkSuite):
     context = DeltaContext
-    everywhere = True
 
 
 @pytest.fixture

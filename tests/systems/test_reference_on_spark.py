@@ -19,7 +19,6 @@ class TestSequence(SparkSourceSuite):
 
 class TestQueue(SparkSourceSuite):
     context = QueueContext
-    everywhere = True
 
 
 class TestFileStream(SparkSourceSuite):

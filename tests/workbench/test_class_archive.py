@@ -31,6 +31,7 @@ def started(options: str, log: Path) -> int:
 
 
 @pytest.mark.spark
+@pytest.mark.soak
 def test_a_session_takes_sparks_classes_from_the_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_HOME", str(spark_home()))  # it stays, whatever the cache
     if not make_archive():

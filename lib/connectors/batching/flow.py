@@ -2,7 +2,8 @@
 
 Entries leave in the order in which they came. A request closes when it has enough records or bytes, when its first entry has
 waited long enough, or when the input has ended. What a target refuses *for now* goes back to the front, in its order, and
-everything waits for a pause that grows. What it refuses *for ever* is rejected. An entry that has used up its tries, and an
+everything waits for a pause that grows. What it refuses *for ever* is rejected; a request that is refused so as a whole is sent
+again by halves, until the bad entries are alone. An entry that has used up its tries, and an
 error that nobody expects, stop the flow. The target is away from a request that failed as a whole to the next one that did
 not: tries are not used up then before ``outage_timeout``, and an open circuit is waited for. Nor are they for an entry that the
 target throttles.
@@ -251,7 +252,7 @@ class Flow:
         if not self._landed(request):
             return
         if isinstance(error, Poison) and request.records > 1:
-            self.stop(error)  # which of the entries it means is not known
+            self._separate(request)
         else:
             self._judge(request, dict.fromkeys(range(request.records), error))
 
@@ -292,11 +293,13 @@ class Flow:
         while most > 0 and (self._again or self._fresh):
             queue: Any = self._again or self._fresh
             records = queue[0].before_any(self._busy, queue[0].fitting(most, size))
-            if records == 0:
+            if records == 0 or (taken and queue[0].is_alone):
                 break
             taken.append(self._cut(records))
             most -= records
             size -= taken[-1].bytes
+            if taken[-1].is_alone:
+                break
         return taken
 
     def _cut(self, records: int) -> Piece:
@@ -331,6 +334,13 @@ class Flow:
         if self._trial is request:
             self._trial = None
         return True
+
+    def _separate(self, request: Request) -> None:
+        """Sends the entries of a request in smaller ones, as it is not known which of them is bad."""
+        self._learn(request, None, whole=False)
+        pieces = request.pieces if len(request.pieces) > 1 else request.pieces[0].cut(request.records // 2)
+        for piece in pieces:
+            insort(self._again, replace(piece, is_alone=True), key=lambda piece: piece.order)
 
     def _judge(self, request: Request, failures: dict[int, BaseException]) -> None:
         outage = next((error for error in failures.values() if isinstance(error, Transient)), None)

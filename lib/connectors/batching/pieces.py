@@ -51,13 +51,17 @@ class Chunk:
 
 @dataclass(frozen=True, eq=False)
 class Piece:
-    """The entries ``first`` to ``last`` (not included) of a chunk, which failed ``tries`` times since ``failing_since``."""
+    """The entries ``first`` to ``last`` (not included) of a chunk, which failed ``tries`` times since ``failing_since``.
+
+    ``is_alone``: they are part of a request that was refused, and go in one of their own.
+    """
 
     chunk: Chunk
     first: int
     last: int
     tries: int = 0
     failing_since: float = 0.0
+    is_alone: bool = False
 
     def __len__(self) -> int:
         return self.last - self.first
@@ -97,7 +101,7 @@ class Piece:
     def pick(self, places: Sequence[int], now: float) -> Piece:
         """The entries at ``places``, which have failed once more."""
         chunk = self.chunk.pick([self.first + place for place in places])
-        return Piece(chunk, 0, len(places), self.tries + 1, self.failing_since if self.tries else now)
+        return Piece(chunk, 0, len(places), self.tries + 1, self.failing_since if self.tries else now, self.is_alone)
 
     def row(self, place: int) -> dict[str, Any]:
         """The row that the entry at ``place`` was made of."""

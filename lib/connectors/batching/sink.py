@@ -161,7 +161,7 @@ class BatchingWriter(SinkWriter):
     def __init__(self, sink: Sink, batch: Batch) -> None:
         values = sink.values
         self.rejects = self._rejects = sink.rejects(batch)
-        self.limits = FlowLimits.of(values)
+        self.limits = self.limits_of(values)
         contact = Contact(RetrySettings.of(values), reached=batch.number > 0)
         flow = Flow(self.limits, contact, Breaker(BreakerPolicy.of(values)), time.monotonic)
         self._sending = Sending(flow, self.send, self._rejects.add)
@@ -175,6 +175,10 @@ class BatchingWriter(SinkWriter):
         :class:`~connectors.core.errors.Poison` one is a bad row; any other error ends the task. What is raised is meant
         for the request as a whole. It must return or raise within ``request.timeout``, or it is held for lost.
         """
+
+    def limits_of(self, values: Values) -> FlowLimits:
+        """What closes a request, and how many there are at a time; by default what the user set."""
+        return FlowLimits.of(values)
 
     def entry(self, row: dict[str, Any]) -> Any:
         """What is sent of ``row``; by default the row. Raises :class:`~connectors.core.errors.Poison` for a bad row."""

@@ -3,7 +3,7 @@
 The driver plans an epoch: which partitions there are, where each of them stands, and which task reads it. The tasks read until
 a limit is reached or nothing more comes, and record the positions at which they have stopped in the epoch log
 (:mod:`connectors.core.epochs`) before Spark sees a row. A replay reads the same ranges again, as long as the system retains
-them.
+them; where it does not give the same records for them, the records are in the log too, and a replay reads them there.
 
 An author writes a :class:`Cursor` of one method, and a :class:`CursorSource` that makes it and knows the partitions::
 
@@ -22,7 +22,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 
@@ -62,9 +62,11 @@ class Discovery:
 
 
 class CursorSource(EpochLogSource):
-    """A source over partitions that can be read again. A subclass sets ``name`` and ``schema``."""
+    """A source over partitions that are read from a position on. A subclass sets ``name`` and ``schema``."""
 
     bounded = True
+    repeatable: ClassVar[bool] = True
+    """False if the system may give other records for the same range later: an epoch's records are recorded then."""
 
     def __init__(self, values: Values, *, streaming: bool = False) -> None:
         super().__init__(values, streaming=streaming)
@@ -285,7 +287,7 @@ class WholeReader(SplitReader[CursorSplit]):
 
 
 class CursorReader(SplitReader[CursorSplit]):
-    """Reads an epoch and records where it ends; reads up to the recorded ends, whoever has recorded them."""
+    """Reads an epoch and records where it ends, or all of it; reads what is recorded, whoever has recorded it."""
 
     atomic = True
 
@@ -303,21 +305,28 @@ class CursorReader(SplitReader[CursorSplit]):
         self._cursor.close()
 
     def read(self, split: CursorSplit) -> Iterator[pa.RecordBatch]:
-        record = self.log.table(split.epoch, split.reader, ())
+        record = self._record(split)
         if record is None:
             self.log.check(split.log)
             epoch = CursorEpoch(self.source.values, split, self._cursor)
             epoch.read(self.awake)
-            content = record_content(pa.table({}), epoch.header())
-            if self.log.put(split.epoch, split.reader, content):
+            table = pa.table({}) if self.source.repeatable else pa.Table.from_batches(epoch.rows(), self.schema)
+            if self.log.put(split.epoch, split.reader, record_content(table, epoch.header())):
                 return epoch.rows()
-            record = self.log.table(split.epoch, split.reader, ())
+            record = self._record(split)
             if record is None:
                 raise StateError(
                     f"the record of epoch {split.epoch} was deleted while it was read, in {self.log.storage.root}",
                     way_out="let no other query use this stateLocation",
                 )
-        return self._rows_of(split, record[0])
+        header, table = record
+        if self.source.repeatable:
+            return self._rows_of(split, header)
+        return iter(table.select(self.schema.names).cast(self.schema).to_batches())
+
+    def _record(self, split: CursorSplit) -> tuple[Header, pa.Table] | None:
+        """What is recorded of ``split``."""
+        return self.log.table(split.epoch, split.reader, () if self.source.repeatable else None)
 
     def _rows_of(self, split: CursorSplit, header: Header) -> Iterator[pa.RecordBatch]:
         """The rows of an epoch that was recorded, read again."""

@@ -88,6 +88,7 @@ class CursorEpoch:
         self._parts: dict[str, list[pa.RecordBatch]] = {name: [] for name in sorted(split.positions)}
         self._finished: set[str] = set()
         self._ended: set[str] = set()
+        self._complete: set[str] = set()
         self._waiting: set[str] = set()
         self._lags: dict[str, float] = {}
         self._times: dict[str, float] = {}
@@ -128,6 +129,7 @@ class CursorEpoch:
             lags=self._lags,
             times=self._times,
             finished=tuple(sorted(self._finished)),
+            is_complete=self._complete == self._parts.keys(),
         )
 
     def rows(self) -> Iterator[pa.RecordBatch]:
@@ -161,6 +163,7 @@ class CursorEpoch:
             self._finished.add(partition)
         elif page.is_last and until is not None:
             self._ended.add(partition)
+            self._complete.add(partition)
         self._positions[partition] = page.position
         (self._waiting.add if page.is_waiting else self._waiting.discard)(partition)
         if page.lag is not None and partition not in self._capped:
@@ -171,7 +174,6 @@ class CursorEpoch:
             self._parts[partition].append(page.rows)
             self._rows += page.rows.num_rows
             self._bytes += page.rows.nbytes
-
 
     def _left_out(self, partition: str, page: Page) -> int:
         """How many records at the end of ``page`` are for the next run, or wait for slower partitions."""

@@ -153,6 +153,8 @@ class EpochLogEnumerator(SplitEnumerator[SplitT]):
         is_empty = self.is_empty(until)
         if is_empty is not None:
             return is_empty
+        if is_of_run and all(header.is_complete for header in headers):
+            return True
         if not headers or has_rows or any(header.finished for header in headers):  # which may have children
             return False
         if until is not None:

@@ -102,7 +102,8 @@ class Header:
     start of an ``availableNow`` query, and went back. ``duplicates`` counts those that the reader has left out; ``leases``
     are those of duplicates within the epoch, which are acknowledged with it. ``positions`` are where the reader's partitions
     end in this epoch, ``finished`` those of them that will never have more, and ``lags`` how many seconds they are behind.
-    ``times`` are those of their next records, or of the last ones that were read.
+    ``times`` are those of their next records, or of the last ones that were read. ``is_complete``: each of its partitions was
+    read to its end, after the start of an ``availableNow`` query.
     """
 
     rows: int
@@ -115,6 +116,7 @@ class Header:
     finished: tuple[str, ...] = ()
     lags: Mapping[str, float] = field(default_factory=dict)
     times: Mapping[str, float] = field(default_factory=dict)
+    is_complete: bool = False
 
     def text(self) -> bytes:
         lists = {"leases": list(self.leases), "finished": list(self.finished), "positions": dict(self.positions)}

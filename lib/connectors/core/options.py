@@ -26,7 +26,8 @@ REQUIRED: Final = object()
 """The default of an option that has none."""
 
 _SECRET: Final = re.compile(
-    r"password|passphrase|secret|token|^apikey$|^connectionstring$|jaas\.config$|\bkey\.pem$|\bkeystore\.key$|^(storage)?options$",
+    r"password|passphrase|secret|token|^apikey$|^connectionstring$|jaas\.config$|\bkey\.pem$|\bkeystore\.key$|^(storage)?options$"
+    r"|^headers$|^auth$|^config$",
     re.IGNORECASE,
 )
 _USER_INFO: Final = re.compile(r"(\b[a-z][a-z0-9+.:-]*://)[^\s,]+@", re.IGNORECASE)

@@ -27,6 +27,7 @@ SYSTEMS: Final[Mapping[str, tuple[str, str | None, str | None]]] = {
     "file_stream": ("file_stream", "FileStreamSource", "FileStreamSink"),
     "files": ("files", "FilesSource", "FilesSink"),
     "firehose": ("firehose", None, "FirehoseSink"),
+    "http": ("http", "HttpSource", "HttpSink"),
     "jdbc": ("jdbc", "JdbcSource", "JdbcSink"),
     "kafka": ("kafka", "KafkaSource", "KafkaSink"),
     "kinesis": ("kinesis", "KinesisSource", "KinesisSink"),

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 import pyarrow as pa
 import pyarrow.types as types
 
-from ..batching import BatchingSink, BatchingWriter, Failure, Throttled
+from ..batching import BatchingSink, BatchingWriter, Failure, FlowLimits, Throttled
 from ..core import Batch, Choice, Fatal, Misconfigured, Options, Poison, Problem, Text, Transient, Values
 from ..core.clients import ClientPool, client_library
 from ..core.state import digest, dumps
@@ -198,9 +198,12 @@ class RecordWriter(BatchingWriter):
         self._json = client_library("orjson", "orjson", connector=connector)
         self._key = digest(service, dumps({name: values[name] for name in (*AWS_OPTIONS.declared, "request.timeout")}))
         self._client = _POOL.take(self._key) or AwsClient(connector, service, values, values["request.timeout"])
+        self._most_record_bytes = sink.most_record_bytes
         super().__init__(sink, batch)
-        most = values["batch.maxRecordBytes"] or min(sink.most_record_bytes, values["batch.maxBytes"])
-        self.limits = replace(self.limits, record_bytes=most)
+
+    def limits_of(self, values: Values) -> FlowLimits:
+        most = values["batch.maxRecordBytes"] or min(self._most_record_bytes, values["batch.maxBytes"])
+        return replace(super().limits_of(values), record_bytes=most)
 
     def bodies(self, rows: pa.RecordBatch) -> list[bytes | Poison]:
         """The data of each record."""

@@ -42,6 +42,10 @@ class SourceContext(ABC):
     never_empty: ClassVar[str] = ""
     """Why there cannot be a system without records. Empty: a new context is such a system."""
 
+    undated: ClassVar[str] = ""
+    """Why a query that ends may read what is written while it runs, such as "an API does not say when a record came". Empty:
+    it reads what was there at its start."""
+
     short_lease: ClassVar[Mapping[str, str]] = {}
     """Options that lease a message for a second or so. Empty skips the case of leases that end."""
 

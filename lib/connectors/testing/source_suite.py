@@ -279,8 +279,9 @@ class SourceSuite(SourceCases):
         query = SourceQuery(system, **system.limit)
         query.planner.freeze()
         first = query.next(log) or []
-        system.write(COUNT)
-        same_records(written, first + query.rest(log))
+        later = system.write(COUNT)
+        rows = first + query.rest(log)
+        same_records(written, [row for row in rows if row not in later] if system.undated else rows)
 
     def test_an_offset_is_small_canonical_json(self, system: SourceContext, log: Log) -> None:
         system.write(COUNT)

@@ -15,7 +15,8 @@ from connectors.workbench.jars import s3_jars
 from .contexts import RollingS3Context, S3Context
 
 
-@pytest.mark.parametrize("kills", [0, pytest.param(1, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("kills", [0, 1])
+@pytest.mark.soak
 def test_spark_and_python_write_to_s3_exactly_once_also_when_the_driver_is_killed(tmp_path: Path, kills: int) -> None:
     targets = {"foreach_batch": S3Context(tmp_path), "format": S3Context(tmp_path), "rolling": RollingS3Context(tmp_path)}
     queries = {

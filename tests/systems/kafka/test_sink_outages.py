@@ -57,6 +57,7 @@ def test_a_broker_that_is_killed_in_mid_batch_and_comes_back_has_the_batch_once(
     assert target.values() == sorted(f"v{number}" for number in range(200))
 
 
+@pytest.mark.soak
 def test_a_broker_that_was_restarted_between_batches_does_not_hold_up_the_next_one(target: Target) -> None:
     """The client that has written the first batch would wait for the broker of that time for ever."""
     target.write(rows(1), TEXT)

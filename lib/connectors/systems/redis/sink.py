@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from string import Formatter
 from typing import Any, Final
 
 import pyarrow as pa
@@ -13,6 +12,7 @@ from ...batching import BatchingSink, BatchingWriter, Failure, batching_options
 from ...core import REQUIRED, Batch, Choice, Fatal, Guarantee, Int, Options, Poison, Problem, Text, Transient, Values
 from ...core.clients import client_library
 from ...formats.documents import documents
+from ...formats.templates import filled, is_template, template_columns, texts
 from .connection import CONNECTION, RedisClient, check_connection
 
 _IDEMPOTENT: Final = ("hset", "set", "zadd")
@@ -55,7 +55,7 @@ class RedisSink(BatchingSink):
         yield from super().check(values)
         yield from check_connection(values)
         for option in ("key", "field"):
-            if values[option] is not None and not _is_template(values[option]):
+            if values[option] is not None and not is_template(values[option]):
                 yield Problem(option, f'must be text with columns in braces, such as events:{{id}}; got "{values[option]}".')
         for option, command in (("field", "hset"), ("scoreColumn", "zadd"), ("maxLen", "xadd")):
             if values[option] is not None and values["command"] != command:
@@ -77,7 +77,7 @@ class RedisSink(BatchingSink):
         return f"{address}/{values['command']}/{values['key']}"
 
     def check_frame(self, schema: pa.Schema, *, placed: bool) -> Iterator[Problem]:
-        named = [(option, column) for option in ("key", "field") for column in _columns(self.values[option] or "")]
+        named = [(option, column) for option in ("key", "field") for column in template_columns(self.values[option] or "")]
         named += [("scoreColumn", self.values["scoreColumn"])] if self.values["scoreColumn"] else []
         for option, column in named:
             if column not in schema.names:
@@ -105,7 +105,7 @@ class CommandWriter(BatchingWriter):
 
     def entries(self, rows: pa.RecordBatch) -> Sequence[Command | Poison]:
         values, command = self._values, self._command.upper().encode()
-        columns: list[Sequence[Any]] = [_filled(values["key"], rows)]
+        columns: list[Sequence[Any]] = [filled(values["key"], rows, self._json)]
         if self._command == "xadd" or (self._command == "hset" and not values["field"]):
             limit = (b"MAXLEN", b"~", b"%d" % values["maxLen"]) if values["maxLen"] else ()
             head = (*limit, b"*") if self._command == "xadd" else ()
@@ -114,7 +114,7 @@ class CommandWriter(BatchingWriter):
             columns.append([row or Poison("all columns are null") for row in fields])
         else:
             if template := values["field"] or (values["scoreColumn"] and f"{{{values['scoreColumn']}}}"):
-                columns.append(_filled(template, rows))
+                columns.append(filled(template, rows, self._json))
             columns.append(documents(rows, self._json))
             entries = list(zip([command] * rows.num_rows, *columns, strict=True))
         for column in columns:
@@ -152,7 +152,7 @@ class CommandWriter(BatchingWriter):
     def _fields(self, rows: pa.RecordBatch) -> list[tuple[bytes, ...]]:
         """The names and values of each row's columns, by turns, nulls left out."""
         names = [name.encode() for name in rows.schema.names]
-        cells = zip(*map(_texts, rows.columns), strict=True)
+        cells = zip(*(texts(column, self._json) for column in rows.columns), strict=True)
         return [
             tuple(part for name, value in zip(names, row, strict=True) if value is not None for part in (name, value))
             for row in cells
@@ -162,35 +162,3 @@ class CommandWriter(BatchingWriter):
         super().close()
         self._client.close()
 
-
-def _is_template(text: str) -> bool:
-    try:
-        return all(name != "" and not spec and not conversion for _, name, spec, conversion in Formatter().parse(text))
-    except ValueError:
-        return False
-
-
-def _columns(template: str) -> list[str]:
-    return [name for _, name, _, _ in Formatter().parse(template) if name]
-
-
-def _filled(template: str, rows: pa.RecordBatch) -> list[bytes | Poison]:
-    """The template with the columns of each row in it."""
-    parts = [(literal.replace("%", "%%"), name) for literal, name, _, _ in Formatter().parse(template)]
-    pattern = "".join(literal + ("%b" if name else "") for literal, name in parts).encode()
-    columns = [_texts(rows.column(name)) for _, name in parts if name]
-    if not columns:
-        return [pattern % ()] * rows.num_rows
-    null = Poison(f"a column of {template} is null")
-    return [null if None in row else pattern % row for row in zip(*columns, strict=True)]
-
-
-def _texts(column: pa.Array) -> list[bytes | None]:
-    """The values of a column as the texts that Arrow can read again; binary as it is, nested values as JSON."""
-    if types.is_binary(column.type) or types.is_large_binary(column.type):
-        return list(column.to_pylist())
-    if types.is_nested(column.type):
-        json = client_library("orjson", "orjson", connector="connectors.redis")
-        rows = documents(pa.RecordBatch.from_arrays([column], ["value"]), json)
-        return [None if isinstance(row, Poison) or row == b'{"value":null}' else row[9:-1] for row in rows]
-    return list(column.cast(pa.string()).cast(pa.binary()).to_pylist())

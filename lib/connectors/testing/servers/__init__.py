@@ -4,6 +4,7 @@ A new server is a subclass of :class:`Server` and a line in this module. Its att
 machine must have it.
 """
 
+from .api_service import ApiService
 from .base import HOST, Server, Unavailable, shared_server
 from .databases import MariaDbServer, OpenSearchServer, PostgresServer, RedisServer
 from .document_service import DocumentService
@@ -18,6 +19,7 @@ from .storages import AzuriteServer, GcsServer, HdfsServer, MotoServer
 
 __all__ = [
     "HOST",
+    "ApiService",
     "AzuriteServer",
     "ConnectServer",
     "DocumentService",

@@ -1,0 +1,51 @@
+"""Texts with columns in braces, such as ``events:{user_id}``, filled with the rows of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from string import Formatter
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as types
+
+from ..core.errors import Poison
+from .documents import documents
+
+
+def is_template(text: str) -> bool:
+    """True unless braces are without a name, or with more than one in them."""
+    try:
+        return all(name != "" and not spec and not conversion for _, name, spec, conversion in Formatter().parse(text))
+    except ValueError:
+        return False
+
+
+def template_columns(template: str) -> list[str]:
+    """The columns that a template names."""
+    return [name for _, name, _, _ in Formatter().parse(template) if name]
+
+
+def filled(
+    template: str, rows: pa.RecordBatch, json: Any, coded: Callable[[bytes], bytes] | None = None
+) -> list[bytes | Poison]:
+    """The template with the columns of each row in it, each value by ``coded``; ``json`` is the module ``orjson``."""
+    parts = [(literal.replace("%", "%%"), name) for literal, name, _, _ in Formatter().parse(template)]
+    pattern = "".join(literal + ("%b" if name else "") for literal, name in parts).encode()
+    columns = [texts(rows.column(name), json) for _, name in parts if name]
+    if not columns:
+        return [pattern % ()] * rows.num_rows
+    null = Poison(f"a column of {template} is null")
+    if coded is not None:
+        columns = [[None if text is None else coded(text) for text in column] for column in columns]
+    return [null if None in row else pattern % row for row in zip(*columns, strict=True)]
+
+
+def texts(column: pa.Array, json: Any) -> Sequence[bytes | None]:
+    """The values of a column as the texts that Arrow can read again; binary as it is, nested values as JSON."""
+    if types.is_binary(column.type) or types.is_large_binary(column.type):
+        return list(column.to_pylist())
+    if types.is_nested(column.type):
+        rows = documents(pa.RecordBatch.from_arrays([column], ["value"]), json)
+        return [None if isinstance(row, Poison) or row == b'{"value":null}' else row[9:-1] for row in rows]
+    return list(column.cast(pa.string()).cast(pa.binary()).to_pylist())

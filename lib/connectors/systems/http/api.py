@@ -1,0 +1,413 @@
+"""A REST API as a user declares it: its resources, how their pages follow one another, and where their records are."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final
+from urllib.parse import quote, urlencode, urljoin, urlsplit, urlunsplit
+
+from ...core import REQUIRED, Choice, Fatal, Int, Json, Misconfigured, Names, Options, Problem, Text, Values
+from ...core.clients import client_library
+from ...core.options import duration
+from .client import CONNECTOR, Answer, shown
+
+_API: Final = Options(
+    baseUrl=Text(REQUIRED),
+    resources=Json(REQUIRED, kind=list),
+    paging=Json(None),
+    parameters=Json({}),
+)
+_RESOURCE: Final = Options(
+    name=Text(REQUIRED),
+    path=Text(REQUIRED),
+    method=Choice("GET", among=("GET", "POST")),
+    parameters=Json({}),
+    body=Json(None),
+    records=Text(None),
+    key=Names(()),
+    paging=Json(None),
+    cursor=Json(None),
+    ignore=Json([], kind=list),
+    include=Json({}),
+    children=Json([], kind=list),
+)
+_CURSOR: Final = Options(field=Text(REQUIRED), start=Text(None), lookback=Text("0"))
+_PAGING: Final[Mapping[str, Options]] = {
+    "none": Options(),
+    "page": Options(
+        parameter=Text("page"),
+        first=Int(1, at_least=0),
+        size=Int(None, at_least=1),
+        sizeParameter=Text("size"),
+        pages=Text(None),
+    ),
+    "offset": Options(
+        parameter=Text("offset"), size=Int(100, at_least=1), sizeParameter=Text("limit"), total=Text(None)
+    ),
+    "cursor": Options(
+        parameter=Text("cursor"),
+        path=Text(None),
+        header=Text(None),
+        size=Int(None, at_least=1),
+        sizeParameter=Text("limit"),
+    ),
+    "link": Options(size=Int(None, at_least=1), sizeParameter=Text("per_page")),
+    "next": Options(path=Text("next"), size=Int(None, at_least=1), sizeParameter=Text("limit")),
+}
+_NAME: Final = re.compile(r"\{([^{}]+)\}")
+_LINK: Final = re.compile(r'<([^>]*)>\s*;[^,]*\brel="?next\b"?', re.IGNORECASE)
+POSITION: Final = "position"
+"""The name in braces that stands for the position of an incremental resource."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A request: URL and, where it is a POST, the body's object."""
+
+    method: str
+    url: str
+    body: Any = None
+
+
+class Paging(ABC):
+    """How the pages of a resource follow one another. A page has a token, JSON; that of the first page is ``None``."""
+
+    def __init__(self, values: Values) -> None:
+        self.values = values
+
+    def parameters(self, token: Any) -> dict[str, Any]:
+        """What the request for a page has beside the resource's own parameters."""
+        size = self.values.get("size")
+        return {} if size is None else {self.values["sizeParameter"]: size}
+
+    def url(self, token: Any) -> str | None:
+        """The URL of a page where the API gave it; a URL without host is below the base URL's."""
+        return None
+
+    @abstractmethod
+    def following(self, token: Any, answer: Answer, body: Any, records: int) -> Any:
+        """The token of the page after an answer with so many records; ``None`` after the last one."""
+
+
+class _OnePage(Paging):
+    def following(self, token: Any, answer: Answer, body: Any, records: int) -> Any:
+        return None
+
+
+class _Numbered(Paging):
+    """Pages by number."""
+
+    def parameters(self, token: Any) -> dict[str, Any]:
+        return {self.values["parameter"]: self._number(token), **super().parameters(token)}
+
+    def following(self, token: Any, answer: Answer, body: Any, records: int) -> Any:
+        number, size, pages = self._number(token), self.values["size"], self.values["pages"]
+        if pages is not None and (count := searched(pages, body)) is not None:
+            return number + 1 if number - self.values["first"] + 1 < int(count) else None
+        is_last = records == 0 or (size is not None and records < size)
+        return None if is_last else number + 1
+
+    def _number(self, token: Any) -> int:
+        return int(self.values["first"] if token is None else token)
+
+
+class _Offset(Paging):
+    """Pages by the number of records before them."""
+
+    def parameters(self, token: Any) -> dict[str, Any]:
+        return {self.values["parameter"]: token or 0, **super().parameters(token)}
+
+    def following(self, token: Any, answer: Answer, body: Any, records: int) -> Any:
+        after, total = (token or 0) + records, self.values["total"]
+        if total is not None and (count := searched(total, body)) is not None:
+            return after if records and after < int(count) else None
+        return after if records >= self.values["size"] else None
+
+
+class _Token(Paging):
+    """Pages by what the answer before has said, in its body or in a header."""
+
+    def parameters(self, token: Any) -> dict[str, Any]:
+        return {**({} if token is None else {self.values["parameter"]: token}), **super().parameters(token)}
+
+    def following(self, token: Any, answer: Answer, body: Any, records: int) -> Any:
+        path, header = self.values["path"], self.values["header"]
+        after = searched(path, body) if path else answer.headers.get(header)
+        return after if after not in (None, "", False) and after != token else None
+
+
+class _NextUrl(Paging):
+    """Pages by a URL that the answer before has given."""
+
+    def url(self, token: Any) -> str | None:
+        return None if token is None else str(token)
+
+    def following(self, token: Any, answer: Answer, body: Any, records: int) -> Any:
+        return searched(self.values["path"], body) or None
+
+
+class _LinkHeader(_NextUrl):
+    """Pages by the URL in the header ``Link``."""
+
+    def following(self, token: Any, answer: Answer, body: Any, records: int) -> Any:
+        link = _LINK.search(answer.headers.get("Link") or "")
+        return link and link[1]
+
+
+_KINDS: Final[Mapping[str, type[Paging]]] = {
+    "none": _OnePage,
+    "page": _Numbered,
+    "offset": _Offset,
+    "cursor": _Token,
+    "link": _LinkHeader,
+    "next": _NextUrl,
+}
+
+
+@dataclass(frozen=True)
+class Incremental:
+    """The ``field`` by which new records are known, and the ``start`` that the first request names.
+
+    Later ones ask from ``lookback`` before the newest value: a number, or a duration where the values are times.
+    """
+
+    field: str
+    start: Any
+    lookback: str
+
+
+@dataclass(frozen=True)
+class Resource:
+    """A list of records. That of a child is read for each record of its parent."""
+
+    base: str
+    name: str
+    path: str
+    method: str
+    parameters: Mapping[str, Any]
+    body: Any
+    records_path: str | None
+    key: tuple[str, ...]
+    paging: Paging
+    cursor: Incremental | None
+    ignored: frozenset[int]
+    include: Mapping[str, str]
+    parent: Resource | None = field(default=None, repr=False)
+
+    def call(self, token: Any, parent: Mapping[str, Any] | None, position: Any) -> Call:
+        """The request for a page, of the records of ``parent`` where there is one."""
+        names = {**(parent or {}), **({} if position is None else {POSITION: position})}
+        url = self.paging.url(token)
+        if url is not None:
+            return Call(self.method, urljoin(self._url(names), url), _filled(self.body, names))
+        parameters = {**_filled(self.parameters, names), **self.paging.parameters(token)}
+        if self.method == "POST":
+            return Call("POST", self._url(names), {**(_filled(self.body, names) or {}), **parameters})
+        return Call("GET", _with_query(self._url(names), parameters))
+
+    def records(self, body: Any, url: str) -> list[Any]:
+        """The records of a page. Raises ``Fatal`` where the answer has none of the declared shape."""
+        found = searched(self.records_path, body) if self.records_path else body
+        if found is None and self.records_path:
+            return []
+        records = found if isinstance(found, list) else [found] if self.records_path else None
+        if records is None:
+            lists = [name for name, value in body.items() if isinstance(value, list)] if isinstance(body, dict) else []
+            hint = f" Lists in it: {', '.join(lists)}." if lists else ""
+            raise Fatal(
+                f"{shown(url)} answers no list of records.{hint}",
+                way_out=f"name the place of the records in the answer by config.resources.{self.name}.records",
+            )
+        if any(not isinstance(record, dict) for record in records):
+            raise Fatal(
+                f"{shown(url)} answers records that are no objects",
+                way_out=f"correct config.resources.{self.name}.records",
+            )
+        return records
+
+    def _url(self, names: Mapping[str, Any]) -> str:
+        path = _NAME.sub(lambda match: quote(str(_value(match[1], names)), safe=""), self.path)
+        return f"{self.base.rstrip('/')}/{path.lstrip('/')}" if path else self.base
+
+    @cached_property
+    def chain(self) -> list[Resource]:
+        """The parents of a resource, the topmost first, and itself."""
+        return [*(self.parent.chain if self.parent else []), self]
+
+
+def searched(path: str, body: Any) -> Any:
+    """What is at ``path``, an expression of JMESPath, in ``body``."""
+    return client_library("jmespath", "jmespath", connector=CONNECTOR, option="config").search(path, body)
+
+
+def resources(config: Mapping[str, Any]) -> dict[str, Resource]:
+    """The resources of an API by their names. Raises :class:`~connectors.core.errors.Misconfigured` with every problem."""
+    problems: list[Problem] = []
+    api = _parsed(_API, config, "config", problems)
+    found: dict[str, Resource] = {}
+    if api is not None:
+        if urlsplit(api["baseUrl"]).scheme not in ("http", "https"):
+            problems.append(Problem("config", "baseUrl must be a URL that begins with http:// or https://."))
+        for place, content in enumerate(api["resources"]):
+            _add(found, api, content, None, f"resources[{place}]", problems)
+    if problems:
+        raise Misconfigured(CONNECTOR, problems)
+    return found
+
+
+def _add(
+    found: dict[str, Resource], api: Values, content: Any, parent: Resource | None, where: str, problems: list[Problem]
+) -> None:
+    """Adds a resource and its children to ``found``, and what is wrong with them to ``problems``."""
+    values = _parsed(_RESOURCE, content, where, problems)
+    if values is None:
+        return
+    name = values["name"]
+    where = f"resources.{name}"
+    if name in found:
+        problems.append(Problem("config", f"has two resources of the name {name}."))
+    paging = _paging(values["paging"] or api["paging"] or {"kind": "none"}, f"{where}.paging", problems)
+    cursor = _incremental(values["cursor"], f"{where}.cursor", problems) if values["cursor"] is not None else None
+    problems += _wrong_paths(values, where)
+    if cursor is not None and parent is not None:
+        problems.append(Problem("config", f"{where}.cursor has no use: new records of a child are those of new parents."))
+    if values["body"] is not None and values["method"] != "POST":
+        problems.append(Problem("config", f"{where}.body needs method POST."))
+    names = {match for text in _texts([values["path"], values["parameters"], values["body"]]) for match in _NAME.findall(text)}
+    if POSITION in names and cursor is None:
+        problems.append(Problem("config", f"{where} has {{{POSITION}}}, but no cursor that says which field it is."))
+    if parent is None and (strange := names - {POSITION}):
+        problems.append(Problem("config", f"{where} has {{{min(strange)}}}, and no parent with such a field."))
+    if paging is None:
+        return
+    resource = Resource(
+        api["baseUrl"],
+        name,
+        values["path"],
+        values["method"],
+        {**api["parameters"], **values["parameters"]},
+        values["body"],
+        values["records"],
+        values["key"],
+        paging,
+        cursor,
+        frozenset(values["ignore"]),
+        values["include"],
+        parent,
+    )
+    found[name] = resource
+    for place, child in enumerate(values["children"]):
+        _add(found, api, child, resource, f"{where}.children[{place}]", problems)
+
+
+def _paging(content: Any, where: str, problems: list[Problem]) -> Paging | None:
+    kind = content.get("kind")
+    if kind not in _PAGING:
+        problems.append(Problem("config", f"{where}.kind must be one of {', '.join(_PAGING)}; got {kind!r}."))
+        return None
+    values = _parsed(_PAGING[kind], {name: value for name, value in content.items() if name != "kind"}, where, problems)
+    if values is None:
+        return None
+    if kind == "cursor" and (values["path"] is None) == (values["header"] is None):
+        problems.append(Problem("config", f"{where} needs path, the cursor's place in the body, or header; one of them."))
+    for name in ("path", "pages", "total"):
+        if values.get(name) and not _is_path(values[name]):
+            problems.append(Problem("config", f'{where}.{name} is no JMESPath: "{values[name]}".'))
+    return _KINDS[kind](values)
+
+
+def _incremental(content: Any, where: str, problems: list[Problem]) -> Incremental | None:
+    values = _parsed(_CURSOR, content, where, problems)
+    if values is None:
+        return None
+    start = next((value for name, value in content.items() if name.lower() == "start"), None)
+    try:
+        float(values["lookback"]) if values["lookback"].replace(".", "", 1).isdigit() else duration(values["lookback"])
+    except ValueError:
+        problems.append(Problem("config", f'{where}.lookback must be a number, or a duration; got "{values["lookback"]}".'))
+    return Incremental(values["field"], start, values["lookback"])
+
+
+def _wrong_paths(values: Values, where: str) -> Iterator[Problem]:
+    if values["records"] is not None and not _is_path(values["records"]):
+        yield Problem("config", f'{where}.records is no JMESPath: "{values["records"]}".')
+    for column, name in values["include"].items():
+        if not isinstance(name, str):
+            yield Problem("config", f"{where}.include.{column} must name a field of the parent.")
+    for status in values["ignore"]:
+        if not isinstance(status, int):
+            yield Problem("config", f"{where}.ignore must have statuses, such as 404; got {status!r}.")
+
+
+def _is_path(path: str) -> bool:
+    library = client_library("jmespath", "jmespath", connector=CONNECTOR, option="config")
+    try:
+        library.compile(path)
+    except library.exceptions.JMESPathError:
+        return False
+    return True
+
+
+def _parsed(options: Options, content: Any, where: str, problems: list[Problem]) -> Values | None:
+    """The parts of an object of the configuration; what is wrong with them goes to ``problems``."""
+    if not isinstance(content, Mapping):
+        problems.append(Problem("config", f"{where} must be an object."))
+        return None
+    try:
+        return options.parse(CONNECTOR, content, kind="object")
+    except Misconfigured as wrong:
+        for problem in wrong.problems:
+            text = "is missing." if problem.text.startswith("missing") else problem.text
+            problems.append(Problem("config", f"{where}.{problem.option} {text}"))
+        return None
+
+
+def _with_query(url: str, parameters: Mapping[str, Any]) -> str:
+    if not parameters:
+        return url
+    parts = urlsplit(url)
+    query = urlencode({name: _text(value) for name, value in parameters.items()}, doseq=True)
+    return urlunsplit(parts._replace(query="&".join(filter(None, [parts.query, query]))))
+
+
+def _text(value: Any) -> Any:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return [_text(part) for part in value] if isinstance(value, list) else value
+
+
+def _filled(template: Any, names: Mapping[str, Any]) -> Any:
+    """The template with values in place of names in braces; a text that is one name becomes the value itself.
+
+    What names a position is left out where there is none yet.
+    """
+    if isinstance(template, str):
+        if match := _NAME.fullmatch(template):
+            return _value(match[1], names)
+        return _NAME.sub(lambda match: str(_value(match[1], names)), template)
+    if isinstance(template, Mapping):
+        return {name: _filled(value, names) for name, value in template.items() if _has_position(value, names)}
+    return [_filled(value, names) for value in template] if isinstance(template, list) else template
+
+
+def _has_position(template: Any, names: Mapping[str, Any]) -> bool:
+    return POSITION in names or f"{{{POSITION}}}" not in str(template)
+
+
+def _value(name: str, names: Mapping[str, Any]) -> Any:
+    value = names.get(name) if name in names else searched(name, names)
+    if value is None:
+        raise Fatal(f'a record has no "{name}", which the URL or the parameters of its children need')
+    return value
+
+
+def _texts(content: Any) -> Iterator[str]:
+    if isinstance(content, str):
+        yield content
+    elif isinstance(content, (Mapping, list)):
+        for part in content.values() if isinstance(content, Mapping) else content:
+            yield from _texts(part)

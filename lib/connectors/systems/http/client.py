@@ -1,0 +1,291 @@
+"""Requests over HTTP: options of the connection, logins, and what an answer's status means.
+
+Connections, TLS and redirects are urllib3's, tokens of OAuth authlib's. Nothing is tried again here.
+"""
+
+from __future__ import annotations
+
+import email.utils
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+from ...batching import Throttled
+from ...core import REQUIRED, Choice, Fatal, Json, Misconfigured, Options, Poison, Problem, Text, Transient, Values
+from ...core.clients import client_library
+
+CONNECTOR: Final = "connectors.http"
+CONNECTION: Final = Options(
+    headers=Json({}, meaning="headers of each request, an object; secret"),
+    auth=Json(
+        None,
+        meaning='{"type": "basic", "user": …, "password": …}, {"type": "bearer", "token": …}, or '
+        '{"type": "oauth2", "tokenUrl": …, "clientId": …, "clientSecret": …, "scope": …}; secret',
+    ),
+    caCert=Text(None, meaning="a file with the certificate of the authority"),
+    clientCert=Text(None, meaning="a file with the certificate that the server asks for, and its key unless clientKey has it"),
+    clientKey=Text(None, meaning="a file with the key of clientCert"),
+)
+_LOGINS: Final[Mapping[str, Options]] = {
+    "basic": Options(user=Text(REQUIRED), password=Text(REQUIRED)),
+    "bearer": Options(token=Text(REQUIRED)),
+    "oauth2": Options(
+        tokenUrl=Text(REQUIRED),
+        clientId=Text(REQUIRED),
+        clientSecret=Text(REQUIRED),
+        scope=Text(None),
+        audience=Text(None),
+        clientAuth=Choice("header", among=("header", "body")),
+    ),
+}
+RETRY_STATUSES: Final = "408,425,429,500-599"
+_LOGIN_STATUSES: Final = (401, 403, 407)
+_MESSAGE: Final = 500
+_REDIRECTS: Final = 5
+_CONNECT_SECONDS: Final = 10.0
+_EARLY_SECONDS: Final = 30.0
+"""A token is replaced so long before its end."""
+
+_UNKNOWN_SECONDS: Final = 3600.0
+"""How long a token lasts whose server does not say it."""
+
+
+def check_http(values: Values) -> Iterator[Problem]:
+    """What is wrong with headers, login and certificates."""
+    for name, value in values["headers"].items():
+        if not isinstance(value, str):
+            yield Problem("headers", f'must have texts as values; that of "{name}" is none.')
+        elif any(sign in name + value for sign in "\r\n"):
+            yield Problem("headers", f'must have no line breaks; "{name!r}" has one.')
+        elif not _is_latin(name + value):
+            yield Problem("headers", f'must be of Latin-1; "{name}" has other signs.')
+    if values["auth"] is not None:
+        yield from _check_login(values["auth"])
+        if any(name.lower() == "authorization" for name in values["headers"]):
+            yield Problem("auth", "is given beside the header Authorization; give one of them.")
+    if values["clientKey"] is not None and values["clientCert"] is None:
+        yield Problem("clientCert", "missing; clientKey is the key of a certificate.")
+
+
+def _is_latin(text: str) -> bool:
+    return all(ord(sign) < 256 for sign in text)
+
+
+def _check_login(login: Mapping[str, Any]) -> Iterator[Problem]:
+    kind = login.get("type")
+    if kind not in _LOGINS:
+        yield Problem("auth", f"must have a type among {', '.join(_LOGINS)}.")
+        return
+    try:
+        login_values(login)
+    except Misconfigured as wrong:
+        for problem in wrong.problems:
+            text = "missing" if problem.text.startswith("missing") else problem.text.rstrip(".")
+            yield Problem("auth", f"{problem.option}: {text}.")
+
+
+def login_values(login: Mapping[str, Any]) -> Values:
+    """The parts of the option ``auth``."""
+    parts = {name: value for name, value in login.items() if name != "type"}
+    return _LOGINS[login["type"]].parse(CONNECTOR, parts, kind="login")
+
+
+def statuses(text: str) -> frozenset[int]:
+    """The statuses of a list such as ``200-299,304``. Raises ``ValueError`` with a phrase after "must be"."""
+    found: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.strip().partition("-")
+        if not (first.isdigit() and (last or first).isdigit()):
+            raise ValueError("statuses such as 200-299,304")
+        found.update(range(int(first), int(last or first) + 1))
+    return frozenset(found)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The status, headers (in any case) and body of an answer."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class HttpClient:
+    """A client with the user's headers and login. Safe to use from several threads; ``connections`` of them stay open.
+
+    ``home`` is the URL whose server gets headers and login; no other server does, also not by a redirect.
+    """
+
+    def __init__(self, values: Values, home: str, *, connections: int = 1, seconds: float = 30.0) -> None:
+        self._library = client_library("urllib3", "urllib3", connector=CONNECTOR)
+        self._home = origin(home)
+        self._headers: dict[str, str] = dict(values["headers"])
+        self._login = _login(values)
+        self._timeout = self._library.Timeout(connect=min(_CONNECT_SECONDS, seconds), read=seconds)
+        self._pool = self._opened(values, home, connections)
+
+    def request(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> Answer:
+        """The answer, whatever its status. Raises ``Transient`` where there is none."""
+        is_home = origin(url) == self._home
+        if is_home:
+            headers = {**self._headers, **headers}
+        if not is_home or self._login is None:
+            return self._answer(method, url, headers, body)
+        login = self._login()
+        answer = self._answer(method, url, {**headers, **login}, body)
+        if answer.status != 401 or (renewed := self._login(login)) == login:
+            return answer
+        return self._answer(method, url, {**headers, **renewed}, body)
+
+    def close(self) -> None:
+        self._pool.clear()
+
+    def _answer(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> Answer:
+        secret = [*self._headers, "Authorization", "Cookie", "Proxy-Authorization"]
+        redirects = self._library.Retry(
+            total=_REDIRECTS, connect=0, read=0, status=0, other=0, redirect=_REDIRECTS, remove_headers_on_redirect=secret
+        )
+        errors = self._library.exceptions
+        try:
+            answer = self._pool.request(
+                method, url, body=body, headers=headers, timeout=self._timeout, retries=redirects, preload_content=True
+            )
+        except errors.MaxRetryError as error:
+            raise _no_answer(url, error.reason or error) from None
+        except (errors.HTTPError, OSError) as error:
+            raise _no_answer(url, error) from None
+        except ValueError as error:  # a URL that cannot be parsed
+            raise Fatal(f"{shown(url)} is no URL: {error}") from None
+        return Answer(answer.status, answer.headers, answer.data)
+
+    def _opened(self, values: Values, home: str, connections: int) -> Any:
+        settings: dict[str, Any] = {"maxsize": connections, "num_pools": 4}
+        if values["caCert"]:
+            settings["ca_certs"] = values["caCert"]
+        if values["clientCert"]:
+            settings |= {"cert_file": values["clientCert"], "key_file": values["clientKey"]}
+        parts = urlsplit(home)
+        proxy = getproxies().get(parts.scheme)
+        if proxy and not proxy_bypass(parts.hostname or ""):
+            return self._library.ProxyManager(proxy, **settings)
+        return self._library.PoolManager(**settings)
+
+
+def _no_answer(url: str, error: BaseException) -> Exception:
+    text = f"no answer from {shown(url)}: {type(error).__name__}: {error}"[:_MESSAGE]
+    if "redirect" in str(error):
+        return Fatal(text, way_out="give the URL that the redirects end at")
+    if "CERTIFICATE_VERIFY_FAILED" in str(error) or "certificate" in str(error).lower():
+        return Fatal(text, way_out="give the authority's certificate by caCert; the host must be as the certificate names it")
+    return Transient(text)
+
+
+def refusal(answer: Answer, url: str, retried: frozenset[int]) -> Exception:
+    """What an answer that is no success means: an outage, a login that is refused, or a bad record."""
+    text = f"{shown(url)} answered {answer.status}: {answer.body[:_MESSAGE].decode(errors='replace')}".rstrip(": ")
+    if answer.status in retried:
+        kind = Throttled if answer.status == 429 else Transient
+        return kind(text, retry_after=seconds_of(answer.headers.get("Retry-After")))
+    if answer.status in _LOGIN_STATUSES:
+        return Fatal(text, way_out="check headers and auth, and what they may do")
+    if answer.status < 500:
+        return Poison(text)
+    return Fatal(text)
+
+
+def seconds_of(retry_after: str | None) -> float | None:
+    """The seconds of a header ``Retry-After``, which has a number or a date; ``None`` where it has neither."""
+    if retry_after is None:
+        return None
+    if retry_after.strip().isdigit():
+        return float(retry_after)
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(retry_after).timestamp() - time.time())
+    except ValueError:
+        return None
+
+
+def origin(url: str) -> tuple[str, str, int | None]:
+    """Scheme, host and port of a URL."""
+    parts = urlsplit(url)
+    try:
+        port = parts.port
+    except ValueError:
+        port = None
+    return parts.scheme, parts.hostname or "", port or {"http": 80, "https": 443}.get(parts.scheme)
+
+
+def shown(url: str) -> str:
+    """A URL without user, query and fragment: they may hold secrets."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+class _Login:
+    """A header that never changes."""
+
+    def __init__(self, header: Mapping[str, str]) -> None:
+        self._header = header
+
+    def __call__(self, refused: Mapping[str, str] | None = None) -> Mapping[str, str]:
+        """The header of the login; another one, where there can be, than the one that was ``refused``."""
+        return self._header
+
+
+class _Token(_Login):
+    """A token of OAuth's client credentials, asked for when there is none or it ends soon."""
+
+    def __init__(self, login: Values, authority: str | None) -> None:
+        super().__init__({})
+        self._requests = client_library("requests", "requests", connector=CONNECTOR, option="auth")
+        authlib = client_library("authlib.integrations.requests_client", "authlib", connector=CONNECTOR, option="auth")
+        self._login = login
+        method = "client_secret_basic" if login["clientAuth"] == "header" else "client_secret_post"
+        self._session = authlib.OAuth2Session(
+            login["clientId"], login["clientSecret"], scope=login["scope"], token_endpoint_auth_method=method
+        )
+        self._session.verify = authority or True
+        self._ends = 0.0
+        self._lock = threading.Lock()
+
+    def __call__(self, refused: Mapping[str, str] | None = None) -> Mapping[str, str]:
+        with self._lock:
+            if self._ends < time.monotonic() or refused == self._header:
+                token = self._token()
+                seconds = float(token.get("expires_in") or _UNKNOWN_SECONDS)
+                self._ends = time.monotonic() + seconds - min(_EARLY_SECONDS, seconds / 2)
+                self._header = {"Authorization": f"Bearer {token['access_token']}"}
+            return self._header
+
+    def _token(self) -> Mapping[str, Any]:
+        url = self._login["tokenUrl"]
+        more = {"audience": self._login["audience"]} if self._login["audience"] else {}
+        try:
+            token: Mapping[str, Any] = self._session.fetch_token(
+                url, grant_type="client_credentials", timeout=_CONNECT_SECONDS, **more
+            )
+        except self._requests.HTTPError as error:  # authlib raises it for a server's own failure
+            raise Transient(f"{shown(url)} (auth.tokenUrl) gives no token: {error}") from None
+        except self._requests.RequestException as error:
+            raise Transient(f"no answer from {shown(url)} (auth.tokenUrl): {type(error).__name__}") from None
+        except Exception as error:  # an OAuthError of authlib, or an answer that is no token
+            text = f"{shown(url)} (auth.tokenUrl) gives no token: {type(error).__name__}: {error}"[:_MESSAGE]
+            raise Fatal(text, way_out="check clientId, clientSecret and scope in auth") from None
+        return token
+
+
+def _login(values: Values) -> _Login | None:
+    if values["auth"] is None:
+        return None
+    kind, login = values["auth"]["type"], login_values(values["auth"])
+    if kind == "oauth2":
+        return _Token(login, values["caCert"])
+    if kind == "bearer":
+        return _Login({"Authorization": f"Bearer {login['token']}"})
+    library = client_library("urllib3", "urllib3", connector=CONNECTOR)
+    header = library.make_headers(basic_auth=f"{login['user']}:{login['password']}")
+    return _Login({"Authorization": header["authorization"]})
