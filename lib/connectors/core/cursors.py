@@ -76,6 +76,10 @@ class CursorSplit(Split):
     until: float | None = None
     cap: float | None = None
 
+    def __str__(self) -> str:
+        partitions = ", ".join(sorted(self.positions))
+        return f"epoch {self.epoch}, {partitions}" if self.log else partitions
+
 
 class CursorEpoch:
     """What one reader has read of an epoch, before it is recorded."""

@@ -136,7 +136,7 @@ class _Token(Paging):
 
     def following(self, token: Any, answer: Answer, body: Any, records: int) -> Any:
         path, header = self.values["path"], self.values["header"]
-        after = searched(path, body) if path else answer.headers.get(header)
+        after = searched(path, body) if path else answer.headers.get(header)  # some repeat the last one at the end
         return after if after not in (None, "", False) and after != token else None
 
 
@@ -147,7 +147,8 @@ class _NextUrl(Paging):
         return None if token is None else str(token)
 
     def following(self, token: Any, answer: Answer, body: Any, records: int) -> Any:
-        return searched(self.values["path"], body) or None
+        url = searched(self.values["path"], body)
+        return url if url and url != token else None
 
 
 class _LinkHeader(_NextUrl):
@@ -155,7 +156,7 @@ class _LinkHeader(_NextUrl):
 
     def following(self, token: Any, answer: Answer, body: Any, records: int) -> Any:
         link = _LINK.search(answer.headers.get("Link") or "")
-        return link and link[1]
+        return link[1] if link and link[1] != token else None
 
 
 _KINDS: Final[Mapping[str, type[Paging]]] = {

@@ -5,6 +5,7 @@ Connections, TLS and redirects are urllib3's, tokens of OAuth authlib's. Nothing
 
 from __future__ import annotations
 
+import base64
 import email.utils
 import threading
 import time
@@ -15,7 +16,20 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from ...batching import Throttled
-from ...core import REQUIRED, Choice, Fatal, Json, Misconfigured, Options, Poison, Problem, Text, Transient, Values
+from ...core import (
+    REQUIRED,
+    Choice,
+    ConnectorError,
+    Fatal,
+    Json,
+    Misconfigured,
+    Options,
+    Poison,
+    Problem,
+    Text,
+    Transient,
+    Values,
+)
 from ...core.clients import client_library
 
 CONNECTOR: Final = "connectors.http"
@@ -147,7 +161,14 @@ class HttpClient:
     def _answer(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> Answer:
         secret = [*self._headers, "Authorization", "Cookie", "Proxy-Authorization"]
         redirects = self._library.Retry(
-            total=_REDIRECTS, connect=0, read=0, status=0, other=0, redirect=_REDIRECTS, remove_headers_on_redirect=secret
+            total=_REDIRECTS,
+            connect=0,
+            read=0,
+            status=0,
+            other=0,
+            redirect=_REDIRECTS,
+            remove_headers_on_redirect=secret,
+            respect_retry_after_header=False,
         )
         errors = self._library.exceptions
         try:
@@ -184,7 +205,7 @@ def _no_answer(url: str, error: BaseException) -> Exception:
     return Transient(text)
 
 
-def refusal(answer: Answer, url: str, retried: frozenset[int]) -> Exception:
+def refusal(answer: Answer, url: str, retried: frozenset[int]) -> ConnectorError:
     """What an answer that is no success means: an outage, a login that is refused, or a bad record."""
     text = f"{shown(url)} answered {answer.status}: {answer.body[:_MESSAGE].decode(errors='replace')}".rstrip(": ")
     if answer.status in retried:
@@ -286,6 +307,5 @@ def _login(values: Values) -> _Login | None:
         return _Token(login, values["caCert"])
     if kind == "bearer":
         return _Login({"Authorization": f"Bearer {login['token']}"})
-    library = client_library("urllib3", "urllib3", connector=CONNECTOR)
-    header = library.make_headers(basic_auth=f"{login['user']}:{login['password']}")
-    return _Login({"Authorization": header["authorization"]})
+    pair = base64.b64encode(f"{login['user']}:{login['password']}".encode()).decode()
+    return _Login({"Authorization": f"Basic {pair}"})

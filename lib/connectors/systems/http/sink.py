@@ -173,7 +173,7 @@ class HttpWriter(BatchingWriter):
             return
         error = refusal(answer, url, self._retried)
         if isinstance(error, Poison) and answer.status in _NO_SUCH_PLACE and not self._places:
-            raise Fatal(str(error), way_out="correct url or method")
+            raise Fatal(error.message, way_out="correct url or method")
         raise error
         yield
 

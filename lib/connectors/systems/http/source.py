@@ -264,7 +264,7 @@ class HttpCursor(Cursor):
         if isinstance(error, Transient):
             raise error
         way_out = f"correct config, or let config.resources.{resource.name}.ignore have {answer.status}"
-        raise Fatal(str(error), way_out=getattr(error, "way_out", "") or way_out)
+        raise Fatal(error.message, way_out=error.way_out or way_out)
 
     def _parsed(self, answer: Answer, url: str) -> Any:
         try:

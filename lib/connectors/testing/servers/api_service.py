@@ -197,6 +197,7 @@ class _Service:
 
     async def behave(self, request: Any) -> Any:
         self.behaviour = ApiBehaviour(**await request.json())
+        self.times.clear()
         return self.web.json_response({})
 
     async def add(self, request: Any) -> Any:

@@ -1,0 +1,354 @@
+"""What the source of REST APIs reads: every paging, only what is new, children; and what servers do wrong."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from connectors.core import Fatal, Misconfigured, Transient
+from connectors.core.planning import INITIAL, Planner
+from connectors.core.reading import read_slice
+from connectors.systems.http import HttpSource
+from connectors.testing.servers import ApiService
+from connectors.testing.servers.api_service import CLIENT
+from connectors.testing.source_suite import SourceQuery
+from tests.servers import required
+
+from .contexts import CURSOR, SCHEMA, SHAPES, ApiContext, resource
+
+pytestmark = pytest.mark.server
+Rows = list[dict[str, Any]]
+QUICK = {"retry.initialBackoff": "10ms", "retry.maxRetries": "2", "outageTimeout": "0s"}
+
+
+@pytest.fixture
+def service() -> Iterator[ApiService]:
+    server = required(ApiService)
+    server.behave()
+    yield server
+    server.behave()
+
+
+@pytest.fixture
+def table() -> str:
+    return f"t-{uuid.uuid4().hex[:8]}"
+
+
+def records(count: int) -> Rows:
+    times = [f"2026-01-01T00:{number // 60:02}:{number % 60:02}Z" for number in range(count)]
+    return [{"id": number, "name": f"n{number}", "updated_at": at} for number, at in enumerate(times)]
+
+
+def read(config: dict[str, Any], schema: pa.Schema = SCHEMA, **options: Any) -> Rows:
+    """The rows of a batch."""
+    source = HttpSource.of({"config": json.dumps(config), **QUICK, **options})
+    parts = Planner(source).whole()
+    return [row for part in parts for batch in read_slice(source, part, schema) for row in batch.to_pylist()]
+
+
+def api(service: ApiService, *resources: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"baseUrl": service.url, "resources": list(resources), **more}
+
+
+@pytest.mark.parametrize("count", [0, 1, 10, 35])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_all_pages_are_read(service: ApiService, table: str, shape: str, count: int) -> None:
+    written = records(count)
+    service.add(table, written)
+    assert read(api(service, resource(shape, table))) == written
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_stream_reads_what_is_new_or_changed_and_nothing_twice(tmp_path: Path, shape: str) -> None:
+    class Context(ApiContext):
+        pass
+
+    Context.shape = shape
+    system, log = Context(tmp_path), []
+    first = system.write(35)
+    assert SourceQuery(system).rest(log) == first
+    late = {"id": 99, "name": "of the same time", "updated_at": first[-1]["updated_at"]}
+    changed = {**first[3], "name": "changed", "updated_at": "2026-02-01T00:00:00Z"}
+    system.server.add(system.table, [late, changed])
+    assert SourceQuery(system).rest(log) == [late, changed]
+    assert SourceQuery(system).rest(log) == []
+
+
+def test_later_sweeps_ask_only_since_the_last_position(tmp_path: Path) -> None:
+    system, log = ApiContext(tmp_path), []
+    system.write(300)
+    SourceQuery(system).rest(log)
+    before = asked(system.server, f"/page/{system.table}")
+    system.write(1)
+    assert len(SourceQuery(system).rest(log)) == 1
+    assert asked(system.server, f"/page/{system.table}") - before < 10, "300 records are 31 pages"
+
+
+def asked(service: ApiService, path: str) -> int:
+    return int(service.seen()["requests"].get(f"GET {path}", 0))
+
+
+def test_a_record_that_comes_late_is_read_within_the_lookback(tmp_path: Path) -> None:
+    class Late(ApiContext):
+        def options(self) -> dict[str, str]:
+            config = api(self.server, resource("page", self.table, cursor={**CURSOR, "lookback": "1 hour"}))
+            return {**super().options(), "config": json.dumps(config)}
+
+    system, log = Late(tmp_path), []
+    service, path = system.server, f"/page/{system.table}"
+    first = [{"id": 1, "name": "a", "updated_at": "2026-01-01T12:00:00Z"}]
+    service.add(system.table, first)
+    assert SourceQuery(system).rest(log) == first
+    late = [{"id": 2, "name": "b", "updated_at": "2026-01-01T11:30:00Z"}]
+    service.add(system.table, [*late, {"id": 3, "name": "too late", "updated_at": "2026-01-01T10:00:00Z"}])
+    assert SourceQuery(system).rest(log) == late
+    assert SourceQuery(system).rest(log) == []
+    assert asked(service, path) > 0
+
+
+def test_a_replay_has_the_records_that_were_read_though_the_api_has_others_now(tmp_path: Path) -> None:
+    system = ApiContext(tmp_path)
+    written = system.write(20)
+    query, log = SourceQuery(system), []
+    assert query.next(log) == written
+    system.server.forget()
+    assert SourceQuery(system).batch(log, 0) == written
+
+
+def test_a_record_that_moves_to_the_next_page_while_pages_are_read_comes_once(tmp_path: Path) -> None:
+    system, log = ApiContext(tmp_path), []
+    written = system.write(20)
+    query = SourceQuery(system, maxRowsPerTrigger="10")
+    rows = query.next(log) or []
+    early = {"id": 1000, "name": "in front", "updated_at": "2025-01-01T00:00:00Z"}
+    system.server.add(system.table, [early])
+    rows += query.rest(log)
+    assert rows == written, "the tenth record is now on the second page"
+
+
+def test_children_are_read_for_each_parent(service: ApiService, table: str) -> None:
+    service.add(table, records(12))
+    items = [{"order": f"{number}", "position": position} for number in range(12) for position in range(number % 4)]
+    service.add("items", [{"id": f"{table}-{item['order']}-{item['position']}", **item} for item in items])
+    child = {
+        "name": "items",
+        "path": f"children/{table}/{{id}}/items",
+        "paging": {"kind": "page", "size": 2},
+        "include": {"order_id": "id"},
+    }
+    config = api(service, {"name": "orders", "path": f"page/{table}", "paging": {"kind": "page"}, "children": [child]})
+    schema = pa.schema([("order_id", pa.int64()), ("position", pa.int64()), ("id", pa.string())])
+    rows = [row for row in read(config, schema, resource="items") if row["id"].startswith(table)]
+    expected = [(int(item["order"]), item["position"]) for item in items]
+    assert [(row["order_id"], row["position"]) for row in rows] == expected
+
+
+def test_a_parent_without_a_page_of_its_children_has_none_where_its_status_is_ignored(service: ApiService, table: str) -> None:
+    service.add(table, records(2))
+    child = {"name": "items", "path": "children/nothing/{id}/items", "ignore": [404]}
+    config = api(service, {"name": "orders", "path": f"page/{table}", "children": [child]})
+    assert read(config, resource="items") == []
+    del child["ignore"]
+    with pytest.raises(Fatal, match=r"answered 404[\s\S]*config.resources.items.ignore have 404"):
+        read(config, resource="items")
+
+
+def test_fields_of_parents_are_percent_encoded_in_paths(service: ApiService, table: str) -> None:
+    service.add(table, [{"id": "a/b c?d", "name": "x", "updated_at": ""}])
+    service.add("items", [{"id": f"{table}-1", "order": "a/b c?d"}])
+    child = {"name": "items", "path": f"children/{table}/{{id}}/items"}
+    config = api(service, {"name": "orders", "path": f"page/{table}", "children": [child]})
+    rows = read(config, pa.schema([("id", pa.string())]), resource="items")
+    assert {"id": f"{table}-1"} in rows
+
+
+def test_the_columns_are_those_of_the_records(service: ApiService, table: str) -> None:
+    first = {"id": 1, "price": 1.5, "tags": ["a"], "address": {"zip": "1"}, "mixed": 1, "nothing": None, "is_new": True}
+    service.add(table, [first, {"id": 2, "mixed": {"a": 1}, "odd name": "x"}])
+    source = HttpSource.of({"config": json.dumps(api(service, {"name": "r", "path": f"page/{table}"}))})
+    assert source.schema == (
+        "`id` bigint, `price` double, `tags` array<string>, `address` struct<`zip`: string>, `mixed` string, `nothing` string, "
+        "`is_new` boolean, `odd name` string"
+    )
+    empty = HttpSource.of({"config": json.dumps(api(service, {"name": "r", "path": f"page/{table}-none"}))})
+    with pytest.raises(Misconfigured, match=r"give .schema\(…\)"):
+        _ = empty.schema
+
+
+def test_values_that_fit_no_column_are_named(service: ApiService, table: str) -> None:
+    service.add(table, [{"id": "seven"}])
+    with pytest.raises(Fatal, match=r"'seven'[\s\S]*give \.schema"):
+        read(api(service, {"name": "r", "path": f"page/{table}"}), pa.schema([("id", pa.int64())]))
+
+
+def test_decimals_keep_their_digits(service: ApiService, table: str) -> None:
+    service.add(table, [{"id": 1, "price": 12345678901234.12}])
+    schema = pa.schema([("price", pa.decimal128(20, 2))])
+    assert str(read(api(service, {"name": "r", "path": f"page/{table}"}), schema)[0]["price"]) == "12345678901234.12"
+
+
+def test_an_api_that_limits_requests_is_read_whole(service: ApiService, table: str) -> None:
+    written = records(120)
+    service.add(table, written)
+    service.behave(rate=8)
+    assert read(api(service, resource("page", table))) == written  # 13 requests
+
+
+def test_the_rate_limit_keeps_below_that_of_the_api(service: ApiService, table: str) -> None:
+    service.add(table, records(100))
+    service.behave(rate=8)
+    begun = time.monotonic()
+    assert len(read(api(service, resource("page", table)), rateLimit="6")) == 100
+    assert time.monotonic() - begun > 1.4, "11 requests, 6 a second"
+    assert asked(service, f"/page/{table}") == 12, "with the first look; none was refused"
+
+
+def test_an_outage_is_waited_for_and_retry_after_is_heeded(service: ApiService, table: str) -> None:
+    written = records(30)
+    service.add(table, written)
+    service.behave(fail=1, status=503, retry_after="1")
+    begun = time.monotonic()
+    assert read(api(service, resource("page", table))) == written
+    assert time.monotonic() - begun > 0.9
+    service.behave(fail=100, status=503)
+    with pytest.raises(Transient, match="answered 503"):
+        read(api(service, resource("page", table)))
+
+
+def test_a_server_that_does_not_answer_is_an_outage(service: ApiService, table: str) -> None:
+    service.add(table, records(1))
+    service.behave(hang=1)
+    assert len(read(api(service, resource("page", table)), **{"request.timeout": "300ms"})) == 1
+    config = {"baseUrl": "http://127.0.0.1:9", "resources": [{"name": "r", "path": "x"}]}
+    with pytest.raises(Transient, match="no answer from http://127.0.0.1:9/x".replace(".", r"\.")):
+        read(config)
+
+
+@pytest.mark.parametrize(
+    ("part", "text"),
+    [
+        ({"path": "nowhere"}, "answered 404"),
+        ({"path": "offset/t"}, r"answers no list of records. Lists in it: items\.[\s\S]*config.resources.r.records"),
+        ({"path": "offset/t", "records": "items[].id"}, "records that are no objects"),
+        ({"path": "page/t", "cursor": {"field": "gone"}}, '"gone", which must be a number or text'),
+    ],
+)
+def test_what_the_declaration_gets_wrong_is_said(service: ApiService, part: dict[str, Any], text: str) -> None:
+    service.add("t", records(1))
+    with pytest.raises(Fatal, match=text):
+        read(api(service, {"name": "r", **part}))
+
+
+def test_logins(service: ApiService, table: str) -> None:
+    service.add(table, records(3))
+    config = api(service, resource("page", table))
+    service.behave(login="Basic bWU6c8OkY3JldA==")
+    assert len(read(config, auth=json.dumps({"type": "basic", "user": "me", "password": "säcret"}))) == 3
+    with pytest.raises(Fatal, match=r"answered 401[\s\S]*check headers and auth") as refused:
+        read(config, auth=json.dumps({"type": "basic", "user": "me", "password": "wr0ng"}))
+    assert "wr0ng" not in str(refused.value)
+    service.behave(login="Bearer t0ken")
+    assert len(read(config, auth=json.dumps({"type": "bearer", "token": "t0ken"}))) == 3
+    assert len(read(config, headers=json.dumps({"authorization": "Bearer t0ken"}))) == 3
+
+
+@pytest.mark.parametrize("place", ["header", "body"])
+def test_a_token_of_oauth_is_got_and_renewed(service: ApiService, table: str, place: str) -> None:
+    written = records(60)
+    service.add(table, written)
+    login = {
+        "type": "oauth2",
+        "tokenUrl": f"{service.url}/token",
+        "clientId": CLIENT[0],
+        "clientSecret": CLIENT[1],
+        "clientAuth": place,
+    }
+    config = api(service, resource("page", table))
+    service.behave(token=True, token_seconds=1.0)
+    assert read(config, auth=json.dumps(login), rateLimit="4") == written, "seven requests, a token lasts for four"
+    with pytest.raises(Fatal, match=r"gives no token[\s\S]*check clientId") as refused:
+        read(config, auth=json.dumps({**login, "clientSecret": "wr0ng"}))
+    assert "wr0ng" not in str(refused.value)
+
+
+def test_a_next_url_on_another_host_gets_no_credentials(service: ApiService, table: str) -> None:
+    with ApiService() as other:
+        other.add(table, records(15))
+        service.add(table, records(1))
+        path = f"away?to={other.url}/page/{table}"
+        secrets = {"headers": json.dumps({"X-Api-Key": "s3cret"}), "auth": json.dumps({"type": "bearer", "token": "t0ken"})}
+        config = api(service, {"name": "r", "path": path})
+        assert len(read(config, **secrets)) == 10
+        redirected = other.seen()["headers"]
+        followed = {"name": "r", "path": f"page/{table}", "paging": {"kind": "next", "path": f"'{other.url}/page/{table}'"}}
+        assert len(read(api(service, {**followed, "records": "@"}), **secrets)) == 11
+        linked = other.seen()["headers"]
+    for headers in (redirected, linked):
+        assert not {"x-api-key", "authorization"} & {name.lower() for name in headers}
+    assert service.seen()["headers"]["X-Api-Key"] == "s3cret"
+
+
+def problems(options: dict[str, Any]) -> list[str]:
+    with pytest.raises(Misconfigured) as wrong:
+        HttpSource.of(options)
+    return [f"{problem.option} {problem.text}" for problem in wrong.value.problems]
+
+
+def test_each_problem_of_the_declaration_is_listed() -> None:
+    config = {
+        "baseUrl": "ftp://x",
+        "resources": [
+            {"name": "a", "path": "{id}", "pageing": {}, "paging": {"kind": "pages"}},
+            {"name": "b", "path": "b", "paging": {"kind": "cursor"}, "body": {}, "records": "a b"},
+            {"path": "c", "parameters": {"since": "{position}"}},
+            {"name": "d", "path": "d", "parameters": {"since": "{position}"}},
+            {"name": "e", "path": "e", "paging": {"kind": "page", "size": "many"}, "cursor": {"field": "f", "lookback": "x"}},
+        ],
+    }
+    listed = "\n".join(problems({"config": json.dumps(config)}))
+    for text in (
+        "config baseUrl must be a URL",
+        'resources[0].pageing is no option of this object; did you mean "paging"?',
+        "resources.b.paging needs path, the cursor's place in the body, or header",
+        'resources.b.records is no JMESPath: "a b"',
+        "resources.b.body needs method POST",
+        "resources[2].name is missing",
+        "resources.d has {position}, but no cursor",
+        "resources.e.paging.size must be a whole number",
+        "resources.e.cursor.lookback must be a number, or a duration",
+    ):
+        assert text in listed
+
+
+def test_bad_options_name_the_way_out(tmp_path: Path) -> None:
+    config = json.dumps({"baseUrl": "http://x", "resources": [{"name": "a", "path": "a"}, {"name": "b", "path": "b"}]})
+    assert problems({"config": config}) == ["resource missing; config has several: a, b."]
+    assert problems({"config": config, "resource": "c"}) == ['resource must be one of a, b; got "c".']
+    headers, auth = json.dumps({"a": "b\r\nc", "n": 1}), json.dumps({"type": "basic", "user": "u"})
+    many = problems({"config": config, "resource": "a", "headers": headers, "auth": auth})
+    assert [problem[:19] for problem in many] == ["headers must have n", "headers must have t", "auth password: miss"]
+    with pytest.raises(Misconfigured, match='says of "a" no cursor') as refused:
+        HttpSource.of({"config": config, "resource": "a", "stateLocation": str(tmp_path)}, streaming=True)
+    assert "http://x" not in str(refused.value)
+
+
+def test_a_declaration_is_a_secret(service: ApiService) -> None:
+    config = '{"baseUrl": "http://x", "resources": "s3cret"'
+    with pytest.raises(Misconfigured) as refused:
+        HttpSource.of({"config": config})
+    assert "s3cret" not in str(refused.value)
+
+
+def test_a_new_query_begins_with_an_answer(service: ApiService, tmp_path: Path) -> None:
+    config = api(service, resource("page", "t", path="nowhere"))
+    options = {"config": json.dumps(config), "stateLocation": str(tmp_path), **QUICK}
+    planner = Planner(HttpSource.of(options, streaming=True))
+    with pytest.raises(Fatal, match="answered 404"):
+        planner.latest(INITIAL)
