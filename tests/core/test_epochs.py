@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ from connectors.core.errors import StateError
 from connectors.core.planning import Planner
 from connectors.storage import storage_of
 from connectors.testing import QueueSuite
+from connectors.testing.contexts import open_context
 from connectors.testing.epoch_suite import EpochSourceSuite
 from connectors.testing.queue_double import DoubleReceiver, QueueDoubleSource
 from connectors.testing.source_suite import SourceQuery
@@ -36,10 +40,9 @@ class TestMisbehavingQueue(EpochSourceSuite):
 
 
 @pytest.fixture
-def system(tmp_path: Path) -> QueueContext:
-    folder = tmp_path / "system"
-    folder.mkdir()
-    return QueueContext(folder)
+def system(tmp_path: Path) -> Iterator[QueueContext]:
+    with open_context(QueueContext, tmp_path / "system") as context:
+        yield context
 
 
 def values(rows: list[dict[str, Any]]) -> list[int]:
@@ -141,6 +144,20 @@ def test_leases_are_extended_while_the_batch_runs(system: QueueContext) -> None:
         assert system.queue.waiting() == 0
         time.sleep(0.02)
     query.planner.close()
+
+
+def test_leases_are_extended_no_more_when_the_driver_drops_its_plan_unclosed(system: QueueContext) -> None:
+    system.write(3)
+    query, log = SourceQuery(system), []
+    number = query.plan(log)
+    assert number is not None
+    query.tasks(log, number)
+    (keeper,) = [thread for thread in threading.enumerate() if thread.name == "connectors.leases"]
+    system.planners.clear()
+    del query
+    gc.collect()
+    keeper.join(5)
+    assert not keeper.is_alive()
 
 
 def test_a_log_that_was_deleted_stops_the_query_with_the_way_out(system: QueueContext) -> None:

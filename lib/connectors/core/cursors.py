@@ -167,7 +167,8 @@ class CursorEpoch:
             self._finished.add(partition)
         elif page.is_last and until is not None:
             self._ended.add(partition)
-            self._complete.add(partition)
+            if not page.rows.num_rows:
+                self._complete.add(partition)
         self._positions[partition] = page.position
         (self._waiting.add if page.is_waiting else self._waiting.discard)(partition)
         if page.lag is not None and partition not in self._capped:

@@ -9,6 +9,7 @@ import contextlib
 import logging
 import threading
 import time
+import weakref
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -204,6 +205,7 @@ class EpochEnumerator(EpochLogEnumerator[EpochSplit]):
         if self.receiver.lease_seconds is not None:
             self._stop_keeper()
             self._keeper = LeaseKeeper(self.source, end["epoch"], parallelism)
+            weakref.finalize(self, self._keeper.end)  # a driver that goes does not always close what it planned with
         return super().slices(start, end, parallelism)
 
     def splits(self, start: Position, end: Position, parallelism: int) -> Iterator[EpochSplit]:
@@ -247,8 +249,13 @@ class LeaseKeeper:
         self._thread = threading.Thread(target=self._keep, name="connectors.leases", daemon=True)
         self._thread.start()
 
-    def stop(self) -> None:
+    def end(self) -> None:
+        """Extends nothing more."""
         self._over.set()
+
+    def stop(self) -> None:
+        """As :meth:`end`, and waits until the thread has ended."""
+        self.end()
         self._thread.join(10)
 
     def _keep(self) -> None:

@@ -102,8 +102,8 @@ class Header:
     start of an ``availableNow`` query, and went back. ``duplicates`` counts those that the reader has left out; ``leases``
     are those of duplicates within the epoch, which are acknowledged with it. ``positions`` are where the reader's partitions
     end in this epoch, ``finished`` those of them that will never have more, and ``lags`` how many seconds they are behind.
-    ``times`` are those of their next records, or of the last ones that were read. ``is_complete``: each of its partitions was
-    read to its end, after the start of an ``availableNow`` query.
+    ``times`` are those of their next records, or of the last ones that were read. ``is_complete``: each of its partitions had
+    nothing more at last, after the start of an ``availableNow`` query.
     """
 
     rows: int

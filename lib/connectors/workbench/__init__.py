@@ -4,14 +4,15 @@
 bootstrap cell needs, :func:`display` shows tables and figures, :func:`figure` draws a figure, :class:`DbUtils` is
 ``dbutils`` outside a workspace, :func:`workdir` the folder for a notebook's data, :func:`fresh_folder` an empty one in it,
 :func:`postgres` a database to try things on, :func:`opensearch` a search engine, :func:`kafka` a broker, :func:`redis` a Redis,
-:func:`pubsub` a Pub/Sub, :func:`kinesis` a Kinesis, :func:`aws` other services of AWS, :func:`queue_service` a message queue
-and :func:`document_service` a document store, both over HTTP.
+:func:`pubsub` a Pub/Sub, :func:`kinesis` a Kinesis, :func:`aws` other services of AWS, :func:`api_service` a REST API,
+:func:`queue_service` a message queue and :func:`document_service` a document store, both over HTTP.
 """
 
 from .bootstrap import BOOTSTRAP, notebook
 from .plots import COLOURS, figure
 from .servers import (
     ServerAddress,
+    api_service,
     aws,
     document_service,
     kafka,
@@ -37,6 +38,7 @@ __all__ = [
     "NotebookExit",
     "ServerAddress",
     "Summary",
+    "api_service",
     "aws",
     "display",
     "display_html",

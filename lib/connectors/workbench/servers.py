@@ -6,7 +6,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from connectors.testing.servers import DocumentService, KafkaServer, OpenSearchServer, PostgresServer, QueueService
+    from connectors.testing.servers import (
+        ApiService,
+        DocumentService,
+        KafkaServer,
+        OpenSearchServer,
+        PostgresServer,
+        QueueService,
+    )
 
 
 @dataclass(frozen=True)
@@ -115,6 +122,13 @@ def kafka_server() -> KafkaServer:
     from connectors.testing.servers import KafkaServer, shared_server
 
     return shared_server(KafkaServer)
+
+
+def api_service() -> ApiService:
+    """A REST API with every usual paging on this machine, on loopback. See its module."""
+    from connectors.testing.servers import ApiService, shared_server
+
+    return shared_server(ApiService)
 
 
 def queue_service() -> QueueService:

@@ -91,6 +91,25 @@ def test_later_sweeps_ask_only_since_the_last_position(tmp_path: Path) -> None:
     assert asked(system.server, f"/page/{system.table}") - before < 10, "300 records are 31 pages"
 
 
+def test_an_api_that_cannot_be_asked_since_a_position_is_read_whole_each_time(tmp_path: Path) -> None:
+    class Whole(ApiContext):
+        def options(self) -> dict[str, str]:
+            config = api(self.server, resource("page", self.table, parameters={}))
+            return {**super().options(), "config": json.dumps(config)}
+
+    system, log = Whole(tmp_path), []
+    first = system.write(300)
+    assert SourceQuery(system).rest(log) == first
+    system.server.behave(latency=0.05)
+    before = asked(system.server, f"/page/{system.table}")
+    new = system.write(2)
+    query = SourceQuery(system)
+    query.planner.freeze()
+    assert query.rest(log) == new
+    assert asked(system.server, f"/page/{system.table}") - before == 31, "one sweep"
+    assert query.planner.latest(log[-1]) == log[-1]
+
+
 def asked(service: ApiService, path: str) -> int:
     return int(service.seen()["requests"].get(f"GET {path}", 0))
 

@@ -45,6 +45,9 @@ from .client import CONNECTION, CONNECTOR, RETRY_STATUSES, Answer, HttpClient, c
 
 _CONTENT: Final = {"Content-Type": "application/json"}
 _ACCEPT: Final = {"Accept": "application/json"}
+_LOOK_SECONDS: Final = 1.0
+"""How long pages without anything new are passed over in one go."""
+
 _PARENTS: Final = 20
 """How many records a look at the API asks for children until there is one."""
 
@@ -180,7 +183,8 @@ class HttpCursor(Cursor):
         self._next_request = self._next_sweep = 0.0
         self._lock = threading.Lock()
         self._page: tuple[str, list[Any], Any] | None = None
-        self._began: set[str] = set()
+        self._has_begun = False
+        self._is_swept = False
 
     def open(self) -> None:
         values, connections = self._values, self._values["maxInFlight"]
@@ -198,26 +202,34 @@ class HttpCursor(Cursor):
         """Records of one page. ``rows`` counts those of the topmost resource."""
         sweep = Sweep.at(position)
         if not sweep.is_under_way:
-            if time.monotonic() < self._next_sweep:
+            if self._is_swept or time.monotonic() < self._next_sweep:
+                self._is_swept = False
                 return Page(self._rows([]), position, is_last=True)
-            self._began.add(partition)
+            self._has_begun = True
             self._page = None
             sweep = replace(sweep, is_under_way=True)
+        until = time.monotonic() + _LOOK_SECONDS
+        content: list[Any] = []
+        while sweep.is_under_way and not content and time.monotonic() < until:
+            sweep, content = self._advanced(sweep, rows)
+        return Page(self._rows(content), sweep.position(), is_waiting=sweep.is_under_way)
+
+    def _advanced(self, sweep: Sweep, rows: int) -> tuple[Sweep, list[Any]]:
+        """A sweep after new records of its page, and these, or their children."""
         records, following = self._fetched(sweep)
         digests = [_digest(record, self._top, self._json) for record in records]
         new = _new(records, digests, sweep, self._top.cursor)
         places = new[:rows]
         content = self._children([records[place] for place in places])
-        sweep = _advanced(sweep, [(records[place], digests[place]) for place in places], self._top)
-        is_last = False
-        if len(places) == len(new):
-            page_digests = digests if self._top.key else []
-            sweep = replace(sweep, page=following, read=page_digests)
-            if following is None:
-                sweep = _ended(sweep, self._top.cursor)
-                is_last = partition in self._began
-                self._next_sweep = time.monotonic() + float(self._values["pollInterval"])
-        return Page(self._rows(content), sweep.position(), is_last=is_last)
+        sweep = _after(sweep, [(records[place], digests[place]) for place in places], self._top)
+        if len(places) < len(new):
+            return sweep, content
+        if following is not None:
+            return replace(sweep, page=following, read=digests if self._top.key else []), content
+        if self._has_begun:  # not in an earlier epoch, which may have passed what came since
+            self._is_swept = True
+            self._next_sweep = time.monotonic() + float(self._values["pollInterval"])
+        return _ended(sweep, self._top.cursor), content
 
     def sample(self) -> list[Any]:
         """Records of the first page, for the columns."""
@@ -356,7 +368,7 @@ def _value(record: Any, cursor: Incremental) -> Any:
     return value
 
 
-def _advanced(sweep: Sweep, handed_on: Sequence[tuple[Any, str]], resource: Resource) -> Sweep:
+def _after(sweep: Sweep, handed_on: Sequence[tuple[Any, str]], resource: Resource) -> Sweep:
     """The sweep after records of its page were handed on."""
     cursor, names = resource.cursor, [*sweep.read, *(name for _, name in handed_on)]
     if cursor is None or not handed_on:
