@@ -26,7 +26,7 @@ HEADINGS: Final = ("option", "values", "default", "meaning")
 _GROUPS: Final[Mapping[str, Options]] = {
     "Every source": SOURCE_OPTIONS | LIMIT_OPTIONS["rows"] | LIMIT_OPTIONS["bytes"] | LIMIT_OPTIONS["files"],
     "Sources that keep a log of epochs: queues, Pub/Sub, Redis Streams": EPOCH_OPTIONS | ID_OPTIONS,
-    "Sources that keep a log of positions: Kinesis": CURSOR_OPTIONS,
+    "Sources that keep a log of positions: Kinesis, REST APIs": CURSOR_OPTIONS,
     "Services of AWS": AWS_OPTIONS,
     "Every sink": SINK_OPTIONS,
     "Sources and sinks of bytes": format_options("bytes", key="bytes", infers=True),

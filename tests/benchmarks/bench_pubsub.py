@@ -21,7 +21,7 @@ from google.pubsub_v1.services.subscriber.transports import SubscriberGrpcTransp
 from connectors import workbench
 from connectors.testing.servers import PubSubServer
 
-ROUNDS, EPOCH, PULL = 3, 10_000, 1000
+ROUNDS, EPOCH, PULL = 3, 50_000, 1000
 
 
 def subscription(server: PubSubServer, count: int) -> str:
@@ -65,7 +65,7 @@ def ours(spark: Any, server: PubSubServer, id: str) -> float:
 
 def main() -> None:
     warnings.filterwarnings("ignore", "The return_immediately flag")
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 40_000
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 150_000
     spark = workbench.session(master="local[1]")
     rates: dict[str, list[float]] = {"plain": [], "ours": []}
     for _ in range(ROUNDS):

@@ -350,6 +350,7 @@ def test_bad_options_name_the_way_out(tmp_path: Path) -> None:
     config = json.dumps({"baseUrl": "http://x", "resources": [{"name": "a", "path": "a"}, {"name": "b", "path": "b"}]})
     assert problems({"config": config}) == ["resource missing; config has several: a, b."]
     assert problems({"config": config, "resource": "c"}) == ['resource must be one of a, b; got "c".']
+    assert problems({"config": config, "resource": "a", "maxDrift": "1s"})[0].startswith("maxDrift has no use")
     headers, auth = json.dumps({"a": "b\r\nc", "n": 1}), json.dumps({"type": "basic", "user": "u"})
     many = problems({"config": config, "resource": "a", "headers": headers, "auth": auth})
     assert [problem[:19] for problem in many] == ["headers must have n", "headers must have t", "auth password: miss"]

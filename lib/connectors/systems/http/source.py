@@ -84,6 +84,8 @@ class HttpSource(CursorSource):
     def check(cls, values: Values) -> Iterator[Problem]:
         yield from super().check(values)
         yield from check_http(values)
+        if values["maxDrift"] is not None:
+            yield Problem("maxDrift", "has no use: an API does not say when its records came.")
         try:
             names = resources(values["config"])
         except Misconfigured as wrong:
