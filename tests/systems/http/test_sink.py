@@ -73,7 +73,7 @@ def test_columns_in_the_url_are_percent_encoded(target: RequestsContext) -> None
     rows = pa.table({"id": ["a/b c", "d?e=f", "ü%"]})
     write(target, rows, "/{id}", method="PUT")
     write(target, rows, "/{id}", method="PUT")
-    assert target.rows() == rows.to_pylist()
+    assert sorted(row["id"] for row in target.rows()) == ["a/b c", "d?e=f", "ü%"]
     write(target, rows.slice(0, 2), "/{id}", method="DELETE")
     write(target, rows.slice(0, 2), "/{id}", method="DELETE")
     assert target.rows() == [{"id": "ü%"}], "what is gone already is no error"

@@ -16,6 +16,7 @@ from connectors.core import Fatal, Misconfigured, Transient
 from connectors.core.planning import INITIAL, Planner
 from connectors.core.reading import read_slice
 from connectors.systems.http import HttpSource
+from connectors.systems.http.client import HttpClient
 from connectors.testing.servers import ApiService
 from connectors.testing.servers.api_service import CLIENT
 from connectors.testing.source_suite import SourceQuery
@@ -108,6 +109,23 @@ def test_an_api_that_cannot_be_asked_since_a_position_is_read_whole_each_time(tm
     assert query.rest(log) == new
     assert asked(system.server, f"/page/{system.table}") - before == 31, "one sweep"
     assert query.planner.latest(log[-1]) == log[-1]
+
+
+def test_a_run_that_goes_on_with_a_sweep_of_an_earlier_one_reads_what_came_on_pages_that_were_passed(tmp_path: Path) -> None:
+    class NewestFirst(ApiContext):
+        def options(self) -> dict[str, str]:
+            config = api(self.server, resource("page", self.table, parameters={"since": "{position}", "order": "desc"}))
+            return {**super().options(), "config": json.dumps(config)}
+
+    system, log = NewestFirst(tmp_path), []
+    written = system.write(30)
+    rows = SourceQuery(system, maxRowsPerTrigger="10").next(log) or []
+    assert rows == written[:19:-1]
+    new = system.write(1)
+    query = SourceQuery(system)
+    query.planner.freeze()
+    rows += query.rest(log)
+    assert rows == written[::-1] + new
 
 
 def asked(service: ApiService, path: str) -> int:
@@ -295,6 +313,19 @@ def test_a_token_of_oauth_is_got_and_renewed(service: ApiService, table: str, pl
     with pytest.raises(Fatal, match=r"gives no token[\s\S]*check clientId") as refused:
         read(config, auth=json.dumps({**login, "clientSecret": "wr0ng"}))
     assert "wr0ng" not in str(refused.value)
+
+
+def test_a_token_that_is_refused_is_replaced_at_once(service: ApiService) -> None:
+    login = {"type": "oauth2", "tokenUrl": f"{service.url}/token", "clientId": CLIENT[0], "clientSecret": CLIENT[1]}
+    config = json.dumps(api(service, resource("page", "t")))
+    client = HttpClient(HttpSource.of({"config": config, "auth": json.dumps(login)}).values, service.url)
+    service.behave(token=True)
+    assert client.request("GET", f"{service.url}/page/t", {}, None).status == 200
+    service.revoke()
+    assert client.request("GET", f"{service.url}/page/t", {}, None).status == 200
+    service.behave(token=False, login="Bearer other")
+    assert client.request("GET", f"{service.url}/page/t", {}, None).status == 401
+    client.close()
 
 
 def test_a_next_url_on_another_host_gets_no_credentials(service: ApiService, table: str) -> None:

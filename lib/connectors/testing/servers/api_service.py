@@ -1,10 +1,10 @@
 """A small REST API in a process of its own: records behind every usual paging, and a target for rows.
 
 ``GET /page``, ``/offset``, ``/cursor``, ``/header``, ``/link``, ``/next`` and ``POST /search`` give the records of a table,
-each paged in its own way; ``since`` leaves out those whose ``updated_at`` is below it. ``GET /children/orders/7/items`` gives
-children. ``POST /rows``, ``PUT`` and ``DELETE /rows/…/7`` take rows; a request with a header ``Idempotency-Key`` that has come
-before changes nothing. ``POST /token`` gives tokens; ``PUT /behaviour`` sets what goes wrong. The service has no memory beyond
-its process.
+each paged in its own way; ``since`` leaves out those whose ``updated_at`` is below it, ``order=desc`` turns them round. ``GET
+/children/orders/7/items`` gives children. ``POST /rows``, ``PUT`` and ``DELETE /rows/…/7`` take rows; a request with a header
+``Idempotency-Key`` that has come before changes nothing. ``POST /token`` gives tokens; ``PUT /behaviour`` sets what goes wrong.
+The service has no memory beyond its process.
 """
 
 from __future__ import annotations
@@ -70,6 +70,10 @@ class ApiService(Server):
         """Adds records to a table, or puts them in the place of those of their ``id``."""
         request_json(f"{self.url}/add/{table}", {"records": list(records)}, "PUT")
 
+    def revoke(self) -> None:
+        """Makes all tokens that were given worthless."""
+        request_json(f"{self.url}/revoke", {}, "PUT")
+
     def rows(self, table: str) -> list[dict[str, Any]]:
         """The rows that a table has."""
         return list(request_json(f"{self.url}/all/{table}")["rows"])
@@ -107,7 +111,8 @@ class _Service:
         records = list(self.table(request.match_info["table"]).values())
         if since := content.get("since"):
             records = [record for record in records if record["updated_at"] >= since]
-        return sorted(records, key=lambda record: (record.get("updated_at", ""), str(record.get("id", "")).zfill(20)))
+        records.sort(key=lambda record: (record.get("updated_at", ""), str(record.get("id", "")).zfill(20)))
+        return records[::-1] if content.get("order") == "desc" else records
 
     async def page(self, request: Any) -> Any:
         number, size = int(request.query.get("page", 1)), int(request.query.get("size", _LIMIT))
@@ -213,6 +218,10 @@ class _Service:
     async def seen(self, request: Any) -> Any:
         return self.web.json_response({"requests": self.requests, "headers": self.headers, "most": self.most})
 
+    async def revoke(self, request: Any) -> Any:
+        self.tokens.clear()
+        return self.web.json_response({})
+
     async def forget(self, request: Any) -> Any:
         self.tables.clear()
         self.keys.clear()
@@ -258,7 +267,7 @@ def _serve(port: int) -> None:
 
     @web.middleware
     async def guarded(request: Any, handler: Any) -> Any:
-        is_control = request.path.split("/")[1] in ("behaviour", "add", "all", "seen", "forget", "token")
+        is_control = request.path.split("/")[1] in ("behaviour", "add", "all", "seen", "forget", "revoke", "token")
         return await (handler(request) if is_control else service.guard(request, handler))
 
     app = web.Application(middlewares=[guarded], client_max_size=256 << 20)
@@ -282,6 +291,7 @@ def _serve(port: int) -> None:
             web.get("/all/{table}", service.all_rows),
             web.get("/seen", service.seen),
             web.put("/forget", service.forget),
+            web.put("/revoke", service.revoke),
         ]
     )
     web.run_app(app, host=HOST, port=port, access_log=None, print=None, shutdown_timeout=0.1)
