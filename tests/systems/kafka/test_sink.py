@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient
 from connectors.core import Batch, CommitRefused, Poison, Transient
 from connectors.core.commit import Commit
 from connectors.core.ledger import Entry
+from connectors.core.retry import RetrySettings
 from connectors.systems.kafka import session as sessions
 from connectors.systems.kafka.cluster import make_ledger_topic
 from connectors.systems.kafka.ledger import LedgerState
@@ -134,7 +135,8 @@ def test_a_process_that_dies_at_its_commit_leaves_rows_and_entry_or_neither(targ
     target.write(rows(1), TEXT)
 
     def dies() -> None:
-        session = open_session(target.sink().transaction_settings())
+        settings = target.sink().transaction_settings()
+        session = RetrySettings(3, 0.5).call(lambda: open_session(settings))  # a busy broker may refuse a connection
         session.producer = Deadly(session.producer, before=before)
         target.write(rows(2), TEXT, number=1)
 
