@@ -147,7 +147,9 @@ def _plain_session(connector: str, values: Values) -> Any:
 def _config(connector: str, seconds: float) -> Any:
     config = client_library("botocore.config", _INSTALL, connector=connector)
     retries = {"total_max_attempts": 1, "mode": "standard"}
-    return config.Config(retries=retries, connect_timeout=_CONNECT_SECONDS, read_timeout=seconds, tcp_keepalive=True)
+    return config.Config(
+        retries=retries, connect_timeout=_CONNECT_SECONDS, read_timeout=seconds, tcp_keepalive=True, max_pool_connections=50
+    )
 
 
 
@@ -189,17 +191,28 @@ class RecordSink(BatchingSink):
                 yield Problem(option, f'names the column "{column}", which is {kind}, and no text.')
 
 
-class RecordWriter(BatchingWriter):
+class AwsWriter(BatchingWriter):
+    """Writes the rows of one task to a service, with a client that outlives the task."""
+
+    def __init__(self, sink: BatchingSink, batch: Batch, service: str) -> None:
+        values = self._values = sink.values
+        self._account = digest(service, dumps({name: values[name] for name in (*AWS_OPTIONS.declared, "request.timeout")}))
+        client = _POOL.take(self._account)
+        self._client = client or AwsClient(f"connectors.{sink.name}", service, values, values["request.timeout"])
+        super().__init__(sink, batch)
+
+    def close(self) -> None:
+        super().close()
+        _POOL.give_back(self._account, self._client)
+
+
+class RecordWriter(AwsWriter):
     """Puts the rows of one task. An entry is a record as boto3 takes it."""
 
     def __init__(self, sink: RecordSink, batch: Batch, service: str) -> None:
-        values = self._values = sink.values
-        connector = f"connectors.{sink.name}"
-        self._json = client_library("orjson", "orjson", connector=connector)
-        self._key = digest(service, dumps({name: values[name] for name in (*AWS_OPTIONS.declared, "request.timeout")}))
-        self._client = _POOL.take(self._key) or AwsClient(connector, service, values, values["request.timeout"])
+        self._json = client_library("orjson", "orjson", connector=f"connectors.{sink.name}")
         self._most_record_bytes = sink.most_record_bytes
-        super().__init__(sink, batch)
+        super().__init__(sink, batch, service)
 
     def limits_of(self, values: Values) -> FlowLimits:
         most = values["batch.maxRecordBytes"] or min(self._most_record_bytes, values["batch.maxBytes"])
@@ -223,10 +236,6 @@ class RecordWriter(BatchingWriter):
 
     @abstractmethod
     def send(self, entries: list[Mapping[str, Any]]) -> Iterator[Failure]: ...
-
-    def close(self) -> None:
-        super().close()
-        _POOL.give_back(self._key, self._client)
 
 
 _POOL: Final[ClientPool[AwsClient]] = ClientPool(AwsClient.close)

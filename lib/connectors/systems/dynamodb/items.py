@@ -1,0 +1,124 @@
+"""Rows as items. A number keeps its digits: it travels as text, as it is written."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as types
+
+from ...core import Poison
+from ...formats.documents import times
+
+Attribute = Mapping[str, Any]
+"""A value as DynamoDB has it: its type and what it holds, such as ``{"N": "1.5"}``."""
+
+_DIGITS: Final = 38
+_LARGEST, _SMALLEST = Decimal("9.9999999999999999999999999999999999999E+125"), Decimal("1E-130")
+
+
+def items_of(rows: pa.RecordBatch) -> list[dict[str, Attribute] | Poison]:
+    """The item of each row, without its nulls."""
+    columns = [_attributes(name, column) for name, column in zip(rows.schema.names, rows.columns, strict=True)]
+    items: list[dict[str, Attribute] | Poison] = []
+    for values in zip(*columns, strict=True):
+        bad = next((value for value in values if isinstance(value, Poison)), None)
+        item = {name: value for name, value in zip(rows.schema.names, values, strict=True) if value is not None}
+        items.append(item if bad is None else bad)
+    return items
+
+
+def size_of(item: Mapping[str, Attribute]) -> int:
+    """The bytes of an item, about as DynamoDB counts them."""
+    return sum(len(name.encode()) + _size(value) for name, value in item.items())
+
+
+def supported(kind: pa.DataType) -> bool:
+    """True if values of a type have a form in DynamoDB."""
+    if types.is_struct(kind):
+        return all(supported(kind.field(place).type) for place in range(kind.num_fields))
+    if types.is_map(kind):
+        return supported(kind.item_type)
+    if types.is_list(kind) or types.is_large_list(kind):
+        return supported(kind.value_type)
+    known = (types.is_boolean, types.is_integer, types.is_floating, types.is_decimal, types.is_timestamp, types.is_date)
+    text = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
+    return any(test(kind) for test in (*known, *text))
+
+
+def _attributes(name: str, column: pa.Array) -> Sequence[Attribute | Poison | None]:
+    """The values of a column."""
+    kind = column.type
+    if types.is_timestamp(kind) or types.is_date(kind):
+        return [None if text is None else {"S": text} for text in times(column).to_pylist()]
+    if types.is_floating(kind):
+        texts = pc.cast(column, pa.string()).to_pylist()  # the shortest text that stands for the number
+        return [None if text is None else _number(name, text) for text in texts]
+    write = _writer(name, kind)
+    return [None if value is None else write(value) for value in column.to_pylist()]
+
+
+def _number(name: str, text: str) -> Attribute | Poison:
+    value = Decimal(text)
+    if not value.is_finite():
+        return Poison(f'the column "{name}" is {text}, which DynamoDB has not')
+    if value and not (_SMALLEST <= abs(value) <= _LARGEST and len(value.normalize().as_tuple().digits) <= _DIGITS):
+        return Poison(f'the column "{name}" is {text}, and a number of DynamoDB has {_DIGITS} digits, from 1E-130 to 1E+126')
+    return {"N": text}
+
+
+def _writer(name: str, kind: pa.DataType) -> Callable[[Any], Any]:
+    """A function that makes an attribute of a value of Python; a :class:`Poison` where it cannot."""
+    if types.is_boolean(kind):
+        return lambda value: {"BOOL": value}
+    if types.is_decimal(kind):
+        return lambda value: _number(name, format(value, "f"))
+    if types.is_integer(kind) or types.is_floating(kind):
+        return lambda value: _number(name, repr(value))
+    if types.is_binary(kind) or types.is_large_binary(kind):
+        return lambda value: {"B": value}
+    if types.is_timestamp(kind) or types.is_date(kind):
+        return lambda value: {"S": times(pa.array([value], kind))[0].as_py()}
+    if types.is_list(kind) or types.is_large_list(kind):
+        item = _writer(name, kind.value_type)
+        return lambda value: _joined("L", [_NULL if part is None else item(part) for part in value])
+    if types.is_map(kind):
+        inner = _writer(name, kind.item_type)
+        return lambda value: _joined("M", {str(key): _NULL if part is None else inner(part) for key, part in value})
+    if types.is_struct(kind):
+        fields = {field.name: _writer(name, field.type) for field in kind}
+        return lambda value: _joined(
+            "M", {field: write(value[field]) for field, write in fields.items() if value[field] is not None}
+        )
+    return lambda value: {"S": value}
+
+
+_NULL: Final = {"NULL": True}
+
+
+def _joined(kind: str, parts: Any) -> Any:
+    bad = next((part for part in (parts.values() if kind == "M" else parts) if isinstance(part, Poison)), None)
+    return bad if bad is not None else {kind: parts}
+
+
+def _size(attribute: Attribute) -> int:
+    ((kind, value),) = attribute.items()
+    if kind == "S":
+        return len(value.encode())
+    if kind == "M":
+        return 3 + sum(len(name.encode()) + 1 + _size(part) for name, part in value.items())
+    if kind == "L":
+        return 3 + sum(1 + _size(part) for part in value)
+    return len(value) if kind in ("B", "N") else 1
+
+
+def text_of(attribute: Attribute) -> str:
+    """A key's value as text, the same for values that are the same to DynamoDB."""
+    ((kind, value),) = attribute.items()
+    if kind == "N":
+        return f"N{Decimal(value).normalize()}"
+    return f"{kind}{base64.b64encode(value).decode() if kind == 'B' else value}"
