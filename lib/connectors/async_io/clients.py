@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from ..core.clients import client_library
 from ..core.errors import ConnectorError, Misconfigured, Poison, Problem, Transient
+from ..systems.redis.connection import connect
 from .function import AsyncFunction, Context, NoFallback, Row, Rows
 
 _FALLBACKS: Final[dict[str, Rows]] = {"null": {}, "drop": None}
@@ -116,7 +117,8 @@ def _refusal(status: int, retry_after: str) -> ConnectorError:
 class RedisLookup(_Lookup):
     """A hash, or with ``json=True`` a string that holds a JSON object, under ``key``, such as ``user:{user_id}``.
 
-    A hash's texts are read as the schema's types. With ``batch_size`` above 1, a call is one pipeline.
+    A hash's texts are read as the schema's types. ``url`` is that of the sink ``connectors.redis``, clusters and sentinels too.
+    With ``batch_size`` above 1, a call is one ``MGET``, or a pipeline of ``HMGET``.
     """
 
     def __init__(self, url: str, key: str, *, json: bool = False, missing: str = "null", failed: str = "fail") -> None:
@@ -128,7 +130,7 @@ class RedisLookup(_Lookup):
         self.outages = (redis.ConnectionError, redis.TimeoutError, _library("redis").exceptions.BusyLoadingError)
 
         def make() -> Any:
-            return redis.from_url(self.url, decode_responses=True, max_connections=context.capacity)
+            return connect(redis, self.url, {"decode_responses": True, "max_connections": context.capacity})
 
         self.client = context.shared(f"redis {context.capacity} {self.url}", make)
 
@@ -138,24 +140,30 @@ class RedisLookup(_Lookup):
     async def ask_all(self, rows: Sequence[Row]) -> list[Rows]:
         keys = [_filled(self.key, row, str) for row in rows]
         try:
-            if len(keys) == 1:
-                values = [await self._read(self.client, keys[0])]
-            else:
-                pipeline = self.client.pipeline(transaction=False)
-                for key in keys:
-                    self._read(pipeline, key)
-                values = await pipeline.execute()
+            values = await (self._texts(keys) if self.json else self._hashes(keys))
         except self.outages as error:
             raise Transient(f"{type(error).__name__}: {error}") from error
         return [self.answer(self._typed(value)) for value in values]
 
-    def _read(self, client: Any, key: str) -> Any:
-        return client.get(key) if self.json else client.hgetall(key)
+    async def _texts(self, keys: list[str]) -> Any:
+        if len(keys) == 1:
+            return [await self.client.get(keys[0])]
+        # a cluster has the keys on several nodes
+        return await getattr(self.client, "mget_nonatomic", self.client.mget)(keys)
+
+    async def _hashes(self, keys: list[str]) -> Any:
+        if len(keys) == 1:
+            return [await self.client.hmget(keys[0], self.schema.names)]
+        pipeline = self.client.pipeline(transaction=False)
+        for key in keys:
+            pipeline.hmget(key, self.schema.names)
+        return await pipeline.execute()
 
     def _typed(self, value: Any) -> Any:
         if self.json:
             return value and json.loads(value)
-        return {field.name: _from_text(value[field.name], field.type) for field in self.schema if field.name in value}
+        texts = zip(self.schema, value, strict=True)
+        return {field.name: _from_text(text, field.type) for field, text in texts if text is not None}
 
 
 class SqlLookup(_Lookup):

@@ -142,6 +142,14 @@ def _verdict_on_known_query(last: Entry, sink_id: str, batch: int) -> Verdict:
     )
 
 
+def already_committed(entry: Entry) -> CommitRefused:
+    """Another run was faster with the batch of ``entry``."""
+    return CommitRefused(
+        f"batch {entry.batch} of query {entry.query} has been committed by another run in the meantime",
+        way_out="let one run at a time write with a checkpoint",
+    )
+
+
 def algorithm_of(checksum: str | None) -> str:
     """The algorithm of ``checksum``, today's where it is ``None``. Checksums of earlier versions do not name theirs."""
     return SUM if checksum is None or checksum.startswith(f"{SUM}:") else XOR

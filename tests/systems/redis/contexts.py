@@ -133,3 +133,21 @@ class EntriesContext(RedisTarget):
     def rows(self) -> list[dict[str, Any]]:
         entries = [fields for _, fields in self.client.xrange(self.prefix)]
         return [{"id": int(fields[b"id"]), "name": fields[b"name"].decode()} for fields in entries]
+
+
+class ListContext(RedisTarget):
+    """A list, which would show a row that was written twice: a script runs the commands of a batch."""
+
+    guarantee = Guarantee.EXACTLY_ONCE
+    extra: ClassVar[dict[str, str]] = {"command": "rpush", "guarantee": "exactly-once", "sinkId": "PREFIX"}
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [json.loads(value) for value in self.client.lrange(self.prefix, 0, -1)]
+
+    def leftovers(self) -> list[str]:
+        return sorted(key.decode() for key in self.client.scan_iter("connectors:*:stage:*"))
+
+    def close(self) -> None:
+        if keys := list(self.client.scan_iter("connectors:*")):
+            self.client.delete(*keys)
+        super().close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from connectors.testing.sink_cases import SinkQuery
 
 from ..pipelines import CopyContext, Pipeline, Pipelines
-from .contexts import HashContext, StreamContext
+from .contexts import HashContext, ListContext, StreamContext
 
 
 class ShortIdleContext(StreamContext):
@@ -18,6 +18,8 @@ PIPELINES: Pipelines = {
     "copy of a stream": Pipeline(CopyContext, "foreach_batch", ShortIdleContext),
     "copy of a stream by format": Pipeline(CopyContext, "format", ShortIdleContext),
     "hashes": Pipeline(HashContext, "format"),
+    "list": Pipeline(ListContext, "foreach_batch"),
+    "list by format": Pipeline(ListContext, "format"),
 }
 QUICK = ()
-SCHEDULES = {HashContext: SinkQuery}
+SCHEDULES = {HashContext: SinkQuery, ListContext: SinkQuery}

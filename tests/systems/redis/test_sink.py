@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from connectors.core import Batch, Guarantee, Misconfigured, Poison
+from connectors.core import Batch, CommitRefused, Entry, Fatal, Guarantee, Misconfigured, Poison
 from connectors.core.commit import Commit
 from connectors.core.writing import stage
 from connectors.systems.redis import RedisSink
@@ -134,8 +134,106 @@ def test_the_guarantee_follows_from_the_command(target: RedisTarget) -> None:
     options, commands = target.options(), ("set", "rpush", "xadd")
     kinds = {command: RedisSink.of({**options, "command": command}).guarantee() for command in commands}
     assert kinds == {"set": Guarantee.IDEMPOTENT, "rpush": Guarantee.AT_LEAST_ONCE, "xadd": Guarantee.AT_LEAST_ONCE}
-    with pytest.raises(Misconfigured, match="a replay adds rows again"):
-        RedisSink.of({**target.options(), "command": "rpush", "guarantee": "idempotent"})
+
+
+@pytest.mark.parametrize(
+    ("command", "text"),
+    [("rpush", "with command=rpush a replay adds rows again"), ("hset", "a script of a cluster has the keys of one slot")],
+)
+def test_a_cluster_has_no_script_for_the_keys_of_a_batch(command: str, text: str) -> None:
+    options = {"url": "redis+cluster://one,two:7000", "key": "{id}", "command": command, "guarantee": "exactly-once"}
+    with pytest.raises(Misconfigured, match=text):
+        RedisSink.of(options)
+
+
+EXACTLY_ONCE = {"guarantee": "exactly-once", "onLostLedger": "notWritten"}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"command": "hset"},
+        {"command": "hset", "field": "{id}"},
+        {"command": "set", "expire": "60"},
+        {"command": "lpush"},
+        {"command": "rpush"},
+        {"command": "zadd", "scoreColumn": "id"},
+        {"command": "xadd", "maxLen": "100"},
+    ],
+    ids=lambda options: options["command"],
+)
+def test_a_script_writes_what_the_commands_write(target: RedisTarget, options: dict[str, str]) -> None:
+    write(target, key=f"{target.prefix}:a:{{user}}", **options)
+    write(target, key=f"{target.prefix}:b:{{user}}", **options, **EXACTLY_ONCE)
+
+    def content(key: str) -> Any:
+        kind = target.client.type(key).decode()
+        reads = {"hash": "HGETALL", "string": "GET", "list": "LRANGE 0 -1", "zset": "ZRANGE 0 -1 WITHSCORES"}
+        if kind == "stream":
+            return [fields for _, fields in target.client.xrange(key)]
+        command, *rest = reads[kind].split()
+        return target.client.execute_command(command, key, *rest), target.client.ttl(key) // 10
+
+    for user in ("ann", "bob", "eve"):
+        assert content(f"{target.prefix}:a:{user}") == content(f"{target.prefix}:b:{user}")
+
+
+def test_a_channel_gets_the_rows_of_a_script(target: RedisTarget) -> None:
+    channel = target.client.pubsub()
+    channel.subscribe(f"{target.prefix}:channel")
+    write(target, command="publish", key=f"{target.prefix}:channel", **EXACTLY_ONCE)
+    messages = [channel.get_message(timeout=5) for _ in range(4)]
+    assert [json.loads(message["data"])["user"] for message in messages[1:]] == ["ann", "bob", "eve"]
+    channel.close()
+
+
+def test_a_script_writes_nothing_of_a_batch_with_a_key_of_another_type(target: RedisTarget) -> None:
+    target.client.set(f"{target.prefix}:eve", "text")
+    with pytest.raises(Fatal, match=f'the key "{target.prefix}:eve" holds a string; nothing of batch 0 is written'):
+        write(target, **EXACTLY_ONCE)
+    assert not target.client.exists(f"{target.prefix}:ann", f"{target.prefix}:bob")
+    target.client.delete(f"{target.prefix}:eve")
+    write(target, **EXACTLY_ONCE)
+    assert target.client.exists(*(f"{target.prefix}:{user}" for user in ("ann", "bob", "eve"))) == 3
+
+
+def test_a_script_writes_nothing_of_a_batch_whose_stage_is_not_whole(target: RedisTarget) -> None:
+    sink = RedisSink.of({**target.options(), "key": f"{target.prefix}:{{user}}", **EXACTLY_ONCE})
+    batch = Batch(sink.sink_id(), "q", 0)
+    staged = stage(sink, batch, ROWS.schema, 0, iter([ROWS]))
+    target.client.hdel(f"connectors:{sink.sink_id()}:stage:{staged.data['attempt']}", "1")
+    with pytest.raises(Fatal, match=r"1 commands staged in .* are gone; nothing of batch 0 is written"):
+        Commit(sink).finish(batch, [staged])
+    assert not target.client.exists(f"{target.prefix}:ann")
+
+
+def test_a_large_batch_is_written_by_one_script_in_its_order(target: RedisTarget) -> None:
+    rows = pa.table({"id": list(range(5000))}).to_batches()[0]
+    options = {"command": "rpush", "key": f"{target.prefix}:list", "batch.maxRecords": "1000"}
+    write(target, rows, **options, **EXACTLY_ONCE)
+    values = target.client.lrange(f"{target.prefix}:list", 0, -1)
+    assert [json.loads(value)["id"] for value in values] == list(range(5000))
+
+
+def test_two_runs_with_one_batch_write_it_once(target: RedisTarget) -> None:
+    sink = RedisSink.of({**target.options(), "command": "rpush", "key": f"{target.prefix}:list", **EXACTLY_ONCE})
+    batch = Batch(sink.sink_id(), "q", 0)
+    first, second = (stage(sink, batch, ROWS.schema, 0, iter([ROWS])) for _ in range(2))
+    committers = [sink.committer() for _ in range(2)]
+    entry = Entry("q", 0, 3)
+    committers[0].commit(entry, [first])
+    with pytest.raises(CommitRefused, match="committed by another run"):
+        committers[1].commit(entry, [second])
+    assert target.client.llen(f"{target.prefix}:list") == 3
+
+
+def test_rows_of_a_key_go_in_one_command(target: RedisTarget) -> None:
+    """A server that is asked for a thousand fields by one command has less to do than by a thousand."""
+    rows = pa.table({"id": list(range(1000))}).to_batches()[0]
+    before = target.client.info("stats")["total_commands_processed"]
+    write(target, rows, key=f"{target.prefix}:hash", field="{id}", **{"batch.maxRecords": "500"})
+    assert target.client.hlen(f"{target.prefix}:hash") == 1000
+    assert target.client.info("stats")["total_commands_processed"] - before < 20
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from connectors.testing import QueueSuite, SinkSuite
 from connectors.testing.spark_suites import SparkSinkSuite, SparkSourceSuite
 
-from .contexts import EntriesContext, FieldsContext, HashContext, StreamContext
+from .contexts import EntriesContext, FieldsContext, HashContext, ListContext, StreamContext
 
 pytestmark = pytest.mark.server
 
@@ -34,3 +34,11 @@ class TestEntries(SinkSuite):
 
 class TestHashOnSpark(SparkSinkSuite):
     context = HashContext
+
+
+class TestList(SinkSuite):
+    context = ListContext
+
+
+class TestListOnSpark(SparkSinkSuite):
+    context = ListContext

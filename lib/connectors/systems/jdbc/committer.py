@@ -11,11 +11,11 @@ import pyarrow as pa
 from ...core.dead_letters import Rejects
 from ...core.errors import Fatal, Poison, Problem, Transient
 from ...core.folder import SinkFolder
-from ...core.ledger import Entry
+from ...core.ledger import Entry, already_committed
 from ...core.sink import Batch, Committable, GlobalCommitter
 from ...core.writing import ArrowStage
 from .connection import Connection, naming_holders, pooled_connection
-from .ledger import LEDGER, TableLedger, already_committed, pending, with_pending
+from .ledger import LEDGER, TableLedger, pending, with_pending
 from .prepared import PreparedTransactions, lock_name
 from .stage import TEMPORARY_STAGE, StageMove, age_of, batch_prefix_of, drop, is_of_run, stage_prefix, unpacked
 from .target import Target, refuse, staged_columns

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ...core.errors import CommitRefused, ConnectorError, Poison
-from ...core.ledger import Entry, is_stream
+from ...core.errors import ConnectorError, Poison
+from ...core.ledger import Entry, already_committed, is_stream
 from ...core.sink import Committable, GlobalCommitter
 from ...core.state import dumps, loads
 from .connection import Connection, pooled_connection
@@ -159,14 +159,6 @@ def make_table(connection: Connection, table: Table, body: str) -> None:
     except ConnectorError:
         if not exists(connection, table):  # else another session was faster
             raise
-
-
-def already_committed(entry: Entry) -> CommitRefused:
-    """Another run was faster with the batch of ``entry``."""
-    return CommitRefused(
-        f"batch {entry.batch} of query {entry.query} has been committed by another run in the meantime",
-        way_out="let one run at a time write with a checkpoint",
-    )
 
 
 def pending(entry: Entry) -> list[str]:

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ...core import Fatal, Int, Options, Problem, Text, Transient, Values
 from ...core.clients import client_library
 
 CONNECTION: Final = Options(
-    url=Text(None, meaning="redis://host:port/database, or rediss:// with TLS; in place of host and port"),
+    url=Text(
+        None,
+        meaning="redis://host:port/database in place of host and port; rediss:// with TLS; redis+cluster://host:port,… for a "
+        "cluster; redis+sentinel://host:port,…/service/database by sentinels",
+    ),
     host=Text(None, meaning="the server"),
     port=Int(6379, at_least=1, at_most=65535, meaning="its port"),
     user=Text(None, meaning="the login, where the server has users"),
     password=Text(None, meaning="its password"),
 )
-_SCHEMES: Final = ("redis://", "rediss://", "unix://")
+_CLUSTER, _SENTINEL = ("redis+cluster", "rediss+cluster"), ("redis+sentinel", "rediss+sentinel")
+_SCHEMES: Final = tuple(f"{scheme}://" for scheme in ("redis", "rediss", "unix", *_CLUSTER, *_SENTINEL))
 _RAW: Final = ("XREADGROUP", "XCLAIM", "XRANGE", "XPENDING")
 _SECONDS: Final = 10.0
 
@@ -29,6 +35,49 @@ def check_connection(values: Values) -> Iterator[Problem]:
         yield Problem("url", "is given beside host; give one of them.")
     if values["url"] is not None and not values["url"].startswith(_SCHEMES):
         yield Problem("url", f"must begin with one of {', '.join(_SCHEMES)}.")
+    elif values["url"] is not None and values["url"].startswith(_SENTINEL) and not _service(values["url"])[0]:
+        yield Problem("url", "must name the sentinels' service after the hosts: redis+sentinel://host:26379/mymaster.")
+
+
+def is_cluster(values: Values) -> bool:
+    return bool(values["url"]) and values["url"].startswith(_CLUSTER)
+
+
+def connect(library: Any, url: str, settings: Mapping[str, Any]) -> Any:
+    """A client for ``url`` by ``library``: ``redis``, or ``redis.asyncio`` with the same names.
+
+    What follows ``?`` in the address of a cluster or of sentinels are settings of the client, such as ``ssl_ca_certs``.
+    """
+    if not url.startswith((*_CLUSTER, *_SENTINEL)):
+        return library.from_url(url, **settings)
+    parts = urlsplit(url)
+    login, _, hosts = parts.netloc.rpartition("@")
+    user, _, password = login.partition(":")
+    given = {"username": unquote(user), "password": unquote(password)}
+    settings = {
+        **{name: value for name, value in given.items() if value},
+        **dict(parse_qsl(parts.query)),
+        **({"ssl": True} if parts.scheme.startswith("rediss") else {}),
+        **settings,
+    }
+    if url.startswith(_CLUSTER):
+        nodes = [library.cluster.ClusterNode(host, port) for host, port in _addresses(hosts, 6379)]
+        return library.RedisCluster(startup_nodes=nodes, **settings)
+    service, database = _service(url)
+    timeout = settings.get("socket_connect_timeout", _SECONDS)
+    sentinels = library.sentinel.Sentinel(_addresses(hosts, 26379), sentinel_kwargs={"socket_timeout": timeout})
+    return sentinels.master_for(service, db=database, **settings)
+
+
+def _addresses(hosts: str, port: int) -> list[tuple[str, int]]:
+    parts = [host.rpartition(":") if ":" in host else (host, "", str(port)) for host in hosts.split(",")]
+    return [(host, int(number)) for host, _, number in parts]
+
+
+def _service(url: str) -> tuple[str, int]:
+    """The service that sentinels watch, and the database."""
+    service, _, database = urlsplit(url).path.strip("/").partition("/")
+    return service, int(database or 0)
 
 
 class RedisClient:
@@ -47,10 +96,11 @@ class RedisClient:
             "socket_keepalive": True,
             "retry": retry.Retry(backoff.NoBackoff(), 0),
         }
-        if values["url"] is not None:
-            self.client: Any = self._library.Redis.from_url(values["url"], **settings)
-        else:
-            self.client = self._library.Redis(values["host"], values["port"], **settings)
+        with self.errors():
+            if values["url"] is not None:
+                self.client: Any = connect(self._library, values["url"], settings)
+            else:
+                self.client = self._library.Redis(values["host"], values["port"], **settings)
         for command in _RAW:
             self.client.set_response_callback(command, lambda answer, **_: answer)
 
@@ -75,14 +125,17 @@ class RedisClient:
             raise Transient(f"Redis does not answer: {type(error).__name__}: {error}") from None
         except exceptions.NoPermissionError as error:
             raise Fatal(f"Redis refuses a command: {error}", way_out="grant the user what the message names") from None
-        except exceptions.ResponseError as error:
+        except (exceptions.ResponseError, exceptions.RedisClusterException) as error:
+            if str(error).startswith("BUSY "):
+                raise Transient(f"Redis is busy with a script: {error}") from None
             raise Fatal(f"Redis refuses a command: {error}") from None
 
     def outages(self) -> tuple[type[Exception], ...]:
         """The errors that a retry can mend."""
         exceptions = self._library.exceptions
         names = ("ConnectionError", "TimeoutError", "BusyLoadingError", "ReadOnlyError", "TryAgainError", "OutOfMemoryError")
-        return tuple(getattr(exceptions, name) for name in names if hasattr(exceptions, name))
+        cluster = ("ClusterDownError", "MovedError", "AskError")
+        return tuple(getattr(exceptions, name) for name in (*names, *cluster) if hasattr(exceptions, name))
 
     def close(self) -> None:
         self.client.close()

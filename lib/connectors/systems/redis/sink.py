@@ -2,23 +2,47 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Hashable, Iterator, Sequence
+from itertools import chain
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.types as types
 
 from ...batching import BatchingSink, BatchingWriter, Failure, batching_options
-from ...core import REQUIRED, Batch, Choice, Fatal, Guarantee, Int, Options, Poison, Problem, Text, Transient, Values
+from ...core import (
+    REQUIRED,
+    Batch,
+    Choice,
+    Fatal,
+    Guarantee,
+    Int,
+    Options,
+    Poison,
+    Problem,
+    Text,
+    Transient,
+    Values,
+)
 from ...core.clients import client_library
+from ...core.sink import RETENTION
 from ...formats.documents import documents
 from ...formats.templates import filled, is_template, template_columns, texts
-from .connection import CONNECTION, RedisClient, check_connection
+from .connection import CONNECTION, RedisClient, check_connection, is_cluster
+from .script import ScriptCommitter, SinkKeys, staged
 
 _IDEMPOTENT: Final = ("hset", "set", "zadd")
 _COMMANDS: Final = (*_IDEMPOTENT, "lpush", "rpush", "xadd", "publish")
+_OF_SEVERAL: Final = ("hset", "zadd", "lpush", "rpush")
+"""Commands that take what several rows write to a key."""
+_LEAST_SECONDS: Final = 86_400
+"""So long at least is what is staged safe, for a batch that is written longer than staged rows of others are kept."""
+_SCRIPT_SECONDS: Final = 120.0
+"""A script that is not done by then is taken for an outage; the ledger says what became of it."""
 
-Command = tuple[bytes, ...]
+Command = tuple[Any, ...]
+"""The command's name, and its arguments as bytes."""
 
 
 class RedisSink(BatchingSink):
@@ -28,7 +52,9 @@ class RedisSink(BatchingSink):
     ``field``, write each column as a field, nulls left out. A row that the server refuses for itself, such as one for a key
     that holds another type, is a bad row.
 
-    Guarantee: idempotent with hset, set and zadd: a replay writes the same again. At-least-once with the others.
+    Guarantee: idempotent with hset, set and zadd: a replay writes the same again. At-least-once with the others. With
+    ``guarantee=exactly-once`` tasks stage their commands in Redis, and a script runs those of a batch together with an entry
+    of its number: readers see a batch whole, and the server does nothing else meanwhile. A cluster has no such scripts.
     """
 
     name = "redis"
@@ -44,11 +70,12 @@ class RedisSink(BatchingSink):
                 "value.format": Choice("json", among=("json",), meaning="the row as text"),
                 "expire": Int(None, at_least=0, meaning="seconds; 0: never; default: 86400 with hset, else never"),
                 "maxLen": Int(None, at_least=1, meaning="xadd: entries that the stream keeps, about"),
+                "stagingRetention": RETENTION,
             }
         )
     )
-    promise = Guarantee.IDEMPOTENT
-    conditions = "command=hset, set or zadd; at-least-once with lists, streams and channels"
+    promise = Guarantee.EXACTLY_ONCE
+    conditions = "guarantee=exactly-once, no cluster; else idempotent with hset, set, zadd, at-least-once with the others"
 
     @classmethod
     def check(cls, values: Values) -> Iterator[Problem]:
@@ -67,9 +94,15 @@ class RedisSink(BatchingSink):
 
     @classmethod
     def strongest(cls, values: Values) -> tuple[Guarantee, str]:
+        if not is_cluster(values):
+            return Guarantee.EXACTLY_ONCE, ""
         if values["command"] in _IDEMPOTENT:
-            return Guarantee.IDEMPOTENT, "a replay writes the same again; there are no transactions over batches."
+            return Guarantee.IDEMPOTENT, "a script of a cluster has the keys of one slot, and those of a batch have many."
         return Guarantee.AT_LEAST_ONCE, f"with command={values['command']} a replay adds rows again; hset, set and zadd do not."
+
+    def guarantee(self) -> Guarantee:
+        by_default = Guarantee.IDEMPOTENT if self.values["command"] in _IDEMPOTENT else Guarantee.AT_LEAST_ONCE
+        return Guarantee(self.values["guarantee"] or by_default)
 
     def target(self) -> str:
         values = self.values
@@ -88,7 +121,14 @@ class RedisSink(BatchingSink):
 
     def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> CommandWriter:
         self.refuse_frame(schema, placed=False)
-        return CommandWriter(self, batch)
+        return CommandWriter(self, batch) if self.committer() is None else StagingWriter(self, batch)
+
+    def committer(self) -> ScriptCommitter | None:
+        if self.guarantee() is not Guarantee.EXACTLY_ONCE:
+            return None
+        seconds = max(_SCRIPT_SECONDS, self.values["request.timeout"])
+        retention = self.values["stagingRetention"]
+        return ScriptCommitter(self.sink_id(), lambda: RedisClient("connectors.redis", self.values, seconds), retention)
 
 
 class CommandWriter(BatchingWriter):
@@ -104,7 +144,7 @@ class CommandWriter(BatchingWriter):
         super().__init__(sink, batch)
 
     def entries(self, rows: pa.RecordBatch) -> Sequence[Command | Poison]:
-        values, command = self._values, self._command.upper().encode()
+        values, command = self._values, self._command.upper()
         columns: list[Sequence[Any]] = [filled(values["key"], rows, self._json)]
         if self._command == "xadd" or (self._command == "hset" and not values["field"]):
             limit = (b"MAXLEN", b"~", b"%d" % values["maxLen"]) if values["maxLen"] else ()
@@ -122,25 +162,38 @@ class CommandWriter(BatchingWriter):
                 entries = [part if isinstance(part, Poison) else entry for part, entry in zip(column, entries, strict=True)]
         return entries
 
-    def sizes(self, entries: Sequence[Command]) -> list[int]:
+    def sizes(self, entries: Sequence[Any]) -> list[int]:
         return [sum(map(len, entry)) for entry in entries]
 
-    def keys(self, entries: Sequence[Command]) -> Sequence[Hashable]:
+    def keys(self, entries: Sequence[Any]) -> Sequence[Hashable] | None:
         end = 3 if self._command == "hset" and self._values["field"] else 2
         return [entry[1:end] for entry in entries]
 
     def send(self, entries: list[Command]) -> Iterator[Failure]:
         pipeline = self._client.pipeline()
-        for entry in entries:
-            pipeline.execute_command(*entry)
+        commands = self._commands(entries)
+        for places in commands:
+            head, rest = entries[places[0]], (entries[place][2:] for place in places[1:])
+            pipeline.execute_command(*head, *chain.from_iterable(rest))
         if self._expire:
             for key in dict.fromkeys(entry[1] for entry in entries):
                 pipeline.execute_command("EXPIRE", key, self._expire)
         with self._client.errors():
             answers = pipeline.execute(raise_on_error=False)
-        for place, answer in enumerate(answers):
+        for number, answer in enumerate(answers):
             if isinstance(answer, Exception):
-                yield min(place, len(entries) - 1), self._failure(answer)
+                failure = self._failure(answer)
+                for place in commands[number] if number < len(commands) else [len(entries) - 1]:
+                    yield place, failure
+
+    def _commands(self, entries: list[Command]) -> Sequence[Sequence[int]]:
+        """The entries of each command: those of a key together where a command can have several."""
+        if self._command not in _OF_SEVERAL:
+            return [(place,) for place in range(len(entries))]
+        of_key: dict[bytes, list[int]] = {}
+        for place, entry in enumerate(entries):
+            of_key.setdefault(entry[1], []).append(place)
+        return list(of_key.values())
 
     def _failure(self, answer: Exception) -> Exception:
         try:
@@ -162,3 +215,36 @@ class CommandWriter(BatchingWriter):
         super().close()
         self._client.close()
 
+
+class StagingWriter(CommandWriter):
+    """Stages the commands of one task. An entry is the number of a command, and the command as the script reads it."""
+
+    def __init__(self, sink: RedisSink, batch: Batch) -> None:
+        self._keys, self._attempt = SinkKeys(sink.sink_id()), batch.attempt()
+        self._numbers = 0
+        super().__init__(sink, batch)
+
+    def entries(self, rows: pa.RecordBatch) -> Sequence[Any]:
+        first = self._numbers
+        self._numbers += rows.num_rows
+        commands = enumerate(super().entries(rows), first)
+        return [part if isinstance(part, Poison) else (number, staged(part, self._expire)) for number, part in commands]
+
+    def sizes(self, entries: Sequence[Any]) -> list[int]:
+        return [len(command) for _, command in entries]
+
+    def keys(self, entries: Sequence[Any]) -> None:
+        return None
+
+    def send(self, entries: list[Any]) -> Iterator[Failure]:
+        stage = self._keys.stage(self._attempt)
+        pipeline = self._client.pipeline()
+        pipeline.execute_command("ZADD", self._keys.attempts, "NX", time.time(), self._attempt)
+        pipeline.execute_command("HSET", stage, *chain.from_iterable(entries))
+        pipeline.execute_command("EXPIRE", stage, max(_LEAST_SECONDS, int(self._values["stagingRetention"])))
+        with self._client.errors():
+            pipeline.execute()
+        return iter(())
+
+    def report(self) -> dict[str, Any]:
+        return {"attempt": self._attempt, "numbers": self._numbers}

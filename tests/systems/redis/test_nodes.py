@@ -1,0 +1,90 @@
+"""Clusters and sentinels: rows and lookups on several nodes, and a server that another one replaces."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import redis
+
+from connectors import async_io
+from connectors.async_io.batches import EngineSettings
+from connectors.async_io.task import Plan, run
+from connectors.core import Batch, Misconfigured
+from connectors.core.commit import Commit
+from connectors.core.writing import stage
+from connectors.systems.redis import RedisSink
+from connectors.systems.redis.connection import connect
+
+from .servers import cluster, watched
+
+pytestmark = pytest.mark.server
+ROWS = pa.table({"id": list(range(300)), "name": [f"n{number}" for number in range(300)]})
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[str]:
+    with cluster() as url:
+        yield url
+
+
+def write(url: str, **options: str) -> None:
+    sink = RedisSink.of({"url": url, "key": "order:{id}", "batch.maxRecords": "40", **options})
+    batch = Batch(sink.sink_id(), "q", 0)
+    Commit(sink).finish(batch, [stage(sink, batch, ROWS.schema, 0, iter(ROWS.to_batches()))])
+
+
+def ask(lookup: async_io.RedisLookup, count: int) -> list[str | None]:
+    settings = EngineSettings(capacity=4, batch_size=50, ordered=True)
+    plan = Plan("async_io.test", "nodes", lookup, settings, ("id",), pa.schema([("name", pa.string())]))
+    results = run(plan, iter([pa.RecordBatch.from_pydict({"id": list(range(count))})]))
+    return [row["name"] for batch in results for row in batch.to_pylist()]
+
+
+@pytest.mark.parametrize("command", ["hset", "set"])
+def test_rows_go_to_the_nodes_of_their_keys_and_a_lookup_finds_them(nodes: str, command: str) -> None:
+    write(nodes, command=command, key=f"{command}:{{id}}")
+    client = connect(redis, nodes, {})
+    sizes = [client.dbsize(target_nodes=node) for node in client.get_primaries()]
+    assert len(sizes) == 3
+    assert all(size > 50 for size in sizes)
+    lookup = async_io.RedisLookup(nodes, f"{command}:{{id}}", json=command == "set")
+    names = ask(lookup, 320)
+    assert names[:300] == ROWS["name"].to_pylist()
+    assert names[300:] == [None] * 20
+
+
+def test_a_list_and_a_stream_have_the_rows_of_a_cluster(nodes: str) -> None:
+    write(nodes, command="rpush", key="list")
+    write(nodes, command="xadd", key="stream")
+    client = connect(redis, nodes, {})
+    assert [json.loads(value)["id"] for value in client.lrange("list", 0, -1)] == list(range(300))
+    assert [int(fields[b"id"]) for _, fields in client.xrange("stream")] == list(range(300))
+
+
+def test_sentinels_name_the_server_that_replaces_a_dead_one(tmp_path: Path) -> None:
+    with watched() as (url, primary):
+        write(url, command="set")
+        assert ask(async_io.RedisLookup(url, "order:{id}", json=True), 3) == ["n0", "n1", "n2"]
+        with redis.Redis.from_url(primary.url) as client:
+            client.wait(1, 5000)
+        primary.kill()
+        write(url, command="set", key="again:{id}", **{"outageTimeout": "60s", "retry.maxRetries": "2"})
+        client = connect(redis, url, {})
+        assert client.connection_pool.get_master_address()[1] != primary.port
+        assert len(client.keys("again:*")) == len(client.keys("order:*")) == 300
+
+
+@pytest.mark.parametrize(
+    ("url", "text"),
+    [
+        ("redis+sentinel://localhost:26379", r"url +must name the sentinels' service"),
+        ("sentinel://localhost", r"url +must begin with one of redis://"),
+    ],
+)
+def test_a_wrong_address_is_named(url: str, text: str) -> None:
+    with pytest.raises(Misconfigured, match=text):
+        RedisSink.of({"url": url, "key": "{id}"})
