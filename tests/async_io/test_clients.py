@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import threading
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
@@ -12,7 +14,8 @@ from connectors import async_io
 from connectors.async_io.batches import EngineSettings
 from connectors.async_io.task import Plan, run
 from connectors.core.errors import Misconfigured, Poison, Transient
-from connectors.testing.servers import HOST, HttpService, PostgresServer, RedisServer
+from connectors.testing.servers import HOST, HttpService, MotoServer, PostgresServer, RedisServer
+from connectors.testing.servers.fault_proxy import FaultProxy, Reply
 from connectors.testing.servers.http_service import UNKNOWN
 from tests.servers import required
 from tests.systems.jdbc.proxy import Proxy
@@ -274,31 +277,57 @@ def test_connections_that_fall_silent_cost_their_rows_alone():
 # -- dynamodb
 
 
-def test_an_item_becomes_a_row(monkeypatch):
-    from moto.server import ThreadedMotoServer
+@pytest.fixture(scope="module")
+def items():
+    """A table with users 1 and 10 to 309, and the settings of its client."""
+    server = required(MotoServer)
+    name, client = f"users-{uuid.uuid4().hex[:8]}", server.client("dynamodb")
+    client.create_table(
+        TableName=name,
+        KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}],
+        AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "N"}],
+        BillingMode="PAY_PER_REQUEST",
+    )
+    for id in (1, *range(10, 310)):
+        client.put_item(TableName=name, Item={"id": {"N": str(id)}, "name": {"S": f"n{id}"}, "age": {"N": "31"}})
+    return name, {"region_name": "us-east-1", "endpoint_url": server.url, **KEYS}
 
-    server = ThreadedMotoServer("127.0.0.1", port=0)
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "testing")
-    import boto3
 
-    server.start()
-    try:
-        host, port = server.get_host_and_port()
-        config = {"region_name": "eu-west-1", "endpoint_url": f"http://{host}:{port}"}
-        table = boto3.resource("dynamodb", **config).create_table(
-            TableName="users",
-            KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}],
-            AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "N"}],
-            BillingMode="PAY_PER_REQUEST",
-        )
-        table.put_item(Item={"id": 1, "name": "ann", "age": 31})
-        lookup = async_io.DynamoDbLookup("users", ["id"], **config)
-        assert ask(lookup, [1, 2]) == [(1, "ann", 31), (2, None, None)]
-        with pytest.raises(Poison, match="ResourceNotFound"):
-            ask(async_io.DynamoDbLookup("nowhere", ["id"], **config), [1])
-    finally:
-        server.stop()
+KEYS = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 250])
+def test_an_item_becomes_a_row(items, batch_size):
+    name, config = items
+    lookup = async_io.DynamoDbLookup(name, ["id"], **config)
+    assert ask(lookup, [1, 2, 1], batch_size=batch_size) == [(1, "n1", 31), (2, None, None), (1, "n1", 31)]
+    assert ask(lookup, range(10, 310), batch_size=batch_size) == [(id, f"n{id}", 31) for id in range(10, 310)]
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_a_table_that_does_not_exist_is_named(items, batch_size):
+    lookup = async_io.DynamoDbLookup("nowhere", ["id"], **items[1])
+    with pytest.raises(Poison, match="ResourceNotFound"):
+        ask(lookup, [1, 2, 3], batch_size=batch_size)
+
+
+def test_keys_that_a_busy_table_leaves_out_are_asked_for_again(items):
+    name, config = items
+    sizes = []
+
+    def rule(seen, forward):
+        """Processes at most forty keys of a request."""
+        keys = json.loads(seen.body)["RequestItems"][name]["Keys"]
+        sizes.append(len(keys))
+        answer = json.loads(forward(json.dumps({"RequestItems": {name: {"Keys": keys[:40]}}}).encode()).body)
+        left = {name: {"Keys": keys[40:]}} if keys[40:] else {}
+        return Reply(200, json.dumps({**answer, "UnprocessedKeys": left}).encode())
+
+    with FaultProxy(config["endpoint_url"]) as proxy:
+        proxy.rule = rule
+        lookup = async_io.DynamoDbLookup(name, ["id"], **{**config, "endpoint_url": proxy.url})
+        assert ask(lookup, range(10, 260), batch_size=250) == [(id, f"n{id}", 31) for id in range(10, 260)]
+    assert sorted(sizes) == [10, 20, 20, 50, 60, 60, 100, 100]
 
 
 @pytest.mark.parametrize("options", [{"missing": "x"}, {"failed": "x"}])

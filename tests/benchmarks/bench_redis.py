@@ -1,16 +1,19 @@
 """Redis beside redis-py: python tests/benchmarks/bench_redis.py [entries]
 
 Goals: the source reads at 0.8 of a loop of XREADGROUP and XACK by redis-py, with one task and into ``noop``, entries of four
-fields and about 100 bytes; the sink writes hashes at 0.8 of redis-py's pipelines of the same commands. Each pair runs by turns,
-on a server of its own; both sinks are one process.
+fields and about 100 bytes; the sink writes hashes at 0.8 of redis-py's pipelines of HSET, both from two processes: all rows to
+one hash, to a thousand of them, and a hash for each row. Each pair runs by turns, on a server of its own. What
+``guarantee=exactly-once`` costs is a figure without a goal.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import statistics
 import sys
 import tempfile
 import time
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +23,14 @@ import redis
 
 from connectors import workbench
 from connectors.core import Batch
+from connectors.core.commit import Commit
 from connectors.core.writing import stage
 from connectors.systems.redis import RedisSink
 from connectors.testing.servers import RedisServer
 
-ROUNDS, EPOCH, CHUNK, REQUEST = 3, 50_000, 10_000, 1000
+ROUNDS, EPOCH, CHUNK, REQUEST, PROCESSES = 3, 50_000, 10_000, 1000, 2
+KEYS = {"one hash": "all", "a thousand hashes": "{bucket}", "a hash for each row": "{id}"}
+FORK = multiprocessing.get_context("fork")
 FIELDS = {"order": 4711, "city": "Zürich", "state": "on its way", "note": "x" * 60}
 
 
@@ -58,51 +64,82 @@ def our_source(spark: Any, url: str, stream: str) -> float:
         return float(EPOCH / statistics.median(batch["durationMs"]["triggerExecution"] / 1000 for batch in batches))
 
 
-def rows_of(count: int) -> list[pa.RecordBatch]:
+def rows_of(first: int, count: int) -> list[pa.RecordBatch]:
     columns = {name: pa.array([value] * CHUNK) for name, value in FIELDS.items()}
-    starts = range(0, count, CHUNK)
-    return [pa.RecordBatch.from_pydict({"id": pa.array(range(first, first + CHUNK)), **columns}) for first in starts]
+    columns["bucket"] = pa.array([number % 1000 for number in range(CHUNK)])
+    starts = range(first, first + count, CHUNK)
+    return [pa.RecordBatch.from_pydict({"id": pa.array(range(start, start + CHUNK)), **columns}) for start in starts]
 
 
-def plain_sink(client: Any, batches: list[pa.RecordBatch]) -> float:
-    began = time.perf_counter()
+def plain_sink(url: str, key: str, batches: list[pa.RecordBatch]) -> None:
+    client = redis.Redis.from_url(url, protocol=2)
     for batch in batches:
         rows = batch.to_pylist()
         for first in range(0, len(rows), REQUEST):
             pipeline = client.pipeline(transaction=False)
             for row in rows[first : first + REQUEST]:
-                pipeline.hset("plain", row["id"], orjson.dumps(row))
+                pipeline.hset(f"plain:{key.format(**row)}", row["id"], orjson.dumps(row))
             pipeline.execute()
-    return sum(batch.num_rows for batch in batches) / (time.perf_counter() - began)
 
 
-def our_sink(url: str, batches: list[pa.RecordBatch]) -> float:
-    sink = RedisSink.of({"url": url, "key": "ours", "field": "{id}", "expire": "0", "batch.maxRecords": str(REQUEST)})
+def our_sink(url: str, key: str, batches: list[pa.RecordBatch]) -> None:
+    sink = RedisSink.of({"url": url, "key": f"ours:{key}", "field": "{id}", "expire": "0", "batch.maxRecords": str(REQUEST)})
+    stage(sink, Batch("s", "q", 0), batches[0].schema, 0, iter(batches))
+
+
+def our_script(url: str, key: str, batches: list[pa.RecordBatch]) -> None:
+    options = {"url": url, "key": f"ours:{key}", "field": "{id}", "expire": "0", "guarantee": "exactly-once"}
+    sink = RedisSink.of({**options, "sinkId": uuid.uuid4().hex, "batch.maxRecords": str(REQUEST)})
+    batch = Batch(sink.sink_id(), "q", 0)
+    Commit(sink).finish(batch, [stage(sink, batch, batches[0].schema, 0, iter(batches))])
+
+
+def rate_of(write: Any, url: str, key: str, count: int) -> float:
+    """Rows per second that two processes write, from their common start to the end of the later one."""
+    start = FORK.Barrier(PROCESSES + 1)
+
+    def run(first: int) -> None:
+        batches = rows_of(first, count // PROCESSES)
+        start.wait()
+        write(url, key, batches)
+
+    processes = [FORK.Process(target=run, args=(number * count,)) for number in range(PROCESSES)]
+    for process in processes:
+        process.start()
+    start.wait()
     began = time.perf_counter()
-    staged = stage(sink, Batch("s", "q", 0), batches[0].schema, 0, iter(batches))
-    return staged.rows / (time.perf_counter() - began)
+    for process in processes:
+        process.join()
+    return count // PROCESSES * PROCESSES / (time.perf_counter() - began)
 
 
 def main() -> None:
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 250_000
     spark = workbench.session(master="local[1]")
-    rates: dict[str, list[float]] = {"plain source": [], "our source": [], "plain sink": [], "our sink": []}
+    rates: dict[str, list[float]] = {}
+
+    def note(name: str, rate: float) -> None:
+        rates.setdefault(name, []).append(rate)
+
     with RedisServer() as server:
         client = redis.Redis.from_url(server.url, protocol=2)
         for number in range(ROUNDS):
             stream = f"stream-{number}"
             fill(client, stream, count)
-            rates["plain source"].append(plain_source(client, stream, count))
-            rates["our source"].append(our_source(spark, server.url, stream))
-            client.delete(stream)
-            batches = rows_of(count)
-            rates["plain sink"].append(plain_sink(client, batches))
-            rates["our sink"].append(our_sink(server.url, batches))
-            client.delete("plain", "ours")
+            note("plain source", plain_source(client, stream, count))
+            note("our source", our_source(spark, server.url, stream))
+            client.flushall()
+            for name, key in KEYS.items():
+                for kind, write in (("plain", plain_sink), ("our", our_sink), ("script", our_script)):
+                    note(f"{kind} {name}", rate_of(write, server.url, key, count))
+                    client.flushall()
     best = {name: statistics.median(values) for name, values in rates.items()}
-    for kind in ("source", "sink"):
+    for kind in ("source", *KEYS):
         ours, plain = best[f"our {kind}"], best[f"plain {kind}"]
-        print(f"{kind:7} {ours:9,.0f} rows/s, redis-py {plain:9,.0f} rows/s: {ours / plain:.2f} (goal >= 0.8)")
+        print(f"{kind:34} {ours:9,.0f} rows/s, redis-py {plain:9,.0f} rows/s: {ours / plain:.2f} (goal >= 0.8)")
+    for kind in KEYS:
+        script, ours = best[f"script {kind}"], best[f"our {kind}"]
+        print(f"exactly-once, {kind:20} {script:9,.0f} rows/s: {script / ours:.2f} of idempotent")
 
 
 if __name__ == "__main__":

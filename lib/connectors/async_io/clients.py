@@ -9,8 +9,9 @@ Clients are shared by all tasks of a worker. Outages are ``Transient``, so ``ret
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Final
 from urllib.parse import quote
@@ -216,10 +217,15 @@ def _failure_of_sql(error: Any) -> ConnectorError:
     return kind(f"{type(cause).__name__}: {cause}")
 
 
+_MOST_KEYS: Final = 100
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
+
+
 class DynamoDbLookup(_Lookup):
     """The item of ``table`` whose key attributes have the values of the input columns of the same names, ``key_columns``.
 
-    ``config`` goes to the client as it is: ``region_name``, ``endpoint_url``. Numbers come as int or float.
+    ``config`` goes to the client as it is: ``region_name``, ``endpoint_url``. Numbers come as int or float. With ``batch_size``
+    above 1, a call is a ``BatchGetItem`` for each hundred keys; what the service leaves out of it is asked for again.
     """
 
     def __init__(
@@ -245,13 +251,47 @@ class DynamoDbLookup(_Lookup):
         )
 
     async def ask(self, row: Row) -> Rows:
+        with self._errors():
+            item = await self.client.get_item(Key=self._key(row))
+        return self._columns(item.get("Item", {}))
+
+    async def ask_all(self, rows: Sequence[Row]) -> list[Rows]:
+        keys = {tuple(key.values()): key for key in map(self._key, rows)}
+        distinct = list(keys.values())
+        parts = [distinct[first : first + _MOST_KEYS] for first in range(0, len(distinct), _MOST_KEYS)]
+        items = [item for part in await asyncio.gather(*map(self._get, parts)) for item in part]
+        by_key = {tuple(item[name] for name in self.key_columns): item for item in items}
+        return [self._columns(by_key.get(tuple(self._key(row).values()), {})) for row in rows]
+
+    async def _get(self, keys: list[dict[str, Any]]) -> list[Mapping[str, Any]]:
+        """The items of some keys. A service that is busy gives a part of them, and has to be asked for the others."""
+        items: list[Mapping[str, Any]] = []
+        wanted: Any = {self.table: {"Keys": keys}}
+        pause = _FIRST_PAUSE
+        while True:
+            with self._errors():
+                answer = await self.client.meta.client.batch_get_item(RequestItems=wanted)
+            items += answer["Responses"].get(self.table, ())
+            wanted = answer.get("UnprocessedKeys")
+            if not wanted:
+                return items
+            await asyncio.sleep(pause)  # the row's timeout ends it
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _key(self, row: Row) -> dict[str, Any]:
+        return {name: Decimal(repr(row[name])) if isinstance(row[name], float) else row[name] for name in self.key_columns}
+
+    def _columns(self, item: Mapping[str, Any]) -> Rows:
+        return self.answer({name: _number(value) for name, value in item.items()})
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
         try:
-            item = await self.client.get_item(Key={name: row[name] for name in self.key_columns})
+            yield
         except self.outage as error:
             raise Transient(str(error)) from error
         except self.refusal as error:
             raise _refusal_of_aws(error) from error
-        return self.answer({name: _number(value) for name, value in item.get("Item", {}).items()})
 
 
 def _refusal_of_aws(error: Any) -> ConnectorError:

@@ -9,7 +9,7 @@ import datetime
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal, InvalidOperation
 from functools import partial
@@ -20,12 +20,25 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .base import BadRecord, Decoded, Format, FormatSettings, decoded_each, fields_of, present, smaller_parts, text_of
+from .base import (
+    BadRecord,
+    Decoded,
+    Format,
+    FormatSettings,
+    decoded_each,
+    fields_of,
+    present,
+    quoted,
+    smaller_parts,
+    sql_type,
+    text_of,
+)
 from .registry import framed_by
 
 _WORDS = {"NaN": math.nan, "Infinity": math.inf, "+Infinity": math.inf, "-Infinity": -math.inf, "INF": math.inf}
 _FRACTION = re.compile(r"(\.\d{6})\d+")
 _PLAIN = re.compile(r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{6})?)Z?", re.ASCII)
+_DECIMAL = re.compile(r"decimal\(\d+,-?\d+\)")
 _EPOCH = datetime.datetime(1970, 1, 1)
 _ZONE = re.compile(r"[T ]\d\d.*(Z|[+-]\d\d(:?\d\d)?)$")
 _Reader = Callable[[Any], Any]
@@ -76,6 +89,20 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(fields) != len(pairs):
         raise ValueError("an object has a key twice")
     return fields
+
+
+def columns_of(records: Sequence[Mapping[str, Any]]) -> str:
+    """The columns of parsed records as SQL text. A field with values of several kinds is text; decimals have 38 digits."""
+    names = list(dict.fromkeys(name for record in records for name in record))
+    return ", ".join(f"{quoted(name)} {_sql_type_of([record.get(name) for record in records])}" for name in names)
+
+
+def _sql_type_of(values: Sequence[Any]) -> str:
+    try:
+        kind = sql_type(pa.array(values).type)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, ValueError):
+        return "string"
+    return "string" if "void" in kind or "struct<>" in kind else _DECIMAL.sub("decimal(38,18)", kind)
 
 
 def reader(kind: pa.DataType, path: str = "") -> _Reader:

@@ -22,7 +22,7 @@ SYSTEMS: Final[Mapping[str, tuple[str, str | None, str | None]]] = {
     "print": ("print_rows", None, "PrintSink"),
     "buffered": ("buffered", None, "BufferedSink"),
     "delta": ("delta", None, "DeltaSink"),
-    "dynamodb": ("dynamodb", None, "DynamoDbSink"),
+    "dynamodb": ("dynamodb", "DynamoDbSource", "DynamoDbSink"),
     "elasticsearch": ("elasticsearch", "ElasticsearchSource", "ElasticsearchSink"),
     "event_hubs": ("event_hubs", "EventHubsSource", "EventHubsSink"),
     "file_stream": ("file_stream", "FileStreamSource", "FileStreamSink"),

@@ -1,5 +1,6 @@
-"""``connectors.dynamodb``: rows as items of a table of Amazon DynamoDB."""
+"""``connectors.dynamodb``: rows as items of a table of Amazon DynamoDB, and its items as rows."""
 
 from .sink import DynamoDbSink
+from .source import DynamoDbSource
 
-__all__ = ["DynamoDbSink"]
+__all__ = ["DynamoDbSink", "DynamoDbSource"]

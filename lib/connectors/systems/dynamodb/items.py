@@ -32,6 +32,22 @@ def items_of(rows: pa.RecordBatch) -> list[dict[str, Attribute] | Poison]:
     return items
 
 
+def value_of(attribute: Attribute) -> Any:
+    """An attribute as JSON would have it: a fraction as a decimal, binary as base64, a set as a list."""
+    ((kind, value),) = attribute.items()
+    if kind == "N":
+        return int(value) if value.lstrip("-").isdigit() else Decimal(value)
+    if kind == "B":
+        return base64.b64encode(value).decode()
+    if kind == "L":
+        return list(map(value_of, value))
+    if kind == "M":
+        return {name: value_of(part) for name, part in value.items()}
+    if kind in ("SS", "NS", "BS"):
+        return [value_of({kind[0]: part}) for part in value]
+    return None if kind == "NULL" else value
+
+
 def size_of(item: Mapping[str, Attribute]) -> int:
     """The bytes of an item, about as DynamoDB counts them."""
     return sum(len(name.encode()) + _size(value) for name, value in item.items())

@@ -38,8 +38,7 @@ from ...core.clients import client_library
 from ...core.options import duration
 from ...core.retry import Contact, RetrySettings
 from ...core.state import digest
-from ...formats.base import quoted, sql_type
-from ...formats.json import parsed, reader
+from ...formats.json import columns_of, parsed, reader
 from .api import Incremental, Resource, resources, searched
 from .client import CONNECTION, CONNECTOR, RETRY_STATUSES, Answer, HttpClient, check_http, refusal, shown, statuses
 
@@ -117,7 +116,7 @@ class HttpSource(CursorSource):
         if not records:
             text = f'missing, and "{self.resource.name}" has no records yet that would show it; give .schema(…).'
             raise Misconfigured(CONNECTOR, [Problem("schema", text)])
-        return _columns(records)
+        return columns_of(records)
 
     def begin(self) -> None:
         """Asks for a page, so that a wrong address or login shows at the start of a query."""
@@ -407,17 +406,3 @@ def _before(value: Any, lookback: str) -> Any:
     moment = datetime.datetime.fromisoformat(value.replace("Z", "+00:00")) - datetime.timedelta(seconds=duration(lookback))
     text = moment.isoformat()
     return text.replace("+00:00", "Z") if value.endswith("Z") else text
-
-
-def _columns(records: Sequence[Mapping[str, Any]]) -> str:
-    """The columns of records as SQL text; a field whose values are of several kinds is text."""
-    names = list(dict.fromkeys(name for record in records for name in record))
-    return ", ".join(f"{quoted(name)} {_kind([record.get(name) for record in records])}" for name in names)
-
-
-def _kind(values: Sequence[Any]) -> str:
-    try:
-        kind = sql_type(pa.array(values).type)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, ValueError):
-        return "string"
-    return "string" if "void" in kind or "struct<>" in kind else kind
