@@ -20,8 +20,8 @@ FILES = ("README.md", "lib/README.md", "bundles.yml", "databricks.yml", "pyproje
          "tests/__init__.py", "tests/conftest.py", "tests/delta_log.py", "tests/servers.py",
          "tests/systems/__init__.py")  # fmt: skip
 FOLDERS = ("lib/connectors", "notebooks", "jobs")
-KINDS = ("source", "sink", "async", "queue", "storage")
-EXAMPLES = {"queue": ("source", "queue"), "storage": ("sink", "storage")}
+KINDS = ("source", "sink", "async", "queue", "api", "storage")
+EXAMPLES = {"queue": ("source", "queue"), "api": ("source", "api"), "storage": ("sink", "storage")}
 """The kinds with a stand-in of their own: what ``--kind`` and ``--for`` are."""
 
 
@@ -46,7 +46,7 @@ def python(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *arguments], cwd=root, capture_output=True, text=True, env=environment)
 
 
-_THOROUGH = [pytest.param(kind, marks=pytest.mark.soak) for kind in ("queue", "storage")]
+_THOROUGH = [pytest.param(kind, marks=pytest.mark.soak) for kind in ("queue", "api", "storage")]
 
 
 @pytest.mark.parametrize("kind", ["source", "sink", *_THOROUGH])
@@ -86,17 +86,18 @@ def test_formats_and_tables_have_the_systems(repository: Path) -> None:
     assert "| orders_source | exactly-once | - |" in table
     assert "| orders_sink | - | exactly-once |" in table
     assert "| orders_queue | exactly-once | - |" in table
+    assert "| orders_api | exactly-once | - |" in table
     assert "| orders_storage | - | exactly-once |" in table
 
 
 def test_the_gallery_has_each_notebook(repository: Path) -> None:
     linked = re.findall(r"\]\((orders_\w+\.ipynb)\)", (repository / "notebooks" / "README.md").read_text())
     assert sorted(linked) == sorted(path.name for path in (repository / "notebooks").glob("orders_*.ipynb"))
-    assert len(linked) == 9
+    assert len(linked) == 11
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("kind", ["source", "sink", "queue", "storage"])
+@pytest.mark.parametrize("kind", ["source", "sink", "queue", "api", "storage"])
 def test_the_proof_of_a_new_connector_kills_its_pipeline_and_finds_each_row_once(repository: Path, kind: str) -> None:
     done = python(repository, "-m", "connectors", "run", f"orders_{kind}_proof", "--quiet")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -110,9 +111,9 @@ def test_a_name_that_cannot_be_had_is_refused_and_nothing_is_written(repository:
     assert {file: file.stat().st_mtime_ns for file in repository.rglob("*") if file.is_file()} == before
 
 
-@pytest.mark.parametrize("example", ["storage", "api", "tabel"])
+@pytest.mark.parametrize("example", ["storage", "tabel"])
 def test_an_example_that_does_not_exist_is_refused_by_name(repository: Path, example: str) -> None:
-    with pytest.raises(Misconfigured, match=rf'--for +must be table or queue for a new source; got "{example}"'):
+    with pytest.raises(Misconfigured, match=rf'--for +must be table, queue or api for a new source; got "{example}"'):
         write_connector(repository, "payments", "source", example)
     assert not (repository / "jobs" / "payments.yml").exists()
 

@@ -176,7 +176,7 @@ def options(system: str | None, markdown: bool) -> None:
 @click.argument("name")
 @click.option("--kind", type=click.Choice(["source", "sink", "async"]), required=True, help="What it is.")
 @click.option("--for", "example", default="table", metavar="EXAMPLE",
-              help="What it stands on at first: table; or queue, for a source; or storage, for a sink.")  # fmt: skip
+              help="What it stands on at first: table; or queue or api, for a source; or storage, for a sink.")  # fmt: skip
 def new(name: str, kind: str, example: str) -> None:
     """Writes the connector NAME: a module, its tests, a pipeline, its proof, its jobs and its rows in the tables."""
     from .scaffold import write_connector

@@ -43,12 +43,14 @@ class Template(NamedTuple):
 
 _TABLE: Final = "a {} over a table in SQLite, the stand-in for your system"
 _SERVICE: Final = "a {} over a service of the test kit, the stand-in for your system"
+_API: Final = "the source of a declared REST API, at first that of the test kit"
 _READS: Final = "Rows of connectors.{name}, with a quality gate."
 _WRITES: Final = "Rows into connectors.{name}, each once, with a quality gate."
 
 TEMPLATES: Final = {
     ("source", "table"): Template("source", "queue", "queue", "Source", _READS, _TABLE.format("source"), "SourceSuite"),
     ("source", "queue"): Template("queue", "inbox", "", "Source", _READS, _SERVICE.format("source"), "QueueSuite"),
+    ("source", "api"): Template("api", "feed", "", "Source", _READS, _API, "EpochSourceSuite"),
     ("sink", "table"): Template("sink", "storage", "store", "Sink", _WRITES, _TABLE.format("sink"), "SinkSuite"),
     ("sink", "storage"): Template("storage", "depot", "", "Sink", _WRITES, _SERVICE.format("sink"), "SinkSuite"),
     ("async", "table"): Template("async", "", "", "", "Rows that are enriched by calls of {name}, with a quality gate."),
@@ -133,8 +135,9 @@ def write_connector(root: Path, name: str, kind: str, example: str = "table") ->
 
 
 def _unknown_example(kind: str, example: str) -> Problem:
-    known = " or ".join(other for of_kind, other in TEMPLATES if of_kind == kind)
-    return Problem("--for", f'must be {known} for a new {kind}; got "{example}".')
+    known = [other for of_kind, other in TEMPLATES if of_kind == kind]
+    choice = f"{', '.join(known[:-1])} or {known[-1]}" if len(known) > 1 else known[0]
+    return Problem("--for", f'must be {choice} for a new {kind}; got "{example}".')
 
 
 class _Connector:

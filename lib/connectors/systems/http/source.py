@@ -110,8 +110,12 @@ class HttpSource(CursorSource):
         names = resources(self.values["config"])
         return names[self.values["resource"] or next(iter(names))]
 
-    @cached_property
+    @property
     def schema(self) -> str:  # type: ignore[override]
+        return self._inferred
+
+    @cached_property
+    def _inferred(self) -> str:
         records = self._sample()
         if not records:
             text = f'missing, and "{self.resource.name}" has no records yet that would show it; give .schema(…).'
