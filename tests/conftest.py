@@ -22,6 +22,12 @@ os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:ReservedC
 pytest_plugins = ["connectors.testing.environments"]
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    from connectors.testing.sink_cases import KillSuite
+
+    KillSuite.seeds = 4  # ``make soak`` runs a hundred schedules of each sink
+
+
 @pytest.fixture(scope="session")
 def environment_conf() -> dict[str, str]:
     from tests.delta_log import settings

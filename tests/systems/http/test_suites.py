@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from connectors.testing import EpochSourceSuite, SinkSuite
 from connectors.testing.spark_suites import SparkSinkSuite, SparkSourceSuite
 
@@ -12,6 +14,7 @@ class TestApi(EpochSourceSuite):
     context = ApiContext
 
 
+@pytest.mark.soak
 class TestSearch(EpochSourceSuite):
     context = SearchContext
 
@@ -28,6 +31,7 @@ class TestPut(SinkSuite):
     context = PutContext
 
 
+@pytest.mark.soak
 class TestLines(SinkSuite):
     context = LinesContext
 

@@ -49,6 +49,7 @@ class TestTables(SourceSuite):
     context = contexts.TablesContext
 
 
+@pytest.mark.soak
 class TestTablesOfMariaDb(SourceSuite):
     context = contexts.MariaDbTables
 

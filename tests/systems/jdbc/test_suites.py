@@ -60,6 +60,7 @@ class TestMariaDb(FewerKills):
 
 
 @marked(STAGES, pytest.mark.soak)
+@pytest.mark.soak
 class TestPreparedMariaDb(FewerKills):
     class context(PreparedMariaDbContext):  # noqa: N801
         carriers: ClassVar[tuple[str, ...]] = ("format",)

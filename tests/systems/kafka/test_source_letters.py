@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -131,6 +132,14 @@ def test_headers_are_waited_for_when_the_broker_is_away_while_they_are_read(tmp_
 def signal_broker(topic: Topic, number: signal.Signals) -> None:
     for child in topic.server.children:
         os.killpg(child.pid, number)
+        while number is signal.SIGSTOP and not _stands_still(child.pid):
+            time.sleep(0.01)
+
+
+def _stands_still(process: int) -> bool:
+    """A busy machine takes a moment to stop all threads of a process."""
+    states = [file.read_text().rpartition(")")[2].split()[0] for file in Path(f"/proc/{process}/task").glob("*/stat")]
+    return all(state == "T" for state in states)
 
 
 def test_a_letter_has_what_the_rows_leave_out(tmp_path: Path) -> None:

@@ -24,14 +24,17 @@ class TestHash(SinkSuite):
     context = HashContext
 
 
+@pytest.mark.soak
 class TestFields(SinkSuite):
     context = FieldsContext
 
 
+@pytest.mark.soak
 class TestEntries(SinkSuite):
     context = EntriesContext
 
 
+@pytest.mark.soak
 class TestHashOnSpark(SparkSinkSuite):
     context = HashContext
 
