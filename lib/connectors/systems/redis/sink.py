@@ -172,9 +172,9 @@ class CommandWriter(BatchingWriter):
     def send(self, entries: list[Command]) -> Iterator[Failure]:
         pipeline = self._client.pipeline()
         commands = self._commands(entries)
-        for places in commands:
-            head, rest = entries[places[0]], (entries[place][2:] for place in places[1:])
-            pipeline.execute_command(*head, *chain.from_iterable(rest))
+        for first, *others in commands:
+            rest = chain.from_iterable(entries[place][2:] for place in others) if others else ()
+            pipeline.execute_command(*entries[first], *rest)
         if self._expire:
             for key in dict.fromkeys(entry[1] for entry in entries):
                 pipeline.execute_command("EXPIRE", key, self._expire)
