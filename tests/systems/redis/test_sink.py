@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import importlib.util
 import json
 from collections.abc import Iterator
 from decimal import Decimal
@@ -225,6 +226,13 @@ def test_two_runs_with_one_batch_write_it_once(target: RedisTarget) -> None:
     with pytest.raises(CommitRefused, match="committed by another run"):
         committers[1].commit(entry, [second])
     assert target.client.llen(f"{target.prefix}:list") == 3
+
+
+def test_without_the_parser_in_c_the_rows_are_the_same(target: RedisTarget, monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "hiredis" else find(name))
+    write(target, command="set", key=f"{target.prefix}:{{user}}")
+    assert json.loads(target.client.get(f"{target.prefix}:eve")) == {"id": 1, "user": "eve", "score": 1.0}
 
 
 def test_rows_of_a_key_go_in_one_command(target: RedisTarget) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+import importlib.util
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -86,6 +87,7 @@ class RedisClient:
     def __init__(self, connector: str, values: Values, seconds: float = _SECONDS) -> None:
         """A call without an answer for ``seconds`` is an outage. Retries are the caller's."""
         self._library = client_library("redis", "redis", connector=connector)
+        self._hiredis = importlib.import_module("hiredis") if importlib.util.find_spec("hiredis") else None
         retry, backoff = (client_library(f"redis.{name}", "redis", connector=connector) for name in ("retry", "backoff"))
         login = {"username": values["user"], "password": values["password"]}
         settings: dict[str, Any] = {
@@ -112,6 +114,39 @@ class RedisClient:
     def pipeline(self) -> Any:
         """Commands that go to the server together, each for itself; use it within :meth:`errors`."""
         return self.client.pipeline(transaction=False)
+
+    def answers(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        """The answers to commands that go to the server together; one that it refuses gives an exception of the client.
+
+        The client's own pipeline spends four times as much on a command. Raises as :meth:`errors` does.
+        """
+        with self.errors():
+            if not hasattr(self.client, "connection_pool"):  # of a cluster: it knows which node has which key
+                pipeline = self.pipeline()
+                for command in commands:
+                    pipeline.execute_command(*command)
+                return list(pipeline.execute(raise_on_error=False))
+            pool = self.client.connection_pool
+            connection = pool.get_connection()
+            try:
+                connection.send_packed_command(self._packed(connection, commands))
+                return [self._answer(connection) for _ in commands]
+            except BaseException:
+                connection.disconnect()  # what it has not read yet would be taken for the answers to others
+                raise
+            finally:
+                pool.release(connection)
+
+    def _packed(self, connection: Any, commands: Sequence[Sequence[Any]]) -> list[bytes]:
+        if self._hiredis is None:
+            return list(connection.pack_commands(commands))
+        return [b"".join([self._hiredis.pack_command(tuple(command)) for command in commands])]
+
+    def _answer(self, connection: Any) -> Any:
+        try:
+            return connection.read_response()
+        except self._library.exceptions.ResponseError as refused:
+            return refused
 
     @contextlib.contextmanager
     def errors(self) -> Iterator[None]:
