@@ -30,7 +30,7 @@ BELOW = {
     "batching": {"core"},
     "systems": {"core", "formats", "storage", "batching"},
     "spark": {"core"},
-    "async_io": {"core", "spark"},
+    "async_io": {"core", "spark", "systems"},
     "quality": {"core", "spark"},
     "workbench": EVERYTHING,
     "testing": EVERYTHING,

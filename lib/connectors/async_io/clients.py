@@ -20,7 +20,6 @@ import pyarrow as pa
 
 from ..core.clients import client_library
 from ..core.errors import ConnectorError, Misconfigured, Poison, Problem, Transient
-from ..systems.redis.connection import connect
 from .function import AsyncFunction, Context, NoFallback, Row, Rows
 
 _FALLBACKS: Final[dict[str, Rows]] = {"null": {}, "drop": None}
@@ -127,6 +126,8 @@ class RedisLookup(_Lookup):
         self.url, self.key, self.json = url, key, json
 
     async def connect(self, context: Context) -> None:
+        from ..systems.redis.connection import connect  # here, since it brings the whole connector along
+
         redis = _library("redis.asyncio")
         self.outages = (redis.ConnectionError, redis.TimeoutError, _library("redis").exceptions.BusyLoadingError)
 

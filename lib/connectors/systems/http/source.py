@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from decimal import Decimal
 from functools import cached_property, partial
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 
@@ -66,6 +66,8 @@ class HttpSource(CursorSource):
     """
 
     name = "http"
+    columns: ClassVar[str] = ""
+    """Those of a subclass for one API, as SQL text."""
     repeatable = False
     max_parallelism = 1
     conditions = "a record that comes late is not older than the cursor's lookback"
@@ -112,7 +114,7 @@ class HttpSource(CursorSource):
 
     @property
     def schema(self) -> str:  # type: ignore[override]
-        return self._inferred
+        return self.columns or self._inferred
 
     @cached_property
     def _inferred(self) -> str:
