@@ -13,11 +13,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from connectors.core import Misconfigured
+from connectors.core import Misconfigured, metrics
 from connectors.core.epoch_source import EpochReader, EpochSplit
 from connectors.core.epochs import HISTORY, EpochLog
 from connectors.core.errors import StateError
-from connectors.core.planning import Planner
+from connectors.core.planning import Planner, source_id
 from connectors.storage import storage_of
 from connectors.testing import QueueSuite
 from connectors.testing.contexts import open_context
@@ -135,7 +135,10 @@ def test_a_running_query_receives_what_came_too_late_for_the_one_that_ended(syst
     assert values(SourceQuery(system).rest(log)) == [2, 3, 4]
 
 
-def test_leases_are_extended_while_the_batch_runs(system: QueueContext) -> None:
+def test_leases_are_extended_and_counted_while_the_batch_runs(
+    system: QueueContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(metrics.FOLDER, str(tmp_path / "metrics"))
     system.write(3)
     query, log = SourceQuery(system, lease="300ms"), []
     query.next(log)
@@ -144,6 +147,11 @@ def test_leases_are_extended_while_the_batch_runs(system: QueueContext) -> None:
         assert system.queue.waiting() == 0
         time.sleep(0.02)
     query.planner.close()
+    source = query.source
+    (file,) = metrics.planned([(source.name, source_id(source))])
+    assert file["events"][""]["extended"] >= 6
+    (warning,) = [record.getMessage() for record in caplog.records if record.name == "connectors"]
+    assert "epoch 1 takes longer than the lease of its messages (0.3 s), which is extended until the batch ends" in warning
 
 
 def test_leases_are_extended_no_more_when_the_driver_drops_its_plan_unclosed(system: QueueContext) -> None:

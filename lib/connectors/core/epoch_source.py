@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import threading
 import time
 import weakref
@@ -21,7 +22,9 @@ import pyarrow.compute as pc
 from ..storage.location import check_location, storage_of
 from .epochs import ID, LEASE, EpochLog, Header, Messages, Receiver, record_content
 from .errors import Problem, StateError, Transient
+from .metrics import PLANNING, Component, Meter, Place
 from .options import REQUIRED, Duration, Int, Json, Options, Size, Text, Values
+from .planning import source_id
 from .source import Position, ReadLimit, Slice, Source, Split, SplitEnumerator, SplitReader, SplitT
 
 _POLL_SECONDS: Final = 0.05
@@ -245,6 +248,7 @@ class LeaseKeeper:
         self._epoch = epoch
         self._readers = readers
         self._leases: dict[int, list[str]] = {}
+        self._place = Place(PLANNING, Component("source", source.name, source_id(source)), 0)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="connectors.leases", daemon=True)
         self._thread.start()
@@ -260,14 +264,21 @@ class LeaseKeeper:
 
     def _keep(self) -> None:
         receiver, log = self._source.receiver(None), self._source.log()
-        pause = (receiver.lease_seconds or 0.0) / 3
+        lease = receiver.lease_seconds or 0.0
+        warn_at = time.monotonic() + lease
         with contextlib.closing(receiver):
             receiver.open()
-            while not self._over.wait(pause):
+            while not self._over.wait(lease / 3):
                 try:
                     self._read_leases(log)
                     for leases in self._leases.values():
                         receiver.extend(leases)
+                    with Meter(self._place) as meter:
+                        meter.happened(extended=sum(map(len, self._leases.values())))
+                    if time.monotonic() > warn_at:
+                        warn_at = math.inf
+                        text = "connectors.%s: the batch of epoch %d takes longer than the lease of its messages (%g s), %s"
+                        _log.warning(text, self._source.name, self._epoch, lease, "which is extended until the batch ends")
                 except Exception:  # a lease that ends only makes the system deliver again what is known by its id
                     _log.warning("connectors.%s: leases could not be extended", self._source.name, exc_info=True)
 

@@ -232,10 +232,10 @@ def counted(query: str) -> list[dict[str, Any]]:
     return files
 
 
-def planning_outages(sources: Iterable[tuple[str, str]]) -> dict[tuple[str, str], dict[str, Any]]:
-    """The outages that the planning of ``sources`` (names and ids) waits for now."""
-    waiting = {(file["name"], file["id"]): file for file in counted(PLANNING) if outage_of(file)}
-    return {source: waiting[source] for source in sources if source in waiting}
+def planned(sources: Iterable[tuple[str, str]]) -> list[dict[str, Any]]:
+    """The files of the processes that plan batches of ``sources`` (names and ids)."""
+    known = set(sources)
+    return [file for file in counted(PLANNING) if (file["name"], file["id"]) in known]
 
 
 def outage_of(file: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from ..core.metrics import counted, outage_of, planning_outages
+from ..core.metrics import counted, outage_of, planned
 from ..core.progress import unpacked
 
 if TYPE_CHECKING:
@@ -67,13 +67,15 @@ def table(query: Any) -> pd.DataFrame:
 def details(query: Any) -> pd.DataFrame:
     """All numbers of ``query`` in its files: component, partition, counter, value. Also percentiles of latency (seconds).
 
-    Counts are sums over tasks; of what tells a state, such as ``latency_p95``, it is the largest.
+    Counts are sums over tasks; of what tells a state, such as ``latency_p95``, it is the largest. ``extended`` counts leases
+    of messages that were extended because their batch took long.
     """
     import pandas as pd
 
     query_id, _ = _query_and_progress(query)
     totals: dict[tuple[str, str, str], float] = {}
-    for file in counted(query_id):
+    files = counted(query_id)
+    for file in [*files, *planned((file["name"], file["id"]) for file in files if file["kind"] == "source")]:
         name = f"{file['kind']} {file['name']}"
         for counts, join in ((file["totals"], _sum), (file["events"], _sum), (file["state"], max)):
             for partition, numbers in counts.items():
@@ -110,8 +112,8 @@ def rows_of(query_id: str, progress: Mapping[str, Any] | None) -> list[Row]:
             row = _row(rows, names["source", offset["source"], offset["progress"]["id"]], state.partition)
             row.update(position=state.position, latest=state.latest, skipped=state.skipped)
             row.update(lag_records=state.lag_records, lag_seconds=state.lag_seconds)
-    for (name, own), file in planning_outages(key[1:] for key in names if key[0] == "source").items():
-        _add_outage(rows, names["source", name, own], file)
+    for file in planned(key[1:] for key in names if key[0] == "source"):
+        _add_outage(rows, names["source", file["name"], file["id"]], file)
     return sorted(rows.values(), key=_place)
 
 
