@@ -1,13 +1,16 @@
 """DynamoDB beside boto3: python tests/benchmarks/bench_dynamodb.py [rows]
 
 Goal: the sink writes at 0.9 of a pool of threads with boto3 that makes the same requests of 25 items, as many at a time, and
-sends again what is not processed. The service is moto, a process of its own; the pair runs by turns.
+sends again what is not processed. The service is moto, a process of its own; the pair runs by turns. What
+``guarantee=exactly-once`` costs is a figure without a goal, from four tasks and Amazon's local DynamoDB, since moto copies a
+whole table for each transaction.
 """
 
 from __future__ import annotations
 
 import statistics
 import sys
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -15,11 +18,12 @@ from typing import Any
 import pyarrow as pa
 
 from connectors.core import Batch
+from connectors.core.commit import Commit
 from connectors.core.writing import stage
 from connectors.systems.dynamodb import DynamoDbSink
-from connectors.testing.servers import MotoServer
+from connectors.testing.servers import DynamoDbServer, MotoServer, Unavailable
 
-ROUNDS, REQUEST, IN_FLIGHT = 3, 25, 8
+ROUNDS, REQUEST, IN_FLIGHT, TASKS = 3, 25, 8, 4
 ACCOUNT = {"region": "us-east-1", "accessKeyId": "test", "secretAccessKey": "test"}
 
 
@@ -46,6 +50,44 @@ def ours(server: MotoServer, rows: pa.Table) -> float:
     return staged.rows / (time.perf_counter() - began)
 
 
+def whole_batch(server: DynamoDbServer, rows: pa.Table, number: int, **options: str) -> float:
+    """Rows per second of a batch from its first row to its commit, in tasks that run side by side."""
+    account = {**ACCOUNT, "endpoint": server.url, "table": "ours", "keyColumns": "id"}
+    sink = DynamoDbSink.of({**account, "batch.maxInFlight": str(IN_FLIGHT), **options})
+    began, share = time.perf_counter(), rows.num_rows // TASKS
+    batch = Batch(sink.sink_id(), "once-bench", number)
+
+    def task(number: int) -> Any:
+        part = rows.slice(number * share, share)
+        return stage(sink, batch, rows.schema, number, iter(part.to_batches(max_chunksize=1000)))
+
+    with ThreadPoolExecutor(TASKS) as threads:
+        Commit(sink).finish(batch, list(threads.map(task, range(TASKS))))
+    return TASKS * share / (time.perf_counter() - began)
+
+
+def cost_of_exactly_once(rows: pa.Table) -> None:
+    rates: dict[str, list[float]] = {"idempotent": [], "exactly-once": []}
+    with DynamoDbServer() as server, tempfile.TemporaryDirectory() as folder:
+        create(server.client(), "ours")
+        for number in range(ROUNDS + 1):  # the first round compiles the server
+            for name, values in rates.items():
+                more = {"guarantee": name, "stagingLocation": folder} if name == "exactly-once" else {}
+                values.append(whole_batch(server, rows, number, **more))
+    best = {name: statistics.median(values[1:]) for name, values in rates.items()}
+    ratio = best["exactly-once"] / best["idempotent"]
+    print(f"exactly-once {best['exactly-once']:7,.0f} rows/s: {ratio:.2f} of idempotent ({best['idempotent']:,.0f} rows/s)")
+
+
+def create(client: Any, table: str) -> None:
+    client.create_table(
+        TableName=table,
+        KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}],
+        AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "N"}],
+        BillingMode="PAY_PER_REQUEST",
+    )
+
+
 def main() -> None:
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000
     columns = {"id": list(range(count)), "name": [f"order {number}" for number in range(count)]}
@@ -54,18 +96,17 @@ def main() -> None:
     with MotoServer() as server:
         client = server.client("dynamodb")
         for table in ("plain", "ours"):
-            client.create_table(
-                TableName=table,
-                KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}],
-                AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "N"}],
-                BillingMode="PAY_PER_REQUEST",
-            )
+            create(client, table)
         for _ in range(ROUNDS):
             rates["plain"].append(plain(client, rows))
             rates["ours"].append(ours(server, rows))
     best = {name: statistics.median(values) for name, values in rates.items()}
     ratio = best["ours"] / best["plain"]
     print(f"sink {best['ours']:7,.0f} rows/s, boto3 {best['plain']:7,.0f} rows/s: {ratio:.2f} (goal >= 0.9)")
+    try:
+        cost_of_exactly_once(rows)
+    except Unavailable as missing:
+        print(f"exactly-once: not measured without {missing}")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from posixpath import dirname
 from typing import TYPE_CHECKING, BinaryIO, Final
 from urllib.parse import quote, unquote
@@ -143,10 +143,14 @@ class SinkFolder:
         """Removes the staging folder of an attempt, as far as it exists."""
         self.storage.delete_folder(self.stage(attempt))
 
+    def attempts(self) -> Mapping[str, float]:
+        """The attempts that have a staging folder, and when these were last touched, in seconds since 1970."""
+        return self.storage.touched(self.hidden("stage"))
+
     def sweep(self, older_than: float, live: frozenset[str]) -> None:
         """Removes staging folders that were last touched ``older_than`` seconds ago, except those of ``live`` prefixes."""
         now = time.time()
-        for attempt, touched in self.storage.touched(self.hidden("stage")).items():
+        for attempt, touched in self.attempts().items():
             if now - touched > older_than and attempt.split("-")[0] not in live:
                 self.remove(attempt)
         self.storage.abort_orphans(older_than, self.hidden("uploads"), self._is_own)
@@ -160,7 +164,7 @@ class SinkFolder:
         run, begin = batch.run_id(), f"{batch.prefix()}-"
         newest: dict[str, float] = {}
         attempts: dict[str, str] = {}
-        for attempt, touched in self.storage.touched(self.hidden("stage")).items():
+        for attempt, touched in self.attempts().items():
             if attempt.startswith(begin):
                 attempts[attempt] = run_of(attempt)
                 newest[run_of(attempt)] = max(newest.get(run_of(attempt), 0.0), touched)

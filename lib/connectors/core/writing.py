@@ -51,6 +51,11 @@ class ArrowStage:
         self._file: Any = None
         self._writer: Any = None
 
+    @property
+    def file(self) -> str:
+        """The name of the file in its folder."""
+        return _name(self.folder, self.attempt)
+
     @staticmethod
     @contextlib.contextmanager
     def reader(folder: SinkFolder, attempt: str) -> Iterator[pa.ipc.RecordBatchFileReader]:
@@ -69,7 +74,7 @@ class ArrowStage:
     def write(self, batch: pa.RecordBatch) -> None:
         if self._writer is None:
             self.folder.begin(self.attempt)
-            self._file = self.folder.create(_name(self.folder, self.attempt))
+            self._file = self.folder.create(self.file)
             self._writer = pa.ipc.new_file(self._file, batch.schema)
         self._writer.write_batch(batch)
         self.rows += batch.num_rows

@@ -52,6 +52,7 @@ _REFUSED: Final = (
     "KMSAccessDenied",
 )
 _THROTTLED: Final = ("ProvisionedThroughputExceeded", "Throttl", "KMSThrottl", "LimitExceeded", "TooManyRequests", "SlowDown")
+_BUSY: Final = ("TransactionConflict", "TransactionInProgress", "ReplicatedWriteConflict")
 _OUTAGES: Final = ("InternalFailure", "InternalServerError", "ServiceUnavailable", "RequestTimeout", "Unavailable")
 
 
@@ -97,10 +98,24 @@ class AwsClient:
         self.client.close()
 
 
+@contextlib.contextmanager
+def aws_client(connector: str, service: str, values: Values) -> Iterator[AwsClient]:
+    """A client of ``service`` with the user's account and ``request.timeout``, which outlives its user in this process."""
+    names = (*AWS_OPTIONS.declared, "request.timeout")
+    account = digest(service, dumps({name: values[name] for name in names}))
+    client = _POOL.take(account) or AwsClient(connector, service, values, values["request.timeout"])
+    try:
+        yield client
+    finally:
+        _POOL.give_back(account, client)
+
+
 def failure(name: str, code: str, text: str) -> Exception:
     """The error of an answer, or of one record of it, that has the error ``code``."""
     if code.startswith(_THROTTLED) or code.endswith("LimitExceededException"):
         return Throttled(f"AWS throttles {name}: {text}")
+    if code.startswith(_BUSY):
+        return Transient(f"another request writes to {name} at the same time: {text}")
     if code.startswith(_OUTAGES) or code in ("500", "502", "503", "504"):
         return Transient(f"AWS does not answer for {name}: {text}")
     if code.startswith("ResourceNotFound"):
@@ -195,15 +210,14 @@ class AwsWriter(BatchingWriter):
     """Writes the rows of one task to a service, with a client that outlives the task."""
 
     def __init__(self, sink: BatchingSink, batch: Batch, service: str) -> None:
-        values = self._values = sink.values
-        self._account = digest(service, dumps({name: values[name] for name in (*AWS_OPTIONS.declared, "request.timeout")}))
-        client = _POOL.take(self._account)
-        self._client = client or AwsClient(f"connectors.{sink.name}", service, values, values["request.timeout"])
+        self._values = sink.values
+        self._opened = contextlib.ExitStack()
+        self._client = self._opened.enter_context(aws_client(f"connectors.{sink.name}", service, sink.values))
         super().__init__(sink, batch)
 
     def close(self) -> None:
         super().close()
-        _POOL.give_back(self._account, self._client)
+        self._opened.close()
 
 
 class RecordWriter(AwsWriter):

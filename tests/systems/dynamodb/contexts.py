@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from functools import cached_property
 from pathlib import Path
@@ -14,8 +16,9 @@ import pyarrow as pa
 from connectors.core import Guarantee
 from connectors.systems.dynamodb import DynamoDbSink
 from connectors.testing import SinkContext
-from connectors.testing.servers import MotoServer
-from tests.servers import required
+from connectors.testing.servers import DynamoDbServer, MotoServer
+from connectors.testing.servers.fault_proxy import FaultProxy, Reply, Seen
+from tests.servers import optional, required
 
 ACCOUNT = {"region": "us-east-1", "accessKeyId": "test", "secretAccessKey": "test"}
 
@@ -68,6 +71,67 @@ class VersionsContext(ItemsContext):
     """Each row under a condition."""
 
     extra: ClassVar[Mapping[str, str]] = {"versionColumn": "id"}
+
+
+class TransactionsContext(ItemsContext):
+    """A table of which a proxy knows what was written to it: each row of each transaction that was done.
+
+    A row that is written twice is in the table once, as it was; here it shows.
+    """
+
+    guarantee = Guarantee.EXACTLY_ONCE
+    extra: ClassVar[Mapping[str, str]] = {"guarantee": "exactly-once"}
+
+    def __init__(self, folder: Path) -> None:
+        SinkContext.__init__(self, folder)
+        self.server = optional(DynamoDbServer)
+        self.proxy = FaultProxy(self.server.url).__enter__()
+        self.proxy.rule = self._answer
+        self.written: list[dict[str, Any]] = []
+        self.stage = folder.parent / "stage"
+
+    @cached_property
+    def ledger_table(self) -> str:
+        return f"ledger-{self.table}"
+
+    def options(self) -> dict[str, str]:
+        own = {"endpoint": self.proxy.url, "stagingLocation": str(self.stage), "ledgerTable": self.ledger_table}
+        return {**super().options(), **own}
+
+    def rows(self) -> list[dict[str, Any]]:
+        kept = {row["id"] for row in super().rows()}
+        assert kept == {row["id"] for row in self.written}
+        return self.written
+
+    def disks(self) -> Sequence[Path]:
+        return [self.stage]
+
+    def leftovers(self) -> list[str]:
+        return sorted({*(stage.name for stage in self._stages()), *self._progress()})
+
+    def lose_stage(self) -> bool:
+        for stage in self._stages():
+            shutil.rmtree(stage)
+        return True
+
+    def close(self) -> None:
+        self.proxy.__exit__()
+
+    def _answer(self, seen: Seen, forward: Callable[..., Reply]) -> Reply:
+        reply = forward()
+        if seen.headers["X-Amz-Target"].endswith("TransactWriteItems") and reply.status == 200:
+            puts = [part["Put"]["Item"] for part in json.loads(seen.body)["TransactItems"] if "Put" in part]
+            self.written += [{name: plain(value) for name, value in item.items()} for item in puts]
+        return reply
+
+    def _stages(self) -> list[Path]:
+        return list(self.stage.glob(".connectors/*/stage/*"))
+
+    def _progress(self) -> list[str]:
+        if self.ledger_table not in self.client.list_tables()["TableNames"]:
+            return []
+        items = self.client.scan(TableName=self.ledger_table, ConsistentRead=True)["Items"]
+        return [name for item in items if (name := item["entry"]["S"].removeprefix("rows#")) != item["entry"]["S"]]
 
 
 def plain(attribute: Mapping[str, Any]) -> Any:

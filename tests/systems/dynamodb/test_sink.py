@@ -201,7 +201,6 @@ def test_a_table_that_does_not_exist_is_named(target: ItemsContext) -> None:
         ({"table": "t", "batch.maxRecords": "26"}, r"batch.maxRecords +must be 25 or less"),
         ({"table": "t", "keyColumns": "a,b,c"}, r"keyColumns +must be one or two"),
         ({"table": "t", "versionColumn": "v", "batch.maxRecords": "5"}, r"batch.maxRecords +has no use with versionColumn"),
-        ({"table": "t", "guarantee": "exactly-once"}, r'guarantee +"exactly-once" is not possible, only "idempotent"'),
     ],
 )
 def test_wrong_options_are_named(options: dict[str, str], text: str) -> None:

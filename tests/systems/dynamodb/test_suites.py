@@ -7,7 +7,7 @@ import pytest
 from connectors.testing import SinkSuite
 from connectors.testing.spark_suites import SparkSinkSuite
 
-from .contexts import ItemsContext, VersionsContext
+from .contexts import ItemsContext, TransactionsContext, VersionsContext
 
 pytestmark = [pytest.mark.server, pytest.mark.soak]  # a client of boto3 takes half a second in each forked process
 
@@ -22,3 +22,11 @@ class TestVersions(SinkSuite):
 
 class TestItemsOnSpark(SparkSinkSuite):
     context = ItemsContext
+
+
+class TestTransactions(SinkSuite):
+    context = TransactionsContext
+
+
+class TestTransactionsOnSpark(SparkSinkSuite):
+    context = TransactionsContext

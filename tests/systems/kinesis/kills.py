@@ -34,8 +34,9 @@ class ReshardContext(StreamContext):
 
 
 class FanOutReshardContext(ReshardContext):
-    """The same by enhanced fan-out."""
+    """The same by enhanced fan-out. Another process takes a subscription over after five seconds, so epochs are few."""
 
+    limit: ClassVar[dict[str, str]] = {"maxRowsPerTrigger": "40"}
     drain: ClassVar[dict[str, str]] = {
         "consumer": "efo",
         "consumerName": "query",

@@ -73,9 +73,18 @@ def _attributes(name: str, column: pa.Array) -> Sequence[Attribute | Poison | No
         return [None if text is None else {"S": text} for text in times(column).to_pylist()]
     if types.is_floating(kind):
         texts = pc.cast(column, pa.string()).to_pylist()  # the shortest text that stands for the number
+        if _all_fit(column):
+            return [None if text is None else {"N": text} for text in texts]
         return [None if text is None else _number(name, text) for text in texts]
     write = _writer(name, kind)
     return [None if value is None else write(value) for value in column.to_pylist()]
+
+
+def _all_fit(column: pa.Array) -> bool:
+    """True if DynamoDB has all numbers of a column of floats: the quick answer for most columns."""
+    size = pc.abs(column.cast(pa.float64()))
+    fits = pc.or_(pc.equal(size, 0.0), pc.and_(pc.greater_equal(size, float(_SMALLEST)), pc.less(size, 1e126)))
+    return bool(pc.all(fits, min_count=0).as_py())  # NaN fits nowhere
 
 
 def _number(name: str, text: str) -> Attribute | Poison:
@@ -91,9 +100,13 @@ def _writer(name: str, kind: pa.DataType) -> Callable[[Any], Any]:
     """A function that makes an attribute of a value of Python; a :class:`Poison` where it cannot."""
     if types.is_boolean(kind):
         return lambda value: {"BOOL": value}
+    if types.is_decimal128(kind):
+        return lambda value: {"N": format(value, "f")}  # none has more than 38 digits
     if types.is_decimal(kind):
         return lambda value: _number(name, format(value, "f"))
-    if types.is_integer(kind) or types.is_floating(kind):
+    if types.is_integer(kind):
+        return lambda value: {"N": repr(value)}  # none has more than 20 digits
+    if types.is_floating(kind):
         return lambda value: _number(name, repr(value))
     if types.is_binary(kind) or types.is_large_binary(kind):
         return lambda value: {"B": value}

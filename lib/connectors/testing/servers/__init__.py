@@ -8,6 +8,7 @@ from .api_service import ApiService
 from .base import HOST, Server, Unavailable, shared_server
 from .databases import MariaDbServer, OpenSearchServer, PostgresServer, RedisServer
 from .document_service import DocumentService
+from .dynamodb_server import DynamoDbServer
 from .http_service import HttpService
 from .kafka_server import KafkaServer
 from .kinesis_server import KinesisServer
@@ -23,6 +24,7 @@ __all__ = [
     "AzuriteServer",
     "ConnectServer",
     "DocumentService",
+    "DynamoDbServer",
     "GcsServer",
     "HdfsServer",
     "HttpService",

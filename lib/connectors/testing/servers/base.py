@@ -278,11 +278,11 @@ def java() -> str:
         raise Unavailable(str(missing)) from None
 
 
-def classpath(name: str, *coordinates: str, without: tuple[str, ...] = ()) -> str:
+def classpath(name: str, *coordinates: str, without: tuple[str, ...] = (), types: tuple[str, ...] = ("jar", "bundle")) -> str:
     """The class path of Maven ``coordinates`` (``group:artifact:version``), called ``name`` in the cache.
 
-    ``without`` names the dependencies (``group:artifact``) that the caller adds. The first call takes a minute or two: the
-    Ivy of PySpark fetches the jars from a Maven repository. Raises :class:`Unavailable` when it cannot.
+    ``without`` names the dependencies (``group:artifact``) that the caller adds, ``types`` the kinds of files. The first call
+    takes a minute or two: the Ivy of PySpark fetches them from a Maven repository. Raises :class:`Unavailable` when it cannot.
     """
     folder = cache("jars") / name
     folder.mkdir(exist_ok=True)
@@ -290,7 +290,7 @@ def classpath(name: str, *coordinates: str, without: tuple[str, ...] = ()) -> st
         fcntl.flock(lock, fcntl.LOCK_EX)  # two first starts at once would write into one Ivy cache
         paths = _resolved(folder, coordinates)
         if not paths:
-            _resolve(folder, name, coordinates, without)
+            _resolve(folder, name, coordinates, without, types)
             paths = _resolved(folder, coordinates)
     return paths
 
@@ -304,12 +304,14 @@ def _resolved(folder: Path, coordinates: tuple[str, ...]) -> str:
     return paths if all(Path(jar).exists() for jar in paths.split(os.pathsep)) else ""
 
 
-def _resolve(folder: Path, name: str, coordinates: tuple[str, ...], without: tuple[str, ...]) -> None:
+def _resolve(
+    folder: Path, name: str, coordinates: tuple[str, ...], without: tuple[str, ...], types: tuple[str, ...]
+) -> None:
     dependencies = "".join(_DEPENDENCY.format(*coordinate.split(":")) for coordinate in coordinates)
     dependencies += "".join(_EXCLUDE.format(*module.split(":")) for module in without)
     (folder / "ivy.xml").write_text(_MODULE.format(name=name, dependencies=dependencies))
     print(f"Fetching {', '.join(coordinates)} and what it needs, once …", file=sys.stderr, flush=True)
-    options = ["-ivy", str(folder / "ivy.xml"), "-confs", "default", "-types", "jar", "bundle"]
+    options = ["-ivy", str(folder / "ivy.xml"), "-confs", "default", "-types", *types]
     files = ["-cache", str(folder.parent / "ivy"), "-cachepath", str(folder / "classpath")]
     problem = f"the jars of {name} cannot be fetched from a Maven repository"
     run_step([java(), "-jar", str(max(spark_jars().glob("ivy-*.jar"))), *options, *files], problem)

@@ -1,0 +1,180 @@
+"""The ledger of exactly-once: items of a table of their own, beside the tables that sinks write to.
+
+The table has the key ``sink`` and ``entry``. ``query#…`` is the newest batch of a query, and ``rows#…`` says how many of the
+rows that an attempt of a task has staged are written.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Final
+
+from ...core import Entry, Fatal
+from ...core.ledger import Ledger, is_stream
+from ...core.state import dumps, loads
+from ..aws import AwsClient
+from .writes import is_stale
+
+OpenClient = Callable[[], AbstractContextManager[AwsClient]]
+_QUERY, _ROWS = "query#", "rows#"
+_KEY: Final = ("sink", "HASH"), ("entry", "RANGE")
+_MOST_WRITES: Final = 25
+_POLL_SECONDS: Final = 0.2
+_CREATE_SECONDS: Final = 60.0
+
+
+class ItemLedger(Ledger):
+    """The entries of the sink ``sink_id`` in ``table``, which is made if there is none."""
+
+    def __init__(self, sink_id: str, table: str, open_client: OpenClient) -> None:
+        self.table = table
+        self._sink_id = sink_id
+        self._open_client = open_client
+
+    def last(self, query: str) -> Entry | None:
+        item = self._call("get_item", Key=self._key(_QUERY + query), ConsistentRead=True).get("Item")
+        return None if item is None else _entry(item)
+
+    def queries(self) -> frozenset[str]:
+        return frozenset(query for item in self._items(_QUERY) if is_stream(query := _name(item)))
+
+    def record(self, entry: Entry) -> bool:
+        """Records ``entry`` unless its batch, or a later one, is recorded."""
+        return self._call_if(
+            "put_item",
+            "attribute_not_exists(entry) OR batchNumber < :batch",
+            {":batch": {"N": str(entry.batch)}},
+            Item={
+                **self._key(_QUERY + entry.query),
+                "batchNumber": {"N": str(entry.batch)},
+                "content": {"S": dumps(entry.state())},
+                "isPublished": {"BOOL": False},
+            },
+        )
+
+    def unpublished(self) -> list[Entry]:
+        entries = [_entry(item) for item in self._items(_QUERY) if not item["isPublished"]["BOOL"]]
+        return sorted(entries, key=lambda entry: (entry.at, entry.batch))
+
+    def mark_published(self, entry: Entry) -> None:
+        key, batch = self._key(_QUERY + entry.query), {":batch": {"N": str(entry.batch)}}
+        if entry.query.startswith("once-"):
+            self._call_if("delete_item", "batchNumber = :batch", batch, Key=key)
+        else:
+            update = {"UpdateExpression": "SET isPublished = :yes"}
+            self._call_if("update_item", "batchNumber = :batch", {**batch, ":yes": {"BOOL": True}}, Key=key, **update)
+        self.forget([staged["data"]["attempt"] for staged in entry.committables])
+
+    def check(self) -> None:
+        self.queries()
+
+    # progress
+
+    def begin(self, attempts: Sequence[str]) -> None:
+        """Notes that nothing of what these attempts have staged is written."""
+        now = {"N": str(int(time.time()))}
+        items = [{**self._key(_ROWS + attempt), "rowsWritten": {"N": "0"}, "startedAt": now} for attempt in attempts]
+        self._write([{"PutRequest": {"Item": item}} for item in items])
+
+    def written(self, attempt: str) -> int | None:
+        """How many rows of an attempt are written; ``None`` where the ledger knows nothing of it."""
+        item = self._call("get_item", Key=self._key(_ROWS + attempt), ConsistentRead=True).get("Item")
+        return None if item is None else int(item["rowsWritten"]["N"])
+
+    def step(self, attempt: str, before: int, after: int) -> dict[str, Any]:
+        """The part of a transaction by which the rows of an attempt from ``before`` to ``after`` are written, once."""
+        return {
+            "Update": {
+                "TableName": self.table,
+                "Key": self._key(_ROWS + attempt),
+                "UpdateExpression": "SET rowsWritten = :after",
+                "ConditionExpression": "rowsWritten = :before",
+                "ExpressionAttributeValues": {":before": {"N": str(before)}, ":after": {"N": str(after)}},
+            }
+        }
+
+    def attempts(self, prefix: str = "") -> dict[str, float]:
+        """The attempts that the ledger knows, and when they began."""
+        return {_name(item): float(item["startedAt"]["N"]) for item in self._items(_ROWS + prefix)}
+
+    def forget(self, attempts: Sequence[str]) -> None:
+        """Removes what is noted of attempts."""
+        self._write([{"DeleteRequest": {"Key": self._key(_ROWS + attempt)}} for attempt in attempts])
+
+    # calls
+
+    def _key(self, entry: str) -> dict[str, Any]:
+        return {"sink": {"S": self._sink_id}, "entry": {"S": entry}}
+
+    def _items(self, prefix: str) -> Iterator[Mapping[str, Any]]:
+        start: dict[str, Any] = {}
+        while True:
+            answer = self._call(
+                "query",
+                KeyConditionExpression="sink = :sink AND begins_with(entry, :prefix)",
+                ExpressionAttributeValues={":sink": {"S": self._sink_id}, ":prefix": {"S": prefix}},
+                ConsistentRead=True,
+                **start,
+            )
+            yield from answer["Items"]
+            if "LastEvaluatedKey" not in answer:
+                return
+            start = {"ExclusiveStartKey": answer["LastEvaluatedKey"]}
+
+    def _write(self, requests: Sequence[Any]) -> None:
+        for first in range(0, len(requests), _MOST_WRITES):
+            left = {self.table: requests[first : first + _MOST_WRITES]}
+            while left:
+                left = self._call("batch_write_item", RequestItems=left).get("UnprocessedItems")
+                time.sleep(_POLL_SECONDS if left else 0.0)
+
+    def _call_if(self, method: str, condition: str, values: Mapping[str, Any], **request: Any) -> bool:
+        """Calls under a condition; false where it does not hold."""
+        try:
+            self._call(method, ConditionExpression=condition, ExpressionAttributeValues=values, **request)
+        except Fatal as refused:
+            if not is_stale(refused):
+                raise
+            return False
+        return True
+
+    def _call(self, method: str, **request: Any) -> Any:
+        request |= {} if method == "batch_write_item" else {"TableName": self.table}
+        with self._open_client() as client:
+            try:
+                return self._answer(client, method, request)
+            except Fatal as refused:
+                if "ResourceNotFound" not in refused.message:
+                    raise
+            self._create(client)
+            return self._answer(client, method, request)
+
+    def _answer(self, client: AwsClient, method: str, request: Mapping[str, Any]) -> Any:
+        with client.errors(f"the table {self.table} (ledgerTable)"):
+            return getattr(client.client, method)(**request)
+
+    def _create(self, client: AwsClient) -> None:
+        definition = {
+            "KeySchema": [{"AttributeName": name, "KeyType": kind} for name, kind in _KEY],
+            "AttributeDefinitions": [{"AttributeName": name, "AttributeType": "S"} for name, _ in _KEY],
+            "BillingMode": "PAY_PER_REQUEST",
+            "TableName": self.table,
+        }
+        try:
+            self._answer(client, "create_table", definition)
+        except Fatal as refused:
+            if "ResourceInUse" not in refused.message:  # another task makes it at this moment
+                raise
+        until, table = time.monotonic() + _CREATE_SECONDS, {"TableName": self.table}
+        while self._answer(client, "describe_table", table)["Table"]["TableStatus"] != "ACTIVE" and time.monotonic() < until:
+            time.sleep(_POLL_SECONDS)
+
+
+def _name(item: Mapping[str, Any]) -> str:
+    return str(item["entry"]["S"]).partition("#")[2]
+
+
+def _entry(item: Mapping[str, Any]) -> Entry:
+    return Entry.of(loads(item["content"]["S"], "an entry of the ledger in DynamoDB"))

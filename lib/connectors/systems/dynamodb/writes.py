@@ -1,0 +1,108 @@
+"""What becomes of rows: an item of each is put, or deleted, by its key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from ...core import Fatal, Misconfigured, Poison, Problem, Values
+from ..aws import AwsClient
+from .items import Attribute, items_of, size_of, text_of
+
+NAME: Final = "connectors.dynamodb"
+MOST_ITEM_BYTES: Final = 400 << 10
+_LONGEST_KEYS: Final = (2048, 1024)
+"""Bytes of a partition key and of a sort key."""
+
+
+class Write(NamedTuple):
+    """What becomes of a row: ``item`` is put, or deleted where it ``is_deleted``; ``key`` has the attributes of its key."""
+
+    name: str
+    key: dict[str, Attribute]
+    item: dict[str, Attribute]
+    is_deleted: bool
+
+
+class TableKey(NamedTuple):
+    """The attributes of a table's key, and the types of these and of the keys of its indexes, such as ``{"id": "N"}``."""
+
+    names: tuple[str, ...]
+    kinds: Mapping[str, str]
+
+    @classmethod
+    def of(cls, client: AwsClient, table: str, schema: pa.Schema) -> TableKey:
+        """The key that the service names. Raises ``Misconfigured`` where rows of ``schema`` lack a column of it."""
+        with client.errors(f"the table {table}"):
+            description = client.client.describe_table(TableName=table)["Table"]
+        names = tuple(part["AttributeName"] for part in description["KeySchema"])
+        if missing := [name for name in names if name not in schema.names]:
+            text = f"has the key {', '.join(names)}, and the rows have no column {missing[0]}: {', '.join(schema.names)}."
+            raise Misconfigured(NAME, [Problem("table", text)])
+        return cls(names, {part["AttributeName"]: part["AttributeType"] for part in description["AttributeDefinitions"]})
+
+    def problem(self, item: Mapping[str, Attribute]) -> str | None:
+        """Why the service would refuse an item for its keys; ``None`` if it would not."""
+        for name, kind in self.kinds.items():
+            if name not in item:
+                continue
+            ((actual, value),) = item[name].items()
+            if actual != kind:
+                return f'the column "{name}" is of the type {actual}, and the key of the table or of an index has {kind}'
+            if kind != "N" and not value:
+                return f'the column "{name}" is empty, and part of a key'
+        for name, most in zip(self.names, _LONGEST_KEYS, strict=False):
+            if name in item and size_of({"": item[name]}) > most:
+                return f'the column "{name}" is part of the key, which has {most} bytes at most'
+        return None
+
+
+class RowWriter:
+    """Makes writes of rows by the key with the columns ``key``."""
+
+    def __init__(self, values: Values, key: Sequence[str]) -> None:
+        self._key, self._version, self._delete = tuple(key), values["versionColumn"], values["deleteColumn"]
+
+    def writes(self, rows: pa.RecordBatch) -> Sequence[Write | Poison]:
+        """What becomes of each row; a :class:`~connectors.core.errors.Poison` of a bad one."""
+        deletes = [False] * rows.num_rows
+        if self._delete is not None:
+            deletes = [bool(value) for value in rows.column(self._delete).to_pylist()]
+            rows = rows.select([name for name in rows.schema.names if name != self._delete])
+        return [self._write(item, delete) for item, delete in zip(items_of(rows), deletes, strict=True)]
+
+    def name(self, key: Mapping[str, Attribute]) -> str:
+        """A key as text, the same for keys that are the same to the service."""
+        return "\x1f".join(text_of(key[name]) for name in self._key)
+
+    def condition(self, write: Write) -> dict[str, Any]:
+        """The condition that the table has no item of the row's key that is as new; empty without ``versionColumn``."""
+        if self._version is None:
+            return {}
+        return {
+            "ConditionExpression": "attribute_not_exists(#key) OR attribute_not_exists(#version) OR #version < :version",
+            "ExpressionAttributeNames": {"#key": self._key[0], "#version": self._version},
+            "ExpressionAttributeValues": {":version": write.item[self._version]},
+        }
+
+    def _write(self, item: dict[str, Attribute] | Poison, is_deleted: bool) -> Write | Poison:
+        if isinstance(item, Poison):
+            return item
+        needed = self._key if self._version is None else (*self._key, self._version)
+        if missing := [name for name in needed if name not in item]:
+            return Poison(f'the column "{missing[0]}" is null')
+        key = {name: item[name] for name in self._key}
+        return Write(self.name(key), key, item, is_deleted)
+
+
+def is_stale(error: Fatal) -> bool:
+    """True if a write was refused because its condition does not hold."""
+    return "ConditionalCheckFailed" in error.message
+
+
+def refused_keys(writes: Sequence[Write]) -> Iterator[str]:
+    """The keys of writes, as a message names them."""
+    for write in writes:
+        yield ", ".join(f"{name} {next(iter(value.values()))}" for name, value in write.key.items())

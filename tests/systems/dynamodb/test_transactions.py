@@ -1,0 +1,289 @@
+"""Exactly-once into DynamoDB: what a transaction writes, and what becomes of batches that are interrupted in the middle."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pytest
+
+from connectors.core import Batch, Fatal, Misconfigured, Poison, Transient
+from connectors.core.commit import Commit
+from connectors.core.writing import stage
+from connectors.systems.dynamodb import DynamoDbSink
+from connectors.testing.contexts import open_context
+from connectors.testing.servers.fault_proxy import Reply, Seen
+
+from .contexts import ACCOUNT, TransactionsContext, plain
+
+pytestmark = pytest.mark.server
+Rule = Callable[[Seen, Callable[..., Reply]], "Reply | None"]
+
+
+class Target(TransactionsContext):
+    """The proxy refuses what ``fault`` refuses: a function of the number of a transaction."""
+
+    extra: ClassVar = {"guarantee": "exactly-once", "retry.maxRetries": "2", "outageTimeout": "0s"}
+    fault: Callable[[int, Callable[[], Reply]], Reply | None] | None = None
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.transactions: list[int] = []
+        """The rows of each transaction that has come."""
+
+    def _answer(self, seen: Seen, forward: Callable[..., Reply]) -> Any:
+        answer = super()._answer
+        if not seen.headers["X-Amz-Target"].endswith("TransactWriteItems"):
+            return answer(seen, forward)
+        self.transactions.append(len(json.loads(seen.body)["TransactItems"]) - 1)
+        if self.fault is None:
+            return answer(seen, forward)
+        return self.fault(len(self.transactions), lambda: answer(seen, forward))
+
+    def sink(self, **options: str) -> Any:  # type: ignore[override]
+        return DynamoDbSink.of({**self.options(), **options})
+
+    def write(self, rows: pa.Table, number: int = 0, **options: str) -> None:
+        """Writes a batch as two tasks stage it, or as many as it has pieces."""
+        sink = self.sink(**options)
+        batch = Batch(sink.sink_id(), "q", number)
+        commit = Commit(sink)
+        commit.begin(batch)
+        half = (rows.num_rows + 1) // 2
+        parts = [rows.slice(0, half), rows.slice(half)]
+        staged = [
+            stage(sink, batch, rows.schema, task, iter(part.to_batches(max_chunksize=70))) for task, part in enumerate(parts)
+        ]
+        commit.finish(batch, staged)
+
+    def content(self) -> dict[Any, Any]:
+        items = [{name: plain(value) for name, value in item.items()} for item in self.items()]
+        return {item["id"]: item for item in items}
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Iterator[Target]:
+    with open_context(Target, tmp_path / "target") as target:
+        yield target
+
+
+def numbered(count: int) -> pa.Table:
+    return pa.table({"id": list(range(count)), "name": [f"n{number}" for number in range(count)]})
+
+
+def check(target: Target, count: int) -> None:
+    """Each row is written by one transaction."""
+    assert sorted(row["id"] for row in target.written) == list(range(count))
+    assert target.content().keys() == set(range(count))
+
+
+def refusal(*reasons: str) -> Reply:
+    body = {
+        "__type": "com.amazonaws.dynamodb.v20120810#TransactionCanceledException",
+        "Message": f"Transaction cancelled [{', '.join(reasons)}]",
+        "CancellationReasons": [{"Code": reason} for reason in reasons],
+    }
+    return Reply(400, json.dumps(body).encode(), {"Content-Type": "application/x-amz-json-1.0"})
+
+
+def test_a_batch_is_written_by_transactions_of_99_rows(target: Target) -> None:
+    target.write(numbered(500))
+    check(target, 500)
+    assert max(target.transactions) == 70, "a piece of a task's rows has 70"
+    rows = numbered(300)
+    sink = target.sink()
+    batch = Batch(sink.sink_id(), "q", 1)
+    target.transactions.clear()
+    Commit(sink).finish(batch, [stage(sink, batch, rows.schema, 0, iter(rows.to_batches()))])
+    assert target.transactions == [99, 99, 99, 3]
+    assert target.leftovers() == []
+
+
+@pytest.mark.parametrize("is_written", [True, False], ids=["answer lost", "not written"])
+def test_a_batch_that_is_interrupted_goes_on_behind_the_last_row_that_is_written(target: Target, is_written: bool) -> None:
+    def fail(number: int, forward: Callable[[], Reply]) -> Reply | None:
+        if number < 4:
+            return forward()
+        if number == 4 and is_written:
+            forward()
+        return None
+
+    target.fault = fail
+    with pytest.raises(Transient, match="AWS does not answer"):
+        target.write(numbered(500))
+    written = len(target.written)
+    assert 0 < written < 500
+    target.fault = None
+    target.write(numbered(500))  # the next start: it publishes what is decided, and finds this batch committed
+    check(target, 500)
+
+
+def test_an_answer_that_is_lost_is_no_second_write(target: Target) -> None:
+    def lose(number: int, forward: Callable[[], Reply]) -> Reply | None:
+        reply = forward()
+        return None if number % 3 == 1 else reply
+
+    target.fault = lose
+    target.write(numbered(400))
+    check(target, 400)
+
+
+@pytest.mark.parametrize("reason", ["TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"])
+def test_a_busy_table_is_asked_again(target: Target, reason: str) -> None:
+    target.fault = lambda number, forward: refusal("None", reason, "None") if number in (1, 3) else forward()
+    target.write(numbered(5))
+    check(target, 5)
+    assert len(target.transactions) == 4
+
+
+def test_a_replay_leaves_what_others_have_changed_since(target: Target) -> None:
+    target.write(numbered(10))
+    changed = {"id": {"N": "3"}, "name": {"S": "changed"}}
+    target.client.put_item(TableName=target.table, Item=changed)
+    target.client.delete_item(TableName=target.table, Key={"id": {"N": "4"}})
+    target.write(numbered(10))
+    assert target.content()[3]["name"] == "changed"
+    assert 4 not in target.content()
+
+
+def test_two_drivers_that_publish_a_batch_write_each_row_once(target: Target) -> None:
+    rows, sink = numbered(600), target.sink()
+    batch = Batch(sink.sink_id(), "q", 0)
+    staged = [stage(sink, batch, rows.schema, 0, iter(rows.to_batches()))]
+    both = threading.Barrier(2, timeout=20)
+
+    def meet(number: int, forward: Callable[[], Reply]) -> Reply | None:
+        if number <= 2:
+            both.wait()
+        return forward()
+
+    commit = Commit(sink)
+    target.fault = lambda number, forward: None
+    with pytest.raises(Transient):
+        commit.finish(batch, staged)
+    assert target.written == []
+    target.transactions.clear()
+    target.fault = meet
+    threads = [threading.Thread(target=Commit(target.sink()).recover, args=(batch,)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    check(target, 600)
+
+
+def test_a_driver_that_comes_late_to_a_batch_that_is_published_writes_nothing(target: Target) -> None:
+    rows, sink = numbered(20), target.sink()
+    batch = Batch(sink.sink_id(), "q", 0)
+    staged = [stage(sink, batch, rows.schema, 0, iter(rows.to_batches()))]
+    file = next(iter(target.stage.rglob("rows.arrow")))
+    content = file.read_bytes()
+    Commit(sink).finish(batch, staged)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(content)  # as if it had read the stage before
+    committer = sink.committer()
+    committer.publish(batch, staged)
+    check(target, 20)
+
+
+def test_progress_that_is_lost_stops_the_batch(target: Target) -> None:
+    target.fault = lambda number, forward: None
+    with pytest.raises(Transient):
+        target.write(numbered(5))
+    target.fault = None
+    for name in target._progress():
+        key = {"sink": {"S": target.sink().sink_id()}, "entry": {"S": f"rows#{name}"}}
+        target.client.delete_item(TableName=target.ledger_table, Key=key)
+    with pytest.raises(Fatal, match=r"does not say how much of batch 0 of query q is written"):
+        target.write(numbered(5))
+    assert target.written == []
+
+
+def test_of_rows_with_one_key_the_last_one_is_written(target: Target) -> None:
+    rows = pa.table({"id": [1, 2, 1, 1], "name": ["a", "b", "c", "d"], "gone": [False, False, False, True]})
+    sink = target.sink(deleteColumn="gone")
+    batch = Batch(sink.sink_id(), "q", 0)
+    Commit(sink).finish(batch, [stage(sink, batch, rows.schema, 0, iter(rows.to_batches()))])
+    assert target.content() == {2: {"id": 2, "name": "b"}}
+
+
+def test_an_older_row_never_replaces_a_newer_one(target: Target) -> None:
+    def rows(name: str, *versions: int) -> pa.Table:
+        return pa.table({"id": list(range(len(versions))), "name": [name] * len(versions), "version": list(versions)})
+
+    target.write(rows("first", 5, 5, 5, 5), 0, versionColumn="version")
+    target.write(rows("second", 4, 5, 6, 7), 1, versionColumn="version")
+    assert [row["name"] for row in target.content().values()].count("second") == 2
+    assert {id: row["version"] for id, row in target.content().items()} == {0: 5, 1: 5, 2: 6, 3: 7}
+    many = pa.table({"id": [1] * 30, "name": ["x"] * 30, "version": [number * 7 % 30 for number in range(30)]})
+    target.write(many, 2, versionColumn="version")
+    assert target.content()[1]["version"] == 29
+
+
+class Indexed(Target):
+    """A table with an index, whose key has a type too."""
+
+    @property
+    def table(self) -> str:  # type: ignore[override]
+        name = f"indexed-{self.folder.parent.name}"[:60]
+        if name not in self.client.list_tables()["TableNames"]:
+            keys = [{"AttributeName": "id", "KeyType": "HASH"}]
+            types = [{"AttributeName": "id", "AttributeType": "N"}, {"AttributeName": "city", "AttributeType": "S"}]
+            index = {"IndexName": "by_city", "KeySchema": [{"AttributeName": "city", "KeyType": "HASH"}]}
+            self.client.create_table(
+                TableName=name,
+                KeySchema=keys,
+                AttributeDefinitions=types,
+                GlobalSecondaryIndexes=[{**index, "Projection": {"ProjectionType": "ALL"}}],
+                BillingMode="PAY_PER_REQUEST",
+            )
+        return name
+
+
+def test_rows_that_the_table_would_refuse_are_bad_before_the_batch_is_decided(tmp_path: Path) -> None:
+    with open_context(Indexed, tmp_path / "target") as target:
+        rows = pa.table({"id": [1, 2, 3, 4, 5], "city": ["Bern", "", None, "x" * (401 << 10), "Thun"]})
+        with pytest.raises(Poison, match=r'the column "city" is empty, and part of a key'):
+            target.write(rows)
+        target.write(rows, errors="skip")
+        assert {id: row.get("city") for id, row in target.content().items()} == {1: "Bern", 3: None, 5: "Thun"}
+        number = pa.table({"id": [6, 7], "city": [1, 2]})
+        with pytest.raises(Poison, match='the column "city" is of the type N, and the key of the table or of an index has S'):
+            target.write(number, 1)
+        text = pa.table({"id": ["8"], "city": ["x"]})
+        with pytest.raises(Poison, match=r'the column "id" is of the type S, .* has N'):
+            target.write(text, 1)
+
+
+def test_rows_that_the_table_refuses_stop_the_batch_until_the_table_is_mended(target: Target) -> None:
+    target.fault = lambda number, forward: refusal("None", "None", "ValidationError", "None") if number == 1 else forward()
+    rows = numbered(6)
+    with pytest.raises(Fatal, match=r"refuses rows \(ValidationError\): id [14]\n.*mend the table, and start the query again"):
+        target.write(rows)
+    target.fault = None
+    target.write(rows)
+    check(target, 6)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"ledgerTable": "mine"}, r"ledgerTable +has no use without guarantee=exactly-once"),
+        ({"stagingLocation": "/tmp/x"}, r"stagingLocation +has no use without guarantee=exactly-once"),
+        ({"guarantee": "exactly-once", "batch.maxRecords": "9"}, r"batch.maxRecords +has no use with guarantee=exactly-once"),
+    ],
+)
+def test_wrong_options_are_named(options: dict[str, str], text: str) -> None:
+    with pytest.raises(Misconfigured, match=text):
+        DynamoDbSink.of({**ACCOUNT, "table": "t", **options})
+
+
+def test_exactly_once_needs_a_folder(target: Target) -> None:
+    options = {name: value for name, value in target.options().items() if name != "stagingLocation"}
+    sink, rows = DynamoDbSink.of(options), numbered(1)
+    with pytest.raises(Misconfigured, match=r"stagingLocation +missing; give a folder that driver and tasks share"):
+        stage(sink, Batch("s", "q", 0), rows.schema, 0, iter(rows.to_batches()))
