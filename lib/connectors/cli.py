@@ -51,6 +51,7 @@ def _target(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--param", "parameters", multiple=True, metavar="NAME=VALUE", help="Wins over the job's default.")
 @click.option("--only", multiple=True, metavar="TASK", help="Run just this task, without looking at conditions.")
 @click.option("--runs", type=click.Path(path_type=Path), help="Folder for executed notebooks, by default runs/.")
+@click.option("--open", "opens", is_flag=True, help="Open the page of the run in a browser when it has ended.")
 @click.option("--quiet", is_flag=True, help="Only the line of each task and of the job.")
 @click.option("--verbose", is_flag=True, help="Also what has no effect in a local run, and other notes of validate.")
 def run(
@@ -60,11 +61,13 @@ def run(
     parameters: tuple[str, ...],
     only: tuple[str, ...],
     runs: Path | None,
+    opens: bool,
     quiet: bool,
     verbose: bool,
 ) -> None:
     """Runs JOB of this bundle on this machine, as the Jobs service would.
 
+    The page of the run, index.html in its folder below runs/, shows its graph, queries, quality, dead letters and notebooks.
     Exit code: 0 for SUCCESS and SUCCESS_WITH_FAILURES, 2 when the bundle or the command line is wrong, else 1.
     """
     overrides = _pairs("--param", parameters)
@@ -73,7 +76,8 @@ def run(
 
     from .bundle.model import GOOD
 
-    state = run_job(bundle, job, overrides, Reporter(quiet=quiet, verbose=verbose), runs, only)
+    reporter, on_page = Reporter(quiet=quiet, verbose=verbose), _open_page if opens else _leave_page
+    state = run_job(bundle, job, overrides, reporter, runs, only, on_page)
     sys.exit(0 if state in GOOD else 1)
 
 
@@ -255,6 +259,16 @@ def transactions(bootstrap: str, prefix: str, abort: bool, config: Path | None) 
             click.echo(line)
     except ConnectorError as error:
         raise click.ClickException(str(error)) from None
+
+
+def _open_page(page: Path) -> None:
+    """Opens a page in the browser; where there is none, says where the page is."""
+    if click.launch(page.resolve().as_uri()) != 0:
+        click.echo(f"no browser here; the page of the run: {page}")
+
+
+def _leave_page(page: Path) -> None:
+    """Nobody wants to see the page now."""
 
 
 def _show_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
