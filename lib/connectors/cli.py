@@ -16,6 +16,8 @@ from connectors.core.errors import Misconfigured
 if TYPE_CHECKING:
     from connectors.bundle import Bundle
 
+_RECENT = 20
+"""So many queries are listed unless all are wanted."""
 _CLI_MISSING = (
     "the Databricks CLI is not installed. Install it (https://docs.databricks.com/dev-tools/cli/install.html), "
     "log in by `databricks auth login`, and call this again."
@@ -202,6 +204,66 @@ def doctor(fetch: bool) -> None:
     for finding in findings:
         click.echo(finding)
     sys.exit(0 if all(finding.ok or finding.optional for finding in findings) else 1)
+
+
+@main.command()
+@click.option("--all", "everything", is_flag=True, help=f"Also what is older than the {_RECENT} newest.")
+def status(everything: bool) -> None:
+    """Lists the queries of this machine: those that run, then the newest, with their sinks, last commit and lag.
+
+    Sessions of the workbench say what state a query is in and how far behind it is; of other sessions the files of
+    $CONNECTORS_METRICS tell sinks and commits alone.
+    """
+    from connectors.metrics.queries import queries_of_machine
+
+    from .listing import query_lines
+
+    queries = queries_of_machine()
+    shown = queries if everything else queries[:_RECENT]
+    if not queries:
+        click.echo("no query has written metrics on this machine in the last 7 days")
+        return
+    for query in shown:
+        name, *lines = query_lines(query)
+        click.secho(name, bold=True)
+        click.echo("\n".join(lines), nl=bool(lines))
+    if len(shown) < len(queries):
+        click.echo(f"{len(queries) - len(shown)} older ones: python -m connectors status --all")
+
+
+@main.group()
+def ledger() -> None:
+    """Looks into the ledgers of sinks."""
+
+
+@ledger.command("show")
+@click.argument("target")
+@click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="An option of the sink, such as a login.")
+@click.option("--batches", default=3, show_default=True, help="So many of the newest batches of each query.")
+def show(target: str, options: tuple[str, ...], batches: int) -> None:
+    """Shows which batches the sinks have recorded in TARGET, a path or URL.
+
+    TARGET is a folder (local, s3://, hdfs://), a Delta table, a database (its file, or a URL of JDBC or SQLAlchemy),
+    kafka://broker:9092, or redis://host:6379. Options that reach it: user, password, dbtable (a table in the ledger's schema),
+    storageOptions, kafka.*, ledgerTopic; a secret may be {{secrets/scope/key}}.
+    """
+    from connectors.core.errors import ConnectorError
+
+    from .listing import ledger_lines
+    from .systems import ledgers_in
+
+    try:
+        contents = ledgers_in(target, _pairs("--option", options))
+    except ConnectorError as error:
+        if isinstance(error, Misconfigured):
+            raise
+        raise click.ClickException(str(error)) from None
+    if not contents:
+        raise click.ClickException(f"no sink has recorded anything in {target}, or nothing is there.")
+    for content in contents:
+        name, *lines = ledger_lines(content, batches)
+        click.secho(name, bold=True)
+        click.echo("\n".join(lines))
 
 
 @main.group()

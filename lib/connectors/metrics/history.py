@@ -86,7 +86,7 @@ class QueryHistory:
         """Takes the progress of a batch. One without rows counts as a batch if it is new: Spark tells of idle times, too."""
         batch = Observation(progress, offset_rows(progress))
         self.progress = progress
-        lag = _lag(batch.rows)
+        lag = lag_of(batch.rows)
         record = BatchRecord(batch.batch, batch.at.timestamp(), batch.input_rows, batch.seconds, lag)
         if self.batches and self.batches[-1].number == record.number:
             self.rows += record.rows - self.batches[-1].rows
@@ -115,7 +115,7 @@ class QueryHistory:
             rate=self._rate(now),
             batches=self.count,
             lag=lag,
-            unit=_unit(table),
+            unit=unit_of(table),
             dead_letters=sum(row["dead_letters"] or 0 for row in table),
             retries=sum(row["retries"] or 0 for row in table),
             waiting_for=waiting["waiting_for"] if waiting and self.state == RUNNING else "",
@@ -153,14 +153,14 @@ def _rows_read(table: Sequence[Row]) -> int | None:
     return sum(counts) if counts else None
 
 
-def _lag(rows: Sequence[Mapping[str, Any]]) -> int | None:
+def lag_of(rows: Sequence[Mapping[str, Any]]) -> int | None:
     """What is left to read, as far as it can be counted; ``None`` where it cannot."""
     known = [row for row in rows if row["lag_records"] is not None or isinstance(row["latest"], int)]
     lags = [behind(row["lag_records"], row["position"], row["latest"]) for row in known]
     return sum(lags) if lags else None
 
 
-def _unit(table: Sequence[Row]) -> str:
+def unit_of(table: Sequence[Row]) -> str:
     """What the lag counts: ``records``, ``bytes``, or nothing that has a name."""
     lags = [row for row in table if row["latest"] is not None or row["lag_records"] is not None]
     if all(row["lag_records"] is not None for row in lags):
