@@ -16,6 +16,8 @@ from connectors.core.errors import Misconfigured
 if TYPE_CHECKING:
     from connectors.bundle import Bundle
 
+_RECENT = 20
+"""So many queries are listed unless all are wanted."""
 _CLI_MISSING = (
     "the Databricks CLI is not installed. Install it (https://docs.databricks.com/dev-tools/cli/install.html), "
     "log in by `databricks auth login`, and call this again."
@@ -51,6 +53,7 @@ def _target(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--param", "parameters", multiple=True, metavar="NAME=VALUE", help="Wins over the job's default.")
 @click.option("--only", multiple=True, metavar="TASK", help="Run just this task, without looking at conditions.")
 @click.option("--runs", type=click.Path(path_type=Path), help="Folder for executed notebooks, by default runs/.")
+@click.option("--open", "opens", is_flag=True, help="Open the page of the run in a browser when it has ended.")
 @click.option("--quiet", is_flag=True, help="Only the line of each task and of the job.")
 @click.option("--verbose", is_flag=True, help="Also what has no effect in a local run, and other notes of validate.")
 def run(
@@ -60,11 +63,13 @@ def run(
     parameters: tuple[str, ...],
     only: tuple[str, ...],
     runs: Path | None,
+    opens: bool,
     quiet: bool,
     verbose: bool,
 ) -> None:
     """Runs JOB of this bundle on this machine, as the Jobs service would.
 
+    The page of the run, index.html in its folder below runs/, shows its graph, queries, quality, dead letters and notebooks.
     Exit code: 0 for SUCCESS and SUCCESS_WITH_FAILURES, 2 when the bundle or the command line is wrong, else 1.
     """
     overrides = _pairs("--param", parameters)
@@ -73,7 +78,8 @@ def run(
 
     from .bundle.model import GOOD
 
-    state = run_job(bundle, job, overrides, Reporter(quiet=quiet, verbose=verbose), runs, only)
+    reporter, on_page = Reporter(quiet=quiet, verbose=verbose), _open_page if opens else _leave_page
+    state = run_job(bundle, job, overrides, reporter, runs, only, on_page)
     sys.exit(0 if state in GOOD else 1)
 
 
@@ -200,6 +206,66 @@ def doctor(fetch: bool) -> None:
     sys.exit(0 if all(finding.ok or finding.optional for finding in findings) else 1)
 
 
+@main.command()
+@click.option("--all", "everything", is_flag=True, help=f"Also what is older than the {_RECENT} newest.")
+def status(everything: bool) -> None:
+    """Lists the queries of this machine: those that run, then the newest, with their sinks, last commit and lag.
+
+    Sessions of the workbench say what state a query is in and how far behind it is; of other sessions the files of
+    $CONNECTORS_METRICS tell sinks and commits alone.
+    """
+    from connectors.metrics.queries import queries_of_machine
+
+    from .listing import query_lines
+
+    queries = queries_of_machine()
+    shown = queries if everything else queries[:_RECENT]
+    if not queries:
+        click.echo("no query has written metrics on this machine in the last 7 days")
+        return
+    for query in shown:
+        name, *lines = query_lines(query)
+        click.secho(name, bold=True)
+        click.echo("\n".join(lines), nl=bool(lines))
+    if len(shown) < len(queries):
+        click.echo(f"{len(queries) - len(shown)} older ones: python -m connectors status --all")
+
+
+@main.group()
+def ledger() -> None:
+    """Looks into the ledgers of sinks."""
+
+
+@ledger.command("show")
+@click.argument("target")
+@click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="An option of the sink, such as a login.")
+@click.option("--batches", default=3, show_default=True, help="So many of the newest batches of each query.")
+def show(target: str, options: tuple[str, ...], batches: int) -> None:
+    """Shows which batches the sinks have recorded in TARGET, a path or URL.
+
+    TARGET is a folder (local, s3://, hdfs://), a Delta table, a database (its file, or a URL of JDBC or SQLAlchemy),
+    kafka://broker:9092, or redis://host:6379. Options that reach it: user, password, dbtable (a table in the ledger's schema),
+    storageOptions, kafka.*, ledgerTopic; a secret may be {{secrets/scope/key}}.
+    """
+    from connectors.core.errors import ConnectorError
+
+    from .listing import ledger_lines
+    from .systems import ledgers_in
+
+    try:
+        contents = ledgers_in(target, _pairs("--option", options))
+    except ConnectorError as error:
+        if isinstance(error, Misconfigured):
+            raise
+        raise click.ClickException(str(error)) from None
+    if not contents:
+        raise click.ClickException(f"no sink has recorded anything in {target}, or nothing is there.")
+    for content in contents:
+        name, *lines = ledger_lines(content, batches)
+        click.secho(name, bold=True)
+        click.echo("\n".join(lines))
+
+
 @main.group()
 def files() -> None:
     """Looks after folders that connectors.files writes to."""
@@ -255,6 +321,16 @@ def transactions(bootstrap: str, prefix: str, abort: bool, config: Path | None) 
             click.echo(line)
     except ConnectorError as error:
         raise click.ClickException(str(error)) from None
+
+
+def _open_page(page: Path) -> None:
+    """Opens a page in the browser; where there is none, says where the page is."""
+    if click.launch(page.resolve().as_uri()) != 0:
+        click.echo(f"no browser here; the page of the run: {page}")
+
+
+def _leave_page(page: Path) -> None:
+    """Nobody wants to see the page now."""
 
 
 def _show_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

@@ -13,7 +13,7 @@ import nbformat
 import pytest
 
 from connectors.bundle import Reporter, run_job
-from connectors.bundle.progress import _RepeatedLine
+from connectors.bundle.live import RepeatedLine
 
 from .conftest import Workbench
 from .test_outputs import DRAW
@@ -52,7 +52,7 @@ class SeenWhen(io.StringIO):
 def test_a_pipe_gets_a_line_now_and_then_with_the_heading_of_the_cell(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_RepeatedLine, "seconds", 0.05)
+    monkeypatch.setattr(RepeatedLine, "seconds", 0.05)
     bench.job("job", bench.task("a", WAIT))
     with_headings(bench, "a", "# The title", "## What `came` out\n\nSome text.", "No heading.")
     out = SeenWhen("What came out", bench.root / "seen")
@@ -63,7 +63,7 @@ def test_a_pipe_gets_a_line_now_and_then_with_the_heading_of_the_cell(
 
 
 def test_a_pipe_gets_such_a_line_every_ten_seconds(bench: Workbench) -> None:
-    assert _RepeatedLine.seconds == 10
+    assert RepeatedLine.seconds == 10
     bench.job("job", bench.task("a", "print(1)"))
     assert [line.split()[0] for line in bench.run().lines if " SUCCESS " in line] == ["a", "job"]
 

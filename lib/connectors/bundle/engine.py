@@ -9,7 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from connectors.spark.session import canceling, forget_connection
+from connectors.metrics.history import Standing
+from connectors.metrics.log import QueryLog, query_log
+from connectors.spark.session import canceling, forget_connection, is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,6 +27,8 @@ class NotebookEngine:
         self.log = log
         self._settings: dict[str, str] | None = None
         self._foreign = self.session is not None
+        self.queries: QueryLog | None = None
+        """The log of the session's queries; ``None`` before its start, and on Spark Connect."""
 
     @property
     def session(self) -> SparkSession | None:
@@ -42,7 +46,12 @@ class NotebookEngine:
         spark = start(log=self.log)
         if self._settings is None:
             self._settings = _settings(spark)
+        self.queries = None if is_connect(spark) else query_log(spark)
         return spark
+
+    def standings(self) -> list[Standing]:
+        """Where the queries stand that run now."""
+        return [run.standing() for run in self.queries.running()] if self.queries else []
 
     def tidy(self) -> list[str]:
         """Stops active streams, drops temporary views, puts settings back; returns the names of the streams."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final
@@ -100,6 +101,29 @@ def job_state(leaves: Iterable[State], others: Iterable[State]) -> State:
     if any(failed(state) for state in leaves):
         return State.FAILED
     return State.SUCCESS_WITH_FAILURES if any(failed(state) for state in others) else State.SUCCESS
+
+
+def compare(op: str, left: str, right: str) -> bool:
+    """A condition's result: (in)equality compares text, order compares numbers. Raises ``ValueError`` for others."""
+    if op in ("EQUAL_TO", "NOT_EQUAL"):
+        return (left == right) is (op == "EQUAL_TO")
+    first, second = _as_number(op, left), _as_number(op, right)
+    return {
+        "GREATER_THAN": first > second,
+        "GREATER_THAN_OR_EQUAL": first >= second,
+        "LESS_THAN": first < second,
+        "LESS_THAN_OR_EQUAL": first <= second,
+    }[op]
+
+
+def _as_number(op: str, text: str) -> Decimal:
+    try:
+        number = Decimal(text)
+    except InvalidOperation:
+        number = Decimal("nan")
+    if not number.is_finite():
+        raise ValueError(f'{op} compares numbers; "{text}" is none')
+    return number
 
 
 NOTEBOOK, CONDITION, FOR_EACH, RUN_JOB = "notebook_task", "condition_task", "for_each_task", "run_job_task"

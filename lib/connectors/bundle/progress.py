@@ -8,18 +8,18 @@ from __future__ import annotations
 import fcntl
 import re
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, ClassVar, Final, TextIO
+from typing import Final, TextIO
 
 from ..core.errors import Misconfigured, Problem
 from ..core.messages import own_message
 from .execution import CellFailure
+from .live import Activity, LiveLine, RepeatedLine, Standings
 from .model import State
 
 _LINES: Final = 12
@@ -35,10 +35,15 @@ def message(error: BaseException) -> str:
     return "\n".join([*lines[:_LINES], *more])
 
 
+def message_in(text: str) -> str:
+    """The message in the text of an error of Spark, without the stacks of Java and Python."""
+    return _innermost(text) or _without_stacks(text)
+
+
 def _foreign_message(error: BaseException) -> str:
     text = str(error).strip()
     inner = _innermost(text)
-    text = inner or _without_stacks(text)
+    text = message_in(text)
     name = type(error).__name__
     return text if inner or text.startswith(name) else f"{name}: {text}" if text else name
 
@@ -150,7 +155,8 @@ class Reporter:
         self._verbose = verbose
         self._margin = "  " * indent
         self._indent = indent
-        self._live: _LiveLine | _RepeatedLine | None = None
+        self._live: LiveLine | RepeatedLine | None = None
+        self._standings: Standings = tuple
 
     def line(self, text: str) -> None:
         """A line, or several, at this depth."""
@@ -182,100 +188,30 @@ class Reporter:
         if kinds and not self._quiet:
             self.line(f"{folder}: {', '.join(kinds)}")
 
-    def doing(self, what: str) -> None:
-        """Shows what happens right now."""
+    def doing(self, label: str, detail: str = "") -> None:
+        """Shows what the task ``label`` does right now."""
         if self._live is not None:
-            self._live.show(what)
+            self._live.activity.label, self._live.activity.detail = label, detail
+
+    def watch(self, standings: Standings) -> None:
+        """From now on shows where queries stand while a task runs."""
+        self._standings = standings
 
     def inside(self) -> Reporter:
         """A reporter one step deeper, with the same live line."""
         inner = Reporter(self._out, self._quiet, self._indent + 1, self._verbose)
-        inner._live = self._live
+        inner._live, inner._standings = self._live, self._standings
         return inner
 
     @contextmanager
-    def running(self, what: str) -> Iterator[None]:
-        """Shows ``what`` as running, with the time since its start."""
+    def running(self, label: str) -> Iterator[None]:
+        """Shows the task ``label`` as running, with the time since its start and its queries."""
         if self._quiet or self._live is not None:
             yield
             return
-        with (_LiveLine if self._out.isatty() else _RepeatedLine)(self._out, what) as self._live:
+        activity = Activity(label, self._standings)
+        with (LiveLine if self._out.isatty() else RepeatedLine)(self._out, activity) as self._live:
             try:
                 yield
             finally:
                 self._live = None
-
-
-class _LiveLine:
-    """The last line of a terminal: a spinner, what is running, and for how long."""
-
-    def __init__(self, out: TextIO, what: str) -> None:
-        from rich.console import Console
-        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-        # Only our own lines go through rich: a notebook's output is taken elsewhere and must stay untouched.
-        self._progress = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}", markup=False),
-            TimeElapsedColumn(),
-            console=Console(file=out),
-            transient=True,
-            redirect_stdout=False,
-            redirect_stderr=False,
-        )
-        self._row = self._progress.add_task(what)
-
-    def show(self, what: str) -> None:
-        self._progress.update(self._row, description=what)
-
-    def above(self, text: str) -> None:
-        self._progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-    def __enter__(self) -> _LiveLine:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self._progress.stop()
-
-
-class _RepeatedLine:
-    """What is running and for how long, as a line every ten seconds, for a pipe or a file."""
-
-    seconds: ClassVar[float] = 10.0
-
-    def __init__(self, out: TextIO, what: str) -> None:
-        self._out = out
-        self._what = what
-        self._clock = Clock()
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._repeat, name="connectors.progress", daemon=True)
-
-    def show(self, what: str) -> None:
-        self._what = what
-
-    def above(self, text: str) -> None:
-        print(text, file=self._out, flush=True)
-
-    def _repeat(self) -> None:
-        while not self._over.wait(self.seconds):
-            self.above(f"{self._what}  {self._clock.seconds:.0f} s")
-
-    def __enter__(self) -> _RepeatedLine:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self._over.set()
-        self._thread.join()
-
-
-class Clock:
-    """Seconds since it was made."""
-
-    def __init__(self) -> None:
-        self._start = time.monotonic()
-
-    @property
-    def seconds(self) -> float:
-        return time.monotonic() - self._start

@@ -6,11 +6,11 @@ An attempt runs a task once, by its kind; the run of the job decides on conditio
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
-from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from .checks import check_job, job_run_by
 from .configuration import as_text
 from .engine import NotebookEngine
 from .execution import Expired, RunLimits, execute
+from .live import Clock
 from .loading import Bundle
 from .model import (
     CONDITION,
@@ -29,6 +30,7 @@ from .model import (
     Job,
     State,
     Task,
+    compare,
     failed,
     in_order,
     instead_of_running,
@@ -37,9 +39,12 @@ from .model import (
     upstream,
 )
 from .notebooks import pictures, read_notebook
-from .progress import Clock, Reporter, cell_report, log_traceback, message, reserved_run, run_folder
+from .progress import Reporter, cell_report, log_traceback, message, reserved_run, run_folder
+from .record import PAGE, RunRecorder, warm_up
 from .references import Reference, Scope, in_text, references, replaced
 
+OnPage = Callable[[Path], object]
+"""What is called with the page of a run."""
 _LONGEST_INPUTS: Final = 10_000
 
 
@@ -67,6 +72,11 @@ class Attempt:
     number: int
     scope: Scope
     limits: RunLimits
+
+    @property
+    def executed(self) -> Path:
+        """The executed notebook; for a task that runs a job, without its suffix, the folder of that run."""
+        return self.run.folder / f"{self.label}-{self.number}.ipynb"
 
     def text(self, value: Any) -> str:
         """A field of the task as text, its references replaced."""
@@ -112,12 +122,12 @@ def _notebook(attempt: Attempt) -> TaskOutcome:
         "displayHTML": display_html,
     }
     if notebook.uses_spark:
-        run.reporter.doing(f"{attempt.label}  starting Spark")
+        run.reporter.doing(attempt.label, "starting Spark")
         names["spark"] = run.engine.start()
-    executed = run.folder / f"{attempt.label}-{attempt.number}.ipynb"
+    executed = attempt.executed
 
     def on_cell(number: int, total: int, heading: str) -> None:
-        run.reporter.doing(f"{attempt.label}  cell {number}/{total}  {heading[:60]}".rstrip())
+        run.reporter.doing(attempt.label, f"cell {number}/{total}  {heading[:60]}".rstrip())
 
     ended = execute(notebook, names, executed, attempt.limits, on_cell)
     if isinstance(ended, str):
@@ -144,29 +154,6 @@ def _condition(attempt: Attempt) -> TaskOutcome:
     spec = attempt.task.spec
     result = compare(str(spec["op"]), attempt.text(spec["left"]), attempt.text(spec["right"]))
     return TaskOutcome(State.SUCCESS, result=as_text(result))
-
-
-def compare(op: str, left: str, right: str) -> bool:
-    """A condition's result: (in)equality compares text, order compares numbers. Raises ``ValueError`` for others."""
-    if op in ("EQUAL_TO", "NOT_EQUAL"):
-        return (left == right) is (op == "EQUAL_TO")
-    first, second = _as_number(op, left), _as_number(op, right)
-    return {
-        "GREATER_THAN": first > second,
-        "GREATER_THAN_OR_EQUAL": first >= second,
-        "LESS_THAN": first < second,
-        "LESS_THAN_OR_EQUAL": first <= second,
-    }[op]
-
-
-def _as_number(op: str, text: str) -> Decimal:
-    try:
-        number = Decimal(text)
-    except InvalidOperation:
-        number = Decimal("nan")
-    if not number.is_finite():
-        raise ValueError(f'{op} compares numbers; "{text}" is none')
-    return number
 
 
 def _for_each(attempt: Attempt) -> TaskOutcome:
@@ -216,10 +203,11 @@ def _run_job(attempt: Attempt) -> TaskOutcome:
         job,
         {**own, **attempt.scope.parameters},
         run.engine,
-        run.folder / f"{attempt.label}-{attempt.number}",
+        attempt.executed.with_suffix(""),
         run.reporter.inside(),
         attempt.limits,
         trigger="run_job_task",
+        on_page=(lambda _: None) if run.on_page else None,
     )
     state = child.run()
     if state is State.CANCELED:  # a person has interrupted the child, and with it everything
@@ -248,12 +236,14 @@ def run_job(
     reporter: Reporter | None = None,
     runs: Path | None = None,
     only: Collection[str] = (),
+    on_page: OnPage | None = None,
 ) -> State:
     """Runs the job ``key`` and returns its state.
 
     ``parameters`` win over the job's defaults. Executed notebooks are written below ``runs``, by default the folder
-    ``runs`` beside ``databricks.yml``. ``only`` runs just these tasks, without looking at conditions. Raises
-    :class:`Misconfigured` with everything that is wrong, before anything starts.
+    ``runs`` beside ``databricks.yml``. ``only`` runs just these tasks, without looking at conditions. With ``on_page``
+    the page of the run is written, too, and handed to it. Raises :class:`Misconfigured` with everything that is wrong, before
+    anything starts.
     """
     reporter = reporter or Reporter()
     job = bundle.job(key)
@@ -270,8 +260,12 @@ def run_job(
             return State.MAXIMUM_CONCURRENT_RUNS_REACHED
         folder = run_folder((runs or bundle.root / "runs") / key)
         engine = NotebookEngine(folder / "spark.log")
+        reporter.watch(engine.standings)
+        if on_page:
+            threading.Thread(target=warm_up, name="connectors.page", daemon=True).start()
+        run = JobRun(bundle, job, parameters or {}, engine, folder, reporter, RunLimits(), only=only, on_page=on_page)
         try:
-            return JobRun(bundle, job, parameters or {}, engine, folder, reporter, RunLimits(), only=only).run()
+            return run.run()
         finally:
             engine.stop()
 
@@ -290,8 +284,11 @@ class JobRun:
         limits: RunLimits,
         trigger: str = "one_time",
         only: Collection[str] = (),
+        on_page: OnPage | None = None,
     ) -> None:
         self.bundle, self.job, self.engine, self.folder, self.reporter = bundle, job, engine, folder, reporter
+        self.on_page = on_page
+        self._recorder = RunRecorder(engine)
         self._limits = limits
         self._only = frozenset(only)
         self._is_first = trigger == "one_time"
@@ -324,6 +321,8 @@ class JobRun:
             stopped = State.CANCELED
             self._end_early(State.CANCELED, "interrupted")
         state = stopped or self._state()
+        if self.on_page:
+            self._write_page(state, self.on_page)
         if state in GOOD and self._is_first:
             patterns = {"executed notebook": "*.ipynb", "picture": "*.png"}
             counts = {kind: len(list(self.folder.rglob(pattern))) for kind, pattern in patterns.items()}
@@ -342,7 +341,18 @@ class JobRun:
         reporter.ended(label, ended.state, clock.seconds, ended.outcome.report, ended.outcome.said)
         return ended
 
+    def _write_page(self, state: State, on_page: OnPage) -> None:
+        states = {key: (ended.state, ended.outcome.result) for key, ended in self._ended.items()}
+        try:
+            from ..report.page import write_page
+
+            record = self._recorder.finish(self.bundle, self.job, self.folder.name, state, self._scope.parameters, states)
+            on_page(write_page(record, self.folder / PAGE))
+        except Exception as error:
+            self.reporter.note(f"the page of the run cannot be written: {message(error)}")
+
     def _turn_of(self, task: Task, limits: RunLimits) -> Ended:
+        self._recorder.task(task.key)
         instead = None if self._only else self._instead_of_running(task)
         if instead is not None:
             self.reporter.ended(task.key, instead, 0.0)
@@ -378,6 +388,14 @@ class JobRun:
             limits.sleep(started + task.min_retry_interval - time.monotonic())
 
     def _attempt(self, attempt: Attempt) -> TaskOutcome:
+        with self._recorder.attempt(attempt.label, attempt.number) as record:
+            outcome = self._outcome(attempt)
+            record.update(state=outcome.state, error=outcome.report, said=outcome.said, notebook=attempt.executed)
+            if attempt.task.kind == RUN_JOB:
+                record["link"] = f"{attempt.executed.stem}/{PAGE}"
+            return outcome
+
+    def _outcome(self, attempt: Attempt) -> TaskOutcome:
         limits, own = attempt.limits.within(f'task "{attempt.label}"', attempt.task.timeout)
         try:
             return run_once(replace(attempt, limits=limits))

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from ..storage.base import Storage, folders_above
 from .errors import Fatal
-from .ledger import FileLedger
+from .ledger import HISTORY, FileLedger, LedgerContent
 
 if TYPE_CHECKING:
     from .sink import Batch
@@ -52,6 +52,12 @@ class SinkFolder:
     def sink_ids(storage: Storage) -> list[str]:
         """The sinks that have written to the folder."""
         return sorted(unquote(name) for name in storage.folders(HIDDEN_FOLDER))
+
+    @classmethod
+    def contents(cls, storage: Storage, newest: int = HISTORY) -> list[LedgerContent]:
+        """What the sinks that have written to the folder have recorded; none of a folder that is not there."""
+        contents = (cls(storage, sink_id).ledger().content(sink_id, newest) for sink_id in cls.sink_ids(storage))
+        return [content for content in contents if content.entries]
 
     def ledger(self, name: str = "ledger") -> FileLedger:
         """A ledger beside the data: that of the batches, or another one by ``name``."""

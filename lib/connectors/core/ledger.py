@@ -40,6 +40,11 @@ def app_query(txn_app_id: str) -> str:
     return f"{_APP}{txn_app_id}"
 
 
+def txn_app_id(query: str) -> str | None:
+    """The ``txnAppId`` of the batch writes that have the query name; ``None`` for a streaming query."""
+    return query.removeprefix(_APP) if query.startswith(_APP) else None
+
+
 def once_query() -> str:
     """The query name of a batch write that is repeated when it is run again."""
     return f"{_ONCE}{uuid.uuid4().hex}"
@@ -78,6 +83,18 @@ class Entry:
         if missing := {"query", "batch"} - fields.keys():
             raise StateError(f"a ledger entry lacks {', '.join(sorted(missing))}", way_out="restore it from a copy")
         return replace(cls(**fields), committables=tuple(fields.get("committables", ())))
+
+
+@dataclass(frozen=True)
+class LedgerContent:
+    """What one sink has recorded: the newest ``entries`` of each query, newest first.
+
+    ``pending`` has the query and batch of those that are decided and, as far as the ledger knows, not all published yet.
+    """
+
+    sink_id: str
+    entries: tuple[Entry, ...]
+    pending: frozenset[tuple[str, int]] = frozenset()
 
 
 class Verdict(Enum):
@@ -221,6 +238,15 @@ class FileLedger(Ledger):
         """The highest batch of ``query`` in the ledger for which ``condition`` is true."""
         entries = (self._entry(query, batch) for batch in sorted(self._batches(query)[0], reverse=True))
         return next((entry for entry in entries if condition(entry)), None)
+
+    def content(self, sink_id: str, newest: int = HISTORY) -> LedgerContent:
+        """The ``newest`` entries of each query, which are of ``sink_id``."""
+        entries, pending = [], set[tuple[str, int]]()
+        for query in self._all_queries():
+            recorded, done = self._batches(query)
+            entries += [self._entry(query, batch) for batch in sorted(recorded, reverse=True)[:newest]]
+            pending |= {(query, batch) for batch in recorded - done}
+        return LedgerContent(sink_id, tuple(entries), frozenset(pending))
 
     def record(self, entry: Entry) -> bool:
         return self.storage.put_if_absent(_name(entry.query, entry.batch, "json"), dumps(entry.state()).encode())

@@ -1,6 +1,7 @@
 """Counters of running queries. The processes of a query share no memory, so its counters are small files::
 
     $CONNECTORS_METRICS/<query>/<kind>.<name>.<id>.<index>.json
+    $CONNECTORS_METRICS/<query>/query.json                           what the query's session knows of it
 
 The folder is a local or mounted one, or one in an object store (``s3://…``), with the credentials of the machine.
 One file per query, component and task index, replaced as a whole at the end of each task. It holds the numbers of the
@@ -21,10 +22,10 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import pyarrow as pa
 
@@ -48,7 +49,8 @@ PARTITIONS: Final = 1000
 OTHERS: Final = "(others)"
 _LATE_TRY_SECONDS: Final = 60.0
 _VERSION: Final = 1
-_METRIC_FILE: Final = re.compile(r"(source|sink|async)\..*\.(\d+|commit)\.json|\.[0-9a-f]{32}")
+_NOTE: Final = "query.json"
+_METRIC_FILE: Final = re.compile(r"(source|sink|async)\..*\.(\d+|commit)\.json|query\.json|\.[0-9a-f]{32}")
 
 _log = logging.getLogger("connectors.metrics")
 _active: ContextVar[Meter | None] = ContextVar("active_meter", default=None)
@@ -74,11 +76,21 @@ def _storage(location: str) -> Storage:
 
 @dataclass(frozen=True)
 class Component:
-    """A part of a query that counts: its ``kind`` (source, sink, async), ``name``, and an ``id`` among others of that name."""
+    """A part of a query that counts: its ``kind`` (source, sink, async), ``name``, and an ``id`` among others of that name.
+
+    ``about`` tells people more of it, without secrets: the ``target`` of a sink, the folder of its dead ``letters``.
+    """
 
     kind: str
     name: str
     id: str = ""
+    about: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+
+def about(values: Mapping[str, Any], target: str = "") -> dict[str, str]:
+    """What people are told of a source or sink with these options: its ``target``, and where its dead letters go."""
+    places = {"target": target, "letters": values.get("deadLetterPath")}
+    return {name: without_user(str(place)) for name, place in places.items() if place}
 
 
 @dataclass(frozen=True)
@@ -214,9 +226,10 @@ def joined(old: Mapping[str, Any] | None, place: Place, rows: Counts, events: Co
     file["events"] = _few(_add(file["events"], events))
     for partition, numbers in state.items():
         file["state"].setdefault(partition, {}).update(numbers)
-    about = {"kind": place.component.kind, "name": place.component.name, "id": place.component.id}
+    component = place.component
+    names = {"kind": component.kind, "name": component.name, "id": component.id, "about": dict(component.about)}
     origin = {"first": file.get("first", place.batch), "begun": file.get("begun", place.run), "run": place.run}
-    return {**file, "v": _VERSION, **about, **origin, "index": place.index}
+    return {**file, "v": _VERSION, **names, **origin, "index": place.index}
 
 
 def counted(query: str) -> list[dict[str, Any]]:
@@ -238,6 +251,32 @@ def planned(sources: Iterable[tuple[str, str]]) -> list[dict[str, Any]]:
     return [file for file in counted(PLANNING) if (file["name"], file["id"]) in known]
 
 
+def counted_queries() -> list[str]:
+    """The queries that have files, in no order. Raises what the storage raises when it cannot be read."""
+    root = folder()
+    folders = _storage(root).folders() if root else []
+    return [query for query in map(unquote, folders) if query != PLANNING]
+
+
+def write_note(query: str, note: Mapping[str, Any]) -> None:
+    """Keeps ``note``, which says what the session of ``query`` knows of it, in the place of the one before. Never raises."""
+    root = folder()
+    if root is None:
+        return
+    try:
+        storage, own = _storage(root), _plain(query)
+        _make_room(root, storage, own)
+        storage.replace(f"{own}/{_NOTE}", json.dumps({**note, "v": _VERSION}, separators=(",", ":"), default=str).encode())
+    except Exception as refused:
+        _warn_once(root, refused)
+
+
+def note_of(query: str) -> dict[str, Any]:
+    """What :func:`write_note` has kept of ``query``; empty if there is nothing."""
+    root = folder()
+    return (_read(_storage(root), f"{_plain(query)}/{_NOTE}") if root else None) or {}
+
+
 def outage_of(file: Mapping[str, Any]) -> dict[str, Any] | None:
     """What a component waits for: ``error``, ``since``, ``next_try`` and ``partition``; ``None`` if it does not wait.
 
@@ -249,7 +288,7 @@ def outage_of(file: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def _records(storage: Storage, own: str) -> list[dict[str, Any]]:
     """What the files of a query hold, by their names."""
-    records = (_read(storage, f"{own}/{name}") for name in sorted(storage.names(own)))
+    records = (_read(storage, f"{own}/{name}") for name in sorted(storage.names(own)) if name != _NOTE)
     return [record for record in records if record]
 
 

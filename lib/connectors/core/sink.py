@@ -29,7 +29,7 @@ import pyarrow as pa
 from ..storage.location import check_location, storage_of
 from .dead_letters import ERROR_OPTIONS, Rejects, SinkLetters, check_errors
 from .errors import Misconfigured, Problem
-from .ledger import Entry, Ledger
+from .ledger import Entry, Ledger, LedgerContent
 from .options import Choice, Duration, Int, Options, Text, Values
 from .retry import RETRY_OPTIONS
 from .state import digest
@@ -345,6 +345,15 @@ class Sink(ABC):
 
         For a target that is a folder, :class:`~connectors.core.folder.SinkFolder` has the ledger, the staging folders and
         a publication that never overwrites; elsewhere ``FileLedger(storage_of(folder))`` with a folder per sink id.
+        """
+        return None
+
+    @classmethod
+    def ledgers_in(cls, target: str, options: Mapping[str, str]) -> Sequence[LedgerContent] | None:
+        """What sinks of this system have recorded in ``target``, a path or URL as people type it; ``None`` if it is not theirs.
+
+        ``options`` are other options of the sink that reaching the target takes (``user``, ``storageOptions``). Shown by
+        ``python -m connectors ledger show TARGET``.
         """
         return None
 

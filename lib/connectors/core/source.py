@@ -251,6 +251,8 @@ class Source(ABC):
     limits: ClassVar[tuple[str, ...]] = ("rows",)
     """The units of :class:`ReadLimit` that :meth:`SplitEnumerator.advance` respects."""
     max_parallelism: ClassVar[int | None] = None
+    position_unit: ClassVar[str] = ""
+    """What positions count, such as ``bytes``, where a :class:`PartitionProgress` has no ``lag_records``."""
     conditions: ClassVar[str] = ""
     """What exactly-once takes of the system, in one line; shown in the table of guarantees, and nowhere compared."""
     extensions: ClassVar[Any] = None

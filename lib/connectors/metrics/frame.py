@@ -108,13 +108,34 @@ def rows_of(query_id: str, progress: Mapping[str, Any] | None) -> list[Row]:
         newest = max(other["batch"] for other in files if other["kind"] == file["kind"] and other["id"] == file["id"])
         _add_file(rows, component, file, newest)
     for offset in offsets:
-        for state in unpacked(offset):
-            row = _row(rows, names["source", offset["source"], offset["progress"]["id"]], state.partition)
-            row.update(position=state.position, latest=state.latest, skipped=state.skipped)
-            row.update(lag_records=state.lag_records, lag_seconds=state.lag_seconds)
+        _add_offset(rows, names["source", offset["source"], offset["progress"]["id"]], offset)
     for file in planned(key[1:] for key in names if key[0] == "source"):
         _add_outage(rows, names["source", file["name"], file["id"]], file)
     return sorted(rows.values(), key=_place)
+
+
+def offset_rows(progress: Mapping[str, Any]) -> list[Row]:
+    """The rows of :func:`table` that a progress alone tells: positions and lag of its sources."""
+    rows: dict[tuple[str, str], Row] = {}
+    offsets = list(_offsets(progress))
+    names = _names([], offsets)
+    for offset in offsets:
+        _add_offset(rows, names["source", offset["source"], offset["progress"]["id"]], offset)
+    return list(rows.values())
+
+
+def _add_offset(rows: dict[tuple[str, str], Row], component: str, offset: Mapping[str, Any]) -> None:
+    for state in unpacked(offset):
+        row = _row(rows, component, state.partition)
+        row.update(position=state.position, latest=state.latest, skipped=state.skipped)
+        row.update(lag_records=state.lag_records, lag_seconds=state.lag_seconds)
+
+
+def abouts_of(query_id: str) -> dict[str, Mapping[str, str]]:
+    """What the files of a query tell people of its components, by the components' names in its table."""
+    files = counted(query_id)
+    names = _names(files, [])
+    return {names[file["kind"], file["name"], file["id"]]: file["about"] for file in files if file.get("about")}
 
 
 def _place(row: Row) -> tuple[int, str, str]:

@@ -49,7 +49,7 @@ class Listening:
         """Waits for the last events of queries that have ended, and listens no more. May be called twice."""
         if self._stopped.is_set():
             return
-        self._await_last_events()
+        self.await_events()
         self._spark.streams.removeListener(self._listener)
         self._stopped.set()
         self._events.put(("stop", None))
@@ -69,11 +69,12 @@ class Listening:
         if kind == "over":
             self._open.discard(str(event.runId))
 
-    def _await_last_events(self) -> None:
+    def await_events(self) -> None:
+        """Waits, but not for ever, until Spark's events of queries that have ended have come and are handled."""
         until = time.monotonic() + _LATE_SECONDS
         while time.monotonic() < until:
             running = {str(query.runId) for query in self._spark.streams.active}
-            if not self._open - running:
+            if not self._open - running and not self._events.unfinished_tasks:
                 return
             time.sleep(0.02)
 
@@ -82,11 +83,14 @@ class Listening:
         while kind != "stop":
             kind, event = self._events.get()
             try:
-                self._handle(kind, event)
+                self.handle(kind, event)
             except Exception:
                 _log.warning("%s failed; the query goes on", type(self).__name__, exc_info=True)
+            finally:
+                self._events.task_done()
 
-    def _handle(self, kind: str, event: Any) -> None:
+    def handle(self, kind: str, event: Any) -> None:
+        """Takes an event of Spark in the thread of its own: a query has ``started``, made ``progress``, or is ``over``."""
         if kind == "progress":
             self._last[str(event["id"])] = event
             self.observed(Observation(event, rows_of(str(event["id"]), event)), "running")

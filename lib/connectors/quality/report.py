@@ -6,6 +6,8 @@ The verdicts in the report are Great Expectations'.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -145,6 +147,27 @@ class CheckOutcome:
     def __str__(self) -> str:
         text = f"{self.failing:,} of {self.rows:,} rows" if self.sample else f"{self.rows:,} rows"
         return text + "".join(f"\n      {row_text(row)}" for row in self.sample[:_SAMPLES_IN_MESSAGE])
+
+
+Observer = Callable[["Report"], None]
+_observers: list[Observer] = []
+
+
+@contextlib.contextmanager
+def observed_reports(observer: Observer) -> Iterator[None]:
+    """Calls ``observer`` with each report that this process makes inside, whoever asked for it."""
+    _observers.append(observer)
+    try:
+        yield
+    finally:
+        _observers.remove(observer)
+
+
+def announce(report: Report) -> Report:
+    """Shows ``report`` to the observers, and returns it."""
+    for observer in list(_observers):
+        observer(report)
+    return report
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from ..core.errors import Misconfigured, Problem
 from ..spark.library import Carried
 from .check import Check, RowCheck
 from .expectations import cached, judge
-from .report import CheckOutcome, Report
+from .report import CheckOutcome, Report, announce
 from .set_checks import RowCount
 
 FAILED_CHECKS = "failed_checks"
@@ -118,7 +118,7 @@ class Checks:
             checks = (RowCount("row_count(min=1)"), *checks)
         with cached(df):
             result = judge(df, checks, name)
-            return Report(name, _outcomes(df, checks, result), result)
+            return announce(Report(name, _outcomes(df, checks, result), result))
 
     def _must_fit(self, df: DataFrame) -> None:
         schema = df.schema.json()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from ..core.ledger import SUM, XOR, algorithm_of, is_stream
-from ..core.metrics import Component, Meter, Place
+from ..core.metrics import Component, Meter, Place, about
 from ..core.planning import source_id
 from ..core.sink import Batch, Committable, Sink
 from ..core.source import Source
@@ -108,13 +108,13 @@ def source_meter(source: Source, index: int) -> Meter:
     Not by Spark's number of the task: ``coalesce`` lets one task read several shares.
     """
     query, batch, _ = task_ids()
-    component = Component("source", source.name, source_id(source))
+    component = Component("source", source.name, source_id(source), about(source.values))
     return Meter(Place(query, component, batch, index, task_run()) if query else None)
 
 
 def sink_meter(sink: Sink, batch: Batch, index: int | None = None) -> Meter:
     """Counts for one sink: what its ``index``-th task does, or without it the commit of the batch on the driver."""
-    component = Component("sink", sink.name, batch.sink_id)
+    component = Component("sink", sink.name, batch.sink_id, about(sink.values, sink.target()))
     place = Place(batch.query, component, batch.number, index if index is not None else -1)
     return Meter(place if is_stream(batch.query) else None)
 

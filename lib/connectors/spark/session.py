@@ -117,6 +117,12 @@ def execution_of(spark: SparkSession, query: str) -> Any:
     return classic._jsparkSession.sharedState().activeStreamingQueries().get(key)
 
 
+def session_key(spark: SparkSession) -> tuple[str, int]:
+    """What tells a classic session from others: its application, and itself in that."""
+    classic: Any = spark
+    return str(spark.sparkContext.applicationId), int(classic._jsparkSession.hashCode())
+
+
 def execution_behind(query: Any) -> Any:
     """What the JVM knows of a streaming query, running or not; ``None`` on Connect."""
     inside = getattr(query, "_jsq", None)

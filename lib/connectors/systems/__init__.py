@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import Final
 
 from ..core.errors import Misconfigured, Problem
+from ..core.ledger import LedgerContent
 from ..core.simple import DECLARED
 from ..core.sink import Sink
 from ..core.source import Source
@@ -66,6 +67,25 @@ def _imported(name: str) -> System:
     module, *both = SYSTEMS[name]
     source, sink = (getattr(import_module(f"{__name__}.{module}"), kind) if kind else None for kind in both)
     return source, sink
+
+
+def ledgers_in(target: str, options: Mapping[str, str] | None = None) -> list[LedgerContent] | None:
+    """What sinks have recorded in ``target``, a path or URL; ``None`` if no system knows how to look there.
+
+    ``options`` are those of the sink that reaching the target takes. Raises what the system raises that cannot be reached.
+    """
+    found: dict[str, LedgerContent] = {}
+    asked = set[object]()
+    known = False
+    for _, sink in all_systems().values():
+        look = getattr(sink, "ledgers_in", None)
+        if look is None or look.__func__ in asked:  # sinks that share a way to record
+            continue
+        asked.add(look.__func__)
+        contents = look(target, options or {})
+        known |= contents is not None
+        found.update({content.sink_id: content for content in contents or ()})
+    return list(found.values()) if known else None
 
 
 def sink_class(name: str) -> type[Sink]:

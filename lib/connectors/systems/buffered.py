@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import shutil
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import BinaryIO
 
 import pyarrow as pa
 
 from ..core import REQUIRED, Batch, Committable, Committer, Options, Problem, Sink, SinkWriter, Text
 from ..core.folder import SinkFolder
-from ..core.ledger import FileLedger
+from ..core.ledger import FileLedger, LedgerContent
 from ..core.options import Values
 from ..core.sink import RETENTION
 from ..formats.text import to_json_lines
@@ -51,6 +51,10 @@ class BufferedSink(Sink):
 
     def ledger(self) -> FileLedger:
         return self.folder().ledger()
+
+    @classmethod
+    def ledgers_in(cls, target: str, options: Mapping[str, str]) -> Sequence[LedgerContent] | None:
+        return SinkFolder.contents(storage_of(target)) or None if is_local(target) else None
 
     def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> BufferedWriter:
         return BufferedWriter(self.folder(), batch)

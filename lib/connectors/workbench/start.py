@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import os
 import shutil
 import tempfile
@@ -13,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from connectors.core.errors import Misconfigured, Problem
 from connectors.core.runtime import LIBRARY, in_workspace
-from connectors.spark.session import active_session, classic_is_running, launch_java, require
+from connectors.metrics.log import query_log
+from connectors.spark.session import active_session, classic_is_running, is_connect, launch_java, require
 
 from .cell_errors import show_messages
 from .home import at_home
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+_log = logging.getLogger("connectors")
 _LAST_WORDS: Final = 500
 """Letters of the output of a JVM that did not start."""
 
@@ -60,7 +63,17 @@ def start(conf: Mapping[str, Any] | None = None, master: str | None = None, log:
     register(spark)
     if not in_workspace():  # whose notebooks show errors in a way of their own
         show_messages()
+        _log_queries(spark)
     return spark
+
+
+def _log_queries(spark: SparkSession) -> None:
+    """Lets ``python -m connectors status`` know of the session's queries; nothing of them depends on that."""
+    if not is_connect(spark):
+        try:
+            query_log(spark)
+        except Exception:
+            _log.warning("the queries of this session are not listed by connectors status", exc_info=True)
 
 
 def running() -> SparkSession | None:

@@ -7,20 +7,27 @@ transaction also carries the ledger entry, so that a new or an older checkpoint 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from ...core import Batch, Committable, Flag, FrameCommitter, Misconfigured, Options, Problem, Sink, SinkWriter, Text
-from ...core.ledger import Entry, is_stream
-from ...core.options import Values
+from ...core.ledger import Entry, LedgerContent, is_stream
+from ...core.options import Json, Values
+from ...storage.location import check_location, storage_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _MARK = "connectors"
 _RECENT = 20
+_LOG: Final = "_delta_log"
+_COMMIT: Final = re.compile(r"\d{20}\.json")
+_COMMITS: Final = 200
+"""So many of the newest commits of a table's log are read to show its ledger."""
 MISSING = ("DELTA_MISSING_DELTA_TABLE", "DELTA_PATH_DOES_NOT_EXIST", "DELTA_TABLE_NOT_FOUND", "TABLE_OR_VIEW_NOT_FOUND")
 
 
@@ -50,6 +57,20 @@ class DeltaSink(Sink):
         raise Misconfigured(
             "connectors.delta", [Problem("format", 'takes foreach_batch only; or use Spark\'s own format "delta".')]
         )
+
+    @classmethod
+    def ledgers_in(cls, target: str, options: Mapping[str, str]) -> Sequence[LedgerContent] | None:
+        """Reads the table's log without Spark, as far as it still has its commits."""
+        keys = Options(storageOptions=Json({}, kind=dict)).parse("connectors.delta", options)["storageOptions"]
+        if any(check_location("path", target, keys)):
+            return None
+        storage = storage_of(target, keys)
+        commits = sorted(name for name in storage.names(_LOG) if _COMMIT.fullmatch(name))
+        entries: dict[str, list[Entry]] = {}
+        for name in reversed(commits[-_COMMITS:]):
+            for sink_id, entry in _marked(storage.read(f"{_LOG}/{name}")):
+                entries.setdefault(sink_id, []).append(entry)
+        return [LedgerContent(sink_id, tuple(found)) for sink_id, found in entries.items()] if commits else None
 
     def committer(self) -> DeltaCommitter:
         return DeltaCommitter(self)
@@ -124,6 +145,15 @@ class DeltaCommitter(FrameCommitter):
                 return False
             raise
         return True
+
+
+def _marked(commit: bytes) -> Iterator[tuple[str, Entry]]:
+    """The sink id and entry in a commit of Delta's log, if a sink of this library made it."""
+    for line in commit.splitlines():
+        info = json.loads(line).get("commitInfo") if b'"commitInfo"' in line[:20] else None
+        if info and str(info.get("userMetadata", "")).startswith(f'{{"{_MARK}"'):
+            mark = json.loads(info["userMetadata"])[_MARK]
+            yield mark["sink"], replace(_entry(mark, info.get("operationMetrics")), at=info["timestamp"] / 1000)
 
 
 def _entry(mark: Mapping[str, Any], metrics: Mapping[str, str] | None) -> Entry:

@@ -67,6 +67,7 @@ class FileStreamSource(Source):
 
     name = "file_stream"
     limits = ("bytes",)
+    position_unit = "bytes"
     conditions = "files are appended to or renamed, not truncated or rewritten"
     options = Options(
         path=Text(REQUIRED, meaning="a file or a glob, which may appear later"),

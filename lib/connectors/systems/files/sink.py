@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 import zoneinfo
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
@@ -27,7 +27,7 @@ from ...core import (
     Text,
 )
 from ...core.folder import SinkFolder
-from ...core.ledger import FileLedger
+from ...core.ledger import FileLedger, LedgerContent
 from ...core.options import Values
 from ...core.sink import RETENTION, QueryRun
 from ...storage import check_location, is_local, storage_of
@@ -159,6 +159,14 @@ class FilesSink(FrameSink):
 
     def ledger(self) -> FileLedger:
         return self.folder().ledger()
+
+    @classmethod
+    def ledgers_in(cls, target: str, options: Mapping[str, str]) -> Sequence[LedgerContent] | None:
+        if target.endswith(":") or any(check_target(target, {})):
+            return None
+        values = cls.known_options().parse(f"connectors.{cls.name}", {"path": target, **options})
+        storage = storage_of(values["path"], values.get("storageOptions", {}))
+        return SinkFolder.contents(storage) or None
 
     def hides_rows(self) -> bool:
         return bool(self.values.get("rolling") == "policy")

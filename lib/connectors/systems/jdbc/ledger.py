@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...core.errors import ConnectorError, Poison
-from ...core.ledger import Entry, already_committed, is_stream
+from ...core.ledger import Entry, LedgerContent, already_committed, is_stream
 from ...core.sink import Committable, GlobalCommitter
 from ...core.state import dumps, loads
 from .connection import Connection, pooled_connection
@@ -97,6 +97,21 @@ class TableLedger:
 
     def entries(self, connection: Connection) -> list[Entry]:
         return [_entry(text) for (text,) in self._rows(connection, "entry")]
+
+    def contents(self, connection: Connection) -> list[LedgerContent]:
+        """What every sink has recorded in the table, the newest of its queries first."""
+        entries: dict[str, list[Entry]] = {}
+        if self._exists(connection):
+            for sink_id, text in connection.rows(self._sql("SELECT sink_id, entry FROM {}")):
+                entries.setdefault(sink_id, []).append(_entry(text))
+        return [
+            LedgerContent(
+                sink_id,
+                tuple(sorted(found, key=lambda entry: -entry.at)),
+                frozenset((entry.query, entry.batch) for entry in found if pending(entry)),
+            )
+            for sink_id, found in sorted(entries.items())
+        ]
 
     def record(self, connection: Connection, entry: Entry) -> None:
         """The first statement of a batch's transaction. Raises :class:`CommitRefused` if the batch is recorded already.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,13 +26,15 @@ from ...core import (
     Text,
 )
 from ...core.folder import SinkFolder
+from ...core.ledger import LedgerContent
 from ...core.options import Values
 from ...core.sink import RETENTION
 from ...storage import storage_of
 from .committer import JdbcCommitter
 from .connection import Connection, pooled_connection
-from .dialects import DIALECTS, DatabaseAddress, Dialect, OwnDialects, dialect_of, parse
+from .dialects import DIALECTS, DatabaseAddress, Dialect, OwnDialects, dialect_of, parse, url_of_file
 from .direct import DirectWriter, check_order
+from .ledger import LEDGER, TableLedger
 from .prepared import Markers
 from .target import Target, WritePlan, refuse, table_of, unloadable_columns, wrong_columns
 from .task_slots import TaskSlots, partitioned_by_hash
@@ -162,6 +164,20 @@ class JdbcSink(FrameSink):
     @classmethod
     def strongest(cls, values: Values) -> tuple[Guarantee, str]:
         return Guarantee.EXACTLY_ONCE, ""
+
+    @classmethod
+    def ledgers_in(cls, target: str, options: Mapping[str, str]) -> Sequence[LedgerContent] | None:
+        """``target`` is a URL or the file of a database; ``dbtable`` names a table beside a ledger in another schema."""
+        try:
+            url = url_of_file(target) or target
+            parse(url, options.get("user"), options.get("password"))
+        except ValueError:
+            return None
+        values = cls.known_options().parse("connectors.jdbc", {"url": url, "dbtable": LEDGER, **options})
+        dialect = dialect_of(parse(url, values["user"], values["password"]), values["request.timeout"])
+        ledger = TableLedger(dialect, table_of(values["dbtable"], dialect).beside(LEDGER), "")
+        with pooled_connection(dialect) as connection:
+            return ledger.contents(connection)
 
     def address(self) -> DatabaseAddress:
         return parse(self.values["url"], self.values["user"], self.values["password"])

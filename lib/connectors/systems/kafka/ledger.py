@@ -14,16 +14,16 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import astuple, dataclass, field, replace
 from typing import Any, Final
 
 from ...core.errors import CommitRefused, Fatal, Transient
-from ...core.ledger import Entry, is_stream
+from ...core.ledger import Entry, LedgerContent, is_stream
 from ...core.state import checked, dumps, loads, versioned
 from .cluster import make_ledger_topic
 from .config import connection_config
-from .errors import ClientReports, client, error_name, new_client
+from .errors import ClientReports, client, client_errors, error_name, new_client
 
 SINK_PARTITION, NOTE_PARTITION = 0, 1
 """The partitions of the ledger topic for the offsets of the sink's entry and of the note."""
@@ -31,6 +31,7 @@ MAX_BYTES: Final = 4000
 """Brokers keep 4096 bytes with a committed offset (``offset.metadata.max.bytes``)."""
 _TO_END: Final = {"enable.partition.eof": True, "auto.offset.reset": "earliest", "fetch.wait.max.ms": 10}
 _CALL_SECONDS: Final = 5.0
+_READ_SECONDS: Final = 60.0
 _POLL_SECONDS: Final = 0.05
 """The client waits so long unless as many messages arrive as it was asked for."""
 
@@ -245,6 +246,47 @@ class LedgerClient:
             raise Transient("the ledger topic cannot be read to its end")
         finally:
             reader.close()
+
+
+def contents(config: Mapping[str, str], topic: str) -> list[LedgerContent]:
+    """What every sink of a cluster has recorded in the ledger topic. Raises the library's errors."""
+    texts: dict[str, dict[int, str]] = {}
+    with client_errors(f"the ledger topic {topic} cannot be read"):
+        for key, text in _records_of(config, topic):
+            transactional_id, _, partition = key.rpartition("/")
+            texts.setdefault(transactional_id, {})[int(partition)] = text
+    found = []
+    for transactional_id, by_partition in sorted(texts.items()):
+        of_sink = (by_partition[number] for number in (SINK_PARTITION, NOTE_PARTITION) if number in by_partition)
+        states = [LedgerState.of(text) for text in of_sink]
+        newest: dict[str, Entry] = {}
+        for entry in (entry for state in states for entry in state.entries.values()):
+            newest[entry.query] = max(entry, newest.get(entry.query, entry), key=lambda entry: entry.batch)
+        entries = sorted(newest.values(), key=lambda entry: -entry.at)
+        found += [LedgerContent(transactional_id.removesuffix("-0"), tuple(entries))] if entries else []
+    return found
+
+
+def _records_of(config: Mapping[str, str], topic: str) -> Iterator[tuple[str, str]]:
+    """Key and text of the committed records of a topic, in the order of each partition."""
+    own = {"group.id": "connectors-ledger-show", "enable.auto.commit": False, "isolation.level": "read_committed"}
+    reader = new_client("Consumer", {**connection_config(config), **own, **_TO_END}, ClientReports())
+    try:
+        known = reader.list_topics(topic, timeout=_CALL_SECONDS).topics[topic]
+        reader.assign([client().TopicPartition(topic, number, 0) for number in known.partitions])
+        ended, deadline = 0, time.monotonic() + _READ_SECONDS
+        while ended < len(known.partitions):
+            if time.monotonic() > deadline:
+                raise Transient("the ledger topic cannot be read to its end")
+            for message in reader.consume(1000, _POLL_SECONDS):
+                if message.error() is None:
+                    yield (message.key() or b"/-1").decode(), (message.value() or b"").decode()
+                elif message.error().name() == "_PARTITION_EOF":
+                    ended += 1
+                else:
+                    raise client().KafkaException(message.error())
+    finally:
+        reader.close()
 
 
 def _raise_refusal(error: Any, _: Any) -> None:

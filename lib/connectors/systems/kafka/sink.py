@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
 
 from ...core.errors import Misconfigured, Problem
 from ...core.folder import SinkFolder
+from ...core.ledger import LedgerContent
 from ...core.options import Choice, Duration, Int, Options, Text, Values
 from ...core.sink import RETENTION, Batch, FrameSink, Guarantee, SinkWriter
 from ...formats import format_options
@@ -17,10 +18,12 @@ from ...storage import storage_of
 from .cluster import MAX_SLOTS
 from .committer import KafkaCommitter, KafkaFrameCommitter
 from .config import check_config, client_config
-from .ledger import TransactionSettings
+from .ledger import TransactionSettings, contents
 from .producer import SendingWriter, StagingWriter
 from .records import wrong_columns
 
+SCHEME: Final = "kafka://"
+"""How an address of brokers begins, where a command takes several kinds of addresses."""
 _PATIENCE_SECONDS: Final = 120.0
 _OF_SOURCE: Final = "is an option of the source; this sink writes."
 _OF_FRAME: Final = "is an option of the source; a sink takes the types of its columns."
@@ -116,6 +119,15 @@ class KafkaSink(FrameSink):
         if values["transactionalIdPrefix"] or values["guarantee"]:  # check() has reported a missing prefix
             return Guarantee.EXACTLY_ONCE, ""
         return Guarantee.AT_LEAST_ONCE, "transactionalIdPrefix is missing"
+
+    @classmethod
+    def ledgers_in(cls, target: str, options: Mapping[str, str]) -> Sequence[LedgerContent] | None:
+        """``target`` is ``kafka://broker:9092``, or several brokers with commas; ``ledgerTopic`` another topic."""
+        if not target.startswith(SCHEME):
+            return None
+        brokers = target.removeprefix(SCHEME).rstrip("/")
+        values = cls.known_options().parse("connectors.kafka", {"kafka.bootstrap.servers": brokers, **options}, check_config)
+        return contents(client_config(values), values["ledgerTopic"])
 
     def target(self) -> str:
         return f"{self.config()['bootstrap.servers']}/{self.values['topic'] or ''}"

@@ -23,7 +23,7 @@ CONNECTION: Final = Options(
     password=Text(None, meaning="its password"),
 )
 _CLUSTER, _SENTINEL = ("redis+cluster", "rediss+cluster"), ("redis+sentinel", "rediss+sentinel")
-_SCHEMES: Final = tuple(f"{scheme}://" for scheme in ("redis", "rediss", "unix", *_CLUSTER, *_SENTINEL))
+SCHEMES: Final = tuple(f"{scheme}://" for scheme in ("redis", "rediss", "unix", *_CLUSTER, *_SENTINEL))
 _RAW: Final = ("XREADGROUP", "XCLAIM", "XRANGE", "XPENDING")
 _SECONDS: Final = 10.0
 
@@ -34,8 +34,8 @@ def check_connection(values: Values) -> Iterator[Problem]:
         yield Problem("host", "missing; name the server by host and port, or by url.")
     if values["url"] is not None and values["host"] is not None:
         yield Problem("url", "is given beside host; give one of them.")
-    if values["url"] is not None and not values["url"].startswith(_SCHEMES):
-        yield Problem("url", f"must begin with one of {', '.join(_SCHEMES)}.")
+    if values["url"] is not None and not values["url"].startswith(SCHEMES):
+        yield Problem("url", f"must begin with one of {', '.join(SCHEMES)}.")
     elif values["url"] is not None and values["url"].startswith(_SENTINEL) and not _service(values["url"])[0]:
         yield Problem("url", "must name the sentinels' service after the hosts: redis+sentinel://host:26379/mymaster.")
 

@@ -15,7 +15,7 @@ from struct import pack
 from typing import Any, Final
 
 from ...core import Batch, Committable, Entry, Fatal, GlobalCommitter
-from ...core.ledger import already_committed, is_stream
+from ...core.ledger import LedgerContent, already_committed, is_stream
 from ...core.state import dumps, loads
 from .connection import RedisClient
 
@@ -84,6 +84,22 @@ class SinkKeys:
 
     def stage(self, attempt: str) -> str:
         return f"{self._stages}{attempt}"
+
+
+def contents(client: RedisClient) -> list[LedgerContent]:
+    """What every sink has recorded in the database of ``client``."""
+    pattern = SinkKeys("*").ledger
+    found, cursor = set[bytes](), b"0"
+    while True:
+        cursor, keys = client.command("SCAN", cursor, "MATCH", pattern, "COUNT", 1000)
+        found.update(keys)
+        if int(cursor) == 0:
+            break
+    prefix, suffix = pattern.split("*")
+    names = {key.decode().removeprefix(prefix).removesuffix(suffix): key for key in sorted(found)}
+    return [
+        LedgerContent(sink_id, tuple(_entry(text) for text in client.command("HVALS", key))) for sink_id, key in names.items()
+    ]
 
 
 def staged(command: Sequence[Any], expire: int) -> bytes:

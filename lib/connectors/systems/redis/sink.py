@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final
 
@@ -26,11 +26,12 @@ from ...core import (
     Values,
 )
 from ...core.clients import client_library
+from ...core.ledger import LedgerContent
 from ...core.sink import RETENTION
 from ...formats.documents import documents
 from ...formats.templates import filled, is_template, template_columns, texts
-from .connection import CONNECTION, RedisClient, check_connection, is_cluster
-from .script import ScriptCommitter, SinkKeys, staged
+from .connection import CONNECTION, SCHEMES, RedisClient, check_connection, is_cluster
+from .script import ScriptCommitter, SinkKeys, contents, staged
 
 _IDEMPOTENT: Final = ("hset", "set", "zadd")
 _COMMANDS: Final = (*_IDEMPOTENT, "lpush", "rpush", "xadd", "publish")
@@ -123,6 +124,17 @@ class RedisSink(BatchingSink):
     def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> CommandWriter:
         self.refuse_frame(schema, placed=False)
         return CommandWriter(self, batch) if self.committer() is None else StagingWriter(self, batch)
+
+    @classmethod
+    def ledgers_in(cls, target: str, options: Mapping[str, str]) -> Sequence[LedgerContent] | None:
+        if not target.startswith(SCHEMES):
+            return None
+        values = cls.known_options().parse("connectors.redis", {"url": target, "key": "{any}", **options}, check_connection)
+        client = RedisClient("connectors.redis", values)
+        try:
+            return [] if is_cluster(values) else contents(client)  # a cluster has no ledger
+        finally:
+            client.close()
 
     def committer(self) -> ScriptCommitter | None:
         if self.guarantee() is not Guarantee.EXACTLY_ONCE:

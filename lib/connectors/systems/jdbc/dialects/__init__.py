@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -108,6 +109,21 @@ def parse(url: str, user: str | None = None, password: str | None = None) -> Dat
         f'the classes in connectors.systems.jdbc.dialects by a class with name = "{dialect}", give it to register_dialect(), '
         "and call connectors.register(spark) again."
     )
+
+
+_MAGIC: Final = (("sqlite", 0, b"SQLite format 3\0"), ("duckdb", 8, b"DUCK"))
+"""What the files of databases hold, and from which byte."""
+
+
+def url_of_file(path: str) -> str | None:
+    """The URL of a database in a local file, known by what the file begins with; ``None`` for everything else."""
+    file = Path(path)
+    if not is_local(path) or not file.is_file():
+        return None
+    with file.open("rb") as content:
+        head = content.read(32)
+    kinds = (kind for kind, start, magic in _MAGIC if head[start : start + len(magic)] == magic)
+    return next((f"jdbc:{kind}:{file}" for kind in kinds), None)
 
 
 def _file(dialect: str, rest: str, is_jdbc: bool) -> str:

@@ -1,0 +1,105 @@
+"""The queries of this machine, of all processes: what their files and the notes of their sessions tell."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ..core.metrics import counted_queries, note_of
+from .frame import Row, abouts_of, rows_of
+from .history import RUNNING, lag_of, unit_of
+
+DIED, UNKNOWN = "died", "unknown"
+"""States beside those of a run: its process is gone without a word, or no session has noted anything."""
+_AGES: Final = ((86400.0, "day"), (3600.0, "hour"), (60.0, "minute"), (1.0, "second"))
+
+
+@dataclass(frozen=True)
+class SinkStanding:
+    """A sink of a query: its component's name, what it writes to, its rows in all, and its last commit (seconds since 1970)."""
+
+    component: str
+    target: str = ""
+    rows: int | None = None
+    last_commit: float | None = None
+
+
+@dataclass(frozen=True)
+class QueryStanding:
+    """A query of this machine. ``at`` is the last sign of it, ``process`` and ``machine`` where its session runs."""
+
+    query: str
+    name: str
+    state: str
+    at: float
+    sinks: tuple[SinkStanding, ...] = ()
+    lag: int | None = None
+    unit: str = ""
+    dead_letters: int = 0
+    waiting_for: str = ""
+    error: str = ""
+    process: int = 0
+    machine: str = ""
+
+
+def queries_of_machine() -> list[QueryStanding]:
+    """Every query that has files below ``$CONNECTORS_METRICS``: those that run first, then the newest."""
+    standings = [_standing(query) for query in counted_queries()]
+    return sorted(standings, key=lambda query: (query.state != RUNNING, -query.at))
+
+
+def _standing(query: str) -> QueryStanding:
+    note = note_of(query)
+    progress = note.get("progress")
+    rows = rows_of(query, progress)
+    abouts = abouts_of(query)
+    waiting = next((row["waiting_for"] for row in rows if row["waiting_for"]), "")
+    commits = [row["last_commit"] for row in rows if row["last_commit"]]
+    state = _state(note)
+    return QueryStanding(
+        query,
+        str(note.get("name") or query[:8]),
+        state,
+        max([float(note.get("ended") or note.get("started") or 0.0), *commits]),
+        tuple(_sink(row, abouts.get(row["component"], {})) for row in rows if row["component"].startswith("sink ")),
+        lag_of(rows),
+        unit_of(rows),
+        sum(row["dead_letters"] or 0 for row in rows),
+        waiting if state == RUNNING else "",
+        str(note.get("error") or ""),
+        int(note.get("process") or 0),
+        str(note.get("machine") or ""),
+    )
+
+
+def _sink(row: Row, about: Mapping[str, str]) -> SinkStanding:
+    return SinkStanding(row["component"].removeprefix("sink "), about.get("target", ""), row["rows"], row["last_commit"])
+
+
+def _state(note: Mapping[str, Any]) -> str:
+    state = str(note.get("state") or UNKNOWN)
+    if state == RUNNING and note.get("machine") == platform.node() and not _is_alive(int(note["process"])):
+        return DIED
+    return state
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # another user's
+        return True
+    return True
+
+
+def ago(moment: float, now: float | None = None) -> str:
+    """How long ago a moment was: ``5 minutes ago``, ``1 day ago``."""
+    seconds = max(1.0, (now if now is not None else time.time()) - moment)
+    size, unit = next((size, unit) for size, unit in _AGES if seconds >= size)
+    number = int(seconds // size)
+    return f"{number} {unit}{'s' * (number != 1)} ago"
