@@ -91,7 +91,9 @@ def test_what_somebody_changed_or_deleted_in_the_workspace_is_put_right(place: P
 def test_settings_are_those_of_the_target(place: Place) -> None:
     schedule = {"quartz_cron_expression": "0 0 6 * * ?", "timezone_id": "UTC"}
     inner = {"task_key": "run", "run_job_task": {"job_id": "${resources.jobs.second.id}", "job_parameters": {"n": 1}}}
-    place.job("first", place.task("a", "1", base_parameters={"flag": True, "n": 3}), inner, schedule=schedule, tags={"x": "y"})
+    place.job(
+        "first", place.task("a", "1", base_parameters={"flag": True, "n": 3}), inner, schedule=schedule, tags={"x": "y"}
+    )
     place.job("second", place.task("c", "3"), parameters=[{"name": "n", "default": "0"}])
     place.deploy()
     job: Any = place.jobs["first"]
@@ -123,7 +125,9 @@ def test_a_production_target_has_its_permissions_and_schedules(place: Place) -> 
         {"group_name": "users", "permission_level": "CAN_VIEW"},
         {"user_name": "dev.user@example.com", "permission_level": "IS_OWNER"},
     ]
-    (folder,) = (entries for name, entries in place.workspace.jobs.permissions.items() if name.startswith("directories"))
+    (folder,) = (
+        entries for name, entries in place.workspace.jobs.permissions.items() if name.startswith("directories")
+    )
     assert {entry["permission_level"] for entry in folder} == {"CAN_READ", "CAN_MANAGE"}
     assert place.deploy() == ["target dev: nothing to change"]
 
@@ -160,7 +164,11 @@ def test_without_a_way_to_log_in_the_error_says_how(place: Place, monkeypatch: p
     monkeypatch.delenv("DATABRICKS_HOST")
     monkeypatch.delenv("DATABRICKS_TOKEN")
     result = place.call("deploy", "--by", "sdk")
-    assert (result.exit_code, "databricks auth login" in result.stderr, "Traceback" in result.output) == (2, True, False)
+    assert (result.exit_code, "databricks auth login" in result.stderr, "Traceback" in result.output) == (
+        2,
+        True,
+        False,
+    )
 
 
 @pytest.mark.parametrize("name", ["terraform.tfstate", "resources.json", "deployment.json"])

@@ -6,6 +6,7 @@ right for each call that may come twice. :func:`once` is the client for the one 
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import re
 from collections.abc import Iterator
@@ -24,8 +25,8 @@ _LOGIN: Final = (
     "log in by `databricks auth login`, or set DATABRICKS_HOST and DATABRICKS_TOKEN (or DATABRICKS_CONFIG_PROFILE); "
     "DATABRICKS_AUTH_TYPE and the variables of OAuth work too."
 )
-_ONE_TRY: Final = 0.5
-"""Seconds for which the SDK tries again. Its shortest pause after a broken connection is one second, so it never does."""
+_ONE_TRY: Final = 1
+"""Seconds for which the SDK tries again, whole ones. After a broken connection it pauses for longer, so it never does."""
 
 
 class WorkspaceError(ConnectorError):
@@ -65,6 +66,14 @@ def user_of(client: WorkspaceClient) -> str:
     """The name of the user who is logged in."""
     with refusals("who is logged in"):
         return str(client.current_user.me().user_name)
+
+
+def write_file(client: WorkspaceClient, path: str, content: bytes, *, overwrite: bool = True) -> None:
+    """Writes a file or notebook of the workspace. The SDK sends this call again; it never does so with ``workspace.upload``."""
+    from databricks.sdk.service.workspace import ImportFormat
+
+    text = base64.b64encode(content).decode()
+    client.workspace.import_(path, content=text, format=ImportFormat.AUTO, overwrite=overwrite)
 
 
 @contextlib.contextmanager

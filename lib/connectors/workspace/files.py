@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ..bundle import Bundle
-from .client import refusals
+from .client import refusals, write_file
 
 if TYPE_CHECKING:
     from databricks.sdk import WorkspaceClient
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 _AT_ONCE: Final = 8
 _NEVER: Final = ("*/__pycache__/*", "*.pyc", "*/.ipynb_checkpoints/*", "*/.*", ".*", "*.egg-info/*")
 """What is left out where no git says what is ignored."""
-_NOTEBOOK_HEADER: Final = b"# Databricks notebook source"
 
 
 def local_files(bundle: Bundle) -> dict[str, str]:
@@ -36,8 +35,6 @@ def local_files(bundle: Bundle) -> dict[str, str]:
 
 def upload(client: WorkspaceClient, root: Path, target: str, paths: Iterable[str], done: Callable[[str], None]) -> None:
     """Uploads ``paths`` of ``root`` to the folder ``target``, several at once; ``done`` is called after each."""
-    from databricks.sdk.service.workspace import ImportFormat
-
     paths = list(paths)
     folders = {posixpath.dirname(posixpath.join(target, path)) for path in paths}
     leaves = [folder for folder in folders if not any(other.startswith(folder + "/") for other in folders)]
@@ -48,8 +45,7 @@ def upload(client: WorkspaceClient, root: Path, target: str, paths: Iterable[str
 
     def send(path: str) -> str:
         with refusals(f"uploading {path}"):
-            content = (root / path).read_bytes()
-            client.workspace.upload(posixpath.join(target, path), content, format=ImportFormat.AUTO, overwrite=True)
+            write_file(client, posixpath.join(target, path), (root / path).read_bytes())
         return path
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:

@@ -17,7 +17,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 
 from ..core.errors import Misconfigured, Problem, StateError
-from .client import refusals
+from .client import refusals, write_file
 
 if TYPE_CHECKING:
     from databricks.sdk import WorkspaceClient
@@ -172,12 +172,10 @@ class StateStore:
 
     def _write(self, name: str, content: dict[str, Any], *, overwrite: bool = True) -> None:
         from databricks.sdk.errors import NotFound
-        from databricks.sdk.service.workspace import ImportFormat
 
         path, text = posixpath.join(self._folder, name), json.dumps(content, indent=1, sort_keys=True).encode()
-        upload = self._client.workspace.upload
         try:
-            upload(path, text, format=ImportFormat.AUTO, overwrite=overwrite)
+            write_file(self._client, path, text, overwrite=overwrite)
         except NotFound:  # the folder
             self._client.workspace.mkdirs(self._folder)
-            upload(path, text, format=ImportFormat.AUTO, overwrite=overwrite)
+            write_file(self._client, path, text, overwrite=overwrite)
