@@ -296,9 +296,8 @@ class Deployment:
 
     def _adopt_pending(self, state: State) -> None:
         """Takes over jobs that a deployment which died has created without remembering them."""
-        names = (
-            state.pending if state.exists else {key: str(settings["name"]) for key, settings in self._settings.items()}
-        )
+        every = {key: str(settings["name"]) for key, settings in self._settings.items()}
+        names = state.pending if state.exists else every
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             numbers = pool.map(lambda pair: self._lookup(*pair), names.items())
         for (key, name), number in zip(names.items(), numbers, strict=True):

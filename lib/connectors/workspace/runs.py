@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 
-from ..bundle import Reporter, State, check_job
+from ..bundle import Reporter, State, check_job, check_only
 from ..bundle.model import GOOD, Job
 from .client import refusals
 from .target import Target
@@ -20,7 +20,7 @@ from .target import Target
 if TYPE_CHECKING:
     from databricks.sdk import WorkspaceClient
 
-_POLL: Final = 1.0
+_POLL = 1.0
 _SLOW_POLL: Final = 5.0
 _SLOW_AFTER: Final = 60.0
 _ENDED: Final = frozenset({"TERMINATED", "SKIPPED", "INTERNAL_ERROR"})
@@ -74,6 +74,7 @@ def start(
     job = target.bundle.job(key)
     findings = check_job(target.bundle, job, parameters)
     findings.enforce(f"job {key}")
+    check_only(job, only)
     for found in findings.notes:
         if found.option.startswith("--param "):
             note(f"{found.option}: {found.text}")
@@ -91,7 +92,7 @@ def status(client: WorkspaceClient, run_id: int) -> RunStatus:
         return _status(client.jobs.get_run(run_id))
 
 
-def watch(client: WorkspaceClient, run_id: int, key: str, reporter: Reporter, poll: float = _POLL) -> State:
+def watch(client: WorkspaceClient, run_id: int, key: str, reporter: Reporter) -> State:
     """Waits for the end of a run and tells of each task that starts and ends, with its error; returns the run's state.
 
     ``KeyboardInterrupt`` leaves the run as it is.
@@ -111,7 +112,7 @@ def watch(client: WorkspaceClient, run_id: int, key: str, reporter: Reporter, po
             active = [task for task in run.tasks if task.state == "RUNNING"]
             running = ", ".join(f"{task.key} {task.seconds:.0f} s" for task in active)
             reporter.doing(f"{key}  {running or run.state.lower()}")
-            time.sleep(poll if time.monotonic() - began < _SLOW_AFTER else max(poll, _SLOW_POLL))
+            time.sleep(_POLL if time.monotonic() - began < _SLOW_AFTER else _SLOW_POLL)
             run = status(client, run_id)
     state = State(run.state) if run.state in State.__members__ else State.FAILED
     reporter.ended(key, state, run.seconds, run.message if not run.tasks else "")

@@ -42,7 +42,9 @@ class Target:
 
 def open_target(folder: Path, name: str | None, variables: Mapping[str, str]) -> Target:
     """Logs in to the workspace of a target. Raises :class:`Misconfigured` where that cannot be done."""
-    client = connect(load(folder, name, variables))
+    local = load(folder, name, variables)
+    local.findings.enforce("the bundle")
+    client = connect(local)
     user = user_of(client)
     bundle = load(folder, name, variables, user)
     return Target(client, bundle, user)
