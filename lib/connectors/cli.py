@@ -7,32 +7,34 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from connectors.core.errors import Misconfigured
+from connectors.core.errors import ConnectorError, Misconfigured
 
 if TYPE_CHECKING:
     from connectors.bundle import Bundle
+
+    from .workspace import Target
 
 _RECENT = 20
 """So many queries are listed unless all are wanted."""
 _CLI_MISSING = (
     "the Databricks CLI is not installed. Install it (https://docs.databricks.com/dev-tools/cli/install.html), "
-    "log in by `databricks auth login`, and call this again."
+    "log in by `databricks auth login`, and call this again; or leave --by out, and databricks-sdk does it."
 )
 
 
 class _Group(click.Group):
-    """An error that a user can correct is one message without a traceback, and exit code 2."""
+    """An error of this library is one message without a traceback: exit code 2 where a user can correct it, else 1."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except Misconfigured as wrong:
+        except ConnectorError as wrong:
             click.echo(str(wrong), err=True)
-            ctx.exit(2)
+            ctx.exit(2 if isinstance(wrong, Misconfigured) else 1)
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
@@ -52,6 +54,7 @@ def _target(command: Callable[..., Any]) -> Callable[..., Any]:
 @_target
 @click.option("--param", "parameters", multiple=True, metavar="NAME=VALUE", help="Wins over the job's default.")
 @click.option("--only", multiple=True, metavar="TASK", help="Run just this task, without looking at conditions.")
+@click.option("--on", type=click.Choice(["here", "workspace"]), default="here", help="Where the job runs.")
 @click.option("--runs", type=click.Path(path_type=Path), help="Folder for executed notebooks, by default runs/.")
 @click.option("--open", "opens", is_flag=True, help="Open the page of the run in a browser when it has ended.")
 @click.option("--quiet", is_flag=True, help="Only the line of each task and of the job.")
@@ -62,24 +65,30 @@ def run(
     variables: tuple[str, ...],
     parameters: tuple[str, ...],
     only: tuple[str, ...],
+    on: str,
     runs: Path | None,
     opens: bool,
     quiet: bool,
     verbose: bool,
 ) -> None:
-    """Runs JOB of this bundle on this machine, as the Jobs service would.
+    """Runs JOB of this bundle on this machine, as the Jobs service would, or in the workspace where it is deployed.
 
     The page of the run, index.html in its folder below runs/, shows its graph, queries, quality, dead letters and notebooks.
     Exit code: 0 for SUCCESS and SUCCESS_WITH_FAILURES, 2 when the bundle or the command line is wrong, else 1.
     """
     overrides = _pairs("--param", parameters)
-    bundle = _bundle(target, variables)
     from connectors.bundle import Reporter, run_job
 
     from .bundle.model import GOOD
 
-    reporter, on_page = Reporter(quiet=quiet, verbose=verbose), _open_page if opens else _leave_page
-    state = run_job(bundle, job, overrides, reporter, runs, only, on_page)
+    reporter = Reporter(quiet=quiet, verbose=verbose)
+    if on == "workspace":
+        from .workspace.commands import run_there
+
+        state = run_there(_target_of(target, variables), job, overrides, only, reporter)
+    else:
+        on_page = _open_page if opens else _leave_page
+        state = run_job(_bundle(target, variables), job, overrides, reporter, runs, only, on_page)
     sys.exit(0 if state in GOOD else 1)
 
 
@@ -127,19 +136,76 @@ def validate(target: str | None, variables: tuple[str, ...]) -> None:
     click.echo(f"target {bundle.target}: {len(bundle.jobs)} jobs, nothing wrong")
 
 
-@main.command()
-@_target
-def deploy(target: str | None, variables: tuple[str, ...]) -> None:
-    """Deploys this bundle to a workspace by the Databricks CLI."""
-    _by_databricks_cli("deploy", target, variables)
+def _deployer(command: Callable[..., Any]) -> Callable[..., Any]:
+    by = click.option(
+        "--by", type=click.Choice(["cli", "sdk"]), help="By default the Databricks CLI where it is installed."
+    )
+    plan = click.option("--plan", is_flag=True, help="Only list what would change.")
+    force = click.option("--force-lock", is_flag=True, help="Take the lock of a deployment that has died.")
+    return _target(by(plan(force(command))))
 
 
 @main.command()
-@_target
+@_deployer
+def deploy(target: str | None, variables: tuple[str, ...], by: str | None, plan: bool, force_lock: bool) -> None:
+    """Deploys this bundle to a workspace: by the Databricks CLI where it is installed, else by databricks-sdk.
+
+    A second call changes nothing. A job that has left the bundle is deleted.
+    """
+    if _is_by_cli(by):
+        options = [] if plan or not force_lock else ["--force-lock"]
+        _by_databricks_cli("plan" if plan else "deploy", target, variables, *options)
+    from .workspace.commands import deploy_there
+
+    deploy_there(_target_of(target, variables), plan=plan, force_lock=force_lock)
+
+
+@main.command()
+@_deployer
 @click.option("--auto-approve", is_flag=True, help="Do not ask.")
-def destroy(target: str | None, variables: tuple[str, ...], auto_approve: bool) -> None:
-    """Removes from a workspace what was deployed, by the Databricks CLI."""
-    _by_databricks_cli("destroy", target, variables, *(["--auto-approve"] if auto_approve else []))
+def destroy(
+    target: str | None, variables: tuple[str, ...], by: str | None, plan: bool, force_lock: bool, auto_approve: bool
+) -> None:
+    """Removes from a workspace what was deployed, jobs and files. Data in volumes and tables stays."""
+    if _is_by_cli(by):
+        flags = {"--auto-approve": auto_approve, "--force-lock": force_lock}
+        options = [] if plan else [flag for flag, is_set in flags.items() if is_set]
+        _by_databricks_cli("summary" if plan else "destroy", target, variables, *options)
+    from .workspace.commands import destroy_there
+
+    destroy_there(_target_of(target, variables), plan=plan, force_lock=force_lock, auto_approve=auto_approve)
+
+
+@main.group(invoke_without_command=True)
+@_target
+@click.option("--limit", default=20, show_default=True, help="How many, the newest first.")
+@click.pass_context
+def runs(context: click.Context, target: str | None, variables: tuple[str, ...], limit: int) -> None:
+    """Lists the latest runs of the target's jobs in the workspace."""
+    if context.invoked_subcommand is None:
+        from .workspace.commands import list_runs
+
+        list_runs(_target_of(target, variables), limit)
+
+
+@runs.command("show")
+@click.argument("run", type=int)
+@_target
+def runs_show(run: int, target: str | None, variables: tuple[str, ...]) -> None:
+    """Shows the RUN of a workspace: its tasks, their states and links, and why one failed."""
+    from .workspace.commands import show_run
+
+    show_run(_target_of(target, variables), run)
+
+
+@main.command()
+@click.argument("run", type=int)
+@_target
+def cancel(run: int, target: str | None, variables: tuple[str, ...]) -> None:
+    """Cancels the RUN of a workspace."""
+    from .workspace.commands import cancel_run
+
+    cancel_run(_target_of(target, variables), run)
 
 
 @main.command()
@@ -173,7 +239,9 @@ def options(system: str | None, markdown: bool) -> None:
     for kind, connector in connectors_of(system):
         click.secho(f"\nconnectors.{connector.name}, {kind}\n", bold=True)
         for row in rows_of(connector.known_options()):
-            default = f"; default: {row.default}" if row.default not in ("", "required") else row.default and ", required"
+            default = (
+                f"; default: {row.default}" if row.default not in ("", "required") else row.default and ", required"
+            )
             click.echo(f"  {click.style(row.option, bold=True)}  {row.values}{default}")
             click.echo(click.wrap_text(row.meaning, shutil.get_terminal_size().columns, "      ", "      "))
 
@@ -240,7 +308,7 @@ def ledger() -> None:
 @click.argument("target")
 @click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="An option of the sink, such as a login.")
 @click.option("--batches", default=3, show_default=True, help="So many of the newest batches of each query.")
-def show(target: str, options: tuple[str, ...], batches: int) -> None:
+def ledger_show(target: str, options: tuple[str, ...], batches: int) -> None:
     """Shows which batches the sinks have recorded in TARGET, a path or URL.
 
     TARGET is a folder (local, s3://, hdfs://), a Delta table, a database (its file, or a URL of JDBC or SQLAlchemy),
@@ -286,7 +354,9 @@ def seal(path: str, storage_options: str, max_part_size: str) -> None:
     try:
         storage, largest = json.loads(storage_options), size(max_part_size)
     except ValueError as wrong:
-        raise click.UsageError(f"--storage-options must be JSON and --max-part-size a size such as 256MB; {wrong}") from None
+        raise click.UsageError(
+            f"--storage-options must be JSON and --max-part-size a size such as 256MB; {wrong}"
+        ) from None
     count = seal_folder(path, storage, largest)
     click.echo(f"{count} {'file' if count == 1 else 'files'} sealed in {path}")
 
@@ -352,6 +422,16 @@ def _bundle(target: str | None, variables: tuple[str, ...]) -> Bundle:
     return load(Path.cwd(), target, _pairs("--var", variables))
 
 
+def _target_of(target: str | None, variables: tuple[str, ...]) -> Target:
+    from .workspace import open_target
+
+    return open_target(Path.cwd(), target, _pairs("--var", variables))
+
+
+def _is_by_cli(by: str | None) -> bool:
+    return by == "cli" or (by is None and shutil.which("databricks") is not None)
+
+
 def _pairs(option: str, texts: tuple[str, ...]) -> dict[str, str]:
     pairs = {}
     for text in texts:
@@ -362,7 +442,7 @@ def _pairs(option: str, texts: tuple[str, ...]) -> dict[str, str]:
     return pairs
 
 
-def _by_databricks_cli(command: str, target: str | None, variables: tuple[str, ...], *more: str) -> None:
+def _by_databricks_cli(command: str, target: str | None, variables: tuple[str, ...], *more: str) -> NoReturn:
     from connectors.bundle import validate as check
 
     bundle = _bundle(target, variables)

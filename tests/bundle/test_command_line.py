@@ -117,12 +117,12 @@ def test_validate_ends_with_0_when_nothing_is_wrong_and_2_otherwise(bench: Workb
     assert (result.exit_code, 'depends on "c"' in result.stderr) == (2, True)
 
 
-def test_deploy_without_the_databricks_cli_says_what_to_install(
+def test_deploy_by_the_databricks_cli_says_how_to_install_it(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench.job("job", bench.task("a", "1"))
     monkeypatch.setenv("PATH", "/nonexistent")
-    result = call(bench, "deploy")
+    result = call(bench, "deploy", "--by", "cli")
     assert (result.exit_code, "the Databricks CLI is not installed. Install it" in result.stderr) == (2, True)
 
 
@@ -131,6 +131,8 @@ def test_deploy_without_the_databricks_cli_says_what_to_install(
     [
         (["deploy", "-t", "prod"], "bundle deploy -t prod"),
         (["destroy", "--var", "x=1", "--auto-approve"], "bundle destroy -t dev --var x=1 --auto-approve"),
+        (["deploy", "--plan"], "bundle plan -t dev"),
+        (["deploy", "--force-lock"], "bundle deploy -t dev --force-lock"),
     ],
 )
 def test_deploy_and_destroy_call_the_databricks_cli_and_keep_its_exit_code(

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from connectors.bundle import Bundle, load, validate
+from connectors.testing.workspace import USER, FakeWorkspace
 from connectors.workbench.settings import library
 
 from .conftest import Workbench, condition, outcome
-from .workspace import USER, workspace
 
 ROOT = library().parent
 TARGETS = ["dev", "prod"]
@@ -38,9 +38,9 @@ def test_the_root_file_only_points_to_the_others() -> None:
 def cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Calls ``databricks bundle …`` in a folder, against the stand-in workspace."""
     home = tmp_path_factory.mktemp("home")
-    with workspace() as address:
+    with FakeWorkspace() as workspace:
         environment = {key: value for key, value in os.environ.items() if not key.startswith("DATABRICKS_")}
-        environment |= {"DATABRICKS_HOST": address, "DATABRICKS_TOKEN": "none", "HOME": str(home)}
+        environment |= {**workspace.environment, "HOME": str(home)}
 
         def call(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
             command = ["databricks", "bundle", *arguments]

@@ -34,8 +34,9 @@ BELOW = {
     "quality": {"core", "spark"},
     "workbench": EVERYTHING,
     "testing": EVERYTHING,
+    "workspace": {"core", "bundle", "workbench"},
 }
-"""What each layer may import of the library, beside itself. ``workbench`` and ``testing`` are on top."""
+"""What each layer may import of the library, beside itself. ``workbench``, ``testing`` and ``workspace`` are on top."""
 
 STORAGE_MAY_USE = {"connectors.core.clients", "connectors.core.errors", "connectors.core.retry"}
 """The core stands on the storage, which takes of it no more than these modules: they import nothing of the rest."""

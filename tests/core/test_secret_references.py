@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import types
+from pathlib import Path
 
 import pytest
 
-from connectors.core.options import filled
+from connectors.core import secrets
+from connectors.core.secrets import filled
+from connectors.testing.workspace import FakeWorkspace
+from connectors.workbench.shim import DbUtils
 
 
 def test_what_is_no_reference_stays_as_it_is() -> None:
@@ -42,3 +47,24 @@ def test_in_a_workspace_its_store_has_it(monkeypatch: pytest.MonkeyPatch) -> Non
     assert filled("{{secrets/kv/key}}") == "hush"
     with pytest.raises(ValueError, match='"other" of scope "kv": KeyError'):
         filled("{{secrets/kv/other}}")
+
+
+def test_elsewhere_the_workspace_that_the_sdk_is_configured_for_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    with FakeWorkspace() as workspace:
+        workspace.secrets.scopes["kv"] = {"db-password": "hush"}
+        for name, value in workspace.environment.items():
+            monkeypatch.setenv(name, value)
+        assert filled("{{secrets/kv/db-password}}") == "hush"
+        assert DbUtils().secrets.get("kv", "db-password") == "hush"
+        with pytest.raises(ValueError, match='"other" of scope "kv": ResourceDoesNotExist'):
+            filled("{{secrets/kv/other}}")
+        monkeypatch.setenv("SECRET_KV_DB_PASSWORD", "from here")
+        assert filled("{{secrets/kv/db-password}}") == "from here"
+
+
+@pytest.fixture(autouse=True)
+def no_workspace(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in [name for name in os.environ if name.startswith("DATABRICKS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("DATABRICKS_CONFIG_FILE", str(tmp_path / "none"))
+    secrets._remote_store.cache_clear()

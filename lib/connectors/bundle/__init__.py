@@ -5,11 +5,11 @@
 timeouts and result states, with one local Spark session, tasks one at a time.
 """
 
-from .checks import check_job, validate
+from .checks import check_job, check_only, validate
 from .configuration import Findings
 from .loading import Bundle, load
 from .model import State
 from .progress import Reporter
 from .runner import run_job
 
-__all__ = ["Bundle", "Findings", "Reporter", "State", "check_job", "load", "run_job", "validate"]
+__all__ = ["Bundle", "Findings", "Reporter", "State", "check_job", "check_only", "load", "run_job", "validate"]

@@ -35,6 +35,15 @@ def check_job(bundle: Bundle, job: Job, overrides: Mapping[str, str] | None = No
     return findings
 
 
+def check_only(job: Job, only: Collection[str]) -> None:
+    """Raises :class:`Misconfigured` for a name in ``only`` that is no task of ``job``."""
+    findings = Findings()
+    for key in only:
+        if key not in job.tasks:
+            findings.problem(f"--only {key}", f"is no task of this job{did_you_mean(key, job.tasks)}")
+    findings.enforce(f"job {job.key}")
+
+
 def job_run_by(task: Task) -> str | None:
     """The key of the bundle's job that a run_job_task runs."""
     parts = str(task.spec.get("job_id", "")).removeprefix("${").removesuffix("}").split(".")

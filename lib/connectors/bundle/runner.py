@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..workbench.shim import LARGEST_TASK_VALUE, DbUtils, display, display_html
-from .checks import check_job, job_run_by
+from .checks import check_job, check_only, job_run_by
 from .configuration import as_text
 from .engine import NotebookEngine
 from .execution import Expired, RunLimits, execute
@@ -250,7 +250,7 @@ def run_job(
     findings = check_job(bundle, job, parameters)
     bundle.findings.enforce("the bundle")
     findings.enforce(f"job {key}")
-    _check_only(job, only)
+    check_only(job, only)
     for note in findings.notes:
         is_of_call = note.option.startswith("--param ")
         (reporter.note if is_of_call else reporter.remark)(f"{note.option}: {note.text}")
@@ -447,16 +447,6 @@ def _may_retry(task: Task, attempts: int, state: State) -> bool:
     if task.kind == CONDITION or (state is State.TIMEDOUT and not task.retry_on_timeout):
         return False
     return failed(state) and (task.max_retries < 0 or attempts <= task.max_retries)
-
-
-def _check_only(job: Job, only: Collection[str]) -> None:
-    from .configuration import Findings, did_you_mean
-
-    findings = Findings()
-    for key in only:
-        if key not in job.tasks:
-            findings.problem(f"--only {key}", f"is no task of this job{did_you_mean(key, job.tasks)}")
-    findings.enforce(f"job {job.key}")
 
 
 def _number(key: str) -> int:

@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import difflib
 import json
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from importlib import import_module
 from typing import Any, Final
 
 from .errors import Misconfigured, Problem
-from .runtime import in_workspace
+from .secrets import filled
 
 REQUIRED: Final = object()
 """The default of an option that has none."""
@@ -380,42 +378,3 @@ def _as_text(raw: Any) -> str:
     if isinstance(raw, bool):
         return str(raw).lower()
     return json.dumps(raw) if isinstance(raw, (list, tuple, dict)) else str(raw)
-
-
-_REFERENCE: Final = re.compile(r"\{\{\s*secrets/([^/{}\s]+)/([^/{}\s]+)\s*\}\}")
-
-
-def filled(value: Any) -> Any:
-    """``value``, text or JSON, with the secret in place of each reference in it: a JAAS configuration holds one in its middle.
-
-    It comes from ``$SECRET_SCOPE_KEY``, else from a workspace's ``dbutils.secrets``. Raises ``ValueError``, which names scope
-    and key, when there is no such secret.
-    """
-    if isinstance(value, dict):
-        return {key: filled(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [filled(item) for item in value]
-    return _REFERENCE.sub(lambda match: _secret(match[1], match[2]), value) if isinstance(value, str) else value
-
-
-def _secret(scope: str, key: str) -> str:
-    variable = re.sub(r"\W", "_", f"SECRET_{scope}_{key}").upper()
-    if variable in os.environ:
-        return os.environ[variable]
-    store = _store()
-    if store is None:
-        raise ValueError(f'a secret that is here; "{key}" of scope "{scope}" is read from ${variable} outside a workspace')
-    try:
-        return str(store.get(scope, key))
-    except Exception as refused:  # the runtime has an exception of its own for each cause
-        raise ValueError(f'a secret that can be read; "{key}" of scope "{scope}": {type(refused).__name__}') from None
-
-
-def _store() -> Any:
-    """``dbutils.secrets`` of a workspace; ``None`` elsewhere."""
-    if not in_workspace():
-        return None
-    try:
-        return import_module("databricks.sdk.runtime").dbutils.secrets
-    except ImportError:
-        return None

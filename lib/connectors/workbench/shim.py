@@ -7,10 +7,10 @@ with the same names and behaviour.
 from __future__ import annotations
 
 import json
-import os
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn, Protocol
+
+from ..core.secrets import SecretMissing, secret, variable_of
 
 ROWS: Final = 100
 """Rows of a table that are shown when the caller does not say."""
@@ -186,14 +186,18 @@ class TaskValues:
 
 
 class Secrets:
-    """``dbutils.secrets`` from the environment: scope ``kv``, key ``db-password`` is ``SECRET_KV_DB_PASSWORD``."""
+    """``dbutils.secrets`` from the environment: scope ``kv``, key ``db-password`` is ``SECRET_KV_DB_PASSWORD``.
+
+    What is not there is asked of the workspace that databricks-sdk is configured for, where it is.
+    """
 
     def get(self, scope: str, key: str) -> str:
         """The secret; raises ``ValueError`` that names the variable when it is not set."""
-        name = re.sub(r"\W", "_", f"SECRET_{scope}_{key}").upper()
-        if name not in os.environ:
-            raise ValueError(f'secret "{key}" of scope "{scope}" is not here: locally it is read from ${name}')
-        return os.environ[name]
+        try:
+            return secret(scope, key)
+        except SecretMissing as missing:
+            text = f'secret "{key}" of scope "{scope}" is not here: locally it is read from ${variable_of(scope, key)}'
+            raise ValueError(f"{text} ({missing})") from None
 
     def getBytes(self, scope: str, key: str) -> bytes:  # noqa: N802 - Databricks' name
         """The secret as UTF-8 bytes."""

@@ -11,7 +11,8 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from ...core.errors import Misconfigured, Problem, Transient
-from ...core.options import REQUIRED, Option, Options, Text, Values, filled
+from ...core.options import REQUIRED, Option, Options, Text, Values
+from ...core.secrets import filled
 from ..kafka.config import connection_config
 from ..kafka.errors import ClientReports, client, error_name
 

@@ -29,7 +29,8 @@ from typing import Any, NamedTuple
 from ...core import Misconfigured, Problem
 from ...core.folder import SinkFolder
 from ...core.ledger import Entry
-from ...core.options import Values, filled
+from ...core.options import Values
+from ...core.secrets import filled
 from ...core.sink import QueryRun
 from ...core.state import digest
 from ...storage import checked_storage

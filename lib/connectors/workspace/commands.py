@@ -1,0 +1,76 @@
+"""What the commands do that work in a workspace, and what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import click
+
+from ..bundle import Reporter, State
+from . import runs
+from .deployment import Deployment
+from .target import Target
+
+
+def deploy_there(target: Target, *, plan: bool, force_lock: bool) -> None:
+    """Deploys the target, or with ``plan`` lists what would change."""
+    deployment = Deployment(target.client, target.bundle, target.user, click.echo)
+    deployment.check()
+    changes = deployment.plan() if plan else deployment.deploy(force_lock=force_lock)
+    if plan:
+        for step in changes.steps():
+            click.echo(step)
+    click.echo(f"target {target.bundle.target}: {changes if not changes.is_empty else 'nothing to change'}")
+
+
+def destroy_there(target: Target, *, plan: bool, force_lock: bool, auto_approve: bool) -> None:
+    """Destroys the target, after a question; with ``plan`` lists what would go."""
+    deployment = Deployment(target.client, target.bundle, target.user, click.echo)
+    state = deployment.store.read()
+    if state.exists and (plan or not auto_approve):
+        for key, job in state.jobs.items():
+            click.echo(f"delete  job {key}, {job.name}")
+        click.echo(f"delete  {len(state.files)} files in {target.bundle.config['workspace']['root_path']}")
+        if plan:
+            return
+        click.confirm("Delete all this from the workspace? Data in volumes and tables stays.", abort=True)
+    deployment.destroy(force_lock=force_lock)
+
+
+def run_there(
+    target: Target, job: str, parameters: Mapping[str, str], only: Collection[str], reporter: Reporter
+) -> State:
+    """Starts a job in the workspace and watches it to its end."""
+    run = runs.start(target, job, parameters, only, reporter.note)
+    while True:
+        try:
+            return runs.watch(target.client, run, job, reporter)
+        except KeyboardInterrupt:
+            if not runs.is_terminal() or not click.confirm(f"\nCancel run {run} in the workspace?"):
+                again = f"python -m connectors runs show {run} -t {target.bundle.target}"
+                reporter.line(f"{job}  run {run} goes on in the workspace; {again}")
+                return State.CANCELED
+            runs.cancel(target.client, run)
+
+
+def list_runs(target: Target, limit: int) -> None:
+    """Lists runs, one a line."""
+    found = runs.recent(target, limit)
+    width = max((len(run.name) for run in found), default=0)
+    for run in found:
+        seconds = f"{run.seconds:.0f} s"
+        click.echo(f"{run.run_id}  {run.name:<{width}}  {run.started:%Y-%m-%d %H:%M:%S}  {seconds:>7}  {run.state}")
+    if not found:
+        click.echo(f"target {target.bundle.target}: no runs")
+
+
+def show_run(target: Target, run: int) -> None:
+    """Shows one run."""
+    for line in runs.description(target.client, runs.status(target.client, run)):
+        click.echo(line)
+
+
+def cancel_run(target: Target, run: int) -> None:
+    """Cancels one run."""
+    runs.cancel(target.client, run)
+    click.echo(f"run {run}: the workspace was asked to cancel it")

@@ -1,0 +1,96 @@
+"""The files that a deployment uploads: those below ``sync.paths`` that git does not ignore."""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import posixpath
+import subprocess
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ..bundle import Bundle
+from .client import refusals, write_file
+
+if TYPE_CHECKING:
+    from databricks.sdk import WorkspaceClient
+
+_AT_ONCE: Final = 8
+_NEVER: Final = ("*/__pycache__/*", "*.pyc", "*/.ipynb_checkpoints/*", "*/.*", ".*", "*.egg-info/*")
+"""What is left out where no git says what is ignored."""
+
+
+def local_files(bundle: Bundle) -> dict[str, str]:
+    """The files to upload, by path relative to the bundle, with a hash of each."""
+    sync: Mapping[str, Any] = bundle.config.get("sync") or {}
+    paths = [str(path) for path in sync.get("paths") or ["."]]
+    found = {path for path in _candidates(bundle.root, paths) if not _matches(path, sync.get("exclude") or [])}
+    for pattern in sync.get("include") or []:
+        found |= {str(path.relative_to(bundle.root)) for path in bundle.root.glob(str(pattern)) if path.is_file()}
+    hashes = {path: hashlib.sha256((bundle.root / path).read_bytes()).hexdigest()[:20] for path in sorted(found)}
+    return {path.replace("\\", "/"): text for path, text in hashes.items()}
+
+
+def upload(client: WorkspaceClient, root: Path, target: str, paths: Iterable[str], done: Callable[[str], None]) -> None:
+    """Uploads ``paths`` of ``root`` to the folder ``target``, several at once; ``done`` is called after each."""
+    paths = list(paths)
+    folders = {posixpath.dirname(posixpath.join(target, path)) for path in paths}
+    leaves = [folder for folder in folders if not any(other.startswith(folder + "/") for other in folders)]
+
+    def make(folder: str) -> None:
+        with refusals(f"the folder {folder}"):
+            client.workspace.mkdirs(folder)
+
+    def send(path: str) -> str:
+        with refusals(f"uploading {path}"):
+            write_file(client, posixpath.join(target, path), (root / path).read_bytes())
+        return path
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        list(pool.map(make, sorted(leaves)))
+        for path in pool.map(send, paths):
+            done(path)
+
+
+def remove(client: WorkspaceClient, root: Path, target: str, paths: Iterable[str]) -> None:
+    """Removes uploaded files that are no longer in the bundle."""
+    from databricks.sdk.errors import NotFound
+
+    for path in paths:
+        for name in _names_there(path):
+            with refusals(f"removing {path}"):
+                try:
+                    client.workspace.delete(posixpath.join(target, name))
+                    break
+                except NotFound:  # a notebook has lost its suffix, or somebody else was faster
+                    continue
+
+
+def _names_there(path: str) -> Iterator[str]:
+    """The names under which a file may lie in the workspace: an imported notebook has no suffix."""
+    if path.endswith(".ipynb"):
+        yield path.removesuffix(".ipynb")
+    yield path
+    if path.endswith(".py"):
+        yield path.removesuffix(".py")
+
+
+def _candidates(root: Path, paths: list[str]) -> list[str]:
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z", "--", *paths]
+    try:
+        listed = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout.split("\0")
+        return [path for path in listed if path and (root / path).is_file()]
+    except (OSError, subprocess.CalledProcessError):
+        files = [file for path in paths for file in _below((root / path).resolve())]
+        relative = [str(file.relative_to(root.resolve())) for file in files if file.is_relative_to(root.resolve())]
+        return [path for path in relative if not _matches(path, _NEVER)]
+
+
+def _below(path: Path) -> Iterator[Path]:
+    yield from [path] if path.is_file() else (file for file in path.rglob("*") if file.is_file())
+
+
+def _matches(path: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatch.fnmatch(path, str(pattern).replace("**/", "*")) for pattern in patterns)

@@ -1,0 +1,206 @@
+"""The jobs of a bundle as the Jobs service takes them: what the Databricks CLI would send for the same files.
+
+Names with their prefix, tags, a paused or unpaused schedule, absolute paths of notebooks, values as text. What the CLI
+deploys and this does not is refused by name.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import os
+import posixpath
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from ..bundle import Bundle, Findings
+from ..bundle.configuration import Config, as_text, resource_references
+from ..bundle.model import Job
+
+MARK: Final = "deployment_id"
+"""The tag by which a deployment knows a job again that it created without hearing of it."""
+
+_LEVELS: Final = {"CAN_RUN": "CAN_MANAGE_RUN"}
+_FOLDER_LEVELS: Final = {"CAN_VIEW": "CAN_READ"}
+_PRINCIPALS: Final = ("user_name", "group_name", "service_principal_name")
+_PATHS_OF_LIBRARIES: Final = ("requirements", "whl", "jar")
+_JOB_ID: Final = re.compile(r"\$\{resources\.jobs\.([\w-]+)\.id\}")
+
+
+def check_support(bundle: Bundle) -> Findings:
+    """What a deployment by the SDK cannot do of this bundle."""
+    findings = Findings()
+    for kind in bundle.config.get("resources") or {}:
+        if kind != "jobs":
+            findings.problem(
+                f"resources.{kind}", "only jobs are deployed by this command; deploy by the Databricks CLI."
+            )
+    if bundle.config.get("artifacts"):
+        text = "nothing is built by this command: jobs import lib/ from beside their notebooks. Deploy by the Databricks CLI."
+        findings.problem("artifacts", text)
+    for job in bundle.jobs.values():
+        for where, entry in _entries(job.config):
+            for library in entry.get("libraries") or []:
+                if isinstance(library, dict) and "*" in str(library.get("whl", "")):
+                    text = f"names a file that is built, {library['whl']}; deploy by the Databricks CLI."
+                    findings.problem(f"{job.key}.{where}", text)
+    return findings
+
+
+def job_settings(bundle: Bundle, job: Job, metadata: str) -> Config:
+    """The settings of a job; ``${resources.jobs.k.id}`` in them stays. ``metadata`` is the file with the deployment's state."""
+    settings: Config = {key: copy.deepcopy(value) for key, value in job.config.items() if key != "permissions"}
+    presets = bundle.config.get("presets") or {}
+    settings["name"] = job.name
+    settings["max_concurrent_runs"] = _concurrent_runs(bundle, job, presets)
+    settings["tags"] = {**_tags(bundle, presets), **(settings.get("tags") or {}), MARK: mark(bundle, job.key)}
+    settings["format"], settings["edit_mode"] = "MULTI_TASK", "UI_LOCKED"
+    settings["deployment"] = {"kind": "BUNDLE", "metadata_file_path": metadata}
+    settings.setdefault("queue", {"enabled": True})
+    if "run_as" in bundle.config:
+        settings.setdefault("run_as", bundle.config["run_as"])
+    _pause(bundle, settings, presets)
+    folder = bundle.job_files.get(job.key, bundle.root / "x").parent
+    for environment in settings.get("environments") or []:
+        spec = environment.get("spec") or {}
+        if spec.get("dependencies"):
+            spec["dependencies"] = [_dependency(bundle, folder, str(line)) for line in spec["dependencies"]]
+    settings["tasks"] = sorted(
+        (_task(bundle, folder, task) for task in settings["tasks"]), key=lambda task: task["task_key"]
+    )
+    return settings
+
+
+def job_permissions(bundle: Bundle, job: Job, user: str) -> list[dict[str, Any]]:
+    """Who may do what with a job, with its owner; empty where the bundle does not say."""
+    declared = [*(job.config.get("permissions") or []), *(bundle.config.get("permissions") or [])]
+    if not declared:
+        return []
+    entries = _access(declared, _LEVELS)
+    owners = [entry for entry in entries if entry["permission_level"] == "IS_OWNER"]
+    others = [entry for entry in entries if entry.get(_kind_of(user)) != user]
+    return others if owners else [*others, {_kind_of(user): user, "permission_level": "IS_OWNER"}]
+
+
+def folder_permissions(bundle: Bundle, user: str) -> list[dict[str, Any]]:
+    """Who may do what with the deployed files; empty where the bundle does not say."""
+    entries = _access(bundle.config.get("permissions") or [], _FOLDER_LEVELS)
+    if entries and not any(entry.get(_kind_of(user)) == user for entry in entries):
+        entries.append({_kind_of(user): user, "permission_level": "CAN_MANAGE"})
+    return entries
+
+
+def mark(bundle: Bundle, key: str) -> str:
+    """What names a job of a target for ever: the same for the same folder of the workspace and the same key."""
+    return hashlib.sha256(f"{bundle.config['workspace']['root_path']}\n{key}".encode()).hexdigest()[:20]
+
+
+def with_ids(value: Any, ids: Mapping[str, int]) -> Any:
+    """``value`` with the id of each job in place of ``${resources.jobs.k.id}``."""
+    if isinstance(value, dict):
+        return {name: with_ids(item, ids) for name, item in value.items()}
+    if isinstance(value, list):
+        return [with_ids(item, ids) for item in value]
+    if not isinstance(value, str):
+        return value
+    if whole := _JOB_ID.fullmatch(value):
+        return ids.get(whole[1], value)
+    return _JOB_ID.sub(lambda match: str(ids.get(match[1], match[0])), value)
+
+
+def in_creation_order(settings: Mapping[str, Config]) -> list[str]:
+    """The keys of the jobs, each after those whose ids it names."""
+    done: dict[str, None] = {}
+
+    def visit(key: str, above: tuple[str, ...]) -> None:
+        if key in done or key in above or key not in settings:
+            return
+        for kind, other in resource_references(json.dumps(settings[key])):
+            if kind == "jobs":
+                visit(other, (*above, key))
+        done[key] = None
+
+    for key in settings:
+        visit(key, ())
+    return list(done)
+
+
+def fingerprint(value: Any) -> str:
+    """A short hash of anything that JSON can hold."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:20]
+
+
+def uploaded_path(bundle: Bundle, path: str | Path) -> str:
+    """Where a file of this bundle lies in the workspace."""
+    relative = os.path.relpath(path, bundle.root).replace(os.sep, "/")
+    return posixpath.normpath(posixpath.join(bundle.config["workspace"]["file_path"], relative))
+
+
+def _task(bundle: Bundle, folder: Path, task: Config) -> Config:
+    for kind in ("notebook_task", "run_job_task"):
+        for name in ("base_parameters", "job_parameters"):
+            if isinstance((task.get(kind) or {}).get(name), dict):
+                task[kind][name] = {key: as_text(value) for key, value in task[kind][name].items()}
+    if "notebook_task" in task:
+        path = uploaded_path(bundle, task["notebook_task"]["notebook_path"])
+        task["notebook_task"]["notebook_path"] = path.removesuffix(Path(path).suffix)
+    if isinstance((task.get("for_each_task") or {}).get("task"), dict):
+        task["for_each_task"]["task"] = _task(bundle, folder, task["for_each_task"]["task"])
+    for name in ("left", "right"):
+        if name in (task.get("condition_task") or {}):
+            task["condition_task"][name] = as_text(task["condition_task"][name])
+    for library in task.get("libraries") or []:
+        for name in _PATHS_OF_LIBRARIES:
+            if isinstance(library, dict) and str(library.get(name, "")).startswith("."):
+                library[name] = uploaded_path(bundle, folder / library[name])
+    return task
+
+
+def _dependency(bundle: Bundle, folder: Path, line: str) -> str:
+    match = re.fullmatch(r"-r\s+(\S+)", line.strip())
+    if match and not match[1].startswith("/"):
+        return f"-r {uploaded_path(bundle, folder / match[1])}"
+    return uploaded_path(bundle, folder / line) if line.startswith(("./", "../")) else line
+
+
+def _concurrent_runs(bundle: Bundle, job: Job, presets: Mapping[str, Any]) -> int:
+    declared = job.config.get("max_concurrent_runs") or presets.get("jobs_max_concurrent_runs")
+    return int(declared) if declared else 4 if bundle.development else 1
+
+
+def _tags(bundle: Bundle, presets: Mapping[str, Any]) -> dict[str, str]:
+    own = {"dev": bundle.config["workspace"]["current_user"]["short_name"]} if bundle.development else {}
+    return {**own, **{name: as_text(value) for name, value in (presets.get("tags") or {}).items()}}
+
+
+def _pause(bundle: Bundle, settings: Config, presets: Mapping[str, Any]) -> None:
+    status = presets.get("trigger_pause_status") or ("PAUSED" if bundle.development else "UNPAUSED")
+    for name in ("schedule", "trigger", "continuous"):
+        if isinstance(settings.get(name), dict):
+            settings[name].setdefault("pause_status", status)
+
+
+def _access(declared: list[Any], levels: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Entries of the permissions service; of two for one principal the first counts."""
+    entries: dict[tuple[str, str], dict[str, Any]] = {}
+    for entry in declared:
+        name = next((name for name in _PRINCIPALS if entry.get(name)), "")
+        level = levels.get(entry["level"], entry["level"])
+        entries.setdefault((name, entry[name]), {name: entry[name], "permission_level": level})
+    return list(entries.values())
+
+
+def _kind_of(user: str) -> str:
+    return "user_name" if "@" in user else "service_principal_name"
+
+
+def _entries(config: Config) -> Iterator[tuple[str, Config]]:
+    for task in config.get("tasks") or []:
+        if isinstance(task, dict):
+            yield str(task.get("task_key")), task
+            nested = (task.get("for_each_task") or {}).get("task")
+            if isinstance(nested, dict):
+                yield str(nested.get("task_key")), nested

@@ -1,0 +1,196 @@
+"""Deploy, run, results: the deployed notebooks run where they were deployed to, and are watched through the real SDK."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import signal
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from connectors.bundle import Reporter, State
+from connectors.testing.workspace import FakeWorkspace
+from connectors.workbench.settings import library
+from connectors.workspace import open_target, runs
+
+from .conftest import Place
+
+RUN_NOW = "POST /api/2.2/jobs/run-now"
+WRITE = """
+import os, pathlib
+folder = pathlib.Path(os.environ["CONNECTORS_VOLUMES"], "Volumes", "main", "default", "data")
+(folder / dbutils.widgets.get("name")).write_text("written by the run")
+dbutils.notebook.exit("a file is written")
+"""
+
+
+@pytest.fixture
+def place(place: Place, monkeypatch: pytest.MonkeyPatch) -> Place:
+    monkeypatch.setattr(runs, "_POLL", 0.05)
+    place.workspace.catalog.make_volume("main.default.data")
+    return place
+
+
+def run(place: Place, *more: str) -> Any:
+    return place.call("run", "job", "--on", "workspace", *more)
+
+
+def test_a_deployed_job_runs_in_the_workspace_and_its_results_are_there(place: Place) -> None:
+    place.job(
+        "job", place.task("a", WRITE), place.task("b", "1", after="a"), parameters=[{"name": "name", "default": "x"}]
+    )
+    place.deploy()
+    result = run(place, "--param", "name=y")
+    lines = result.stdout.splitlines()
+    assert result.exit_code == 0
+    assert re.fullmatch(r"job  run \d+  http://127\.0\.0\.1:\d+/jobs/\d+/runs/\d+", lines[0])
+    ended = [line.split()[:2] for line in lines if re.search(r"  [\d.]+ s", line)]
+    assert ended == [["a", "SUCCESS"], ["b", "SUCCESS"], ["job", "SUCCESS"]]
+    assert any(re.match(r"a  SUCCESS  [\d.]+ s  a file is written$", line) for line in lines)
+    from databricks.sdk import WorkspaceClient
+
+    file = WorkspaceClient().files.download("/Volumes/main/default/data/y").contents
+    assert file is not None
+    assert file.read() == b"written by the run"
+
+
+def test_a_failure_is_told_with_its_error_and_the_line_of_its_cell(place: Place) -> None:
+    place.job("job", place.task("a", "n = 0", "text = 'before'\n1 / n"), place.task("b", "1", after="a"))
+    place.deploy()
+    result = run(place)
+    assert result.exit_code == 1
+    text = result.stdout
+    assert "a  FAILED" in text
+    assert "    ZeroDivisionError: division by zero" in text
+    assert "cell 2:" in text
+    assert ">   2 1 / n" in text
+    assert "b  UPSTREAM_FAILED" in text
+    assert re.match(r"job  FAILED", text.splitlines()[-1])
+
+
+def test_a_run_is_started_once_though_its_answer_is_lost(place: Place) -> None:
+    place.job("job", place.task("a", "1"))
+    place.deploy()
+    place.workspace.faults.lose_answer(RUN_NOW)
+    assert run(place).exit_code == 0
+    assert (place.workspace.faults.count(RUN_NOW), len(place.workspace.jobs.runs)) == (2, 1)
+
+
+def test_a_workspace_that_is_away_for_a_while_is_waited_for_while_a_run_is_watched(place: Place) -> None:
+    place.job("job", place.task("a", "1"))
+    place.deploy()
+    place.workspace.faults.refuse("GET .*/runs/get", 503, times=2, after=2, retry_after=0)
+    assert run(place).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--param", "dya=1"], 'did you mean "day"?'),
+        (["--only", "nothing"], "--only nothing"),
+    ],
+)
+def test_a_wrong_command_line_starts_nothing(place: Place, arguments: list[str], told: str) -> None:
+    place.job("job", place.task("a", "1"), parameters=[{"name": "day", "default": "1"}])
+    place.deploy()
+    result = run(place, *arguments)
+    assert (result.exit_code, told in result.stderr, place.workspace.jobs.runs) == (2, True, {})
+
+
+def test_a_job_that_is_not_deployed_is_told_how_to_deploy(place: Place) -> None:
+    place.job("job", place.task("a", "1"))
+    result = run(place)
+    assert (result.exit_code, "python -m connectors deploy -t dev" in result.stderr) == (2, True)
+
+
+def test_a_job_that_the_cli_has_deployed_is_found_by_its_name(place: Place) -> None:
+    place.job("job", place.task("a", "1"))
+    place.deploy()
+    del place.workspace.tree._entries["/Workspace/Users/dev.user@example.com/.bundle/test/dev/state/connectors.json"]
+    assert run(place).exit_code == 0
+
+
+def test_runs_lists_shows_and_cancels(place: Place) -> None:
+    place.job("job", place.task("a", "import time; time.sleep(600)"), parameters=[{"name": "day", "default": "1"}])
+    place.job("other", place.task("b", "1 / 0"))
+    place.deploy()
+    place.call("run", "other", "--on", "workspace")
+    target = open_target(place.root, None, {})
+    number = runs.start(target, "job", {}, (), print)
+    while not any(task.state == "RUNNING" for task in place.workspace.jobs.runs[number].tasks.values()):
+        time.sleep(0.05)
+    listed = place.call("runs").stdout.splitlines()
+    assert listed[0].split()[0] == str(number)
+    assert [line.split()[-1] for line in listed] == ["RUNNING", "FAILED"]
+    shown = place.call("runs", "show", str(number)).stdout
+    assert "  day=1" in shown
+    assert "  a  RUNNING" in shown
+    assert (
+        "ZeroDivisionError: division by zero" in place.call("runs", "show", str(min(place.workspace.jobs.runs))).stdout
+    )
+    assert place.call("cancel", str(number)).exit_code == 0
+    out = io.StringIO()
+    assert runs.watch(target.client, number, "job", Reporter(out)) is State.CANCELED
+    assert "a  CANCELED" in out.getvalue()
+
+
+def test_an_interruption_without_a_terminal_leaves_the_run_going_on(place: Place) -> None:
+    place.job("job", place.task("a", "import time; time.sleep(600)"))
+    place.deploy()
+
+    def interrupt() -> None:
+        while not place.workspace.faults.count("GET .*/runs/get"):
+            time.sleep(0.05)
+        signal.raise_signal(signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    result = run(place)
+    ((number, left),) = place.workspace.jobs.runs.items()
+    assert (result.exit_code, left.is_active) == (1, True)
+    again = f"python -m connectors runs show {number} -t dev"
+    assert result.stdout.splitlines()[-1] == f"job  run {number} goes on in the workspace; {again}"
+
+
+def test_an_interruption_on_a_terminal_asks_whether_to_cancel(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.job("job", place.task("a", "import time; time.sleep(600)"))
+    place.deploy()
+    monkeypatch.setattr(runs, "is_terminal", lambda: True)
+    asked: list[str] = []
+    monkeypatch.setattr("click.confirm", lambda text: asked.append(text) or True)
+    original, sleeps = time.sleep, iter(range(1000))
+
+    def interrupted(seconds: float) -> None:
+        if threading.current_thread() is threading.main_thread() and next(sleeps) == 0:
+            raise KeyboardInterrupt
+        original(seconds)
+
+    monkeypatch.setattr(time, "sleep", interrupted)
+    result = run(place)
+    ((number, _),) = place.workspace.jobs.runs.items()
+    assert asked == [f"\nCancel run {number} in the workspace?"]
+    assert (result.exit_code, result.stdout.splitlines()[-1].split()[:2]) == (1, ["job", "CANCELED"])
+
+
+def test_secrets_of_the_workspace_reach_its_runs(place: Place, workspace: FakeWorkspace) -> None:
+    workspace.secrets.scopes["kv"] = {"db-password": "hush"}
+    place.job("job", place.task("a", 'assert dbutils.secrets.get("kv", "db-password") == "hush"'))
+    place.deploy()
+    assert run(place).exit_code == 0
+
+
+def test_the_library_that_is_deployed_is_the_one_that_runs(place: Place) -> None:
+    """A marker in the deployed copy of the library is what a deployed notebook imports."""
+    import shutil
+
+    shutil.copytree(
+        library() / "connectors", place.root / "lib" / "connectors", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    place.write("lib/connectors/marker.py", "HERE = 'deployed'")
+    place.job("job", place.task("a", "from connectors.marker import HERE\ndbutils.notebook.exit(HERE)"))
+    place.deploy()
+    result = run(place)
+    assert re.search(r"a  SUCCESS  [\d.]+ s  deployed", result.stdout), json.dumps(result.stdout)
