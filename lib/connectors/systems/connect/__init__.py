@@ -1,0 +1,5 @@
+"""``connectors.connect``: connectors of Kafka Connect's model, as a source and as a sink."""
+
+from .source import ConnectSource
+
+__all__ = ["ConnectSource"]
