@@ -19,7 +19,7 @@ from .connector import (
     group_partitions,
 )
 from .converters import Converter, RecordConverter
-from .data import Field, Schema, SchemaBuilder, Struct, Type
+from .data import Field, Schema, SchemaBuilder, Struct, Type, require_schema
 from .errors import (
     ConfigException,
     ConnectException,
@@ -68,5 +68,6 @@ __all__ = [
     "between",
     "group_partitions",
     "non_empty",
+    "require_schema",
     "valid_string",
 ]

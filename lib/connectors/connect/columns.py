@@ -184,6 +184,21 @@ def of_source_records(records: Sequence[SourceRecord], first: int = 0) -> Iterat
         at += len(part)
 
 
+def of_sink_records(records: Sequence[SinkRecord]) -> Iterator[Records]:
+    """As :func:`of_source_records`, for a sink."""
+    for (key_schema, value_schema), group in groupby(records, lambda record: (record.key_schema, record.value_schema)):
+        part = list(group)
+        yield Records(
+            pa.array([record.topic for record in part], pa.string()),
+            pa.array([record.partition for record in part], pa.int32()),
+            Column.of(key_schema, [record.key for record in part]),
+            Column.of(value_schema, [record.value for record in part]),
+            pa.array([record.timestamp for record in part], pa.int64()),
+            [record.headers for record in part] if any(len(record.headers) for record in part) else None,
+            {"offset": pa.array([record.offset for record in part], pa.int64())},
+        )
+
+
 def of_source_batch(batch: SourceBatch) -> Records:
     """The records of a batch that a task has given in columns."""
     count = len(batch)

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 
-from .errors import DataException, SchemaBuilderException
+from .errors import DataException, SchemaBuilderException, SchemaException
 
 
 class Type(str, Enum):
@@ -207,6 +207,42 @@ _LOGICAL_ARROW: Final[Mapping[str, pa.DataType]] = {
 }
 
 
+def require_schema(expected: Schema, actual: Schema | None, what: str = "a value") -> None:
+    """Raises :class:`SchemaException`, which names both schemas, unless ``actual`` is ``expected`` but for names and docs.
+
+    A sink task calls it before it writes what does not fit the target. Fields are compared by name, with their types; a field
+    that ``actual`` lacks must be optional or have a default.
+    """
+    if actual is None or (difference := _difference(expected, actual)):
+        found = "no schema" if actual is None else f"{described(actual)}: {difference}"
+        raise SchemaException(f"{what} must have the schema {described(expected)}, and has {found}")
+
+
+def described(schema: Schema) -> str:
+    """A schema with its fields, for messages: ``Schema{person:STRUCT}(name: STRING, age: INT32)``."""
+    if schema.type is not Type.STRUCT:
+        return schema.title()
+    fields = (f"{field.name}: {field.schema.name or field.schema.type.name}" for field in schema.fields)
+    return f"{schema.title()}({', '.join(fields)})"
+
+
+def _difference(expected: Schema, actual: Schema, path: str = "") -> str:
+    """The first way in which ``actual`` does not fit; empty where it does."""
+    if (expected.type, expected.logical) != (actual.type, actual.logical):
+        return f"{path or 'the value'} is {actual.logical or actual.type.name}, not {expected.logical or expected.type.name}"
+    for field in expected.fields:
+        at = f"{path}.{field.name}" if path else field.name
+        if field.name not in actual.by_name:
+            if not (field.schema.optional or field.schema.has_default):
+                return f"{at} is missing"
+        elif difference := _difference(field.schema, actual.by_name[field.name].schema, at):
+            return difference
+    return next(
+        (f"{path}.{name}".lstrip(".") + " is not expected" for name in actual.by_name if name not in expected.by_name),
+        "",
+    )
+
+
 class SchemaBuilder:
     """Builds a :class:`Schema` step by step; each step returns the builder, and setting something twice is an error.
 
@@ -397,7 +433,7 @@ class Struct:
         return hash((self.schema, repr(self._values)))
 
     def __repr__(self) -> str:
-        shown = ",".join(f"{target.name}={self.get(target.name)!r}" for target in self.schema.fields)
+        shown = ",".join(f"{target.name}={self.get(target.name)}" for target in self.schema.fields)
         return f"Struct{{{shown}}}"
 
 

@@ -55,7 +55,8 @@ class ConnectorSettings:
 
     ``properties`` are Connect's own, with secrets looked up. ``plugin_path`` or ``plugin_packages`` mean a Java class.
     ``restarts`` bounds how often a failed task starts again, with pauses from ``restart_backoff`` seconds, doubled each time
-    up to ``restart_max_backoff``. ``log`` names the connector in messages.
+    up to ``restart_max_backoff``. A sink that is away is waited for, for ``outage_timeout`` seconds. ``log`` names the
+    connector in messages.
     """
 
     properties: Mapping[str, str] = field(repr=False)
@@ -64,6 +65,7 @@ class ConnectorSettings:
     restarts: int = 5
     restart_backoff: float = 1.0
     restart_max_backoff: float = 60.0
+    outage_timeout: float = 600.0
     log: str = "connectors.connect"
 
     @property

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any, Final, TypeVar
-
-from .connector import Connector
-
-Kind = TypeVar("Kind", bound=Connector)
+from typing import Any, Final
 
 OWN: dict[str, type] = {}
 """Connectors that a user has registered (``connectors.register(spark, MyConnector)``), by their name and dotted name."""
@@ -28,7 +24,7 @@ def short_names() -> dict[str, str]:
     return names
 
 
-def connector_class(name: str, base: type[Kind]) -> type[Any]:
+def connector_class(name: str, base: type[Any]) -> type[Any]:
     """The class ``name``. Raises ``ValueError`` with a sentence where it is none, or no ``base``."""
     if not name:
         raise ValueError("missing; it names the connector's class.")

@@ -49,7 +49,7 @@ class PythonSourceHost(SourceHost):
             raise Misconfigured(self.settings.log, problems)
         pa.array([0])  # imports pandas, where it is: for a second or two, which is no time of a poll
         self._store = OffsetStore(offsets)
-        self._connector = connector_class(self.settings.class_name, SourceConnector)()  # type: ignore[type-abstract]
+        self._connector = connector_class(self.settings.class_name, SourceConnector)()
         self._connector.initialize(_Context(self))
         self._connector.start(self.settings.properties)
         self._deal()

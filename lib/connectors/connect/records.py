@@ -116,11 +116,16 @@ class ConnectRecord:
         return hash(repr(self))
 
     def _cells(self) -> list[Any]:
-        return [getattr(self, name) for base in type(self).__mro__ for name in getattr(base, "__slots__", ())]
+        return [getattr(self, name) for name in self._names()]
+
+    @classmethod
+    def _names(cls) -> list[str]:
+        return [name for base in cls.__mro__ for name in getattr(base, "__slots__", ()) if name != "origin"]
 
     def __repr__(self) -> str:
-        names = [name for base in type(self).__mro__ for name in getattr(base, "__slots__", ())]
-        shown = ", ".join(f"{name}={getattr(self, name)!r}" for name in names if getattr(self, name) is not None)
+        shown = ", ".join(
+            f"{name}={getattr(self, name)!r}" for name in self._names() if getattr(self, name) is not None
+        )
         return f"{type(self).__name__}({shown})"
 
 
@@ -162,7 +167,7 @@ class SourceRecord(ConnectRecord):
 class SinkRecord(ConnectRecord):
     """A record for a sink; ``offset`` is its place in (``topic``, ``partition``), the same in each replay."""
 
-    __slots__ = ("offset",)
+    __slots__ = ("offset", "origin")
 
     def __init__(
         self,
@@ -180,6 +185,7 @@ class SinkRecord(ConnectRecord):
         self.topic = topic
         self.partition = partition
         self.offset = offset
+        self.origin: Any = None  # the row that the record was made of, for dead letters
         self.value = value
         self.value_schema = value_schema
         self.key = key

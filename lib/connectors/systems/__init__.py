@@ -21,7 +21,7 @@ SYSTEMS: Final[Mapping[str, tuple[str, str | None, str | None]]] = {
     "sequence": ("sequence", "SequenceSource", None),
     "print": ("print_rows", None, "PrintSink"),
     "buffered": ("buffered", None, "BufferedSink"),
-    "connect": ("connect", "ConnectSource", None),
+    "connect": ("connect", "ConnectSource", "ConnectSink"),
     "delta": ("delta", None, "DeltaSink"),
     "dynamodb": ("dynamodb", "DynamoDbSource", "DynamoDbSink"),
     "elasticsearch": ("elasticsearch", "ElasticsearchSource", "ElasticsearchSink"),

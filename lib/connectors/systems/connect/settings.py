@@ -33,6 +33,7 @@ def settings_of(values: Values, connector: str = "connectors.connect") -> Connec
         values["restart.maxRetries"],
         values["restart.initialBackoff"],
         values["restart.maxBackoff"],
+        values["outageTimeout"],
         connector,
     )
 
