@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from ..core.errors import Problem
 from .columns import Column
 from .config import ConfigDef
-from .data import Schema, Type
+from .data import Schema, Struct, Type
 from .errors import DataException
 from .json_data import JsonReader, JsonWriter
 
@@ -205,6 +205,12 @@ CONVERTERS: Final[dict[str, Callable[[], Converter]]] = {
     f"{_KAFKA}.converters.BooleanConverter": BooleanConverter,
 }
 """Converters by the names of Connect's classes."""
+_REGISTRY: Final = {
+    "io.confluent.connect.avro.AvroConverter": "AvroConverter",
+    "io.confluent.connect.json.JsonSchemaConverter": "JsonSchemaConverter",
+    "io.confluent.connect.protobuf.ProtobufConverter": "ProtobufConverter",
+}
+"""Converters with a schema registry, which are imported when one is named."""
 DEFAULT_CONVERTER: Final = f"{_KAFKA}.json.JsonConverter"
 """Where the user names none: plain JSON, without schemas."""
 
@@ -255,14 +261,16 @@ def converter_problems(properties: Mapping[str, str]) -> Iterator[Problem]:
 
 
 def _made(name: str) -> Converter:
-    full = short_names(CONVERTERS).get(name, name)
+    full = short_names({**CONVERTERS, **_REGISTRY}).get(name, name)
     if full in CONVERTERS:
         return CONVERTERS[full]()
+    if full in _REGISTRY:
+        full = f"{__package__}.registry_converters.{_REGISTRY[full]}"
     module, _, inner = full.rpartition(".")
     try:
         kind = getattr(importlib.import_module(module), inner)
     except (ImportError, AttributeError, ValueError):
-        known = ", ".join(sorted(kind.rpartition(".")[2] for kind in CONVERTERS))
+        known = ", ".join(sorted(kind.rpartition(".")[2] for kind in [*CONVERTERS, *_REGISTRY]))
         text = f'"{name}" is no converter that is here; there are {known}, and Python classes by their dotted name'
         raise ValueError(text) from None
     if not (isinstance(kind, type) and issubclass(kind, Converter)):
@@ -274,6 +282,11 @@ def _made(name: str) -> Converter:
 def _text(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, Struct):
+        shown = ",".join(f"{field.name}={_text(value.get(field.name))}" for field in value.schema.fields)
+        return f"Struct{{{shown}}}"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_text, value))}]"
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key}={_text(item)}" for key, item in value.items()) + "}"
     return "null" if value is None else str(value)

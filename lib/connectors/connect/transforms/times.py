@@ -47,7 +47,7 @@ _LETTERS: Final = {
     "XX": "%z",
     "XXX": "%z",
     "z": "%Z",
-    "SSS": "\0",
+    "SSS": "\1",
 }
 _TOKEN: Final = re.compile(r"'((?:[^']|'')*)'|([A-Za-z])\2*|[^A-Za-z']+")
 
@@ -69,13 +69,13 @@ class DatePattern:
             else:
                 parts.append(token.replace("%", "%%"))
         self._format = "".join(parts)
-        self._has_milliseconds = "\0" in self._format
+        self._has_milliseconds = "\1" in self._format
         self._is_plain = not self._has_milliseconds and not re.search(r"%[pzZAaBb]", self._format)
 
     def text(self, moment: datetime.datetime) -> str:
         """The text of ``moment``."""
         text = moment.astimezone(_UTC).strftime(self._format)
-        return text.replace("\0", f"{moment.microsecond // 1000:03}")
+        return text.replace("\1", f"{moment.microsecond // 1000:03}")
 
     def texts(self, moments: pa.Array) -> pa.Array:
         """The texts of a column of times."""
@@ -86,7 +86,7 @@ class DatePattern:
     def moment(self, text: str) -> datetime.datetime:
         """The time of ``text``. Raises :class:`DataException`."""
         try:
-            parsed = datetime.datetime.strptime(text, self._format.replace("\0", "%f"))
+            parsed = datetime.datetime.strptime(text, self._format.replace("\1", "%f"))
         except ValueError:
             message = f"Could not parse timestamp: value ({text}) does not match pattern ({self.pattern})"
             raise DataException(message) from None
