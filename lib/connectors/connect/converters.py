@@ -6,7 +6,6 @@ Names are Connect's (``org.apache.kafka.connect.json.JsonConverter``); a convert
 
 from __future__ import annotations
 
-import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
@@ -20,6 +19,7 @@ from .config import ConfigDef
 from .data import Schema, Struct, Type
 from .errors import DataException
 from .json_data import JsonReader, JsonWriter
+from .plugins import named_class, short_names
 
 PREFIXES: Final = ("key.converter", "value.converter", "header.converter")
 
@@ -215,17 +215,6 @@ DEFAULT_CONVERTER: Final = f"{_KAFKA}.json.JsonConverter"
 """Where the user names none: plain JSON, without schemas."""
 
 
-def short_names(known: Mapping[str, Any]) -> dict[str, str]:
-    """Full names by the short ones that Connect accepts, too: ``JsonConverter``, ``Json``."""
-    names = {}
-    for full in known:
-        last = full.rpartition(".")[2]
-        names[last] = full
-        for suffix in ("Converter", "Connector"):
-            names.setdefault(last.removesuffix(suffix), full)
-    return names
-
-
 def converter_of(properties: Mapping[str, str], side: str) -> Converter:
     """The converter of ``side``: key, value or header. Raises ``ValueError`` with a sentence for a class that is none."""
     prefix = f"{side}.converter"
@@ -266,10 +255,9 @@ def _made(name: str) -> Converter:
         return CONVERTERS[full]()
     if full in _REGISTRY:
         full = f"{__package__}.registry_converters.{_REGISTRY[full]}"
-    module, _, inner = full.rpartition(".")
     try:
-        kind = getattr(importlib.import_module(module), inner)
-    except (ImportError, AttributeError, ValueError):
+        kind = named_class(full)
+    except ImportError:
         known = ", ".join(sorted(kind.rpartition(".")[2] for kind in [*CONVERTERS, *_REGISTRY]))
         text = f'"{name}" is no converter that is here; there are {known}, and Python classes by their dotted name'
         raise ValueError(text) from None

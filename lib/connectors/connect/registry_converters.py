@@ -1,6 +1,6 @@
 """Converters with a schema registry: Avro, JSON Schema, Protobuf, under the names of Confluent's classes.
 
-Settings: ``schema.registry.url``, ``basic.auth.user.info`` (``user:password``). Schemas are registered under ``<topic>-key`` and
+Settings: ``schema.registry.url``, ``basic.auth.user.info`` (``user:password``). Subjects are ``<topic>-key`` and
 ``<topic>-value``. Protobuf takes its message from a descriptor set: ``descriptor.file``, ``message.name``.
 """
 
@@ -159,7 +159,9 @@ class AvroConverter(RegistryConverter):
         kind = pa.struct([("value", schema.arrow())])
         number = _number(next(record for record in data.to_pylist() if record is not None))
         assert number is not None
-        text = json.dumps({"type": "record", "name": "single", "fields": [{"name": "value", "type": json.loads(self._text(number))}]})
+        text = json.dumps(
+            {"type": "record", "name": "single", "fields": [{"name": "value", "type": json.loads(self._text(number))}]}
+        )
         bodies = pa.array([None if record is None else record[_HEADER:] for record in data.to_pylist()], pa.binary())
         decoded = AvroFormat(kind, FormatSettings(avro_schema=text)).decode(bodies)
         return _checked(Decoded(decoded.values.flatten()[0], decoded.bad), schema)
@@ -173,7 +175,9 @@ def _in_microseconds(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_timestamp(kind):
         return pa.timestamp("us", kind.tz)
     if pa.types.is_struct(kind):
-        return pa.struct([(kind.field(place).name, _in_microseconds(kind.field(place).type)) for place in range(kind.num_fields)])
+        return pa.struct(
+            [(kind.field(place).name, _in_microseconds(kind.field(place).type)) for place in range(kind.num_fields)]
+        )
     if pa.types.is_list(kind):
         return pa.list_(_in_microseconds(kind.value_type))
     return pa.map_(kind.key_type, _in_microseconds(kind.item_type)) if pa.types.is_map(kind) else kind
@@ -204,9 +208,16 @@ def _avro(schema: Schema, name: str) -> Any:
 
 def _avro_type(schema: Schema, name: str) -> Any:
     if schema.name == DECIMAL:
-        return {"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": int(schema.parameter("scale") or 0)}
+        return {
+            "type": "bytes",
+            "logicalType": "decimal",
+            "precision": 38,
+            "scale": int(schema.parameter("scale") or 0),
+        }
     if schema.name in (DATE, TIME, TIMESTAMP):
-        base, logical = {DATE: ("int", "date"), TIME: ("int", "time-millis"), TIMESTAMP: ("long", "timestamp-millis")}[schema.name]
+        base, logical = {DATE: ("int", "date"), TIME: ("int", "time-millis"), TIMESTAMP: ("long", "timestamp-millis")}[
+            schema.name
+        ]
         return {"type": base, "logicalType": logical}
     if schema.type is Type.STRUCT:
         namespace, _, last = (schema.name or f"io.confluent.connect.avro.{name}").rpartition(".")
@@ -270,7 +281,9 @@ def json_schema(schema: Schema) -> dict[str, Any]:
     if schema.has_default and schema.type in _JSON and not schema.logical:
         shown["default"] = schema.default
     if schema.type is Type.STRUCT:
-        properties = {field.name: {**json_schema(field.schema), "connect.index": field.index} for field in schema.fields}
+        properties = {
+            field.name: {**json_schema(field.schema), "connect.index": field.index} for field in schema.fields
+        }
         shown |= {"type": "object", "properties": properties}
     elif schema.type is Type.ARRAY and schema.value_schema:
         shown |= {"type": "array", "items": json_schema(schema.value_schema)}
@@ -292,7 +305,10 @@ def from_json_schema(shown: Mapping[str, Any]) -> Schema:
             raise DataException("a JSON Schema with several alternatives has no one schema in Connect")
         return replace(from_json_schema(others[0]), optional=len(others) < len(shown["oneOf"]))
     kind = shown.get("connect.type")
-    named: dict[str, Any] = {"name": shown.get("title"), "parameters": tuple(sorted(shown.get("connect.parameters", {}).items()))}
+    named: dict[str, Any] = {
+        "name": shown.get("title"),
+        "parameters": tuple(sorted(shown.get("connect.parameters", {}).items())),
+    }
     if shown.get("type") == "object" and (kind == "map" or "properties" not in shown):
         inner = from_json_schema(shown.get("additionalProperties") or {"type": "string"})
         return Schema(Type.MAP, key_schema=Schema.STRING_SCHEMA, value_schema=inner, **named)
@@ -313,7 +329,7 @@ def from_json_schema(shown: Mapping[str, Any]) -> Schema:
 
 
 class ProtobufConverter(RegistryConverter):
-    """``io.confluent.connect.protobuf.ProtobufConverter``: messages of a descriptor set (``descriptor.file``, ``message.name``)."""
+    """``io.confluent.connect.protobuf.ProtobufConverter``: messages of a descriptor set."""
 
     kind = "PROTOBUF"
 
@@ -325,4 +341,3 @@ class ProtobufConverter(RegistryConverter):
 
     def decoded(self, schema: Schema, data: pa.Array) -> Column:
         return _checked(ProtobufFormat(schema.arrow(), self._settings).decode(data), schema)
-

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -13,6 +12,7 @@ from ...core.errors import Problem
 from ..columns import INDEX, Records, of_sink_records, of_source_records
 from ..config import ConfigDef
 from ..errors import ConfigException
+from ..plugins import named_class
 from ..tolerance import Tolerance
 from .base import RecordTransform, Transform
 from .fields import ExtractField, HoistField, InsertField, MaskField, ReplaceField, SetSchemaMetadata, ValueToKey
@@ -226,10 +226,9 @@ def _predicate(name: str) -> Predicate | RecordPredicate:
 
 
 def _own(name: str, bases: tuple[type, ...], known: Mapping[str, Any]) -> Any:
-    module, _, inner = name.rpartition(".")
     try:
-        kind = getattr(importlib.import_module(module), inner)
-    except (ImportError, AttributeError, ValueError):
+        kind = named_class(name)
+    except ImportError:
         names = ", ".join(sorted(kind.rpartition(".")[2] for kind in known))
         raise ValueError(
             f'"{name}" is none that is here; there are {names}, and Python classes by their dotted name'

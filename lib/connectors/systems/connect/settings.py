@@ -8,6 +8,7 @@ from typing import Any, Final
 from ...connect.host import ConnectorSettings
 from ...core import REQUIRED, Int, Json, Names, Options, Problem, Text
 from ...core.options import Duration, Values
+from ...storage.location import check_location
 
 CONNECT_OPTIONS: Final = Options(
     {
@@ -42,6 +43,14 @@ def config_problems(values: Values) -> Iterator[Problem]:
     """What is wrong with ``config`` without a look at the connector."""
     if not values["config"].get("connector.class"):
         yield Problem("connector.class", "missing in config; it names the connector's class.")
+
+
+def letter_problems(values: Values) -> Iterator[Problem]:
+    """The problems of ``deadLetterPath``."""
+    if values["deadLetterPath"]:
+        yield from check_location("deadLetterPath", values["deadLetterPath"], values["storageOptions"])
+        if values["config"].get("errors.tolerance", "none") != "all":
+            yield Problem("deadLetterPath", "has no use without errors.tolerance=all in config.")
 
 
 def _text(value: Any) -> str:

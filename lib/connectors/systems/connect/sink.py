@@ -12,15 +12,15 @@ import pyarrow.compute as pc
 from ...connect.connector import SinkConnector
 from ...connect.dead_letters import letter_fields
 from ...connect.host import HEADERS, SINK_COLUMNS, ConnectorSettings, DeadLetter, SinkHost, SinkHostTask, sink_host
-from ...connect.plugins import connector_class
+from ...connect.plugins import OwnClasses, connector_class
 from ...core import Batch, Committable, Guarantee, Options, Problem, Sink, SinkWriter, Text
 from ...core.clients import ClientPool
 from ...core.dead_letters import Rejects, SinkLetters
 from ...core.options import Json, Values
 from ...core.state import digest, dumps
-from ...storage.location import check_location, storage_of
+from ...storage.location import storage_of
 from .dead_letter_topic import DeadLetterTopic
-from .settings import CONNECT_OPTIONS, config_problems, settings_of
+from .settings import CONNECT_OPTIONS, config_problems, letter_problems, settings_of
 
 _OFFSETS_PER_BATCH: Final = 1 << 32
 """Offsets of rows that have none: the number of the batch times this, and the number of the row in its task."""
@@ -48,6 +48,7 @@ class ConnectSink(Sink):
     promise = Guarantee.EXACTLY_ONCE
     conditions = "the connector keeps offsets in its target; else at-least-once"
     writers_retry = True
+    extensions = OwnClasses()
 
     @classmethod
     def check(cls, values: Values) -> Iterator[Problem]:
@@ -57,10 +58,7 @@ class ConnectSink(Sink):
             return
         settings = settings_of(values)
         yield from sink_host(settings).validate()
-        if values["deadLetterPath"]:
-            yield from check_location("deadLetterPath", values["deadLetterPath"], values["storageOptions"])
-            if settings.properties.get("errors.tolerance", "none") != "all":
-                yield Problem("deadLetterPath", "has no use without errors.tolerance=all in config.")
+        yield from letter_problems(values)
         if "topics" in settings.properties and "topics.regex" in settings.properties:
             yield Problem("topics.regex", "is given beside topics; give one of the two.")
         yield from _topic_problems(settings)

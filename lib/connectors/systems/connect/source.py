@@ -12,17 +12,35 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from ...connect.dead_letters import letter_fields
 from ...connect.errors import RetriableException
 from ...connect.host import SourceHost, TaskRecords, source_host
-from ...core import Options, Position, Problem, ReadLimit, Slice, Split, SplitReader, StateError
+from ...connect.plugins import OwnClasses
+from ...core import (
+    Flag,
+    Options,
+    Position,
+    Problem,
+    ReadLimit,
+    RecordEmitter,
+    Slice,
+    Split,
+    SplitReader,
+    StateError,
+    Text,
+)
+from ...core.dead_letters import LetterFile
 from ...core.epoch_source import EpochLogEnumerator, EpochLogSource
 from ...core.epochs import EpochLog
 from ...core.errors import ConnectorError, Fatal, Transient
 from ...core.options import Values
 from ...core.planning import even_ranges
 from ...core.progress import PartitionProgress
-from ...core.state import dumps, versioned
-from .settings import CONNECT_OPTIONS, config_problems, settings_of
+from ...core.state import digest, dumps, versioned
+from ...storage.base import Storage
+from ...storage.location import storage_of
+from .settings import CONNECT_OPTIONS, config_problems, letter_problems, settings_of
+from .unpack import UNPACKED, UnpackEmitter, unpack_problems
 
 _BATCH_ROWS: Final = 16_384
 _OFFSETS_IN_POSITION: Final = 20
@@ -55,8 +73,19 @@ class ConnectSource(EpochLogSource):
         "topic string, partition int, key binary, value binary, headers array<struct<key: string, value: binary>>, "
         "timestamp timestamp, sourcePartition string, sourceOffset string"
     )
-    options: Options = CONNECT_OPTIONS  # type: ignore[misc]
+    options = CONNECT_OPTIONS | Options(
+        {
+            "deadLetterPath": Text(
+                None, meaning="the folder of records that fail, Parquet; needs errors.tolerance=all"
+            ),
+            "value.unpack": Flag(
+                False, meaning="the columns are those of the value, which a JsonConverter has written"
+            ),
+            "schema": Text(None, meaning="value.unpack: these columns, as SQL text"),
+        }
+    )
     conditions = "the connector's offsets say where to go on"
+    extensions = OwnClasses()
 
     @classmethod
     def check(cls, values: Values) -> Iterator[Problem]:
@@ -65,6 +94,21 @@ class ConnectSource(EpochLogSource):
         yield from wrong
         if not wrong:
             yield from source_host(settings_of(values)).validate()
+        yield from letter_problems(values)
+        yield from unpack_problems(values)
+
+    def __init__(self, values: Values, *, streaming: bool = False) -> None:
+        super().__init__(values, streaming=streaming)
+        if values["value.unpack"]:
+            self.schema = values["schema"]
+
+    def emitter(self, schema: pa.Schema) -> RecordEmitter | None:
+        return UnpackEmitter(schema, settings_of(self.values)) if self.values["value.unpack"] else None
+
+    def letters(self) -> Storage | None:
+        """Where dead letters go; ``None`` unless the user asked for them."""
+        path = self.values["deadLetterPath"]
+        return storage_of(path, self.values["storageOptions"]) if path else None
 
     def parallelism(self) -> int:
         return int(self.values["numPartitions"] or 2)
@@ -77,7 +121,7 @@ class ConnectSource(EpochLogSource):
         return ConnectEnumerator(self)
 
     def reader(self, schema: pa.Schema) -> RecordedReader:
-        return RecordedReader(self.log(), schema)
+        return RecordedReader(self.log(), UNPACKED if self.values["value.unpack"] else schema)
 
 
 class ConnectEnumerator(EpochLogEnumerator[RecordedSplit]):
@@ -122,6 +166,7 @@ class ConnectEnumerator(EpochLogEnumerator[RecordedSplit]):
                 return at
             manifest = self._record(epoch, records)
             self._pending = []
+        self._publish_letters(at["log"], epoch, manifest)
         self._offsets = dict(manifest["offsets"])
         return self._position(at["log"], epoch, manifest)
 
@@ -204,6 +249,7 @@ class ConnectEnumerator(EpochLogEnumerator[RecordedSplit]):
         name = f"{uuid.uuid4().hex}.rows" if batches else ""
         if batches:
             self.log.put_rows(epoch, name, pa.Table.from_batches(batches))
+        letters = self._stage_letters(epoch, records)
         offsets = dict(self._offsets)
         counts: dict[str, int] = {}
         for part in records:
@@ -215,6 +261,7 @@ class ConnectEnumerator(EpochLogEnumerator[RecordedSplit]):
             "rows": rows.num_rows,
             "offsets": {key: offset for key, offset in offsets.items() if offset is not None},
             "counts": counts,
+            "letters": letters,
             "generation": self._started(epoch - 1).generation(),
             "at": time.time(),
         }
@@ -227,6 +274,32 @@ class ConnectEnumerator(EpochLogEnumerator[RecordedSplit]):
         recorded = self.log.plan(epoch)
         assert recorded is not None
         return recorded
+
+    def _stage_letters(self, epoch: int, records: Sequence[TaskRecords]) -> str:
+        """Puts the dead letters of an epoch beside its rows and names them; empty where nobody wants them."""
+        letters = [letter for part in records for letter in part.letters]
+        if not letters or not self.source.values["deadLetterPath"]:
+            return ""
+        file, name = LetterFile(), f"{uuid.uuid4().hex}.letters"
+        connector = self.source.values["config"].get("name", "")
+        for number, letter in enumerate(letters):
+            place = {
+                "topic": letter.topic,
+                "partition": letter.partition,
+                "task": letter.task,
+                "epoch": epoch,
+                "n": number,
+            }
+            file.add(letter_fields(letter, connector, place))
+        self.log.storage.put_if_absent(f"epochs/{epoch:020d}/{name}", file.content())
+        return name
+
+    def _publish_letters(self, log: str, epoch: int, manifest: Mapping[str, Any]) -> None:
+        """Copies the dead letters of a recorded epoch to where people look for them, once."""
+        storage = self.source.letters()
+        if storage is not None and manifest.get("letters"):
+            with self.log.storage.open(f"epochs/{epoch:020d}/{manifest['letters']}") as file:
+                storage.put_if_absent(f"connect-{digest(log, epoch, length=24)}.parquet", file.read())
 
     def _show(self, host: SourceHost) -> None:
         """Leaves the states of the tasks beside the log, when they have changed."""
