@@ -68,7 +68,10 @@ class ConnectSink(Sink):
         settings = settings_of(values)
         if settings.is_java:
             return Guarantee.AT_LEAST_ONCE, "nothing tells whether a Java connector keeps offsets in its target"
-        kind: Any = connector_class(settings.class_name, SinkConnector)
+        try:
+            kind: Any = connector_class(settings.class_name, SinkConnector)
+        except ValueError:  # the checks say it
+            return Guarantee.AT_LEAST_ONCE, "there is no such connector"
         if kind.keeps_offsets:
             return Guarantee.EXACTLY_ONCE, ""
         if kind.is_idempotent:
