@@ -380,6 +380,13 @@ class Rejects:
             kind = type(error).__name__ if isinstance(error, BaseException) else "Poison"
             self._file.add({"error_class": kind, "error": text, "record": record.encode()})
 
+    def set_aside(self, letter: Letter) -> None:
+        """Takes a dead letter as it is; the columns are those of :data:`DEAD_LETTERS`."""
+        self.count += 1
+        if self._letters:
+            self._file = self._file or LetterFile()
+            self._file.add(letter)
+
     def stage(self) -> str:
         """Sets the rows of a task attempt aside and returns their name; empty when there are none."""
         letters, self._file = self._file, None

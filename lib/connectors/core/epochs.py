@@ -6,6 +6,7 @@ Spark sees a row of it: the rows, where the system cannot be asked again, else t
     <stateLocation>/log.json                          the id of the log; offsets name it
     <stateLocation>/epochs/<epoch>/<reader>.arrow     what one reader has read: rows, message ids, leases; or positions
     <stateLocation>/epochs/<epoch>/plan.json          which partitions each reader reads from where, if there are partitions
+    <stateLocation>/epochs/<epoch>/<name>.rows        rows that the driver has read, if the plan names them
     <stateLocation>/ids/<epoch>.arrow                 the ids of an epoch whose rows are deleted
 
 * A record is put if absent. A reader that loses the put releases its messages, and reads what the other one has recorded.
@@ -23,7 +24,7 @@ import io
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -192,6 +193,17 @@ class EpochLog:
         """Records which partitions each reader of ``epoch`` reads from where; false if that is recorded already."""
         return self.storage.put_if_absent(_plan(epoch), dumps(versioned(**plan)).encode())
 
+    def put_rows(self, epoch: int, name: str, rows: pa.Table) -> None:
+        """Records rows that the driver has read, under a name that is new. They count when a plan names them."""
+        self.storage.put_if_absent(_rows(epoch, name), record_content(rows, Header(rows.num_rows, time.time())))
+
+    def rows(self, epoch: int, name: str, first: int, last: int) -> Iterator[pa.RecordBatch]:
+        """The record batches ``first`` up to, not including, ``last`` of what :meth:`put_rows` has recorded."""
+        with self.storage.open(_rows(epoch, name)) as file:
+            reader = pa.ipc.open_file(file)
+            for number in range(first, last):
+                yield reader.get_batch(number)
+
     def readers(self, epoch: int) -> list[int]:
         """The readers that have recorded something of ``epoch``."""
         names = self.storage.names(f"epochs/{epoch:020d}")
@@ -256,6 +268,10 @@ def _record(epoch: int, reader: int) -> str:
 
 def _plan(epoch: int) -> str:
     return f"epochs/{epoch:020d}/plan.json"
+
+
+def _rows(epoch: int, name: str) -> str:
+    return f"epochs/{epoch:020d}/{name}"
 
 
 def _acknowledged(epoch: int) -> str:

@@ -22,6 +22,7 @@ SYSTEMS: Final[Mapping[str, tuple[str, str | None, str | None]]] = {
     "sequence": ("sequence", "SequenceSource", None),
     "print": ("print_rows", None, "PrintSink"),
     "buffered": ("buffered", None, "BufferedSink"),
+    "connect": ("connect", "ConnectSource", "ConnectSink"),
     "delta": ("delta", None, "DeltaSink"),
     "dynamodb": ("dynamodb", "DynamoDbSource", "DynamoDbSink"),
     "elasticsearch": ("elasticsearch", "ElasticsearchSource", "ElasticsearchSink"),
@@ -44,13 +45,25 @@ _ADDED: dict[str, System] = {}
 
 def add_system(kind: type) -> None:
     """Makes a source or sink of the user's own known by its ``name``, beside a system of that name if there is one."""
-    source, sink = all_systems().get(kind.name, (None, None))  # type: ignore[attr-defined]
+    source, sink = all_systems().get(getattr(kind, "name", ""), (None, None))
     if issubclass(kind, Source):
         _ADDED[kind.name] = (kind, sink)
     elif issubclass(kind, Sink):
         _ADDED[kind.name] = (source, kind)
     else:
-        raise TypeError(f"{kind.__name__} is neither a Source nor a Sink")
+        _add_plugin(kind)
+
+
+def _add_plugin(kind: type) -> None:
+    """Makes a part of Connect's model known: a connector, a converter, a transform or a predicate."""
+    from ..connect.connector import Connector
+    from ..connect.converters import Converter
+    from ..connect.plugins import register_class
+    from ..connect.transforms import Predicate, RecordPredicate, RecordTransform, Transform
+
+    if not issubclass(kind, (Connector, Converter, Transform, RecordTransform, Predicate, RecordPredicate)):
+        raise TypeError(f"{kind.__name__} is neither a Source nor a Sink, nor a part of connectors.connect")
+    register_class(kind)
 
 
 def own_systems() -> Mapping[str, System]:

@@ -1,0 +1,73 @@
+"""Kafka Connect's model on Spark: connectors, tasks, records, schemas and settings, in Python.
+
+An author subclasses :class:`SourceConnector` and :class:`SourceTask`, or :class:`SinkConnector` and :class:`SinkTask`; a user
+runs the class by ``spark.readStream.format("connectors.connect").option("config", …)``. :mod:`.host` is the seam between the
+runtime and what runs the tasks.
+"""
+
+from .config import ConfigDef, ConfigType, ConfigValue, Importance, between, non_empty, valid_string
+from .connector import (
+    ConnectorTransactionBoundaries,
+    ErrantRecordReporter,
+    ExactlyOnceSupport,
+    SinkConnector,
+    SinkTask,
+    SourceConnector,
+    SourceTask,
+    TopicPartition,
+    TransactionContext,
+    group_partitions,
+)
+from .converters import Converter, RecordConverter
+from .data import Field, Schema, SchemaBuilder, Struct, Type, require_schema
+from .errors import (
+    ConfigException,
+    ConnectException,
+    DataException,
+    RetriableException,
+    SchemaBuilderException,
+    SchemaException,
+)
+from .offsets import OffsetStorageReader
+from .records import Header, Headers, RecordMetadata, SinkRecord, SourceBatch, SourceRecord
+
+__all__ = [
+    "ConfigDef",
+    "ConfigException",
+    "ConfigType",
+    "ConfigValue",
+    "ConnectException",
+    "ConnectorTransactionBoundaries",
+    "Converter",
+    "DataException",
+    "ErrantRecordReporter",
+    "ExactlyOnceSupport",
+    "Field",
+    "Header",
+    "Headers",
+    "Importance",
+    "OffsetStorageReader",
+    "RecordConverter",
+    "RecordMetadata",
+    "RetriableException",
+    "Schema",
+    "SchemaBuilder",
+    "SchemaBuilderException",
+    "SchemaException",
+    "SinkConnector",
+    "SinkRecord",
+    "SinkTask",
+    "SourceBatch",
+    "SourceConnector",
+    "SourceRecord",
+    "SourceTask",
+    "Struct",
+    "TopicPartition",
+    "TransactionContext",
+    "Type",
+    "between",
+    "group_partitions",
+    "non_empty",
+    "require_schema",
+    "valid_string",
+]

@@ -1,0 +1,62 @@
+"""The exceptions of Connect's API, under its names, and the full names of their Java counterparts for headers.
+
+::
+
+    ConnectException             something that a connector, a converter or a transform reports
+    ├── RetriableException       the same call may work later
+    ├── DataException            data that does not fit its schema
+    │   └── SchemaException
+    ├── SchemaBuilderException   a schema that cannot be built
+    └── ConfigException          a wrong value of a configuration
+"""
+
+from __future__ import annotations
+
+import traceback
+
+
+class ConnectException(Exception):
+    """The root of what the parts of a connector raise on purpose."""
+
+
+class RetriableException(ConnectException):
+    """An outage of the system: the runtime calls again, with the same records."""
+
+
+class DataException(ConnectException):
+    """Data that does not fit its schema, or that a converter cannot read."""
+
+
+class SchemaException(DataException):
+    """A schema that cannot be used for what it is wanted for."""
+
+
+class SchemaBuilderException(ConnectException):
+    """A schema that cannot be built."""
+
+
+class ConfigException(ConnectException):
+    """A value of a configuration that is wrong."""
+
+
+_JAVA = {
+    "ConnectException": "org.apache.kafka.connect.errors.ConnectException",
+    "RetriableException": "org.apache.kafka.connect.errors.RetriableException",
+    "DataException": "org.apache.kafka.connect.errors.DataException",
+    "SchemaException": "org.apache.kafka.connect.errors.SchemaProjectorException",
+    "SchemaBuilderException": "org.apache.kafka.connect.errors.SchemaBuilderException",
+    "ConfigException": "org.apache.kafka.common.config.ConfigException",
+}
+
+
+def class_name(error: BaseException) -> str:
+    """The full name of an exception's class: Connect's own for those of this module."""
+    kind = type(error)
+    if kind.__module__ == __name__:
+        return _JAVA[kind.__name__]
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def trace(error: BaseException) -> str:
+    """The stack of an exception as text."""
+    return "".join(traceback.format_exception(error))

@@ -1,0 +1,215 @@
+"""Connect's pair of file connectors, on the runtime: the first example of its guide.
+
+``org.apache.kafka.connect.file.FileStreamSourceConnector`` names them, too, and so does ``FileStreamSource``.
+For plain files ``connectors.file_stream`` is the faster one: it reads a file in many tasks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, BinaryIO, Final
+
+import numpy as np
+import pyarrow as pa
+
+from .config import ConfigDef, between, non_empty
+from .connector import ExactlyOnceSupport, SinkConnector, SinkTask, SourceConnector, SourceTask, TopicPartition
+from .data import Schema
+from .errors import ConnectException
+from .records import SinkRecord, SourceBatch
+
+_BLOCK: Final = 4 << 20
+_WAIT: Final = 0.2
+FILENAME, POSITION = "filename", "position"
+
+SOURCE_CONFIG: Final = (
+    ConfigDef()
+    .define("file", "STRING", None, "HIGH", "the file to read; without it standard input is read")
+    .define("topic", "STRING", importance="HIGH", documentation="the topic of its lines", validator=non_empty)
+    .define("batch.size", "INT", 2000, "LOW", "lines of one poll, at least", validator=between(1))
+)
+
+
+class FileStreamSourceConnector(SourceConnector):
+    """Reads a file line by line, and what is appended to it. One task.
+
+    Settings: ``file``, ``topic``, ``batch.size``. The source partition is ``{"filename": …}``, the offset ``{"position": …}``,
+    the byte after the line. A file that does not exist yet is waited for.
+    """
+
+    def start(self, props: Mapping[str, str]) -> None:
+        self._props = dict(props)
+
+    def task_class(self) -> type[SourceTask]:
+        return FileStreamSourceTask
+
+    def task_configs(self, max_tasks: int) -> Sequence[Mapping[str, str]]:
+        return [self._props]
+
+    def stop(self) -> None:
+        """There is nothing to end: the connector watches nothing."""
+
+    def config(self) -> ConfigDef:
+        return SOURCE_CONFIG
+
+    def exactly_once_support(self, props: Mapping[str, str]) -> ExactlyOnceSupport | None:
+        """Positions in a file say exactly where to go on; standard input cannot be read again."""
+        return ExactlyOnceSupport.SUPPORTED if props.get("file") else ExactlyOnceSupport.UNSUPPORTED
+
+
+class FileStreamSourceTask(SourceTask):
+    """Reads whole lines in blocks; an unfinished last line waits."""
+
+    def __init__(self) -> None:
+        self._file: BinaryIO | None = None
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._rest = b""
+        self._at = 0
+
+    def start(self, props: Mapping[str, str]) -> None:
+        self._name: str | None = props.get("file")
+        self._topic = props["topic"]
+        self._open()
+
+    def poll(self) -> SourceBatch | None:
+        """The lines of the next block; ``None`` when there is no whole line."""
+        with self._lock:
+            file = self._open()
+        if file is None:
+            self._stopping.wait(_WAIT)
+            return None
+        try:
+            block = file.read(_BLOCK)
+        except ValueError:  # closed by stop() meanwhile
+            return None
+        if not block:
+            self._stopping.wait(_WAIT)
+            return None
+        return self._lines(block)
+
+    def stop(self) -> None:
+        self._stopping.set()
+        with self._lock:
+            if self._file is not None and self._name is not None:
+                self._file.close()
+
+    def _open(self) -> BinaryIO | None:
+        """The file at the place to go on from; ``None`` while it does not exist."""
+        if self._file is None and not self._stopping.is_set():
+            if self._name is None:
+                self._file = sys.stdin.buffer
+                return self._file
+            with contextlib.suppress(FileNotFoundError):
+                file = open(self._name, "rb")  # noqa: SIM115 - open until stop()
+                self._at = self._recorded()
+                if self._at > file.seek(0, io.SEEK_END):
+                    file.close()
+                    raise ConnectException(f"{self._name} is shorter than what was read of it: it was truncated")
+                file.seek(self._at)
+                self._rest = b""
+                self._file = file
+        return self._file
+
+    def _recorded(self) -> int:
+        offset = self.context.offset_storage_reader().offset({FILENAME: self._name})
+        if offset is None:
+            return 0
+        if not isinstance(offset.get(POSITION), int):
+            raise ConnectException("Offset position is the incorrect type")
+        return int(offset[POSITION])
+
+    def _lines(self, block: bytes) -> SourceBatch | None:
+        """The whole lines of what was left and ``block``; the end of a line is ``\\n``, ``\\r\\n`` or ``\\r``."""
+        data = self._rest + block
+        end = data.rfind(b"\n") + 1
+        if end == 0:
+            self._rest = data
+            return None
+        self._rest = data[end:]
+        lines = np.frombuffer(data, np.uint8, end)
+        ends = np.flatnonzero(lines == ord("\n")).astype(np.int64) + 1
+        starts = np.concatenate((np.zeros(1, np.int64), ends[:-1]))
+        first = self._at
+        self._at += end
+        return SourceBatch(
+            {FILENAME: self._name},
+            POSITION,
+            pa.array(ends + first),
+            self._topic,
+            _texts(data, lines, starts, ends),
+            Schema.STRING_SCHEMA,
+            timestamp=int(time.time() * 1000),
+        )
+
+
+def _texts(data: bytes, lines: Any, starts: Any, ends: Any) -> pa.Array:
+    """The lines without their terminators, as an Arrow column over one copy of the bytes."""
+    lengths = ends - starts - 1
+    last = lines[np.maximum(ends - 2, 0)]
+    lengths = lengths - ((lengths > 0) & (last == ord("\r")))
+    keep = np.ones(len(lines), bool)
+    keep[ends - 1] = False
+    carriage = ends[(ends - starts > 1) & (last == ord("\r"))] - 2
+    keep[carriage] = False
+    offsets = np.zeros(len(ends) + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    text = pa.Array.from_buffers(
+        pa.binary(), len(ends), [None, pa.py_buffer(offsets), pa.py_buffer(lines[keep].tobytes())]
+    )
+    try:
+        return text.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([line.decode("utf-8", "replace") for line in text.to_pylist()], pa.string())
+
+
+SINK_CONFIG: Final = ConfigDef().define(
+    "file", "STRING", None, "HIGH", "the file to append to; without it standard output"
+)
+
+
+class FileStreamSinkConnector(SinkConnector):
+    """Appends the value of each record to a file, as a line. Settings: ``file``. At-least-once."""
+
+    def start(self, props: Mapping[str, str]) -> None:
+        self._props = dict(props)
+
+    def task_class(self) -> type[SinkTask]:
+        return FileStreamSinkTask
+
+    def task_configs(self, max_tasks: int) -> Sequence[Mapping[str, str]]:
+        return [self._props] * max_tasks
+
+    def stop(self) -> None:
+        """There is nothing to end."""
+
+    def config(self) -> ConfigDef:
+        return SINK_CONFIG
+
+
+class FileStreamSinkTask(SinkTask):
+    """Writes lines in ``put``, and makes them durable in ``flush``."""
+
+    def start(self, props: Mapping[str, str]) -> None:
+        name = props.get("file")
+        self._file: BinaryIO = open(name, "ab", buffering=0) if name else sys.stdout.buffer  # noqa: SIM115 - open until stop()
+
+    def put(self, records: Sequence[SinkRecord]) -> None:
+        # one write per block, so that the lines of tasks that append to one file do not mix
+        self._file.write(b"".join(f"{record.value}\n".encode() for record in records))
+
+    def flush(self, offsets: Mapping[TopicPartition, int]) -> None:
+        self._file.flush()
+        if self._file is not sys.stdout.buffer:
+            import os
+
+            os.fsync(self._file.fileno())
+
+    def stop(self) -> None:
+        if self._file is not sys.stdout.buffer:
+            self._file.close()

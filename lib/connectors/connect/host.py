@@ -1,0 +1,265 @@
+"""The seam of the runtime: a *host* owns a connector and its tasks, and the runtime sees Arrow and offsets only.
+
+==========================  ===============================  ===========================================================
+host                        where it lives                   who calls it
+==========================  ===============================  ===========================================================
+:class:`SourceHost`         the query's planner process      ``systems/connect/source.py``: polls, records an epoch, commits
+:class:`SinkHost`           each worker process, kept there  ``systems/connect/sink.py``: puts the rows of a task, flushes
+==========================  ===============================  ===========================================================
+
+:mod:`.python_host` and :mod:`.python_sink_host` run Python classes in threads. Another host may run connectors elsewhere, as
+long as it keeps these contracts. :func:`source_host` and :func:`sink_host` choose.
+
+A source partition is written as canonical JSON (:func:`connectors.core.state.dumps`), a source offset as a JSON object.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any, Final
+
+import pyarrow as pa
+
+from ..core.errors import Problem
+from ..core.source import ReadLimit
+
+HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+SOURCE_COLUMNS: Final = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", HEADERS),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("sourcePartition", pa.string()),
+        ("sourceOffset", pa.string()),
+    ]
+)
+"""The columns of a source's records, transformed and converted: those that are recorded and that Spark sees."""
+
+SINK_COLUMNS: Final = ("topic", "partition", "offset", "key", "value", "headers", "timestamp")
+"""The columns of a sink's records. ``key`` and ``value`` are binary (for a converter) or of any other type (as they are)."""
+
+Offsets = Mapping[str, Any]
+"""Source offset by source partition, the partition as canonical JSON text. ``None`` in place of an offset removes it."""
+
+
+@dataclass(frozen=True)
+class ConnectorSettings:
+    """What a user has set for one connector.
+
+    ``properties`` are Connect's own, with secrets looked up. ``plugin_path`` or ``plugin_packages`` mean a Java class.
+    ``restarts`` bounds how often a failed task starts again, with pauses from ``restart_backoff`` seconds, doubled each time
+    up to ``restart_max_backoff``. A sink that is away is waited for, for ``outage_timeout`` seconds. ``log`` names the
+    connector in messages.
+    """
+
+    properties: Mapping[str, str] = field(repr=False)
+    plugin_path: str | None = None
+    plugin_packages: tuple[str, ...] = ()
+    restarts: int = 5
+    restart_backoff: float = 1.0
+    restart_max_backoff: float = 60.0
+    outage_timeout: float = 600.0
+    log: str = "connectors.connect"
+
+    @property
+    def class_name(self) -> str:
+        return self.properties.get("connector.class", "")
+
+    @property
+    def is_java(self) -> bool:
+        return bool(self.plugin_path or self.plugin_packages)
+
+
+@dataclass(frozen=True)
+class DeadLetter:
+    """A record that failed for good, as it was before the step (``stage``) that failed: Connect's names of stages and headers.
+
+    ``error_class`` is the full name of the exception's class. Positions are those of the sink's record, where there are any.
+    """
+
+    topic: str | None
+    partition: int | None
+    offset: int | None
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]]
+    timestamp: int | None
+    stage: str
+    executing_class: str
+    error_class: str
+    message: str
+    stacktrace: str = ""
+    task: int = 0
+
+
+@dataclass(frozen=True)
+class TaskRecords:
+    """What one task of a source has given for an epoch: ``rows`` of :data:`SOURCE_COLUMNS`, and its newest ``offsets``.
+
+    Offsets may move without rows: transforms drop records. ``counts`` are for the query's table, such as ``errors``,
+    ``retries`` and ``polled``.
+    """
+
+    task: int
+    rows: pa.Table
+    offsets: Offsets
+    letters: Sequence[DeadLetter] = ()
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TaskStatus:
+    """The state of a task in Connect's words: ``RUNNING``, ``RESTARTING``, ``FAILED``, ``STOPPED``.
+
+    ``trace`` is the stack of its last failure. ``restarts`` counts how often it was started again; ``final`` is true where
+    it will not be.
+    """
+
+    task: int
+    state: str
+    trace: str = ""
+    restarts: int = 0
+    final: bool = False
+
+
+class SourceHost(ABC):
+    """A source connector with its tasks, in the process that plans the query. Every method is called from one thread, except
+    :meth:`close`, which may come from another one at any time and ends a :meth:`poll` that waits.
+
+    ::
+
+        validate()
+        start(offsets)
+          ┌ poll(epoch, …)        until there is something; then the runtime records it
+          │ committed(epoch)      Spark has committed all epochs up to this one
+          └ reconfiguration_requested() → quiesce(), poll(…) until nothing is left, committed(…), reconfigure(offsets)
+        close()
+
+    A host whose process dies loses what it has polled and not yet handed over; the runtime starts a new one from the recorded
+    offsets. What :meth:`poll` has handed over once it must not hand over again.
+    """
+
+    @abstractmethod
+    def validate(self) -> list[Problem]:
+        """What is wrong with the properties, all of it: what the connector's own ConfigDef says, converters, transforms.
+
+        Without contact to the system, unless the connector's own validation makes it. Secrets are hidden.
+        """
+
+    @abstractmethod
+    def start(self, offsets: Offsets) -> None:
+        """Starts the connector, asks it for task configurations, and starts the tasks from ``offsets``."""
+
+    @abstractmethod
+    def poll(self, epoch: int, limit: ReadLimit, seconds: float) -> list[TaskRecords]:
+        """What the tasks have given since the last call, for ``epoch``; empty when nothing comes within ``seconds``.
+
+        Returns as soon as there is something. Only whole transactions (``transaction.boundary``), at least one, and then as
+        many as fit into ``limit``; what does not fit stays for the next call.
+
+        Raises :class:`~connectors.core.errors.Fatal` when all tasks have failed for good, with the trace of one of them.
+        """
+
+    @abstractmethod
+    def idle_seconds(self) -> float:
+        """For how long all tasks have polled, and given nothing; 0 while a task starts, works or waits for a new start.
+
+        A query that ends by itself (``availableNow``) ends when this has reached ``drainTimeout``.
+        """
+
+    @abstractmethod
+    def committed(self, epoch: int) -> None:
+        """Spark has committed all epochs up to ``epoch``: ``commitRecord`` for their records, then ``commit`` of the tasks.
+
+        May be called again. Epochs of an earlier run are not known here; offsets say what was committed of them.
+        """
+
+    @abstractmethod
+    def reconfiguration_requested(self) -> bool:
+        """True after the connector has asked for new task configurations, or the limit of tasks has changed."""
+
+    @abstractmethod
+    def quiesce(self) -> None:
+        """The tasks poll no more; what they have polled is still handed over by :meth:`poll`, which does not wait then."""
+
+    @abstractmethod
+    def reconfigure(self, offsets: Offsets) -> None:
+        """Stops the tasks, which have nothing left to commit, and starts those of new task configurations from ``offsets``."""
+
+    @abstractmethod
+    def statuses(self) -> list[TaskStatus]:
+        """The states of the tasks."""
+
+    def generation(self) -> int:
+        """How often tasks were dealt out: 1 after :meth:`start`, one more after each :meth:`reconfigure`."""
+        return 1
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stops tasks and connector. May be called twice, and from another thread."""
+
+
+class SinkHostTask(ABC):
+    """A started sink task in a worker. Used by one thread."""
+
+    @abstractmethod
+    def put(self, rows: pa.Table) -> list[DeadLetter]:
+        """Hands records of :data:`SINK_COLUMNS` to the task, after converters and transforms; it may buffer them.
+
+        Returns those that failed for good, where ``errors.tolerance`` allows it; else raises. Raises
+        :class:`~connectors.core.errors.Transient` for an outage (a RetriableException that lasted).
+        """
+
+    @abstractmethod
+    def flush(self) -> list[DeadLetter]:
+        """Blocks until everything that was put is acknowledged (``preCommit``, ``flush``). Returns further dead letters."""
+
+    @abstractmethod
+    def close(self, failed: bool = False) -> None:
+        """Stops the task, or gives it back to its host for another batch; after a failure it is always stopped."""
+
+
+class SinkHost(ABC):
+    """A sink connector in one worker process, kept there from batch to batch by the digest of its settings."""
+
+    @abstractmethod
+    def validate(self) -> list[Problem]:
+        """As :meth:`SourceHost.validate`. Called on the driver before the first task."""
+
+    @abstractmethod
+    def task(self, number: int, topics: Sequence[str]) -> SinkHostTask:
+        """The task with this number, started and with the partitions (topic, number) of ``topics`` opened.
+
+        Task configurations are dealt out by ``number`` modulo their count.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stops everything. Called when a worker ends or the host was idle for long."""
+
+
+def source_host(settings: ConnectorSettings) -> SourceHost:
+    """The host for a source: Java where ``pluginPath`` or ``pluginPackages`` is set, else Python."""
+    if settings.is_java:
+        made: SourceHost = import_module(f"{__package__}.java.source_host").JavaSourceHost(settings)
+        return made
+    from .python_host import PythonSourceHost
+
+    return PythonSourceHost(settings)
+
+
+def sink_host(settings: ConnectorSettings) -> SinkHost:
+    """The host for a sink, chosen as by :func:`source_host`."""
+    if settings.is_java:
+        made: SinkHost = import_module(f"{__package__}.java.sink_host").JavaSinkHost(settings)
+        return made
+    from .python_sink_host import PythonSinkHost
+
+    return PythonSinkHost(settings)

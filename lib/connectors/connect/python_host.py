@@ -1,0 +1,229 @@
+"""The host of Python connectors: the connector in the planner process, each task in a thread beside it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+
+import pyarrow as pa
+
+from ..core.errors import Fatal, Misconfigured, Problem
+from ..core.source import ReadLimit
+from .connector import ConnectorContext, SourceConnector, SourceTask
+from .errors import ConnectException
+from .host import ConnectorSettings, Offsets, SourceHost, TaskRecords, TaskStatus
+from .offsets import OffsetStorageReader, OffsetStore
+from .plugins import connector_class
+from .records import RecordMetadata
+from .task_thread import Signal, TaskThread, Transaction
+from .validation import source_problems
+
+_JOIN_SECONDS = 10.0
+_log = logging.getLogger("connectors.connect")
+
+
+class PythonSourceHost(SourceHost):
+    """Runs a :class:`SourceConnector`. Tasks poll ahead while a batch runs, as far as their buffers go."""
+
+    def __init__(self, settings: ConnectorSettings) -> None:
+        self.settings = settings
+        self._signal = Signal()
+        self._store = OffsetStore({})
+        self._connector: SourceConnector | None = None
+        self._threads: list[TaskThread] = []
+        self._in_epochs: deque[tuple[int, TaskThread, Transaction]] = deque()
+        self._requested = threading.Event()
+        self._raised: BaseException | None = None
+        self._generation = 0
+        self._turn = 0
+        self._dealt = time.monotonic()
+        self._closed = threading.Event()
+
+    def validate(self) -> list[Problem]:
+        return source_problems(self.settings.properties)
+
+    def start(self, offsets: Offsets) -> None:
+        if problems := self.validate():
+            raise Misconfigured(self.settings.log, problems)
+        pa.array([0])  # imports pandas, where it is: for a second or two, which is no time of a poll
+        self._store = OffsetStore(offsets)
+        self._connector = connector_class(self.settings.class_name, SourceConnector)()
+        self._connector.initialize(_Context(self))
+        self._connector.start(self.settings.properties)
+        self._deal()
+
+    def poll(self, epoch: int, limit: ReadLimit, seconds: float) -> list[TaskRecords]:
+        end = time.monotonic() + seconds
+        with self._signal.changed:
+            while not (taken := self._take(limit)):
+                self._check()
+                left = end - time.monotonic()
+                if left <= 0 or self._closed.is_set() or self._is_quiet():
+                    return []
+                self._signal.changed.wait(left)
+        records = []
+        for thread, transactions in taken.items():
+            for transaction in transactions:
+                self._in_epochs.append((epoch, thread, transaction))
+            records.append(_records_of(thread, transactions))
+        return records
+
+    def idle_seconds(self) -> float:
+        with self._signal.changed:
+            since = [thread.idle_since for thread in self._threads]
+            if any(moment is None for moment in since) or any(thread.next_transaction() for thread in self._threads):
+                return 0.0
+            moments = [moment for moment in since if moment is not None]
+            return time.monotonic() - max([self._dealt, *moments])
+
+    def committed(self, epoch: int) -> None:
+        touched: list[TaskThread] = []
+        while self._in_epochs and self._in_epochs[0][0] <= epoch:
+            number, thread, transaction = self._in_epochs.popleft()
+            if thread not in touched:
+                touched.append(thread)
+            _commit_records(thread.task, transaction, number)
+        for thread in touched:
+            try:
+                if thread.task is not None:
+                    thread.task.commit()
+            except Exception:  # as in Connect: the offsets are recorded, and the next commit comes
+                _log.warning("%s: commit() of task %d failed", self.settings.log, thread.number, exc_info=True)
+
+    def reconfiguration_requested(self) -> bool:
+        return self._requested.is_set()
+
+    def quiesce(self) -> None:
+        for thread in self._threads:
+            thread.quiesce()
+        for thread in self._threads:
+            thread.await_quiet(_JOIN_SECONDS)
+
+    def reconfigure(self, offsets: Offsets) -> None:
+        self._stop_tasks()
+        self._store.update(offsets)
+        self._deal()
+
+    def statuses(self) -> list[TaskStatus]:
+        return [thread.status() for thread in self._threads]
+
+    def generation(self) -> int:
+        return self._generation
+
+    def close(self) -> None:
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        self._signal.notify()
+        self._stop_tasks()
+        if self._connector is not None:
+            try:
+                self._connector.stop()
+            except Exception:
+                _log.warning("%s: stop() of the connector failed", self.settings.log, exc_info=True)
+
+    def _deal(self) -> None:
+        """Asks the connector for task configurations and starts a task for each."""
+        connector = self._connector
+        assert connector is not None
+        self._requested.clear()
+        most = int(self.settings.properties.get("tasks.max", 1))
+        configs = [dict(config) for config in connector.task_configs(most)]
+        if len(configs) > most:
+            raise ConnectException(f"the connector gave {len(configs)} task configurations, and tasks.max is {most}")
+        kind = connector.task_class()
+        self._generation += 1
+        self._dealt = time.monotonic()
+        self._threads = [
+            TaskThread(number, kind, {**self.settings.properties, **config}, self._store, self.settings, self._signal)
+            for number, config in enumerate(configs)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _stop_tasks(self) -> None:
+        for thread in self._threads:
+            thread.stop()
+        end = time.monotonic() + _JOIN_SECONDS
+        for thread in self._threads:
+            thread.join(max(0.0, end - time.monotonic()))
+
+    def _take(self, limit: ReadLimit) -> dict[TaskThread, list[Transaction]]:
+        """Whole transactions of the tasks in turn, at least one, within ``limit``. Holds the lock of the signal."""
+        taken: dict[TaskThread, list[Transaction]] = {}
+        rows = size = 0
+        waiting = deque([*self._threads[self._turn :], *self._threads[: self._turn]])
+        while waiting:
+            thread = waiting.popleft()
+            following = thread.next_transaction()
+            if following is None:
+                continue
+            fits = (limit.rows is None or rows + following.rows <= limit.rows) and (
+                limit.bytes is None or size + following.bytes <= limit.bytes
+            )
+            if taken and not fits:
+                continue
+            thread.pop_transaction()
+            taken.setdefault(thread, []).append(following)
+            rows, size = rows + following.rows, size + following.bytes
+            waiting.append(thread)
+        self._turn = (self._turn + 1) % max(1, len(self._threads))
+        return taken
+
+    def _is_quiet(self) -> bool:
+        return bool(self._threads) and all(thread.is_quiet for thread in self._threads)
+
+    def _check(self) -> None:
+        """Raises for a failure that ends the query."""
+        if self._raised is not None:
+            raise Fatal(f"the connector has failed: {self._raised}") from self._raised
+        statuses = self.statuses()
+        if statuses and all(status.final for status in statuses):
+            failed = statuses[0]
+            what = "the task has" if len(statuses) == 1 else f"all {len(statuses)} tasks have"
+            raise Fatal(
+                f"{what} failed {failed.restarts + 1} times in a row; task {failed.task}:\n{failed.trace}",
+                way_out="mend the cause and start the query again: it goes on from the recorded offsets",
+            )
+
+
+class _Context(ConnectorContext):
+    """The runtime, as a connector sees it."""
+
+    def __init__(self, host: PythonSourceHost) -> None:
+        self._host = host
+
+    def request_task_reconfiguration(self) -> None:
+        self._host._requested.set()
+        self._host._signal.notify()
+
+    def raise_error(self, error: BaseException) -> None:
+        self._host._raised = error
+        self._host._signal.notify()
+
+    def offset_storage_reader(self) -> OffsetStorageReader:
+        return OffsetStorageReader(self._host._store)
+
+
+def _records_of(thread: TaskThread, transactions: list[Transaction]) -> TaskRecords:
+    offsets: dict[str, object] = {}
+    counts: dict[str, int] = {}
+    for transaction in transactions:
+        offsets.update(transaction.offsets)
+        for name, count in transaction.counts.items():
+            counts[name] = counts.get(name, 0) + count
+    letters = [letter for transaction in transactions for letter in transaction.letters]
+    rows = pa.concat_tables([table for transaction in transactions for table in transaction.tables])
+    return TaskRecords(thread.number, rows, offsets, letters, counts)
+
+
+def _commit_records(task: SourceTask | None, transaction: Transaction, epoch: int) -> None:
+    if task is None or type(task).commit_record is SourceTask.commit_record:
+        return
+    for record, is_delivered in transaction.records:
+        try:
+            task.commit_record(record, RecordMetadata(record.topic or "", epoch) if is_delivered else None)
+        except Exception:
+            _log.warning("commit_record() failed", exc_info=True)

@@ -1,0 +1,236 @@
+"""The host of Python sink connectors, in a worker: converters, transforms, then ``put`` of the task."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+import pyarrow as pa
+
+from ..core.errors import Problem, Transient
+from .connector import (
+    ConnectorContext,
+    ErrantRecordReporter,
+    SinkConnector,
+    SinkTask,
+    SinkTaskContext,
+    TopicPartition,
+)
+from .errors import ConnectException, RetriableException
+from .host import ConnectorSettings, DeadLetter, SinkHost, SinkHostTask
+from .plugins import connector_class
+from .records import SinkRecord
+from .sink_pipeline import SinkPipeline, letter_of
+from .tolerance import error_text
+from .validation import sink_problems
+
+Output = TypeVar("Output")
+_POLL_RECORDS: Final = 500
+"""Records of one ``put``, as Kafka's consumer has it; ``consumer.override.max.poll.records`` sets another number."""
+_ACKNOWLEDGED_PAUSE: Final = 0.05
+
+
+class PythonSinkHost(SinkHost):
+    """Runs a :class:`SinkConnector`; its tasks live as long as the write of one batch by one Spark task."""
+
+    def __init__(self, settings: ConnectorSettings) -> None:
+        self.settings = settings
+        self._connector: SinkConnector | None = None
+        self._configs: list[Mapping[str, str]] = []
+        self._raised: BaseException | None = None
+        self._is_outdated = False
+
+    def validate(self) -> list[Problem]:
+        return sink_problems(self.settings.properties)
+
+    def task(self, number: int, topics: Sequence[str]) -> PythonSinkTask:
+        if self._connector is None:
+            connector = connector_class(self.settings.class_name, SinkConnector)()
+            connector.initialize(_Context(self))
+            connector.start(self.settings.properties)
+            self._connector, self._is_outdated = connector, True
+        if self._is_outdated:
+            most = int(self.settings.properties.get("tasks.max", 1))
+            self._configs, self._is_outdated = [dict(config) for config in self._connector.task_configs(most)], False
+        if self._raised is not None:
+            raise ConnectException(f"the connector has failed: {self._raised}") from self._raised
+        if not self._configs:
+            raise ConnectException("the connector gave no task configuration, so nothing can be written")
+        config = {**self.settings.properties, **self._configs[number % len(self._configs)]}
+        return PythonSinkTask(self._connector.task_class(), config, self.settings, number)
+
+    def outdate(self) -> None:
+        """The task configurations are asked for again, before the next task."""
+        self._is_outdated = True
+
+    def fail(self, error: BaseException) -> None:
+        """The connector has failed outside a call."""
+        self._raised = error
+
+    def close(self) -> None:
+        if self._connector is not None:
+            self._connector.stop()
+            self._connector = None
+
+
+class _Context(ConnectorContext):
+    def __init__(self, host: PythonSinkHost) -> None:
+        self._host = host
+
+    def request_task_reconfiguration(self) -> None:
+        self._host.outdate()
+
+    def raise_error(self, error: BaseException) -> None:
+        self._host.fail(error)
+
+
+class PythonSinkTask(SinkHostTask):
+    """One sink task from ``start`` to ``stop``."""
+
+    def __init__(
+        self, kind: type[SinkTask], config: Mapping[str, str], settings: ConnectorSettings, number: int
+    ) -> None:
+        self.number = number
+        self._settings = settings
+        self._pipeline = SinkPipeline(config, self._wait, number)
+        self._context = _TaskContext(self, config)
+        self._most = int(config.get("consumer.override.max.poll.records", _POLL_RECORDS))
+        self._partitions: set[TopicPartition] = set()
+        self._ends: dict[TopicPartition, int] = {}
+        self._letters: list[DeadLetter] = []
+        self._task = kind()
+        self._task.initialize(self._context)
+        self._retried(lambda: self._task.start(config))
+
+    @property
+    def tolerates(self) -> bool:
+        return self._pipeline.tolerance.tolerates
+
+    def put(self, rows: pa.Table) -> list[DeadLetter]:
+        records = self._pipeline.run(rows)
+        self._letters += self._pipeline.letters()
+        self._open({TopicPartition(record.topic or "", record.partition or 0) for record in records})
+        for first in range(0, len(records), self._most):
+            self._put([record for record in records[first : first + self._most] if self._is_wanted(record)])
+        for topic, partition, offset in _last_places(rows):
+            self._ends[TopicPartition(topic, partition)] = offset + 1
+        return self._taken()
+
+    def flush(self) -> list[DeadLetter]:
+        end = time.monotonic() + self._settings.outage_timeout
+        while True:
+            done = self._retried(lambda: self._task.pre_commit(dict(self._ends)))
+            waiting = [place for place, offset in self._ends.items() if done.get(place, offset) < offset]
+            if not waiting:
+                return self._taken()
+            if time.monotonic() > end:
+                raise Transient(
+                    f"the task does not acknowledge {waiting[0].topic}-{waiting[0].partition}", is_waited_for=True
+                )
+            time.sleep(_ACKNOWLEDGED_PAUSE)
+            self._put([])
+
+    def close(self, failed: bool = False) -> None:
+        try:
+            if self._partitions and not failed:
+                self._task.close(sorted(self._partitions))
+        finally:
+            self._task.stop()
+
+    def report(self, record: SinkRecord, error: BaseException) -> None:
+        """Sets a record aside that the task has refused."""
+        if not self.tolerates:
+            raise ConnectException(f"Error encountered in TASK_PUT: {error}") from error
+        kind, message, stack = error_text(error)
+        rows, place = record.origin
+        name = _full_name(type(self._task))
+        self._letters.append(letter_of(rows, place, "TASK_PUT", name, kind, message, stack, self.number))
+
+    def _open(self, partitions: set[TopicPartition]) -> None:
+        if new := sorted(partitions - self._partitions):
+            self._partitions |= set(new)
+            self._context.partitions = set(self._partitions)
+            self._retried(lambda: self._task.open(new))
+
+    def _is_wanted(self, record: SinkRecord) -> bool:
+        """False for a record that the target has already, as the task has said by ``context.offset``."""
+        place = TopicPartition(record.topic or "", record.partition or 0)
+        return record.offset >= self._context.offsets.get(place, record.offset)
+
+    def _put(self, records: Sequence[SinkRecord]) -> None:
+        self._retried(lambda: self._task.put(records))
+        if self._context.wants_commit:
+            self._context.wants_commit = False
+            ends = {place: self._ends.get(place, 0) for place in self._partitions}
+            for record in records:
+                ends[TopicPartition(record.topic or "", record.partition or 0)] = record.offset + 1
+            self._retried(lambda: self._task.pre_commit(ends))
+
+    def _retried(self, work: Callable[[], Output]) -> Output:
+        """``work``, tried again with the same records as long as it raises RetriableException, within ``outageTimeout``."""
+        end, pause = time.monotonic() + self._settings.outage_timeout, self._settings.restart_backoff
+        while True:
+            try:
+                return work()
+            except RetriableException as outage:
+                asked, self._context.pause = self._context.pause, None
+                seconds = asked if asked is not None else pause
+                if time.monotonic() + seconds > end:
+                    raise Transient(f"the sink task could not write: {outage}", is_waited_for=True) from outage
+                self._wait(seconds)
+                pause = min(2 * pause, self._settings.restart_max_backoff)
+
+    def _wait(self, seconds: float) -> bool:
+        time.sleep(seconds)
+        return False
+
+    def _taken(self) -> list[DeadLetter]:
+        letters, self._letters = self._letters, []
+        return letters
+
+
+class _TaskContext(SinkTaskContext):
+    def __init__(self, task: PythonSinkTask, config: Mapping[str, str]) -> None:
+        self._task = task
+        self._config = config
+        self.partitions: set[TopicPartition] = set()
+        self.offsets: dict[TopicPartition, int] = {}
+        self.wants_commit = False
+        self.pause: float | None = None
+
+    def configs(self) -> Mapping[str, str]:
+        return self._config
+
+    def offset(self, offsets: Mapping[TopicPartition, int]) -> None:
+        self.offsets.update(offsets)
+
+    def assignment(self) -> set[TopicPartition]:
+        return set(self.partitions)
+
+    def request_commit(self) -> None:
+        self.wants_commit = True
+
+    def errant_record_reporter(self) -> ErrantRecordReporter | None:
+        return _Reporter(self._task) if self._task.tolerates else None
+
+    def timeout(self, milliseconds: int) -> None:
+        self.pause = milliseconds / 1000
+
+
+class _Reporter(ErrantRecordReporter):
+    def __init__(self, task: PythonSinkTask) -> None:
+        self._task = task
+
+    def report(self, record: SinkRecord, error: BaseException) -> None:
+        self._task.report(record, error)
+
+
+def _last_places(rows: pa.Table) -> list[tuple[str, int, int]]:
+    """The last offset of each topic and partition."""
+    last = rows.select(["topic", "partition", "offset"]).group_by(["topic", "partition"]).aggregate([("offset", "max")])
+    return [(row["topic"], row["partition"], row["offset_max"]) for row in last.to_pylist()]
+
+
+def _full_name(kind: type[Any]) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"

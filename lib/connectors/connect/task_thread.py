@@ -1,0 +1,309 @@
+"""The thread of one source task: it polls, transforms and converts, and fills a bounded buffer of transactions.
+
+A task that fails is started again from the offsets of what it has given, after a pause that doubles. Without progress that
+happens a bounded number of times. The trace of the last failure is kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+
+from .columns import Records, batch_offsets, of_source_batch, of_source_records, offsets_of
+from .connector import SourceTask, SourceTaskContext, TransactionContext
+from .errors import RetriableException, trace
+from .host import ConnectorSettings, DeadLetter, TaskStatus
+from .offsets import OffsetStorageReader, OffsetStore
+from .pipeline import SourcePipeline
+from .records import SourceBatch, SourceRecord
+from .transactions import Boundaries, TaskTransactions
+
+_BUFFER_ROWS: Final = 200_000
+_BUFFER_BYTES: Final = 64 << 20
+_EMPTY_PAUSE: Final = 0.05
+_RETRY_PAUSE: Final = 0.1
+
+_log = logging.getLogger("connectors.connect")
+
+
+class Signal:
+    """What changes between the threads of a host: one lock, one condition."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+
+    def notify(self) -> None:
+        with self.changed:
+            self.changed.notify_all()
+
+
+@dataclass
+class Transaction:
+    """Records that are recorded in one epoch, or not at all; ``records`` are those that ``commit_record`` gets."""
+
+    tables: list[pa.Table] = field(default_factory=list)
+    offsets: dict[str, Any] = field(default_factory=dict)
+    letters: list[DeadLetter] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+    records: list[tuple[SourceRecord, bool]] = field(default_factory=list)
+
+    @property
+    def rows(self) -> int:
+        return sum(table.num_rows for table in self.tables)
+
+    @property
+    def bytes(self) -> int:
+        return sum(table.nbytes for table in self.tables)
+
+    def add(self, other: Transaction) -> None:
+        """Takes what a further poll has given."""
+        self.tables += other.tables
+        self.offsets.update(other.offsets)
+        self.letters += other.letters
+        self.records += other.records
+        for name, count in other.counts.items():
+            self.counts[name] = self.counts.get(name, 0) + count
+
+
+class TaskThread:
+    """Runs one task from its start to its stop, over any number of restarts."""
+
+    def __init__(
+        self,
+        number: int,
+        kind: type[SourceTask],
+        config: Mapping[str, str],
+        store: OffsetStore,
+        settings: ConnectorSettings,
+        signal: Signal,
+    ) -> None:
+        self.number = number
+        self.task: SourceTask | None = None
+        self.is_quiet = False
+        self.idle_since: float | None = None
+        """Since when the task polls and gives nothing; ``None`` while it does something else."""
+        self._kind = kind
+        self._config = config
+        self._store = store
+        self._settings = settings
+        self._signal = signal
+        self._stopping = threading.Event()
+        self._quiescing = threading.Event()
+        self._buffer: deque[Transaction] = deque()
+        self._buffered_rows = self._buffered_bytes = 0
+        self._boundaries = Boundaries.of(settings.properties)
+        self._state, self._trace, self._restarts, self._is_final = "RUNNING", "", 0, False
+        self._failures = 0
+        self._thread = threading.Thread(target=self._run, name=f"connectors.connect-task-{number}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the task; a ``poll`` that blocks returns, and what it raises then is no failure."""
+        self._stopping.set()
+        self._signal.notify()
+        task = self.task
+        if task is not None:
+            with contextlib.suppress(Exception):
+                task.stop()
+
+    def join(self, seconds: float) -> None:
+        if self._thread.ident is not None:
+            self._thread.join(seconds)
+        if self._thread.is_alive():
+            _log.warning("%s: task %d does not stop; its thread is left behind", self._settings.log, self.number)
+
+    def quiesce(self) -> None:
+        """Polls no more, after the poll that runs now."""
+        self._quiescing.set()
+        self._signal.notify()
+
+    def await_quiet(self, seconds: float) -> None:
+        """Returns when the task polls no more; one whose poll blocks for longer is stopped under it."""
+        end = time.monotonic() + seconds
+        with self._signal.changed:
+            while not self.is_quiet and (left := end - time.monotonic()) > 0:
+                self._signal.changed.wait(left)
+        if not self.is_quiet:
+            self.stop()
+            self._thread.join(seconds)
+            self.is_quiet = True
+
+    def status(self) -> TaskStatus:
+        return TaskStatus(self.number, self._state, self._trace, self._restarts, self._is_final)
+
+    def next_transaction(self) -> Transaction | None:
+        """The oldest whole transaction. Needs the lock of the signal, as :meth:`pop_transaction` does."""
+        return self._buffer[0] if self._buffer else None
+
+    def pop_transaction(self) -> None:
+        transaction = self._buffer.popleft()
+        self._buffered_rows -= transaction.rows
+        self._buffered_bytes -= transaction.bytes
+        self._signal.changed.notify_all()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._run_once()
+                break
+            except Exception as error:
+                if self._stopping.is_set() or not self._restarts_after(error):
+                    break
+        self.is_quiet = True
+        self.idle_since = time.monotonic()
+        if not self._is_final:
+            self._state = "STOPPED"
+        self._signal.notify()
+
+    def _run_once(self) -> None:
+        """A life of the task."""
+        task = self._kind()
+        transactions = TaskTransactions() if self._boundaries.by_connector else None
+        task.initialize(_TaskContext(self._config, self._store, transactions))
+        pipeline = SourcePipeline(self._config, self._stopping.wait, self.number)
+        self.task = task
+        try:
+            task.start(self._config)
+            self._state = "RUNNING"
+            pending = Transaction()
+            began = time.monotonic()
+            while not self._stopping.is_set():
+                if self._quiescing.is_set() and not self._must_go_on(pending):
+                    self._deliver(pending)
+                    break
+                if self.idle_since is None:
+                    self.idle_since = time.monotonic()
+                polled = self._polled(task)
+                if polled is not None:
+                    self.idle_since = None
+                    for transaction, ends in self._cut(polled, pipeline, transactions):
+                        pending.add(transaction)
+                        if ends:
+                            self._deliver(pending)
+                            pending = Transaction()
+                if self._boundaries.interval is not None and time.monotonic() - began >= self._boundaries.interval:
+                    self._deliver(pending)
+                    pending, began = Transaction(), time.monotonic()
+        finally:
+            with contextlib.suppress(Exception):
+                task.stop()
+
+    def _must_go_on(self, pending: Transaction) -> bool:
+        """True inside a transaction that only the connector can end."""
+        return self._boundaries.by_connector and bool(pending.tables)
+
+    def _polled(self, task: SourceTask) -> Sequence[SourceRecord] | Sequence[SourceBatch] | None:
+        """What a poll gives; ``None`` for nothing."""
+        began = time.monotonic()
+        try:
+            polled = task.poll()
+        except RetriableException as error:
+            _log.warning(
+                "%s: task %d failed to poll records and tries again: %s", self._settings.log, self.number, error
+            )
+            self._stopping.wait(_RETRY_PAUSE)
+            return None
+        if isinstance(polled, SourceBatch):
+            return [polled] if len(polled) else None
+        if not polled:
+            if time.monotonic() - began < _EMPTY_PAUSE:
+                self._stopping.wait(_EMPTY_PAUSE)
+            return None
+        return polled
+
+    def _cut(
+        self, polled: Sequence[Any], pipeline: SourcePipeline, transactions: TaskTransactions | None
+    ) -> list[tuple[Transaction, bool]]:
+        """What was polled as transactions, and whether each ends."""
+        if isinstance(polled[0], SourceBatch):
+            made = Transaction()
+            for batch in polled:
+                made.add(self._transaction([of_source_batch(batch)], (), batch_offsets(batch), len(batch), pipeline))
+            ends = transactions.ends_batch() if transactions is not None else self._boundaries.each_poll
+            return [(made, ends)]
+        parts = [(polled, self._boundaries.each_poll, True)] if transactions is None else transactions.cut(polled)
+        cut = []
+        for records, ends, delivers in parts:
+            batches = list(of_source_records(records)) if delivers else []
+            kept = records if delivers else ()
+            cut.append((self._transaction(batches, kept, offsets_of(records), len(records), pipeline), ends))
+        return cut
+
+    def _transaction(
+        self,
+        batches: Sequence[Records],
+        records: Sequence[SourceRecord],
+        offsets: Mapping[str, Any],
+        polled: int,
+        pipeline: SourcePipeline,
+    ) -> Transaction:
+        retries = pipeline.tolerance.retries
+        outcome = pipeline.run(batches)
+        counts = {"polled": polled, "errors": len(outcome.letters), "retries": pipeline.tolerance.retries - retries}
+        wants_records = self._kind.commit_record is not SourceTask.commit_record
+        committed = (
+            [(record, place in outcome.delivered) for place, record in enumerate(records)] if wants_records else []
+        )
+        return Transaction([outcome.rows], dict(offsets), outcome.letters, counts, committed)
+
+    def _deliver(self, transaction: Transaction) -> None:
+        """Puts a transaction into the buffer, when there is room."""
+        if not transaction.tables:
+            return
+        with self._signal.changed:
+            while not self._stopping.is_set() and (
+                self._buffered_rows >= _BUFFER_ROWS or self._buffered_bytes >= _BUFFER_BYTES
+            ):
+                self._signal.changed.wait()
+            if self._stopping.is_set():
+                return
+            self._store.update(transaction.offsets)
+            self._buffer.append(transaction)
+            self._buffered_rows += transaction.rows
+            self._buffered_bytes += transaction.bytes
+            self._failures = 0
+            self._signal.changed.notify_all()
+
+    def _restarts_after(self, error: Exception) -> bool:
+        """Notes a failure and pauses; false where the task is not started again."""
+        self._trace = trace(error)
+        self.idle_since = None
+        self._state = "FAILED"
+        _log.error("%s: task %d failed", self._settings.log, self.number, exc_info=error)
+        if self._failures >= self._settings.restarts:
+            self._is_final = True
+            return False
+        pause = min(self._settings.restart_backoff * 2**self._failures, self._settings.restart_max_backoff)
+        self._failures += 1
+        self._signal.notify()
+        if self._stopping.wait(pause) or self._quiescing.is_set():
+            return False
+        self._restarts += 1
+        self._state = "RESTARTING"
+        return True
+
+
+class _TaskContext(SourceTaskContext):
+    def __init__(self, config: Mapping[str, str], store: OffsetStore, transactions: TaskTransactions | None) -> None:
+        self._config = config
+        self._store = store
+        self._transactions = transactions
+
+    def offset_storage_reader(self) -> OffsetStorageReader:
+        return OffsetStorageReader(self._store)
+
+    def transaction_context(self) -> TransactionContext | None:
+        return self._transactions
+
+    def configs(self) -> Mapping[str, str]:
+        return self._config

@@ -1,0 +1,117 @@
+"""Where the transactions of a source end: ``transaction.boundary`` of KIP-618, ``poll``, ``interval`` or ``connector``.
+
+A transaction is what one epoch holds whole or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ..core.errors import Problem
+from .config import ConfigDef, between, valid_string
+from .connector import ConnectorTransactionBoundaries, ExactlyOnceSupport, SourceConnector, TransactionContext
+from .records import SourceRecord
+
+TRANSACTIONS: Final = (
+    ConfigDef()
+    .define(
+        "exactly.once.support",
+        "STRING",
+        "requested",
+        "MEDIUM",
+        "required: start only if the connector says that it can",
+        validator=valid_string("requested", "required"),
+    )
+    .define(
+        "transaction.boundary",
+        "STRING",
+        "poll",
+        "MEDIUM",
+        "where transactions end",
+        validator=valid_string("poll", "interval", "connector"),
+    )
+    .define(
+        "transaction.boundary.interval.ms", "LONG", None, "LOW", "for interval: how long one is", validator=between(1)
+    )
+)
+_INTERVAL: Final = 60.0
+
+
+@dataclass(frozen=True)
+class Boundaries:
+    """Where transactions end: with each poll, after an ``interval`` of seconds, or where the connector says."""
+
+    each_poll: bool = True
+    interval: float | None = None
+    by_connector: bool = False
+
+    @classmethod
+    def of(cls, properties: Mapping[str, str]) -> Boundaries:
+        boundary = str(properties.get("transaction.boundary", "poll")).lower()
+        if boundary == "interval":
+            milliseconds = properties.get("transaction.boundary.interval.ms")
+            return cls(False, float(milliseconds) / 1000 if milliseconds else _INTERVAL)
+        return cls(False, None, True) if boundary == "connector" else cls()
+
+
+def transaction_problems(properties: Mapping[str, str], connector: SourceConnector) -> Iterator[Problem]:
+    """What the connector cannot do of what the settings want."""
+    given = {key: str(value).lower() for key, value in properties.items() if key in TRANSACTIONS.keys}
+    problems = list(TRANSACTIONS.problems(given))
+    yield from problems
+    if problems:
+        return
+    if given.get("exactly.once.support") == "required":
+        answer = connector.exactly_once_support(properties)
+        if answer is not ExactlyOnceSupport.SUPPORTED:
+            text = "does not" if answer is ExactlyOnceSupport.UNSUPPORTED else "does not say whether it can"
+            yield Problem(
+                "exactly.once.support", f"is required, and the connector {text} support it with these settings."
+            )
+    if (
+        given.get("transaction.boundary") == "connector"
+        and connector.can_define_transaction_boundaries(properties) is not ConnectorTransactionBoundaries.SUPPORTED
+    ):
+        yield Problem("transaction.boundary", "is connector, and the connector does not define transaction boundaries.")
+    if "transaction.boundary.interval.ms" in given and given.get("transaction.boundary") != "interval":
+        yield Problem("transaction.boundary.interval.ms", "has no use without transaction.boundary=interval.")
+
+
+class TaskTransactions(TransactionContext):
+    """What a task has said of its transactions; used in the thread of the task alone."""
+
+    def __init__(self) -> None:
+        self._ends: dict[int, bool] = {}
+        self._batch: bool | None = None
+
+    def commit_transaction(self, record: SourceRecord | None = None) -> None:
+        self._note(record, True)
+
+    def abort_transaction(self, record: SourceRecord | None = None) -> None:
+        self._note(record, False)
+
+    def _note(self, record: SourceRecord | None, commits: bool) -> None:
+        if record is None:
+            self._batch = commits
+        else:
+            self._ends[id(record)] = commits
+
+    def ends_batch(self) -> bool:
+        """Whether the transaction ends with the batch that was polled last."""
+        ends, self._batch = self._batch is True, None
+        return ends
+
+    def cut(self, records: Sequence[SourceRecord]) -> Iterator[tuple[Sequence[SourceRecord], bool, bool]]:
+        """Parts of a poll: the records, whether the transaction ends with them, and whether they are delivered."""
+        first = 0
+        for place, record in enumerate(records):
+            commits = self._ends.pop(id(record), None)
+            if commits is None and place == len(records) - 1:
+                commits, self._batch = self._batch, None
+            if commits is not None:
+                yield records[first : place + 1], commits, commits
+                first = place + 1
+        if first < len(records):
+            yield records[first:], False, True

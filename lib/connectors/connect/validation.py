@@ -1,0 +1,87 @@
+"""What is wrong with the properties of a connector, all of it in one answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from ..core.errors import Problem
+from ..core.options import is_secret, redacted
+from .config import ConfigDef, ConfigValue, between
+from .connector import Connector, SinkConnector, SourceConnector
+from .converters import converter_problems
+from .plugins import connector_class
+from .tolerance import error_problems
+from .transactions import TRANSACTIONS, transaction_problems
+from .transforms import Chain
+
+COMMON: Final = (
+    ConfigDef()
+    .define("name", "STRING", None, "HIGH", "the connector's name, for people and logs")
+    .define("connector.class", "STRING", None, "HIGH", "the class: a Python one by its dotted name")
+    .define("tasks.max", "INT", 1, "HIGH", "tasks at the most", validator=between(1))
+    .define("tasks.max.enforce", "BOOLEAN", True, "LOW", "a connector that gives more task configurations fails")
+    .define("config.action.reload", "STRING", "restart", "LOW", "accepted; the properties of a query do not change")
+    .define("topics", "LIST", None, "HIGH", "sinks: the topics that are read")
+    .define("topics.regex", "STRING", None, "HIGH", "sinks: a pattern of the topics that are read")
+)
+"""Settings of every connector."""
+_PREFIXES: Final = (
+    "key.converter",
+    "value.converter",
+    "header.converter",
+    "transforms",
+    "predicates",
+    "errors.",
+    "producer.override.",
+    "consumer.override.",
+    "admin.override.",
+    "topic.creation.",
+    "offsets.storage.topic",
+    "plugin.version",
+)
+
+
+def source_problems(properties: Mapping[str, str]) -> list[Problem]:
+    """The problems of a source connector's properties."""
+    return sorted(set(_problems(properties, SourceConnector)))
+
+
+def sink_problems(properties: Mapping[str, str]) -> list[Problem]:
+    """The problems of a sink connector's properties."""
+    return sorted(set(_problems(properties, SinkConnector)))
+
+
+def _problems(properties: Mapping[str, str], base: type[Any]) -> Iterator[Problem]:
+    is_sink = base is SinkConnector
+    yield from COMMON.problems({key: value for key, value in properties.items() if key in COMMON.keys})
+    yield from error_problems(properties, sink=is_sink)
+    yield from converter_problems(properties)
+    yield from Chain.problems(properties)
+    try:
+        kind = connector_class(properties.get("connector.class", ""), base)
+    except ValueError as wrong:
+        yield Problem("connector.class", str(wrong))
+        return
+    connector: Connector = kind()
+    own = connector.config()
+    yield from _listed(connector.validate(properties), properties)
+    for key in properties:
+        if (
+            not (key in own.keys or key in COMMON.keys or key in TRANSACTIONS.keys or key.startswith(_PREFIXES))
+            and own.keys
+        ):
+            near = own.nearest(key) or COMMON.nearest(key)
+            if near and near not in properties:
+                yield Problem(key, f'is no setting of this connector; did you mean "{near}"?')
+    if isinstance(connector, SourceConnector):
+        yield from transaction_problems(properties, connector)
+
+
+def _listed(answers: list[ConfigValue], properties: Mapping[str, str]) -> Iterator[Problem]:
+    for answer in answers:
+        for text in answer.error_messages:
+            shown = "" if answer.name not in properties else f"; got {redacted(answer.name, properties[answer.name])}"
+            secret = is_secret(answer.name) and properties.get(answer.name)
+            clean = text.replace(str(properties[answer.name]), "***") if secret else text
+            yield Problem(answer.name, f"{clean.rstrip('.')}{shown}.")

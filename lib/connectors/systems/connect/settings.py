@@ -1,0 +1,62 @@
+"""The options that source and sink of ``connectors.connect`` have in common, and the settings of a host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from ...connect.host import ConnectorSettings
+from ...core import REQUIRED, Int, Json, Names, Options, Problem, Text
+from ...core.options import Duration, Values
+from ...storage.location import check_location
+
+CONNECT_OPTIONS: Final = Options(
+    {
+        "config": Json(REQUIRED, kind=dict, meaning="the properties of the connector, under Connect's own names"),
+        "pluginPath": Text(None, meaning="Java connectors: a folder of jars"),
+        "pluginPackages": Names((), meaning="Java connectors: Maven coordinates"),
+        "restart.maxRetries": Int(
+            5, at_least=0, meaning="how often a failed task starts again without progress between"
+        ),
+        "restart.initialBackoff": Duration(1.0, meaning="the pause before the first new start; it doubles"),
+        "restart.maxBackoff": Duration(60.0, meaning="the longest pause"),
+    }
+)
+
+
+def settings_of(values: Values, connector: str = "connectors.connect") -> ConnectorSettings:
+    """The settings of the host of these options."""
+    properties = {str(key): _text(value) for key, value in values["config"].items()}
+    return ConnectorSettings(
+        properties,
+        values["pluginPath"],
+        tuple(values["pluginPackages"]),
+        values["restart.maxRetries"],
+        values["restart.initialBackoff"],
+        values["restart.maxBackoff"],
+        values["outageTimeout"],
+        connector,
+    )
+
+
+def config_problems(values: Values) -> Iterator[Problem]:
+    """What is wrong with ``config`` without a look at the connector."""
+    if not values["config"].get("connector.class"):
+        yield Problem("connector.class", "missing in config; it names the connector's class.")
+
+
+def letter_problems(values: Values) -> Iterator[Problem]:
+    """The problems of ``deadLetterPath``."""
+    if values["deadLetterPath"]:
+        yield from check_location("deadLetterPath", values["deadLetterPath"], values["storageOptions"])
+        if values["config"].get("errors.tolerance", "none") != "all":
+            yield Problem("deadLetterPath", "has no use without errors.tolerance=all in config.")
+
+
+def _text(value: Any) -> str:
+    """A property as text: JSON numbers and booleans stand for what a properties file would have."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return ",".join(map(_text, value))
+    return "" if value is None else str(value)

@@ -1,0 +1,234 @@
+"""The sink of ``connectors.connect``: the rows of a Spark task go to a sink task beside it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...connect.connector import SinkConnector
+from ...connect.dead_letters import letter_fields
+from ...connect.host import HEADERS, SINK_COLUMNS, ConnectorSettings, DeadLetter, SinkHost, SinkHostTask, sink_host
+from ...connect.plugins import OwnClasses, connector_class
+from ...core import Batch, Committable, Guarantee, Options, Problem, Sink, SinkWriter, Text
+from ...core.clients import ClientPool
+from ...core.dead_letters import Rejects, SinkLetters
+from ...core.options import Json, Values
+from ...core.state import digest, dumps
+from ...storage.location import storage_of
+from .dead_letter_topic import DeadLetterTopic
+from .settings import CONNECT_OPTIONS, config_problems, letter_problems, settings_of
+
+_OFFSETS_PER_BATCH: Final = 1 << 32
+"""Offsets of rows that have none: the number of the batch times this, and the number of the row in its task."""
+
+_HOSTS: Final[ClientPool[SinkHost]] = ClientPool(lambda host: host.close())
+
+
+class ConnectSink(Sink):
+    """A sink connector of Connect's model, a Python class or a Java one.
+
+    Columns: ``topic`` (else the first of ``topics``), ``key``, ``value``, ``headers``, ``timestamp``, ``partition``,
+    ``offset``, of which any may be missing; without ``value`` all other columns are its fields. Binary and text go through the
+    converters; other types are Connect's own at once. Rows of topics that are not read (``topics``, ``topics.regex``) are
+    left out.
+
+    Guarantee: at-least-once; idempotent where the connector says so (``is_idempotent``); exactly-once where it keeps offsets in
+    the target (``keeps_offsets``) and the rows have ``partition`` and ``offset``, as those of Kafka.
+    """
+
+    name = "connect"
+    options = CONNECT_OPTIONS | Options(
+        deadLetterPath=Text(None, meaning="the folder of records that fail, Parquet; needs errors.tolerance=all"),
+        storageOptions=Json({}, kind=dict, meaning="fsspec's keys for deadLetterPath; or objects of them by location"),
+    )
+    promise = Guarantee.EXACTLY_ONCE
+    conditions = "the connector keeps offsets in its target; else at-least-once"
+    writers_retry = True
+    extensions = OwnClasses()
+
+    @classmethod
+    def check(cls, values: Values) -> Iterator[Problem]:
+        wrong = list(config_problems(values))
+        yield from wrong
+        if wrong:
+            return
+        settings = settings_of(values)
+        yield from sink_host(settings).validate()
+        yield from letter_problems(values)
+        if "topics" in settings.properties and "topics.regex" in settings.properties:
+            yield Problem("topics.regex", "is given beside topics; give one of the two.")
+        yield from _topic_problems(settings)
+
+    @classmethod
+    def strongest(cls, values: Values) -> tuple[Guarantee, str]:
+        settings = settings_of(values)
+        if settings.is_java:
+            return Guarantee.AT_LEAST_ONCE, "nothing tells whether a Java connector keeps offsets in its target"
+        try:
+            kind: Any = connector_class(settings.class_name, SinkConnector)
+        except ValueError:  # the checks say it
+            return Guarantee.AT_LEAST_ONCE, "there is no such connector"
+        if kind.keeps_offsets:
+            return Guarantee.EXACTLY_ONCE, ""
+        if kind.is_idempotent:
+            return Guarantee.IDEMPOTENT, "the connector does not keep offsets in its target (keeps_offsets)"
+        return Guarantee.AT_LEAST_ONCE, "the connector says neither keeps_offsets nor is_idempotent"
+
+    def settings(self) -> ConnectorSettings:
+        """The settings of the connector's host."""
+        return settings_of(self.values)
+
+    def target(self) -> str:
+        properties = self.settings().properties
+        return f"{properties.get('name', '')} {properties['connector.class']}"
+
+    def letters(self) -> SinkLetters | None:
+        if not self.values["deadLetterPath"]:
+            return None
+        storage = storage_of(self.values["deadLetterPath"], self.values["storageOptions"])
+        return SinkLetters(storage, self.name, self.sink_id(), repeats=True)
+
+    def rejects(self, batch: Batch, staged: Sequence[str] = ()) -> Rejects:
+        return Rejects(f"connectors.{self.name}", "deadLetter", self.letters(), batch, staged)
+
+    def check_frame(self, schema: pa.Schema, *, placed: bool) -> Iterator[Problem]:
+        settings = self.settings()
+        if "topic" not in schema.names and not _topics(settings):
+            yield Problem("topics", "missing in config, and the rows have no column topic.")
+        if self.guarantee() is Guarantee.EXACTLY_ONCE and not {"partition", "offset"} <= set(schema.names):
+            text = (
+                "exactly-once needs rows with partition and offset, which are the same in each replay, as Kafka's; set "
+            )
+            yield Problem("guarantee", text + "guarantee=at-least-once to write these.")
+
+    def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> ConnectWriter:
+        return ConnectWriter(self, batch, subtask)
+
+
+class ConnectWriter(SinkWriter):
+    """Hands the rows of one task attempt to a sink task, and flushes it at the end."""
+
+    def __init__(self, sink: ConnectSink, batch: Batch, subtask: int) -> None:
+        self._settings = sink.settings()
+        self._key = digest(
+            dumps(dict(self._settings.properties)), self._settings.plugin_path, self._settings.plugin_packages
+        )
+        self._subtask = subtask
+        self._first_offset = max(batch.number, 0) * _OFFSETS_PER_BATCH
+        self._subscription = _Subscription(self._settings)
+        self._host: SinkHost | None = None
+        self._task: SinkHostTask | None = None
+        self._topic: DeadLetterTopic | None = DeadLetterTopic.of(self._settings.properties)
+        self.rejects = sink.rejects(batch)
+        self._rows = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        rows = self._subscription.subscribed(
+            sink_rows(batch, self._subscription.default, self._subtask, self._first_offset)
+        )
+        self._first_offset += batch.num_rows
+        self._rows += rows.num_rows
+        if rows.num_rows:
+            self._set_aside(self._opened(rows).put(rows))
+
+    def prepare(self) -> Committable:
+        if self._task is not None:
+            self._set_aside(self._task.flush())
+            task, self._task = self._task, None
+            task.close()
+        if self._topic is not None:
+            self._topic.flush()
+        assert self.rejects is not None
+        return Committable(self._rows - self.rejects.count)
+
+    def abort(self) -> None:
+        if self._task is not None:
+            task, self._task = self._task, None
+            task.close(failed=True)
+
+    def close(self) -> None:
+        if self._host is not None:
+            _HOSTS.give_back(self._key, self._host)
+            self._host = None
+        if self._topic is not None:
+            self._topic.close()
+
+    def _opened(self, rows: pa.Table) -> SinkHostTask:
+        if self._task is None:
+            self._host = _HOSTS.take(self._key) or sink_host(self._settings)
+            self._task = self._host.task(self._subtask, pc.unique(rows["topic"]).to_pylist())
+        return self._task
+
+    def _set_aside(self, letters: Sequence[DeadLetter]) -> None:
+        assert self.rejects is not None
+        for letter in letters:
+            if self._topic is not None:
+                self._topic.send(letter)
+                self.rejects.count += 1
+            else:
+                self.rejects.set_aside(letter_fields(letter, self._settings.properties.get("name", "")))
+
+
+class _Subscription:
+    """Which topics the connector reads: ``topics``, or ``topics.regex``; all, where neither is given."""
+
+    def __init__(self, settings: ConnectorSettings) -> None:
+        self._names = frozenset(_topics(settings))
+        pattern = settings.properties.get("topics.regex")
+        self._pattern = re.compile(pattern) if pattern else None
+        self._matches: dict[str, bool] = {}
+        self.default = next(iter(_topics(settings)), None)
+
+    def subscribed(self, rows: pa.Table) -> pa.Table:
+        """``rows`` of the topics that are read, whichever have come and gone since the last batch."""
+        wanted = [topic for topic in pc.unique(rows["topic"]).to_pylist() if self._is_read(topic)]
+        return rows.filter(pc.is_in(rows["topic"], value_set=pa.array(wanted, pa.string())))
+
+    def _is_read(self, topic: str | None) -> bool:
+        if topic is None:
+            return False
+        if topic not in self._matches:
+            if self._pattern is not None:
+                self._matches[topic] = self._pattern.fullmatch(topic) is not None
+            else:
+                self._matches[topic] = not self._names or topic in self._names
+        return self._matches[topic]
+
+
+def sink_rows(batch: pa.RecordBatch, topic: str | None, subtask: int, first_offset: int) -> pa.Table:
+    """A batch of Spark as rows of :data:`~connectors.connect.host.SINK_COLUMNS`."""
+    count, names = batch.num_rows, set(batch.schema.names)
+    if "value" in names:
+        value: Any = batch["value"]
+    else:
+        fields = [name for name in batch.schema.names if name not in SINK_COLUMNS]
+        value = pa.StructArray.from_arrays([batch[name] for name in fields], fields) if fields else pa.nulls(count)
+    missing = {
+        "topic": pa.repeat(topic, count) if topic is not None else pa.nulls(count, pa.string()),
+        "partition": pa.repeat(pa.scalar(subtask, pa.int32()), count),
+        "offset": pa.array(range(first_offset, first_offset + count), pa.int64()),
+        "key": pa.nulls(count),
+        "headers": pa.nulls(count, HEADERS),
+        "timestamp": pa.nulls(count, pa.timestamp("us", tz="UTC")),
+    }
+    types = {"topic": pa.string(), "partition": pa.int32(), "offset": pa.int64(), "headers": HEADERS}
+    columns = {name: batch[name] if name in names else missing[name] for name in missing}
+    columns = {name: column.cast(types[name]) if name in types else column for name, column in columns.items()}
+    return pa.table({**columns, "value": value}).select(list(SINK_COLUMNS))
+
+
+def _topics(settings: ConnectorSettings) -> list[str]:
+    return [topic.strip() for topic in settings.properties.get("topics", "").split(",") if topic.strip()]
+
+
+def _topic_problems(settings: ConnectorSettings) -> Iterator[Problem]:
+    pattern = settings.properties.get("topics.regex")
+    if pattern:
+        try:
+            re.compile(pattern)
+        except re.error as wrong:
+            yield Problem("topics.regex", f'must be a regular expression; got "{pattern}" ({wrong}).')

@@ -1,0 +1,156 @@
+"""Sink connectors for tests: a target in this process that counts what reaches it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from connectors.connect import (
+    RetriableException,
+    Schema,
+    SchemaBuilder,
+    SinkConnector,
+    SinkRecord,
+    SinkTask,
+    TopicPartition,
+    require_schema,
+)
+
+PERSON = SchemaBuilder.struct().field("name", Schema.OPTIONAL_STRING_SCHEMA).field("age", Schema.OPTIONAL_INT32_SCHEMA).build()
+
+
+class Target:
+    """What sink tasks have written, by topic, and the offsets that they keep there."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.tables: dict[str, list[Any]] = {}
+        self.created: list[str] = []
+        self.offsets: dict[TopicPartition, int] = {}
+        self.events: list[str] = []
+        self.outages = 0
+        self.refuses: set[Any] = set()
+
+    def create(self, table: str) -> None:
+        """Creates a table. Raises ``FileExistsError`` where another task was faster."""
+        with self.lock:
+            if table in self.tables:
+                raise FileExistsError(table)
+            self.tables[table] = []
+            self.created.append(table)
+
+
+TARGETS: dict[str, Target] = {}
+
+
+class BufferingTask(SinkTask):
+    """Keeps records in a buffer until ``flush``, which writes them and then waits for the target."""
+
+    def start(self, props: Mapping[str, str]) -> None:
+        self.target = TARGETS[props["target"]]
+        self.buffer: list[SinkRecord] = []
+        self.target.events.append("start")
+
+    def open(self, partitions: Sequence[TopicPartition]) -> None:
+        self.target.events.append("open " + ",".join(f"{topic}-{number}" for topic, number in partitions))
+
+    def put(self, records: Sequence[SinkRecord]) -> None:
+        if self.target.outages:
+            self.target.outages -= 1
+            raise RetriableException("the target is away")
+        self.buffer += records
+
+    def flush(self, offsets: Mapping[TopicPartition, int]) -> None:
+        time.sleep(0.01)
+        for record in self.buffer:
+            table = record.topic or ""
+            if table not in self.target.tables:
+                try:
+                    self.target.create(table)
+                except FileExistsError:
+                    self.target.events.append(f"{table} was there")
+            if record.value in self.target.refuses:
+                reporter = self.context.errant_record_reporter()
+                assert reporter is not None
+                reporter.report(record, ValueError(f"the target refuses {record.value}"))
+                continue
+            with self.target.lock:
+                self.target.tables[table].append(record.value)
+        self.buffer = []
+        self.target.events.append("flushed")
+
+    def close(self, partitions: Sequence[TopicPartition]) -> None:
+        self.target.events.append("close")
+
+    def stop(self) -> None:
+        self.target.events.append("stop")
+
+
+class BufferingConnector(SinkConnector):
+    def start(self, props: Mapping[str, str]) -> None:
+        self.props = dict(props)
+
+    def task_class(self) -> type[SinkTask]:
+        return BufferingTask
+
+    def task_configs(self, max_tasks: int) -> Sequence[Mapping[str, str]]:
+        return [self.props] * max_tasks
+
+    def stop(self) -> None:
+        """There is nothing to end."""
+
+
+class OffsetTask(BufferingTask):
+    """Keeps the offset of each partition in the target, in one step with the records, and asks to begin there."""
+
+    def open(self, partitions: Sequence[TopicPartition]) -> None:
+        super().open(partitions)
+        with self.target.lock:
+            self.context.offset({place: self.target.offsets[place] for place in partitions if place in self.target.offsets})
+
+    def flush(self, offsets: Mapping[TopicPartition, int]) -> None:
+        with self.target.lock:
+            for record in self.buffer:
+                self.target.tables.setdefault(record.topic or "", []).append(record.value)
+            self.target.offsets.update(offsets)
+        self.buffer = []
+
+
+class OffsetConnector(BufferingConnector):
+    keeps_offsets = True
+
+    def task_class(self) -> type[SinkTask]:
+        return OffsetTask
+
+
+class StrictTask(BufferingTask):
+    """Takes people only."""
+
+    def put(self, records: Sequence[SinkRecord]) -> None:
+        for record in records:
+            require_schema(PERSON, record.value_schema, f"a record of topic {record.topic}")
+        super().put(records)
+
+
+class StrictConnector(BufferingConnector):
+    def task_class(self) -> type[SinkTask]:
+        return StrictTask
+
+
+class SlowTask(BufferingTask):
+    """Acknowledges in the background: ``pre_commit`` tells of it bit by bit."""
+
+    def pre_commit(self, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
+        done = getattr(self, "done", 0)
+        self.done = done + 2
+        if all(offset <= done for offset in offsets.values()):
+            self.flush(offsets)
+            return offsets
+        return dict.fromkeys(offsets, done)
+
+
+class SlowConnector(BufferingConnector):
+    def task_class(self) -> type[SinkTask]:
+        return SlowTask
