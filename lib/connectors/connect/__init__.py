@@ -5,6 +5,9 @@ runs the class by ``spark.readStream.format("connectors.connect").option("config
 runtime and what runs the tasks.
 """
 
+from importlib import import_module
+from typing import Any
+
 from .config import ConfigDef, ConfigType, ConfigValue, Importance, between, non_empty, valid_string
 from .connector import (
     ConnectorTransactionBoundaries,
@@ -67,7 +70,15 @@ __all__ = [
     "Type",
     "between",
     "group_partitions",
+    "merge",
     "non_empty",
     "require_schema",
     "valid_string",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """``merge``, which is a sink of Delta and so no part of this layer."""
+    if name == "merge":
+        return import_module("connectors.systems.delta.merge").merge
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

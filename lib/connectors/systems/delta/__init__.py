@@ -104,11 +104,14 @@ class DeltaCommitter(FrameCommitter):
     def commit_frame(self, frame: DataFrame, batch: Batch) -> None:
         """Appends ``frame`` as ``batch``, in the one transaction that also records it."""
         values = self.sink.values
-        mark = {_MARK: {"sink": batch.sink_id, "query": batch.query, "batch": batch.number}}
         writer = frame.write.format("delta").mode("append").option("mergeSchema", str(values["mergeSchema"]).lower())
         writer = writer.option("txnAppId", f"{batch.sink_id}:{batch.query}").option("txnVersion", str(batch.number))
-        writer = writer.option("userMetadata", json.dumps(mark))
+        writer = writer.option("userMetadata", mark_of(batch))
         writer.save(values["path"]) if values["path"] else writer.saveAsTable(values["table"])
+        self.note(batch)
+
+    def note(self, batch: Batch) -> None:
+        """This run has committed ``batch``, with :func:`mark_of` in the transaction."""
         self._newest[batch.query] = Entry(batch.query, batch.number)
 
     def discard(self, committable: Committable) -> None:
@@ -145,6 +148,11 @@ class DeltaCommitter(FrameCommitter):
                 return False
             raise
         return True
+
+
+def mark_of(batch: Batch) -> str:
+    """The ledger entry of ``batch``, as the metadata of a transaction holds it."""
+    return json.dumps({_MARK: {"sink": batch.sink_id, "query": batch.query, "batch": batch.number}})
 
 
 def _marked(commit: bytes) -> Iterator[tuple[str, Entry]]:

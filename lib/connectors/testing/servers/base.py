@@ -23,13 +23,14 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Final, TypeVar
 
 from ...core.errors import Misconfigured
+from ...workbench import maven
 from ...workbench.java import use_java
+from ...workbench.maven import JARS, class_path
 from ...workbench.settings import cache
 
 HOST: Final = "127.0.0.1"
@@ -259,17 +260,6 @@ def npm_package(name: str, package: str) -> Path:
     return cached_build(name, package, build)
 
 
-_MODULE: Final = """\
-<ivy-module version="2.0">
-  <info organisation="connectors" module="{name}"/>
-  <configurations><conf name="default"/></configurations>
-  <dependencies>{dependencies}</dependencies>
-</ivy-module>
-"""
-_DEPENDENCY: Final = '<dependency org="{}" name="{}" rev="{}" conf="default->master,compile,runtime"/>'
-_EXCLUDE: Final = '<exclude org="{}" module="{}"/>'
-
-
 def java() -> str:
     """The ``java`` that Spark also runs on. Raises :class:`Unavailable` when there is none."""
     try:
@@ -278,49 +268,21 @@ def java() -> str:
         raise Unavailable(str(missing)) from None
 
 
-def classpath(name: str, *coordinates: str, without: tuple[str, ...] = (), types: tuple[str, ...] = ("jar", "bundle")) -> str:
-    """The class path of Maven ``coordinates`` (``group:artifact:version``), called ``name`` in the cache.
+def classpath(name: str, *coordinates: str, without: tuple[str, ...] = (), types: tuple[str, ...] = JARS) -> str:
+    """The class path of Maven ``coordinates``: :func:`~connectors.workbench.maven.class_path`.
 
-    ``without`` names the dependencies (``group:artifact``) that the caller adds, ``types`` the kinds of files. The first call
-    takes a minute or two: the Ivy of PySpark fetches them from a Maven repository. Raises :class:`Unavailable` when it cannot.
+    Raises :class:`Unavailable` when it cannot be had.
     """
-    folder = cache("jars") / name
-    folder.mkdir(exist_ok=True)
-    with open(folder / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # two first starts at once would write into one Ivy cache
-        paths = _resolved(folder, coordinates)
-        if not paths:
-            _resolve(folder, name, coordinates, without, types)
-            paths = _resolved(folder, coordinates)
-    return paths
-
-
-def _resolved(folder: Path, coordinates: tuple[str, ...]) -> str:
-    """The class path that was resolved for exactly these coordinates; empty if there is none or a jar is gone."""
-    jars, source = folder / "classpath", folder / "coordinates"
-    if not (jars.exists() and source.exists() and source.read_text() == "\n".join(coordinates)):
-        return ""
-    paths = jars.read_text().strip()
-    return paths if all(Path(jar).exists() for jar in paths.split(os.pathsep)) else ""
-
-
-def _resolve(
-    folder: Path, name: str, coordinates: tuple[str, ...], without: tuple[str, ...], types: tuple[str, ...]
-) -> None:
-    dependencies = "".join(_DEPENDENCY.format(*coordinate.split(":")) for coordinate in coordinates)
-    dependencies += "".join(_EXCLUDE.format(*module.split(":")) for module in without)
-    (folder / "ivy.xml").write_text(_MODULE.format(name=name, dependencies=dependencies))
-    print(f"Fetching {', '.join(coordinates)} and what it needs, once …", file=sys.stderr, flush=True)
-    options = ["-ivy", str(folder / "ivy.xml"), "-confs", "default", "-types", *types]
-    files = ["-cache", str(folder.parent / "ivy"), "-cachepath", str(folder / "classpath")]
-    problem = f"the jars of {name} cannot be fetched from a Maven repository"
-    run_step([java(), "-jar", str(max(spark_jars().glob("ivy-*.jar"))), *options, *files], problem)
-    (folder / "coordinates").write_text("\n".join(coordinates))
+    java()
+    try:
+        return os.pathsep.join(class_path(name, coordinates, without, types=types))
+    except Misconfigured as missing:
+        raise Unavailable(str(missing)) from None
 
 
 def spark_jars() -> Path:
     """The folder of the jars that PySpark carries. Raises :class:`Unavailable` without PySpark."""
-    spec = find_spec("pyspark")
-    if spec is None or spec.origin is None:
-        raise Unavailable("install pyspark, whose jars the server needs")
-    return Path(spec.origin).parent / "jars"
+    try:
+        return maven.spark_jars()
+    except Misconfigured as missing:
+        raise Unavailable(str(missing)) from None

@@ -1,0 +1,82 @@
+"""The class path of a connector: Connect's API, and the jars of ``pluginPath`` (a folder) or ``pluginPackages`` (coordinates).
+
+A jar of the plugin whose artifact belongs to Connect's API itself is left out, so that both sides have the same classes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import zipfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+from ...core.errors import Misconfigured, Problem
+from ...workbench.maven import Unresolved, class_path
+
+CONNECT: Final = "4.3.1"
+CORE: Final = (
+    *(f"org.apache.kafka:{artifact}:{CONNECT}" for artifact in ("connect-api", "connect-json", "connect-transforms")),
+    "org.slf4j:slf4j-simple:1.7.36",
+)
+"""Connect's API, its JSON converter and its transforms; and a log that goes to the standard error."""
+ALONE: Final = (f"org.apache.kafka:connect-runtime:{CONNECT}",)
+"""For its converters and what some connectors take from it, without the jars of a Connect cluster."""
+
+_COORDINATE: Final = re.compile(r"[\w.-]+:[\w.-]+:[\w.+-]+")
+_SERVICES: Final = ("org.apache.kafka.connect.source.SourceConnector", "org.apache.kafka.connect.sink.SinkConnector")
+
+
+def plugin_class_path(plugin_path: str | None, plugin_packages: Sequence[str]) -> list[str]:
+    """The jars of Connect and of the plugin, in their order. Raises :class:`Misconfigured` where they cannot be had."""
+    problems = [
+        Problem("pluginPackages", f'must be Maven coordinates such as group:artifact:version; got "{package}"')
+        for package in plugin_packages
+        if not _COORDINATE.fullmatch(package)
+    ]
+    folder = _jars_in(plugin_path) if plugin_path else []
+    if plugin_path and not folder:
+        problems.append(Problem("pluginPath", f"must be a folder with the jars of a connector; got {plugin_path}"))
+    if problems:
+        raise Misconfigured("connectors.connect", problems)
+    try:
+        core = class_path("connect", CORE, alone=ALONE)
+        packages = class_path(_cache_name(plugin_packages), [*plugin_packages]) if plugin_packages else []
+    except Unresolved as missing:
+        texts = [Problem("pluginPackages", f"{problem.option} {problem.text}") for problem in missing.problems]
+        raise Misconfigured("connectors.connect", texts) from None
+    return _joined(core, [*folder, *packages])
+
+
+def connector_classes(jars: Iterable[str]) -> list[str]:
+    """The connectors that the jars offer, for messages."""
+    names: set[str] = set()
+    for jar in jars:
+        with zipfile.ZipFile(jar) as archive:
+            for service in _SERVICES:
+                try:
+                    lines = archive.read(f"META-INF/services/{service}").decode().splitlines()
+                except KeyError:
+                    continue
+                names.update(name for line in lines if (name := line.partition("#")[0].strip()))
+    return sorted(names)
+
+
+def _jars_in(folder: str) -> list[str]:
+    root = Path(folder).expanduser()
+    return sorted(map(str, root.glob("**/*.jar"))) if root.is_dir() else []
+
+
+def _cache_name(packages: Sequence[str]) -> str:
+    first = packages[0].split(":")[1]
+    return f"connect-{first}-{hashlib.sha256(' '.join(packages).encode()).hexdigest()[:10]}"
+
+
+def _joined(core: Sequence[str], plugin: Sequence[str]) -> list[str]:
+    artifacts = {_artifact(jar) for jar in core}
+    return [*core, *(jar for jar in plugin if _artifact(jar) not in artifacts)]
+
+
+def _artifact(jar: str) -> str:
+    return re.split(r"-(?=\d)", Path(jar).name.removesuffix(".jar"), maxsplit=1)[0]

@@ -1,0 +1,224 @@
+"""A child JVM, driven over py4j, that never outlives the process that started it.
+
+The JVM ends when its standard input closes, and on Linux the kernel kills it with its parent, too. What it prints goes to this
+process's standard error, which is Spark's log, with secrets replaced. A call that does not return within its time kills it: a
+JVM that hangs then looks like one that died, and is replaced like one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+from ...core.errors import Transient
+from ...workbench.java import use_java
+from ...workbench.maven import spark_jars
+
+MEMORY: Final = (
+    "-Xms24m",
+    "-Xmx144m",
+    "-Xss512k",
+    "-XX:+UseSerialGC",
+    "-XX:MinHeapFreeRatio=10",
+    "-XX:MaxHeapFreeRatio=30",
+    "-XX:ReservedCodeCacheSize=48m",
+    "-XX:CompressedClassSpaceSize=48m",
+    "-XX:MaxMetaspaceSize=112m",
+    "-XX:MaxDirectMemorySize=48m",
+)
+"""What keeps a JVM with Debezium below 250 MB; options of the user come behind and win."""
+
+_SAFETY: Final = ("-XX:+ExitOnOutOfMemoryError", "-XX:-UsePerfData", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
+_TAIL: Final = 60
+_START_SECONDS: Final = 60.0
+_PR_SET_PDEATHSIG: Final = 1
+_LIBC: Final = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+class JvmDied(Transient):
+    """The child JVM is gone: it crashed, ran out of memory, was killed, or did not answer in time."""
+
+
+class Jvm:
+    """A JVM with ``jars`` on its class path. ``secrets`` are texts that its log must not show."""
+
+    def __init__(self, jars: Sequence[str], options: Sequence[str] = (), secrets: Sequence[str] = (), name: str = "connect"):
+        self.name = name
+        self.tail: deque[str] = deque(maxlen=_TAIL)
+        self.is_hung = False
+        self._mask = masker(secrets)
+        self._jars, self._options = list(jars), list(options)
+        self.process = self._launch()
+        try:
+            self.gateway = self._connect()
+        except BaseException:
+            self.kill()
+            raise
+        self.java: Any = self.gateway.jvm
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def is_alive(self) -> bool:
+        return self.process.poll() is None
+
+    @contextlib.contextmanager
+    def within(self, seconds: float, what: str) -> Iterator[None]:
+        """Runs calls into the JVM. Raises :class:`JvmDied` if it dies meanwhile, or does not answer within ``seconds``."""
+        from py4j.protocol import Py4JError, Py4JJavaError
+
+        timer = threading.Timer(seconds, self._give_up)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        except Py4JJavaError:
+            if self.is_hung:
+                raise self.death(what, seconds) from None
+            raise
+        except (Py4JError, OSError, TypeError, AttributeError) as error:
+            # py4j takes a class of a JVM that is gone for a package that does not exist, and packages are not callable
+            if self._is_gone():
+                raise self.death(what, seconds) from error
+            raise
+        finally:
+            timer.cancel()
+
+    def death(self, what: str, seconds: float | None = None) -> JvmDied:
+        """The error of a JVM that is gone, with the end of its log."""
+        self.kill()
+        code = self.process.returncode
+        if self.is_hung:
+            how = f"did not answer for {seconds:g} s and was ended"
+        else:
+            how = "ran out of memory" if code == 3 else f"ended with {_signal_name(code)}"
+        last = " | ".join([line for line in self.tail if line.strip()][-5:])
+        return JvmDied(f"the JVM of the connector {how} while it was to {what}{f'; its log ends: {last}' if last else ''}")
+
+    def masked(self, text: str) -> str:
+        """``text`` without secrets."""
+        return self._mask(text)
+
+    def close(self, seconds: float = 5.0) -> None:
+        """Ends the JVM: first by the end of its input, then by force."""
+        with contextlib.suppress(Exception):
+            self.gateway.shutdown()
+        with contextlib.suppress(OSError):
+            if self.process.stdin is not None:
+                self.process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(seconds)
+        self.kill()
+
+    def kill(self) -> None:
+        """Ends the JVM at once."""
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+        self.process.wait()
+        with contextlib.suppress(OSError):
+            if self.process.stdin is not None:
+                self.process.stdin.close()
+
+    def _give_up(self) -> None:
+        self.is_hung = True
+        self.process.kill()
+
+    def _is_gone(self) -> bool:
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a connection breaks a moment before the process is gone
+            self.process.wait(2.0)
+        return not self.is_alive()
+
+    def _launch(self) -> subprocess.Popen[bytes]:
+        jars = [str(max(spark_jars().glob("py4j*.jar"))), *self._jars]
+        java = str(use_java() / "bin" / "java")
+        options = [*MEMORY, *_SAFETY, *self._options, "-cp", os.pathsep.join(jars)]
+        server = ["py4j.GatewayServer", "--enable-auth", "--die-on-broken-pipe", "0"]
+        # The kernel's signal comes when the *thread* that started the child ends.
+        in_main = _LIBC is not None and threading.current_thread() is threading.main_thread()
+        return subprocess.Popen(
+            [java, *options, *server],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            preexec_fn=_die_with_parent if in_main else None,
+            start_new_session=True,
+        )
+
+    def _connect(self) -> Any:
+        from py4j.java_gateway import GatewayParameters, JavaGateway
+
+        quiet_py4j()
+        threading.Thread(target=self._log, name=f"{self.name}-log", daemon=True).start()
+        timer = threading.Timer(_START_SECONDS, self._give_up)
+        timer.start()
+        out = self.process.stdout
+        assert out is not None
+        try:
+            port, token = out.readline().strip(), out.readline().strip()
+        finally:
+            timer.cancel()
+        if not port.isdigit():
+            raise self.death("start", _START_SECONDS)
+        threading.Thread(target=_drain, args=(out,), name=f"{self.name}-out", daemon=True).start()
+        parameters = GatewayParameters(port=int(port), auth_token=token.decode(), auto_convert=True)
+        return JavaGateway(gateway_parameters=parameters)
+
+    def _log(self) -> None:
+        stream = self.process.stderr
+        assert stream is not None
+        with stream:
+            for raw in stream:
+                line = self._mask(raw.decode(errors="replace").rstrip("\n"))
+                self.tail.append(line)
+                with contextlib.suppress(OSError, ValueError):
+                    print(f"[{self.name} {self.pid}] {line}", file=sys.stderr, flush=True)
+
+
+def masker(secrets: Sequence[str]) -> Callable[[str], str]:
+    """A function that replaces each of ``secrets`` in a text. A short one is replaced only where it is a word."""
+    patterns = [re.escape(text) if len(text) > 3 else rf"(?<!\w){re.escape(text)}(?!\w)" for text in secrets if text.strip()]
+    if not patterns:
+        return str
+    found = re.compile("|".join(sorted(patterns, key=len, reverse=True)))
+    return lambda text: found.sub("*****", text)
+
+
+def quiet_py4j() -> None:
+    """py4j logs a traceback for each object that is collected after its JVM is gone."""
+    logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
+    root = logging.getLogger("root")
+    if not any(isinstance(known, _NotOfPy4j) for known in root.filters):
+        root.addFilter(_NotOfPy4j())
+
+
+class _NotOfPy4j(logging.Filter):
+    def filter(self, record: logging.LogRecord) -> bool:
+        return "py4j" not in record.pathname
+
+
+def _die_with_parent() -> None:
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _drain(stream: Any) -> None:
+    with stream:
+        for _ in stream:
+            pass
+
+
+def _signal_name(code: int | None) -> str:
+    if code is not None and code < 0:
+        return signal.Signals(-code).name
+    return f"exit code {code}"

@@ -1,0 +1,146 @@
+"""What is wrong with the properties of a Java connector: all at once, in the words of its own classes."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from py4j.protocol import Py4JError, Py4JJavaError
+
+from ...core.errors import Misconfigured, Problem
+from ...core.options import is_secret
+from ...workbench.settings import cache
+from ..host import ConnectorSettings
+from ..tolerance import error_problems
+from .failures import failure_of
+from .handles import Handles
+from .jars import connector_classes, plugin_class_path
+from .jvm import Jvm, JvmDied
+from .steps import converter_class, converter_settings, names, with_prefix
+
+_SOURCE: Final = "org.apache.kafka.connect.source.SourceConnector"
+_SINK: Final = "org.apache.kafka.connect.sink.SinkConnector"
+_SECONDS: Final = 180.0
+_VALID_SECONDS: Final = 600.0
+"""Spark asks in each of the processes that it starts for a query: what was right a moment ago is not asked for again."""
+
+
+def validated(settings: ConnectorSettings, *, sink: bool) -> list[Problem]:
+    """What is wrong with ``settings``, from a JVM that lives for this question."""
+    text = repr((sorted(settings.properties.items()), settings.plugin_path, settings.plugin_packages, sink))
+    mark = cache("connect") / hashlib.sha256(text.encode()).hexdigest()[:32]
+    if mark.exists() and time.time() - mark.stat().st_mtime < _VALID_SECONDS:
+        return []
+    try:
+        jars = plugin_class_path(settings.plugin_path, settings.plugin_packages)
+        jvm = connector_jvm(settings, jars)
+    except Misconfigured as wrong:
+        return list(wrong.problems)
+    except JvmDied as death:
+        return [Problem("java.options", str(death))]
+    try:
+        with jvm.within(_SECONDS, "validate the properties"):
+            problems = property_problems(Handles(jvm), jars, settings.properties, sink=sink)
+    finally:
+        jvm.close()
+    if not problems:
+        mark.touch()
+    return problems
+
+
+def connector_jvm(settings: ConnectorSettings, jars: Sequence[str]) -> Jvm:
+    """A JVM for the connector, with what the property ``java.options`` adds, such as ``-Xmx256m``."""
+    secrets = [value for key, value in settings.properties.items() if is_secret(key)]
+    return Jvm(jars, settings.properties.get("java.options", "").split(), secrets, settings.log)
+
+
+def property_problems(handles: Handles, jars: Sequence[str], properties: Mapping[str, str], *, sink: bool) -> list[Problem]:
+    """Every problem of ``properties``, with secrets hidden."""
+    connector, problems = _connector(handles, jars, properties.get("connector.class", ""), sink=sink)
+    problems += error_problems(properties, sink=sink)
+    problems += _step_problems(handles, properties)
+    problems += _number_problem(properties)
+    if connector is not None:
+        problems += _connector_problems(handles, connector, properties)
+    return [Problem(problem.option, handles.jvm.masked(problem.text)) for problem in problems]
+
+
+def _connector(handles: Handles, jars: Sequence[str], name: str, *, sink: bool) -> tuple[Any, list[Problem]]:
+    if not name:
+        return None, [Problem("connector.class", "missing; give the Java class of the connector.")]
+    kind, word = (_SINK, "sink") if sink else (_SOURCE, "source")
+    try:
+        connector = handles.instance(name)
+        fits = handles.class_of(kind).isInstance(connector)
+    except (Py4JJavaError, Py4JError):
+        offered = ", ".join(connector_classes(jars)) or "none"
+        return None, [Problem("connector.class", f"{name} is in none of the jars; they have: {offered}")]
+    return (connector, []) if fits else (None, [Problem("connector.class", f"{name} is no {word} connector.")])
+
+
+def _number_problem(properties: Mapping[str, str]) -> Iterator[Problem]:
+    number = properties.get("tasks.max", "1")
+    if not number.isdigit() or int(number) < 1:
+        yield Problem("tasks.max", f'must be a number of 1 or more; got "{number}"')
+
+
+def _connector_problems(handles: Handles, connector: Any, properties: Mapping[str, str]) -> Iterator[Problem]:
+    try:
+        values = connector.validate(dict(properties)).configValues()
+    except Py4JJavaError as error:
+        yield Problem("config", f"cannot be validated: {failure_of(error, handles.jvm.masked)}")
+        return
+    for value in values:
+        for message in value.errorMessages():
+            yield Problem(str(value.name()), _told(str(value.name()), str(message), properties))
+
+
+def _told(name: str, message: str, properties: Mapping[str, str]) -> str:
+    """The connector's message, without the value of a secret."""
+    value = properties.get(name)
+    return message.replace(value, "***") if value and is_secret(name) else message
+
+
+def _step_problems(handles: Handles, properties: Mapping[str, str]) -> Iterator[Problem]:
+    for alias in names(properties.get("transforms")):
+        yield from _part_problems(handles, properties, f"transforms.{alias}.", ("predicate", "negate"))
+        predicate = properties.get(f"transforms.{alias}.predicate")
+        if predicate is not None and predicate not in names(properties.get("predicates")):
+            yield Problem(f"transforms.{alias}.predicate", f'"{predicate}" is not in predicates.')
+    for alias in names(properties.get("predicates")):
+        yield from _part_problems(handles, properties, f"predicates.{alias}.", ())
+    for part in ("key", "value", "header"):
+        name = converter_class(properties, part)
+        try:
+            converter, settings = handles.instance(name), converter_settings(properties, part)
+            if part == "header":
+                converter.configure({**settings, "converter.type": "header"})
+            else:
+                converter.configure(settings, part == "key")
+        except (Py4JJavaError, Py4JError) as error:
+            yield Problem(f"{part}.converter", _reason(handles, error, name))
+
+
+def _part_problems(handles: Handles, properties: Mapping[str, str], prefix: str, own: tuple[str, ...]) -> Iterator[Problem]:
+    settings = {key: value for key, value in with_prefix(properties, prefix).items() if key not in own}
+    name = settings.pop("type", None)
+    if name is None:
+        yield Problem(f"{prefix}type", "missing; give the Java class.")
+        return
+    try:
+        part = handles.instance(name)
+        for value in part.config().validate(settings):
+            for message in value.errorMessages():
+                yield Problem(f"{prefix}{value.name()}", str(message))
+    except (Py4JJavaError, Py4JError) as error:
+        yield Problem(f"{prefix}type", _reason(handles, error, name))
+
+
+def _reason(handles: Handles, error: Exception, name: str) -> str:
+    if isinstance(error, Py4JJavaError):
+        thrown = failure_of(error, handles.jvm.masked)
+        if not thrown.kind.endswith("ClassNotFoundException"):
+            return str(thrown)
+    return f"{name} is in none of the jars."

@@ -1,0 +1,263 @@
+"""A change log of Kafka Connect as columns: which row of a table each record changes, how, and where in the log it stands.
+
+Two forms are read. Debezium's *envelope* has ``op``, ``before``, ``after`` and ``source``. The *unwrapped* form, of Debezium's
+``ExtractNewRecordState``, has the row beside ``__op``, ``__deleted`` and the position: ``__lsn``, or ``__file`` and ``__pos``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from ...core import Fatal, Misconfigured, Problem
+from .change_schema import ChangeColumn, columns_of, columns_of_type, fields_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructType
+
+NAME: Final = "connectors.connect.merge"
+DELETED, SNAPSHOT, POSITION, ORDINAL = (f"__connectors_{name}" for name in ("deleted", "snapshot", "position", "ordinal"))
+"""Columns beside those of the row: is it deleted, or of a snapshot; its place in the database's log, and in the batch."""
+
+_OUTER: Final = "schema string, payload string"
+_OWN: Final = "__"
+_SOURCE: Final = ("lsn", "file", "pos", "row", "scn", "change_lsn", "ts_ms")
+
+
+@dataclass(frozen=True)
+class Changes:
+    """The changes of a batch: ``frame`` has the columns of the table, by their names and types, and those of this module."""
+
+    frame: DataFrame
+    columns: dict[str, Any]
+    defaults: dict[str, Any]
+
+
+def records_of(frame: DataFrame, topic: str | None) -> DataFrame:
+    """The records that say something: ``key`` and ``value`` as text, in the order of the log."""
+    from pyspark.sql import functions as F
+
+    if missing := [name for name in ("value",) if name not in frame.columns]:
+        text = f"must have the columns of connectors.connect; it has no {', '.join(missing)}."
+        raise Misconfigured(NAME, [Problem("stream", text)])
+    key = F.col("key").cast("string") if "key" in frame.columns else F.lit(None).cast("string")
+    topics = F.col("topic") if "topic" in frame.columns else F.lit("")
+    value, ordinal = F.col("value").cast("string"), F.monotonically_increasing_id()
+    rows = frame.select(topics.alias("topic"), key.alias("key"), value.alias("value"), ordinal.alias(ORDINAL))
+    rows = rows.where(F.col("value").isNotNull())
+    return rows if topic is None else rows.where(F.col("topic") == topic)
+
+
+def key_columns(records: DataFrame) -> list[str]:
+    """The fields of the records' keys."""
+    first = records.where("key IS NOT NULL").select("key").head()
+    if first is not None:
+        key = json.loads(first["key"])
+        payload = key.get("payload") if isinstance(key, dict) and set(key) == {"schema", "payload"} else key
+        if isinstance(payload, dict) and payload:
+            return list(payload)
+    text = "missing; the records have no key with fields, so name the columns that identify a row."
+    raise Misconfigured(NAME, [Problem("keyColumns", text)])
+
+
+def changes_of(records: DataFrame, schema: StructType | None) -> Changes | None:
+    """The changes that ``records`` hold; ``None`` if there are none. ``schema`` is that of values which carry none."""
+    from pyspark.sql import functions as F
+
+    outer = records.withColumn("outer", F.from_json("value", _OUTER))
+    is_plain = F.col("outer.schema").isNull() | F.col("outer.payload").isNull()
+    outer = outer.withColumn("schema", F.when(~is_plain, F.col("outer.schema")))
+    summary = outer.groupBy("schema").agg(F.collect_set("topic").alias("topics"), F.max(ORDINAL).alias("last")).collect()
+    topics = sorted({topic for row in summary for topic in row["topics"]})
+    if len(topics) > 1:
+        text = f"missing; the stream has {len(topics)} topics ({', '.join(topics[:3])}, …), and a table is fed from one."
+        raise Misconfigured(NAME, [Problem("topic", text)])
+    parts = []
+    for row in sorted(summary, key=lambda row: row["last"]):
+        if row["schema"] is None:
+            part = outer.where("schema IS NULL").withColumn("text", F.col("value"))
+            fields = columns_of_type(schema) if schema is not None else _inferred(part)
+            parts.append(_changes(part, _form_of(fields)))
+        else:
+            part = outer.where(F.col("schema") == row["schema"]).withColumn("text", F.col("outer.payload"))
+            parts.append(_changes(part, _declared(row["schema"])))
+    return _united(parts) if parts else None
+
+
+@dataclass(frozen=True)
+class _Form:
+    """How the fields of a value are laid out."""
+
+    row: list[ChangeColumn]
+    is_envelope: bool
+    position: list[str]
+
+
+def _declared(text: str) -> _Form:
+    fields = fields_of(text)
+    by_name = {str(field["field"]): field for field in fields}
+    if not _is_envelope(by_name):
+        own = [name for name in by_name if name.startswith(_OWN)]
+        row = columns_of([field for field in fields if not str(field["field"]).startswith(_OWN)])
+        return _Form(row, False, own)
+    source = [str(field["field"]) for field in by_name.get("source", {}).get("fields", [])]
+    return _Form(columns_of(by_name["after"]["fields"]), True, source)
+
+
+def _is_envelope(names: Any) -> bool:
+    return "op" in names and "after" in names
+
+
+def _changes(rows: DataFrame, form: _Form) -> Changes:
+    """The changes of records that have one schema."""
+    from pyspark.sql import functions as F
+
+    parsed = rows.withColumn("change", F.from_json("text", _read_type(form), {"mode": "FAILFAST"}))
+    op, deleted, state, position = _places(form)
+    cells = [column.convert(state(column.name), F.col("text")).cast(column.type).alias(column.name) for column in form.row]
+    own = {
+        DELETED: deleted,
+        SNAPSHOT: op == "r",
+        POSITION: position,
+        ORDINAL: F.col(ORDINAL),
+    }
+    known = parsed.where(op.isNull() | (op != "m"))
+    refusal = F.raise_error(F.lit("a truncation (op t) is not applied: name t in the connector's skipped.operations"))
+    checked = F.when(op == "t", refusal).otherwise(op)
+    frame = known.withColumn("op", checked).where(F.col("op").isNull() | (F.col("op") != ""))
+    frame = frame.select(*cells, *(expression.alias(name) for name, expression in own.items()))
+    types = {column.name: column.type for column in form.row}
+    return Changes(frame, types, {column.name: column.default for column in form.row if column.default is not None})
+
+
+def _form_of(columns: list[ChangeColumn]) -> _Form:
+    """The form of plain JSON, of its columns: those of an envelope, or of a row."""
+    by_name = {column.name: column for column in columns}
+    if not _is_envelope(by_name):
+        own = [name for name in by_name if name.startswith(_OWN)]
+        return _Form([column for column in columns if not column.name.startswith(_OWN)], False, own)
+    row: Any = by_name["after"].type
+    if not hasattr(row, "fields"):  # a batch of deletions
+        row = by_name["before"].type
+    source = getattr(by_name["source"].type, "names", []) if "source" in by_name else []
+    return _Form(columns_of_type(row), True, list(source))
+
+
+def _read_type(form: _Form) -> StructType:
+    from pyspark.sql.types import LongType, StringType, StructType
+
+    row = StructType()
+    for column in form.row:
+        row = row.add(column.name, column.read)
+    numbers = {"lsn", "pos", "row", "ts_ms"}
+    if form.is_envelope:
+        source = StructType()
+        for name in form.position:
+            if name in _SOURCE:
+                source = source.add(name, LongType() if name in numbers else StringType())
+        return StructType().add("op", "string").add("before", row).add("after", row).add("source", source)
+    for name in form.position:
+        number = name.removeprefix(_OWN).removeprefix("source_") in numbers
+        row = row.add(name, LongType() if number else StringType())
+    return row
+
+
+def _places(form: _Form) -> tuple[Column, Column, Callable[[str], Column], Column]:
+    """The operation, whether it deletes, the column of a row by name, and the position in the log."""
+    from pyspark.sql import functions as F
+
+    change = F.col("change")
+    if form.is_envelope:
+        op = change["op"]
+        deleted = op == "d"
+        source = {name: change["source"][name] for name in form.position if name in _SOURCE}
+        before, after = change["before"], change["after"]
+        return op, deleted, lambda name: F.when(deleted, before[name]).otherwise(after[name]), _position(source)
+    fields = set(form.position)
+    if "__deleted" not in fields and "__op" not in fields:
+        text = (
+            "must tell a deletion: set delete.tombstone.handling.mode=rewrite and add.fields=op,lsn (MySQL and MariaDB: "
+            "op,file,pos,row) of ExtractNewRecordState, or leave the transform out."
+        )
+        raise Misconfigured(NAME, [Problem("value", text)])
+    op = change["__op"] if "__op" in fields else F.lit(None).cast("string")
+    deleted = F.coalesce(change["__deleted"] == "true", F.lit(False)) if "__deleted" in fields else op == "d"
+    names = {name.removeprefix(_OWN).removeprefix("source_"): name for name in form.position}
+    return op, deleted, lambda name: change[name], _position({name: change[own] for name, own in names.items()})
+
+
+def _position(fields: dict[str, Column]) -> Column:
+    """Where a change stands in the database's log, as text that sorts as the log does."""
+    from pyspark.sql import functions as F
+
+    def digits(column: Column, width: int = 20) -> Column:
+        return F.lpad(F.coalesce(column.cast("string"), F.lit("0")), width, "0")
+
+    if "lsn" in fields:
+        return digits(fields["lsn"])
+    if "file" in fields and "pos" in fields:
+        number = F.regexp_extract(F.coalesce(fields["file"], F.lit("")), r"(\d*)$", 1)
+        row = fields.get("row", F.lit(0))
+        return F.concat(digits(number, 10), digits(fields["pos"]), digits(row, 10))
+    for name in ("scn", "change_lsn", "ts_ms"):
+        if name in fields:
+            return F.coalesce(fields[name].cast("string"), F.lit("")) if name == "change_lsn" else digits(fields[name])
+    text = "must have a position in the log: source.lsn, or source.file and source.pos; unwrapped: add.fields=op,lsn."
+    raise Misconfigured(NAME, [Problem("value", text)])
+
+
+def _inferred(part: DataFrame) -> list[ChangeColumn]:
+    """The columns of plain JSON, by a look at all of it."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import DataType, StructType
+
+    row = part.select(F.schema_of_variant_agg(F.parse_json("text")).alias("schema")).head()
+    text = str(row["schema"]) if row is not None else ""
+    if not text.startswith("OBJECT<"):
+        raise Fatal(f"a change must be a JSON object; it is {text[:200]}", connector=NAME)
+    kind = DataType.fromDDL(text.replace("OBJECT<", "STRUCT<").replace("VOID", "STRING"))
+    assert isinstance(kind, StructType)
+    return columns_of_type(_without_decimals(kind))
+
+
+def _without_decimals(kind: Any) -> Any:
+    """``kind`` with doubles for numbers that have a point: how many digits they have depends on the batch."""
+    from pyspark.sql.types import ArrayType, DecimalType, DoubleType, StructType
+
+    if isinstance(kind, DecimalType):
+        return DoubleType()
+    if isinstance(kind, ArrayType):
+        return ArrayType(_without_decimals(kind.elementType))
+    if isinstance(kind, StructType):
+        struct = StructType()
+        for field in kind:
+            struct = struct.add(field.name, _without_decimals(field.dataType))
+        return struct
+    return kind
+
+
+def _united(parts: Sequence[Changes]) -> Changes:
+    """All parts with the columns of all: a column has its newest type, and its default in rows that are older than it."""
+    from pyspark.sql import functions as F
+
+    columns = {name: kind for part in parts for name, kind in part.columns.items()}
+    defaults = {name: default for part in parts for name, default in part.defaults.items()}
+    frames = []
+    for part in parts:
+        cells = [
+            (F.col(_quoted(name)) if name in part.columns else F.lit(defaults.get(name))).cast(kind).alias(name)
+            for name, kind in columns.items()
+        ]
+        own = [F.col(name) for name in (DELETED, SNAPSHOT, POSITION, ORDINAL)]
+        frames.append(part.frame.select(*cells, *own))
+    whole = frames[0]
+    for frame in frames[1:]:
+        whole = whole.unionByName(frame)
+    return Changes(whole, columns, defaults)
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

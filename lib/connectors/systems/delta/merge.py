@@ -1,0 +1,375 @@
+"""A change log becomes the table that it tells of: ``writeStream.foreachBatch(connectors.connect.merge(path))``.
+
+The last change of each key in a batch is merged into a Delta table, with the ledger entry in the same transaction. A change
+applies only if it is newer than the row, by its position in the database's log, so repeats and older changes do no harm:
+
+* two changes of the log, or two rows of snapshots, are compared by position;
+* a change of the log always follows the row of a snapshot that it comes behind: a transaction that was open during the snapshot
+  has a lower position than the snapshot;
+* a deleted key is remembered in a table beside (``<table>_deleted``), so that an older row does not bring it back.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from ...core import (
+    Batch,
+    Committable,
+    Duration,
+    FrameCommitter,
+    Misconfigured,
+    Names,
+    Options,
+    Problem,
+    Sink,
+    SinkWriter,
+    Text,
+)
+from ...core.ledger import Entry
+from ...core.options import Values
+from ...core.state import digest
+from . import MISSING, DeltaCommitter, DeltaSink, mark_of
+from .change_log import DELETED, NAME, ORDINAL, POSITION, SNAPSHOT, Changes, changes_of, key_columns, records_of
+from .change_schema import PLACEHOLDER
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+_FROM_SNAPSHOT: Final = "r"
+"""Ends the position of a row that comes from a snapshot."""
+_AT: Final = "_deleted_at"
+_TRANSACTION: Final = "spark.databricks.delta.write"
+_METADATA: Final = "spark.databricks.delta.commitInfo.userMetadata"
+
+
+def merge(path: str | None = None, **options: Any) -> Callable[[DataFrame, int], None]:
+    """A function for ``writeStream.foreachBatch`` that keeps a Delta table equal to the table of a change log.
+
+    The stream is ``connectors.connect`` with a connector such as Debezium's, its values Debezium's envelope or the unwrapped
+    form, as JSON with or without schemas; without, types are guessed from the JSON unless ``schema`` is given. ``path`` is the
+    folder of the table, or ``table`` its name; ``keyColumns`` identify a row, by default the fields of the records' keys.
+
+    Exactly-once. New columns are added, and filled with the default that the database has for them; a column keeps the type
+    that it has, unless a wider one holds all its values. ``_position`` is where the row's last change stands in the log.
+    """
+    from ... import foreach_batch
+
+    return foreach_batch(ChangeTable, {**({"path": path} if path is not None else {}), **options})
+
+
+class ChangeTable(Sink):
+    """The sink behind :func:`merge`."""
+
+    name = "connect.merge"
+    options = Options(
+        path=Text(None, meaning="the folder of the table; the first batch creates it"),
+        table=Text(None, meaning="the name of the table, in place of path"),
+        keyColumns=Names((), meaning="the columns that identify a row; default: the fields of the records' keys"),
+        topic=Text(None, meaning="the topic that feeds the table; needed when the stream has several"),
+        schema=Text(None, meaning="the columns of a row, for values without schemas: id INT, name STRING"),
+        positionColumn=Text("_position", meaning="the column that says where a row's last change stands in the log"),
+        deletedRetention=Duration(7 * 86400.0, meaning="deleted keys are remembered for so long"),
+    )
+    conditions = "foreach_batch only; changes with positions in the database's log"
+
+    @classmethod
+    def check(cls, values: Values) -> Iterator[Problem]:
+        if (values["path"] is None) == (values["table"] is None):
+            yield Problem("path", "give either path or table, and only one of them.")
+
+    def target(self) -> str:
+        return str(self.values["path"] or self.values["table"])
+
+    def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> SinkWriter:
+        raise Misconfigured(NAME, [Problem("format", "takes foreach_batch only.")])
+
+    def committer(self) -> ChangeTableCommitter:
+        return ChangeTableCommitter(self)
+
+
+class ChangeTableCommitter(FrameCommitter):
+    """Merges a batch and records it, in one transaction of the table."""
+
+    def __init__(self, sink: ChangeTable) -> None:
+        self.sink, self.values = sink, sink.values
+        place = {name: self.values[name] for name in ("path", "table") if self.values[name]}
+        self.ledger = DeltaCommitter(DeltaSink.of({**place, "sinkId": sink.sink_id()}))  # type: ignore[arg-type]
+        self.position = str(self.values["positionColumn"])
+
+    def last(self, query: str) -> Entry | None:
+        """Without a number of rows: that of a merge is not that of its batch."""
+        entry = self.ledger.last(query)
+        return replace(entry, rows=None) if entry else None
+
+    def queries(self) -> frozenset[str]:
+        return self.ledger.queries()
+
+    def commit(self, entry: Entry, committables: Sequence[Committable]) -> None:
+        self.ledger.commit(entry, committables)
+
+    def discard(self, committable: Committable) -> None:
+        """Nothing is staged."""
+
+    def commit_frame(self, frame: DataFrame, batch: Batch) -> None:
+        """Merges the changes that ``frame`` holds, and records the batch."""
+        records = records_of(frame, self.values["topic"]).persist()
+        try:
+            if records.isEmpty():
+                self.ledger.commit(Entry(batch.query, batch.number), ())
+                return
+            keys = list(self.values["keyColumns"]) or key_columns(records)
+            changes = changes_of(records, self._schema())
+            if changes is not None:
+                self._apply(changes, keys, records, batch)
+        finally:
+            records.unpersist()
+
+    def _schema(self) -> StructType | None:
+        from pyspark.sql.types import StructType
+
+        return StructType.fromDDL(self.values["schema"]) if self.values["schema"] else None  # type: ignore[return-value]
+
+    def _apply(self, changes: Changes, keys: Sequence[str], records: DataFrame, batch: Batch) -> None:
+        if missing := [key for key in keys if key not in changes.columns]:
+            text = f"{', '.join(missing)} is no column of the changes, which have {', '.join(changes.columns)}."
+            raise Misconfigured(NAME, [Problem("keyColumns", text)])
+        has_holes = not records.where(records["value"].contains(PLACEHOLDER)).isEmpty()
+        newest = newest_changes(changes, keys, has_holes).persist()
+        try:
+            spark = records.sparkSession
+            self._prepare(spark, changes)
+            deletes = newest.where(DELETED)
+            if not deletes.isEmpty():
+                self._remember(spark, deletes, keys, batch)
+            self._merge(spark, self._alive(spark, newest, keys), changes, keys, batch, has_holes)
+        finally:
+            newest.unpersist()
+
+    def _prepare(self, spark: SparkSession, changes: Changes) -> None:
+        """Makes the table, or gives it the columns that are new."""
+        from pyspark.sql import functions as F
+
+        known = self._known(spark, self._location())
+        if known is None:
+            columns = [F.lit(None).cast(kind).alias(name) for name, kind in changes.columns.items()]
+            empty = spark.range(0).select(*columns, F.lit("").alias(self.position))
+            writer = empty.write.format("delta").mode("append").option("delta.enableTypeWidening", "true")
+            writer.save(self.values["path"]) if self.values["path"] else writer.saveAsTable(self.values["table"])
+            return
+        types = {field.name: field.dataType for field in known}
+        for name, kind in changes.columns.items():
+            if name not in types:
+                spark.sql(f"ALTER TABLE {self._name()} ADD COLUMNS ({quoted(name)} {kind.simpleString()})")
+                if (default := changes.defaults.get(name)) is not None:
+                    value = f"CAST({_literal(default)} AS {kind.simpleString()})"
+                    spark.sql(f"UPDATE {self._name()} SET {quoted(name)} = {value}")
+            elif is_wider(kind, types[name]):
+                spark.sql(f"ALTER TABLE {self._name()} ALTER COLUMN {quoted(name)} TYPE {kind.simpleString()}")
+
+    def _merge(
+        self, spark: SparkSession, rows: DataFrame, changes: Changes, keys: Sequence[str], batch: Batch, has_holes: bool
+    ) -> None:
+        view = f"connectors_{digest(batch.prefix(), self._location())}"
+        rows.createOrReplaceTempView(view)
+        columns = list(changes.columns)
+        sets = [f"{quoted(name)} = {self._new_value(name, changes, has_holes)}" for name in columns if name not in keys]
+        sets.append(f"{quoted(self.position)} = {_stored_position('new')}")
+        names = ", ".join(quoted(name) for name in (*columns, self.position))
+        values = ", ".join((*(_inserted(name, changes, has_holes) for name in columns), _stored_position("new")))
+        try:
+            with transaction(spark, batch):
+                spark.sql(
+                    f"MERGE INTO {self._name()} AS old USING {view} AS new ON {same(keys)} "
+                    f"WHEN MATCHED AND {self._is_newer()} AND new.{DELETED} THEN DELETE "
+                    f"WHEN MATCHED AND {self._is_newer()} THEN UPDATE SET {', '.join(sets)} "
+                    f"WHEN NOT MATCHED AND NOT new.{DELETED} THEN INSERT ({names}) VALUES ({values})"
+                )
+        finally:
+            spark.catalog.dropTempView(view)
+        self.ledger.note(batch)
+
+    def _new_value(self, name: str, changes: Changes, has_holes: bool) -> str:
+        column = f"new.{quoted(name)}"
+        if not has_holes or changes.columns[name].simpleString() != "string":
+            return column
+        return f"CASE WHEN {column} = '{PLACEHOLDER}' THEN old.{quoted(name)} ELSE {column} END"
+
+    def _is_newer(self) -> str:
+        old = f"old.{quoted(self.position)}"
+        return (
+            f"((NOT new.{SNAPSHOT} AND endswith({old}, '{_FROM_SNAPSHOT}')) "
+            f"OR new.{POSITION} > rtrim('{_FROM_SNAPSHOT}', {old}))"
+        )
+
+    def _remember(self, spark: SparkSession, deletes: DataFrame, keys: Sequence[str], batch: Batch) -> None:
+        """Writes the deleted keys down before the rows go: done again, it changes nothing."""
+        from pyspark.sql import functions as F
+
+        place = self._deleted_location()
+        rows = deletes.select(*map(quoted, keys), F.col(POSITION).alias(self.position), F.current_timestamp().alias(_AT))
+        if self._known(spark, place) is None:
+            writer = rows.limit(0).write.format("delta").mode("append")
+            writer.save(place) if self.values["path"] else writer.saveAsTable(place)
+        view = f"connectors_{digest(batch.prefix(), place)}"
+        rows.createOrReplaceTempView(view)
+        name, position = self._deleted_name(), quoted(self.position)
+        try:
+            spark.sql(
+                f"MERGE INTO {name} AS old USING {view} AS new ON {same(keys)} "
+                f"WHEN MATCHED AND new.{position} > old.{position} THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+            )
+        finally:
+            spark.catalog.dropTempView(view)
+        if batch.number % 100 == 99:
+            spark.sql(f"DELETE FROM {name} WHERE {_AT} < current_timestamp() - INTERVAL {self._retention()} SECONDS")
+
+    def _alive(self, spark: SparkSession, newest: DataFrame, keys: Sequence[str]) -> DataFrame:
+        """Without rows that are older than the deletion of their key."""
+        from pyspark.sql import functions as F
+
+        place = self._deleted_location()
+        if self._known(spark, place) is None:
+            return newest
+        reader = spark.read.format("delta")
+        deleted = reader.load(place) if self.values["path"] else spark.table(place)
+        gone = deleted.select(*map(quoted, keys), F.col(quoted(self.position)).alias("gone"))
+        condition: Any = F.lit(True)
+        for key in keys:
+            condition = condition & newest[quoted(key)].eqNullSafe(gone[quoted(key)])
+        older = condition & ~newest[DELETED] & (newest[POSITION] <= gone["gone"])
+        return newest.join(gone, older, "left_anti")
+
+    def _retention(self) -> int:
+        return int(self.values["deletedRetention"])
+
+    def _location(self) -> str:
+        return str(self.values["path"] or self.values["table"])
+
+    def _deleted_location(self) -> str:
+        return f"{self._location().rstrip('/')}_deleted"
+
+    def _name(self) -> str:
+        return f"delta.{quoted(self._location())}" if self.values["path"] else self._location()
+
+    def _deleted_name(self) -> str:
+        return f"delta.{quoted(self._deleted_location())}" if self.values["path"] else self._deleted_location()
+
+    def _known(self, spark: SparkSession, location: str) -> StructType | None:
+        """The columns of a table; ``None`` if it is not there yet."""
+        from pyspark.errors import AnalysisException
+
+        try:
+            return spark.read.format("delta").load(location).schema if self.values["path"] else spark.table(location).schema
+        except AnalysisException as error:
+            if error.getCondition() in (*MISSING, "PATH_NOT_FOUND"):
+                return None
+            raise
+
+
+def newest_changes(changes: Changes, keys: Sequence[str], has_holes: bool) -> DataFrame:
+    """One change for each key: the one that holds after all of the batch.
+
+    With ``has_holes``, a value that an update has not touched is that of the change before it, if the batch has that.
+    """
+    from pyspark.sql import functions as F
+
+    whole = F.struct(*(F.col(quoted(name)) for name in changes.frame.columns))
+    order = F.struct(POSITION, ORDINAL)
+
+    def last(condition: Column) -> Column:
+        return F.max_by(whole, F.when(condition, order))
+
+    texts = [name for name, kind in changes.columns.items() if kind.simpleString() == "string" and name not in keys]
+    holed = texts if has_holes else []
+    touched = [_last_touched(name, order).alias(f"touched_{number}") for number, name in enumerate(holed)]
+    grouped = changes.frame.groupBy(*map(quoted, keys)).agg(
+        last(~F.col(SNAPSHOT)).alias("change"), last(F.col(SNAPSHOT)).alias("row"), *touched
+    )
+    change, row = F.col("change"), F.col("row")
+    is_snapshot = (row[POSITION] > change[POSITION]) & (row[ORDINAL] > change[ORDINAL])
+    winner = grouped.withColumn("winner", F.when(change.isNull() | (row.isNotNull() & is_snapshot), row).otherwise(change))
+    cells = []
+    for name in changes.frame.columns:
+        cell = F.col("winner")[name]
+        if name in holed:
+            number = holed.index(name)
+            cell = F.when(cell == PLACEHOLDER, F.coalesce(F.col(f"touched_{number}")[name], cell)).otherwise(cell)
+        cells.append(cell.alias(name))
+    return winner.select(*cells)
+
+
+def _last_touched(name: str, order: Column) -> Column:
+    from pyspark.sql import functions as F
+
+    column = F.col(quoted(name))
+    is_value = (column.isNull() | (column != PLACEHOLDER)) & ~F.col(DELETED)
+    return F.max_by(F.struct(column.alias(name)), F.when(is_value, order))
+
+
+class transaction:  # noqa: N801 - used as a statement
+    """Sets what Delta writes into the transaction of a MERGE: the application's version, and the ledger entry."""
+
+    def __init__(self, spark: SparkSession, batch: Batch) -> None:
+        self._conf = spark.conf
+        self._settings = {
+            f"{_TRANSACTION}.txnAppId": f"{batch.sink_id}:{batch.query}",
+            f"{_TRANSACTION}.txnVersion": str(batch.number),
+            _METADATA: mark_of(batch),
+        }
+
+    def __enter__(self) -> None:
+        for key, value in self._settings.items():
+            self._conf.set(key, value)
+
+    def __exit__(self, *error: object) -> None:
+        for key in self._settings:
+            self._conf.unset(key)
+
+
+def same(keys: Sequence[str]) -> str:
+    return " AND ".join(f"old.{quoted(key)} <=> new.{quoted(key)}" for key in keys)
+
+
+def quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def is_wider(kind: Any, than: Any) -> bool:
+    """True if ``kind`` holds every value of ``than``, and Delta can widen the column."""
+    from pyspark.sql.types import ByteType, DecimalType, DoubleType, FloatType, IntegerType, LongType, ShortType
+
+    if isinstance(kind, DecimalType) and isinstance(than, DecimalType):
+        grows = kind.scale >= than.scale and kind.precision - kind.scale >= than.precision - than.scale
+        return grows and kind != than
+    order = [ByteType, ShortType, IntegerType, LongType]
+    if type(kind) in order and type(than) in order:
+        return order.index(type(kind)) > order.index(type(than))
+    return isinstance(kind, DoubleType) and isinstance(than, FloatType)
+
+
+def _inserted(name: str, changes: Changes, has_holes: bool) -> str:
+    column = f"new.{quoted(name)}"
+    if has_holes and changes.columns[name].simpleString() == "string":
+        return f"nullif({column}, '{PLACEHOLDER}')"
+    return column
+
+
+def _stored_position(side: str) -> str:
+    return f"concat({side}.{POSITION}, if({side}.{SNAPSHOT}, '{_FROM_SNAPSHOT}', ''))"
+
+
+def _literal(value: Any) -> str:
+    """A default as SQL."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (int, float)):
+        return str(value)
+    text = value if isinstance(value, str) else json.dumps(value)
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -1,0 +1,63 @@
+"""Java connectors in tests: their packages, and the settings of hosts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from connectors.connect.host import SOURCE_COLUMNS, ConnectorSettings, TaskRecords
+from connectors.connect.java.source_host import JavaSourceHost
+from connectors.core.source import ReadLimit
+
+FILES: Final = "org.apache.kafka:connect-file:4.3.1"
+DEBEZIUM: Final = "io.debezium:debezium-connector-postgres:3.6.1.Final"
+DEBEZIUM_JDBC: Final = "io.debezium:debezium-connector-jdbc:3.5.0.Final"
+DEBEZIUM_MARIADB: Final = "io.debezium:debezium-connector-mariadb:3.5.0.Final"
+FILE_SOURCE: Final = "org.apache.kafka.connect.file.FileStreamSourceConnector"
+
+
+def file_properties(path: Path, **more: str) -> dict[str, str]:
+    named = {key.replace("__", "."): value for key, value in more.items()}
+    return {"connector.class": FILE_SOURCE, "name": "lines", "file": str(path), "topic": "lines", **named}
+
+
+def settings(properties: dict[str, str], package: str = FILES, **more: Any) -> ConnectorSettings:
+    return ConnectorSettings(properties, plugin_packages=(package,), restart_backoff=0.05, **more)
+
+
+@contextmanager
+def started(properties: dict[str, str], package: str = FILES, offsets: Any = None, **more: Any) -> Iterator[JavaSourceHost]:
+    host = JavaSourceHost(settings(properties, package, **more))
+    try:
+        host.start(offsets or {})
+        yield host
+    finally:
+        host.close()
+
+
+def poll(host: JavaSourceHost, rows: int, epoch: int = 1, seconds: float = 60.0) -> list[TaskRecords]:
+    """Polls until there are so many rows. Raises ``AssertionError`` when they do not come."""
+    records: list[TaskRecords] = []
+    until = time.monotonic() + seconds
+    while sum(part.rows.num_rows for part in records) < rows:
+        records += host.poll(epoch, ReadLimit(), 1.0)
+        assert time.monotonic() < until, f"{sum(part.rows.num_rows for part in records)} of {rows} rows came"
+    return records
+
+
+def rows_of(records: list[TaskRecords]) -> list[dict[str, Any]]:
+    tables = [part.rows for part in records]
+    return (pa.concat_tables(tables) if tables else SOURCE_COLUMNS.empty_table()).to_pylist()
+
+
+def values_of(records: list[TaskRecords]) -> list[bytes]:
+    return [row["value"] for row in rows_of(records)]
+
+
+def exists(pid: int | None) -> bool:
+    return pid is not None and Path(f"/proc/{pid}").exists()

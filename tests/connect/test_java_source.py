@@ -1,0 +1,215 @@
+"""A Java source in its child JVM: the file source of Connect, as it comes from Maven Central."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from connectors.connect.host import ConnectorSettings
+from connectors.connect.java import source_host
+from connectors.connect.java.source_host import JavaSourceHost
+from connectors.core import Fatal, ReadLimit
+from tests.connect.java_sources import (
+    FILES,
+    exists,
+    file_properties,
+    poll,
+    rows_of,
+    settings,
+    started,
+    values_of,
+)
+
+
+@pytest.fixture
+def lines(tmp_path: Path) -> Path:
+    path = tmp_path / "lines.txt"
+    path.write_text("".join(f"line {number}\n" for number in range(3)))
+    return path
+
+
+def test_records_come_as_rows_with_the_place_to_go_on_from(lines: Path) -> None:
+    with started(file_properties(lines)) as host:
+        records = poll(host, 3)
+        assert [row["value"] for row in rows_of(records)] == [b'"line 0"', b'"line 1"', b'"line 2"']
+        partition = json.dumps({"filename": str(lines)}, separators=(",", ":"))
+        assert records[-1].offsets == {partition: {"position": 21}}
+        offsets, jvm = records[-1].offsets, host.pid
+    assert not exists(jvm)
+    lines.write_text(lines.read_text() + "more\n")
+    with started(file_properties(lines, value__converter="StringConverter"), offsets=offsets) as host:
+        assert values_of(poll(host, 1)) == [b"more"]
+
+
+def test_transforms_predicates_and_headers_run_in_the_jvm(lines: Path) -> None:
+    transforms = {
+        "transforms": "hoist,label,drop",
+        "transforms.hoist.type": "org.apache.kafka.connect.transforms.HoistField$Value",
+        "transforms.hoist.field": "line",
+        "transforms.label.type": "org.apache.kafka.connect.transforms.InsertHeader",
+        "transforms.label.header": "from",
+        "transforms.label.value.literal": "file",
+        "transforms.label.predicate": "ours",
+        "transforms.drop.type": "org.apache.kafka.connect.transforms.Filter",
+        "transforms.drop.predicate": "ours",
+        "transforms.drop.negate": "true",
+        "predicates": "ours",
+        "predicates.ours.type": "org.apache.kafka.connect.transforms.predicates.TopicNameMatches",
+        "predicates.ours.pattern": "lines",
+    }
+    with started({**file_properties(lines), **transforms}) as host:
+        rows = rows_of(poll(host, 3))
+    assert [json.loads(row["value"]) for row in rows] == [{"line": f"line {number}"} for number in range(3)]
+    assert [row["headers"] for row in rows] == [[{"key": "from", "value": b"file"}]] * 3
+
+
+def test_offsets_advance_over_records_that_a_transform_drops(lines: Path) -> None:
+    filtered = {
+        "transforms": "drop",
+        "transforms.drop.type": "org.apache.kafka.connect.transforms.Filter",
+    }
+    with started({**file_properties(lines), **filtered}) as host:
+        records = host.poll(1, ReadLimit(), 30.0)
+    assert sum(part.rows.num_rows for part in records) == 0
+    assert list(records[-1].offsets.values()) == [{"position": 21}]
+
+
+def test_a_bad_record_is_a_dead_letter_and_the_others_go_on(lines: Path) -> None:
+    """A cast fails for words. The record is set aside as it was, with what failed."""
+    lines.write_text("1\ntwo\n3\nfour\n5\n")
+    cast = {
+        "transforms": "cast",
+        "transforms.cast.type": "org.apache.kafka.connect.transforms.Cast$Value",
+        "transforms.cast.spec": "int32",
+        "errors.tolerance": "all",
+    }
+    with started({**file_properties(lines), **cast}) as host:
+        records = poll(host, 3)
+    assert values_of(records) == [b"1", b"3", b"5"]
+    letters = [letter for part in records for letter in part.letters]
+    assert [letter.value for letter in letters] == [b'"two"', b'"four"']
+    assert {letter.stage for letter in letters} == {"TRANSFORMATION"}
+    assert {letter.executing_class for letter in letters} == {"org.apache.kafka.connect.transforms.Cast$Value"}
+    assert "DataException" in letters[0].error_class or "NumberFormat" in letters[0].error_class
+    assert "at org.apache.kafka.connect.transforms" in letters[0].stacktrace
+
+
+def test_a_bad_record_fails_the_task_with_its_trace_where_errors_are_not_tolerated(lines: Path) -> None:
+    cast = {
+        "transforms": "cast",
+        "transforms.cast.type": "org.apache.kafka.connect.transforms.Cast$Value",
+        "transforms.cast.spec": "int32",
+    }
+    with started({**file_properties(lines), **cast}, restarts=1) as host:
+        with pytest.raises(Fatal, match="Tolerance exceeded in error handler: TRANSFORMATION"):
+            poll(host, 1)
+        status = host.statuses()[0]
+    assert (status.state, status.final) == ("FAILED", True)
+    assert "transforms.Cast" in status.trace
+
+
+@pytest.mark.parametrize("how", ["killed", "hung"])
+def test_a_jvm_that_dies_or_hangs_is_replaced_and_nothing_comes_twice(
+    lines: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with started(file_properties(lines)) as host:
+        first = poll(host, 3)
+        dead = host.pid
+        assert dead is not None
+        with lines.open("a") as file:
+            file.write("line 3\n")
+        monkeypatch.setattr(source_host, "_CALL_SECONDS", 2.0 if how == "hung" else 60.0)
+        os.kill(dead, signal.SIGKILL if how == "killed" else signal.SIGSTOP)
+        records = poll_through_restart(host, monkeypatch)
+        assert values_of(records) == [b'"line 3"']
+        assert sum(part.counts.get("restarts", 0) for part in records) >= 1
+        assert not exists(dead)
+        assert host.pid != dead
+    assert len(values_of(first)) == 3
+
+
+def poll_through_restart(host: JavaSourceHost, monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """The first call notices the death; the JVM that follows gets its time to start."""
+    original = host._start_engine
+
+    def with_time() -> None:
+        monkeypatch.setattr(source_host, "_CALL_SECONDS", 60.0)
+        original()
+
+    monkeypatch.setattr(host, "_start_engine", with_time)
+    return poll(host, 1)  # type: ignore[return-value]
+
+
+def test_a_jvm_that_runs_out_of_memory_says_so_and_gives_up_after_its_restarts(lines: Path) -> None:
+    lines.write_text("x" * 40_000_000 + "\n")
+    small = file_properties(lines, java__options="-Xmx24m")
+    with started(small, restarts=1) as host, pytest.raises(Fatal, match=r"ran out of memory.*2 times"):
+        poll(host, 1)
+
+
+def test_every_wrong_setting_is_told_at_once_in_the_connectors_words(lines: Path) -> None:
+    wrong = {
+        **file_properties(lines),
+        "topic": "",
+        "tasks.max": "0",
+        "errors.tolerance": "some",
+        "value.converter": "no.such.Converter",
+        "transforms": "hoist",
+        "transforms.hoist.type": "org.apache.kafka.connect.transforms.HoistField$Value",
+    }
+    problems = {problem.option for problem in JavaSourceHost(settings(wrong)).validate()}
+    assert problems == {"topic", "tasks.max", "errors.tolerance", "value.converter", "transforms.hoist.field"}
+
+
+def test_a_class_that_is_not_there_is_told_with_those_that_are(lines: Path) -> None:
+    host = JavaSourceHost(settings({**file_properties(lines), "connector.class": "com.example.Nothing"}))
+    (problem,) = host.validate()
+    assert problem.option == "connector.class"
+    assert "org.apache.kafka.connect.file.FileStreamSourceConnector" in problem.text
+
+
+@pytest.mark.parametrize(
+    ("plugin", "option", "text"),
+    [
+        ({"plugin_packages": ("org.example:nothing:1.0",)}, "pluginPackages", "org.example:nothing:1.0"),
+        ({"plugin_packages": ("nothing",)}, "pluginPackages", "must be Maven coordinates"),
+        ({"plugin_path": "/no/such/folder"}, "pluginPath", "a folder with the jars"),
+    ],
+)
+def test_jars_that_cannot_be_had_are_one_clear_problem(lines: Path, plugin: dict, option: str, text: str) -> None:
+    (problem,) = JavaSourceHost(ConnectorSettings(file_properties(lines), **plugin)).validate()
+    assert problem.option == option
+    assert text in problem.text
+
+
+def test_jars_of_a_folder_are_as_good_as_packages(lines: Path, tmp_path: Path) -> None:
+    from connectors.workbench.maven import class_path
+
+    folder = tmp_path / "plugins"
+    folder.mkdir()
+    for jar in class_path("connect-file-in-tests", [FILES]):
+        (folder / Path(jar).name).symlink_to(jar)
+    host = JavaSourceHost(ConnectorSettings(file_properties(lines), plugin_path=str(folder)))
+    try:
+        host.start({})
+        assert len(values_of(poll(host, 3))) == 3
+    finally:
+        host.close()
+
+
+def test_secrets_are_in_no_log_and_no_message(
+    lines: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    secret = "s3same-open"
+    loud = file_properties(lines, java__options="-Dorg.slf4j.simpleLogger.defaultLogLevel=debug", api__password=secret)
+    with caplog.at_level(logging.DEBUG), started(loud) as host:
+        poll(host, 3)
+    captured = capfd.readouterr()
+    assert "FileStreamSource" in captured.err
+    assert secret not in captured.err + captured.out + caplog.text
+    assert secret not in repr(host.settings)

@@ -1,0 +1,75 @@
+"""Change logs that are made up: a table of a database that changes, and the records that Debezium would write of it."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+COLUMNS: Final = "topic string, key string, value string"
+_FIELDS: Final = {
+    "id": {"type": "int32", "optional": False},
+    "name": {"type": "string", "optional": True},
+    "amount": {"type": "int64", "optional": True},
+}
+
+
+def field_schemas(fields: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"field": name, **schema} for name, schema in fields.items()]
+
+
+@dataclass
+class Database:
+    """A table by its primary key, and its log. With ``schemas``, values carry them as Connect's JSON does."""
+
+    schemas: bool = True
+    topic: str = "shop.public.orders"
+    rows: dict[int, dict[str, Any]] = field(default_factory=dict)
+    fields: dict[str, Any] = field(default_factory=lambda: dict(_FIELDS))
+    lsn: int = 100
+
+    def upsert(self, **row: Any) -> dict[str, Any]:
+        """Inserts or updates a row; returns the record."""
+        self.lsn += 10
+        op = "u" if row["id"] in self.rows else "c"
+        self.rows[row["id"]] = row
+        return self.record(op, row, self.lsn)
+
+    def delete(self, key: int) -> dict[str, Any]:
+        self.lsn += 10
+        del self.rows[key]
+        return self.record("d", {"id": key}, self.lsn)
+
+    def snapshot(self, only: int | None = None) -> list[dict[str, Any]]:
+        """The rows as a snapshot sees them, or as many of them as come before it is interrupted."""
+        self.lsn += 10
+        rows = list(self.rows.values())[:only]
+        return [self.record("r", row, self.lsn) for row in rows]
+
+    def record(self, op: str, row: dict[str, Any], lsn: int) -> dict[str, Any]:
+        before, after = (row, None) if op == "d" else (None, row)
+        payload: dict[str, Any] = {"before": before, "after": after, "op": op, "source": {"lsn": lsn, "table": "orders"}}
+        value = {"schema": self._schema(), "payload": payload} if self.schemas else payload
+        return {"topic": self.topic, "key": json.dumps({"id": row["id"]}), "value": json.dumps(value)}
+
+    def tombstone(self, key: int) -> dict[str, Any]:
+        return {"topic": self.topic, "key": json.dumps({"id": key}), "value": None}
+
+    def _schema(self) -> dict[str, Any]:
+        row = {"type": "struct", "fields": field_schemas(self.fields), "optional": True}
+        source = {"type": "struct", "field": "source", "fields": [
+            {"field": "lsn", "type": "int64", "optional": True}, {"field": "table", "type": "string"},
+        ]}  # fmt: skip
+        fields = [{**row, "field": "before"}, {**row, "field": "after"}, source, {"field": "op", "type": "string"}]
+        return {"type": "struct", "name": "shop.public.orders.Envelope", "fields": fields}
+
+    def random_change(self, chance: random.Random, keys: int = 12) -> dict[str, Any]:
+        """An insert, an update or a deletion."""
+        key = chance.randrange(keys)
+        if key in self.rows and chance.random() < 0.35:
+            return self.delete(key)
+        row = {"id": key, "name": f"name {self.lsn}", "amount": chance.randrange(1 << 40)}
+        if "extra" in self.fields:
+            row["extra"] = self.lsn
+        return self.upsert(**row)

@@ -1,0 +1,308 @@
+"""``connectors.connect.merge``: a change log becomes its table, with repeats, reorders, interrupted snapshots, ALTER TABLE."""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectors import connect
+from connectors.core import CommitRefused, Misconfigured
+from connectors.core.sink import Batch
+from tests.delta_log import delta
+from tests.systems.change_logs import COLUMNS, Database
+
+
+class Target:
+    """A Delta table that batches of records are merged into."""
+
+    def __init__(self, spark: Any, path: Path, **options: Any) -> None:
+        self.spark, self.path, self.options = spark, path, options
+        self.number = -1
+        self.restart()
+
+    def restart(self) -> None:
+        """A new run of the query."""
+        self.function: Any = connect.merge(str(self.path), **self.options)
+
+    def merge(self, *records: dict[str, Any], number: int | None = None, query: str = "q") -> None:
+        self.number = self.number + 1 if number is None else number
+        rows = [(record["topic"], record["key"], record["value"]) for record in records]
+        frame = self.spark.createDataFrame(rows, COLUMNS).coalesce(1)
+        self.function.write(frame, Batch(self.function.sink.sink_id(), query, self.number))
+
+    def rows(self) -> list[dict[str, Any]]:
+        table = self.spark.read.format("delta").load(str(self.path)).drop("_position")
+        return sorted((row.asDict() for row in table.collect()), key=lambda row: row["id"])
+
+
+@pytest.fixture
+def target(spark: Any, tmp_path: Path) -> Target:
+    return Target(spark, tmp_path / "orders")
+
+
+def expected(database: Database) -> list[dict[str, Any]]:
+    return [{name: row.get(name) for name in database.fields} for _, row in sorted(database.rows.items())]
+
+
+def test_snapshot_inserts_updates_and_deletes_leave_the_table_equal_to_its_source(target: Target) -> None:
+    database = Database()
+    for key in range(4):
+        database.upsert(id=key, name=f"n{key}", amount=key)
+    target.merge(*database.snapshot())
+    assert target.rows() == expected(database)
+    changes = [database.upsert(id=9, name="new", amount=None), database.upsert(id=1, name="changed", amount=7)]
+    target.merge(*changes, database.delete(2), database.tombstone(2), database.upsert(id=9, name="again", amount=1))
+    assert target.rows() == expected(database)
+    assert [field.simpleString() for field in target.spark.read.format("delta").load(str(target.path)).schema] == [
+        "id:int", "name:string", "amount:bigint", "_position:string",
+    ]  # fmt: skip
+
+
+def test_a_replayed_batch_changes_nothing(target: Target) -> None:
+    database = Database()
+    target.merge(database.upsert(id=1, name="a", amount=1))
+    versions = len(list((target.path / "_delta_log").glob("*.json")))
+    target.restart()
+    target.merge(database.record("u", {"id": 1, "name": "other", "amount": 2}, 9999), number=0)
+    assert target.rows() == expected(database)
+    assert len(list((target.path / "_delta_log").glob("*.json"))) == versions
+
+
+def test_an_older_checkpoint_and_another_query_are_refused(target: Target) -> None:
+    database = Database()
+    target.merge(database.upsert(id=1, name="a", amount=1), number=0)
+    target.merge(database.upsert(id=1, name="b", amount=1))
+    target.restart()
+    with pytest.raises(CommitRefused, match="older checkpoint"):
+        target.merge(database.upsert(id=1, name="c", amount=1), number=0)
+    with pytest.raises(CommitRefused, match="already belongs to query"):
+        target.merge(database.upsert(id=1, name="c", amount=1), number=0, query="another")
+
+
+def test_a_batch_without_changes_is_recorded_too(target: Target) -> None:
+    database = Database()
+    target.merge(database.upsert(id=1, name="a", amount=1))
+    old = database.record("u", {"id": 1, "name": "old", "amount": 0}, 50)
+    target.merge(old)
+    target.merge(database.tombstone(1))
+    target.restart()
+    assert target.function.sink.committer().last("q").batch == 2
+    assert target.rows() == expected(database)
+
+
+def test_an_older_change_that_comes_late_neither_changes_a_row_nor_brings_a_deleted_one_back(target: Target) -> None:
+    database = Database()
+    late = [database.upsert(id=1, name="first", amount=1), database.upsert(id=2, name="first", amount=1)]
+    newest = [database.upsert(id=1, name="second", amount=2), database.delete(2)]
+    target.merge(*newest)
+    assert target.rows() == expected(database)
+    target.merge(*late)
+    assert target.rows() == expected(database)
+    target.merge(database.upsert(id=2, name="inserted anew", amount=3))
+    assert target.rows() == expected(database)
+
+
+def test_the_change_of_a_transaction_that_was_open_during_the_snapshot_wins(target: Target) -> None:
+    """Its position is below that of the snapshot, which has not seen it."""
+    database = Database()
+    database.upsert(id=1, name="before", amount=1)
+    snapshot = database.snapshot()
+    committed = database.record("u", {"id": 1, "name": "after", "amount": 2}, database.lsn - 5)
+    target.merge(*snapshot)
+    target.merge(committed)
+    assert target.rows() == [{"id": 1, "name": "after", "amount": 2}]
+
+
+def test_a_snapshot_that_is_taken_anew_wins_over_the_changes_before_it(target: Target) -> None:
+    database = Database()
+    target.merge(database.upsert(id=1, name="a", amount=1))
+    database.upsert(id=1, name="lost with the slot", amount=2)
+    target.merge(*database.snapshot())
+    assert target.rows() == expected(database)
+    database.upsert(id=1, name="lost again", amount=3)
+    target.merge(database.record("u", {"id": 1, "name": "a", "amount": 1}, database.lsn - 5), *database.snapshot())
+    assert target.rows() == expected(database)
+
+
+@pytest.mark.parametrize("seed", range(1))
+def test_any_log_with_repeats_reorders_and_interrupted_snapshots_ends_equal_to_its_source(
+    spark: Any, tmp_path: Path, seed: int
+) -> None:
+    _random_log(Target(spark, tmp_path / "orders"), seed, batches=3)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(1, 21))
+def test_any_log_at_length(spark: Any, tmp_path: Path, seed: int) -> None:
+    _random_log(Target(spark, tmp_path / "orders"), seed, batches=12)
+
+
+def _random_log(target: Target, seed: int, batches: int) -> None:
+    """The changes since the first snapshot come in any order and more than once; its repeats come before them."""
+    chance, database = random.Random(seed), Database(schemas=seed % 2 == 0)
+    for _ in range(8):
+        database.random_change(chance)
+    log = [*database.snapshot(only=3)]
+    changes = [database.random_change(chance) for _ in range(4)]
+    target.merge(*log)
+    target.merge(*database.snapshot())
+    pending = changes  # a slot gives what came after the first snapshot, also what the second one has seen
+    for _ in range(batches):
+        pending += [database.random_change(chance) for _ in range(6)]
+        chance.shuffle(pending)
+        batch, pending = pending[:8], pending[8:]
+        target.merge(*batch, *chance.sample(batch, 2))
+        if chance.random() < 0.5:
+            pending += chance.sample(batch, 3)
+        if chance.random() < 0.3:
+            target.restart()
+    target.merge(*pending, database.upsert(id=99, name="end", amount=0))
+    assert target.rows() == expected(database), f"seed {seed}"
+
+
+def test_a_new_column_is_added_and_filled_as_the_database_fills_it(target: Target) -> None:
+    database = Database()
+    old = [database.upsert(id=1, name="a", amount=1), database.upsert(id=2, name="b", amount=2)]
+    target.merge(old[0])
+    database.fields["extra"] = {"type": "int32", "optional": True, "default": 7}
+    database.fields["note"] = {"type": "string", "optional": True}
+    for row in database.rows.values():
+        row["extra"] = 7
+    target.merge(old[1], database.upsert(id=3, name="c", amount=3, extra=1, note="n"))
+    assert target.rows() == expected(database)
+
+
+def test_a_wider_type_widens_the_column(target: Target) -> None:
+    database = Database()
+    database.fields["amount"] = {"type": "int32", "optional": True}
+    target.merge(database.upsert(id=1, name="a", amount=1))
+    database.fields["amount"] = {"type": "int64", "optional": True}
+    target.merge(database.upsert(id=2, name="b", amount=1 << 40))
+    assert target.rows() == expected(database)
+
+
+def test_a_value_that_an_update_has_not_touched_stays(target: Target) -> None:
+    """PostgreSQL logs a large value only when it changes; Debezium writes a placeholder."""
+    hole = "__debezium_unavailable_value"
+    database = Database()
+    target.merge(database.upsert(id=1, name="large", amount=1))
+    target.merge(database.upsert(id=1, name=hole, amount=2))
+    assert target.rows() == [{"id": 1, "name": "large", "amount": 2}]
+    target.merge(database.upsert(id=1, name="larger", amount=3), database.upsert(id=1, name=hole, amount=4))
+    assert target.rows() == [{"id": 1, "name": "larger", "amount": 4}]
+
+
+def test_types_that_json_lacks_are_those_of_the_database(target: Target) -> None:
+    numbers = [Decimal("-123.45"), Decimal("0.01"), Decimal("98765432109876.54"), Decimal("-0.10")]
+    kafka, debezium = "org.apache.kafka.connect.data", "io.debezium.time"
+    database = Database()
+    precise = {"type": "bytes", "name": f"{kafka}.Decimal", "parameters": {"scale": "2", "connect.decimal.precision": "20"}}
+    database.fields = {
+        "id": {"type": "int32"},
+        "price": {**precise, "optional": True},
+        "day": {"type": "int32", "name": f"{debezium}.Date", "optional": True},
+        "at": {"type": "int64", "name": f"{debezium}.MicroTimestamp", "optional": True},
+        "seen": {"type": "string", "name": f"{debezium}.ZonedTimestamp", "optional": True},
+        "raw": {"type": "bytes", "optional": True},
+    }
+    row = {"day": 20000, "at": 1_700_000_000_123_456, "seen": "2024-10-04T12:00:00.5Z", "raw": "AP8="}
+    records = [database.upsert(id=key, price=unscaled_base64(number), **row) for key, number in enumerate(numbers)]
+    target.merge(*records)
+    for key, number in enumerate(numbers, len(numbers)):
+        as_number = database.upsert(id=key, price="?", **row)
+        records.append({**as_number, "value": as_number["value"].replace('"?"', str(number))})
+    target.merge(*records[len(numbers) :])
+    assert [row["price"] for row in target.rows()] == [*numbers, *numbers]
+    first = target.rows()[0]
+    assert str(first["day"]) == "2024-10-04"
+    assert first["at"].timestamp() == 1_700_000_000.123456
+    assert first["seen"].timestamp() == 1728043200.5
+    assert bytes(first["raw"]) == b"\x00\xff"
+
+
+def unscaled_base64(number: Decimal) -> str:
+    """A decimal with two digits behind the point, as Connect's JSON has it by default."""
+    unscaled = int(number.scaleb(2))
+    return base64.b64encode(unscaled.to_bytes((unscaled.bit_length() + 8) // 8, "big", signed=True)).decode()
+
+
+def test_the_unwrapped_form_of_mariadb_is_ordered_by_file_and_position(target: Target) -> None:
+    def record(key: int, name: str, file: str, pos: int, deleted: bool = False) -> dict[str, Any]:
+        value = {"id": key, "name": name, "__op": "u", "__deleted": str(deleted).lower()}
+        value |= {"__source_file": file, "__source_pos": pos, "__source_row": 0}
+        return {"topic": "t", "key": json.dumps({"id": key}), "value": json.dumps(value)}
+
+    target.merge(record(1, "new", "bin.000010", 5), record(1, "old", "bin.000009", 900), record(2, "x", "bin.000009", 1))
+    target.merge(record(1, "older", "bin.000010", 4), record(2, "x", "bin.000010", 9, deleted=True))
+    assert target.rows() == [{"id": 1, "name": "new"}]
+
+
+def test_an_unwrapped_form_that_hides_deletions_is_refused(target: Target) -> None:
+    with pytest.raises(Misconfigured, match=r"delete\.tombstone\.handling\.mode=rewrite"):
+        target.merge({"topic": "t", "key": '{"id": 1}', "value": '{"id": 1, "name": "x"}'})
+
+
+def test_two_topics_need_a_choice(target: Target, spark: Any, tmp_path: Path) -> None:
+    orders, users = Database(), Database(topic="shop.public.users")
+    records = [orders.upsert(id=1, name="order", amount=1), users.upsert(id=2, name="user", amount=2)]
+    with pytest.raises(Misconfigured, match="2 topics"):
+        target.merge(*records)
+    chosen = Target(spark, tmp_path / "users", topic="shop.public.users")
+    chosen.merge(*records)
+    assert chosen.rows() == expected(users)
+
+
+def test_a_record_without_key_needs_key_columns(target: Target, spark: Any, tmp_path: Path) -> None:
+    record = {**Database().upsert(id=1, name="a", amount=1), "key": None}
+    with pytest.raises(Misconfigured, match="keyColumns"):
+        target.merge(record)
+    named = Target(spark, tmp_path / "named", keyColumns="id")
+    named.merge(record)
+    assert len(named.rows()) == 1
+
+
+def test_a_crash_between_the_deleted_keys_and_the_merge_is_mended_by_the_replay(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = Database()
+    target.merge(database.upsert(id=1, name="a", amount=1), database.upsert(id=2, name="b", amount=1))
+    batch = [database.delete(1), database.upsert(id=2, name="c", amount=2)]
+    committer = type(target.function.sink.committer())
+
+    def crash(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(committer, "_merge", crash)
+    with pytest.raises(KeyboardInterrupt):
+        target.merge(*batch)
+    monkeypatch.undo()
+    target.restart()
+    target.merge(*batch, number=1)
+    assert target.rows() == expected(database)
+
+
+def test_a_crash_after_the_merge_is_known_by_the_ledger(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    from connectors.systems.delta import DeltaCommitter
+
+    database = Database()
+    target.merge(database.upsert(id=1, name="a", amount=1))
+
+    def crash(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(DeltaCommitter, "note", crash)
+    with pytest.raises(KeyboardInterrupt):
+        target.merge(database.upsert(id=1, name="b", amount=2))
+    monkeypatch.undo()
+    versions = len(list((target.path / "_delta_log").glob("*.json")))
+    target.restart()
+    target.merge(database.record("u", {"id": 1, "name": "never", "amount": 0}, 9999), number=1)
+    assert target.rows() == expected(database)
+    assert len(list((target.path / "_delta_log").glob("*.json"))) == versions
+    assert delta(target.path).num_rows == 1
