@@ -21,6 +21,7 @@ SYSTEMS: Final[Mapping[str, tuple[str, str | None, str | None]]] = {
     "sequence": ("sequence", "SequenceSource", None),
     "print": ("print_rows", None, "PrintSink"),
     "buffered": ("buffered", None, "BufferedSink"),
+    "cassandra": ("cassandra", "CassandraSource", "CassandraSink"),
     "delta": ("delta", None, "DeltaSink"),
     "dynamodb": ("dynamodb", "DynamoDbSource", "DynamoDbSink"),
     "elasticsearch": ("elasticsearch", "ElasticsearchSource", "ElasticsearchSink"),
