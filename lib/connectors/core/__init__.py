@@ -34,6 +34,7 @@ from .sink import (
 from .source import (
     UNLIMITED,
     Position,
+    Predicate,
     ReadLimit,
     RecordEmitter,
     Slice,
@@ -76,6 +77,7 @@ __all__ = [
     "PartitionProgress",
     "Poison",
     "Position",
+    "Predicate",
     "Problem",
     "ReadLimit",
     "Receiver",

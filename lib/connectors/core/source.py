@@ -25,7 +25,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import pyarrow as pa
 
-from .errors import Problem
+from .errors import Misconfigured, Problem
 from .options import Int, Options, Size, Values
 from .progress import PartitionProgress
 from .retry import RETRY_OPTIONS
@@ -59,6 +59,15 @@ class ReadLimit:
 
 
 UNLIMITED = ReadLimit()
+
+
+@dataclass(frozen=True)
+class Predicate:
+    """A condition on a column: ``operator`` is one of =, >, >=, <, <=, with one value, or ``in``, with any number."""
+
+    column: str
+    operator: str
+    values: tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -257,6 +266,10 @@ class Source(ABC):
     """What exactly-once takes of the system, in one line; shown in the table of guarantees, and nowhere compared."""
     extensions: ClassVar[Any] = None
     """What the pickle of a format brings along: parts of the user's own that the source finds by name."""
+    pushes_filters: ClassVar[bool] = False
+    """True if a batch read leaves rows out by itself: see :meth:`push_filters`."""
+    batch_only: ClassVar[str] = ""
+    """Why the source cannot be a stream, such as "a scan does not say what is new"; empty where it can."""
     bounded: bool = True
     """True when the source ends: it can then be read as a batch."""
 
@@ -268,6 +281,9 @@ class Source(ABC):
     def of(cls, typed: Mapping[str, Any], *, streaming: bool = False) -> Source:
         """The source of what a user typed. Raises :class:`~connectors.core.errors.Misconfigured` with every problem."""
         values = cls.known_options().parse(f"connectors.{cls.name}", typed, cls.check, "source")
+        if streaming and cls.batch_only:
+            problem = Problem("format", f"is read as a batch only: {cls.batch_only}.")
+            raise Misconfigured(f"connectors.{cls.name}", [problem])
         return cls(values, streaming=streaming)
 
     @classmethod
@@ -282,6 +298,14 @@ class Source(ABC):
     def check(cls, values: Values) -> Iterator[Problem]:
         """What is wrong with options that are each right by themselves. No contact with the system."""
         return iter(())
+
+    def push_filters(self, predicates: Sequence[Predicate]) -> Sequence[Predicate]:
+        """Conditions that hold for all rows that are asked for. Returns those of them that the source sees to by itself.
+
+        Called once, before the read is planned, in a session where Spark's ``pushFilters`` is on; remember what is needed in
+        attributes, which travel to the tasks.
+        """
+        return ()
 
     def limit(self) -> ReadLimit:
         """The read limit that the user set."""

@@ -7,6 +7,7 @@ Spark's planning processes and its tasks, so they hold options and nothing else;
 from __future__ import annotations
 
 import contextlib
+import sys
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -48,6 +49,10 @@ def sink_with(kind: type[Sink], options: Mapping[str, str]) -> Sink:
     return sink
 
 
+_FILTER_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
+"""Spark's program of a read that pushes filters. Where the session does not, a reader must not even have the method."""
+
+
 class ConnectorFormat(DataSource):
     """One system as a Spark format. :func:`format_of` makes a subclass per system."""
 
@@ -77,7 +82,12 @@ class ConnectorFormat(DataSource):
 
     def reader(self, schema: StructType) -> BatchReader:
         with plainly():
-            return BatchReader(self._source(streaming=False), schema)
+            source = self._source(streaming=False)
+            if source.pushes_filters and _FILTER_WORKER in sys.modules:
+                from .filters import FilteringReader
+
+                return FilteringReader(source, schema)
+            return BatchReader(source, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         try:

@@ -22,6 +22,7 @@ SYSTEMS: Final[Mapping[str, tuple[str, str | None, str | None]]] = {
     "sequence": ("sequence", "SequenceSource", None),
     "print": ("print_rows", None, "PrintSink"),
     "buffered": ("buffered", None, "BufferedSink"),
+    "cassandra": ("cassandra", "CassandraSource", "CassandraSink"),
     "connect": ("connect", "ConnectSource", "ConnectSink"),
     "delta": ("delta", None, "DeltaSink"),
     "dynamodb": ("dynamodb", "DynamoDbSource", "DynamoDbSink"),

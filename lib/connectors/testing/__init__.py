@@ -1,5 +1,6 @@
 """The test kit: suites that a connector inherits, failures to inject, notebooks to kill, and an engine without Spark."""
 
+from .batch_suite import BatchSuite
 from .compare import same_order, same_records
 from .contexts import FolderContext, SinkContext, SourceContext, run_suite
 from .engine import Checkpoint, Engine, in_a_child
@@ -12,6 +13,7 @@ from .source_suite import SourceSuite
 
 __all__ = [
     "Action",
+    "BatchSuite",
     "Checkpoint",
     "Engine",
     "EpochSourceSuite",

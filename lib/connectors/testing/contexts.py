@@ -212,6 +212,7 @@ class TestConnector(suite_of(_running[-1])):
 
 def suite_of(context: type[SourceContext] | type[SinkContext]) -> type:
     """The suite whose cases ``context`` must pass."""
+    from .batch_suite import BatchSuite
     from .epoch_suite import EpochSourceSuite
     from .queue_suite import QueueSuite
     from .sink_suite import SinkSuite
@@ -219,6 +220,8 @@ def suite_of(context: type[SourceContext] | type[SinkContext]) -> type:
 
     if issubclass(context, SinkContext):
         return SinkSuite
+    if context.source.batch_only:
+        return BatchSuite
     if issubclass(context.source, EpochSource):
         return QueueSuite
     return EpochSourceSuite if issubclass(context.source, EpochLogSource) else SourceSuite

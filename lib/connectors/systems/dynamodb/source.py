@@ -33,6 +33,7 @@ class DynamoDbSource(Source):
 
     name = "dynamodb"
     limits = ()
+    batch_only = "a scan does not say what is new"
     conditions = "a batch; the table does not change meanwhile, else an item is read before or after its change"
     options = AWS_OPTIONS | Options(
         table=Text(REQUIRED, meaning="the table"),
@@ -45,12 +46,6 @@ class DynamoDbSource(Source):
         yield from check_aws(values)
         if values["segments"] and values["numPartitions"]:
             yield Problem("segments", "is given beside numPartitions, which means the same; give one of them.")
-
-    def __init__(self, values: Values, *, streaming: bool = False) -> None:
-        super().__init__(values, streaming=streaming)
-        if streaming:
-            text = "is read as a batch only: a scan does not say what is new."
-            raise Misconfigured(_NAME, [Problem("table", text)])
 
     @cached_property
     def schema(self) -> str:  # type: ignore[override]

@@ -6,6 +6,7 @@ machine must have it.
 
 from .api_service import ApiService
 from .base import HOST, Server, Unavailable, shared_server
+from .cassandra_server import CassandraServer
 from .databases import MariaDbServer, OpenSearchServer, PostgresServer, RedisServer
 from .document_service import DocumentService
 from .dynamodb_server import DynamoDbServer
@@ -22,6 +23,7 @@ __all__ = [
     "HOST",
     "ApiService",
     "AzuriteServer",
+    "CassandraServer",
     "ConnectServer",
     "DocumentService",
     "DynamoDbServer",

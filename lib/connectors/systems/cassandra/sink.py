@@ -1,0 +1,194 @@
+"""Rows into a table by its key: statements of one partition together, many under way."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.types as types
+
+from ...batching import BatchingSink, BatchingWriter, Failure, FlowLimits, Throttled, batching_options
+from ...core import (
+    REQUIRED,
+    Batch,
+    Duration,
+    Flag,
+    Guarantee,
+    Int,
+    Options,
+    Poison,
+    Problem,
+    Text,
+    Transient,
+    Values,
+)
+from .connection import CONNECTION, check_connection, give_back, shared_client, take_client
+from .writing import Group, Statements, Write
+
+_LONGEST_TTL: Final = 630_720_000
+_BUSY: Final = ("WriteTimeout", "OverloadedErrorMessage", "Unavailable")
+_OF_TABLE: Final = ("unconfigured table", "undefined column", "unknown identifier", "keyspace")
+
+
+class CassandraSink(BatchingSink):
+    """Writes each row in the place of the one with its primary key; columns that the rows do not have stay as they are.
+
+    Rows of one partition go together, in an unlogged batch, which Cassandra applies at once. With ``timestampColumn`` a row is
+    written as of that time, so that a late older one never wins, whatever order they come in; without it the last one of a
+    key does. A null deletes the value of its column, unless ``ignoreNulls`` is set.
+
+    Counters are added to, not set: a replay would add again, so they are refused unless ``guarantee=at-least-once`` says that
+    this may be.
+
+    Guarantee: idempotent by the primary key: a replay writes the same values into the same rows.
+    """
+
+    name = "cassandra"
+    options = (
+        CONNECTION
+        | batching_options(max_records=100, max_bytes="1MB", max_time="100ms")
+        | Options(
+            {
+                "table": Text(REQUIRED, meaning="the table, in its own case"),
+                "batch.maxInFlight": Int(8, at_least=1, meaning="requests of a task, of batch.maxRecords rows each, under way"),
+                "ttl": Duration(None, meaning="rows expire after so long; default: as the table says"),
+                "timestampColumn": Text(
+                    None, meaning="the time of writing, a timestamp or microseconds: a row of an older time never wins"
+                ),
+                "deleteColumn": Text(None, meaning="a boolean column: true deletes the row of the key"),
+                "ignoreNulls": Flag(False, meaning="a null leaves the value as it is, in place of deleting it"),
+                "ifNotExists": Flag(False, meaning="write only rows whose key is not there, by lightweight transactions: slow"),
+            }
+        )
+    )
+    promise = Guarantee.IDEMPOTENT
+    conditions = "rows are written by the primary key; with timestampColumn an older row never wins; counters are at-least-once"
+
+    @classmethod
+    def check(cls, values: Values) -> Iterator[Problem]:
+        yield from super().check(values)
+        yield from check_connection(values)
+        if values["keyspace"] is None:
+            yield Problem("keyspace", "missing; give the keyspace of the table.")
+        for option in ("timestampColumn", "deleteColumn"):
+            if values["ifNotExists"] and values[option] is not None:
+                text = "has no use with ifNotExists: a lightweight transaction has a time of its own, and only inserts."
+                yield Problem(option, text)
+        if values["ttl"] is not None and not 1 <= values["ttl"] <= _LONGEST_TTL:
+            yield Problem("ttl", "must be a second to 20 years, as Cassandra has it.")
+
+    @classmethod
+    def strongest(cls, values: Values) -> tuple[Guarantee, str]:
+        text = (
+            "Cassandra has no transaction over the rows of a batch and a ledger. It is enough: a replay writes the same values "
+            "under the same keys, which leaves every row as it is."
+        )
+        return Guarantee.IDEMPOTENT, text
+
+    def target(self) -> str:
+        values = self.values
+        place = ",".join(values["contactPoints"]) or values["secureConnectBundle"]
+        return f"{place}/{values['keyspace']}.{values['table']}"
+
+    def check_frame(self, schema: pa.Schema, *, placed: bool) -> Iterator[Problem]:
+        for option in ("timestampColumn", "deleteColumn"):
+            column = self.values[option]
+            if column is not None and column not in schema.names:
+                yield Problem(option, f'names the column "{column}", which the rows do not have: {", ".join(schema.names)}.')
+        delete, time = self.values["deleteColumn"], self.values["timestampColumn"]
+        if delete in schema.names and not types.is_boolean(kind := schema.field(delete).type):
+            yield Problem("deleteColumn", f'must be a boolean column; "{delete}" is {kind}.')
+        if time in schema.names and not (types.is_timestamp(kind := schema.field(time).type) or types.is_int64(kind)):
+            yield Problem("timestampColumn", f'must be a timestamp, or microseconds as a long; "{time}" is {kind}.')
+
+    def check_target(self, schema: pa.Schema) -> None:
+        with shared_client(self.values, knows_replicas=True) as client:
+            Statements.of(client, self.values, schema)
+
+    def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> RowWriter:
+        self.refuse_frame(schema, placed=False)
+        return RowWriter(self, batch, schema)
+
+
+class RowWriter(BatchingWriter):
+    """Writes the rows of one task."""
+
+    def __init__(self, sink: CassandraSink, batch: Batch, schema: pa.Schema) -> None:
+        self._values = sink.values
+        self._client, self._pool_key = take_client(sink.values, knows_replicas=True)
+        try:
+            self._statements = Statements.of(self._client, sink.values, schema)
+        except BaseException:
+            give_back(self._client, self._pool_key)
+            raise
+        self._existing, self._lock = 0, threading.Lock()
+        super().__init__(sink, batch)
+
+    def limits_of(self, values: Values) -> FlowLimits:
+        limits = super().limits_of(values)
+        return replace(limits, timeout=limits.timeout + 1.0)  # the driver gives up first, and knows more
+
+    def entries(self, rows: pa.RecordBatch) -> Sequence[Write | Poison]:
+        return self._statements.writes(rows)
+
+    def sizes(self, entries: Sequence[Write]) -> list[int]:
+        return [entry.size for entry in entries]
+
+    def keys(self, entries: Sequence[Write]) -> Sequence[Hashable] | None:
+        """Rows with a time of their own may overtake each other; rows with static columns must not, in one partition."""
+        statements = self._statements
+        if statements.is_timed or statements.adds:
+            return None
+        return [entry.partition if statements.static else entry.key for entry in entries]
+
+    def send(self, entries: list[Write]) -> Iterator[Failure]:
+        """The rows of a request, all of a round under way at once, ordered by their replicas."""
+        failures: dict[int, BaseException] = {}
+        for groups in self._statements.rounds(entries):
+            statements = [(group, self._statements.statement(group)) for group in groups]
+            statements.sort(key=lambda pair: self._client.replica(pair[1]))
+            requests = [(group, self._client.request(statement)) for group, statement in statements]
+            for group, request in requests:
+                failures.update(self._failures(group, request))
+        return iter(failures.items())
+
+    def _failures(self, group: Group, request: Any) -> Iterator[Failure]:
+        error = self._outcome(request)
+        if isinstance(error, Poison) and len(group.writes) > 1:  # which of them is bad, only single ones say
+            for write, places in group.parts():
+                alone = self._outcome(self._client.request(self._statements.statement(Group([write], [places]))))
+                if alone is not None:
+                    yield from ((place, alone) for place in places)
+        elif error is not None:
+            yield from ((place, error) for place in group.done())
+
+    def _outcome(self, request: Any) -> Exception | None:
+        """Why a request was refused; ``None`` if it was not."""
+        try:
+            result = request.result()
+        except Exception as error:
+            return self._failure(error)
+        if self._statements.is_conditional and result.current_rows:
+            applied = result.current_rows[0].cells()[0][0].as_py()
+            with self._lock:
+                self._existing += applied != b"\x01"
+        return None
+
+    def _failure(self, error: Exception) -> Exception:
+        known = self._client.error_of(error, "a row")
+        text = str(error).lower()
+        if isinstance(error, self._client.driver.InvalidRequest) and not any(part in text for part in _OF_TABLE):
+            return Poison(f"Cassandra refuses the row: {' '.join(str(error).split())}")
+        if isinstance(known, Transient) and type(error).__name__ in _BUSY:
+            return Throttled(known.message)
+        return known or error
+
+    def report(self) -> dict[str, Any]:
+        return {"existing": self._existing} if self._existing else {}
+
+    def close(self) -> None:
+        super().close()
+        give_back(self._client, self._pool_key)

@@ -1,0 +1,294 @@
+"""The statements that write rows, and which rows of a request go together.
+
+Without a time of their own, the rows of a batch all get the same one, and of two values of one time Cassandra keeps the larger.
+So what a later row of the same key replaces is not sent, a row that comes after a deletion of its key is sent after it, and
+static columns go once for each partition.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ...core import Guarantee, Misconfigured, Poison, Problem, Values
+from .connection import NAME, CassandraClient
+from .encoding import ColumnEncoder, refusal, sized
+from .tables import Table, quoted
+
+INSERT, DELETE, STATIC, ADD = "insert", "delete", "static", "add"
+_MOST_TOGETHER: Final = 100
+
+Key = tuple[Any, ...]
+
+
+class Write(NamedTuple):
+    """A statement, by its kind, with its cells. ``key`` are the cells of the primary key, ``partition`` the first of them."""
+
+    kind: str
+    partition: Key
+    key: Key
+    cells: Sequence[Any]
+    size: int
+
+
+@dataclass
+class Group:
+    """Statements of one partition that go together; ``places`` are the entries that each stands for."""
+
+    writes: list[Write] = field(default_factory=list)
+    places: list[list[int]] = field(default_factory=list)
+
+    def parts(self) -> Iterator[tuple[Write, list[int]]]:
+        """Each statement, and its entries."""
+        return zip(self.writes, self.places, strict=True)
+
+    def done(self) -> list[int]:
+        """The entries of all statements."""
+        return [place for places in self.places for place in places]
+
+
+class Statements:
+    """Makes writes of rows of certain columns. ``static`` says that there are static columns among them, ``adds`` that they
+    are added to counters, ``is_timed`` that each row has a time of its own.
+    """
+
+    def __init__(self, client: CassandraClient, values: Values, table: Table, columns: Sequence[str]) -> None:
+        self.client, self.values, self.table = client, values, table
+        self.columns = columns
+        self.partition_size, self.key_size = len(table.names("partition_key")), len(table.key)
+        self.adds = table.has_counters
+        self.is_timed = values["timestampColumn"] is not None
+        self._static = [place for place, name in enumerate(columns) if name in table.names("static")]
+        self.static = bool(self._static)
+        self.is_conditional: bool = values["ifNotExists"]
+        self._unset = client.unset
+        self._ttl = [] if values["ttl"] is None else [struct.pack(">i", int(values["ttl"]))]
+        self.prepared = {kind: client.prepare(text) for kind, text in self._texts().items()}
+        metadata = {column.name: column.type for column in self.prepared[ADD if self.adds else INSERT].column_metadata}
+        self.types = [metadata[name] for name in columns]
+        self._encoders = [ColumnEncoder(name, kind) for name, kind in zip(columns, self.types, strict=True)]
+
+    @classmethod
+    def of(cls, client: CassandraClient, values: Values, schema: pa.Schema) -> Statements:
+        """Raises :class:`Misconfigured` where the table cannot take rows of ``schema``."""
+        table = Table.of(client, values["keyspace"], values["table"])
+        own = table.names()
+        markers = [values[option] for option in ("timestampColumn", "deleteColumn") if values[option] is not None]
+        problems = [
+            Problem("table", f'{table.name} has the key {", ".join(table.key)}, and the rows have no column "{name}".')
+            for name in table.key
+            if name not in schema.names and not (name in table.names("clustering") and _is_of_partitions(table, schema))
+        ]
+        if unknown := [name for name in schema.names if name not in own and name not in markers]:
+            text = f'has no column "{unknown[0]}", which the rows have: {", ".join(own)}; names keep their case.'
+            problems.append(Problem("table", f"{table.name} {text}"))
+        problems += _counter_problems(table, values)
+        if problems:
+            raise Misconfigured(NAME, problems)
+        statements = cls(client, values, table, [name for name in own if name in schema.names])
+        statements._refuse_types(schema)
+        return statements
+
+    def writes(self, rows: pa.RecordBatch) -> list[Write | Poison]:
+        """A write for each row, or the :class:`Poison` that it is."""
+        columns = [encode(rows.column(name)) for name, encode in zip(self.columns, self._encoders, strict=True)]
+        deletes = self._flags(rows)
+        tails = self._tails(rows)
+        bad = any(Poison in set(map(type, column)) for column in columns) or Poison in set(map(type, tails))
+        keyless = any(None in column for column in columns[: self.key_size]) or len(self.columns) < self.key_size
+        plain = not (bad or keyless or any(deletes))
+        kind, size = ADD if self.adds else INSERT, self.partition_size
+        writes: list[Write | Poison] = []
+        for row, is_deleted, tail in zip(zip(*columns, strict=True), deletes, tails, strict=True):
+            if plain:
+                writes.append(Write(kind, row[:size], row[: self.key_size], self._cells(kind, row, tail), _size(row)))
+            else:
+                writes.append(self._write(row, is_deleted, tail))
+        return writes
+
+    def rounds(self, entries: Sequence[Write]) -> Iterator[list[Group]]:
+        """The writes of a request, in groups of one partition each; a round is sent when the one before it is done."""
+        if self.is_timed or self.adds or self.is_conditional:
+            yield _grouped([([place], entry) for place, entry in enumerate(entries)], single=self.is_conditional)
+            return
+        for round in self._ordered(entries):
+            yield _grouped(round)
+
+    def statement(self, group: Group) -> Any:
+        """What the driver sends for a group."""
+        bound = [self.client.bound(self.prepared[write.kind], self._bound_cells(write)) for write in group.writes]
+        for statement in bound:
+            statement.is_idempotent = not self.adds
+        return bound[0] if len(bound) == 1 else self.client.batch(bound, counters=self.adds)
+
+    def _bound_cells(self, write: Write) -> Sequence[Any]:
+        if not self.values["ignoreNulls"] or write.kind == DELETE:
+            return write.cells
+        return [self._unset if cell is None else cell for cell in write.cells]
+
+    def _ordered(self, entries: Sequence[Write]) -> list[list[tuple[list[int], Write]]]:
+        """The writes of each round, each with the places of the entries that it stands for."""
+        rounds: list[dict[Key, tuple[list[int], Write]]] = [{}]
+        current: dict[Key, int] = {}
+        static: dict[Key, tuple[list[int], Write]] = {}
+        for place, entry in enumerate(entries):
+            if self.static and entry.kind != DELETE:
+                self._collect_static(static, place, entry)
+                if entry.kind == STATIC:
+                    continue
+            number = current.get(entry.key, 0)
+            earlier = rounds[number].get(entry.key)
+            if earlier is not None and earlier[1].kind == DELETE and entry.kind != DELETE:
+                number += 1
+                earlier = None
+                if number == len(rounds):
+                    rounds.append({})
+            places = [*earlier[0], place] if earlier else [place]
+            rounds[number][entry.key] = places, self._merged(earlier[1] if earlier else None, entry)
+            current[entry.key] = number
+        ordered = [list(round.values()) for round in rounds]
+        ordered[0] = [*ordered[0], *static.values()]
+        return ordered
+
+    def _collect_static(self, static: dict[Key, tuple[list[int], Write]], place: int, entry: Write) -> None:
+        """Keeps the newest values of the static columns of each partition."""
+        cells = self._static_cells(entry)
+        if (earlier := static.get(entry.partition)) is not None and self.values["ignoreNulls"]:
+            cells = [old if new is None else new for old, new in zip(earlier[1].cells, cells, strict=True)]
+        places = [*earlier[0], place] if earlier else [place]
+        static[entry.partition] = places, Write(STATIC, entry.partition, entry.partition, cells, _size(cells))
+
+    def _static_cells(self, entry: Write) -> list[Any]:
+        if entry.kind == STATIC:
+            return list(entry.cells)
+        return [*entry.partition, *(entry.cells[place] for place in self._static), *self._ttl]
+
+    def _merged(self, earlier: Write | None, entry: Write) -> Write:
+        if entry.kind != INSERT:
+            return entry
+        cells = list(entry.cells)
+        if earlier is not None and self.values["ignoreNulls"]:
+            cells = [old if new is None else new for old, new in zip(earlier.cells, cells, strict=True)]
+        for place in self._static:
+            cells[place] = self._unset
+        return entry._replace(cells=cells)
+
+    def _write(self, row: Key, is_deleted: bool, tail: Any) -> Write | Poison:
+        bad = next((cell for cell in (*row, tail) if isinstance(cell, Poison)), None)
+        if bad is not None:
+            return bad
+        key, partition = row[: self.key_size], row[: self.partition_size]
+        if len(self.columns) < self.key_size or None in key:
+            if None in partition or is_deleted or not self._is_of_partition(row):
+                nulls = (name for name, cell in zip(self.table.key, row, strict=False) if cell is None)
+                text = "is null, and a part of the primary key"
+                return Poison(f'the column "{next(nulls, self.table.key[-1])}" {text}')
+            cells = [*partition, *(row[place] for place in self._static), *self._ttl, *tail]
+            return Write(STATIC, partition, partition, cells, _size(cells))
+        if is_deleted:
+            return Write(DELETE, partition, key, [*tail, *key], _size(key))
+        kind = ADD if self.adds else INSERT
+        return Write(kind, partition, key, self._cells(kind, row, tail), _size(row))
+
+    def _is_of_partition(self, row: Key) -> bool:
+        """True for a row that has values of the partition alone: no clustering key, and nothing but static columns."""
+        size = self.partition_size
+        others = [cell for place, cell in enumerate(row) if place >= size and place not in self._static]
+        return self.static and not any(cell is not None for cell in others)
+
+    def _cells(self, kind: str, row: Key, tail: Sequence[Any]) -> list[Any]:
+        if kind == ADD:
+            return [*row[self.key_size :], *row[: self.key_size]]
+        return [*row, *self._ttl, *tail]
+
+    def _flags(self, rows: pa.RecordBatch) -> list[bool]:
+        name = self.values["deleteColumn"]
+        return [False] * rows.num_rows if name is None else [bool(flag) for flag in rows.column(name).to_pylist()]
+
+    def _tails(self, rows: pa.RecordBatch) -> list[Any]:
+        """The cell of the time of writing of each row, in a list; nothing where rows have no time of their own."""
+        name = self.values["timestampColumn"]
+        if name is None:
+            return [()] * rows.num_rows
+        column = rows.column(name)
+        if pa.types.is_timestamp(column.type):
+            column = pc.cast(column, pa.timestamp("us", column.type.tz))
+        missing = Poison(f'the column "{name}" is null, and the time of writing')
+        return [missing if cell is None else [cell] for cell in sized(column.cast(pa.int64()), ">i8")]
+
+    def _texts(self) -> dict[str, str]:
+        """The statements by their kinds."""
+        name, key = self.table.full_name, [f"{quoted(column)} = ?" for column in self.table.key]
+        if self.adds:
+            added = ", ".join(f"{quoted(column)} = {quoted(column)} + ?" for column in self.columns[self.key_size :])
+            return {ADD: f"UPDATE {name} SET {added} WHERE {' AND '.join(key)}"}
+        time = "TIMESTAMP ?" if self.is_timed else ""
+        using = " AND ".join(part for part in ("TTL ?" if self._ttl else "", time) if part)
+        using = f" USING {using}" if using else ""
+        texts = {INSERT: f"{self._insert(self.columns)}{' IF NOT EXISTS' if self.is_conditional else ''}{using}"}
+        if self.values["deleteColumn"] is not None:
+            texts[DELETE] = f"DELETE FROM {name}{f' USING {time}' if time else ''} WHERE {' AND '.join(key)}"
+        if self.static:
+            columns = [*self.table.names("partition_key"), *(self.columns[place] for place in self._static)]
+            texts[STATIC] = self._insert(columns) + using
+            if len([column for column in self.columns if column in self.table.key]) < self.key_size:
+                texts[INSERT] = texts[STATIC]
+        return texts
+
+    def _insert(self, columns: Sequence[str]) -> str:
+        names = ", ".join(map(quoted, columns))
+        return f"INSERT INTO {self.table.full_name} ({names}) VALUES ({', '.join('?' for _ in columns)})"
+
+    def _refuse_types(self, schema: pa.Schema) -> None:
+        problems = []
+        for name, kind in zip(self.columns, self.types, strict=True):
+            if reason := refusal(kind, schema.field(name).type):
+                cql = kind.cql_parameterized_type()
+                text = f'{self.table.name} has the column "{name}" of {cql}, and that of the rows {reason}.'
+                problems.append(Problem("table", text))
+        if problems:
+            raise Misconfigured(NAME, problems)
+
+
+def _grouped(writes: Sequence[tuple[list[int], Write]], *, single: bool = False) -> list[Group]:
+    """Writes of one partition together, so many at most; each alone where they are ``single``."""
+    groups: list[Group] = []
+    open_groups: dict[Key, Group] = {}
+    for places, write in writes:
+        group = None if single else open_groups.get(write.partition)
+        if group is None or len(group.writes) == _MOST_TOGETHER:
+            group = open_groups[write.partition] = Group()
+            groups.append(group)
+        group.writes.append(write)
+        group.places.append(places)
+    return groups
+
+
+def _size(cells: Sequence[Any]) -> int:
+    return sum([len(cell) for cell in cells if cell])
+
+
+def _is_of_partitions(table: Table, schema: pa.Schema) -> bool:
+    """True for rows that have nothing but partition keys and static columns."""
+    return any(name in schema.names for name in table.names("static")) and not any(
+        name in schema.names for name in table.names("clustering", "regular")
+    )
+
+
+def _counter_problems(table: Table, values: Values) -> Iterator[Problem]:
+    if not table.has_counters:
+        return
+    if values["guarantee"] != Guarantee.AT_LEAST_ONCE.value:
+        text = f"{table.name} has counters: what Spark repeats, or is sent again after a timeout, would be added twice"
+        yield Problem("guarantee", f"must be at-least-once; {text}. Give it if that may be.")
+    for option in ("timestampColumn", "deleteColumn", "ttl"):
+        if values[option] is not None:
+            yield Problem(option, f"has no use with {table.name}, which has counters.")
+    for option in ("ifNotExists", "ignoreNulls"):
+        if values[option]:
+            yield Problem(option, f"has no use with {table.name}, which has counters.")

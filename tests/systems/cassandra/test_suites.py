@@ -1,0 +1,23 @@
+"""Cassandra passes the cases of the kit."""
+
+from __future__ import annotations
+
+import pytest
+
+from connectors.testing import BatchSuite, SinkSuite
+
+from .contexts import PartitionsContext, RowsContext, TableContext
+
+pytestmark = pytest.mark.server
+
+
+class TestRows(BatchSuite):
+    context = RowsContext
+
+
+class TestTable(SinkSuite):
+    context = TableContext
+
+
+class TestPartitions(SinkSuite):
+    context = PartitionsContext
