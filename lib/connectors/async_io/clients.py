@@ -39,7 +39,7 @@ class _Lookup(AsyncFunction):
         self.missing, self.failed = missing, failed
 
     async def open(self, context: Context) -> None:
-        self.schema = context.schema
+        self.schema, self.names = context.schema, context.schema.names
         await self.connect(context)
 
     async def async_invoke(self, row: Any) -> Any:
@@ -68,7 +68,7 @@ class _Lookup(AsyncFunction):
     def _fitted(self, item: Any) -> dict[str, Any]:
         if not isinstance(item, Mapping):
             raise Poison(f"the answer must be an object or a list of them; got {type(item).__name__}")
-        return {name: item.get(name) for name in self.schema.names}
+        return {name: item.get(name) for name in self.names}
 
 
 class HttpLookup(_Lookup):
@@ -128,7 +128,7 @@ class RedisLookup(_Lookup):
     async def connect(self, context: Context) -> None:
         from ..systems.redis.connection import connect  # here, since it brings the whole connector along
 
-        redis = _library("redis.asyncio")
+        redis, self._orjson = _library("redis.asyncio"), _library("orjson")
         self.outages = (redis.ConnectionError, redis.TimeoutError, _library("redis").exceptions.BusyLoadingError)
 
         def make() -> Any:
@@ -140,7 +140,7 @@ class RedisLookup(_Lookup):
         return (await self.ask_all([row]))[0]
 
     async def ask_all(self, rows: Sequence[Row]) -> list[Rows]:
-        keys = [_filled(self.key, row, str) for row in rows]
+        keys = [self.key.format_map(row) for row in rows]
         try:
             values = await (self._texts(keys) if self.json else self._hashes(keys))
         except self.outages as error:
@@ -155,15 +155,21 @@ class RedisLookup(_Lookup):
 
     async def _hashes(self, keys: list[str]) -> Any:
         if len(keys) == 1:
-            return [await self.client.hmget(keys[0], self.schema.names)]
+            return [await self.client.hmget(keys[0], self.names)]
         pipeline = self.client.pipeline(transaction=False)
         for key in keys:
-            pipeline.hmget(key, self.schema.names)
+            pipeline.hmget(key, self.names)
         return await pipeline.execute()
+
+    def _parsed(self, text: str) -> Any:
+        try:
+            return self._orjson.loads(text)
+        except ValueError:  # NaN, perhaps, which Python's own parser takes
+            return json.loads(text)
 
     def _typed(self, value: Any) -> Any:
         if self.json:
-            return value and json.loads(value)
+            return value and self._parsed(value)
         texts = zip(self.schema, value, strict=True)
         return {field.name: _from_text(text, field.type) for field, text in texts if text is not None}
 

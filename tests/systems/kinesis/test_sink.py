@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -99,7 +100,8 @@ def test_a_row_that_cannot_be_put_is_a_bad_row(target: PutContext, row: dict[str
 
 def test_a_request_keeps_the_limits_of_the_service(target: PutContext, proxy: FaultProxy) -> None:
     rows = pa.table({"data": ["x" * 9000] * 1200})
-    write(KinesisSink, {**target.options(), "endpoint": proxy.url}, rows, dataColumn="data", **{"batch.maxBytes": "4MB"})
+    slow = {"batch.maxBytes": "4MB", "request.timeout": "5 minutes"}  # the stand-in, on a busy machine
+    write(KinesisSink, {**target.options(), "endpoint": proxy.url}, rows, dataColumn="data", **slow)
     requests = [body(seen)["Records"] for seen in proxy.seen]
     assert sum(map(len, requests)) == 1200
     assert max(map(len, requests)) <= 500
@@ -163,6 +165,28 @@ def test_a_stream_that_does_not_exist_is_named(target: PutContext) -> None:
 def test_wrong_options_are_named(sink: type[Any], options: dict[str, str], text: str) -> None:
     with pytest.raises(Misconfigured, match=text):
         sink.of({**ACCOUNT, **options})
+
+
+@pytest.mark.parametrize(("sink", "stream"), [(KinesisSink, {"streamName": "s"}), (FirehoseSink, {"deliveryStream": "s"})])
+def test_what_no_retry_mends_is_one_error_within_seconds(
+    sink: type[Any], stream: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, proxy: FaultProxy
+) -> None:
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    denied = {"__type": "AccessDeniedException", "message": "not authorized to perform the action on s"}
+    proxy.rule = lambda *_: Reply(400, json.dumps(denied).encode(), {"Content-Type": "application/x-amz-json-1.1"})
+    keys = {name: value for name, value in ACCOUNT.items() if name != "region"}
+    began = time.monotonic()
+    with pytest.raises(Misconfigured, match=r"region +missing, and the environment names none"):
+        write(sink, {**stream, **keys, "endpoint": proxy.url}, numbered(1))
+    with pytest.raises(Fatal, match=r"(?s)AWS gets no credentials for .*give accessKeyId"):
+        write(sink, {**stream, "region": "eu-west-1", "endpoint": proxy.url}, numbered(1))
+    with pytest.raises(Fatal, match=r"(?s)AWS refuses access to .*not authorized to perform the action on s.*grant"):
+        write(sink, {**stream, **ACCOUNT, "endpoint": proxy.url}, numbered(1))
+    assert time.monotonic() - began < 10
 
 
 def test_a_column_that_is_not_there_or_no_text_is_named(target: PutContext) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from connectors.core import DataLoss, Fatal, Misconfigured, Transient
 from connectors.core.progress import unpacked
-from connectors.systems.kinesis import KinesisSource
+from connectors.systems.kinesis import KinesisSource, cursor
 from connectors.systems.kinesis.aggregates import MAGIC, hash_of
 from connectors.systems.kinesis.cursor import POOL
 from connectors.testing.servers import MotoServer
@@ -281,6 +281,41 @@ def test_a_shard_is_polled_as_seldom_as_the_user_says(system: StreamContext, pro
     gaps = [later - earlier for times in polls.values() for earlier, later in pairwise(times)]
     assert len(gaps) >= 4
     assert min(gaps) > 0.19
+
+
+def test_a_shard_is_not_asked_for_more_bytes_than_it_gives_in_a_second(
+    system: StreamContext, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cursor._BYTES_PER_SECOND == 2 << 20
+    monkeypatch.setattr(cursor, "_BYTES_PER_SECOND", 20_000)  # the stand-in is slow with large records
+    pages: list[tuple[float, int]] = []
+
+    def note(seen: Seen, forward: Callable[..., Reply]) -> Reply:
+        reply = forward()
+        if operation(seen) == "GetRecords" and (records := json.loads(reply.body)["Records"]):
+            pages.append((time.monotonic(), sum(len(record["Data"]) * 3 // 4 for record in records)))
+        return reply
+
+    proxy.rule = note
+    for number in range(4):
+        system.server.put(system.stream, [("key", b"%d" % number + b" " * 9_000)])
+    query = SourceQuery(system, endpoint=proxy.url, maxRowsPerTrigger="2")
+    check_keys(query.rest([]), 4)
+    gaps = [later - earlier for (earlier, _), (later, _) in pairwise(pages)]
+    assert gaps
+    assert all(gap > 0.95 * size / 20_000 > 0.4 for gap, (_, size) in zip(gaps, pages, strict=False))
+
+
+@pytest.mark.parametrize("consumer", [{}, pytest.param({"consumer": "efo", "consumerName": "arn"}, marks=pytest.mark.soak)])
+def test_a_stream_is_read_by_its_arn(system: StreamContext, consumer: dict[str, str]) -> None:
+    summary = system.server.client.describe_stream_summary(StreamName=system.stream)["StreamDescriptionSummary"]
+    written = system.write(20)
+    own = {name: value for name, value in system.options().items() if name != "streamName"}
+    system.options = lambda: {**own, "streamArn": summary["StreamARN"], **consumer}  # type: ignore[method-assign]
+    wait = {"pollInterval": "2500ms", "drainTimeout": "2500ms"} if consumer else {}
+    rows = SourceQuery(system, **wait).rest([])
+    assert sorted(numbers(rows)) == sorted(numbers(written))
+    assert {row["stream"] for row in rows} == {system.stream}
 
 
 def test_a_gap_in_a_shard_is_not_its_end(system: StreamContext, proxy: FaultProxy) -> None:

@@ -11,6 +11,7 @@ import redis
 
 from connectors.testing.servers import HOST, RedisServer
 from connectors.testing.servers.base import free_ports
+from connectors.testing.servers.fault_proxy import Certificates
 
 SLOTS = 16_384
 SECONDS = 30.0
@@ -27,6 +28,25 @@ class ClusterNode(RedisServer):
     def launch(self) -> None:
         address = ["--bind", HOST, "--port", str(self.port), "--dir", str(self.folder), "--save", ""]
         self.spawn([self.binary, *address, "--cluster-enabled", "yes", "--cluster-node-timeout", "2000"])
+
+
+class TlsServer(RedisServer):
+    """A server that speaks TLS alone, as ``files`` say. Not every build can."""
+
+    def __init__(self, files: Certificates) -> None:
+        super().__init__()
+        self.files = files
+        self.url = f"rediss://{HOST}:{self.port}/0?ssl_ca_certs={files.authority}"
+
+    def launch(self) -> None:
+        names = {"cert": self.files.chain, "key": self.files.key, "ca-cert": self.files.authority}
+        files = [part for name, file in names.items() for part in (f"--tls-{name}-file", str(file))]
+        address = ["--bind", HOST, "--port", "0", "--tls-port", str(self.port), "--dir", str(self.folder), "--save", ""]
+        self.spawn([self.binary, *address, *files, "--tls-auth-clients", "no"])
+
+    def ready(self) -> bool:
+        with redis.Redis.from_url(self.url) as client:
+            return bool(client.ping())
 
 
 class ReplicaServer(RedisServer):

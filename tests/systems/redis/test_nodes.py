@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,13 +14,16 @@ import redis
 from connectors import async_io
 from connectors.async_io.batches import EngineSettings
 from connectors.async_io.task import Plan, run
-from connectors.core import Batch, Misconfigured
+from connectors.core import Batch, Fatal, Misconfigured
 from connectors.core.commit import Commit
 from connectors.core.writing import stage
 from connectors.systems.redis import RedisSink
 from connectors.systems.redis.connection import connect
+from connectors.testing.servers import RedisServer, Unavailable
+from connectors.testing.servers.fault_proxy import certificates
+from tests.servers import required
 
-from .servers import cluster, watched
+from .servers import TlsServer, cluster, watched
 
 pytestmark = pytest.mark.server
 ROWS = pa.table({"id": list(range(300)), "name": [f"n{number}" for number in range(300)]})
@@ -31,8 +35,8 @@ def nodes() -> Iterator[str]:
         yield url
 
 
-def write(url: str, **options: str) -> None:
-    sink = RedisSink.of({"url": url, "key": "order:{id}", "batch.maxRecords": "40", **options})
+def write(url: str | None, **options: str) -> None:
+    sink = RedisSink.of({**({"url": url} if url else {}), "key": "order:{id}", "batch.maxRecords": "40", **options})
     batch = Batch(sink.sink_id(), "q", 0)
     Commit(sink).finish(batch, [stage(sink, batch, ROWS.schema, 0, iter(ROWS.to_batches()))])
 
@@ -76,6 +80,38 @@ def test_sentinels_name_the_server_that_replaces_a_dead_one(tmp_path: Path) -> N
         client = connect(redis, url, {})
         assert client.connection_pool.get_master_address()[1] != primary.port
         assert len(client.keys("again:*")) == len(client.keys("order:*")) == 300
+
+
+def test_rows_and_lookups_go_by_tls_to_a_server_whose_certificate_is_known(tmp_path: Path) -> None:
+    try:
+        server = TlsServer(certificates(tmp_path)).start()
+    except Unavailable as missing:
+        pytest.skip(f"a Redis with TLS: {missing}")
+    with contextlib.ExitStack() as stack:
+        stack.callback(server.stop)
+        write(server.url, command="set")
+        assert ask(async_io.RedisLookup(server.url, "order:{id}", json=True), 3) == ["n0", "n1", "n2"]
+        with pytest.raises(Fatal, match=r"(?s)certificate verify failed.*ssl_ca_certs"):
+            write(server.url.partition("?")[0])
+
+
+def test_a_user_of_an_access_list_writes_what_it_may(tmp_path: Path) -> None:
+    server = required(RedisServer)
+    with redis.Redis.from_url(server.url) as client:
+        rules = {"commands": ["+hset", "+expire"], "keys": ["order:*"]}
+        client.acl_setuser("writer", enabled=True, passwords=["+s3cret"], **rules)
+        options = {"host": "127.0.0.1", "port": str(server.port), "user": "writer", "password": "s3cret"}
+        try:
+            write(None, field="{name}", **options)
+            assert client.hget("order:7", "n7") is not None
+            with pytest.raises(Fatal, match=r"(?s)Redis refuses a command: .*permission.*grant the user what"):
+                write(None, command="set", **options)
+            with pytest.raises(Fatal, match="Redis refuses the login") as refused:
+                write(None, **{**options, "password": "wr0ng"})
+            assert "wr0ng" not in str(refused.value)
+        finally:
+            client.acl_deluser("writer")
+            client.delete(*client.scan_iter("order:*"))
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,16 @@ from __future__ import annotations
 import datetime
 import importlib.util
 import json
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+import redis
 
 from connectors.core import Batch, CommitRefused, Entry, Fatal, Guarantee, Misconfigured, Poison
 from connectors.core.commit import Commit
@@ -244,9 +247,45 @@ def test_rows_of_a_key_go_in_one_command(target: RedisTarget) -> None:
     assert target.client.info("stats")["total_commands_processed"] - before < 20
 
 
+def test_readers_see_whole_what_a_request_writes_to_a_key(target: RedisTarget) -> None:
+    rows = pa.table({"id": list(range(400)), "user": [f"u{number % 4}" for number in range(400)]}).to_batches()[0]
+    options = {"command": "xadd", "key": f"{target.prefix}:{{user}}", "expire": "60", "batch.maxRecords": "400"}
+    keys = [f"{target.prefix}:u{number}" for number in range(4)]
+    lengths: set[int] = set()
+    is_over = threading.Event()
+
+    def look() -> None:
+        with redis.Redis.from_url(target.server.url) as client:
+            while not is_over.is_set():
+                for key in keys:
+                    with client.pipeline() as pipeline:
+                        length, seconds = pipeline.xlen(key).ttl(key).execute()
+                    lengths.add(length)
+                    assert (length == 0) == (seconds < 0)
+
+    with ThreadPoolExecutor(1) as threads:
+        looking = threads.submit(look)
+        for _ in range(20):
+            write(target, rows, multi="true", **options)
+        is_over.set()
+        looking.result()
+    assert all(length % 100 == 0 for length in lengths), lengths
+    assert [target.client.xlen(key) for key in keys] == [2000] * 4
+
+
+def test_a_row_for_a_key_of_another_type_is_bad_in_a_transaction_too(target: RedisTarget) -> None:
+    target.client.set(f"{target.prefix}:bob", "text")
+    write(target, multi="true", errors="skip", field="{id}")
+    assert target.client.get(f"{target.prefix}:bob") == b"text"
+    assert target.client.hlen(f"{target.prefix}:ann") == target.client.hlen(f"{target.prefix}:eve") == 1
+    with pytest.raises(Poison, match="WRONGTYPE"):
+        write(target, multi="true", field="{id}")
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [
+        ({"multi": "true", "guarantee": "exactly-once"}, r"multi +has no use with guarantee=exactly-once"),
         ({"key": "a:{"}, r"key +must be text with columns in braces"),
         ({"key": "a:{}"}, r"key +must be text with columns in braces"),
         ({"command": "set", "field": "x"}, r"field +has no use with command=set"),

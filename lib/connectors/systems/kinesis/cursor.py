@@ -46,6 +46,10 @@ _ALL: Final = 1 << 62
 _REQUEST: Final = 10_000
 _SHORTEST_RETENTION: Final = 24 * 3600.0
 _LONGEST_PAUSE: Final = 5.0
+_BYTES_PER_SECOND: Final = 2 << 20
+"""What the service gives out of a shard, to all that poll it; a larger page counts for the seconds after it."""
+_SHORT_PAUSE: Final = 0.25
+"""So long a read waits for its next poll; after a longer pause the other shards of its reader come first."""
 _WAY_OUT: Final = "set failOnDataLoss=false to go on with the oldest record"
 
 
@@ -238,7 +242,7 @@ class KinesisCursor(Cursor):
         """
         while True:
             pause = shard.due - time.monotonic()
-            if pause > 0 and (shard.lag == 0 or shard.pause) and not is_replay:
+            if pause > 0 and (shard.lag == 0 or shard.pause or pause > _SHORT_PAUSE) and not is_replay:
                 return False
             time.sleep(max(0.0, pause))
             try:
@@ -254,13 +258,19 @@ class KinesisCursor(Cursor):
             if answer is None:
                 shard.is_closed, shard.lag = True, 0.0
                 return True
-            shard.due = time.monotonic() + self._interval
+            shard.due = time.monotonic() + self._pause_after(answer["Records"])
             shard.iterator = answer.get("NextShardIterator")
             shard.is_closed = shard.iterator is None
             shard.lag = answer["MillisBehindLatest"] / 1000
             self.add(partition, shard, answer["Records"])
             if shard.records or shard.is_closed or shard.lag == 0:
                 return True
+
+    def _pause_after(self, records: Sequence[Mapping[str, Any]]) -> float:
+        """Seconds until the next poll of a shard that has given ``records``; none where the user wants no pauses."""
+        if not self._interval:
+            return 0.0
+        return max(self._interval, sum(len(record["Data"]) for record in records) / _BYTES_PER_SECOND)
 
     def add(self, partition: str, shard: Shard, fetched: Sequence[dict[str, Any]]) -> None:
         """Adds records to those of the shard: packed ones unpacked, without those that the position is behind."""

@@ -68,7 +68,9 @@ class KinesisSource(CursorSource):
             consumerName=Text(None, meaning="efo: the consumer, of this query alone; it is registered if there is none"),
             deregisterConsumer=Flag(False, meaning="efo: a consumer that the query registered goes when the query ends"),
             discoveryInterval=Duration(10.0, meaning="how often new shards are looked for"),
-            fetchInterval=Duration(0.2, meaning="polling: between two requests to a shard; the service allows five a second"),
+            fetchInterval=Duration(
+                0.2, meaning="polling: between two requests to a shard, which gives five answers and 2 MB a second; 0s: none"
+            ),
         )
     )
 

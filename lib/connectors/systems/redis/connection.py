@@ -157,6 +157,9 @@ class RedisClient:
         except exceptions.AuthenticationError as error:
             raise Fatal(f"Redis refuses the login: {error}", way_out="check user and password") from None
         except self.outages() as error:
+            if "CERTIFICATE_VERIFY_FAILED" in str(error):
+                text = f"Redis has a certificate that nobody vouches for: {error}"
+                raise Fatal(text, way_out="name the authority's file in url: rediss://…?ssl_ca_certs=/path") from None
             raise Transient(f"Redis does not answer: {type(error).__name__}: {error}") from None
         except exceptions.NoPermissionError as error:
             raise Fatal(f"Redis refuses a command: {error}", way_out="grant the user what the message names") from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, Final
 
 import pyarrow as pa
@@ -16,6 +16,7 @@ from ...core import (
     Batch,
     Choice,
     Fatal,
+    Flag,
     Guarantee,
     Int,
     Options,
@@ -50,8 +51,8 @@ class RedisSink(BatchingSink):
     """Writes each row by one command.
 
     ``key`` and ``field`` are texts with columns in braces. The value is the row as JSON; ``xadd``, and ``hset`` without
-    ``field``, write each column as a field, nulls left out. A row that the server refuses for itself, such as one for a key
-    that holds another type, is a bad row.
+    ``field``, write each column as a field, nulls left out. With ``multi`` readers see whole what a request writes to a key. A
+    row that the server refuses for itself, such as one for a key that holds another type, is a bad row.
 
     Guarantee: idempotent with hset, set and zadd: a replay writes the same again. At-least-once with the others. With
     ``guarantee=exactly-once`` tasks stage their commands in Redis, and a script runs those of a batch together with an entry
@@ -72,6 +73,7 @@ class RedisSink(BatchingSink):
                 "value.format": Choice("json", among=("json",), meaning="the row as text"),
                 "expire": Int(None, at_least=0, meaning="seconds; 0: never; default: 86400 with hset, else never"),
                 "maxLen": Int(None, at_least=1, meaning="xadd: entries that the stream keeps, about"),
+                "multi": Flag(False, meaning="readers see whole what a request writes to a key, expiry included: MULTI"),
                 "stagingRetention": RETENTION,
             }
         )
@@ -91,6 +93,10 @@ class RedisSink(BatchingSink):
                 yield Problem(option, f"has no use with command={values['command']}; it is of {command}.")
         if values["command"] == "zadd" and values["scoreColumn"] is None:
             yield Problem("scoreColumn", "missing; command=zadd needs the column of the score.")
+        if values["multi"] and is_cluster(values):
+            yield Problem("multi", "is not possible: in a cluster the keys of a request lie on several nodes.")
+        if values["multi"] and values["guarantee"] == Guarantee.EXACTLY_ONCE.value:
+            yield Problem("multi", "has no use with guarantee=exactly-once: readers see a batch whole.")
         if values["command"] == "publish" and values["expire"]:
             yield Problem("expire", "has no use with command=publish.")
 
@@ -190,12 +196,27 @@ class CommandWriter(BatchingWriter):
                 commands[number] += tuple(chain.from_iterable(entries[place][2:] for place in others))
         if self._expire:
             commands += [("EXPIRE", key, b"%d" % self._expire) for key in dict.fromkeys(entry[1] for entry in entries)]
-        answers = self._client.answers(commands)
+        answers = self._in_transactions(commands) if self._values["multi"] else self._client.answers(commands)
         for number, answer in enumerate(answers):
             if isinstance(answer, Exception):
                 failure = self._failure(answer)
                 for place in places[number] if number < len(places) else [len(entries) - 1]:
                     yield place, failure
+
+    def _in_transactions(self, commands: list[Command]) -> list[Any]:
+        """The answers to commands, those of a key in one transaction."""
+        of_key: dict[bytes, list[int]] = {}
+        for place, command in enumerate(commands):
+            of_key.setdefault(command[1], []).append(place)
+        parts = [[("MULTI",), *(commands[place] for place in places), ("EXEC",)] for places in of_key.values()]
+        replies = iter(self._client.answers(list(chain.from_iterable(parts))))
+        answers: list[Any] = [None] * len(commands)
+        for places in of_key.values():
+            _, *queued, done = islice(replies, len(places) + 2)
+            results = done if isinstance(done, list) else [done] * len(places)
+            for place, is_queued, result in zip(places, queued, results, strict=True):
+                answers[place] = is_queued if isinstance(is_queued, Exception) else result
+        return answers
 
     def _commands(self, entries: list[Command]) -> Sequence[Sequence[int]]:
         """The entries of each command: those of a key together where a command can have several."""
