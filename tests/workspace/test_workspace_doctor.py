@@ -39,8 +39,14 @@ def test_a_workspace_with_all_that_the_jobs_need_is_well(place: Place) -> None:
     assert code == 0
     assert "ok volume main.sales.data can be written" in lines
     assert "ok secret kv/kafka" in lines
-    assert "ok job job the Spark that it pins has all that its notebooks use" in lines
+    assert "ok spark new enough where it is pinned by job" in lines
     assert not [line for line in lines if line.startswith("MISSING")]
+
+
+def test_a_text_that_says_what_a_reference_looks_like_is_none(place: Place) -> None:
+    provide(place)
+    place.job("text", place.task("t", 'print("write {{secrets/scope/key}}")'))
+    assert not any("scope/key" in line for line in examined(place)[1])
 
 
 def test_it_changes_nothing(place: Place) -> None:
@@ -71,7 +77,7 @@ def test_a_spark_that_is_too_old_is_found_by_environment_and_by_cluster(place: P
     place.workspace.clusters.runtimes["0101-abc"] = "17.3.x-scala2.13"
     place.job("gone", place.task("d", READ, existing_cluster_id="nothing"))
     code, lines = examined(place)
-    missing = {line.split()[2]: line for line in lines if line.startswith("MISSING job")}
+    missing = {re.split(r"\W", line.split()[2])[0]: line for line in lines if line.startswith("MISSING spark")}
     assert (code, set(missing)) == (1, {"old", "cluster", "gone"})
     assert "which has Spark 4.0" in missing["old"]
     assert "a cluster of 17.3.x-scala2.13, which has Spark 4.0" in missing["cluster"]

@@ -26,6 +26,8 @@ from .target import Target
 _VOLUME: Final = re.compile(r"/Volumes/([^/\s\"']+)/([^/\s\"']+)/([^/\s\"']+)")
 _PROBE: Final = "lib/connectors/workspace/probe"
 _DEPLOY_FIRST: Final = "the library is tried where it is deployed: python -m connectors deploy, then this again"
+_PLACEHOLDER: Final = ("scope", "key")
+"""How a text says what a reference looks like: ``{{secrets/scope/key}}``."""
 _WRITES: Final = frozenset({"ALL_PRIVILEGES", "WRITE_VOLUME", "MANAGE"})
 _COMPUTE: Final = ("environment_key", "existing_cluster_id", "new_cluster", "job_cluster_key")
 
@@ -65,21 +67,23 @@ def _deployed(target: Target) -> Finding:
 
 
 def _sparks(target: Target) -> Iterator[Finding]:
-    """One finding for each job: whether the Spark of its compute has what its notebooks use."""
+    """Whether the Spark of each job's compute has what its notebooks use; the jobs that are well in one line."""
+    well = []
     for job in target.bundle.jobs.values():
         findings = Findings()
-        name = f"job {job.key}"
         try:
             check_compute(_with_known_clusters(target, job), _notebooks(job), findings)
         except WorkspaceError as refused:
-            yield Finding(name, False, " ".join(str(refused).split()))
+            yield Finding("spark", False, f"{job.key} {' '.join(str(refused).split())}")
             continue
         for problem in findings.problems:
-            yield Finding(name, False, f"{problem.option} {problem.text}")
+            yield Finding("spark", False, f"{problem.option} {problem.text}")
         for note in findings.notes:
-            yield Finding(name, False, f"{note.option} {note.text}", optional=True)
+            yield Finding("spark", False, f"{note.option} {note.text}", optional=True)
         if not findings.problems and not findings.notes:
-            yield Finding(name, True, "the Spark that it pins has all that its notebooks use")
+            well.append(job.key)
+    if well:
+        yield Finding("spark", True, f"new enough where it is pinned by {', '.join(well)}")
 
 
 def _with_known_clusters(target: Target, job: Job) -> Job:
@@ -183,7 +187,7 @@ def _named_secrets(target: Target) -> set[tuple[str, str]]:
         for notebook in _notebooks(job).values():
             found |= notebook.secrets()
         found |= set(re.findall(r"\{\{\s*secrets/([^/{}\s]+)/([^/{}\s]+)\s*\}\}", json.dumps(job.config, default=str)))
-    return found
+    return found - {_PLACEHOLDER}
 
 
 def _library_not_tried() -> Iterator[Finding]:
