@@ -16,6 +16,7 @@ from connectors.core.errors import ConnectorError, Misconfigured
 if TYPE_CHECKING:
     from connectors.bundle import Bundle
 
+    from .workbench.doctor import Finding
     from .workspace import Target
 
 _RECENT = 20
@@ -263,14 +264,15 @@ def new(name: str, kind: str, example: str) -> None:
 
 
 @main.command()
+@_target
 @click.option("--fetch", is_flag=True, help="Also get what makes a start faster: Delta's jars, an archive of classes.")
-def doctor(fetch: bool) -> None:
-    """Says what this machine lacks. Exit code 1 when a local run would fail."""
-    from connectors.workbench.doctor import examine
-
-    findings = examine(fetch)
-    for finding in findings:
+@click.option("--compute", is_flag=True, help="With -t: also import the library on what the jobs run on.")
+def doctor(target: str | None, variables: tuple[str, ...], fetch: bool, compute: bool) -> None:
+    """Says what this machine lacks, or with -t what the workspace of that target does. Exit code 1 when a run would fail."""
+    findings = []
+    for finding in _examined(target, variables, fetch, compute):
         click.echo(finding)
+        findings.append(finding)
     sys.exit(0 if all(finding.ok or finding.optional for finding in findings) else 1)
 
 
@@ -426,6 +428,16 @@ def _target_of(target: str | None, variables: tuple[str, ...]) -> Target:
     from .workspace import open_target
 
     return open_target(Path.cwd(), target, _pairs("--var", variables))
+
+
+def _examined(target: str | None, variables: tuple[str, ...], fetch: bool, compute: bool) -> Iterable[Finding]:
+    if target is None and not compute:
+        from connectors.workbench.doctor import examine
+
+        return examine(fetch)
+    from .workspace.doctor import examine_target
+
+    return examine_target(_target_of(target, variables), compute=compute)
 
 
 def _is_by_cli(by: str | None) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import re
 import signal
 import threading
@@ -14,7 +13,6 @@ import pytest
 
 from connectors.bundle import Reporter, State
 from connectors.testing.workspace import FakeWorkspace
-from connectors.workbench.settings import library
 from connectors.workspace import open_target, runs
 
 from .conftest import Place
@@ -180,17 +178,3 @@ def test_secrets_of_the_workspace_reach_its_runs(place: Place, workspace: FakeWo
     place.job("job", place.task("a", 'assert dbutils.secrets.get("kv", "db-password") == "hush"'))
     place.deploy()
     assert run(place).exit_code == 0
-
-
-def test_the_library_that_is_deployed_is_the_one_that_runs(place: Place) -> None:
-    """A marker in the deployed copy of the library is what a deployed notebook imports."""
-    import shutil
-
-    shutil.copytree(
-        library() / "connectors", place.root / "lib" / "connectors", ignore=shutil.ignore_patterns("__pycache__")
-    )
-    place.write("lib/connectors/marker.py", "HERE = 'deployed'")
-    place.job("job", place.task("a", "from connectors.marker import HERE\ndbutils.notebook.exit(HERE)"))
-    place.deploy()
-    result = run(place)
-    assert re.search(r"a  SUCCESS  [\d.]+ s  deployed", result.stdout), json.dumps(result.stdout)

@@ -21,7 +21,7 @@ _CLUSTER: Final = re.compile(r"(\d+)\.[\dx]")
 
 def check_compute(job: Job, notebooks: Mapping[str, Notebook], findings: Findings) -> None:
     """Adds a problem for each task whose environment or cluster is too old for its notebook, a note where none is pinned."""
-    for entry in _entries(job):
+    for entry in entries(job):
         notebook = notebooks.get(str(entry.get("task_key")))
         features = notebook.features() if notebook else []
         if not notebook or not features:
@@ -41,7 +41,7 @@ def _needs(feature: Feature) -> str:
     return f"{feature.name} needs Spark {dotted(feature.spark)} ({feature.need})"
 
 
-def _entries(job: Job) -> Iterator[Config]:
+def entries(job: Job) -> Iterator[Config]:
     """The tasks as written, those inside loops too."""
     for entry in tasks_in(job.config):
         yield entry

@@ -15,6 +15,7 @@ from ..core.runtime import LIBRARY, STREAM_SINK, STREAM_SOURCE, Feature
 _FORMATS: Final = "connectors."
 _STREAMS: Final = {"readStream": STREAM_SOURCE, "writeStream": STREAM_SINK}
 _HEADING: Final = re.compile(r"^#{1,6} +(.+)$", re.MULTILINE)
+_SECRET: Final = re.compile(r"\{\{\s*secrets/([^/{}\s]+)/([^/{}\s]+)\s*\}\}")
 _DECLARING: Final = ("text", "dropdown", "combobox", "multiselect")
 
 
@@ -55,6 +56,10 @@ class Notebook:
     def features(self) -> list[Feature]:
         """What its code needs of Spark, as far as the formats show that stand in it by name."""
         return [feature for tree in self._trees() for node in ast.walk(tree) if (feature := _feature(node))]
+
+    def secrets(self) -> set[tuple[str, str]]:
+        """Scope and key of each secret that its code names: in a reference, or in ``dbutils.secrets.get`` by literals."""
+        return {pair for tree in self._trees() for node in ast.walk(tree) for pair in _secrets(node)}
 
     def faults(self) -> Iterator[tuple[int, str]]:
         """The code cells that are no Python, by number (the first is 1), and what is wrong with them."""
@@ -131,6 +136,17 @@ def _literal(call: ast.Call) -> str | None:
     named = [keyword.value for keyword in call.keywords if keyword.arg == "name"]
     first = next(iter([*call.args, *named]), None)
     return first.value if isinstance(first, ast.Constant) and isinstance(first.value, str) else None
+
+
+def _secrets(node: ast.AST) -> list[tuple[str, str]]:
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return _SECRET.findall(node.value)
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr != "get":
+        return []
+    holder = node.func.value
+    texts = [part.value for part in node.args if isinstance(part, ast.Constant) and isinstance(part.value, str)]
+    is_secret = isinstance(holder, ast.Attribute) and holder.attr == "secrets" and len(texts) == 2
+    return [(texts[0], texts[1])] if is_secret else []
 
 
 def _feature(node: ast.AST) -> Feature | None:

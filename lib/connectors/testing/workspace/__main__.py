@@ -5,10 +5,14 @@ from __future__ import annotations
 import shlex
 import signal
 from pathlib import Path
+from typing import Final
 
 import click
 
 from .server import FakeWorkspace
+
+_VOLUME: Final = "main.dev_user_connectors.data"
+"""The volume that the jobs of target dev write to, for the user of this workspace."""
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -16,7 +20,8 @@ from .server import FakeWorkspace
 @click.option(
     "--folder", type=click.Path(path_type=Path), help="Keeps volumes and executed notebooks there; else they go."
 )
-@click.option("--volume", "volumes", multiple=True, metavar="CATALOG.SCHEMA.NAME", help="Makes this volume.")
+@click.option("--volume", "volumes", multiple=True, metavar="CATALOG.SCHEMA.NAME", default=[_VOLUME], show_default=True,
+              help="Makes this volume.")  # fmt: skip
 @click.option("--secret", "secrets", multiple=True, metavar="SCOPE/KEY=TEXT", help="Puts a secret into a scope.")
 def main(port: int, folder: Path | None, volumes: tuple[str, ...], secrets: tuple[str, ...]) -> None:
     """Starts a workspace that runs what is deployed to it on this machine, and prints how to reach it."""

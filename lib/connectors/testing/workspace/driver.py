@@ -1,6 +1,6 @@
 """Runs one job of a folder by the local runner, in a process of its own, and tells each step as a line of JSON.
 
-``python -m connectors.testing.workspace.driver FOLDER JOB RUNS PARAMETERS ONLY``. The folder holds a bundle; the lines are
+``driver.py FOLDER JOB RUNS PARAMETERS ONLY``. The folder holds a bundle; the lines are
 ``{"task": …, "state": "RUNNING"}``, ``{"task": …, "state": "FAILED", "seconds": …, "report": …, "said": …}`` and, last, the
 job's own ``{"job": "SUCCESS"}``.
 """

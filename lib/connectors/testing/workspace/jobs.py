@@ -30,7 +30,7 @@ class Jobs:
         self.permissions: dict[str, list[dict[str, Any]]] = {}
 
     @property
-    def runs(self) -> Mapping[int, JobRun]:
+    def runs(self) -> dict[int, JobRun]:
         return self._runner.runs
 
     def create(self, request: Request) -> dict[str, Any]:

@@ -19,6 +19,9 @@ from typing import Any, Final
 from ...workbench.settings import VOLUMES_VARIABLE, library
 
 _SKIPPED: Final = frozenset({"MAXIMUM_CONCURRENT_RUNS_REACHED"})
+_DRIVER: Final = "connectors/testing/workspace/driver.py"
+_START: Final = "import runpy, sys; sys.argv.pop(0); runpy.run_path(sys.argv[0], run_name='__main__')"
+"""Starts a module as a file: without the packages around it, which would import the whole test kit."""
 _FAILURE: Final = "Workload failed, see run output for details"
 """What the service says of a task that failed; the error itself is in the run's output."""
 
@@ -172,12 +175,13 @@ class Runner:
         key = f"job_{run.job_id}"
         (root / "databricks.yml").write_text(json.dumps(self._bundle(root, jobs)))
         arguments = [str(root), key, str(run.folder / "runs"), json.dumps(values), json.dumps(list(run.only))]
-        command = [sys.executable, "-m", "connectors.testing.workspace.driver", *arguments]
+        lib = _library(root)
+        command = [sys.executable, "-c", _START, str(lib / _DRIVER), *arguments]
         log = (run.folder / "log").open("w")
         environment = {
             name: text for name, text in os.environ.items() if not name.startswith(("DATABRICKS_", "BUNDLE_VAR_"))
         }
-        environment |= {VOLUMES_VARIABLE: str(self._volumes), "PYTHONPATH": str(_library(root)), **self._secrets()}
+        environment |= {VOLUMES_VARIABLE: str(self._volumes), "PYTHONPATH": str(lib), **self._secrets()}
         run.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment, start_new_session=True, cwd=root
         )
@@ -196,7 +200,8 @@ class Runner:
         if run.is_canceled:
             return "CANCELED"
         if not ended:
-            run.message = " ".join((run.folder / "log").read_text().split())[-600:]
+            lines = [line for line in (run.folder / "log").read_text().splitlines() if line.strip()]
+            run.message = "\n".join(lines[-1:]) or "The run has ended without a word."
         return ended or "FAILED"
 
     def _bundle(self, root: Path, jobs: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
@@ -228,7 +233,7 @@ class Runner:
 
 def _library(root: Path) -> Path:
     """The deployed library where there is a whole one, else this one."""
-    deployed = sorted(root.glob("**/files/lib/connectors/testing/workspace/driver.py"))
+    deployed = sorted(root.glob(f"**/files/lib/{_DRIVER}"))
     return deployed[0].parents[3] if deployed else library()
 
 
