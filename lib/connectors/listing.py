@@ -41,7 +41,7 @@ def _state(query: QueryStanding) -> str:
 def _sink(sink: SinkStanding) -> str:
     facts = [] if sink.rows is None else [count(sink.rows, "row")]
     facts += [f"last commit {ago(sink.last_commit)}"] if sink.last_commit else []
-    name = f"{sink.component}  {sink.target}" if sink.target else sink.component
+    name = f"{sink.component.split(' (')[0]}  {sink.target}" if sink.target else sink.component
     return f"{name}  {', '.join(facts)}".rstrip()
 
 

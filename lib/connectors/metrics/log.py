@@ -39,6 +39,10 @@ class QueryLog(Listening):
         """The runs that have not ended, in the order of their starts."""
         return [run for run in list(self._runs.values()) if run.ended is None]
 
+    def run(self, run: str) -> QueryHistory | None:
+        """The run with this id."""
+        return self._runs.get(run)
+
     def take(self, kind: str, event: Any) -> None:
         if kind == "started":  # at once, in the call of start(): the first task has not counted anything yet
             self._begin(str(event.id), str(event.runId), event.name)
@@ -112,3 +116,10 @@ def query_log(spark: SparkSession) -> QueryLog:
                 del _logs[over]
             _logs[key] = QueryLog(spark)
         return _logs[key]
+
+
+def known_log(spark: SparkSession) -> QueryLog | None:
+    """The log of a classic session, if it has one."""
+    from ..spark.session import session_key
+
+    return _logs.get(session_key(spark))

@@ -25,7 +25,7 @@ def display(content: Any, rows: int = ROWS) -> None:
         _show_spark(content, rows)
     elif _is(content, "pandas", "DataFrame"):
         _show_table(content, rows)
-    elif _is(content, "matplotlib.figure", "Figure") and _in_notebook():
+    elif _is(content, "matplotlib.figure", "Figure") and in_notebook():
         _show_figure(content)
     else:
         _publish(content)
@@ -35,7 +35,7 @@ def display_html(html: str) -> None:
     """Shows HTML; outside a notebook its text."""
     from IPython.display import HTML
 
-    _publish(HTML(html) if _in_notebook() else html)
+    _publish(HTML(html) if in_notebook() else html)
 
 
 def _is(content: Any, package: str, name: str) -> bool:
@@ -54,7 +54,7 @@ def _show_table(frame: Any, rows: int) -> None:
 
     shown = frame.head(rows)
     more = f"the first {rows} rows" if len(frame) > rows else f"{len(shown)} row{'' if len(shown) == 1 else 's'}"
-    if _in_notebook():
+    if in_notebook():
         table = shown.to_html(index=False, max_rows=rows, border=0, na_rep="null")
         _publish(HTML(f"{table}<small>{more}</small>"))
     else:
@@ -75,13 +75,14 @@ def _show_figure(figure: Any) -> None:
 def _publish(content: Any) -> None:
     from IPython.display import display as publish
 
-    if _in_notebook():
+    if in_notebook():
         publish(content)
     else:
         print(content)
 
 
-def _in_notebook() -> bool:
+def in_notebook() -> bool:
+    """True in Jupyter, in the job runner and in a workspace: where IPython shows what is displayed."""
     from IPython.core.getipython import get_ipython
 
     return get_ipython() is not None

@@ -8,30 +8,43 @@ from typing import TYPE_CHECKING, Any, Final
 
 from connectors.metrics.alerts import Observation
 from connectors.metrics.frame import as_dict, rows_of
+from connectors.metrics.history import ENDED, FAILED, RUNNING, QueryHistory
+from connectors.metrics.log import QueryLog, known_log
 from connectors.metrics.watch import cells, screen
+from connectors.metrics.words import count, line, parts_of
+
+from .card import Card
+from .shim import in_notebook
+from .start import running
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _POLL_SECONDS: Final = 0.5
+_SHOW_SECONDS: Final = 1.0
+_SHOW_SHARE: Final = 20
+"""Looking at the query takes at most one part in so many of the time."""
 
 
 @dataclass(frozen=True)
 class Summary:
     """What one run of a streaming query did: the ``rows`` that it read, the micro-batches that had some, and its time.
 
-    ``rows`` is ``None`` where Spark does not count them (``foreachBatch`` on Spark Connect).
+    ``rows`` is ``None`` where Spark does not count them (``foreachBatch`` on Spark Connect). ``dead_letters`` are those since
+    the query's first start.
     """
 
     query: str
     rows: int | None
     batches: int
     seconds: float
+    dead_letters: int = 0
 
     def __str__(self) -> str:
         batches = "1 micro-batch" if self.batches == 1 else f"{self.batches:,} micro-batches"
         rows = "" if self.rows is None else f"{self.rows:,} rows in "
-        return f"{self.query}: {rows}{batches}, {self.seconds:.1f} s"
+        letters = f", {count(self.dead_letters, 'dead letter')}" if self.dead_letters else ""
+        return f"{self.query}: {rows}{batches}, {self.seconds:.1f} s{letters}"
 
     __repr__ = __str__
 
@@ -39,6 +52,8 @@ class Summary:
 def wait(query: StreamingQuery) -> Summary:
     """Shows ``query`` while it runs, and returns when it has ended and its rows can be seen.
 
+    In a notebook the cell shows rows, rows per second, batches, lag, dead letters, what the query waits for and, where it is
+    known, the time that is left; it ends with a summary. In a terminal each batch is a line.
     After a plain ``awaitTermination`` the files of ``rolling=policy`` may still be hidden. On Spark Connect that is so here,
     too, for a sink by ``writeStream.format``: ``connectors files seal PATH`` shows them. Raises what the query died of.
     """
@@ -48,10 +63,10 @@ def wait(query: StreamingQuery) -> Summary:
             run.show_progress()
         run.show_progress()
     except BaseException as error:
-        run.show_end("failed" if isinstance(error, Exception) else "running")
+        run.show_end(FAILED if isinstance(error, Exception) else RUNNING)
         raise
     _show_rows(query)
-    run.show_end("ended")
+    run.show_end(ENDED)
     return run.summary()
 
 
@@ -67,9 +82,13 @@ class _Run:
 
     def __init__(self, query: StreamingQuery) -> None:
         self._query = query
-        self._show = screen()
+        self._log, self._history = _history_of(query)
+        self._card = Card() if in_notebook() else None
+        self._line = screen() if self._card is None else None
         self._began = time.monotonic()
         self._rows: dict[int, int] = {}
+        self._waits = False
+        self._next_show = 0.0
         self._last: dict[str, Any] = {"id": str(query.id), "name": query.name, "batchId": -1, "sources": []}
 
     def show_progress(self) -> None:
@@ -79,19 +98,52 @@ class _Run:
             is_new = number not in self._rows
             self._rows[number] = max(self._rows.get(number, 0), int(progress.get("numInputRows") or 0))
             self._last = dict(progress)
+            if is_new and self._log is None:
+                self._history.add(progress)
             if is_new:
-                self._show_last("running")
+                self._print(RUNNING)
+        if time.monotonic() >= self._next_show:
+            self._show()
 
     def show_end(self, state: str) -> None:
-        self._show_last(state)
+        if state != RUNNING and self._log is not None:
+            self._log.await_events()
+        if state != RUNNING and self._history.ended is None:
+            self._history.end(state)
+        self._print(state)
+        self._show()
 
-    def _show_last(self, state: str) -> None:
-        batch = Observation(self._last, rows_of(str(self._query.id), self._last))
-        self._show(batch.query, cells(batch, state))
+    def _show(self) -> None:
+        """The card of a notebook; a terminal hears of the time between batches only that the query waits for something."""
+        began = time.monotonic()
+        standing = self._history.standing()
+        self._next_show = began + max(_SHOW_SECONDS, _SHOW_SHARE * (time.monotonic() - began))
+        if self._card is not None:
+            self._card.show(standing, list(self._history.batches))
+        elif standing.waiting_for and not self._waits:
+            print(f"{standing.name}: {line(parts_of(standing))}", flush=True)
+        self._waits = bool(standing.waiting_for)
+
+    def _print(self, state: str) -> None:
+        """The newest batch as a line of the terminal."""
+        if self._line is not None:
+            batch = Observation(self._last, rows_of(str(self._query.id), self._last))
+            self._line(batch.query, cells(batch, state))
 
     def summary(self) -> Summary:
         batches = [rows for rows in self._rows.values() if rows]
         name, seconds = str(self._query.name or str(self._query.id)[:8]), time.monotonic() - self._began
+        letters = self._history.standing().dead_letters
         if not batches and hasattr(self._query, "_session"):  # Spark Connect
-            return Summary(name, None, len(self._rows), seconds)
-        return Summary(name, sum(batches), len(batches), seconds)
+            return Summary(name, None, len(self._rows), seconds, letters)
+        return Summary(name, sum(batches), len(batches), seconds, letters)
+
+
+def _history_of(query: StreamingQuery) -> tuple[QueryLog | None, QueryHistory]:
+    """The history of a run in the log of its session; where there is none, an empty one."""
+    session = getattr(query, "_jsq", None) and running()
+    log = known_log(session) if session else None
+    history = log.run(str(query.runId)) if log else None
+    if history is not None:
+        return log, history
+    return None, QueryHistory(str(query.id), str(query.runId), query.name, from_start=False)

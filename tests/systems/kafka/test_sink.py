@@ -16,6 +16,7 @@ from connectors.core import Batch, CommitRefused, Poison, Transient
 from connectors.core.commit import Commit
 from connectors.core.ledger import Entry
 from connectors.core.retry import RetrySettings
+from connectors.systems.kafka import KafkaSink
 from connectors.systems.kafka import session as sessions
 from connectors.systems.kafka.cluster import make_ledger_topic
 from connectors.systems.kafka.ledger import LedgerState
@@ -233,3 +234,12 @@ def test_a_run_that_outlives_the_offsets_of_its_own_batches_goes_on(target: Targ
     forget_offsets(target)
     target.write(rows(2), TEXT)
     assert target.values() == ["v1", "v2"]
+
+
+def test_the_ledgers_of_a_cluster_are_found_by_its_brokers(target: Target) -> None:
+    target.write(rows(1, 2, 3), TEXT)
+    target.write(rows(4), TEXT)
+    address = f"kafka://{target.server.bootstrap}"
+    contents = {content.sink_id: content.entries for content in KafkaSink.ledgers_in(address, {}) or ()}
+    [entry] = contents[target.sink().sink_id()]
+    assert (entry.query, entry.batch, entry.rows) == ("query", 1, 1)

@@ -302,3 +302,9 @@ def test_wrong_options_are_named(target: RedisTarget, options: dict[str, str], t
 def test_columns_that_the_rows_do_not_have_are_named(target: RedisTarget) -> None:
     with pytest.raises(Misconfigured, match=r'key +names the column "usr", which the rows do not have: id, user, score'):
         write(target, key="{usr}")
+
+
+def test_the_ledgers_of_a_server_are_found_by_its_url(target: RedisTarget) -> None:
+    write(target, guarantee="exactly-once", sinkId=f"{target.prefix}:orders")
+    contents = {content.sink_id: content.entries for content in RedisSink.ledgers_in(target.server.url, {}) or ()}
+    assert [(entry.query, entry.batch, entry.rows) for entry in contents[f"{target.prefix}:orders"]] == [("q", 0, 3)]

@@ -1,0 +1,196 @@
+"""The page of a run, from a description that nobody has run: what is on it, and that it needs nothing else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+
+from connectors.metrics.frame import COLUMNS
+from connectors.metrics.history import BatchRecord, Standing
+from connectors.report import (
+    AttemptRecord,
+    DeadLetterRecord,
+    LetterSample,
+    QualityRecord,
+    QueryRecord,
+    RunRecord,
+    TaskRecord,
+    html_of,
+    write_page,
+)
+from connectors.report.graph import ranks_of
+from connectors.report.plots import plots_of, scale, short
+from connectors.report.records import CheckRecord
+
+EVIL = '<script>alert("x")</script>'
+START = 1_790_000_000.0
+
+
+class Elements(HTMLParser):
+    """The elements of a page, and its text."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.all: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.all.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.texts).split())
+
+    def values(self, attribute: str) -> list[str]:
+        return [value for _, attributes in self.all if (value := attributes.get(attribute))]
+
+
+def query(batches: int = 3, **more: Any) -> QueryRecord:
+    records = [BatchRecord(number, START + number, 100 * (number + 1), 2.0, 50 - number) for number in range(batches)]
+    commit = {"rows": 1234, "last_commit": START, "commit_ms": 40}
+    row = {**dict.fromkeys(COLUMNS), "component": "sink files", "partition": "", **commit}
+    standing = Standing("q", "orders", "ended", rows=600, batches=batches, lag=0, dead_letters=2, table=[row])
+    return QueryRecord(replace(standing, **more), START, records, targets={"sink files": "/data/out"})
+
+
+def task(key: str, after: Sequence[str] = (), state: str = "SUCCESS", **more: Any) -> TaskRecord:
+    attempt = AttemptRecord(key, 1, state, START, 5.0, **more)
+    return TaskRecord(key, state, depends_on=dict.fromkeys(after, ""), attempts=[attempt])
+
+
+def run(*tasks: TaskRecord, **more: Any) -> RunRecord:
+    return RunRecord("job", "20260101-060000", more.pop("state", "SUCCESS"), START, 20.0, tasks, **more)
+
+
+def full(folder: Path) -> RunRecord:
+    """A run with everything in it that a page can show."""
+    cells = [nbformat.v4.new_markdown_cell("# The title"), nbformat.v4.new_code_cell("1 + 1")]
+    picture = nbformat.v4.new_output("display_data", {"image/png": "aVBORw0KGgo="})
+    cells[1].outputs = [picture, nbformat.v4.new_output("stream", text="printed by the cell\n")]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), folder / "a-1.ipynb")
+    check = CheckRecord("not_null(id)", "id is not null", False, 1, 10, [{"id": None, "name": EVIL}])
+    letters = DeadLetterRecord("/data/letters", 7, [LetterSample('{"offset":3}', "must be a number; got 'far'", EVIL)])
+    whole = task("a", said="600 rows", notebook=folder / "a-1.ipynb", queries=[query()], letters=[letters])
+    failing = task("b", ["a"], "FAILED", error=f"ValueError: {EVIL}", quality=[QualityRecord("orders", [check])])
+    stopped = TaskRecord("c", "UPSTREAM_FAILED", depends_on={"b": ""})
+    facts = {"description": "Orders, each once", "target": "dev"}
+    return run(whole, failing, stopped, state="FAILED", parameters={"rows": "600"}, versions={"pyspark": "4.2.0"}, **facts)
+
+
+def test_a_page_shows_all_of_a_run(tmp_path: Path) -> None:
+    page = write_page(full(tmp_path), tmp_path / "index.html")
+    text = Elements(page.read_text()).text
+    for part in (
+        "Orders, each once", "Upstream failed", "600 rows", "orders", "/data/out", "1,234", "id is not null",
+        "7 dead letters", "must be a number; got 'far'", '{"offset":3}', "The title", "printed by the cell", "pyspark",
+        "4.2.0", "0 of 1",
+    ):  # fmt: skip
+        assert part in text, part
+
+
+def test_a_page_needs_no_network_no_script_and_no_other_file(tmp_path: Path) -> None:
+    html = html_of(full(tmp_path), tmp_path)
+    elements = Elements(html)
+    assert {tag for tag, _ in elements.all} & {"script", "link", "iframe", "object"} == set()
+    assert [source for source in elements.values("src") if not source.startswith("data:")] == []
+    assert re.search(r"url\(|@import", html) is None
+    assert "default-src 'none'" in "".join(elements.values("content"))
+    assert {link for link in elements.values("href") if not link.startswith("#")} == {"a-1.ipynb"}
+
+
+def test_what_data_holds_is_text_on_the_page_and_never_markup(tmp_path: Path) -> None:
+    elements = Elements(html_of(full(tmp_path), tmp_path))
+    assert "script" not in {tag for tag, _ in elements.all}
+    assert elements.text.count('alert("x")') >= 3
+
+
+def test_each_id_is_there_once_and_each_link_leads_to_one(tmp_path: Path) -> None:
+    record = full(tmp_path)
+    twice = replace(record, tasks=[*record.tasks, task("d", notebook=tmp_path / "a-1.ipynb")])
+    elements = Elements(html_of(twice, tmp_path))
+    ids = elements.values("id")
+    assert sorted(ids) == sorted(set(ids))
+    assert {link[1:] for link in elements.values("href") if link.startswith("#")} <= set(ids)
+
+
+def test_what_a_run_does_not_have_is_no_section() -> None:
+    elements = Elements(html_of(run(task("a"))))
+    assert set(elements.values("id")) == {"tasks", "task-a"}
+
+
+def test_a_notebook_that_is_gone_is_a_sentence(tmp_path: Path) -> None:
+    assert "The notebook cannot be shown" in html_of(run(task("a", notebook=tmp_path / "gone.ipynb")))
+
+
+def test_a_run_of_a_workspace_has_links_to_it() -> None:
+    record = run(task("a", link="https://host/run/7/a"), link="https://host/run/7")
+    assert {"https://host/run/7", "https://host/run/7/a"} <= set(Elements(html_of(record)).values("href"))
+
+
+def test_tasks_are_ranked_by_the_steps_before_them() -> None:
+    tasks = [task("d", ["b", "c"]), task("a"), task("b", ["a"]), task("c", ["a"]), task("e", ["gone"])]
+    assert ranks_of(tasks) == [["a", "e"], ["b", "c"], ["d"]]
+
+
+def test_tasks_stand_below_what_they_follow() -> None:
+    tasks = [task("a"), task("b"), task("y", ["b"]), task("x", ["a"])]
+    assert ranks_of(tasks) == [["a", "b"], ["x", "y"]]
+
+
+def test_the_graph_has_a_box_for_each_task_and_an_arrow_for_each_dependency() -> None:
+    condition = TaskRecord("if", "SUCCESS", result="true", depends_on={"a": ""})
+    branch = replace(task("b"), depends_on={"if": "true"})
+    elements = Elements(html_of(run(task("a"), condition, branch, task("c", ["a", "b"]))))
+    arrows = [value for value in elements.values("class") if value == "arrow"]
+    boxes = [value for value in elements.values("class") if value.startswith("box")]
+    assert (len(boxes), len(arrows)) == (2 * 4, 2 * 4)  # drawn for a wide page and for a phone
+    assert "true" in elements.texts
+
+
+def test_no_box_of_a_phone_is_outside_its_drawing() -> None:
+    html = html_of(run(*(task(key) for key in "abcdefg"), task("z", "abcdefg")))
+    [width] = [int(found) for found in re.findall(r'graph narrow" viewBox="0 0 (\d+)', html)]
+    narrow = html[html.index("graph narrow") :]
+    assert width <= 360
+    assert max(int(x) + int(w) for x, w in re.findall(r'class="frame" x="(\d+)" y="\d+" width="(\d+)"', narrow)) <= width
+
+
+def test_a_query_has_plots_of_rows_seconds_and_lag() -> None:
+    titles = [re.findall(r'class="title"[^>]*>([^<]*)', plot)[0] for plot in plots_of(query())]
+    assert titles == ["Rows of a batch", "Seconds of a batch", "Lag after a batch, records"]
+
+
+def test_one_batch_needs_no_plot_and_an_unknown_lag_has_none() -> None:
+    assert plots_of(query(1)) == []
+    unknown = replace(query(), batches=[replace(batch, lag=None) for batch in query().batches])
+    assert len(plots_of(unknown)) == 2
+
+
+def test_many_batches_share_bars_and_the_largest_is_seen() -> None:
+    batches = [BatchRecord(number, START, 9_999 if number == 777 else 10, 1.0) for number in range(1000)]
+    rows = plots_of(replace(query(), batches=batches))[0]
+    assert rows.count("<rect") <= 90
+    assert "9,999 rows" in rows
+
+
+@pytest.mark.parametrize(
+    ("largest", "top", "step"), [(0, 1, 1), (300, 300, 100), (78_239, 100_000, 50_000), (0.7, 0.75, 0.25), (1, 1, 0.5)]
+)
+def test_the_scale_of_an_axis(largest: float, top: float, step: float) -> None:
+    assert scale(largest) == pytest.approx((top, step))
+
+
+@pytest.mark.parametrize(("value", "told"), [(0, "0"), (0.25, "0.25"), (7, "7"), (2500, "2.5k"), (5_000_000, "5M")])
+def test_numbers_of_an_axis(value: float, told: str) -> None:
+    assert short(value) == told
