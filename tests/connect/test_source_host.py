@@ -212,15 +212,12 @@ def test_con_19_the_number_of_tasks_changes_3_5_1_5_3_without_a_gap_or_a_double(
     database.tasks_wanted = 3
     database.batch = 7
     with use(TablesConnector, database, tasks_max=5) as run:
-        total = 0
-        for count in (3, 5, 1, 5, 3):
-            database.tasks_wanted = count
+        for generation, count in enumerate((3, 5, 1, 5, 3), start=1):
             database.insert(40)
-            total += 400
-            run.until(total - 200)  # the change comes in the middle of the work
-        run.until(total)
-        while run.host.reconfiguration_requested():
-            run.next()
+            database.tasks_wanted = count
+            while run.host.generation() < generation:  # the change comes in the middle of the work
+                run.next(seconds=0.05, limit=ReadLimit(rows=20))
+        run.until(2000)
         whole(run, database)
         assert [count for count, before in zip(database.configs, [0, *database.configs], strict=False) if count != before] == [
             3,

@@ -24,14 +24,14 @@ from .errors import ConnectException
 from .records import SinkRecord, SourceBatch
 
 _BLOCK: Final = 4 << 20
-_WAIT: Final = 0.2
+_WAIT: Final = 0.05
 FILENAME, POSITION = "filename", "position"
 
 SOURCE_CONFIG: Final = (
     ConfigDef()
     .define("file", "STRING", None, "HIGH", "the file to read; without it standard input is read")
     .define("topic", "STRING", importance="HIGH", documentation="the topic of its lines", validator=non_empty)
-    .define("batch.size", "INT", 2000, "LOW", "lines of one poll, at least", validator=between(1))
+    .define("batch.size", "INT", 2000, "LOW", "lines of one poll, at most", validator=between(1))
 )
 
 
@@ -71,27 +71,47 @@ class FileStreamSourceTask(SourceTask):
         self._lock = threading.Lock()
         self._rest = b""
         self._at = 0
+        self._block: tuple[pa.Array, pa.Array] | None = None
 
     def start(self, props: Mapping[str, str]) -> None:
         self._name: str | None = props.get("file")
         self._topic = props["topic"]
+        self._most = int(props.get("batch.size", 2000))
         self._open()
 
     def poll(self) -> SourceBatch | None:
-        """The lines of the next block; ``None`` when there is no whole line."""
+        """The next lines, at most ``batch.size``; ``None`` when there is no whole line."""
+        if self._block is None and not self._read():
+            return None
+        assert self._block is not None
+        positions, texts = self._block
+        self._block = (positions[self._most :], texts[self._most :]) if len(texts) > self._most else None
+        return SourceBatch(
+            {FILENAME: self._name},
+            POSITION,
+            positions[: self._most],
+            self._topic,
+            texts[: self._most],
+            Schema.STRING_SCHEMA,
+            timestamp=int(time.time() * 1000),
+        )
+
+    def _read(self) -> bool:
+        """Reads a block; false when there is no whole line in it."""
         with self._lock:
             file = self._open()
         if file is None:
             self._stopping.wait(_WAIT)
-            return None
+            return False
         try:
             block = file.read(_BLOCK)
         except ValueError:  # closed by stop() meanwhile
-            return None
+            return False
         if not block:
             self._stopping.wait(_WAIT)
-            return None
-        return self._lines(block)
+            return False
+        self._block = self._lines(block)
+        return self._block is not None
 
     def stop(self) -> None:
         self._stopping.set()
@@ -124,8 +144,8 @@ class FileStreamSourceTask(SourceTask):
             raise ConnectException("Offset position is the incorrect type")
         return int(offset[POSITION])
 
-    def _lines(self, block: bytes) -> SourceBatch | None:
-        """The whole lines of what was left and ``block``; the end of a line is ``\\n``, ``\\r\\n`` or ``\\r``."""
+    def _lines(self, block: bytes) -> tuple[pa.Array, pa.Array] | None:
+        """The whole lines of what was left and ``block``, with the place after each. They end with ``\\n`` or ``\\r\\n``."""
         data = self._rest + block
         end = data.rfind(b"\n") + 1
         if end == 0:
@@ -137,15 +157,7 @@ class FileStreamSourceTask(SourceTask):
         starts = np.concatenate((np.zeros(1, np.int64), ends[:-1]))
         first = self._at
         self._at += end
-        return SourceBatch(
-            {FILENAME: self._name},
-            POSITION,
-            pa.array(ends + first),
-            self._topic,
-            _texts(data, lines, starts, ends),
-            Schema.STRING_SCHEMA,
-            timestamp=int(time.time() * 1000),
-        )
+        return pa.array(ends + first), _texts(data, lines, starts, ends)
 
 
 def _texts(data: bytes, lines: Any, starts: Any, ends: Any) -> pa.Array:

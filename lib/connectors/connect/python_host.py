@@ -21,6 +21,8 @@ from .task_thread import Signal, TaskThread, Transaction
 from .validation import source_problems
 
 _JOIN_SECONDS = 10.0
+_LINGER, _LONGEST_LINGER = 0.05, 1.0
+"""An epoch waits so long for more records, and so long in all: few large epochs cost less than many small ones."""
 _log = logging.getLogger("connectors.connect")
 
 
@@ -56,13 +58,19 @@ class PythonSourceHost(SourceHost):
 
     def poll(self, epoch: int, limit: ReadLimit, seconds: float) -> list[TaskRecords]:
         end = time.monotonic() + seconds
+        taken: dict[TaskThread, list[Transaction]] = {}
         with self._signal.changed:
-            while not (taken := self._take(limit)):
+            while not self._take(taken, limit):
                 self._check()
                 left = end - time.monotonic()
                 if left <= 0 or self._closed.is_set() or self._is_quiet():
                     return []
                 self._signal.changed.wait(left)
+            last = time.monotonic() + _LONGEST_LINGER
+            while self._lingers(last):
+                self._take(taken, limit)
+                if any(thread.next_transaction() for thread in self._threads):  # which do not fit
+                    break
         records = []
         for thread, transactions in taken.items():
             for transaction in transactions:
@@ -150,10 +158,10 @@ class PythonSourceHost(SourceHost):
         for thread in self._threads:
             thread.join(max(0.0, end - time.monotonic()))
 
-    def _take(self, limit: ReadLimit) -> dict[TaskThread, list[Transaction]]:
-        """Whole transactions of the tasks in turn, at least one, within ``limit``. Holds the lock of the signal."""
-        taken: dict[TaskThread, list[Transaction]] = {}
-        rows = size = 0
+    def _take(self, taken: dict[TaskThread, list[Transaction]], limit: ReadLimit) -> bool:
+        """Adds whole transactions of the tasks in turn, at least one, within ``limit``. Needs the lock of the signal."""
+        rows = sum(transaction.rows for transactions in taken.values() for transaction in transactions)
+        size = sum(transaction.bytes for transactions in taken.values() for transaction in transactions)
         waiting = deque([*self._threads[self._turn :], *self._threads[: self._turn]])
         while waiting:
             thread = waiting.popleft()
@@ -170,7 +178,12 @@ class PythonSourceHost(SourceHost):
             rows, size = rows + following.rows, size + following.bytes
             waiting.append(thread)
         self._turn = (self._turn + 1) % max(1, len(self._threads))
-        return taken
+        return bool(taken)
+
+    def _lingers(self, last: float) -> bool:
+        """Waits for more; false when the epoch is to be recorded as it is."""
+        is_over = self._is_quiet() or self._requested.is_set() or time.monotonic() > last
+        return not is_over and self._signal.changed.wait(_LINGER)
 
     def _is_quiet(self) -> bool:
         return bool(self._threads) and all(thread.is_quiet for thread in self._threads)

@@ -193,6 +193,10 @@ class EpochLog:
         """Records which partitions each reader of ``epoch`` reads from where; false if that is recorded already."""
         return self.storage.put_if_absent(_plan(epoch), dumps(versioned(**plan)).encode())
 
+    def put_manifest(self, epoch: int, manifest: Mapping[str, Any]) -> bool:
+        """Records what the driver has read of ``epoch``, as its plan: the epoch has happened then. False as :meth:`put_plan`."""
+        return self.put_plan(epoch, manifest)
+
     def put_rows(self, epoch: int, name: str, rows: pa.Table) -> None:
         """Records rows that the driver has read, under a name that is new. They count when a plan names them."""
         self.storage.put_if_absent(_rows(epoch, name), record_content(rows, Header(rows.num_rows, time.time())))

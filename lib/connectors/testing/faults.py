@@ -249,7 +249,8 @@ def faulty_source(kind: type[Source], injector: FailureInjector) -> type[Source]
     class FaultyLogSource(FaultySource):
         def log(self) -> EpochLog:
             log: EpochLog = super().log()
-            log.put = _between(Point.EPOCH_RECEIVED, log.put, Point.EPOCH_RECORDED, injector)  # type: ignore[method-assign]
+            for name in ("put", "put_manifest"):
+                setattr(log, name, _between(Point.EPOCH_RECEIVED, getattr(log, name), Point.EPOCH_RECORDED, injector))
             return log
 
     if not issubclass(kind, EpochSource):

@@ -13,7 +13,7 @@ from ...connect.connector import SinkConnector
 from ...connect.dead_letters import letter_fields
 from ...connect.host import HEADERS, SINK_COLUMNS, ConnectorSettings, DeadLetter, SinkHost, SinkHostTask, sink_host
 from ...connect.plugins import OwnClasses, connector_class
-from ...core import Batch, Committable, Guarantee, Options, Problem, Sink, SinkWriter, Text
+from ...core import Batch, Committable, FrameSink, Guarantee, Options, Problem, Sink, SinkWriter, Text
 from ...core.clients import ClientPool
 from ...core.dead_letters import Rejects, SinkLetters
 from ...core.options import Json, Values
@@ -28,7 +28,7 @@ _OFFSETS_PER_BATCH: Final = 1 << 32
 _HOSTS: Final[ClientPool[SinkHost]] = ClientPool(lambda host: host.close())
 
 
-class ConnectSink(Sink):
+class ConnectSink(FrameSink):
     """A sink connector of Connect's model, a Python class or a Java one.
 
     Columns: ``topic`` (else the first of ``topics``), ``key``, ``value``, ``headers``, ``timestamp``, ``partition``,
@@ -36,8 +36,9 @@ class ConnectSink(Sink):
     converters; other types are Connect's own at once. Rows of topics that are not read (``topics``, ``topics.regex``) are
     left out.
 
-    Guarantee: at-least-once; idempotent where the connector says so (``is_idempotent``); exactly-once where it keeps offsets in
-    the target (``keeps_offsets``) and the rows have ``partition`` and ``offset``, as those of Kafka.
+    Guarantee: at-least-once; idempotent where the connector says so (``is_idempotent``). Exactly-once where it keeps offsets in
+    the target (``keeps_offsets``): by ``foreach_batch``, which gives each partition to one task in the order of its offsets,
+    and for rows with ``partition`` and ``offset``, as those of Kafka.
     """
 
     name = "connect"
@@ -99,11 +100,20 @@ class ConnectSink(Sink):
         settings = self.settings()
         if "topic" not in schema.names and not _topics(settings):
             yield Problem("topics", "missing in config, and the rows have no column topic.")
-        if self.guarantee() is Guarantee.EXACTLY_ONCE and not {"partition", "offset"} <= set(schema.names):
-            text = (
-                "exactly-once needs rows with partition and offset, which are the same in each replay, as Kafka's; set "
-            )
+        if self.guarantee() is not Guarantee.EXACTLY_ONCE:
+            return
+        if not {"partition", "offset"} <= set(schema.names):
+            text = "exactly-once needs rows with partition and offset, the same ones in each replay, as Kafka's; set "
             yield Problem("guarantee", text + "guarantee=at-least-once to write these.")
+        if not placed:
+            text = "exactly-once needs foreach_batch, which gives each partition to one task, in order; set "
+            yield Problem("guarantee", text + "guarantee=at-least-once to write by format.")
+
+    def placed(self, frame: Any, schema: pa.Schema, batch: Batch) -> tuple[Sink, Any]:
+        if self.guarantee() is not Guarantee.EXACTLY_ONCE:
+            return self, frame
+        place = [name for name in ("topic", "partition") if name in schema.names]
+        return self, frame.repartition(*place).sortWithinPartitions(*place, "offset")
 
     def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> ConnectWriter:
         return ConnectWriter(self, batch, subtask)

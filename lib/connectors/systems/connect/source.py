@@ -46,6 +46,8 @@ _BATCH_ROWS: Final = 16_384
 _OFFSETS_IN_POSITION: Final = 20
 """Up to so many source partitions the offset of Spark shows where each of them is; the manifest always does."""
 
+_LONGEST_POLL: Final = 10.0
+
 _log = logging.getLogger("connectors.connect")
 
 
@@ -166,6 +168,8 @@ class ConnectEnumerator(EpochLogEnumerator[RecordedSplit]):
                 return at
             manifest = self._record(epoch, records)
             self._pending = []
+        else:  # another run has recorded it: what this host has polled is not what comes next
+            self._end_host()
         self._publish_letters(at["log"], epoch, manifest)
         self._offsets = dict(manifest["offsets"])
         return self._position(at["log"], epoch, manifest)
@@ -190,7 +194,10 @@ class ConnectEnumerator(EpochLogEnumerator[RecordedSplit]):
                 if not self._pending:  # everything is committed: Spark asks for the next epoch only then
                     host.reconfigure(self._offsets)
             self._pending = self._pending or host.poll(epoch, limit, wait)
-            while not self._pending and until is not None and (left := wait - host.idle_seconds()) > 0:
+            end = None if until is not None else time.monotonic() + _LONGEST_POLL
+            while not self._pending and (left := wait - host.idle_seconds()) > 0:
+                if end is not None and time.monotonic() > end:  # a task that is slow to start must not delay a stop
+                    break
                 self._pending = host.poll(epoch, limit, left)
         finally:
             self._show(host)
@@ -265,7 +272,7 @@ class ConnectEnumerator(EpochLogEnumerator[RecordedSplit]):
             "generation": self._started(epoch - 1).generation(),
             "at": time.time(),
         }
-        if not self.log.put_plan(epoch, manifest):
+        if not self.log.put_manifest(epoch, manifest):
             raise StateError(
                 f"another run of this query has recorded epoch {epoch} in {self.log.storage.root} meanwhile",
                 connector=f"connectors.{self.source.name}",
@@ -341,6 +348,10 @@ class ConnectEnumerator(EpochLogEnumerator[RecordedSplit]):
 
     def close(self) -> None:
         super().close()
+        self._end_host()
+
+    def _end_host(self) -> None:
+        self._pending = []
         if self._host is not None:
             self._host.close()
             self._host = None

@@ -1,0 +1,210 @@
+"""Connectors of Connect's model, as the suites see them: the file pair and the JDBC source of the guide, and a sink with offsets."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from connectors.connect import SinkConnector, SinkRecord, SinkTask, TopicPartition
+from connectors.connect.host import SOURCE_COLUMNS
+from connectors.core import Guarantee
+from connectors.systems.connect import ConnectSink, ConnectSource
+from connectors.testing import SinkContext, SourceContext
+
+STRING = "org.apache.kafka.connect.storage.StringConverter"
+TIMES = {"pollInterval": "100ms", "drainTimeout": "300ms"}
+SCHEMA = SOURCE_COLUMNS.remove(SOURCE_COLUMNS.get_field_index("timestamp"))  # when a record was read
+
+
+class LinesContext(SourceContext):
+    """A file that grows."""
+
+    source = ConnectSource
+    schema = SCHEMA
+    undated = "a line does not say when it was written"
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.file = folder / "lines.txt"
+        self.count = 0
+
+    def options(self) -> dict[str, str]:
+        config = {
+            "connector.class": "FileStreamSource",
+            "file": str(self.file),
+            "topic": "lines",
+            "batch.size": "5",
+            "value.converter": STRING,
+        }
+        return {"config": json.dumps(config), "stateLocation": str(self.folder / "log"), **TIMES}
+
+    def write(self, count: int) -> list[dict[str, Any]]:
+        rows = []
+        with self.file.open("a") as file:
+            for number in range(self.count, self.count + count):
+                file.write(f"line {number}\n")
+                rows.append(self._row(f"line {number}", file.tell()))
+        self.count += count
+        return rows
+
+    def _row(self, line: str, position: int) -> dict[str, Any]:
+        partition = json.dumps({"filename": str(self.file)}, separators=(",", ":"))
+        return row("lines", None, line.encode(), partition, f'{{"position":{position}}}')
+
+
+def row(topic: str, key: bytes | None, value: bytes, partition: str, offset: str) -> dict[str, Any]:
+    return {
+        "topic": topic,
+        "partition": None,
+        "key": key,
+        "value": value,
+        "headers": None,
+        "sourcePartition": partition,
+        "sourceOffset": offset,
+    }
+
+
+class TablesContext(SourceContext):
+    """A database of three tables, by the JDBC source of the guide, with two tasks."""
+
+    source = ConnectSource
+    schema = SCHEMA
+    undated = "a row does not say when it was written"
+    tables: ClassVar[Sequence[str]] = ("customers", "orders", "payments")
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.path = folder / "shop.db"
+        self.count = 0
+
+    def options(self) -> dict[str, str]:
+        config = {
+            "connector.class": "JdbcSource",
+            "connection.url": f"sqlite:///{self.path}",
+            "tasks.max": "2",
+            "topic.prefix": "shop.",
+            "batch.max.rows": "2",
+            "poll.interval.ms": "20",
+            "table.poll.interval.ms": "200",
+        }
+        return {"config": json.dumps(config), "stateLocation": str(self.folder / "log"), **TIMES}
+
+    def write(self, count: int) -> list[dict[str, Any]]:
+        rows = []
+        with contextlib.closing(sqlite3.connect(self.path, timeout=30)) as database:
+            database.execute("PRAGMA journal_mode=WAL")
+            for table in self.tables:
+                database.execute(f"CREATE TABLE IF NOT EXISTS {table} (id INTEGER PRIMARY KEY, name TEXT)")
+            for number in range(self.count, self.count + count):
+                table, id = self.tables[number % 3], number // 3 + 1
+                database.execute(f"INSERT INTO {table} VALUES ({id}, 'row {id}')")
+                value = json.dumps({"id": id, "name": f"row {id}"}, separators=(",", ":")).encode()
+                rows.append(row(f"shop.{table}", None, value, f'{{"table":"{table}"}}', f'{{"id":{id}}}'))
+            database.commit()
+        self.count += count
+        return rows
+
+    def partition(self, row: Mapping[str, Any]) -> str | None:
+        return str(row["topic"])
+
+
+class FileSinkContext(SinkContext):
+    """Connect's file sink."""
+
+    sink = ConnectSink
+    guarantee = Guarantee.AT_LEAST_ONCE
+    select = ("concat('row ', value) AS value",)
+    schema = pa.schema([("value", pa.string())])
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.file = folder / "out.txt"
+
+    def options(self) -> dict[str, str]:
+        config = {"connector.class": "FileStreamSink", "file": str(self.file), "topics": "rows", "value.converter": STRING}
+        return {"config": json.dumps(config)}
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [{"value": line} for line in self.file.read_text().splitlines()] if self.file.exists() else []
+
+    def row(self, number: int) -> dict[str, Any]:
+        return {"value": f"row {number}"}
+
+
+class SqliteSinkConnector(SinkConnector):
+    """Writes values to a table, and the offset of each partition beside them in the same transaction."""
+
+    keeps_offsets = True
+
+    def start(self, props: Mapping[str, str]) -> None:
+        self._props = dict(props)
+
+    def task_class(self) -> type[SinkTask]:
+        return SqliteSinkTask
+
+    def task_configs(self, max_tasks: int) -> Sequence[Mapping[str, str]]:
+        return [self._props] * max_tasks
+
+    def stop(self) -> None:
+        """There is nothing to end."""
+
+
+class SqliteSinkTask(SinkTask):
+    def start(self, props: Mapping[str, str]) -> None:
+        self._database = sqlite3.connect(props["path"], timeout=60, isolation_level=None)
+        self._database.execute("CREATE TABLE IF NOT EXISTS written (value TEXT)")
+        self._database.execute("CREATE TABLE IF NOT EXISTS offsets (topic TEXT, part INT, next INT, PRIMARY KEY (topic, part))")
+        self._records: list[SinkRecord] = []
+
+    def open(self, partitions: Sequence[TopicPartition]) -> None:
+        for place in partitions:
+            known = self._database.execute("SELECT next FROM offsets WHERE topic = ? AND part = ?", place).fetchone()
+            if known:
+                self.context.offset({place: known[0]})
+
+    def put(self, records: Sequence[SinkRecord]) -> None:
+        self._records += records
+
+    def flush(self, offsets: Mapping[TopicPartition, int]) -> None:
+        self._database.execute("BEGIN IMMEDIATE")
+        self._database.executemany("INSERT INTO written VALUES (?)", [(record.value,) for record in self._records])
+        rows = [(*place, offset) for place, offset in offsets.items()]
+        self._database.executemany("INSERT OR REPLACE INTO offsets VALUES (?, ?, ?)", rows)
+        self._database.execute("COMMIT")
+        self._records = []
+
+    def stop(self) -> None:
+        self._database.close()
+
+
+class OffsetSinkContext(SinkContext):
+    """A database that keeps offsets, by ``foreach_batch``: exactly-once."""
+
+    sink = ConnectSink
+    carriers = ("foreach_batch",)
+    select = ("cast(value % 3 AS int) AS partition", "value AS offset", "concat('row ', value) AS value")
+    schema = pa.schema([("value", pa.string())])
+
+    def options(self) -> dict[str, str]:
+        config = {
+            "connector.class": f"{SqliteSinkConnector.__module__}.SqliteSinkConnector",
+            "path": str(self.folder / "written.db"),
+            "topics": "rows",
+            "tasks.max": "4",
+            "value.converter": STRING,
+        }
+        return {"config": json.dumps(config)}
+
+    def rows(self) -> list[dict[str, Any]]:
+        with contextlib.closing(sqlite3.connect(self.folder / "written.db", timeout=60)) as database:
+            database.execute("CREATE TABLE IF NOT EXISTS written (value TEXT)")
+            return [{"value": value} for (value,) in database.execute("SELECT value FROM written")]
+
+    def row(self, number: int) -> dict[str, Any]:
+        return {"value": f"row {number}"}
