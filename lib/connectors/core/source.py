@@ -266,8 +266,6 @@ class Source(ABC):
     """What exactly-once takes of the system, in one line; shown in the table of guarantees, and nowhere compared."""
     extensions: ClassVar[Any] = None
     """What the pickle of a format brings along: parts of the user's own that the source finds by name."""
-    pushes_filters: ClassVar[bool] = False
-    """True if a batch read leaves rows out by itself: see :meth:`push_filters`."""
     batch_only: ClassVar[str] = ""
     """Why the source cannot be a stream, such as "a scan does not say what is new"; empty where it can."""
     bounded: bool = True
@@ -298,6 +296,11 @@ class Source(ABC):
     def check(cls, values: Values) -> Iterator[Problem]:
         """What is wrong with options that are each right by themselves. No contact with the system."""
         return iter(())
+
+    @property
+    def pushes_filters(self) -> bool:
+        """True if a batch read leaves rows out by itself, as :meth:`push_filters` is told to."""
+        return False
 
     def push_filters(self, predicates: Sequence[Predicate]) -> Sequence[Predicate]:
         """Conditions that hold for all rows that are asked for. Returns those of them that the source sees to by itself.

@@ -28,7 +28,7 @@ from __future__ import annotations
 import ipaddress
 import struct
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any, Final
 
@@ -40,6 +40,8 @@ import pyarrow.types as types
 from ...core import Fatal
 
 Decoder = Callable[[bytes], Any]
+Cells = Sequence["bytes | None"]
+"""The values of a column as the protocol has them."""
 
 _DAYS_AT_EPOCH: Final = 1 << 31
 DURATION: Final = pa.struct([("months", pa.int32()), ("days", pa.int32()), ("nanoseconds", pa.int64())])
@@ -76,6 +78,11 @@ def name_of(kind: Any) -> str:
     return str({"timestamp": "timestamp", "varchar": "text"}.get(kind.typename, kind.typename))
 
 
+def cql_of(kind: Any) -> str:
+    """A type as CQL writes it."""
+    return str(kind.cql_parameterized_type()).replace("org.apache.cassandra.db.marshal.VectorType", "vector")
+
+
 def arrow_type(kind: Any) -> pa.DataType:
     """What Arrow has for a type of the driver. Raises ``ValueError`` for one of Java's classes."""
     name = name_of(kind)
@@ -91,7 +98,7 @@ def arrow_type(kind: Any) -> pa.DataType:
         return pa.map_(arrow_type(kind.subtypes[0]), arrow_type(kind.subtypes[1]))
     if name in ("tuple", "udt"):
         return pa.struct([(field, arrow_type(part)) for field, part in zip(fields_of(kind), kind.subtypes, strict=True)])
-    raise ValueError(f"the type {kind.cql_parameterized_type()} has no counterpart in Spark")
+    raise ValueError(f"the type {cql_of(kind)} has no counterpart in Spark")
 
 
 def fields_of(kind: Any) -> list[str]:
@@ -110,32 +117,29 @@ class ColumnDecoder:
         self.asked = asked if asked is not None else self.natural
         self._decode = decoder(kind)
 
-    def __call__(self, cells: pa.Array) -> pa.Array:
+    def __call__(self, cells: Cells) -> pa.Array:
         """Raises :class:`~connectors.core.errors.Fatal` for a value that the asked type does not have."""
         try:
             return self._cast(self._natural_values(cells))
         except (pa.ArrowException, ValueError, OverflowError, struct.error) as wrong:
-            cql = self.kind.cql_parameterized_type()
-            text = f'a value of the column "{self.name}" ({cql}) is no {self.asked}: {" ".join(str(wrong).split())}'
-            raise Fatal(text, way_out="give .schema(…) that fits it; string takes every value") from None
+            text = f'a value of the column "{self.name}" ({cql_of(self.kind)}) is no {self.asked}'
+            raise Fatal(f"{text}: {' '.join(str(wrong).split())}", way_out="give .schema(…) that fits it; string takes every value") from None
 
-    def _natural_values(self, cells: pa.Array) -> pa.Array:
+    def _natural_values(self, cells: Cells) -> pa.Array:
         name = name_of(self.kind)
         if name in _FIXED:
-            return fixed(cells, name, self.natural)
-        if name in ("text", "ascii"):
-            return cells.cast(pa.string())
-        if name == "blob":
-            return cells
+            return fixed(cells, name)
+        if name in ("text", "ascii", "blob"):
+            return binary(cells, pa.binary() if name == "blob" else pa.string())
         if name in ("uuid", "timeuuid"):
             return uuids(cells)
         decode = self._decode
         if name not in _NESTED:  # an empty value is one without a value, from the days of Thrift
-            values = [decode(cell) if cell else None for cell in cells.to_pylist()]
+            values = [decode(cell) if cell else None for cell in cells]
         else:
-            values = [None if cell is None else decode(cell) for cell in cells.to_pylist()]
+            values = [None if cell is None else decode(cell) for cell in cells]
         if types.is_string(self.natural) and name in ("varint", "decimal"):
-            values = [None if value is None else format(value, "f") if name == "decimal" else str(value) for value in values]
+            values = [None if value is None else format(value, "f") for value in values]
         return pa.array(values, self.natural)
 
     def _cast(self, values: pa.Array) -> pa.Array:
@@ -158,30 +162,28 @@ def _natural(kind: Any, asked: pa.DataType | None) -> pa.DataType:
     return asked if asked is not None and types.is_nested(natural) and not types.is_string(asked) else natural
 
 
-def fixed(cells: pa.Array, name: str, kind: pa.DataType) -> pa.Array:
+def fixed(cells: Cells, name: str) -> pa.Array:
     """The values of cells of one size. An empty cell is null."""
-    layout, _ = _FIXED[name]
+    layout, kind = _FIXED[name]
     dtype = np.dtype(layout)
-    offsets, data = _offsets(cells)
-    sizes = np.diff(offsets)
-    present = sizes != 0
-    if not bool(np.all(sizes[present] == dtype.itemsize)):
-        raise ValueError(f"a {name} has {dtype.itemsize} bytes")
-    values = np.frombuffer(data, dtype)
+    content, present = _sized(cells, dtype.itemsize, name)
+    values = np.frombuffer(content, dtype)
     if name == "date":
         values = (values.astype(np.int64) - _DAYS_AT_EPOCH).astype(np.int32)
     elif name == "boolean":
-        values = values.astype(np.bool_)
+        values = np.packbits(values != 0, bitorder="little")
     else:
         values = values.astype(dtype.newbyteorder("="))
-    if not bool(present.all()):
-        spread = np.zeros(len(sizes), values.dtype)
-        spread[present] = values
-        values = spread
-    mask = None if bool(present.all()) else ~present
     if name == "timestamp":
-        return pa.array(values, pa.timestamp("ms", "UTC"), mask=mask).cast(pa.timestamp("us", "UTC"))
-    return pa.array(values, kind if name != "time" else pa.int64(), mask=mask)
+        return _array(pa.timestamp("ms", "UTC"), len(cells), present, values).cast(kind)
+    return _array(kind, len(cells), present, values)
+
+
+def binary(cells: Cells, kind: pa.DataType) -> pa.Array:
+    """Cells as they are."""
+    present = _present(cells)
+    values: Sequence[Any] = cells if present is None else [cell or b"" for cell in cells]
+    return _array(kind, len(cells), present, _ends(np.fromiter(map(len, values), np.int64, len(values))), b"".join(values))
 
 
 _HEX: Final = np.frombuffer("".join(f"{number:02x}" for number in range(256)).encode(), np.uint8).reshape(256, 2)
@@ -189,28 +191,43 @@ _HYPHENS: Final = (8, 13, 18, 23)
 _DIGITS: Final = np.array([place for place in range(36) if place not in _HYPHENS])
 
 
-def uuids(cells: pa.Array) -> pa.Array:
+def uuids(cells: Cells) -> pa.Array:
     """The texts of 16 bytes each."""
-    offsets, data = _offsets(cells)
-    sizes = np.diff(offsets)
-    present = sizes != 0
-    if not bool(np.all(sizes[present] == 16)):
-        raise ValueError("a uuid has 16 bytes")
-    count = int(present.sum())
-    text = np.full((count, 36), ord("-"), np.uint8)
-    text[:, _DIGITS] = _HEX[np.frombuffer(data, np.uint8)].reshape(count, 32)
+    content, present = _sized(cells, 16, "uuid")
+    text = np.full((len(cells), 36), ord("-"), np.uint8)
+    text[:, _DIGITS] = _HEX[np.frombuffer(content, np.uint8)].reshape(len(cells), 32)
+    return _array(pa.string(), len(cells), present, _ends(np.full(len(cells), 36)), text)
+
+
+def _sized(cells: Cells, size: int, name: str) -> tuple[bytes, Any]:
+    """The bytes of cells of one size, zeros for a null, and which there are; ``None`` if all are."""
+    content = b"".join(cells) if None not in cells else b""  # type: ignore[arg-type]
+    if len(content) == size * len(cells) and b"" not in cells:
+        return content, None
+    if wrong := next((cell for cell in cells if cell and len(cell) != size), None):
+        raise ValueError(f"a {name} has {size} bytes, and not {len(wrong)}")
+    present = np.fromiter(map(bool, cells), np.bool_, len(cells))
+    return b"".join([cell or bytes(size) for cell in cells]), None if bool(present.all()) else present
+
+
+def _present(cells: Cells) -> Any:
+    """Which cells there are; ``None`` if all are."""
+    if None not in cells:
+        return None
+    return np.fromiter((cell is not None for cell in cells), np.bool_, len(cells))
+
+
+def _ends(sizes: Any) -> Any:
+    """Where each of values of these sizes begins, and the last one ends."""
     ends = np.zeros(len(sizes) + 1, np.int32)
-    np.cumsum(np.where(present, 36, 0), out=ends[1:])
-    valid = None if bool(present.all()) else pa.array(present).buffers()[1]
-    return pa.StringArray.from_buffers(len(sizes), pa.py_buffer(ends), pa.py_buffer(text), valid)
+    np.cumsum(sizes, out=ends[1:])
+    return ends
 
 
-def _offsets(cells: pa.Array) -> tuple[Any, memoryview]:
-    """Where the bytes of each cell begin, and those of all of them. A null has none."""
-    _, ends, data = cells.buffers()
-    offsets = np.frombuffer(ends, np.int32)[cells.offset : cells.offset + len(cells) + 1]
-    content = memoryview(data)[offsets[0] : offsets[-1]] if data is not None else memoryview(b"")
-    return offsets, content
+def _array(kind: pa.DataType, count: int, present: Any, *content: Any) -> pa.Array:
+    """An array of its buffers; ``pa.array`` would import pandas first, which takes a second in each new process."""
+    valid = None if present is None else pa.py_buffer(np.packbits(present, bitorder="little"))
+    return pa.Array.from_buffers(kind, count, [valid, *map(pa.py_buffer, content)])
 
 
 def decoder(kind: Any) -> Decoder:

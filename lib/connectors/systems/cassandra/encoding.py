@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.types as types
 
 from ...core import Poison
-from .decoding import fields_of, name_of
+from .decoding import cql_of, fields_of, name_of
 
 Encoder = Callable[[Any], bytes]
 Cell = bytes | None | Poison
@@ -98,7 +98,7 @@ class ColumnEncoder:
         try:
             return self._by_column(value)
         except (pa.ArrowException, ValueError, OverflowError, struct.error) as wrong:
-            cql = self.kind.cql_parameterized_type()
+            cql = cql_of(self.kind)
             text = " ".join(str(wrong).split())
             return [Poison(f'the column "{self.name}" has a value that is no {cql}: {text}')]
 

@@ -1,7 +1,7 @@
 """Pages of rows as they come, cut into columns by the driver's compiled code.
 
 The driver's own handlers make a Python object of each value, by the thread that reads the connection. Here that thread keeps
-the bytes of a page; the task cuts them into one array of bytes per column, while the next page is under way.
+the bytes of a page; the task cuts them into one list of cells per column, while the next page is under way.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ import struct
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Final
-
-import pyarrow as pa
 
 from ...core.clients import client_library
 
@@ -31,17 +29,15 @@ class Page:
     def empty(cls) -> Page:
         return cls(_INT.pack(0), (), 0)
 
-    def cells(self) -> list[pa.Array]:
-        """The values of each column as the protocol has them, each an array of binary."""
-        if not self.columns:
-            return []
-        return [pa.array(column, pa.binary()) for column in _cut(self.content, len(self.columns))]
+    def cells(self) -> list[list[bytes | None]]:
+        """The values of each column as the protocol has them."""
+        return _cut(self.content, len(self.columns)) if self.columns else []
 
     def rows(self) -> list[dict[str, Any]]:
         """The rows as the driver reads them, for the few of a system's table."""
         read = [
-            [None if value is None else kind.from_binary(value, self.protocol) for value in cells.to_pylist()]
-            for cells, (_, kind) in zip(self.cells(), self.columns, strict=True)
+            [None if value is None else kind.from_binary(value, self.protocol) for value in cells]
+            for cells, (_, kind) in zip(cut_in_python(self.content, len(self.columns)), self.columns, strict=True)
         ]
         names = [name for name, _ in self.columns]
         return [dict(zip(names, row, strict=True)) for row in zip(*read, strict=True)]
@@ -61,18 +57,19 @@ def page_handler() -> Any:
             self.parsed_rows = Page(body.read(), [(column[2], column[3]) for column in columns], version)
 
     class PageHandler(protocol._ProtocolHandler):  # type: ignore[misc,name-defined]
-        message_types_by_opcode = {**protocol._ProtocolHandler.message_types_by_opcode, PageMessage.opcode: PageMessage}
+        pass
 
+    PageHandler.message_types_by_opcode = {**PageHandler.message_types_by_opcode, PageMessage.opcode: PageMessage}
     return PageHandler
 
 
-def _cut(content: bytes, count: int) -> Sequence[Any]:
+def _cut(content: bytes, count: int) -> list[list[bytes | None]]:
     """The cells of each of ``count`` columns, ``None`` for null."""
     compiled = _compiled(count)
     if compiled is None:
         return cut_in_python(content, count)
     parser, description, reader = compiled
-    return list(parser.parse_rows(reader(content), description).values())
+    return [column.tolist() for column in parser.parse_rows(reader(content), description).values()]
 
 
 @lru_cache(maxsize=64)

@@ -172,7 +172,7 @@ class RowWriter(BatchingWriter):
         except Exception as error:
             return self._failure(error)
         if self._statements.is_conditional and result.current_rows:
-            applied = result.current_rows[0].cells()[0][0].as_py()
+            applied = result.current_rows[0].cells()[0][0]
             with self._lock:
                 self._existing += applied != b"\x01"
         return None

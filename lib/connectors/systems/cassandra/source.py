@@ -14,6 +14,7 @@ import pyarrow as pa
 from ...core import (
     Duration,
     Fatal,
+    Flag,
     Int,
     Misconfigured,
     Names,
@@ -63,7 +64,6 @@ class CassandraSource(Source):
     limits = ()
     batch_only = "Cassandra does not say what is new"
     conditions = "a batch; the table does not change meanwhile, else a row is read before or after its change"
-    pushes_filters = True
     options = CONNECTION | Options(
         {
             "table": Text(None, meaning="the table, in its own case"),
@@ -73,6 +73,11 @@ class CassandraSource(Source):
             "writetimeOf": Names((), meaning="columns whose time of writing is a column too, called <name>_writetime"),
             "maxSplitMemorySize": Size(
                 64 << 20, at_least=SMALLEST_SPLIT, meaning="a range of tokens has about so many bytes at most"
+            ),
+            "pushFilters": Flag(
+                False,
+                meaning="with spark.sql.python.filterPushdown.enabled: filters on keys are Cassandra's. Only for a DataFrame "
+                "that is used once: Spark 4.2 keeps what it has pushed for one query for the others on the same DataFrame",
             ),
             "fetchSize": Int(5000, at_least=1, meaning="rows of a page"),
             "speculativeExecution": Duration(
@@ -88,7 +93,7 @@ class CassandraSource(Source):
             for option in ("table", "keyspace"):
                 if values[option] is None:
                     yield Problem(option, f"missing; give {option}, or a query.")
-        for option in ("table", "columns", "ttlOf", "writetimeOf"):
+        for option in ("table", "columns", "ttlOf", "writetimeOf", "pushFilters"):
             if values["query"] is not None and values[option]:
                 yield Problem(option, "is given beside query, which says it already.")
         if values["consistency"] in ("ANY", "EACH_QUORUM"):
@@ -138,9 +143,11 @@ class CassandraSource(Source):
     def extras(self) -> list[Extra]:
         return extras(self.values["ttlOf"], self.values["writetimeOf"])
 
+    @property
+    def pushes_filters(self) -> bool:
+        return bool(self.values["pushFilters"]) and self.values["query"] is None
+
     def push_filters(self, predicates: Sequence[Predicate]) -> Sequence[Predicate]:
-        if self.values["query"] is not None:
-            return ()
         with self.client() as client:
             table = Table.of(client, self.values["keyspace"], self.values["table"])
         self.pushed = pushed(table, predicates)

@@ -163,12 +163,18 @@ def words_of(query: str) -> list[Word]:
     return words
 
 
+def _without_comments(query: str) -> str:
+    """A statement with a space in place of each comment: what comes after one must not be a part of it."""
+    matches = _TOKEN.finditer(query)
+    return "".join(" " if match.lastgroup == "space" and not match[0].isspace() else match[0] for match in matches)
+
+
 class QueryParser:
     """Takes a SELECT apart. :meth:`refuse` makes the error of one that cannot be read by token ranges."""
 
     def __init__(self, query: str, keyspace: str | None) -> None:
-        self.query, self.keyspace = query, keyspace
-        self.words = words_of(query)
+        self.query, self.keyspace = _without_comments(query), keyspace
+        self.words = words_of(self.query)
         while self.words and self.words[-1].text == ";":
             self.query = self.query[: self.words.pop().place]
 
@@ -176,7 +182,10 @@ class QueryParser:
         return Misconfigured(NAME, [Problem("query", text)])
 
     def name(self) -> tuple[str, str]:
-        """The keyspace and the table of the query. Raises :class:`Misconfigured` for what is no plain SELECT."""
+        """The keyspace and the table of the query, which it names in full from now on.
+
+        Raises :class:`Misconfigured` for what is no plain SELECT.
+        """
         if not self.words or not self.words[0].is_one_of("SELECT"):
             raise self.refuse("must be a SELECT.")
         if any(word.text == ";" for word in self.words):
@@ -188,11 +197,13 @@ class QueryParser:
             raise self.refuse("must be a SELECT … FROM a table.")
         names = [self._identifier(place + 1)]
         if place + 3 < len(self.words) and self.words[place + 2].text == ".":
-            names.append(self._identifier(place + 3))
-        keyspace = names[0] if len(names) == 2 else self.keyspace
-        if keyspace is None:
+            return names[0], self._identifier(place + 3)
+        if self.keyspace is None:
             raise Misconfigured(NAME, [Problem("keyspace", "missing; give it, or name it in the query: FROM keyspace.table.")])
-        return keyspace, names[-1]
+        begin = self.words[place + 1].place
+        self.query = f"{self.query[:begin]}{quoted(self.keyspace)}.{self.query[begin:]}"
+        self.words = words_of(self.query)
+        return self.keyspace, names[0]
 
     def selection(self, table: Table, aggregates: Sequence[str]) -> Selection:
         """The query with a place for the restriction. Raises :class:`Misconfigured` for one that cannot be restricted."""

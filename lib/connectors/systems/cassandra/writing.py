@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from ...core import Guarantee, Misconfigured, Poison, Problem, Values
 from .connection import NAME, CassandraClient
+from .decoding import cql_of
 from .encoding import ColumnEncoder, refusal, sized
 from .tables import Table, quoted
 
@@ -248,8 +249,7 @@ class Statements:
         problems = []
         for name, kind in zip(self.columns, self.types, strict=True):
             if reason := refusal(kind, schema.field(name).type):
-                cql = kind.cql_parameterized_type()
-                text = f'{self.table.name} has the column "{name}" of {cql}, and that of the rows {reason}.'
+                text = f'{self.table.name} has the column "{name}" of {cql_of(kind)}, and that of the rows {reason}.'
                 problems.append(Problem("table", text))
         if problems:
             raise Misconfigured(NAME, problems)

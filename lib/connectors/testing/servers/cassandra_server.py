@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import subprocess
 from collections.abc import Mapping
 from functools import cached_property
@@ -163,6 +164,7 @@ class CassandraServer(Server):
         )
 
     def ready(self) -> bool:
+        socket.create_connection((HOST, self.port), 5).close()  # the driver would work hard to find nobody there
         with self.session() as session:
             return session.execute("select release_version from system.local").one() is not None
 
@@ -209,7 +211,8 @@ class CassandraServer(Server):
 
     def _cluster(self) -> Any:
         cluster, auth = import_module("cassandra.cluster"), import_module("cassandra.auth")
-        profile = cluster.ExecutionProfile(request_timeout=60.0)
+        balancing = import_module("cassandra.policies").RoundRobinPolicy()
+        profile = cluster.ExecutionProfile(balancing, request_timeout=60.0)
         login = auth.PlainTextAuthProvider(self.user, self.password)
         profiles = {cluster.EXEC_PROFILE_DEFAULT: profile}
         return cluster.Cluster(
