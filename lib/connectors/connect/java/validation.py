@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -51,9 +52,14 @@ def validated(settings: ConnectorSettings, *, sink: bool) -> list[Problem]:
 
 
 def connector_jvm(settings: ConnectorSettings, jars: Sequence[str]) -> Jvm:
-    """A JVM for the connector, with what the property ``java.options`` adds, such as ``-Xmx256m``."""
+    """A JVM for the connector, with what the property ``java.options`` adds, such as ``-Xmx256m``.
+
+    The connector's name is on its command line, for whoever looks at the processes of the machine.
+    """
+    name = re.sub(r"[^\w.-]", "_", settings.properties.get("name", ""))
+    options = [f"-Dconnectors.connector={name}", *settings.properties.get("java.options", "").split()]
     secrets = [value for key, value in settings.properties.items() if is_secret(key)]
-    return Jvm(jars, settings.properties.get("java.options", "").split(), secrets, settings.log)
+    return Jvm(jars, options, secrets, settings.log)
 
 
 def property_problems(handles: Handles, jars: Sequence[str], properties: Mapping[str, str], *, sink: bool) -> list[Problem]:

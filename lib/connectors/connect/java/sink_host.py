@@ -1,0 +1,360 @@
+"""A Java sink connector in a child JVM of a worker, kept there from batch to batch."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from py4j.protocol import Py4JJavaError
+
+from ...core.errors import Fatal, Problem, Transient
+from ..errors import ConnectException
+from ..host import ConnectorSettings, DeadLetter, SinkHost, SinkHostTask
+from .failures import JavaFailure, failure, failure_of
+from .handles import Handles
+from .jars import plugin_class_path
+from .jvm import Jvm, JvmDied
+from .sink_records import BadRow, RecordReader, chunks, milliseconds
+from .validation import connector_jvm, validated
+
+Output = TypeVar("Output")
+_CALL_SECONDS: Final = 600.0
+"""How long a task may take for a ``put`` or a ``preCommit``."""
+_START_SECONDS: Final = 180.0
+_POLL_RECORDS: Final = 500
+_UNACKNOWLEDGED: Final = 20_000
+"""So many rows are put before they are flushed: they are put again when the JVM dies."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0
+_ACKNOWLEDGED_PAUSE: Final = 0.05
+_INTERFACES: Final = "org.apache.kafka.connect.sink"
+_log = logging.getLogger("connectors.connect")
+
+
+class JavaSinkHost(SinkHost):
+    """Runs a Java sink. Its tasks stay started for the next batch; a JVM that dies is replaced."""
+
+    def __init__(self, settings: ConnectorSettings) -> None:
+        self.settings, self.properties = settings, dict(settings.properties)
+        self._engine: _SinkEngine | None = None
+        self._folder: Path | None = None
+
+    def validate(self) -> list[Problem]:
+        return validated(self.settings, sink=True)
+
+    def task(self, number: int, topics: Sequence[str]) -> JavaSinkTask:
+        return JavaSinkTask(self, number)
+
+    @property
+    def pid(self) -> int | None:
+        """The process of the JVM, for tests and messages."""
+        return self._engine.jvm.pid if self._engine is not None else None
+
+    def engine(self) -> _SinkEngine:
+        """Connector and tasks in the running JVM, which is started where there is none."""
+        if self._engine is None or not self._engine.jvm.is_alive():
+            self._folder = self._folder or Path(tempfile.mkdtemp(prefix="connect-"))
+            jars = plugin_class_path(self.settings.plugin_path, self.settings.plugin_packages)
+            self._engine = _SinkEngine(connector_jvm(self.settings, jars), self.settings, self.properties, self._folder)
+        return self._engine
+
+    def close(self) -> None:
+        engine, folder = self._engine, self._folder
+        self._engine = self._folder = None
+        if engine is not None:
+            engine.stop()
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+class JavaSinkTask(SinkHostTask):
+    """A task of the host's JVM, for the rows of one Spark task."""
+
+    def __init__(self, host: JavaSinkHost, number: int) -> None:
+        self.host, self.number = host, number
+        self.settings = host.settings
+        self._unacknowledged: list[pa.Table] = []
+        self._deaths = 0
+
+    def put(self, rows: pa.Table) -> list[DeadLetter]:
+        letters = []
+        for part in chunks(rows, _UNACKNOWLEDGED):
+            self._unacknowledged.append(part)
+            letters += self._surviving(lambda part=part: self._engine().put(self.number, part))  # type: ignore[misc]
+            if sum(table.num_rows for table in self._unacknowledged) >= _UNACKNOWLEDGED:
+                letters += self.flush()
+        return letters
+
+    def flush(self) -> list[DeadLetter]:
+        if not self._unacknowledged:
+            return []
+        letters = self._surviving(lambda: self._engine().flush(self.number))
+        self._unacknowledged.clear()
+        return letters
+
+    def close(self, failed: bool = False) -> None:
+        if failed:
+            self.host.close()
+
+    def _engine(self) -> _SinkEngine:
+        return self.host.engine()
+
+    def _surviving(self, work: Callable[[], list[DeadLetter]]) -> list[DeadLetter]:
+        """``work``; when the JVM dies, all that is not acknowledged is put again, by a new one."""
+        while True:
+            try:
+                return work()
+            except JvmDied as death:
+                self._deaths += 1
+                _log.warning("%s", death)
+                if self._deaths > self.settings.restarts:
+                    raise Fatal(f"{death.message}; it was started {self._deaths} times", connector=self.settings.log) from None
+                again = list(self._unacknowledged)
+                work = lambda again=again: self._put_again(again)  # type: ignore[misc]  # noqa: E731
+
+    def _put_again(self, tables: Sequence[pa.Table]) -> list[DeadLetter]:
+        engine = self._engine()
+        letters = [letter for table in tables for letter in engine.put(self.number, table)]
+        return [*letters, *engine.flush(self.number)]
+
+
+class _SinkEngine:
+    """A connector and its tasks in one running JVM."""
+
+    def __init__(self, jvm: Jvm, settings: ConnectorSettings, properties: dict[str, str], folder: Path) -> None:
+        self.jvm, self.settings, self.properties = jvm, settings, properties
+        self.tasks: dict[int, _JavaTask] = {}
+        try:
+            with jvm.within(_START_SECONDS, "start the connector"):
+                self.handles = Handles(jvm)
+                self.reader = RecordReader(self.handles, properties, folder)
+                self.calls = self.handles.java.java.util.concurrent.ConcurrentLinkedQueue()
+                self.connector = self.handles.instance(properties["connector.class"])
+                answers = self.handles.java.java.util.HashMap()
+                context = self.handles.context(f"{_INTERFACES}.SinkConnectorContext", answers, self.calls)
+                self.connector.initialize(context)
+                self.connector.start(properties)
+                self.configs = [dict(config) for config in self.connector.taskConfigs(int(properties.get("tasks.max", "1")))]
+        except Py4JJavaError as error:
+            failed = failure_of(error, jvm.masked)
+            jvm.close()
+            raise ConnectException(f"the connector did not start: {failed}\n{failed.trace}") from None
+        except BaseException:
+            jvm.kill()
+            raise
+        if not self.configs:
+            jvm.close()
+            raise ConnectException("the connector gave no task configuration, so nothing can be written")
+
+    def put(self, number: int, rows: pa.Table) -> list[DeadLetter]:
+        with self.jvm.within(_CALL_SECONDS + self.settings.outage_timeout, "put records"):
+            return self._told(lambda: self._task(number).put(rows))
+
+    def flush(self, number: int) -> list[DeadLetter]:
+        with self.jvm.within(_CALL_SECONDS + self.settings.outage_timeout, "flush records"):
+            return self._told(lambda: self._task(number).flush())
+
+    def stop(self) -> None:
+        with contextlib.suppress(JvmDied, Py4JJavaError):
+            if self.jvm.is_alive():
+                with self.jvm.within(10.0, "stop"):
+                    for task in self.tasks.values():
+                        task.stop()
+                    self.connector.stop()
+        self.jvm.close()
+
+    def _task(self, number: int) -> _JavaTask:
+        """The task of a configuration; Spark's tasks share them where they are more."""
+        index = number % len(self.configs)
+        if index not in self.tasks:
+            self.tasks[index] = _JavaTask(self, index)
+        return self.tasks[index]
+
+    def _told(self, work: Callable[[], Output]) -> Output:
+        try:
+            return work()
+        except Py4JJavaError as error:
+            failed = failure_of(error, self.jvm.masked)
+            raise ConnectException(f"{failed}\n{failed.trace}") from None
+
+
+class _JavaTask:
+    """A started ``SinkTask``."""
+
+    def __init__(self, engine: _SinkEngine, index: int) -> None:
+        self.engine, self.handles, self.settings = engine, engine.handles, engine.settings
+        self.reader = engine.reader
+        config = {**engine.properties, **engine.configs[index]}
+        util = self.handles.java.java.util
+        self.most = int(config.get("consumer.override.max.poll.records", _POLL_RECORDS))
+        self.calls = util.concurrent.ConcurrentLinkedQueue()
+        self.reports = util.concurrent.ConcurrentLinkedQueue()
+        self.assignment = util.HashSet()
+        self.number = index
+        self._partitions: dict[tuple[str, int], Any] = {}
+        self._ends: dict[tuple[str, int], int] = {}
+        self._rewinds: dict[tuple[str, int], int] = {}
+        self.task = self.handles.instance(engine.connector.taskClass().getName())
+        self.task.initialize(self._context(config))
+        self._retried(lambda: self.task.start(config))
+
+    def put(self, rows: pa.Table) -> list[DeadLetter]:
+        self._open(rows)
+        rows = self._wanted(rows)
+        records, bad = self.reader.records(rows)
+        self._add_headers(rows, records, bad)
+        size = int(records.size())
+        for first in range(0, size, self.most):
+            last = min(first + self.most, size)
+            part = records if last - first == size else self.handles.java.java.util.ArrayList(records.subList(first, last))
+            self._retried(lambda part=part: self.task.put(part))  # type: ignore[misc]
+        return [*(self._letter(rows, row) for row in bad), *self._reported()]
+
+    def flush(self) -> list[DeadLetter]:
+        end = time.monotonic() + self.settings.outage_timeout
+        while True:
+            done = self._retried(lambda: self.task.preCommit(self._offsets()))
+            behind = self._behind(done)
+            if not behind:
+                return self._reported()
+            if time.monotonic() > end:
+                raise Transient(f"the task does not acknowledge {behind}", is_waited_for=True, connector=self.settings.log)
+            time.sleep(_ACKNOWLEDGED_PAUSE)
+            self._retried(lambda: self.task.put(self.handles.java.java.util.ArrayList()))
+
+    def stop(self) -> None:
+        self.task.close(self.assignment)
+        self.task.stop()
+
+    def _context(self, config: Mapping[str, str]) -> Any:
+        answers = self.handles.java.java.util.HashMap()
+        answers.put("configs", dict(config))
+        answers.put("assignment", self.assignment)
+        if self.reader.tolerates:
+            reported = self.handles.java.java.util.HashMap()
+            reported.put("report", self.handles.java.java.util.concurrent.CompletableFuture.completedFuture(None))
+            reporter = self.handles.context(f"{_INTERFACES}.ErrantRecordReporter", reported, self.reports)
+            answers.put("errantRecordReporter", reporter)
+        return self.handles.context(f"{_INTERFACES}.SinkTaskContext", answers, self.calls)
+
+    def _open(self, rows: pa.Table) -> None:
+        """Opens the partitions that are new, and notes how far each of them goes."""
+        ends = rows.group_by(["topic", "partition"]).aggregate([("offset", "max")])
+        fresh = []
+        for end in ends.to_pylist():
+            place = (end["topic"], end["partition"])
+            if place not in self._partitions:
+                self._partitions[place] = self.handles.java.org.apache.kafka.common.TopicPartition(*place)
+                fresh.append(self._partitions[place])
+            self._ends[place] = end["offset_max"] + 1
+        if fresh:
+            added = self.handles.java.java.util.ArrayList()
+            for partition in fresh:
+                added.add(partition)
+                self.assignment.add(partition)
+            self.task.open(added)
+
+    def _wanted(self, rows: pa.Table) -> pa.Table:
+        """Without the rows that the task has in its target already: it asks for a later offset by its context."""
+        while (call := self.calls.poll()) is not None:
+            if str(call.getKey()) == "offset":
+                for partition, offset in _asked_offsets(call.getValue()):
+                    self._rewinds[str(partition.topic()), int(partition.partition())] = offset
+        if not self._rewinds:
+            return rows
+        least = [
+            self._rewinds.get(place, -1) for place in zip(rows["topic"].to_pylist(), rows["partition"].to_pylist(), strict=True)
+        ]
+        return rows.filter(pc.greater_equal(rows["offset"], pa.array(least, pa.int64())))
+
+    def _add_headers(self, rows: pa.Table, records: Any, bad: Sequence[BadRow]) -> None:
+        """Headers go one by one: few sinks look at them."""
+        if rows["headers"].null_count == rows.num_rows or self.reader.steps.transforms:
+            return
+        failed = {row.place for row in bad}
+        headers = [value for place, value in enumerate(rows["headers"].to_pylist()) if place not in failed]
+        converter = self.reader.steps.header_converter
+        for index, pairs in enumerate(headers):
+            for pair in pairs or ():
+                record = records.get(index)
+                record.headers().add(pair["key"], converter.toConnectHeader(record.topic(), pair["key"], pair["value"]))
+
+    def _offsets(self) -> Any:
+        offsets = self.handles.java.java.util.HashMap()
+        for place, end in self._ends.items():
+            metadata = self.handles.java.org.apache.kafka.clients.consumer.OffsetAndMetadata(end)
+            offsets.put(self._partitions[place], metadata)
+        return offsets
+
+    def _behind(self, done: Any) -> str:
+        for (topic, partition), end in self._ends.items():
+            reached = done.get(self._partitions[topic, partition]) if done is not None else None
+            if reached is not None and int(reached.offset()) < end:
+                return f"{topic}-{partition}"
+        return ""
+
+    def _retried(self, work: Callable[[], Output]) -> Output:
+        """``work``, done again with the same records while the connector says that this may help."""
+        end, pause = time.monotonic() + self.settings.outage_timeout, _FIRST_PAUSE
+        while True:
+            try:
+                return work()
+            except Py4JJavaError as error:
+                failed = failure_of(error, self.handles.jvm.masked)
+                if not failed.is_retriable:
+                    raise
+                if time.monotonic() + pause > end:
+                    raise Transient(str(failed), is_waited_for=True, connector=self.settings.log) from None
+                _log.warning("%s is tried again: %s", self.settings.log, failed)
+                time.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _reported(self) -> list[DeadLetter]:
+        """What the task has refused by its reporter."""
+        letters = []
+        while (report := self.reports.poll()) is not None:
+            if str(report.getKey()) == "report":
+                record, thrown = report.getValue()[0], report.getValue()[1]
+                told = failure(thrown, self.handles.jvm.masked)
+                letters.append(self._letter_of_record(record, told))
+        return letters
+
+    def _letter_of_record(self, record: Any, told: JavaFailure) -> DeadLetter:
+        key, value = self._shown(record.key()), self._shown(record.value())
+        name = str(self.task.getClass().getName())
+        return DeadLetter(
+            record.originalTopic(), record.originalKafkaPartition(), record.originalKafkaOffset(), key, value, [],
+            record.timestamp(), "TASK_PUT", name, told.kind, told.message, told.trace, self.number,
+        )  # fmt: skip
+
+    def _shown(self, value: Any) -> bytes | None:
+        return None if value is None else str(self.handles.java.java.lang.String.valueOf(value)).encode()
+
+    def _letter(self, rows: pa.Table, row: BadRow) -> DeadLetter:
+        cells = {name: rows[name][row.place].as_py() for name in ("topic", "partition", "offset", "key", "value", "headers")}
+        headers = [(header["key"], header["value"]) for header in cells["headers"] or ()]
+        at = milliseconds(rows["timestamp"][row.place]).as_py()
+        return DeadLetter(
+            cells["topic"], cells["partition"], cells["offset"], _bytes(cells["key"]), _bytes(cells["value"]), headers, at,
+            row.stage, row.executing_class, row.failure.kind, row.failure.message, row.failure.trace, self.number,
+        )  # fmt: skip
+
+
+def _asked_offsets(arguments: Any) -> list[tuple[Any, int]]:
+    """The partitions and offsets of ``SinkTaskContext.offset``: a map, or one of each."""
+    if len(arguments) == 2:
+        return [(arguments[0], int(arguments[1]))]
+    return [(entry.getKey(), int(entry.getValue())) for entry in list(arguments[0].entrySet())]
+
+
+def _bytes(value: Any) -> bytes | None:
+    if value is None or isinstance(value, bytes):
+        return value
+    return (value if isinstance(value, str) else repr(value)).encode()
