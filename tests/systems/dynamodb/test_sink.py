@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import time
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from connectors.core import Batch, Fatal, Misconfigured, Poison
+from connectors.core.commit import Commit
 from connectors.core.writing import stage
 from connectors.systems.dynamodb import DynamoDbSink
 from connectors.testing.contexts import open_context
@@ -61,6 +63,8 @@ def test_each_type_has_its_attribute_and_numbers_keep_their_digits(target: Items
         "bytes": (b"\x00\xff", pa.binary(), {"B": b"\x00\xff"}),
         "long": (2**63 - 1, pa.int64(), {"N": "9223372036854775807"}),
         "tenth": (0.1, pa.float64(), {"N": "0.1"}),
+        "sum": (0.1 + 0.2, pa.float64(), {"N": "0.30000000000000004"}),
+        "floats": ([0.1 + 0.2], pa.list_(pa.float64()), {"L": [{"N": "0.30000000000000004"}]}),
         "single": (0.1, pa.float32(), {"N": "0.1"}),
         "price": (Decimal("12345678901234567890.123456789012345678"), pa.decimal128(38, 18), None),
         "moment": (moment, pa.timestamp("us", "UTC"), {"S": "2026-01-02T03:04:05.678901Z"}),
@@ -192,6 +196,58 @@ def test_a_null_in_the_key_is_a_bad_row(target: ItemsContext) -> None:
 def test_a_table_that_does_not_exist_is_named(target: ItemsContext) -> None:
     with pytest.raises(Fatal, match="the table nowhere does not exist"):
         write(target, numbered(1), table="nowhere")
+
+
+def test_what_no_retry_mends_is_one_error_within_seconds(
+    target: ItemsContext, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    denied = {"__type": "AccessDeniedException", "message": "not authorized to perform dynamodb:BatchWriteItem"}
+    proxy.rule = lambda *_: Reply(400, json.dumps(denied).encode(), {"Content-Type": "application/x-amz-json-1.0"})
+    own, staged = {**target.options(), "endpoint": proxy.url}, {"guarantee": "exactly-once", "stagingLocation": str(tmp_path)}
+    began = time.monotonic()
+    for more in ({}, staged):
+        for without, kind, text in (
+            ({"region"}, Misconfigured, "region +missing, and the environment names none"),
+            ({"accessKeyId", "secretAccessKey"}, Fatal, r"AWS gets no credentials for the table [\s\S]*give accessKeyId"),
+            (set(), Fatal, r"AWS refuses access to the table [\s\S]*dynamodb:BatchWriteItem[\s\S]*grant the role"),
+        ):
+            options = {name: value for name, value in own.items() if name not in without}
+            rows = numbered(1)
+            with pytest.raises(kind, match=text):
+                stage(DynamoDbSink.of({**options, **more}), Batch("s", "q", 0), rows.schema, 0, iter(rows.to_batches()))
+    assert time.monotonic() - began < 20
+
+
+def test_columns_that_are_not_the_tables_key_are_named(tmp_path: Path, target: ItemsContext, proxy: FaultProxy) -> None:
+    with open_context(Ranges, tmp_path / "ranges") as ranges:
+        schema = pa.schema([("device", pa.string()), ("at", pa.int64())])
+        DynamoDbSink.of(ranges.options()).check_target(schema)
+        with pytest.raises(Misconfigured, match=r"keyColumns +must be the table's key, device, at; got device\."):
+            DynamoDbSink.of({**ranges.options(), "keyColumns": "device"}).check_target(schema)
+    denied = {"__type": "AccessDeniedException", "message": "not authorized to perform dynamodb:DescribeTable"}
+    proxy.rule = lambda *_: Reply(400, json.dumps(denied).encode(), {"Content-Type": "application/x-amz-json-1.0"})
+    DynamoDbSink.of({**target.options(), "endpoint": proxy.url}).check_target(schema)
+    proxy.rule = lambda *_: None
+    DynamoDbSink.of({**target.options(), "endpoint": proxy.url}).check_target(schema)
+
+
+def test_a_ledger_that_may_not_be_made_is_named(target: ItemsContext, proxy: FaultProxy, tmp_path: Path) -> None:
+    def refuse(seen: Seen, forward: Callable[..., Reply]) -> Reply:
+        if seen.headers["X-Amz-Target"].endswith("CreateTable"):
+            denied = {"__type": "AccessDeniedException", "message": "not authorized to perform dynamodb:CreateTable"}
+            return Reply(400, json.dumps(denied).encode(), {"Content-Type": "application/x-amz-json-1.0"})
+        return forward()
+
+    proxy.rule = refuse
+    own = {"endpoint": proxy.url, "guarantee": "exactly-once", "stagingLocation": str(tmp_path), "ledgerTable": "none-yet"}
+    sink = DynamoDbSink.of({**target.options(), **own})
+    with pytest.raises(Fatal, match=r"refuses access to the table none-yet \(ledgerTable\): [\s\S]*dynamodb:CreateTable"):
+        Commit(sink).begin(Batch(sink.sink_id(), "q", 0))
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def test_what_the_sink_has_written_comes_back_with_its_types_and_digits(table: I
         "yes": (True, pa.bool_()),
         "bytes": (b"\x00\xff", pa.binary()),
         "long": (-(2**63), pa.int64()),
-        "double": (0.1, pa.float64()),
+        "double": (0.1 + 0.2, pa.float64()),
         "price": (Decimal("12345678901234567890.123456789012345678"), pa.decimal128(38, 18)),
         "moment": (moment, pa.timestamp("us", "UTC")),
         "day": (moment.date(), pa.date32()),

@@ -11,7 +11,21 @@ import pyarrow as pa
 import pyarrow.types as types
 
 from ...batching import BatchingSink, Failure, FlowLimits, Throttled, batching_options
-from ...core import REQUIRED, Batch, Fatal, Guarantee, Names, Options, Poison, Problem, SinkWriter, Text, Values
+from ...core import (
+    REQUIRED,
+    Batch,
+    Fatal,
+    Guarantee,
+    Misconfigured,
+    Names,
+    Options,
+    Poison,
+    Problem,
+    SinkWriter,
+    Text,
+    Transient,
+    Values,
+)
 from ...core.folder import SinkFolder
 from ...core.sink import RETENTION
 from ...storage import storage_of
@@ -101,6 +115,27 @@ class DynamoDbSink(BatchingSink):
         if self.guarantee() is Guarantee.EXACTLY_ONCE and not self.staging_location():
             text = "missing; give a folder that driver and tasks share. Only a stream by format has one in its checkpoint."
             yield Problem("stagingLocation", text)
+
+    def check_target(self, schema: pa.Schema) -> None:
+        """Raises ``Misconfigured`` where ``keyColumns`` are not the table's key: rows of one item would not be known as such.
+
+        Who names them because the table's description is not for him to read is taken at his word.
+        """
+        columns = self.values["keyColumns"]
+        if not columns:
+            return
+        try:
+            with self.client() as client:
+                key = TableKey.of(client, self.values["table"], schema)
+        except Transient:  # the writers wait for the service
+            return
+        except Fatal as refused:
+            if "AWS refuses access" in refused.message:
+                return
+            raise
+        if set(key.names) != set(columns):
+            text = f"must be the table's key, {', '.join(key.names)}; got {', '.join(columns)}."
+            raise Misconfigured(NAME, [Problem("keyColumns", text)])
 
     def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> SinkWriter:
         self.refuse_frame(schema, placed=False)
