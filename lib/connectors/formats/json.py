@@ -38,7 +38,8 @@ from .registry import framed_by
 _WORDS = {"NaN": math.nan, "Infinity": math.inf, "+Infinity": math.inf, "-Infinity": -math.inf, "INF": math.inf}
 _FRACTION = re.compile(r"(\.\d{6})\d+")
 _PLAIN = re.compile(r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{6})?)Z?", re.ASCII)
-_DECIMAL = re.compile(r"decimal\(\d+,-?\d+\)")
+_DECIMAL = re.compile(r"decimal\((\d+),(-?\d+)\)")
+_DIGITS, _SCALE = 38, 18
 _EPOCH = datetime.datetime(1970, 1, 1)
 _ZONE = re.compile(r"[T ]\d\d.*(Z|[+-]\d\d(:?\d\d)?)$")
 _Reader = Callable[[Any], Any]
@@ -92,17 +93,30 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def columns_of(records: Sequence[Mapping[str, Any]]) -> str:
-    """The columns of parsed records as SQL text. A field with values of several kinds is text; decimals have 38 digits."""
+    """The columns of parsed records as SQL text.
+
+    A field with values of several kinds is text. Decimals have 38 digits, 18 of them behind the point unless the values need
+    others; numbers that need more are text.
+    """
     names = list(dict.fromkeys(name for record in records for name in record))
     return ", ".join(f"{quoted(name)} {_sql_type_of([record.get(name) for record in records])}" for name in names)
 
 
 def _sql_type_of(values: Sequence[Any]) -> str:
     try:
-        kind = sql_type(pa.array(values).type)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, ValueError):
+        kind = _DECIMAL.sub(_roomy, sql_type(pa.array(values).type))
+    except (pa.ArrowInvalid, pa.ArrowTypeError, ValueError, OverflowError):
         return "string"
-    return "string" if "void" in kind or "struct<>" in kind else _DECIMAL.sub("decimal(38,18)", kind)
+    return "string" if "void" in kind or "struct<>" in kind else kind
+
+
+def _roomy(decimal: re.Match[str]) -> str:
+    """A decimal with room for more than a sample has. Raises ``ValueError`` where it would need more than 38 digits."""
+    digits, scale = int(decimal[1]), int(decimal[2])
+    if digits > _DIGITS:
+        raise ValueError("too many digits")
+    usual = scale <= _SCALE and digits - scale <= _DIGITS - _SCALE
+    return f"decimal({_DIGITS},{_SCALE if usual else scale})"
 
 
 def reader(kind: pa.DataType, path: str = "") -> _Reader:

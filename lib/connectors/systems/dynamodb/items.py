@@ -18,6 +18,8 @@ Attribute = Mapping[str, Any]
 """A value as DynamoDB has it: its type and what it holds, such as ``{"N": "1.5"}``."""
 
 _DIGITS: Final = 38
+_TOO_LONG: Final = 1 << 63
+"""A whole number that no bigint holds."""
 _LARGEST, _SMALLEST = Decimal("9.9999999999999999999999999999999999999E+125"), Decimal("1E-130")
 
 
@@ -33,10 +35,11 @@ def items_of(rows: pa.RecordBatch) -> list[dict[str, Attribute] | Poison]:
 
 
 def value_of(attribute: Attribute) -> Any:
-    """An attribute as JSON would have it: a fraction as a decimal, binary as base64, a set as a list."""
+    """An attribute as JSON would have it: what no bigint holds as a decimal, binary as base64, a set as a list."""
     ((kind, value),) = attribute.items()
     if kind == "N":
-        return int(value) if value.lstrip("-").isdigit() else Decimal(value)
+        number = Decimal(value)
+        return int(value) if value.lstrip("-").isdigit() and -_TOO_LONG <= number < _TOO_LONG else number
     if kind == "B":
         return base64.b64encode(value).decode()
     if kind == "L":
