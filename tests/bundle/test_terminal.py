@@ -6,14 +6,17 @@ import io
 import os
 import subprocess
 import sys
+import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import nbformat
 import pytest
 
 from connectors.bundle import Reporter, run_job
-from connectors.bundle.live import RepeatedLine
+from connectors.bundle.live import Activity, RepeatedLine
+from connectors.metrics.history import Standing
 
 from .conftest import Workbench
 from .test_outputs import DRAW
@@ -60,6 +63,57 @@ def test_a_pipe_gets_a_line_now_and_then_with_the_heading_of_the_cell(
     lines = out.getvalue().splitlines()
     assert "a  cell 1/1  What came out  0 s" in lines
     assert "pathlib" not in out.getvalue()
+
+
+ORDERS = Standing("q", "orders", rows=1200, rate=400.0, batches=3, lag=70, dead_letters=2, seconds=5.0)
+
+
+def test_a_line_of_a_pipe_tells_where_the_query_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RepeatedLine, "seconds", 0.02)
+    shown = threading.Event()
+
+    class Out(io.StringIO):
+        def write(self, text: str) -> int:
+            if "cell 2/3" in text:
+                shown.set()
+            return super().write(text)
+
+    reporter = Reporter(out := Out())
+    reporter.watch(lambda: [ORDERS])
+    with reporter.running("a"):
+        reporter.doing("a", "cell 2/3  The query")
+        assert shown.wait(30)
+    assert "a  cell 2/3  The query  1,200 rows · 400 rows/s · 3 batches · lag 70 · 2 dead letters  0 s" in out.getvalue()
+
+
+def test_quiet_shows_nothing_of_queries() -> None:
+    reporter = Reporter(out := io.StringIO(), quiet=True)
+    reporter.watch(lambda: [ORDERS])
+    with reporter.running("a"):
+        reporter.doing("a", "cell 2/3")
+    assert out.getvalue() == ""
+
+
+def test_several_queries_of_a_task_have_a_line_each() -> None:
+    activity = Activity("a", lambda: [ORDERS, replace(ORDERS, name="returns", rows=7)])
+    assert [line.split()[:2] for line in activity.lines()] == [["a", "0"], ["orders", "1,200"], ["returns", "7"]]
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 80, 120])
+def test_a_line_of_a_terminal_is_as_wide_as_it_and_ends_with_the_time(width: int) -> None:
+    activity = Activity("ingest", lambda: [ORDERS])
+    activity.detail = "cell 5/10  A long heading of a cell that explains what happens in it"
+    [line] = activity.lines(width)
+    assert len(line) <= width
+    assert line.startswith("ingest  ")
+    assert line.endswith("  0 s")
+    assert "1,200" in line
+
+
+def test_queries_that_cannot_be_read_leave_the_line_as_it_is() -> None:
+    activity = Activity("a", lambda: [ORDERS][1:] or 1 / 0)  # type: ignore[arg-type, return-value]
+    activity.detail = "cell 1/1"
+    assert activity.lines() == ["a  cell 1/1  0 s"]
 
 
 def test_a_pipe_gets_such_a_line_every_ten_seconds(bench: Workbench) -> None:

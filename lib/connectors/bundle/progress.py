@@ -6,7 +6,6 @@ An error is its own message first, then the place of the failure, then nothing m
 from __future__ import annotations
 
 import fcntl
-import re
 import sys
 import time
 import traceback
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Final, TextIO
 
 from ..core.errors import Misconfigured, Problem
-from ..core.messages import own_message
+from ..core.messages import own_message, without_stacks, worker_message
 from .execution import CellFailure
 from .live import Activity, LiveLine, RepeatedLine, Standings
 from .model import State
@@ -35,15 +34,10 @@ def message(error: BaseException) -> str:
     return "\n".join([*lines[:_LINES], *more])
 
 
-def message_in(text: str) -> str:
-    """The message in the text of an error of Spark, without the stacks of Java and Python."""
-    return _innermost(text) or _without_stacks(text)
-
-
 def _foreign_message(error: BaseException) -> str:
     text = str(error).strip()
-    inner = _innermost(text)
-    text = message_in(text)
+    inner = worker_message(text)
+    text = inner or without_stacks(text)
     name = type(error).__name__
     return text if inner or text.startswith(name) else f"{name}: {text}" if text else name
 
@@ -67,21 +61,6 @@ def log_traceback(error: BaseException, log: Path) -> None:
     """Appends the full traceback of ``error`` to the log of a run."""
     with log.open("a", encoding="utf-8") as file:
         traceback.print_exception(error, file=file)
-
-
-def _innermost(text: str) -> str:
-    """The exception of a worker inside the text, all its lines; Spark puts a traceback in front of it, or nothing."""
-    *_, after = text.rpartition("Traceback (most recent call last):")
-    if after == text:
-        after = text.partition("exception was thrown from the Python worker:")[2]
-    lines = after.splitlines()
-    start = next((n for n, line in enumerate(lines) if line and not line.startswith((" ", "\t", "^"))), None)
-    return "" if start is None else _without_stacks("\n".join(lines[start:]))
-
-
-def _without_stacks(text: str) -> str:
-    text = re.split(r"\n\s*(?:JVM stacktrace:|== SQL|Driver stacktrace:|at [\w.$]+\()", text, maxsplit=1)[0]
-    return "\n".join(line for line in text.splitlines() if line.strip())
 
 
 _POLL: Final = 0.5

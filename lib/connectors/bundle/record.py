@@ -30,7 +30,6 @@ from ..report.records import (
 from ..storage.location import storage_of
 from .configuration import as_text
 from .model import Job, State
-from .progress import message_in
 
 if TYPE_CHECKING:
     from .engine import NotebookEngine
@@ -125,7 +124,7 @@ def versions() -> dict[str, str]:
 def _query(run: QueryHistory) -> QueryRecord:
     abouts = abouts_of(run.query)
     targets = {component: about["target"] for component, about in abouts.items() if "target" in about}
-    return QueryRecord(run.standing(), run.started, list(run.batches), message_in(run.error), targets)
+    return QueryRecord(run.standing(), run.started, list(run.batches), run.error, targets)
 
 
 def _quality(report: Report) -> QualityRecord:

@@ -26,14 +26,36 @@ _WHOLE: Final = "The full traceback: import traceback; traceback.print_last() - 
 
 def own_message(error: BaseException) -> str:
     """Class and text of the library's error that ``error`` is, or has in its text; empty where there is none."""
-    if isinstance(error, ConnectorError):
-        return f"{type(error).__name__}: {error}"
-    text = str(error)
+    return f"{type(error).__name__}: {error}" if isinstance(error, ConnectorError) else _own_message_in(str(error))
+
+
+def message_in(text: str) -> str:
+    """The message in the text of an error of Spark: the library's own, that of a Python process, else all but the stacks."""
+    return _own_message_in(text) or worker_message(text) or without_stacks(text)
+
+
+def _own_message_in(text: str) -> str:
     *_, last = (None, *_ERROR.finditer(text))
     if last is None:
         return ""
     end = _END.search(text, last.end())
     return f"{last[1]}: {text[last.end() : end.start() if end else None].strip()}"
+
+
+def worker_message(text: str) -> str:
+    """The exception of a Python process inside the text of an error of Spark, all its lines; empty where there is none."""
+    *_, after = text.rpartition("Traceback (most recent call last):")
+    if after == text:
+        after = text.partition("exception was thrown from the Python worker:")[2]
+    lines = after.splitlines()
+    start = next((n for n, line in enumerate(lines) if line and not line.startswith((" ", "\t", "^"))), None)
+    return "" if start is None else without_stacks("\n".join(lines[start:]))
+
+
+def without_stacks(text: str) -> str:
+    """``text`` up to the stacks of Spark and Java."""
+    text = re.split(r"\n\s*(?:JVM stacktrace:|== SQL|Driver stacktrace:|at [\w.$]+\()", text, maxsplit=1)[0]
+    return "\n".join(line for line in text.splitlines() if line.strip())
 
 
 def cell_lines(message: str, trace: TracebackType | None) -> list[str]:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from ..core.messages import message_in
 from ..core.metrics import write_note
 from .history import ENDED, FAILED, QueryHistory
 from .watch import Listening
@@ -60,7 +61,7 @@ class QueryLog(Listening):
             if time.monotonic() - self._noted.get(run.run, 0.0) >= _NOTE_SECONDS:
                 self._note(run)
         elif kind == "over" and (ended := self._runs.get(str(event.runId))):
-            ended.end(FAILED if event.exception else ENDED, str(event.exception or ""))
+            ended.end(FAILED if event.exception else ENDED, message_in(str(event.exception or "")))
             self._note(ended)
 
     def _begin(self, query: str, run: str, name: str | None) -> QueryHistory:

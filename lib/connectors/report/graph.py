@@ -30,8 +30,8 @@ class _Size:
     letters: int
 
 
-_WIDE: Final = _Size(184, 62, 22, 44, 21)
-_NARROW: Final = _Size(158, 62, 14, 34, 18)
+_WIDE: Final = _Size(184, 62, 22, 44, 18)
+_NARROW: Final = _Size(158, 62, 14, 34, 15)
 
 
 def graph(run: RunRecord) -> str:
@@ -129,7 +129,7 @@ def _box(task: TaskRecord, x: int, y: int, size: _Size) -> str:
         f'<rect class="frame" x="{x}" y="{y}" width="{size.width}" height="{size.height}" rx="9"/>'
         f'<rect class="stripe" x="{x}" y="{y + 9}" width="4" height="{size.height - 18}" rx="2"/>'
         f'<text class="key" x="{x + 15}" y="{y + 26}">{escape(key)}</text>'
-        f'<text class="told" x="{x + 15}" y="{y + 46}">{escape(words[: size.letters + 4])}</text></g></a>'
+        f'<text class="told" x="{x + 15}" y="{y + 46}">{escape(words[: size.letters + 7])}</text></g></a>'
     )
 
 

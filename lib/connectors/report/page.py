@@ -104,9 +104,16 @@ def _environment() -> Any:
     )
     styles = (_FOLDER / "page.css").read_text(encoding="utf-8")
     environment.filters.update(duration=duration, state=state_words, look=state_class, moment=_moment, clock=_clock)
-    environment.filters.update(value=_value, quality=_quality_words)
+    environment.filters.update(value=_value, quality=_quality_words, breakable=_breakable)
     environment.globals.update(plots_of=plots_of, amount=amount, count=count, components=_components, bar=_bar, styles=styles)
     return environment
+
+
+def _breakable(name: str) -> Any:
+    """A name that a narrow page breaks behind its underscores."""
+    from markupsafe import Markup
+
+    return Markup(escape(name).replace("_", "_<wbr>"))
 
 
 def _moment(seconds: float) -> str:
