@@ -363,6 +363,31 @@ def seal(path: str, storage_options: str, max_part_size: str) -> None:
     click.echo(f"{count} {'file' if count == 1 else 'files'} sealed in {path}")
 
 
+@main.command()
+@click.argument("worker", type=click.Path(path_type=Path), metavar="WORKER.PROPERTIES")
+@click.argument("connector", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="CONNECTOR.PROPERTIES…")
+@click.option("--once", is_flag=True, help="End when everything that is there has been read.")
+def connect(worker: Path, connector: tuple[Path, ...], once: bool) -> None:
+    """Runs connectors as a standalone worker of Kafka Connect does, from the same files, on Spark.
+
+    A source writes to the topics of bootstrap.servers, exactly-once; a sink reads its topics from there. Properties that mean
+    something else here, or nothing, are listed first. Exit code: 2 for what cannot start, 1 if a connector failed, else 0.
+    """
+    from connectors.core.errors import ConnectorError
+
+    from .workbench import session
+    from .workbench.standalone import read_files, remarks, run
+
+    try:
+        settings, assemblies = read_files(worker, connector)
+    except ConnectorError as wrong:
+        click.echo(str(wrong), err=True)
+        sys.exit(2)
+    for name, meaning in remarks(settings):
+        click.echo(f"{worker.name}: {name} - {meaning}")
+    sys.exit(0 if run(session(), settings, assemblies, once=once, echo=click.echo) else 1)
+
+
 @main.group()
 def kafka() -> None:
     """Looks after what connectors.kafka leaves in a cluster."""

@@ -134,7 +134,9 @@ class TableTask(SourceTask):
                 continue
             for n in rows:
                 value = Struct(ROW).put("table", table).put("n", n)
-                records.append(SourceRecord({"table": table}, {"n": n}, f"db.{table}", value, value_schema=ROW, key=str(n)))
+                records.append(
+                    SourceRecord({"table": table}, {"n": n}, f"db.{table}", value, value_schema=ROW, key=str(n))
+                )
             self._at[table] = max([self._at[table], *rows])
         if not records:
             self._stopping.wait(0.01)
@@ -162,7 +164,10 @@ class Run:
         restarts = {name: float(plain.pop(name, value)) for name, value in (("restarts", 3), ("backoff", 0.01))}
         self.properties = {"connector.class": f"{kind.__module__}.{kind.__qualname__}", "database": self.name, **plain}
         self.settings = ConnectorSettings(
-            self.properties, restarts=int(restarts["restarts"]), restart_backoff=restarts["backoff"], restart_max_backoff=0.1
+            self.properties,
+            restarts=int(restarts["restarts"]),
+            restart_backoff=restarts["backoff"],
+            restart_max_backoff=0.1,
         )
         self.host = PythonSourceHost(self.settings)
         self.offsets: dict[str, Any] = {}

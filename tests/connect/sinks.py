@@ -18,7 +18,12 @@ from connectors.connect import (
     require_schema,
 )
 
-PERSON = SchemaBuilder.struct().field("name", Schema.OPTIONAL_STRING_SCHEMA).field("age", Schema.OPTIONAL_INT32_SCHEMA).build()
+PERSON = (
+    SchemaBuilder.struct()
+    .field("name", Schema.OPTIONAL_STRING_SCHEMA)
+    .field("age", Schema.OPTIONAL_INT32_SCHEMA)
+    .build()
+)
 
 
 class Target:
@@ -108,7 +113,9 @@ class OffsetTask(BufferingTask):
     def open(self, partitions: Sequence[TopicPartition]) -> None:
         super().open(partitions)
         with self.target.lock:
-            self.context.offset({place: self.target.offsets[place] for place in partitions if place in self.target.offsets})
+            self.context.offset(
+                {place: self.target.offsets[place] for place in partitions if place in self.target.offsets}
+            )
 
     def flush(self, offsets: Mapping[TopicPartition, int]) -> None:
         with self.target.lock:

@@ -30,7 +30,14 @@ def test_con_02_ten_in_four_are_3_3_2_2() -> None:
 
 def test_values_are_parsed_with_their_defaults() -> None:
     values = DEFINITION.parse({"url": "db", "db.password": "s3cret", "tables": "a, b,c", "quick": "TRUE"})
-    assert values == {"url": "db", "db.password": "s3cret", "batch": 100, "mode": "bulk", "tables": ["a", "b", "c"], "quick": True}
+    assert values == {
+        "url": "db",
+        "db.password": "s3cret",
+        "batch": 100,
+        "mode": "bulk",
+        "tables": ["a", "b", "c"],
+        "quick": True,
+    }
 
 
 def test_all_problems_come_at_once_and_secrets_stay_hidden() -> None:

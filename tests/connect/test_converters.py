@@ -48,19 +48,23 @@ def test_json_without_schemas_is_plain() -> None:
     converter = made("JsonConverter", schemas_enable="false")
     values = [{"a": [1, None], "b": {"c": "ü\n"}}, None, 5]
     assert there_and_back(converter, None, values) == values
-    assert converter.from_connect("t", Column.of(PERSON, [Struct(PERSON).put("name", "n").put("age", 1)])).to_pylist() == [
-        b'{"name":"n","age":1,"admin":false}'
-    ]
+    assert converter.from_connect(
+        "t", Column.of(PERSON, [Struct(PERSON).put("name", "n").put("age", 1)])
+    ).to_pylist() == [b'{"name":"n","age":1,"admin":false}']
     quoted = converter.from_connect("t", Column.of(Schema.STRING_SCHEMA, ['say "x"', "plain", "tab\t"])).to_pylist()
     assert quoted == [b'"say \\"x\\""', b'"plain"', b'"tab\\t"']
 
 
 def test_json_decimals_as_numbers() -> None:
-    body = made("JsonConverter", schemas_enable="false", decimal_format="NUMERIC").from_connect("t", Column.of(NESTED, [_nested()]))
+    body = made("JsonConverter", schemas_enable="false", decimal_format="NUMERIC").from_connect(
+        "t", Column.of(NESTED, [_nested()])
+    )
     value = json.loads(body[0].as_py())
     assert value["price"] == 12.34
     assert value["day"] == (datetime.date(2024, 2, 29) - datetime.date(1970, 1, 1)).days
-    plain = made("JsonConverter", schemas_enable="false").from_connect("t", Column.of(NESTED, [_nested(price=Decimal("-0.01"))]))
+    plain = made("JsonConverter", schemas_enable="false").from_connect(
+        "t", Column.of(NESTED, [_nested(price=Decimal("-0.01"))])
+    )
     assert json.loads(plain[0].as_py())["price"] == "/w=="
 
 
@@ -71,7 +75,9 @@ def test_json_that_is_none_or_no_envelope_is_refused() -> None:
 
 
 def test_a_json_schema_for_all_values() -> None:
-    content = json.dumps({"type": "struct", "optional": True, "fields": [{"field": "id", "type": "int32", "optional": False}]})
+    content = json.dumps(
+        {"type": "struct", "optional": True, "fields": [{"field": "id", "type": "int32", "optional": False}]}
+    )
     converter = made("JsonConverter", schema_content=content)
     ((_, count, column),) = converter.to_connect("t", pa.array([b'{"id":1}', None]))
     assert count == 2
@@ -87,11 +93,18 @@ def test_a_json_schema_for_all_values() -> None:
         ("converters.IntegerConverter", Schema.OPTIONAL_INT32_SCHEMA, [1, None], b"\x00\x00\x00\x01"),
         ("converters.LongConverter", Schema.OPTIONAL_INT64_SCHEMA, [1, None], b"\x00\x00\x00\x00\x00\x00\x00\x01"),
         ("converters.FloatConverter", Schema.OPTIONAL_FLOAT32_SCHEMA, [0.5, None], b"\x3f\x00\x00\x00"),
-        ("converters.DoubleConverter", Schema.OPTIONAL_FLOAT64_SCHEMA, [0.5, None], b"\x3f\xe0\x00\x00\x00\x00\x00\x00"),
+        (
+            "converters.DoubleConverter",
+            Schema.OPTIONAL_FLOAT64_SCHEMA,
+            [0.5, None],
+            b"\x3f\xe0\x00\x00\x00\x00\x00\x00",
+        ),
         ("converters.BooleanConverter", Schema.OPTIONAL_BOOLEAN_SCHEMA, [True, None], b"\x01"),
     ],
 )
-def test_plain_converters_write_what_kafkas_serializers_write(name: str, schema: Schema, values: list[Any], first: bytes) -> None:
+def test_plain_converters_write_what_kafkas_serializers_write(
+    name: str, schema: Schema, values: list[Any], first: bytes
+) -> None:
     converter = made(KAFKA + name)
     assert converter.from_connect("t", Column.of(schema, values))[0].as_py() == first
     assert there_and_back(converter, schema, values) == values
@@ -101,7 +114,10 @@ def test_text_of_other_types_is_that_of_java() -> None:
     converter = made("StringConverter")
     person = Struct(PERSON).put("name", "n").put("age", 1)
     assert converter.from_connect("t", Column.of(PERSON, [person])).to_pylist() == [b"Struct{name=n,age=1,admin=false}"]
-    assert converter.from_connect("t", Column.of(None, [{"a": True, "b": None}, 1])).to_pylist() == [b"{a=true, b=null}", b"1"]
+    assert converter.from_connect("t", Column.of(None, [{"a": True, "b": None}, 1])).to_pylist() == [
+        b"{a=true, b=null}",
+        b"1",
+    ]
 
 
 def test_bytes_that_are_no_text_are_refused() -> None:
@@ -126,6 +142,10 @@ def test_a_converter_of_ones_own() -> None:
 
 
 def test_settings_of_converters_are_checked() -> None:
-    properties = {"key.converter": "Nothing", "value.converter": "JsonConverter", "value.converter.schemas.enable": "perhaps"}
+    properties = {
+        "key.converter": "Nothing",
+        "value.converter": "JsonConverter",
+        "value.converter.schemas.enable": "perhaps",
+    }
     found = {problem.option: problem.text for problem in converter_problems(properties)}
     assert set(found) == {"key.converter", "value.converter.schemas.enable"}

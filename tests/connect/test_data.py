@@ -84,7 +84,13 @@ def test_con_16_a_dynamic_schema_is_computed_once_until_it_changes() -> None:
 
 
 def test_con_17_a_mismatch_names_both_schemas() -> None:
-    other = SchemaBuilder.struct().name("com.example.Person").field("name", Schema.STRING_SCHEMA).field("age", Schema.STRING_SCHEMA).build()
+    other = (
+        SchemaBuilder.struct()
+        .name("com.example.Person")
+        .field("name", Schema.STRING_SCHEMA)
+        .field("age", Schema.STRING_SCHEMA)
+        .build()
+    )
     with pytest.raises(SchemaException) as refused:
         require_schema(PERSON, other, "the record of topic people")
     text = str(refused.value)
@@ -135,14 +141,21 @@ def test_values_of_every_type_go_to_arrow_and_back() -> None:
     for field in NESTED.fields:
         optional.field(field.name, field.schema)
     schema = optional.build()
-    moved = [None if row is None else Struct.of(schema, {f.name: row.get(f.name) for f in NESTED.fields}) for row in rows]
+    moved = [
+        None if row is None else Struct.of(schema, {f.name: row.get(f.name) for f in NESTED.fields}) for row in rows
+    ]
     assert from_arrow(to_arrow(moved, schema), schema) == moved
 
 
 def test_a_schema_goes_to_json_and_back() -> None:
     assert schema_from(schema_json(NESTED)) == NESTED
     assert schema_from(schema_json(PERSON)) == PERSON
-    assert schema_json(PERSON)["fields"][2] == {"type": "boolean", "optional": False, "default": False, "field": "admin"}
+    assert schema_json(PERSON)["fields"][2] == {
+        "type": "boolean",
+        "optional": False,
+        "default": False,
+        "field": "admin",
+    }
 
 
 @given(st.lists(st.one_of(st.none(), st.integers(-(1 << 31), (1 << 31) - 1))))

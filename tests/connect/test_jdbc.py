@@ -30,7 +30,12 @@ class Tables:
             connection.commit()
 
     def create(self, *tables: str) -> None:
-        self.execute(*(f"CREATE TABLE {table} (id INTEGER PRIMARY KEY, name TEXT, price NUMERIC(10, 2), ok BOOLEAN)" for table in tables))
+        self.execute(
+            *(
+                f"CREATE TABLE {table} (id INTEGER PRIMARY KEY, name TEXT, price NUMERIC(10, 2), ok BOOLEAN)"
+                for table in tables
+            )
+        )
 
     def insert(self, table: str, first: int, last: int) -> None:
         self.execute(*(f"INSERT INTO {table} VALUES ({n}, 'row {n}', {n}.25, 1)" for n in range(first, last + 1)))
@@ -45,7 +50,12 @@ def tables(tmp_path: Path) -> Tables:
 
 @pytest.fixture
 def run(tables: Tables) -> Iterator[Run]:
-    settings = {"connection_url": f"sqlite:///{tables.path}", "tasks_max": 3, "poll_interval_ms": 10, "table_poll_interval_ms": 20}
+    settings = {
+        "connection_url": f"sqlite:///{tables.path}",
+        "tasks_max": 3,
+        "poll_interval_ms": 10,
+        "table_poll_interval_ms": 20,
+    }
     made = Run(JdbcSourceConnector, Database(), topic_prefix="db.", **settings)
     del made.properties["database"]
     yield made
@@ -79,12 +89,18 @@ def test_con_10_and_con_14_a_database_whose_tables_come_and_go(tables: Tables, r
     tables.insert("orders", 51, 60)
     run.until(72)
     eventually(run, lambda: run.host.generation() == 3)
-    assert ids(run) == {"db.orders": list(range(1, 61)), "db.customers": list(range(1, 6)), "db.payments": list(range(1, 8))}
+    assert ids(run) == {
+        "db.orders": list(range(1, 61)),
+        "db.customers": list(range(1, 6)),
+        "db.payments": list(range(1, 8)),
+    }
     row = run.rows()[0]
     assert row["value"].startswith(b'{"id":1,"name":"row 1","price":')
 
 
-def test_con_11_a_table_that_is_dropped_before_the_connector_notices(tables: Tables, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_con_11_a_table_that_is_dropped_before_the_connector_notices(
+    tables: Tables, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(JdbcSourceConnector, "_watch", lambda connector: None)
     run.properties["tasks.max"] = "1"
     tables.insert("orders", 1, 3)

@@ -32,12 +32,17 @@ def registry() -> Iterator[SchemaRegistry]:
 
 def made(name: str, registry: SchemaRegistry, side: str = "value", **settings: str) -> Any:
     dotted = {f"{side}.converter.{key.replace('_', '.')}": value for key, value in settings.items()}
-    return converter_of({f"{side}.converter": name, f"{side}.converter.schema.registry.url": registry.url, **dotted}, side)
+    return converter_of(
+        {f"{side}.converter": name, f"{side}.converter.schema.registry.url": registry.url, **dotted}, side
+    )
 
 
 @pytest.mark.parametrize("name", [AVRO, JSON])
 def test_a_struct_goes_there_and_back(registry: SchemaRegistry, name: str) -> None:
-    people = [Struct(PERSON).put("name", "Barbara Liskov").put("age", 75), Struct(PERSON).put("name", "Ada").put("age", 36)]
+    people = [
+        Struct(PERSON).put("name", "Barbara Liskov").put("age", 75),
+        Struct(PERSON).put("name", "Ada").put("age", 36),
+    ]
     back = there_and_back(made(name, registry), PERSON, people)
     assert [plain(person) for person in back] == [person.to_dict() for person in people]
     assert back[0].schema.name == "com.example.Person"
@@ -48,7 +53,9 @@ def test_nested_and_logical_types_go_there_and_back(registry: SchemaRegistry, na
     row = _nested(clock=None)
     (back,) = there_and_back(made(name, registry), NESTED, [row])
     expected, found = row.to_dict(), plain(back)
-    assert {key: value for key, value in found.items() if key != "small"} == {k: v for k, v in expected.items() if k != "small"}
+    assert {key: value for key, value in found.items() if key != "small"} == {
+        k: v for k, v in expected.items() if k != "small"
+    }
     assert found["small"] == -128
 
 

@@ -33,7 +33,13 @@ class Write:
         name = f"target-{len(TARGETS)}"
         TARGETS[name] = self.target
         dotted = {key.replace("_", "."): value for key, value in properties.items()}
-        config = {"name": "test", "connector.class": f"{kind.__module__}.{kind.__qualname__}", "target": name, "value.converter": STRING, **dotted}
+        config = {
+            "name": "test",
+            "connector.class": f"{kind.__module__}.{kind.__qualname__}",
+            "target": name,
+            "value.converter": STRING,
+            **dotted,
+        }
         self.sink = ConnectSink.of({"config": json.dumps(config), **(options or {})})
 
     def batch(self, rows: list[dict[str, Any]] | pa.Table, number: int = 0, subtask: int = 0) -> None:
@@ -82,7 +88,7 @@ def test_con_09_exactly_once_needs_offsets_in_the_rows() -> None:
     sink = Write(sinks.OffsetConnector).sink
     with pytest.raises(Misconfigured, match="partition and offset"):
         sink.refuse_frame(pa.schema([("value", pa.string()), ("topic", pa.string())]), placed=True)
-    with pytest.raises(Misconfigured, match="exactly-once.*is not possible, only.*at-least-once"):
+    with pytest.raises(Misconfigured, match=r"exactly-once.*is not possible, only.*at-least-once"):
         Write(sinks.BufferingConnector, {"guarantee": "exactly-once"})
 
 
@@ -118,7 +124,10 @@ def test_con_17_a_schema_that_does_not_fit_is_an_error_that_names_both() -> None
     write = Write(sinks.StrictConnector, topics="people")
     write.batch(pa.table({"name": ["Barbara Liskov"], "age": pa.array([75], pa.int32())}))
     assert write.target.tables["people"][0].to_dict() == {"name": "Barbara Liskov", "age": 75}
-    with pytest.raises(SchemaException, match=r"(?s)topic people must have .*age: INT32.*and has .*age: STRING.*age is STRING, not INT32"):
+    with pytest.raises(
+        SchemaException,
+        match=r"(?s)topic people must have .*age: INT32.*and has .*age: STRING.*age is STRING, not INT32",
+    ):
         write.batch(pa.table({"name": ["x"], "age": ["seventy-five"]}), 1)
 
 
@@ -165,7 +174,7 @@ def test_of_a_thousand_records_two_fail_and_998_are_written(tmp_path: Path) -> N
     letters = pq.read_table(tmp_path / "letters").to_pylist()
     assert len(letters) == 2  # once, also after the replay
     by_record = {letter["record"]: letter for letter in letters}
-    headers = {key: value for key, value in ((h["key"], h["value"]) for h in by_record[b"{no json"]["headers"])}
+    headers = {header["key"]: header["value"] for header in by_record[b"{no json"]["headers"]}
     assert headers["__connect.errors.topic"] == b"t"
     assert headers["__connect.errors.stage"] == b"VALUE_CONVERTER"
     assert headers["__connect.errors.exception.class.name"] == b"org.apache.kafka.connect.errors.DataException"
@@ -185,7 +194,12 @@ def test_without_tolerance_the_first_bad_record_fails_the_batch() -> None:
 
 
 def test_wrong_options_are_told_together() -> None:
-    config = {"connector.class": "FileStreamSource", "topics": "a", "topics.regex": "(", "errors.deadletterqueue.topic.name": "dlq"}
+    config = {
+        "connector.class": "FileStreamSource",
+        "topics": "a",
+        "topics.regex": "(",
+        "errors.deadletterqueue.topic.name": "dlq",
+    }
     with pytest.raises(Misconfigured) as refused:
         ConnectSink.of({"config": json.dumps(config), "deadLetterPath": "/tmp/x"})
     options = {problem.option for problem in refused.value.problems}

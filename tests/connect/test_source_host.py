@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -219,7 +218,9 @@ def test_con_19_the_number_of_tasks_changes_3_5_1_5_3_without_a_gap_or_a_double(
                 run.next(seconds=0.05, limit=ReadLimit(rows=20))
         run.until(2000)
         whole(run, database)
-        assert [count for count, before in zip(database.configs, [0, *database.configs], strict=False) if count != before] == [
+        assert [
+            count for count, before in zip(database.configs, [0, *database.configs], strict=False) if count != before
+        ] == [
             3,
             5,
             1,
@@ -259,22 +260,26 @@ def test_a_task_that_fails_for_good_leaves_the_others_alone() -> None:
         end = time.monotonic() + 10
         while not run.host.statuses()[0].final and time.monotonic() < end:
             run.next(seconds=0.05)
-        assert [(status.state, status.final) for status in run.host.statuses()] == [("FAILED", True), ("RUNNING", False)]
+        assert [(status.state, status.final) for status in run.host.statuses()] == [
+            ("FAILED", True),
+            ("RUNNING", False),
+        ]
         assert "failure 2" in run.host.statuses()[0].trace
 
 
 def test_when_all_tasks_have_failed_the_query_fails_with_a_trace() -> None:
     database = Database("a")
     database.broken["a"] = [RuntimeError("no such disk") for _ in range(100)]
-    with use(TablesConnector, database, restarts=1) as run, pytest.raises(Fatal, match=r"(?s)failed 2 times.*no such disk"):
-        for _ in range(100):
-            run.next(seconds=0.1)
+    with (
+        use(TablesConnector, database, restarts=1) as run,
+        pytest.raises(Fatal, match=r"(?s)failed 2 times.*no such disk"),
+    ):
+        run.until(1)
 
 
 def test_a_connector_that_fails_in_its_thread_fails_the_query() -> None:
     with use(Failing, Database("a")) as run, pytest.raises(Fatal, match="the catalog is gone"):
-        for _ in range(100):
-            run.next(seconds=0.1)
+        run.until(1)
 
 
 class Failing(TablesConnector):
@@ -289,10 +294,10 @@ def test_wrong_settings_stop_the_start() -> None:
 
 
 @pytest.fixture
-def slow() -> Iterator[Database]:
+def slow() -> Database:
     database = Database("a")
     database.batch = 4
-    yield database
+    return database
 
 
 def test_boundary_poll_a_poll_is_never_divided(slow: Database) -> None:
@@ -305,7 +310,9 @@ def test_boundary_poll_a_poll_is_never_divided(slow: Database) -> None:
 
 
 def test_boundary_interval_records_come_when_it_is_over(slow: Database) -> None:
-    with use(TablesConnector, slow, transaction_boundary="interval", **{"transaction_boundary_interval_ms": 600}) as run:
+    with use(
+        TablesConnector, slow, transaction_boundary="interval", **{"transaction_boundary_interval_ms": 600}
+    ) as run:
         slow.insert(8)
         assert run.next(seconds=0.2) == []
         run.until(8)

@@ -45,14 +45,23 @@ def struct(**more: Any) -> Struct:
 
 def record(value: Any = None, **more: Any) -> SourceRecord:
     schema = more.pop("value_schema", value.schema if isinstance(value, Struct) else None)
-    return SourceRecord({"p": 1}, {"o": 1}, more.pop("topic", "orders"), value, value_schema=schema, timestamp=1_700_000_000_123, **more)
+    return SourceRecord(
+        {"p": 1}, {"o": 1}, more.pop("topic", "orders"), value, value_schema=schema, timestamp=1_700_000_000_123, **more
+    )
 
 
 def tolerance(**properties: str) -> Tolerance:
-    return Tolerance({key.replace("_", "."): value for key, value in properties.items()}, lambda seconds: bool(time.sleep(seconds)))
+    return Tolerance(
+        {key.replace("_", "."): value for key, value in properties.items()}, lambda seconds: bool(time.sleep(seconds))
+    )
 
 
-def run(records: list[SourceRecord], *steps: tuple[str, Mapping[str, str]], errors: Tolerance | None = None, **predicates: str) -> list[SourceRecord]:
+def run(
+    records: list[SourceRecord],
+    *steps: tuple[str, Mapping[str, str]],
+    errors: Tolerance | None = None,
+    **predicates: str,
+) -> list[SourceRecord]:
     """``records`` through transforms; the class ``X`` stands for Connect's own."""
     properties = {"transforms": ",".join(f"t{number}" for number in range(len(steps))), **predicates}
     for number, (name, settings) in enumerate(steps):
@@ -162,12 +171,17 @@ def test_timestamp_converter() -> None:
         back = {"field": "at", "target.type": "unix", "format": "yyyy-MM-dd HH:mm:ss.SSS"}
         if target in ("string", "Timestamp"):
             assert run([typed], ("TimestampConverter$Value", back))[0].value.get("at") == 1_700_000_000_123
-    (seconds,) = run([record(5, value_schema=Schema.INT64_SCHEMA)], ("TimestampConverter$Value", {"target.type": "Timestamp", "unix.precision": "seconds"}))
+    (seconds,) = run(
+        [record(5, value_schema=Schema.INT64_SCHEMA)],
+        ("TimestampConverter$Value", {"target.type": "Timestamp", "unix.precision": "seconds"}),
+    )
     assert seconds.value == datetime.datetime(1970, 1, 1, 0, 0, 5, tzinfo=datetime.timezone.utc)
 
 
 def test_timestamp_router() -> None:
-    (routed,) = run([record("x")], ("TimestampRouter", {"topic.format": "${topic}.${timestamp}", "timestamp.format": "yyyy-MM"}))
+    (routed,) = run(
+        [record("x")], ("TimestampRouter", {"topic.format": "${topic}.${timestamp}", "timestamp.format": "yyyy-MM"})
+    )
     assert routed.topic == "orders.2023-11"
 
 
@@ -185,7 +199,12 @@ def test_headers() -> None:
         ("HeaderFrom$Value", {"fields": "id,name", "headers": "h.id,h.name", "operation": "move"}),
     ]
     (typed,) = run([record(struct(), headers=start)], *steps)
-    assert [(header.key, header.value) for header in typed.headers] == [("keep", "k"), ("n", 42), ("h.id", 7), ("h.name", "seven")]
+    assert [(header.key, header.value) for header in typed.headers] == [
+        ("keep", "k"),
+        ("n", 42),
+        ("h.id", 7),
+        ("h.name", "seven"),
+    ]
     assert typed.headers.last_with_name("n").schema == Schema.INT8_SCHEMA  # type: ignore[union-attr]
     assert typed.value.to_dict() == {"price": 2.5, "inner": {"x": 1}}
     (copied,) = run([record(dict(VALUE))], ("HeaderFrom$Value", {"fields": "id", "headers": "h", "operation": "copy"}))
@@ -194,7 +213,12 @@ def test_headers() -> None:
 
 
 def test_filter_with_predicates_and_negate() -> None:
-    records = [record("a", topic="keep"), record("b", topic="drop"), record(None, topic="keep"), record("c", topic="keep", headers={"h": 1})]
+    records = [
+        record("a", topic="keep"),
+        record("b", topic="drop"),
+        record(None, topic="keep"),
+        record("c", topic="keep", headers={"h": 1}),
+    ]
     predicates = {
         "predicates": "topic,tombstone,header",
         "predicates.topic.type": PACKAGE + "predicates.TopicNameMatches",
@@ -261,7 +285,9 @@ def test_of_a_thousand_one_fails_once_one_for_ever_and_998_pass() -> None:
 
 
 def test_without_tolerance_the_first_failure_ends_the_task() -> None:
-    with pytest.raises(ConnectException, match=r"Tolerance exceeded in error handler: TRANSFORMATION by .*Upper.*no letters"):
+    with pytest.raises(
+        ConnectException, match=r"Tolerance exceeded in error handler: TRANSFORMATION by .*Upper.*no letters"
+    ):
         run([record("bad")], (OWN, {}))
     with pytest.raises(ConnectException, match="later"):
         run([record("once")], (OWN, {"outages": "once"}))  # errors.retry.timeout is 0

@@ -161,8 +161,8 @@ class SourceHost(ABC):
     def poll(self, epoch: int, limit: ReadLimit, seconds: float) -> list[TaskRecords]:
         """What the tasks have given since the last call, for ``epoch``; empty when nothing comes within ``seconds``.
 
-        Returns when there is something, and nothing more comes for a moment. Only whole transactions (``transaction.boundary``), at least one, and then as
-        many as fit into ``limit``; what does not fit stays for the next call.
+        Returns when there is something, and nothing more comes for a moment. Only whole transactions
+        (``transaction.boundary``), at least one, and then as many as fit into ``limit``; the rest stays for the next call.
 
         Raises :class:`~connectors.core.errors.Fatal` when all tasks have failed for good, with the trace of one of them.
         """

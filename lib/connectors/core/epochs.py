@@ -194,7 +194,7 @@ class EpochLog:
         return self.storage.put_if_absent(_plan(epoch), dumps(versioned(**plan)).encode())
 
     def put_manifest(self, epoch: int, manifest: Mapping[str, Any]) -> bool:
-        """Records what the driver has read of ``epoch``, as its plan: the epoch has happened then. False as :meth:`put_plan`."""
+        """As :meth:`put_plan`, for what the driver has read of ``epoch``: the epoch has happened then."""
         return self.put_plan(epoch, manifest)
 
     def put_rows(self, epoch: int, name: str, rows: pa.Table) -> None:

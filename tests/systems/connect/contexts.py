@@ -1,4 +1,4 @@
-"""Connectors of Connect's model, as the suites see them: the file pair and the JDBC source of the guide, and a sink with offsets."""
+"""Connectors of Connect's model, as the suites see them: the file pair, the JDBC source, and a sink that keeps offsets."""
 
 from __future__ import annotations
 
@@ -127,7 +127,12 @@ class FileSinkContext(SinkContext):
         self.file = folder / "out.txt"
 
     def options(self) -> dict[str, str]:
-        config = {"connector.class": "FileStreamSink", "file": str(self.file), "topics": "rows", "value.converter": STRING}
+        config = {
+            "connector.class": "FileStreamSink",
+            "file": str(self.file),
+            "topics": "rows",
+            "value.converter": STRING,
+        }
         return {"config": json.dumps(config)}
 
     def rows(self) -> list[dict[str, Any]]:
@@ -159,7 +164,9 @@ class SqliteSinkTask(SinkTask):
     def start(self, props: Mapping[str, str]) -> None:
         self._database = sqlite3.connect(props["path"], timeout=60, isolation_level=None)
         self._database.execute("CREATE TABLE IF NOT EXISTS written (value TEXT)")
-        self._database.execute("CREATE TABLE IF NOT EXISTS offsets (topic TEXT, part INT, next INT, PRIMARY KEY (topic, part))")
+        self._database.execute(
+            "CREATE TABLE IF NOT EXISTS offsets (topic TEXT, part INT, next INT, PRIMARY KEY (topic, part))"
+        )
         self._records: list[SinkRecord] = []
 
     def open(self, partitions: Sequence[TopicPartition]) -> None:

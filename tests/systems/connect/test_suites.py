@@ -48,4 +48,3 @@ class TestFileSinkOnSpark(SparkSinkSuite):
 
 class TestOffsetSinkOnSpark(SparkSinkSuite):
     context = OffsetSinkContext
-

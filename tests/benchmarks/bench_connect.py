@@ -1,0 +1,293 @@
+"""The runtime of Connect's model: ``python tests/benchmarks/bench_connect.py [--rounds 3] [--lines 1000000] [--part PART]``.
+
+Parts, each with its goal:
+
+``runtime``     a file through the Python file connector into ``noop``, at 0.5 of ``connectors.file_stream`` or better;
+``kafka``       file → Kafka at 3 times, and Kafka → file at 1.5 times, the rate of Connect's own standalone worker with its
+                FileStream pair and 1 GB; ours by ``file_stream`` and ``kafka``, and once more through the runtime;
+``transforms``  what each transform costs per record, over structs (Arrow) and over maps without schema; no goal.
+
+Contestants take turns. The time of Connect's worker is from its first record to its last, so its start does not count;
+that of a query is from its start to its end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+LIBRARY = Path(__file__).parents[2] / "lib"
+sys.path.insert(0, str(LIBRARY))
+
+STRING = "org.apache.kafka.connect.storage.StringConverter"
+CONNECT = [f"org.apache.kafka:{name}:4.3.1" for name in ("connect-runtime", "connect-file")]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--lines", type=int, default=1_000_000)
+    parser.add_argument("--part", choices=("runtime", "kafka", "transforms"))
+    wanted = parser.parse_args()
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(LIBRARY), os.environ.get("PYTHONPATH", "")])
+    with tempfile.TemporaryDirectory(prefix="connectors-bench-connect-") as folder:
+        if wanted.part in (None, "transforms"):
+            transforms()
+        if wanted.part in (None, "runtime"):
+            runtime(Path(folder), wanted.lines, wanted.rounds)
+        if wanted.part in (None, "kafka"):
+            kafka(Path(folder), wanted.lines, wanted.rounds)
+
+
+def show(name: str, figures: list[float], unit: str = "s") -> None:
+    print(
+        f"{name:<48}" + "".join(f"{one:8.2f}" for one in figures) + f"   median {median(figures):.2f} {unit}",
+        flush=True,
+    )
+
+
+def lines_file(folder: Path, lines: int) -> Path:
+    file = folder / "lines.txt"
+    if not file.exists():
+        file.write_text("".join(f"{number:08} a line of a log, as long as many\n" for number in range(lines)))
+    return file
+
+
+def session() -> Any:
+    from connectors.testing.driver import session as made
+
+    return made("local[2,4]", {})
+
+
+def run(frame: Any, checkpoint: Path, sink: Callable[..., None] | None = None) -> float:
+    """Seconds of a query that reads everything, into ``noop`` or by a function of ``foreachBatch``."""
+    began = time.perf_counter()
+    writer = frame.writeStream.trigger(availableNow=True).option("checkpointLocation", str(checkpoint))
+    query = (writer.foreachBatch(sink) if sink else writer.format("noop")).start()
+    query.awaitTermination()
+    return time.perf_counter() - began
+
+
+def connector(spark: Any, file: Path, state: Path, topic: str = "lines") -> Any:
+    config = {"connector.class": "FileStreamSource", "file": str(file), "topic": topic, "value.converter": STRING}
+    options = {
+        "config": json.dumps(config),
+        "stateLocation": str(state),
+        "drainTimeout": "100ms",
+        "maxRowsPerTrigger": "1000000",
+    }
+    return spark.readStream.format("connectors.connect").options(**options).load()
+
+
+def runtime(folder: Path, lines: int, rounds: int) -> None:
+    file, spark = lines_file(folder, lines), session()
+    times: dict[str, list[float]] = {"file_stream": [], "connector": []}
+    for turn in range(rounds + 1):
+        for name, found in times.items():
+            at = folder / f"runtime-{name}-{turn}"
+            native = spark.readStream.format("connectors.file_stream").option("path", str(file)).load
+            frame = native() if name == "file_stream" else connector(spark, file, at / "state")
+            took = run(frame.select("value"), at / "checkpoint")
+            if turn:  # the first one warms up
+                found.append(took)
+    spark.stop()
+    for name, found in times.items():
+        show(f"{lines:,} lines into noop, {name}", found)
+    show(
+        "goal 0.5: file_stream / connector",
+        [one / other for one, other in zip(*times.values(), strict=True)],
+        "times as fast",
+    )
+
+
+def kafka(folder: Path, lines: int, rounds: int) -> None:
+    import connectors
+    from connectors.testing.servers import KafkaServer
+    from connectors.workbench.maven import class_path
+
+    jars = class_path("connect", CONNECT)
+    file, spark = lines_file(folder, lines), session()
+    into: dict[str, list[float]] = {"Connect's worker": [], "file_stream": [], "connector": []}
+    out: dict[str, list[float]] = {"Connect's worker": [], "file_stream": [], "connector": []}
+    with KafkaServer() as server:
+        servers = {"kafka.bootstrap.servers": server.bootstrap}
+        for turn in range(rounds + 1):
+            for name, found in into.items():
+                at, topic = (
+                    folder / f"into-{name[:6]}-{turn}",
+                    server.create_topic(f"into-{name[:6].replace(' ', '')}-{turn}".replace("'", "")),
+                )
+                if name == "Connect's worker":
+                    properties = {"connector.class": "FileStreamSource", "file": str(file), "topic": topic}
+                    took = worker(jars, server, at, properties, lambda topic=topic: end_of(server, topic), lines)
+                else:
+                    native = spark.readStream.format("connectors.file_stream").option("path", str(file)).load
+                    frame = native() if name == "file_stream" else connector(spark, file, at / "state", topic)
+                    sink = connectors.foreach_batch(
+                        "kafka", {**servers, "topic": topic, "transactionalIdPrefix": topic}
+                    )
+                    took = run(frame.select("value"), at / "checkpoint", sink)
+                if turn:
+                    found.append(took)
+            source = f"into-connec-{turn}" if turn else "into-file_s-0"
+            for name, found in out.items():
+                at = folder / f"out-{name[:6]}-{turn}"
+                at.mkdir(parents=True)
+                if name == "Connect's worker":
+                    properties = {"connector.class": "FileStreamSink", "file": str(at / "out.txt"), "topics": source}
+                    took = worker(jars, server, at, properties, lambda at=at: count(at / "out.txt"), lines)
+                else:
+                    options = {**servers, "subscribe": source, "startingOffsets": "earliest"}
+                    frame = spark.readStream.format("connectors.kafka").options(**options).load()
+                    config = {
+                        "connector.class": "FileStreamSink",
+                        "file": str(at / "out.txt"),
+                        "topics": source,
+                        "value.converter": STRING,
+                    }
+                    if name == "file_stream":
+                        frame = frame.selectExpr("cast(value AS string) AS value")
+                        sink = connectors.foreach_batch("file_stream", {"path": str(at / "out")})
+                    else:
+                        sink = connectors.foreach_batch("connect", {"config": config})
+                    took = run(frame, at / "checkpoint", sink)
+                if turn:
+                    found.append(took)
+    spark.stop()
+    for what, times, goal in (("file → Kafka", into, 3), ("Kafka → file", out, 1.5)):
+        for name, found in times.items():
+            show(f"{what}, {lines:,} lines, {name}", found)
+        for name in ("file_stream", "connector"):
+            ratios = [theirs / ours for theirs, ours in zip(times["Connect's worker"], times[name], strict=True)]
+            show(f"{what}, {name}" + (f", goal {goal}" if name == "file_stream" else ""), ratios, "times as fast")
+
+
+def worker(
+    jars: list[str], server: Any, folder: Path, connector: dict[str, str], done: Callable[[], int], lines: int
+) -> float:
+    """Seconds from the first record to the last one that Connect's standalone worker has copied."""
+    folder.mkdir(parents=True, exist_ok=True)
+    settings = {
+        "bootstrap.servers": server.bootstrap,
+        "offset.storage.file.filename": str(folder / "offsets"),
+        "offset.flush.interval.ms": "1000",
+        "listeners": "http://127.0.0.1:0",
+        "key.converter": STRING,
+        "value.converter": STRING,
+        "plugin.discovery": "service_load",
+    }
+    (folder / "worker.properties").write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    properties = {"name": "bench", "tasks.max": "1", **connector}
+    (folder / "connector.properties").write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+    main = "org.apache.kafka.connect.cli.ConnectStandalone"
+    command = [server.java, "-Xmx1g", "-cp", os.pathsep.join(jars), main, "worker.properties", "connector.properties"]
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        began = None
+        while (copied := done()) < lines:
+            if began is None and copied:
+                began = time.perf_counter()
+            if process.poll() is not None:
+                raise SystemExit((folder / "log").read_text()[-2000:])
+            time.sleep(0.02)
+        return time.perf_counter() - (began or time.perf_counter())
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def end_of(server: Any, topic: str) -> int:
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = _CONSUMERS.setdefault(
+        server.bootstrap, Consumer({"bootstrap.servers": server.bootstrap, "group.id": "bench"})
+    )
+    return int(consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=10, cached=False)[1])
+
+
+_CONSUMERS: dict[str, Any] = {}
+
+
+def count(file: Path) -> int:
+    """Lines of a file, by its size: all are equally long."""
+    return file.stat().st_size // 41 if file.exists() else 0
+
+
+def transforms(records: int = 20_000) -> None:
+    from connectors.connect import Headers, Schema, SchemaBuilder, SourceRecord, Struct
+    from connectors.connect.columns import of_source_records
+    from connectors.connect.tolerance import Tolerance
+    from connectors.connect.transforms import Chain
+
+    schema = (
+        SchemaBuilder.struct()
+        .field("id", Schema.INT64_SCHEMA)
+        .field("name", Schema.STRING_SCHEMA)
+        .field("at", Schema.INT64_SCHEMA)
+    )
+    schema = schema.field("inner", SchemaBuilder.struct().field("x", Schema.INT32_SCHEMA).build()).build()
+    inner = schema.field("inner").schema
+    values = [{"id": n, "name": f"name {n}", "at": 1_700_000_000_000 + n, "inner": {"x": n}} for n in range(records)]
+    structs = [Struct.of(schema, {**value, "inner": Struct.of(inner, value["inner"])}) for value in values]
+
+    def record(value: Any, value_schema: Any) -> SourceRecord:
+        return SourceRecord(
+            {"p": 1},
+            {"o": 1},
+            "orders",
+            value,
+            value_schema=value_schema,
+            timestamp=1_700_000_000_000,
+            headers=Headers().add("h", "x"),
+        )
+
+    (typed,) = of_source_records([record(value, schema) for value in structs])
+    (free,) = of_source_records([record(value, None) for value in values])
+    steps: dict[str, dict[str, str]] = {
+        "Cast$Value": {"spec": "id:string,at:float64"},
+        "DropHeaders": {"headers": "h"},
+        "ExtractField$Value": {"field": "name"},
+        "Filter": {},
+        "Flatten$Value": {},
+        "HeaderFrom$Value": {"fields": "id", "headers": "id", "operation": "copy"},
+        "HoistField$Value": {"field": "all"},
+        "InsertField$Value": {"topic.field": "topic", "static.field": "s", "static.value": "x"},
+        "InsertHeader": {"header": "n", "value.literal": "1"},
+        "MaskField$Value": {"fields": "name"},
+        "RegexRouter": {"regex": "(.*)", "replacement": "new-$1"},
+        "ReplaceField$Value": {"exclude": "at"},
+        "SetSchemaMetadata$Value": {"schema.name": "order"},
+        "TimestampConverter$Value": {"field": "at", "target.type": "Timestamp"},
+        "TimestampRouter": {},
+        "ValueToKey": {"fields": "id"},
+    }
+    print(f"{'nanoseconds of CPU per record':<32}{'struct':>10}{'map':>10}")
+    for name, settings in steps.items():
+        properties = {"transforms": "t", "transforms.t.type": f"org.apache.kafka.connect.transforms.{name}"}
+        chain = Chain.of({**properties, **{f"transforms.t.{key}": value for key, value in settings.items()}})
+        cells = []
+        for batch in (typed, free):
+            if name.startswith("SetSchema") and batch is free:
+                cells.append(f"{'-':>10}")
+                continue
+            times = []
+            for _ in range(5):
+                tolerance, began = Tolerance({}, lambda seconds: False), time.process_time()
+                chain.apply(batch, tolerance)
+                times.append(time.process_time() - began)
+            cells.append(f"{median(times) / records * 1e9:>10.0f}")
+        print(f"{name:<32}{''.join(cells)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
