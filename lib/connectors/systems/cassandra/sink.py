@@ -165,6 +165,9 @@ class RowWriter(BatchingWriter):
                     yield from ((place, alone) for place in places)
         elif error is not None:
             yield from ((place, error) for place in group.done())
+        elif self._statements.is_conditional:
+            with self._lock:  # of several rows of a key the first one is written
+                self._existing += len(group.done()) - 1
 
     def _outcome(self, request: Any) -> Exception | None:
         """Why a request was refused; ``None`` if it was not."""
