@@ -1,8 +1,8 @@
 """The statements that write rows, and which rows of a request go together.
 
-Without a time of their own, the rows of an unlogged batch all get the same one, and of two values of one time Cassandra keeps the larger.
-So what a later row of the same key replaces is not sent, a row that comes after a deletion of its key is sent after it, and
-static columns go once for each partition.
+Without a time of their own, the rows of an unlogged batch all get the same one, and of two values of one time Cassandra keeps
+the larger. So what a later row of the same key replaces is not sent, a row that comes after a deletion of its key is sent after
+it, and static columns go once for each partition.
 """
 
 from __future__ import annotations
