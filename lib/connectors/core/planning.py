@@ -109,9 +109,9 @@ class Planner:
             **{"from": origin},
         )
 
-    def _call(self, work: Callable[[], T]) -> T:
+    def _call(self, work: Callable[[], T], *, reaches: bool = True) -> T:
         with observed_retries(self._meter):
-            return self.contact.call(work)
+            return self.contact.call(work, reaches=reaches)
 
     def _progress(self, end: Position, head: Any) -> dict[str, Any] | None:
         """What is known of the partitions; a source that fails to say it does not fail the query."""
@@ -136,7 +136,7 @@ class Planner:
 
     def whole(self) -> Sequence[Slice]:
         """The tasks of a batch read: all there is now, from the start."""
-        start = self._call(self.enumerator.start)
+        start = self._call(self.enumerator.start, reaches=False)  # where all is read, it needs no look at the system
         head = self._call(self.enumerator.head)
         end = self._call(lambda: self.enumerator.advance(start, head, UNLIMITED))
         if canonical(dict(start)) == canonical(dict(end)):

@@ -23,7 +23,7 @@ from .compare import same_records
 from .contexts import SinkContext, SourceContext
 from .driver import SparkQuery
 from .environments import Environment
-from .faults import FailureInjector, Point
+from .faults import FailureInjector, Point, faulty_source
 from .sink_cases import SinkCases
 from .source_suite import SourceCases
 
@@ -86,6 +86,34 @@ class SparkSourceSuite(SourceCases, SparkCases):
         rows = (reader.schema(schema) if schema else reader).load()
         writer = rows.writeStream.format("parquet").trigger(availableNow=True)
         writer.option("checkpointLocation", str(folder / "checkpoint")).start(str(folder / "out")).awaitTermination()
+
+
+class SparkBatchSuite(SourceCases, SparkCases):
+    """The cases of a source on Spark that is read as a batch only. A subclass sets ``context``."""
+
+    @pytest.mark.essential
+    def test_a_batch_read_gives_everything_once(self, spark: Any, system: SourceContext) -> None:
+        written = system.write(COUNT)
+        rows = spark.read.format(f"connectors.{system.source.name}").options(**system.options(), numPartitions="3").load()
+        same_records(written, rows.toArrow().to_pylist())
+
+    @pytest.mark.essential
+    def test_a_task_that_fails_is_read_again_whole(self, spark: Any, system: SourceContext, tmp_path: Path) -> None:
+        written = system.write(COUNT)
+        injector = FailureInjector(tmp_path / "faults")
+        injector.arm(Point.READ_ROW, row=3)
+        kind = faulty_source(system.source, injector)
+        connectors.register(spark, kind)
+        try:
+            rows = spark.read.format(f"connectors.{kind.name}").options(**system.options()).load()
+            same_records(written, rows.toArrow().to_pylist())
+        finally:
+            connectors.register(spark, system.source)
+        assert injector.struck() == 1
+
+    def test_an_empty_system_gives_no_rows(self, spark: Any, system: SourceContext) -> None:
+        reader = spark.read.format(f"connectors.{system.source.name}").options(**system.options())
+        assert reader.schema(_schema(system)).load().collect() == []
 
 
 def _stored(spark: Any, folder: Path) -> list[dict[str, Any]]:

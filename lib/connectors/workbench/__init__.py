@@ -4,6 +4,7 @@
 bootstrap cell needs, :func:`display` shows tables and figures, :func:`figure` draws a figure, :class:`DbUtils` is
 ``dbutils`` outside a workspace, :func:`workdir` the folder for a notebook's data, :func:`fresh_folder` an empty one in it,
 :func:`postgres` a database to try things on, :func:`opensearch` a search engine, :func:`kafka` a broker, :func:`redis` a Redis,
+:func:`cassandra` a Cassandra,
 :func:`pubsub` a Pub/Sub, :func:`kinesis` a Kinesis, :func:`aws` other services of AWS, :func:`api_service` a REST API,
 :func:`queue_service` a message queue and :func:`document_service` a document store, both over HTTP.
 """
@@ -14,6 +15,8 @@ from .servers import (
     ServerAddress,
     api_service,
     aws,
+    cassandra,
+    cassandra_server,
     document_service,
     kafka,
     kafka_server,
@@ -40,6 +43,8 @@ __all__ = [
     "Summary",
     "api_service",
     "aws",
+    "cassandra",
+    "cassandra_server",
     "display",
     "display_html",
     "document_service",

@@ -89,7 +89,7 @@ def _cache() -> Finding:
 
 
 def _servers() -> Iterator[Finding]:
-    for name, server in (("kafka", "Kafka broker"), ("opensearch", "OpenSearch")):
+    for name, server in (("kafka", "Kafka broker"), ("opensearch", "OpenSearch"), ("cassandra", "Cassandra")):
         exists = (cache("jars") / name / "classpath").exists()
         text = "there" if exists else "fetched when a notebook or a test starts one for the first time"
         yield Finding(f"{server} jars", exists, text, optional=True)

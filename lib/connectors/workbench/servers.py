@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from connectors.testing.servers import (
         ApiService,
+        CassandraServer,
         DocumentService,
         KafkaServer,
         OpenSearchServer,
@@ -67,6 +68,21 @@ def opensearch_server() -> OpenSearchServer:
     from connectors.testing.servers import OpenSearchServer, shared_server
 
     return shared_server(OpenSearchServer)
+
+
+def cassandra() -> dict[str, str]:
+    """The options that reach an empty Cassandra on this machine, on loopback: ``contactPoints``, ``localDatacenter``, a login.
+
+    The first start on a machine fetches its jars, in a minute or two. Raises ``Unavailable`` when they cannot be had.
+    """
+    return cassandra_server().options
+
+
+def cassandra_server() -> CassandraServer:
+    """The node behind :func:`cassandra`, for a notebook that makes tables, or kills it and brings it back."""
+    from connectors.testing.servers import CassandraServer, shared_server
+
+    return shared_server(CassandraServer)
 
 
 def redis() -> str:

@@ -19,5 +19,6 @@ class TestTable(SinkSuite):
     context = TableContext
 
 
+@pytest.mark.soak  # what is different is in test_sink
 class TestPartitions(SinkSuite):
     context = PartitionsContext

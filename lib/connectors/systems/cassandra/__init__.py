@@ -1,6 +1,7 @@
 """``connectors.cassandra``: a table of Apache Cassandra as a batch, by token ranges, and rows into a table by its key."""
 
+from .measure import measured_splits
 from .sink import CassandraSink
 from .source import CassandraSource
 
-__all__ = ["CassandraSink", "CassandraSource"]
+__all__ = ["CassandraSink", "CassandraSource", "measured_splits"]

@@ -168,9 +168,9 @@ class CassandraClient:
             return Fatal(f"Cassandra refuses the login: {text}", way_out="check user and password")
         if isinstance(error, driver.Unauthorized):
             return Fatal(f"Cassandra refuses access: {text}", way_out="grant the role the permission that the message names")
-        if isinstance(error, ssl.SSLCertVerificationError):
+        if "CERTIFICATE_VERIFY_FAILED" in text:  # the driver keeps the text of such an error alone
             return Fatal(f"the certificate of the node is not trusted: {text}", way_out="see to caCert and verifyHostname")
-        if isinstance(error, ssl.SSLError):
+        if "SSL" in text:
             return Fatal(f"TLS with the node fails: {text}", way_out="see to tls, caCert, clientCert and clientKey")
         if isinstance(error, (driver.RequestExecutionException, driver.OperationTimedOut, OSError, TimeoutError)):
             return Transient(f"Cassandra does not answer {what}: {text}")
@@ -187,8 +187,6 @@ class CassandraClient:
 
     def _other_error(self, error: BaseException, what: str, text: str) -> Transient | Fatal:
         """Errors of connections and of the server as a whole: overloaded, bootstrapping, closed."""
-        if "SSL" in text or "certificate" in text.lower():
-            return Fatal(f"TLS with the node fails: {text}", way_out="see to tls, caCert, clientCert and clientKey")
         if type(error).__name__ in ("SyntaxException", "ProtocolException", "ProtocolError"):
             return Fatal(f"Cassandra refuses {what}: {text}")
         return Transient(f"Cassandra does not answer {what}: {type(error).__name__}: {text}")
@@ -221,7 +219,15 @@ class CassandraClient:
         if values["user"] is not None:
             auth = client_library("cassandra.auth", _INSTALL, connector=NAME)
             settings["auth_provider"] = auth.PlainTextAuthProvider(values["user"], values["password"])
-        return module.Cluster(**settings, **self._place())
+        try:
+            return module.Cluster(**settings, **self._place())
+        except (ValueError, KeyError) as wrong:
+            if values["secureConnectBundle"] is None:
+                raise
+            text = f"is no secure bundle: {' '.join(str(wrong).split())}"
+            raise Misconfigured(NAME, [Problem("secureConnectBundle", text)]) from None
+        except self.driver.DriverException as away:
+            raise Transient(f"the service of the secure bundle does not answer: {_text(away)}") from None
 
     def _place(self) -> dict[str, Any]:
         values = self._values

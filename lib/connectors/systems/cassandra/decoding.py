@@ -123,7 +123,8 @@ class ColumnDecoder:
             return self._cast(self._natural_values(cells))
         except (pa.ArrowException, ValueError, OverflowError, struct.error) as wrong:
             text = f'a value of the column "{self.name}" ({cql_of(self.kind)}) is no {self.asked}'
-            raise Fatal(f"{text}: {' '.join(str(wrong).split())}", way_out="give .schema(…) that fits it; string takes every value") from None
+            way_out = "give .schema(…) that fits it; string takes every value"
+            raise Fatal(f"{text}: {' '.join(str(wrong).split())}", way_out=way_out) from None
 
     def _natural_values(self, cells: Cells) -> pa.Array:
         name = name_of(self.kind)

@@ -30,7 +30,8 @@ from .writing import Group, Statements, Write
 
 _LONGEST_TTL: Final = 630_720_000
 _BUSY: Final = ("WriteTimeout", "OverloadedErrorMessage", "Unavailable")
-_OF_TABLE: Final = ("unconfigured table", "undefined column", "unknown identifier", "keyspace")
+_OF_ROW: Final = ("key may not be empty", "key length", "oversized", "too large", "too big", "longer than", "guardrail")
+"""What is in the messages about one row. Others are about the table, and no row could be written."""
 
 
 class CassandraSink(BatchingSink):
@@ -164,6 +165,9 @@ class RowWriter(BatchingWriter):
                     yield from ((place, alone) for place in places)
         elif error is not None:
             yield from ((place, error) for place in group.done())
+        elif self._statements.is_conditional:
+            with self._lock:  # of several rows of a key the first one is written
+                self._existing += len(group.done()) - 1
 
     def _outcome(self, request: Any) -> Exception | None:
         """Why a request was refused; ``None`` if it was not."""
@@ -180,7 +184,7 @@ class RowWriter(BatchingWriter):
     def _failure(self, error: Exception) -> Exception:
         known = self._client.error_of(error, "a row")
         text = str(error).lower()
-        if isinstance(error, self._client.driver.InvalidRequest) and not any(part in text for part in _OF_TABLE):
+        if isinstance(error, self._client.driver.InvalidRequest) and any(part in text for part in _OF_ROW):
             return Poison(f"Cassandra refuses the row: {' '.join(str(error).split())}")
         if isinstance(known, Transient) and type(error).__name__ in _BUSY:
             return Throttled(known.message)

@@ -1,8 +1,8 @@
 """The statements that write rows, and which rows of a request go together.
 
-Without a time of their own, the rows of a batch all get the same one, and of two values of one time Cassandra keeps the larger.
-So what a later row of the same key replaces is not sent, a row that comes after a deletion of its key is sent after it, and
-static columns go once for each partition.
+Without a time of their own, the rows of an unlogged batch all get the same one, and of two values of one time Cassandra keeps
+the larger. So what a later row of the same key replaces is not sent, a row that comes after a deletion of its key is sent after
+it, and static columns go once for each partition.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ class Statements:
         self.client, self.values, self.table = client, values, table
         self.columns = columns
         self.partition_size, self.key_size = len(table.names("partition_key")), len(table.key)
+        self._has_key = set(table.key) <= set(columns)
         self.adds = table.has_counters
         self.is_timed = values["timestampColumn"] is not None
         self._static = [place for place, name in enumerate(columns) if name in table.names("static")]
@@ -101,7 +102,7 @@ class Statements:
         deletes = self._flags(rows)
         tails = self._tails(rows)
         bad = any(Poison in set(map(type, column)) for column in columns) or Poison in set(map(type, tails))
-        keyless = any(None in column for column in columns[: self.key_size]) or len(self.columns) < self.key_size
+        keyless = not self._has_key or any(None in column for column in columns[: self.key_size])
         plain = not (bad or keyless or any(deletes))
         kind, size = ADD if self.adds else INSERT, self.partition_size
         writes: list[Write | Poison] = []
@@ -114,8 +115,14 @@ class Statements:
 
     def rounds(self, entries: Sequence[Write]) -> Iterator[list[Group]]:
         """The writes of a request, in groups of one partition each; a round is sent when the one before it is done."""
-        if self.is_timed or self.adds or self.is_conditional:
-            yield _grouped([([place], entry) for place, entry in enumerate(entries)], single=self.is_conditional)
+        if self.is_conditional:
+            first: dict[Key, tuple[list[int], Write]] = {}
+            for place, entry in enumerate(entries):
+                first.setdefault(entry.key, ([], entry))[0].append(place)
+            yield _grouped(list(first.values()), single=True)
+            return
+        if self.is_timed or self.adds:
+            yield _grouped([([place], entry) for place, entry in enumerate(entries)])
             return
         for round in self._ordered(entries):
             yield _grouped(round)
@@ -184,7 +191,7 @@ class Statements:
         if bad is not None:
             return bad
         key, partition = row[: self.key_size], row[: self.partition_size]
-        if len(self.columns) < self.key_size or None in key:
+        if not self._has_key or None in key:
             if None in partition or is_deleted or not self._is_of_partition(row):
                 nulls = (name for name, cell in zip(self.table.key, row, strict=False) if cell is None)
                 text = "is null, and a part of the primary key"
@@ -237,7 +244,7 @@ class Statements:
         if self.static:
             columns = [*self.table.names("partition_key"), *(self.columns[place] for place in self._static)]
             texts[STATIC] = self._insert(columns) + using
-            if len([column for column in self.columns if column in self.table.key]) < self.key_size:
+            if not self._has_key:
                 texts[INSERT] = texts[STATIC]
         return texts
 

@@ -1,0 +1,200 @@
+"""Cassandra beside its bare driver: python tests/benchmarks/bench_cassandra.py [rows]
+
+Goals, each at 0.9 of the driver: two processes that read a table by the same ranges and the same handler of pages, which cuts
+them into columns of bytes (the driver's own NumPy handler fails with NumPy 2); the same read by Spark into ``noop``, beside the
+driver's default handler, which makes a tuple of each row; two processes that write single rows with as many requests under
+way. Rows of one partition, which the sink writes together, are a figure without a goal. Each pair runs by turns.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from connectors import workbench
+from connectors.core import Batch
+from connectors.core.planning import Planner
+from connectors.core.reading import read_slice
+from connectors.core.writing import stage
+from connectors.systems.cassandra import CassandraSink, CassandraSource
+from connectors.systems.cassandra.connection import CassandraClient
+from connectors.systems.cassandra.ring import RINGS, TokenRange, cut
+from connectors.testing.servers import HOST, CassandraServer
+
+ROUNDS, PROCESSES, SPLITS, FETCH, IN_FLIGHT, CHUNK = 3, 2, 16, 5000, 128, 10_000
+FORK = multiprocessing.get_context("fork")
+SCHEMA = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("seq", pa.int32()),
+        ("name", pa.string()),
+        ("price", pa.float64()),
+        ("at", pa.timestamp("us", "UTC")),
+        ("flag", pa.bool_()),
+    ]
+)
+COLUMNS = "id bigint, seq int, name text, price double, at timestamp, flag boolean, primary key (id, seq)"
+STATEMENT = "SELECT id, seq, name, price, at, flag FROM bench.rows WHERE token(id) > ? AND token(id) <= ?"
+Work = Callable[[Mapping[str, str], int, int], int]
+
+
+def rows_of(first: int, count: int, rows_each: int) -> list[pa.RecordBatch]:
+    batches = []
+    for start in range(first, first + count, CHUNK):
+        numbers = range(start, min(start + CHUNK, first + count))
+        columns = {
+            "id": [number // rows_each for number in numbers],
+            "seq": [number % rows_each for number in numbers],
+            "name": [f"customer {number}" for number in numbers],
+            "price": [number / 7 for number in numbers],
+            "at": [1_767_225_600_000_000 + number * 1000 for number in numbers],
+            "flag": [number % 2 == 0 for number in numbers],
+        }
+        batches.append(pa.RecordBatch.from_pydict(columns, SCHEMA))
+    return batches
+
+
+def own_ranges(number: int) -> list[TokenRange]:
+    return list(cut(RINGS["Murmur3Partitioner"], SPLITS))[number::PROCESSES]
+
+
+def plain_pages(options: Mapping[str, str], number: int, count: int) -> int:
+    """The same ranges and the same handler, without anything around."""
+    client = CassandraClient(CassandraSource.of({**options, "table": "rows"}).values)
+    statement, rows = client.prepare(STATEMENT), 0
+    statement.fetch_size = FETCH
+    for part in own_ranges(number):
+        state = None
+        while True:
+            page = client.page(client.session.execute_async(statement, (part.start, part.end), paging_state=state))
+            rows += len(page.cells()[0]) if page.count else 0
+            state = page.state
+            if state is None:
+                break
+    client.close()
+    return rows
+
+
+def plain_tuples(options: Mapping[str, str], number: int, count: int) -> int:
+    """The same ranges by the driver as it comes."""
+    session = plain_session(options)
+    statement, rows = session.prepare(STATEMENT), 0
+    statement.fetch_size = FETCH
+    for part in own_ranges(number):
+        for _ in session.execute(statement, (part.start, part.end)):
+            rows += 1
+    session.cluster.shutdown()
+    return rows
+
+
+def our_pages(options: Mapping[str, str], number: int, count: int) -> int:
+    source = CassandraSource.of({**options, "table": "rows", "fetchSize": str(FETCH), "numPartitions": str(SPLITS)})
+    parts = list(Planner(source).whole())[number::PROCESSES]
+    return sum(batch.num_rows for part in parts for batch in read_slice(source, part, SCHEMA))
+
+
+def plain_rows(options: Mapping[str, str], number: int, count: int) -> int:
+    from cassandra.concurrent import execute_concurrent_with_args
+
+    session = plain_session(options)
+    insert = session.prepare("INSERT INTO bench.plain (id, seq, name, price, at, flag) VALUES (?, ?, ?, ?, ?, ?)")
+    rows = [tuple(row.values()) for batch in rows_of(number * count, count, 1) for row in batch.to_pylist()]
+    began = time.perf_counter()
+    execute_concurrent_with_args(session, insert, rows, concurrency=IN_FLIGHT)
+    seconds = time.perf_counter() - began
+    session.cluster.shutdown()
+    return round(seconds * 1e6)
+
+
+def our_rows(options: Mapping[str, str], number: int, count: int, rows_each: int = 1) -> int:
+    batches = rows_of(number * count, count, rows_each)
+    limits = {"batch.maxRecords": "64", "batch.maxInFlight": str(IN_FLIGHT // 64)}
+    sink = CassandraSink.of({**options, "table": f"ours_{rows_each}", "consistency": "LOCAL_ONE", **limits})
+    began = time.perf_counter()
+    stage(sink, Batch("s", "q", 0), SCHEMA, 0, iter(batches))
+    return round((time.perf_counter() - began) * 1e6)
+
+
+def our_partitions(options: Mapping[str, str], number: int, count: int) -> int:
+    return our_rows(options, number, count, 20)
+
+
+def plain_session(options: Mapping[str, str]) -> Any:
+    from cassandra.auth import PlainTextAuthProvider
+    from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
+    from cassandra.policies import RoundRobinPolicy, TokenAwarePolicy
+
+    profile = ExecutionProfile(TokenAwarePolicy(RoundRobinPolicy()), request_timeout=60.0)
+    port = int(options["contactPoints"].rpartition(":")[2])
+    login = PlainTextAuthProvider(options["user"], options["password"])
+    profiles = {EXEC_PROFILE_DEFAULT: profile}
+    return Cluster([HOST], port, protocol_version=4, auth_provider=login, execution_profiles=profiles).connect()
+
+
+def together(work: Work, options: Mapping[str, str], count: int) -> tuple[float, list[int]]:
+    """The seconds that two processes take side by side, and what each returns."""
+    with FORK.Pool(PROCESSES) as pool:
+        pool.map(len, [""] * PROCESSES)
+        began = time.perf_counter()
+        results = pool.starmap(work, [(options, number, count) for number in range(PROCESSES)])
+        return time.perf_counter() - began, results
+
+
+def main() -> None:
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 2_000_000
+    written = max(PROCESSES, count // 20)
+    rates: dict[str, list[float]] = {}
+
+    def note(name: str, rate: float) -> None:
+        rates.setdefault(name, []).append(rate)
+
+    with CassandraServer(heap="1g") as server:
+        options = {**server.options, "keyspace": server.keyspace("bench")}
+        for table in ("rows", "plain", "ours_1", "ours_20"):
+            server.client.execute(f"create table bench.{table} ({COLUMNS})")
+        sink = CassandraSink.of({**options, "table": "rows", "batch.maxRecords": "500"})
+        batches = (batch for first in range(0, count, CHUNK) for batch in rows_of(first, min(CHUNK, count - first), 20))
+        stage(sink, Batch("s", "q", 0), SCHEMA, 0, batches)
+        server.nodetool("flush", "bench")
+        reads: dict[str, Work] = {"plain": plain_pages, "ours": our_pages, "tuples": plain_tuples}
+        writes: dict[str, Work] = {"plain rows": plain_rows, "our rows": our_rows, "our partitions": our_partitions}
+        for number in range(ROUNDS + 1):  # the first one warms the server up
+            for name, work in reads.items():
+                seconds, results = together(work, options, count)
+                assert sum(results) == count, (name, results)
+                if number:
+                    note(name, count / seconds)
+            for name, work in writes.items():
+                _, times = together(work, options, written // PROCESSES)
+                if number:
+                    note(name, written / (max(times) / 1e6))
+        spark = workbench.session(master="local[2]")
+        table = {**options, "table": "rows", "numPartitions": str(SPLITS), "fetchSize": str(FETCH)}
+        frame = spark.read.format("connectors.cassandra").options(**table).load()
+        for number in range(ROUNDS + 1):
+            began = time.perf_counter()
+            frame.write.format("noop").mode("overwrite").save()
+            if number:
+                note("spark", count / (time.perf_counter() - began))
+    best = {name: statistics.median(values) for name, values in rates.items()}
+    pairs = [
+        ("read, two processes", "ours", "plain", "the same handler"),
+        ("read, Spark into noop", "spark", "plain", "the same handler"),
+        ("read, Spark into noop", "spark", "tuples", "tuples"),
+        ("write, single rows", "our rows", "plain rows", "execute_concurrent"),
+        ("write, 20 of a partition", "our partitions", "plain rows", "execute_concurrent"),
+    ]
+    for title, ours, plain, what in pairs:
+        goal = "" if "partition" in title or what == "tuples" else " (goal >= 0.9)"
+        ratio = best[ours] / best[plain]
+        print(f"{title:26} {best[ours]:9,.0f} rows/s, the driver by {what:18} {best[plain]:9,.0f} rows/s: {ratio:.2f}{goal}")
+
+
+if __name__ == "__main__":
+    main()
