@@ -301,7 +301,11 @@ class _Engine:
         self.store.clear()
         for partition, offset in offsets.items():
             if offset is not None:
-                self.store.put(self.handles.from_json(partition), self.handles.from_json(dumps(offset)))
+                self._put(partition, offset)
+
+    def _put(self, partition: str, offset: Any) -> None:
+        handles = self.handles
+        self.store.put(handles.partition_text(handles.from_json(partition)), handles.from_json(dumps(offset)))
 
     def _start_tasks(self) -> None:
         number = int(self.properties.get("tasks.max", "1"))
@@ -391,7 +395,7 @@ class _Engine:
         """Offsets that a task would begin at which is started again."""
         for partition, offset in offsets.items():
             self._offsets[partition] = offset
-            self.store.put(self.handles.from_json(partition), self.handles.from_json(dumps(offset)))
+            self._put(partition, offset)
 
     def _drop_polled(self, task: int) -> None:
         """Forgets what ``task`` has polled and not handed over: it comes again when the task starts again."""
