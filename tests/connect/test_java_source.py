@@ -7,11 +7,13 @@ import logging
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from connectors.connect.host import ConnectorSettings
 from connectors.connect.java import source_host
+from connectors.connect.java.handles import Handles
 from connectors.connect.java.source_host import JavaSourceHost
 from connectors.core import Fatal, ReadLimit
 from tests.connect.java_sources import (
@@ -150,6 +152,45 @@ def test_a_jvm_that_runs_out_of_memory_says_so_and_gives_up_after_its_restarts(l
     small = file_properties(lines, java__options="-Xmx24m")
     with started(small, restarts=1) as host, pytest.raises(Fatal, match=r"ran out of memory.*2 times"):
         poll(host, 1)
+
+
+def test_a_retriable_exception_is_tried_again_with_the_same_task_and_offsets(
+    lines: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The task's ``poll`` throws Connect's RetriableException twice, inside the JVM."""
+    original = Handles.bound
+
+    def twice_away(handles: Handles, target: Any, owner: str, name: str, *types: str) -> Any:
+        poll = original(handles, target, owner, name, *types)
+        if (owner, name) != ("SourceTask", "poll"):
+            return poll
+        times = handles.java.java.util.concurrent.atomic.AtomicLongArray(1)
+        kind = handles.class_of("org.apache.kafka.connect.errors.RetriableException")
+        error = handles.java.org.apache.kafka.connect.errors.RetriableException("the system is away")
+        away = handles.make.insertArguments(handles.make.throwException(handles["List"], kind), 0, handles.objects(error))
+        signum = handles.static("java.lang.Long", "compare", "int", "long", "long")
+        count = original(handles, times, "Longs", "getAndIncrement", "long", "int")
+        count = handles.make.insertArguments(count, 0, handles.objects(0))
+        below = handles.make.insertArguments(signum, 1, handles.objects(2))
+        equals = handles.static("java.util.Objects", "equals", "bool", "Object", "Object")
+        is_early = handles.make.insertArguments(equals, 0, handles.objects(-1))
+        is_early = handles.chain(handles.chain(count, below), handles.cast(is_early, "bool", "int"))
+        return handles.make.guardWithTest(is_early, away, poll)
+
+    monkeypatch.setattr(Handles, "bound", twice_away)
+    with started(file_properties(lines)) as host:
+        records = poll(host, 3)
+        assert host.statuses()[0].state == "RUNNING"
+    assert len(values_of(records)) == 3
+    assert sum(part.counts.get("retries", 0) for part in records) == 2
+    assert not any(part.counts.get("restarts") for part in records)
+
+
+def test_no_java_is_one_clear_problem(lines: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", "/no/such/java")
+    (problem,) = JavaSourceHost(settings(file_properties(lines, name="without-java"))).validate()
+    assert problem.option == "JAVA_HOME"
+    assert "holds no bin/java" in problem.text
 
 
 def test_every_wrong_setting_is_told_at_once_in_the_connectors_words(lines: Path) -> None:
