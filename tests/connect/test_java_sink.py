@@ -82,6 +82,7 @@ def test_a_row_that_no_converter_reads_is_a_dead_letter(tmp_path: Path) -> None:
         host.task(0, ["t"]).put(rows([b"{bad"]))
 
 
+@pytest.mark.soak
 def test_transforms_run_in_the_jvm(tmp_path: Path) -> None:
     path = tmp_path / "out.txt"
     transform = {
@@ -97,6 +98,7 @@ def test_transforms_run_in_the_jvm(tmp_path: Path) -> None:
     assert path.read_text() == "a\nb\n"
 
 
+@pytest.mark.soak
 def test_a_jvm_that_dies_before_the_flush_is_replaced_and_no_row_is_lost(tmp_path: Path) -> None:
     path = tmp_path / "out.txt"
     with started(file_sink(path)) as host:
@@ -140,6 +142,7 @@ def test_debezium_upserts_typed_rows_into_a_database() -> None:
     assert found == [(row["id"], row["name"], row["price"]) for row in values]
 
 
+@pytest.mark.soak
 def test_wrong_settings_of_a_sink_are_told_at_once(tmp_path: Path) -> None:
     wrong = {**file_sink(tmp_path / "x"), "tasks.max": "none", "value.converter": "no.such.Converter"}
     assert {problem.option for problem in JavaSinkHost(settings(wrong)).validate()} == {"tasks.max", "value.converter"}

@@ -7,11 +7,13 @@ import logging
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from connectors.connect.host import ConnectorSettings
-from connectors.connect.java import source_host
+from connectors.connect.java import source_engine
+from connectors.connect.java.handles import Handles
 from connectors.connect.java.source_host import JavaSourceHost
 from connectors.core import Fatal, ReadLimit
 from tests.connect.java_sources import (
@@ -68,6 +70,7 @@ def test_transforms_predicates_and_headers_run_in_the_jvm(lines: Path) -> None:
     assert [row["headers"] for row in rows] == [[{"key": "from", "value": b"file"}]] * 3
 
 
+@pytest.mark.soak
 def test_offsets_advance_over_records_that_a_transform_drops(lines: Path) -> None:
     filtered = {
         "transforms": "drop",
@@ -99,6 +102,7 @@ def test_a_bad_record_is_a_dead_letter_and_the_others_go_on(lines: Path) -> None
     assert "at org.apache.kafka.connect.transforms" in letters[0].stacktrace
 
 
+@pytest.mark.soak
 def test_a_bad_record_fails_the_task_with_its_trace_where_errors_are_not_tolerated(lines: Path) -> None:
     cast = {
         "transforms": "cast",
@@ -113,7 +117,7 @@ def test_a_bad_record_fails_the_task_with_its_trace_where_errors_are_not_tolerat
     assert "transforms.Cast" in status.trace
 
 
-@pytest.mark.parametrize("how", ["killed", "hung"])
+@pytest.mark.parametrize("how", ["killed", pytest.param("hung", marks=pytest.mark.soak)])
 def test_a_jvm_that_dies_or_hangs_is_replaced_and_nothing_comes_twice(
     lines: Path, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,7 +127,7 @@ def test_a_jvm_that_dies_or_hangs_is_replaced_and_nothing_comes_twice(
         assert dead is not None
         with lines.open("a") as file:
             file.write("line 3\n")
-        monkeypatch.setattr(source_host, "_CALL_SECONDS", 2.0 if how == "hung" else 60.0)
+        monkeypatch.setattr(source_engine, "CALL_SECONDS", 2.0 if how == "hung" else 60.0)
         os.kill(dead, signal.SIGKILL if how == "killed" else signal.SIGSTOP)
         records = poll_through_restart(host, monkeypatch)
         assert values_of(records) == [b'"line 3"']
@@ -138,18 +142,58 @@ def poll_through_restart(host: JavaSourceHost, monkeypatch: pytest.MonkeyPatch) 
     original = host._start_engine
 
     def with_time() -> None:
-        monkeypatch.setattr(source_host, "_CALL_SECONDS", 60.0)
+        monkeypatch.setattr(source_engine, "CALL_SECONDS", 60.0)
         original()
 
     monkeypatch.setattr(host, "_start_engine", with_time)
     return poll(host, 1)  # type: ignore[return-value]
 
 
+@pytest.mark.soak
 def test_a_jvm_that_runs_out_of_memory_says_so_and_gives_up_after_its_restarts(lines: Path) -> None:
     lines.write_text("x" * 40_000_000 + "\n")
     small = file_properties(lines, java__options="-Xmx24m")
     with started(small, restarts=1) as host, pytest.raises(Fatal, match=r"ran out of memory.*2 times"):
         poll(host, 1)
+
+
+def test_a_retriable_exception_is_tried_again_with_the_same_task_and_offsets(
+    lines: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The task's ``poll`` throws Connect's RetriableException twice, inside the JVM."""
+    original = Handles.bound
+
+    def twice_away(handles: Handles, target: Any, owner: str, name: str, *types: str) -> Any:
+        poll = original(handles, target, owner, name, *types)
+        if (owner, name) != ("SourceTask", "poll"):
+            return poll
+        times = handles.java.java.util.concurrent.atomic.AtomicLongArray(1)
+        kind = handles.class_of("org.apache.kafka.connect.errors.RetriableException")
+        error = handles.java.org.apache.kafka.connect.errors.RetriableException("the system is away")
+        away = handles.make.insertArguments(handles.make.throwException(handles["List"], kind), 0, handles.objects(error))
+        signum = handles.static("java.lang.Long", "compare", "int", "long", "long")
+        count = original(handles, times, "Longs", "getAndIncrement", "long", "int")
+        count = handles.make.insertArguments(count, 0, handles.objects(0))
+        below = handles.make.insertArguments(signum, 1, handles.objects(2))
+        equals = handles.static("java.util.Objects", "equals", "bool", "Object", "Object")
+        is_early = handles.make.insertArguments(equals, 0, handles.objects(-1))
+        is_early = handles.chain(handles.chain(count, below), handles.cast(is_early, "bool", "int"))
+        return handles.make.guardWithTest(is_early, away, poll)
+
+    monkeypatch.setattr(Handles, "bound", twice_away)
+    with started(file_properties(lines)) as host:
+        records = poll(host, 3)
+        assert host.statuses()[0].state == "RUNNING"
+    assert len(values_of(records)) == 3
+    assert sum(part.counts.get("retries", 0) for part in records) == 2
+    assert not any(part.counts.get("restarts") for part in records)
+
+
+def test_no_java_is_one_clear_problem(lines: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", "/no/such/java")
+    (problem,) = JavaSourceHost(settings(file_properties(lines, name="without-java"))).validate()
+    assert problem.option == "JAVA_HOME"
+    assert "holds no bin/java" in problem.text
 
 
 def test_every_wrong_setting_is_told_at_once_in_the_connectors_words(lines: Path) -> None:
@@ -166,6 +210,7 @@ def test_every_wrong_setting_is_told_at_once_in_the_connectors_words(lines: Path
     assert problems == {"topic", "tasks.max", "errors.tolerance", "value.converter", "transforms.hoist.field"}
 
 
+@pytest.mark.soak
 def test_a_class_that_is_not_there_is_told_with_those_that_are(lines: Path) -> None:
     host = JavaSourceHost(settings({**file_properties(lines), "connector.class": "com.example.Nothing"}))
     (problem,) = host.validate()
@@ -187,6 +232,7 @@ def test_jars_that_cannot_be_had_are_one_clear_problem(lines: Path, plugin: dict
     assert text in problem.text
 
 
+@pytest.mark.soak
 def test_jars_of_a_folder_are_as_good_as_packages(lines: Path, tmp_path: Path) -> None:
     from connectors.workbench.maven import class_path
 

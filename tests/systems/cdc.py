@@ -66,7 +66,7 @@ class Shop:
     def config(self, **more: str) -> dict[str, str]:
         return {
             "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
-            "name": "orders",
+            "name": self.name,
             "database.hostname": "127.0.0.1",
             "database.port": str(self.server.port),
             "database.user": "postgres",
@@ -131,14 +131,18 @@ def table_rows(spark: Any, path: Path, columns: str = COLUMNS) -> list[tuple[Any
     return [tuple(plain(value) for value in row) for row in table.collect()]
 
 
-def child_jvms(marker: str) -> list[int]:
-    """The processes of connectors' JVMs whose class path, or environment, names ``marker``."""
+def child_jvms(connector: str) -> list[int]:
+    """The JVMs of the connector with this name."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
-            command = (entry / "cmdline").read_bytes()
-            if b"py4j.GatewayServer" in command and marker.encode() in (entry / "environ").read_bytes():
+            if f"-Dconnectors.connector={connector}" in (entry / "cmdline").read_text().split("\0"):
                 found.append(int(entry.name))
         except OSError:
             continue
     return found
+
+
+def parent_of(pid: int) -> int:
+    """The process that has started ``pid``."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])

@@ -85,6 +85,7 @@ def test_an_older_checkpoint_and_another_query_are_refused(target: Target) -> No
         target.merge(database.upsert(id=1, name="c", amount=1), number=0, query="another")
 
 
+@pytest.mark.soak
 def test_a_batch_without_changes_is_recorded_too(target: Target) -> None:
     database = Database()
     target.merge(database.upsert(id=1, name="a", amount=1))
@@ -119,6 +120,7 @@ def test_the_change_of_a_transaction_that_was_open_during_the_snapshot_wins(targ
     assert target.rows() == [{"id": 1, "name": "after", "amount": 2}]
 
 
+@pytest.mark.soak
 def test_a_snapshot_that_is_taken_anew_wins_over_the_changes_before_it(target: Target) -> None:
     database = Database()
     target.merge(database.upsert(id=1, name="a", amount=1))
@@ -178,6 +180,7 @@ def test_a_new_column_is_added_and_filled_as_the_database_fills_it(target: Targe
     assert target.rows() == expected(database)
 
 
+@pytest.mark.soak
 def test_a_wider_type_widens_the_column(target: Target) -> None:
     database = Database()
     database.fields["amount"] = {"type": "int32", "optional": True}
@@ -232,6 +235,7 @@ def unscaled_base64(number: Decimal) -> str:
     return base64.b64encode(unscaled.to_bytes((unscaled.bit_length() + 8) // 8, "big", signed=True)).decode()
 
 
+@pytest.mark.soak
 def test_the_unwrapped_form_of_mariadb_is_ordered_by_file_and_position(target: Target) -> None:
     def record(key: int, name: str, file: str, pos: int, deleted: bool = False) -> dict[str, Any]:
         value = {"id": key, "name": name, "__op": "u", "__deleted": str(deleted).lower()}
@@ -243,11 +247,13 @@ def test_the_unwrapped_form_of_mariadb_is_ordered_by_file_and_position(target: T
     assert target.rows() == [{"id": 1, "name": "new"}]
 
 
+@pytest.mark.soak
 def test_an_unwrapped_form_that_hides_deletions_is_refused(target: Target) -> None:
     with pytest.raises(Misconfigured, match=r"delete\.tombstone\.handling\.mode=rewrite"):
         target.merge({"topic": "t", "key": '{"id": 1}', "value": '{"id": 1, "name": "x"}'})
 
 
+@pytest.mark.soak
 def test_two_topics_need_a_choice(target: Target, spark: Any, tmp_path: Path) -> None:
     orders, users = Database(), Database(topic="shop.public.users")
     records = [orders.upsert(id=1, name="order", amount=1), users.upsert(id=2, name="user", amount=2)]
@@ -258,6 +264,7 @@ def test_two_topics_need_a_choice(target: Target, spark: Any, tmp_path: Path) ->
     assert chosen.rows() == expected(users)
 
 
+@pytest.mark.soak
 def test_a_record_without_key_needs_key_columns(target: Target, spark: Any, tmp_path: Path) -> None:
     record = {**Database().upsert(id=1, name="a", amount=1), "key": None}
     with pytest.raises(Misconfigured, match="keyColumns"):
@@ -267,6 +274,7 @@ def test_a_record_without_key_needs_key_columns(target: Target, spark: Any, tmp_
     assert len(named.rows()) == 1
 
 
+@pytest.mark.soak
 def test_a_crash_between_the_deleted_keys_and_the_merge_is_mended_by_the_replay(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:

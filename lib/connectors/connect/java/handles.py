@@ -24,6 +24,8 @@ _CLASSES: Final[Mapping[str, str]] = {
     "Bytes": "[B",
     "Map": "java.util.Map",
     "List": "java.util.List",
+    "Iterable": "java.lang.Iterable",
+    "HashMap": "java.util.HashMap",
     "ArrayList": "java.util.ArrayList",
     "Collection": "java.util.Collection",
     "Queue": "java.util.Queue",
@@ -75,6 +77,9 @@ class Handles:
         self.utf8 = java.java.nio.charset.StandardCharsets.UTF_8
         self.json = self.instance("org.apache.kafka.connect.json.JsonConverter")
         self.json.configure({"schemas.enable": "false"}, False)
+        jackson = java.com.fasterxml.jackson.databind
+        self._sorted = jackson.ObjectMapper()
+        self._sorted.configure(jackson.SerializationFeature.ORDER_MAP_ENTRIES_BY_KEYS, True)
 
     def __getitem__(self, name: str) -> Any:
         """A Java class by its short name in this module."""
@@ -208,17 +213,33 @@ class Handles:
         return self._proxy(interface, self.make.foldArguments(answer, self.chain(entry, add)))
 
     def offset_reader(self, store: Any) -> Any:
-        """An ``OffsetStorageReader`` over a Java map of offsets by partitions: one, or all of them at once."""
-        get = self.method("Map", "get", "Object", "Object").bindTo(store)
-        first = self.make.insertArguments(self.make.arrayElementGetter(self["Objects"]), 1, self.objects(0))
-        single = self.make.filterArguments(get, 0, self.handles(first))
-        whole = self.make.dropArguments(self.make.constant(self["Object"], store), 0, self.class_array(self["Objects"]))
-        equals = self.make.insertArguments(self.method("String", "equals", "bool", "Object"), 0, self.objects("offset"))
-        is_single = self.make.filterArguments(equals, 0, self.handles(self.cast(self._name(), "Object", "Method")))
-        answer = self.make.guardWithTest(
-            is_single, *(self.make.dropArguments(handle, 0, self.class_array(self["Method"])) for handle in (single, whole))
-        )
+        """An ``OffsetStorageReader`` over a Java map of offsets by :meth:`partition_text`: of one partition, or of many."""
+        make = self.make
+        text = self.bound(self._sorted, "Mapper", "writeValueAsString", "String", "Object")
+        get = self.chain(self.cast(text, "Object", "Object"), self.bound(store, "Map", "get", "Object", "Object"))
+        first = make.insertArguments(make.arrayElementGetter(self["Objects"]), 1, self.objects(0))
+        single = make.filterArguments(get, 0, self.handles(first))
+        many = self.chain(self.cast(first, "Iterable", "Objects"), self._offsets_by_partition(get))
+        equals = make.insertArguments(self.method("String", "equals", "bool", "Object"), 0, self.objects("offset"))
+        is_single = make.filterArguments(equals, 0, self.handles(self.cast(self._name(), "Object", "Method")))
+        both = (single, self.cast(many, "Object", "Objects"))
+        method = self.class_array(self["Method"])
+        answer = make.guardWithTest(is_single, *(make.dropArguments(handle, 0, method) for handle in both))
         return self._proxy("org.apache.kafka.connect.storage.OffsetStorageReader", answer)
+
+    def partition_text(self, partition: Any) -> str:
+        """A source partition as Connect compares them: the number 1 is the same as an ``Integer`` and as a ``Long``."""
+        return str(self._sorted.writeValueAsString(partition))
+
+    def _offsets_by_partition(self, get: Any) -> Any:
+        """A handle from a collection of partitions to a map of their offsets."""
+        make, acc = self.make, self["Map"]
+        new = make.dropArguments(self.cast(self.constructor("HashMap"), "Map"), 0, self.class_array(self["Iterable"]))
+        put = self.cast(self.method("Map", "put", "Object", "Object", "Object"), "void", "Map", "Object", "Object")
+        put = make.filterArguments(put, 2, self.handles(get))
+        put = make.permuteArguments(put, self.type("void", "Map", "Object"), self.ints(0, 1, 1))
+        same = make.dropArguments(make.identity(acc), 1, self.class_array(self["Object"]))
+        return make.iteratedLoop(None, new, make.foldArguments(same, put))
 
     def _name(self) -> Any:
         return self.method("Method", "getName", "String")

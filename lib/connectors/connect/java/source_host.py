@@ -7,46 +7,21 @@ import shutil
 import tempfile
 import threading
 import time
-from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from py4j.protocol import Py4JJavaError
-
 from ...core.errors import Fatal, Problem
 from ...core.source import ReadLimit
-from ...core.state import dumps
 from ..host import ConnectorSettings, Offsets, SourceHost, TaskRecords, TaskStatus
-from .failures import JavaFailure, failure_of
+from . import source_engine
 from .handles import Handles
 from .jars import plugin_class_path
 from .jvm import Jvm, JvmDied
-from .source_tasks import Committer, Polled, RecordFailure, RecordWriter, SourceThread
-from .steps import Steps
+from .source_engine import SourceEngine, pause
 from .validation import connector_jvm, validated
 
-_CALL_SECONDS: Final = 60.0
-"""How long the JVM may take for a call that only takes what there is."""
-_START_SECONDS: Final = 180.0
-"""How long connector and tasks may take to start, stop or commit: they talk to their system meanwhile."""
-_STOP_SECONDS: Final = 10.0
 _WAIT_SECONDS: Final = 0.5
-_LISTS: Final = 8
-"""How many polled lists wait in the JVM."""
-_RETAINED: Final = 20_000
-"""How many records of an epoch stay in the JVM for their ``commitRecord``."""
 _log = logging.getLogger("connectors.connect")
-
-
-@dataclass
-class _Failed:
-    """A task that has failed and waits for its next start."""
-
-    failure: JavaFailure
-    restarts: int
-    at: float
 
 
 class JavaSourceHost(SourceHost):
@@ -58,7 +33,7 @@ class JavaSourceHost(SourceHost):
         self.restarts = 0
         self._offsets: dict[str, Any] = {}
         self._jvm: Jvm | None = None
-        self._engine: _Engine | None = None
+        self._engine: SourceEngine | None = None
         self._jars: list[str] = []
         self._generation = 0
         self._jvm_failures = 0
@@ -92,7 +67,7 @@ class JavaSourceHost(SourceHost):
     def committed(self, epoch: int) -> None:
         if self._engine is not None:
             try:
-                with self._engine.jvm.within(_START_SECONDS, "commit"):
+                with self._engine.jvm.within(source_engine.START_SECONDS, "commit"):
                     self._engine.commit(epoch)
             except JvmDied as death:
                 _log.warning("%s", death)  # the next poll starts another one, from the recorded offsets
@@ -140,17 +115,17 @@ class JavaSourceHost(SourceHost):
         self._jars = self._jars or plugin_class_path(self.settings.plugin_path, self.settings.plugin_packages)
         if self._jvm is None or not self._jvm.is_alive():
             self._jvm = connector_jvm(self.settings, self._jars)
-            with self._jvm.within(_CALL_SECONDS, "start"):
+            with self._jvm.within(source_engine.CALL_SECONDS, "start"):
                 self._known = Handles(self._jvm)
         return self._known
 
     def _start_engine(self) -> None:
         handles = self._handles()
         self._folder = self._folder or Path(tempfile.mkdtemp(prefix="connect-"))
-        self._engine = _Engine(handles, self.settings, self.properties, self._folder)
+        self._engine = SourceEngine(handles, self.settings, self.properties, self._folder)
         self._engine.start(self._offsets)
 
-    def _running(self) -> _Engine:
+    def _running(self) -> SourceEngine:
         if self._engine is None:
             self._start_engine()
         engine = self._engine
@@ -187,284 +162,3 @@ class JavaSourceHost(SourceHost):
         self.restarts = 0
         counts = {**first.counts, "restarts": first.counts.get("restarts", 0) + restarts}
         return [TaskRecords(first.task, first.rows, first.offsets, first.letters, counts), *records[1:]]
-
-
-class _Engine:
-    """Connector and tasks in one running JVM."""
-
-    def __init__(self, handles: Handles, settings: ConnectorSettings, properties: dict[str, str], folder: Path) -> None:
-        self.handles, self.jvm, self.settings, self.properties = handles, handles.jvm, settings, properties
-        with self.jvm.within(_CALL_SECONDS, "start"):
-            util = handles.java.java.util
-            self.calls = util.concurrent.ConcurrentLinkedQueue()
-            self.queue = util.concurrent.LinkedBlockingQueue(_LISTS)
-            self.executor = util.concurrent.Executors.newCachedThreadPool()
-            self.store = util.HashMap()
-            self.writer = RecordWriter(handles, Steps(handles, properties), folder)
-        self.committer = Committer(handles)
-        self.threads: dict[int, SourceThread] = {}
-        self.failed: dict[int, _Failed] = {}
-        self.configs: dict[int, Any] = {}
-        self.restarts: dict[int, int] = {}
-        self.retries: dict[int, int] = {}
-        self._pending: deque[Polled] = deque()
-        self._last_records = time.monotonic()
-        self._offsets: dict[str, Any] = {}
-
-    def start(self, offsets: Offsets) -> None:
-        with self.jvm.within(_START_SECONDS, "start the connector"):
-            self._store(offsets)
-            self.connector = self.handles.instance(self.properties["connector.class"])
-            self.connector.initialize(self._context("org.apache.kafka.connect.source.SourceConnectorContext"))
-            try:
-                self.connector.start(self.properties)
-            except Py4JJavaError as error:
-                raise self._fatal(failure_of(error, self.jvm.masked), "the connector did not start") from None
-            self._start_tasks()
-
-    def idle_seconds(self) -> float:
-        is_idle = self.threads and not self.failed and not self._pending
-        return time.monotonic() - self._last_records if is_idle else 0.0
-
-    def poll(self, epoch: int, limit: ReadLimit, seconds: float) -> list[TaskRecords]:
-        with self.jvm.within(_CALL_SECONDS + seconds, "hand over records"):
-            self._receive(seconds)
-            records = self._hand_over(epoch, limit)
-            if records:
-                self._last_records = time.monotonic()
-            else:
-                self._look_after_tasks()
-            return records
-
-    def commit(self, epoch: int) -> None:
-        try:
-            self.committer.commit(epoch, self.threads)
-        except Py4JJavaError as error:
-            _log.warning("%s: commit failed, the next one may not: %s", self.settings.log, failure_of(error, self.jvm.masked))
-
-    def requests_reconfiguration(self) -> bool:
-        with self.jvm.within(_CALL_SECONDS, "answer"):
-            names = [str(call.getKey()) for call in self.calls.toArray()]
-            if "raiseError" in names:
-                raised = next(call.getValue()[0] for call in self.calls.toArray() if call.getKey() == "raiseError")
-                raise Fatal(f"the connector reports {raised.toString()}", connector=self.settings.log)
-            return "requestTaskReconfiguration" in names
-
-    def quiesce(self) -> None:
-        with self.jvm.within(_CALL_SECONDS, "pause"):
-            for thread in self.threads.values():
-                thread.running.set(False)
-
-    def reconfigure(self, offsets: Offsets) -> None:
-        with self.jvm.within(_START_SECONDS, "start new tasks"):
-            self._stop_tasks()
-            self.calls.clear()
-            self.queue.clear()
-            self._pending.clear()
-            self.committer.clear()
-            self._store(offsets)
-            self._start_tasks()
-
-    def statuses(self) -> list[TaskStatus]:
-        out = []
-        for number in sorted(self.configs):
-            restarts = self.restarts.get(number, 0)
-            if failed := self.failed.get(number):
-                final = restarts > self.settings.restarts
-                out.append(TaskStatus(number, "FAILED" if final else "RESTARTING", failed.failure.trace, restarts, final))
-            else:
-                out.append(TaskStatus(number, "RUNNING" if number in self.threads else "STOPPED", "", restarts))
-        return out
-
-    def stop(self) -> None:
-        """Stops tasks and connector, as far as the JVM still answers."""
-        try:
-            with self.jvm.within(_STOP_SECONDS, "stop"):
-                self._stop_tasks()
-                self.connector.stop()
-                self.writer.close()
-        except (JvmDied, Py4JJavaError, AttributeError) as error:
-            _log.info("%s: %s", self.settings.log, error)
-
-    def _context(self, interface: str, config: Mapping[str, str] | None = None) -> Any:
-        answers = self.handles.java.java.util.HashMap()
-        answers.put("offsetStorageReader", self.handles.offset_reader(self.store))
-        answers.put("configs", dict(config or self.properties))
-        answers.put("equals", False)
-        answers.put("hashCode", 1)
-        answers.put("toString", interface)
-        return self.handles.context(interface, answers, self.calls)
-
-    def _store(self, offsets: Offsets) -> None:
-        """What the offset reader of connector and tasks answers from now on."""
-        self._offsets = dict(offsets)
-        self.store.clear()
-        for partition, offset in offsets.items():
-            if offset is not None:
-                self.store.put(self.handles.from_json(partition), self.handles.from_json(dumps(offset)))
-
-    def _start_tasks(self) -> None:
-        number = int(self.properties.get("tasks.max", "1"))
-        try:
-            configs = list(self.connector.taskConfigs(number))
-        except Py4JJavaError as error:
-            raise self._fatal(failure_of(error, self.jvm.masked), "the connector gives no task configurations") from None
-        if len(configs) > number:
-            raise Fatal(f"the connector gives {len(configs)} tasks, and tasks.max is {number}", connector=self.settings.log)
-        self.configs, self.failed, self.restarts = dict(enumerate(configs)), {}, {}
-        for task in self.configs:
-            self._start_task(task)
-
-    def _start_task(self, number: int) -> None:
-        config = self.configs[number]
-        task = self.handles.instance(self.connector.taskClass().getName())
-        try:
-            task.initialize(self._context("org.apache.kafka.connect.source.SourceTaskContext", config))
-            task.start(config)
-        except Py4JJavaError as error:
-            self._fail(number, failure_of(error, self.jvm.masked))
-            return
-        self.failed.pop(number, None)
-        self._last_records = time.monotonic()
-        self.threads[number] = SourceThread(self.handles, number, task, self.queue)
-        self.threads[number].start(self.executor)
-
-    def _stop_tasks(self) -> None:
-        for thread in self.threads.values():
-            thread.running.set(False)
-        self.queue.clear()  # a loop that waits for room ends
-        for thread in self.threads.values():
-            thread.stop()
-        until = time.monotonic() + _STOP_SECONDS / 2
-        for thread in self.threads.values():
-            while not thread.is_done() and time.monotonic() < until:
-                self.queue.clear()
-                time.sleep(0.02)
-        self.threads.clear()
-
-    def _receive(self, seconds: float) -> None:
-        """Takes what the tasks have polled."""
-        if self._pending:
-            return
-        unit = self.handles.java.java.util.concurrent.TimeUnit.MILLISECONDS
-        first = self.queue.poll(max(0, round(seconds * 1000)), unit)
-        if first is None:
-            return
-        entries = self.handles.java.java.util.ArrayList()
-        entries.add(first)
-        self.queue.drainTo(entries)
-        for entry in list(entries):
-            records = entry.getValue()
-            self._pending.append(Polled(int(entry.getKey()), records, int(records.size())))
-
-    def _hand_over(self, epoch: int, limit: ReadLimit) -> list[TaskRecords]:
-        taken: dict[int, list[Polled]] = {}
-        rows = 0
-        most = min(limit.rows or _RETAINED, _RETAINED)
-        while self._pending and (not rows or rows + self._pending[0].size <= most):
-            polled = self._pending.popleft()
-            rows += polled.size
-            taken.setdefault(polled.task, []).append(polled)
-        return [handed for task, lists in sorted(taken.items()) if (handed := self._task_records(epoch, task, lists))]
-
-    def _task_records(self, epoch: int, task: int, lists: list[Polled]) -> TaskRecords | None:
-        records, size = lists[0].records, sum(polled.size for polled in lists)
-        if len(lists) > 1:
-            records = self.handles.java.java.util.ArrayList(size)
-            for polled in lists:
-                records.addAll(polled.records)
-        try:
-            rows = self.writer.rows(records, size, task)
-        except RecordFailure as bad:
-            self._drop_polled(task)
-            self._fail(task, JavaFailure(bad.failure.kind, str(bad), bad.failure.trace))
-            return None
-        offsets = self.writer.newest_offsets(records, rows)
-        self._note(offsets)
-        if thread := self.threads.get(task):
-            self.committer.add(epoch, thread, records, size)
-        retries, restarts = rows.retries + self.retries.pop(task, 0), self.restarts.pop(task, 0)
-        counts = {"polled": size, "errors": len(rows.letters), "retries": retries, "restarts": restarts}
-        return TaskRecords(task, rows.table, offsets, rows.letters, {name: count for name, count in counts.items() if count})
-
-    def _note(self, offsets: Offsets) -> None:
-        """Offsets that a task would begin at which is started again."""
-        for partition, offset in offsets.items():
-            self._offsets[partition] = offset
-            self.store.put(self.handles.from_json(partition), self.handles.from_json(dumps(offset)))
-
-    def _drop_polled(self, task: int) -> None:
-        """Forgets what ``task`` has polled and not handed over: it comes again when the task starts again."""
-        self._pending = deque(polled for polled in self._pending if polled.task != task)
-
-    def _look_after_tasks(self) -> None:
-        """Restarts what has failed and whose pause is over. Raises :class:`Fatal` when every task has failed for good."""
-        for number, thread in list(self.threads.items()):
-            if number in self.failed or not thread.is_done() or self._holds(number):
-                continue
-            if (failure := thread.result()) is None:
-                continue
-            if failure.is_retriable:
-                self._pause(number, failure)
-            else:
-                self._fail(number, failure)
-        for number, failed in list(self.failed.items()):
-            if failed.restarts <= self.settings.restarts and time.monotonic() >= failed.at:
-                self._begin_again(number)
-        final = [failed for failed in self.failed.values() if failed.restarts > self.settings.restarts]
-        if self.configs and len(final) == len(self.configs):
-            raise self._fatal(final[0].failure, f"{'the task has' if len(final) == 1 else 'all tasks have'} failed for good")
-
-    def _holds(self, number: int) -> bool:
-        """True while polled records of the task wait to be handed over."""
-        return any(polled.task == number for polled in self._pending) or bool(self.queue.size())
-
-    def _pause(self, number: int, failure: JavaFailure) -> None:
-        """The task is polled again after a pause, as often as it takes."""
-        self.retries[number] = self.retries.get(number, 0) + 1
-        at = time.monotonic() + pause(self.settings, min(self.retries[number], 10))
-        self.failed[number] = _Failed(failure, 0, at)
-        _log.warning("%s: task %d is tried again (%d): %s", self.settings.log, number, self.retries[number], failure)
-
-    def _fail(self, number: int, failure: JavaFailure) -> None:
-        """The task is stopped, and started anew after a pause."""
-        self.restarts[number] = self.restarts.get(number, 0) + 1
-        restarts = self.restarts[number]
-        at = time.monotonic() + pause(self.settings, restarts)
-        self.failed[number] = _Failed(failure, restarts, at)
-        _log.warning("%s: task %d failed (%d): %s", self.settings.log, number, restarts, failure)
-        if thread := self.threads.get(number):
-            thread.stop()
-            self._drop_thread(number)
-
-    def _drop_thread(self, number: int) -> None:
-        thread = self.threads.pop(number)
-        until = time.monotonic() + _STOP_SECONDS
-        while not thread.is_done() and time.monotonic() < until:
-            self._discard_of(number)
-            time.sleep(0.02)
-        self._discard_of(number)
-
-    def _discard_of(self, number: int) -> None:
-        """Takes the lists of one task out of the queue, the others wait in order."""
-        entries = self.handles.java.java.util.ArrayList()
-        self.queue.drainTo(entries)
-        for entry in list(entries):
-            if int(entry.getKey()) != number:
-                records = entry.getValue()
-                self._pending.append(Polled(int(entry.getKey()), records, int(records.size())))
-
-    def _begin_again(self, number: int) -> None:
-        if thread := self.threads.get(number):  # RetriableException: the same task is asked again
-            del self.failed[number]
-            thread.start(self.executor)
-        else:
-            self._start_task(number)
-
-    def _fatal(self, failure: JavaFailure, what: str) -> Fatal:
-        return Fatal(f"{what}: {failure}\n{failure.trace}", connector=self.settings.log)
-
-
-def pause(settings: ConnectorSettings, failures: int) -> float:
-    """Seconds before the next start."""
-    return float(min(settings.restart_backoff * 2 ** (failures - 1), settings.restart_max_backoff))

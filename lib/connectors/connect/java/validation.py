@@ -68,8 +68,11 @@ def property_problems(handles: Handles, jars: Sequence[str], properties: Mapping
     problems += error_problems(properties, sink=sink)
     problems += _step_problems(handles, properties)
     problems += _number_problem(properties)
+    problems += _boundary_problem(properties)
     if connector is not None:
         problems += _connector_problems(handles, connector, properties)
+        if not sink:
+            problems += _exactly_once_problem(connector, properties)
     return [Problem(problem.option, handles.jvm.masked(problem.text)) for problem in problems]
 
 
@@ -92,6 +95,12 @@ def _number_problem(properties: Mapping[str, str]) -> Iterator[Problem]:
         yield Problem("tasks.max", f'must be a number of 1 or more; got "{number}"')
 
 
+def _boundary_problem(properties: Mapping[str, str]) -> Iterator[Problem]:
+    boundary = properties.get("transaction.boundary", "poll")
+    if boundary != "poll":
+        yield Problem("transaction.boundary", f'must be poll with a Java connector; got "{boundary}"')
+
+
 def _connector_problems(handles: Handles, connector: Any, properties: Mapping[str, str]) -> Iterator[Problem]:
     try:
         values = connector.validate(dict(properties)).configValues()
@@ -101,6 +110,14 @@ def _connector_problems(handles: Handles, connector: Any, properties: Mapping[st
     for value in values:
         for message in value.errorMessages():
             yield Problem(str(value.name()), _told(str(value.name()), str(message), properties))
+
+
+def _exactly_once_problem(connector: Any, properties: Mapping[str, str]) -> Iterator[Problem]:
+    if properties.get("exactly.once.support") == "required":
+        support = connector.exactlyOnceSupport(dict(properties))
+        if support is None or str(support.name()) != "SUPPORTED":
+            text = "is required, and the connector says that it does not support it with these settings."
+            yield Problem("exactly.once.support", text)
 
 
 def _told(name: str, message: str, properties: Mapping[str, str]) -> str:

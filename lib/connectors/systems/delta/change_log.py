@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ...core import Fatal, Misconfigured, Problem
-from .change_schema import ChangeColumn, columns_of, columns_of_type, fields_of
+from .change_schema import PLACEHOLDER, ChangeColumn, columns_of, columns_of_type, fields_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -51,40 +51,81 @@ def records_of(frame: DataFrame, topic: str | None) -> DataFrame:
     return rows if topic is None else rows.where(F.col("topic") == topic)
 
 
-def key_columns(records: DataFrame) -> list[str]:
-    """The fields of the records' keys."""
-    first = records.where("key IS NOT NULL").select("key").head()
-    if first is not None:
-        key = json.loads(first["key"])
-        payload = key.get("payload") if isinstance(key, dict) and set(key) == {"schema", "payload"} else key
-        if isinstance(payload, dict) and payload:
-            return list(payload)
+@dataclass(frozen=True)
+class Summary:
+    """What one look at the records of a batch has found: their schemas as JSON text, oldest first, ``None`` for plain values.
+
+    ``has_holes``: there are values that an update has not touched. ``may_delete`` is false where no record deletes.
+    """
+
+    schemas: list[str | None]
+    key: str | None
+    has_holes: bool
+    may_delete: bool
+
+
+def summary_of(records: DataFrame) -> Summary:
+    """A look at ``records``. Raises :class:`Misconfigured` for records of several topics."""
+    from pyspark.sql import functions as F
+
+    value = F.col("value")
+    deletes = F.expr(r"value RLIKE '\"(op|__op)\"\\s*:\\s*\"d\"|\"__deleted\"\\s*:\\s*\"true\"'")
+    found = (
+        _outer(records)
+        .groupBy("schema")
+        .agg(
+            F.collect_set("topic").alias("topics"),
+            F.max(ORDINAL).alias("last"),
+            F.max("key").alias("key"),
+            F.max(value.contains(PLACEHOLDER)).alias("holes"),
+            F.max(deletes).alias("deletes"),
+        )
+        .collect()
+    )
+    topics = sorted({topic for row in found for topic in row["topics"]})
+    if len(topics) > 1:
+        text = f"missing; the stream has {len(topics)} topics ({', '.join(topics[:3])}, …), and a table is fed from one."
+        raise Misconfigured(NAME, [Problem("topic", text)])
+    ordered = sorted(found, key=lambda row: row["last"])
+    key = next((row["key"] for row in ordered if row["key"] is not None), None)
+    holes, may_delete = any(row["holes"] for row in ordered), any(row["deletes"] for row in ordered)
+    return Summary([row["schema"] for row in ordered], key, holes, may_delete)
+
+
+def key_columns(key: str | None) -> list[str]:
+    """The fields of the records' keys, of the JSON text of one."""
+    parsed = json.loads(key) if key is not None else None
+    payload = parsed.get("payload") if isinstance(parsed, dict) and set(parsed) == {"schema", "payload"} else parsed
+    if isinstance(payload, dict) and payload:
+        return list(payload)
     text = "missing; the records have no key with fields, so name the columns that identify a row."
     raise Misconfigured(NAME, [Problem("keyColumns", text)])
 
 
-def changes_of(records: DataFrame, schema: StructType | None) -> Changes | None:
-    """The changes that ``records`` hold; ``None`` if there are none. ``schema`` is that of values which carry none."""
+def changes_of(records: DataFrame, schemas: Sequence[str | None], plain: StructType | None) -> Changes:
+    """The changes that ``records`` hold, whose values have ``schemas``; ``plain`` is the schema of those that carry none."""
     from pyspark.sql import functions as F
 
-    outer = records.withColumn("outer", F.from_json("value", _OUTER))
-    is_plain = F.col("outer.schema").isNull() | F.col("outer.payload").isNull()
-    outer = outer.withColumn("schema", F.when(~is_plain, F.col("outer.schema")))
-    summary = outer.groupBy("schema").agg(F.collect_set("topic").alias("topics"), F.max(ORDINAL).alias("last")).collect()
-    topics = sorted({topic for row in summary for topic in row["topics"]})
-    if len(topics) > 1:
-        text = f"missing; the stream has {len(topics)} topics ({', '.join(topics[:3])}, …), and a table is fed from one."
-        raise Misconfigured(NAME, [Problem("topic", text)])
+    outer = _outer(records)
     parts = []
-    for row in sorted(summary, key=lambda row: row["last"]):
-        if row["schema"] is None:
+    for schema in schemas:
+        if schema is None:
             part = outer.where("schema IS NULL").withColumn("text", F.col("value"))
-            fields = columns_of_type(schema) if schema is not None else _inferred(part)
+            fields = columns_of_type(plain) if plain is not None else _inferred(part)
             parts.append(_changes(part, _form_of(fields)))
         else:
-            part = outer.where(F.col("schema") == row["schema"]).withColumn("text", F.col("outer.payload"))
-            parts.append(_changes(part, _declared(row["schema"])))
-    return _united(parts) if parts else None
+            part = outer if len(schemas) == 1 else outer.where(F.col("schema") == schema)
+            parts.append(_changes(part.withColumn("text", F.col("payload")), _declared(schema)))
+    return _united(parts)
+
+
+def _outer(records: DataFrame) -> DataFrame:
+    """``records`` with ``schema`` and ``payload`` of values that carry a schema."""
+    from pyspark.sql import functions as F
+
+    outer = F.from_json("value", _OUTER)
+    is_plain = outer["schema"].isNull() | outer["payload"].isNull()
+    return records.withColumns({"schema": F.when(~is_plain, outer["schema"]), "payload": outer["payload"]})
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ applies only if it is newer than the row, by its position in the database's log,
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -35,7 +36,19 @@ from ...core.ledger import Entry
 from ...core.options import Values
 from ...core.state import digest
 from . import MISSING, DeltaCommitter, DeltaSink, mark_of
-from .change_log import DELETED, NAME, ORDINAL, POSITION, SNAPSHOT, Changes, changes_of, key_columns, records_of
+from .change_log import (
+    DELETED,
+    NAME,
+    ORDINAL,
+    POSITION,
+    SNAPSHOT,
+    Changes,
+    Summary,
+    changes_of,
+    key_columns,
+    records_of,
+    summary_of,
+)
 from .change_schema import PLACEHOLDER
 
 if TYPE_CHECKING:
@@ -102,6 +115,8 @@ class ChangeTableCommitter(FrameCommitter):
         place = {name: self.values[name] for name in ("path", "table") if self.values[name]}
         self.ledger = DeltaCommitter(DeltaSink.of({**place, "sinkId": sink.sink_id()}))  # type: ignore[arg-type]
         self.position = str(self.values["positionColumn"])
+        self._types: dict[str, Any] | None = None
+        self._remembers: bool | None = None
 
     def last(self, query: str) -> Entry | None:
         """Without a number of rows: that of a merge is not that of its batch."""
@@ -121,13 +136,13 @@ class ChangeTableCommitter(FrameCommitter):
         """Merges the changes that ``frame`` holds, and records the batch."""
         records = records_of(frame, self.values["topic"]).persist()
         try:
-            if records.isEmpty():
+            summary = summary_of(records)
+            if summary.schemas:
+                keys = list(self.values["keyColumns"]) or key_columns(summary.key)
+                changes = changes_of(records, summary.schemas, self._schema())
+                self._apply(changes, keys, summary, batch, records.sparkSession)
+            else:
                 self.ledger.commit(Entry(batch.query, batch.number), ())
-                return
-            keys = list(self.values["keyColumns"]) or key_columns(records)
-            changes = changes_of(records, self._schema())
-            if changes is not None:
-                self._apply(changes, keys, records, batch)
         finally:
             records.unpersist()
 
@@ -136,19 +151,18 @@ class ChangeTableCommitter(FrameCommitter):
 
         return StructType.fromDDL(self.values["schema"]) if self.values["schema"] else None  # type: ignore[return-value]
 
-    def _apply(self, changes: Changes, keys: Sequence[str], records: DataFrame, batch: Batch) -> None:
+    def _apply(
+        self, changes: Changes, keys: Sequence[str], summary: Summary, batch: Batch, spark: SparkSession
+    ) -> None:
         if missing := [key for key in keys if key not in changes.columns]:
             text = f"{', '.join(missing)} is no column of the changes, which have {', '.join(changes.columns)}."
             raise Misconfigured(NAME, [Problem("keyColumns", text)])
-        has_holes = not records.where(records["value"].contains(PLACEHOLDER)).isEmpty()
-        newest = newest_changes(changes, keys, has_holes).persist()
+        newest = newest_changes(changes, keys, summary.has_holes).persist()
         try:
-            spark = records.sparkSession
             self._prepare(spark, changes)
-            deletes = newest.where(DELETED)
-            if not deletes.isEmpty():
-                self._remember(spark, deletes, keys, batch)
-            self._merge(spark, self._alive(spark, newest, keys), changes, keys, batch, has_holes)
+            if summary.may_delete:
+                self._remember(spark, newest.where(DELETED), keys, batch)
+            self._merge(spark, self._alive(spark, newest, keys), changes, keys, batch, summary.has_holes)
         finally:
             newest.unpersist()
 
@@ -156,22 +170,27 @@ class ChangeTableCommitter(FrameCommitter):
         """Makes the table, or gives it the columns that are new."""
         from pyspark.sql import functions as F
 
-        known = self._known(spark, self._location())
-        if known is None:
+        if self._types is None:
+            known = self._known(spark, self._location())
+            self._types = None if known is None else {field.name: field.dataType for field in known}
+        if self._types is None:
             columns = [F.lit(None).cast(kind).alias(name) for name, kind in changes.columns.items()]
             empty = spark.range(0).select(*columns, F.lit("").alias(self.position))
             writer = empty.write.format("delta").mode("append").option("delta.enableTypeWidening", "true")
             writer.save(self.values["path"]) if self.values["path"] else writer.saveAsTable(self.values["table"])
+            self._types = dict(changes.columns)
             return
-        types = {field.name: field.dataType for field in known}
+        types = self._types
         for name, kind in changes.columns.items():
             if name not in types:
                 spark.sql(f"ALTER TABLE {self._name()} ADD COLUMNS ({quoted(name)} {kind.simpleString()})")
                 if (default := changes.defaults.get(name)) is not None:
                     value = f"CAST({_literal(default)} AS {kind.simpleString()})"
                     spark.sql(f"UPDATE {self._name()} SET {quoted(name)} = {value}")
+                types[name] = kind
             elif is_wider(kind, types[name]):
                 spark.sql(f"ALTER TABLE {self._name()} ALTER COLUMN {quoted(name)} TYPE {kind.simpleString()}")
+                types[name] = kind
 
     def _merge(
         self, spark: SparkSession, rows: DataFrame, changes: Changes, keys: Sequence[str], batch: Batch, has_holes: bool
@@ -184,7 +203,7 @@ class ChangeTableCommitter(FrameCommitter):
         names = ", ".join(quoted(name) for name in (*columns, self.position))
         values = ", ".join((*(_inserted(name, changes, has_holes) for name in columns), _stored_position("new")))
         try:
-            with transaction(spark, batch):
+            with transaction(spark, batch) as is_recorded:
                 spark.sql(
                     f"MERGE INTO {self._name()} AS old USING {view} AS new ON {same(keys)} "
                     f"WHEN MATCHED AND {self._is_newer()} AND new.{DELETED} THEN DELETE "
@@ -193,7 +212,10 @@ class ChangeTableCommitter(FrameCommitter):
                 )
         finally:
             spark.catalog.dropTempView(view)
-        self.ledger.note(batch)
+        if is_recorded:
+            self.ledger.note(batch)
+        else:
+            self.ledger.commit(Entry(batch.query, batch.number), ())
 
     def _new_value(self, name: str, changes: Changes, has_holes: bool) -> str:
         column = f"new.{quoted(name)}"
@@ -214,9 +236,10 @@ class ChangeTableCommitter(FrameCommitter):
 
         place = self._deleted_location()
         rows = deletes.select(*map(quoted, keys), F.col(POSITION).alias(self.position), F.current_timestamp().alias(_AT))
-        if self._known(spark, place) is None:
+        if not self._has_deleted(spark):
             writer = rows.limit(0).write.format("delta").mode("append")
             writer.save(place) if self.values["path"] else writer.saveAsTable(place)
+            self._remembers = True
         view = f"connectors_{digest(batch.prefix(), place)}"
         rows.createOrReplaceTempView(view)
         name, position = self._deleted_name(), quoted(self.position)
@@ -234,9 +257,9 @@ class ChangeTableCommitter(FrameCommitter):
         """Without rows that are older than the deletion of their key."""
         from pyspark.sql import functions as F
 
-        place = self._deleted_location()
-        if self._known(spark, place) is None:
+        if not self._has_deleted(spark):
             return newest
+        place = self._deleted_location()
         reader = spark.read.format("delta")
         deleted = reader.load(place) if self.values["path"] else spark.table(place)
         gone = deleted.select(*map(quoted, keys), F.col(quoted(self.position)).alias("gone"))
@@ -245,6 +268,12 @@ class ChangeTableCommitter(FrameCommitter):
             condition = condition & newest[quoted(key)].eqNullSafe(gone[quoted(key)])
         older = condition & ~newest[DELETED] & (newest[POSITION] <= gone["gone"])
         return newest.join(gone, older, "left_anti")
+
+    def _has_deleted(self, spark: SparkSession) -> bool:
+        """True if there is a table of deleted keys."""
+        if self._remembers is None:
+            self._remembers = self._known(spark, self._deleted_location()) is not None
+        return self._remembers
 
     def _retention(self) -> int:
         return int(self.values["deletedRetention"])
@@ -314,7 +343,11 @@ def _last_touched(name: str, order: Column) -> Column:
 
 
 class transaction:  # noqa: N801 - used as a statement
-    """Sets what Delta writes into the transaction of a MERGE: the application's version, and the ledger entry."""
+    """Sets what Delta writes into the transaction of a MERGE: the application's version, and the ledger entry.
+
+    False where Spark takes no such settings (serverless compute): the entry then follows the merge, which does no harm when it
+    is done again.
+    """
 
     def __init__(self, spark: SparkSession, batch: Batch) -> None:
         self._conf = spark.conf
@@ -324,13 +357,19 @@ class transaction:  # noqa: N801 - used as a statement
             _METADATA: mark_of(batch),
         }
 
-    def __enter__(self) -> None:
-        for key, value in self._settings.items():
-            self._conf.set(key, value)
+    def __enter__(self) -> bool:
+        try:
+            for key, value in self._settings.items():
+                self._conf.set(key, value)
+        except Exception:  # the class of the refusal is the platform's own
+            self.__exit__()
+            return False
+        return True
 
     def __exit__(self, *error: object) -> None:
-        for key in self._settings:
-            self._conf.unset(key)
+        with contextlib.suppress(Exception):
+            for key in self._settings:
+                self._conf.unset(key)
 
 
 def same(keys: Sequence[str]) -> str:

@@ -1,0 +1,144 @@
+"""Debezium in its child JVM: PostgreSQL's log and MariaDB's, streamed, resumed and acknowledged."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectors.connect.host import TaskRecords
+from connectors.connect.java.source_host import JavaSourceHost
+from connectors.testing.servers import MariaDbServer, PostgresServer
+from tests.connect.java_sources import DEBEZIUM, DEBEZIUM_MARIADB, poll, rows_of, settings, started
+from tests.servers import optional, required
+from tests.systems.cdc import Shop
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    made = Shop(required(PostgresServer), tmp_path)
+    yield made
+    made.drop()
+
+
+def payloads(records: list[TaskRecords]) -> list[Any]:
+    values = [row["value"] for row in rows_of(records)]
+    return [json.loads(value)["payload"] for value in values if value is not None]
+
+
+def operations(records: list[TaskRecords]) -> list[tuple[str, int]]:
+    return [(value["op"], (value["after"] or value["before"])["id"]) for value in payloads(records)]
+
+
+def confirmed(shop: Shop) -> int:
+    """The position that the database has been told to forget up to."""
+    with shop.connect() as connection:
+        row = connection.execute(
+            "SELECT confirmed_flush_lsn - '0/0' FROM pg_replication_slots WHERE slot_name = %s", (shop.name,)
+        ).fetchone()
+    return int(row[0]) if row else 0
+
+
+def test_snapshot_changes_acknowledgement_and_a_killed_jvm(shop: Shop) -> None:
+    """One run of Debezium through all of it: each start of a JVM costs seconds."""
+    with started(shop.config(), DEBEZIUM) as host:
+        snapshot = poll(host, 200)
+        assert sorted(operations(snapshot)) == [("r", number) for number in range(1, 201)]
+        host.committed(1)
+        shop.sql("INSERT INTO orders (id, name) VALUES (900, 'new')", "DELETE FROM orders WHERE id = 3")
+        changes = poll(host, 2, epoch=2)
+        assert operations(changes) == [("c", 900), ("d", 3)]
+        before = confirmed(shop)
+        host.committed(2)
+        reached = changes[-1].offsets
+        assert before < payloads(changes)[-1]["source"]["lsn"]
+        dead = host.pid
+        assert dead is not None
+        os.kill(dead, signal.SIGKILL)
+        shop.sql("UPDATE orders SET name = 'after' WHERE id = 900")
+        again = poll(host, 1, epoch=3)
+        assert operations(again) == [("u", 900)]
+        assert again[0].counts["restarts"] == 1
+        host.committed(3)
+        _until(lambda: confirmed(shop) > before)
+    shop.sql("DELETE FROM orders WHERE id = 900")
+    offsets = {**reached, **again[-1].offsets}
+    with started(shop.config(), DEBEZIUM, offsets=offsets) as host:
+        assert operations(poll(host, 1)) == [("d", 900)]
+
+
+def _until(condition: Any, seconds: float = 30.0) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
+@pytest.mark.soak
+def test_a_database_that_crashes_and_comes_back_is_followed_on(tmp_path: Path) -> None:
+    with PostgresServer() as server:
+        shop = Shop(server, tmp_path)
+        with started(shop.config(), DEBEZIUM, restarts=50) as host:
+            poll(host, 200)
+            host.committed(1)
+            server.kill()
+            time.sleep(1.0)
+            server.relaunch()
+            shop.sql("INSERT INTO orders (id, name) VALUES (901, 'after the crash')")
+            assert ("c", 901) in operations(poll(host, 1, epoch=2, seconds=120))
+
+
+@pytest.mark.soak
+def test_debeziums_own_messages_tell_every_wrong_setting_and_no_secret(shop: Shop) -> None:
+    secret = "wrong-Pass-9"
+    wrong = {"database.hostname": "", "slot.name": "Not Valid", "plugin.name": "x", "database.password": secret}
+    wrong = {**shop.config(), **wrong}
+    problems = JavaSourceHost(settings(wrong, DEBEZIUM)).validate()
+    assert {"database.hostname", "slot.name", "plugin.name"} <= {problem.option for problem in problems}
+    assert secret not in str(problems)
+
+
+@pytest.mark.soak
+def test_the_binary_log_of_mariadb(tmp_path: Path) -> None:
+    import pymysql
+
+    server = optional(MariaDbServer)
+    with pymysql.connect(host="127.0.0.1", port=server.port, user="app", password="app", autocommit=True) as admin:
+        cursor = admin.cursor()
+        for statement in (
+            "DROP DATABASE IF EXISTS cdc",
+            "CREATE DATABASE cdc",
+            "CREATE TABLE cdc.orders (id int PRIMARY KEY, name varchar(40))",
+            "INSERT INTO cdc.orders VALUES (1, 'a'), (2, 'b')",
+        ):
+            cursor.execute(statement)
+        config = {
+            "connector.class": "io.debezium.connector.mariadb.MariaDbConnector",
+            "name": "mariadb",
+            "database.hostname": "127.0.0.1",
+            "database.port": str(server.port),
+            "database.user": "app",
+            "database.password": "app",
+            "database.server.id": "5400",
+            "database.include.list": "cdc",
+            "topic.prefix": "maria",
+            "include.schema.changes": "false",
+            "tombstones.on.delete": "false",
+            "database.ssl.mode": "disabled",
+            "schema.history.internal": "io.debezium.storage.file.history.FileSchemaHistory",
+            "schema.history.internal.file.filename": str(tmp_path / "history.dat"),
+            "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+        }
+        with started(config, DEBEZIUM_MARIADB) as host:
+            assert sorted(operations(poll(host, 2))) == [("r", 1), ("r", 2)]
+            cursor.execute("UPDATE cdc.orders SET name = 'c' WHERE id = 1")
+            cursor.execute("DELETE FROM cdc.orders WHERE id = 2")
+            assert operations(poll(host, 2, epoch=2)) == [("u", 1), ("d", 2)]

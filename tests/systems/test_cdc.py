@@ -1,0 +1,165 @@
+"""Change data capture through Spark: Debezium, the epoch log and the merge, killed at every point where a run can break."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectors.testing.driver import SparkQuery, start_driver
+from connectors.testing.faults import Action, FailureInjector, Point
+from connectors.testing.servers import PostgresServer
+from tests.delta_log import settings
+from tests.servers import required
+from tests.systems.cdc import Shop, child_jvms, parent_of, table_rows
+
+pytestmark = pytest.mark.server
+_SECONDS = 900.0
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    made = Shop(required(PostgresServer), tmp_path)
+    yield made
+    made.drop()
+
+
+def test_the_delta_table_follows_the_table_of_the_database(spark: Any, shop: Shop) -> None:
+    """A snapshot, then changes and an ALTER TABLE, in two runs of a query; no JVM outlives a run."""
+    query = shop.query()
+    shop.sql("DELETE FROM orders WHERE id > 20")
+    query.run(spark)
+    assert table_rows(spark, shop.folder / "orders") == shop.rows()
+    shop.change(15)
+    shop.sql("ALTER TABLE orders ADD COLUMN extra int DEFAULT 7", "UPDATE orders SET extra = 8 WHERE id < 4")
+    query.run(spark)
+    columns = "id, name, amount, price, at, extra"
+    assert table_rows(spark, shop.folder / "orders", columns) == shop.rows(columns)
+    assert _gone(shop.name)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("environment", ["cluster", "connect"])
+def test_the_other_environments(environments: Any, shop: Shop, environment: str) -> None:
+    """On Spark Connect the server's side owns the JVM."""
+    spark = environments.use(environment).spark
+    query = shop.query()
+    query.run(spark)
+    shop.change(20)
+    query.run(spark)
+    assert table_rows(spark, shop.folder / "orders") == shop.rows()
+    assert _gone(shop.name)
+
+
+Kill = Callable[[Shop, "subprocess.Popen[bytes]"], None]
+
+
+def _jvm(shop: Shop, driver: subprocess.Popen[bytes]) -> None:
+    os.kill(_connector(shop, driver), signal.SIGKILL)
+
+
+def _planner(shop: Shop, driver: subprocess.Popen[bytes]) -> None:
+    os.kill(parent_of(_connector(shop, driver)), signal.SIGKILL)
+
+
+def _driver(shop: Shop, driver: subprocess.Popen[bytes]) -> None:
+    jvm = _connector(shop, driver)
+    for pid in {*FailureInjector(shop.folder / "faults").victims(), driver.pid}:
+        os.kill(pid, signal.SIGKILL)
+    assert jvm
+
+
+def _database(shop: Shop, driver: subprocess.Popen[bytes]) -> None:
+    _connector(shop, driver)
+    shop.server.kill()
+    time.sleep(1.0)
+    shop.server.relaunch()
+
+
+KILLS: dict[str, Kill] = {"JVM": _jvm, "planner": _planner, "driver": _driver, "database": _database}
+POINTS = {
+    "before the manifest": (Point.EPOCH_RECEIVED, Action.KILL, "local[2,4]"),
+    "after the manifest": (Point.EPOCH_RECORDED, Action.KILL, "local[2,4]"),
+    "after the merge, before Spark's commit": (Point.BATCH_DONE, Action.KILL, "local[2,4]"),
+    "an executor in the middle of an epoch": (Point.READ_ROW, Action.KILL_EXECUTOR, "cluster"),
+}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("first", ["moments", "points"])
+def test_no_kill_loses_or_doubles_a_change_or_leaves_a_jvm_behind(tmp_path: Path, first: str) -> None:
+    with PostgresServer() as server:
+        shop = Shop(server, tmp_path)
+        query = shop.query()
+        report = [_round_at_a_moment(shop, query, name) for name in KILLS] if first == "moments" else []
+        report += [_round_at_a_point(shop, query, name) for name in POINTS] if first == "points" else []
+        FailureInjector(query.faults).disarm()
+        FailureInjector(query.faults).clear_victims()
+        shop.change()
+        assert _run(shop, query, "local[2,4]") == 0, _log(shop)
+        import pyarrow.compute as pc
+
+        from tests.delta_log import delta
+
+        table = delta(tmp_path / "orders").sort_by("id")
+        found = list(zip(*(table[name].to_pylist() for name in ("id", "name", "amount", "price")), strict=True))
+        assert found == shop.rows("id, name, amount, price"), "\n".join(report)
+        assert pc.count_distinct(table["id"]).as_py() == table.num_rows
+        assert _gone(shop.name)
+
+
+def _round_at_a_moment(shop: Shop, query: SparkQuery, name: str) -> str:
+    shop.change()
+    driver = start_driver(shop.folder / "driver", "local[2,4]", [query], **settings())
+    try:
+        KILLS[name](shop, driver)
+        code = driver.wait(_SECONDS)
+    finally:
+        driver.kill()
+    assert _gone(shop.name), f"a JVM outlives the kill of the {name}"
+    return f"{name}: {code}"
+
+
+def _round_at_a_point(shop: Shop, query: SparkQuery, name: str) -> str:
+    point, action, master = POINTS[name]
+    injector = FailureInjector(query.faults)
+    injector.arm(point, action)
+    shop.change()
+    code = _run(shop, query, master)
+    assert injector.struck(), f"{name} was not reached: {_log(shop)}"
+    assert _gone(shop.name), f"a JVM outlives a kill {name}"
+    injector.disarm()
+    return f"{name}: {code}"
+
+
+def _run(shop: Shop, query: SparkQuery, master: str) -> int:
+    return start_driver(shop.folder / "driver", master, [query], **settings()).wait(_SECONDS)
+
+
+def _connector(shop: Shop, driver: subprocess.Popen[bytes]) -> int:
+    """The JVM of the connector, once the query has recorded an epoch with it."""
+    until = time.monotonic() + _SECONDS
+    before = len(list((shop.folder / "state").glob("epochs/*/plan.json")))
+    while time.monotonic() < until and driver.poll() is None:
+        recorded = len(list((shop.folder / "state").glob("epochs/*/plan.json")))
+        if recorded != before and (found := child_jvms(shop.name)):
+            return found[0]
+        time.sleep(0.02)
+    raise AssertionError(f"no connector runs: {_log(shop)}")
+
+
+def _gone(name: str, seconds: float = 60.0) -> bool:
+    until = time.monotonic() + seconds
+    while child_jvms(name) and time.monotonic() < until:
+        time.sleep(0.1)
+    return not child_jvms(name)
+
+
+def _log(shop: Shop) -> str:
+    return (shop.folder / "driver" / "log").read_text()[-6000:]
