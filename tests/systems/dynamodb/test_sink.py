@@ -142,6 +142,17 @@ def test_an_older_row_never_replaces_a_newer_one(target: ItemsContext) -> None:
     assert next(row["version"] for row in target.rows() if row["id"] == 1) == 39
 
 
+def test_a_request_has_each_key_once_and_the_last_row_of_it_wins(target: ItemsContext, proxy: FaultProxy) -> None:
+    """The service refuses a request that has a key twice; moto takes it."""
+    rows = pa.table({"id": [number % 7 for number in range(60)], "name": [f"n{number}" for number in range(60)]})
+    write(target, rows, endpoint=proxy.url)
+    for seen in proxy.seen:
+        (requests,) = json.loads(seen.body)["RequestItems"].values()
+        keys = [request["PutRequest"]["Item"]["id"]["N"] for request in requests]
+        assert len(keys) == len(set(keys))
+    assert {row["id"]: row["name"] for row in target.rows()} == {number % 7: f"n{number}" for number in range(53, 60)}
+
+
 def unprocessed(places: Callable[[int, int], set[int]]) -> Callable[[Seen, Callable[..., Reply]], Reply]:
     """A rule that leaves items out: ``places`` says which, by the number of the request and its size."""
     count = 0

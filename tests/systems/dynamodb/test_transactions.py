@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pytest
 
-from connectors.core import Batch, Fatal, Misconfigured, Poison, Transient
+from connectors.core import Batch, Entry, Fatal, Misconfigured, Poison, Transient
 from connectors.core.commit import Commit
 from connectors.core.writing import stage
 from connectors.systems.dynamodb import DynamoDbSink
@@ -201,6 +201,17 @@ def test_progress_that_is_lost_stops_the_batch(target: Target) -> None:
     with pytest.raises(Fatal, match=r"does not say how much of batch 0 of query q is written"):
         target.write(numbered(5))
     assert target.written == []
+
+
+def test_the_ledger_records_a_batch_once_and_none_before_it(target: Target) -> None:
+    ledger = target.sink().item_ledger()
+    assert [ledger.record(Entry("q", number)) for number in (5, 5, 3, 6)] == [True, False, False, True]
+    assert ledger.last("q").batch == 6
+    assert [entry.batch for entry in ledger.unpublished()] == [6]
+    ledger.mark_published(Entry("q", 5))  # a driver that comes late
+    assert [entry.batch for entry in ledger.unpublished()] == [6]
+    assert ledger.record(Entry("another", 0))
+    assert ledger.queries() == {"q", "another"}
 
 
 def test_of_rows_with_one_key_the_last_one_is_written(target: Target) -> None:
