@@ -214,6 +214,17 @@ def test_the_ledger_records_a_batch_once_and_none_before_it(target: Target) -> N
     assert ledger.queries() == {"q", "another"}
 
 
+def test_a_note_of_the_beginning_that_comes_late_takes_no_progress_back(target: Target) -> None:
+    ledger = target.sink().item_ledger()
+    ledger.begin(["a-1-x"])
+    target.client.transact_write_items(TransactItems=[ledger.step("a-1-x", 0, 7)])
+    ledger.begin(["a-1-x"])
+    assert ledger.written("a-1-x") == 7
+    assert list(ledger.attempts("a-")) == ["a-1-x"]
+    ledger.forget(["a-1-x"])
+    assert ledger.written("a-1-x") is None
+
+
 def test_of_rows_with_one_key_the_last_one_is_written(target: Target) -> None:
     rows = pa.table({"id": [1, 2, 1, 1], "name": ["a", "b", "c", "d"], "gone": [False, False, False, True]})
     sink = target.sink(deleteColumn="gone")

@@ -152,6 +152,36 @@ def test_a_shard_that_has_expired_counts_as_read(
         rows += SourceQuery(system, endpoint=proxy.url).rest(log)
     check_keys(rows, 20)
     assert f"{gone} have expired; they count as read" in caplog.text
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        query = SourceQuery(system, endpoint=proxy.url)
+        assert query.rest(log) == []
+    assert "have expired" not in caplog.text, "it is not remembered"
+    source: Any = query.source
+    assert gone not in source.log().plan(max(source.log().epochs()))["positions"]
+
+
+def test_a_shard_that_expires_between_plan_and_task_counts_as_read(
+    system: StreamContext, proxy: FaultProxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    row = system.write(1)[0]
+
+    def expire(seen: Seen, forward: Callable[..., Reply]) -> Reply:
+        if operation(seen) == "GetShardIterator":
+            return refusal("ResourceNotFoundException", message=f"Shard {row['shardId']} does not exist")
+        answer = json.loads(forward().body)
+        if operation(seen) == "ListShards":
+            answer["Shards"] = [shard for shard in answer["Shards"] if shard["ShardId"] != row["shardId"]]
+        return answered(answer)
+
+    proxy.rule = expire
+    cursor = _cursor(system, endpoint=proxy.url)
+    with caplog.at_level(logging.WARNING):
+        page = cursor.read(row["shardId"], {"after": row["sequenceNumber"]}, None, 10)
+    assert page.is_finished
+    assert page.rows.num_rows == 0
+    assert f"{row['shardId']} has expired; it counts as read to its end" in caplog.text
+    cursor.close()
 
 
 # starts

@@ -75,8 +75,9 @@ class ItemLedger(Ledger):
     def begin(self, attempts: Sequence[str]) -> None:
         """Notes that nothing of what these attempts have staged is written."""
         now = {"N": str(int(time.time()))}
-        items = [{**self._key(_ROWS + attempt), "rowsWritten": {"N": "0"}, "startedAt": now} for attempt in attempts]
-        self._write([{"PutRequest": {"Item": item}} for item in items])
+        for attempt in attempts:  # a request that comes late, after its second try, must not take progress back
+            item = {**self._key(_ROWS + attempt), "rowsWritten": {"N": "0"}, "startedAt": now}
+            self._call_if("put_item", "attribute_not_exists(entry)", {}, Item=item)
 
     def written(self, attempt: str) -> int | None:
         """How many rows of an attempt are written; ``None`` where the ledger knows nothing of it."""
@@ -101,7 +102,12 @@ class ItemLedger(Ledger):
 
     def forget(self, attempts: Sequence[str]) -> None:
         """Removes what is noted of attempts."""
-        self._write([{"DeleteRequest": {"Key": self._key(_ROWS + attempt)}} for attempt in attempts])
+        requests = [{"DeleteRequest": {"Key": self._key(_ROWS + attempt)}} for attempt in attempts]
+        for first in range(0, len(requests), _MOST_WRITES):
+            left = {self.table: requests[first : first + _MOST_WRITES]}
+            while left:
+                left = self._call("batch_write_item", RequestItems=left).get("UnprocessedItems")
+                time.sleep(_POLL_SECONDS if left else 0.0)
 
     # calls
 
@@ -123,17 +129,11 @@ class ItemLedger(Ledger):
                 return
             start = {"ExclusiveStartKey": answer["LastEvaluatedKey"]}
 
-    def _write(self, requests: Sequence[Any]) -> None:
-        for first in range(0, len(requests), _MOST_WRITES):
-            left = {self.table: requests[first : first + _MOST_WRITES]}
-            while left:
-                left = self._call("batch_write_item", RequestItems=left).get("UnprocessedItems")
-                time.sleep(_POLL_SECONDS if left else 0.0)
-
     def _call_if(self, method: str, condition: str, values: Mapping[str, Any], **request: Any) -> bool:
         """Calls under a condition; false where it does not hold."""
         try:
-            self._call(method, ConditionExpression=condition, ExpressionAttributeValues=values, **request)
+            named = {"ExpressionAttributeValues": values} if values else {}
+            self._call(method, ConditionExpression=condition, **named, **request)
         except Fatal as refused:
             if not is_stale(refused):
                 raise
