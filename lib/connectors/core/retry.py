@@ -122,6 +122,16 @@ class RetrySettings:
 
     def call(self, work: Callable[[], T]) -> T:
         """What ``work`` returns, tried again while it raises :class:`Transient`; the last one is raised."""
+        try:
+            return work()  # without tenacity, which costs more than many a call
+        except Transient as outage:
+            failed = [outage]
+
+        def again() -> T:
+            if failed:
+                raise failed.pop()
+            return work()
+
         import tenacity
 
         backoff = Backoff(self)
@@ -132,7 +142,7 @@ class RetrySettings:
             before_sleep=lambda _: backoff.observer.retried(),
         )
         try:
-            return trying(work)
+            return trying(again)
         finally:
             backoff.reset()
 

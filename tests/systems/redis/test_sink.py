@@ -16,10 +16,11 @@ import pyarrow as pa
 import pytest
 import redis
 
-from connectors.core import Batch, CommitRefused, Entry, Fatal, Guarantee, Misconfigured, Poison
+from connectors.core import Batch, CommitRefused, Entry, Fatal, Guarantee, Misconfigured, Poison, Transient
 from connectors.core.commit import Commit
 from connectors.core.writing import stage
 from connectors.systems.redis import RedisSink
+from connectors.systems.redis.connection import RedisClient
 
 from .contexts import RedisTarget
 
@@ -236,6 +237,25 @@ def test_without_the_parser_in_c_the_rows_are_the_same(target: RedisTarget, monk
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "hiredis" else find(name))
     write(target, command="set", key=f"{target.prefix}:{{user}}")
     assert json.loads(target.client.get(f"{target.prefix}:eve")) == {"id": 1, "user": "eve", "score": 1.0}
+
+
+def test_the_last_row_of_a_key_wins_though_an_earlier_one_is_sent_again(
+    target: RedisTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers, failures = RedisClient.answers, {b'{"id":%d,"user":"ann"}' % number for number in (1, 5, 6)}
+
+    def flaky(client: RedisClient, commands: Any) -> Any:
+        if failed := failures.intersection(commands[0]):
+            failures.difference_update(failed)
+            raise Transient("the connection is lost")
+        return answers(client, commands)
+
+    monkeypatch.setattr(RedisClient, "answers", flaky)
+    rows = pa.table({"id": list(range(20)), "user": ["ann"] * 20}).to_batches()[0]
+    write(target, rows, command="rpush", **{"batch.maxRecords": "1"})
+    values = [json.loads(value)["id"] for value in target.client.lrange(f"{target.prefix}:ann", 0, -1)]
+    assert values == list(range(20))
+    assert not failures
 
 
 def test_rows_of_a_key_go_in_one_command(target: RedisTarget) -> None:

@@ -140,6 +140,16 @@ class HttpClient:
         self._headers: dict[str, str] = dict(values["headers"])
         self._login = _login(values)
         self._timeout = self._library.Timeout(connect=min(_CONNECT_SECONDS, seconds), read=seconds)
+        self._redirects = self._library.Retry(
+            total=_REDIRECTS,
+            connect=0,
+            read=0,
+            status=0,
+            other=0,
+            redirect=_REDIRECTS,
+            remove_headers_on_redirect=[*self._headers, "Authorization", "Cookie", "Proxy-Authorization"],
+            respect_retry_after_header=False,
+        )
         self._pool = self._opened(values, home, connections)
 
     def request(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> Answer:
@@ -159,21 +169,10 @@ class HttpClient:
         self._pool.clear()
 
     def _answer(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> Answer:
-        secret = [*self._headers, "Authorization", "Cookie", "Proxy-Authorization"]
-        redirects = self._library.Retry(
-            total=_REDIRECTS,
-            connect=0,
-            read=0,
-            status=0,
-            other=0,
-            redirect=_REDIRECTS,
-            remove_headers_on_redirect=secret,
-            respect_retry_after_header=False,
-        )
         errors = self._library.exceptions
         try:
             answer = self._pool.request(
-                method, url, body=body, headers=headers, timeout=self._timeout, retries=redirects, preload_content=True
+                method, url, body=body, headers=headers, timeout=self._timeout, retries=self._redirects, preload_content=True
             )
         except errors.MaxRetryError as error:
             raise _no_answer(url, error.reason or error) from None
