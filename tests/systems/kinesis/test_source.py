@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import json
 import logging
@@ -442,6 +443,23 @@ def test_a_stream_that_was_made_anew_is_data_loss(system: StreamContext) -> None
         SourceQuery(system).rest(list(log))
     rows = SourceQuery(system, failOnDataLoss="false").rest(log)
     assert sorted(numbers(rows)) == sorted(numbers(written))
+
+
+def test_no_shard_is_read_further_past_the_slowest_one_than_the_user_allows(system: StreamContext) -> None:
+    low, high = (next(key for key in (f"k{n}" for n in range(99)) if (hash_of(key) >> 127) == half) for half in (0, 1))
+    written: Rows = []
+    for key in (low, high, low, high):
+        written += system.put([(key, b"%d" % (len(written) + number)) for number in range(3)])
+        time.sleep(0.7)
+    query, log = SourceQuery(system, maxDrift="500ms", numPartitions="2"), []
+    query.planner.freeze()
+    rows: Rows = []
+    while batch := query.next(log):
+        left = [row["approximateArrivalTimestamp"] for row in written if row not in rows]
+        assert max(row["approximateArrivalTimestamp"] for row in batch) - min(left) <= datetime.timedelta(seconds=0.5)
+        rows += batch
+    assert sorted(numbers(rows)) == list(range(12))
+    assert len(log) >= 4
 
 
 # what a user sees
