@@ -314,8 +314,8 @@ def ledger_show(target: str, options: tuple[str, ...], batches: int) -> None:
     """Shows which batches the sinks have recorded in TARGET, a path or URL.
 
     TARGET is a folder (local, s3://, hdfs://), a Delta table, a database (its file, or a URL of JDBC or SQLAlchemy),
-    kafka://broker:9092, or redis://host:6379. Options that reach it: user, password, dbtable (a table in the ledger's schema),
-    storageOptions, kafka.*, ledgerTopic; a secret may be {{secrets/scope/key}}.
+    kafka://broker:9092, redis://host:6379, or dynamodb://region. Options that reach it are those of the sink: user, password,
+    dbtable (a table in the ledger's schema), storageOptions, kafka.*, ledgerTopic; a secret may be {{secrets/scope/key}}.
     """
     from connectors.core.errors import ConnectorError
 

@@ -71,14 +71,17 @@ class RunRecorder:
                 ended = time.time()
                 notebook: Path | None = outcome.pop("notebook", None)
                 runs = self._queries(started)
+                queries: list[QueryRecord] = []
+                with suppress(Exception):  # a run never fails for what its page would tell
+                    queries = [_query(run) for run in runs]
                 own = [report for report in reports if not any(report is other for other in self._reports)]
                 self._reports += own
                 record = AttemptRecord(
                     label, number, str(outcome.pop("state")), started, ended - started,
                     notebook=notebook if notebook and notebook.exists() else None,
-                    queries=[_query(run) for run in runs],
+                    queries=queries,
                     quality=[_quality(report) for report in own],
-                    letters=list(_letters([run.query for run in runs], started)),
+                    letters=_letters([run.query for run in runs], started),
                     **outcome,
                 )  # fmt: skip
                 self._attempts.setdefault(self._task, []).append(record)
@@ -134,14 +137,14 @@ def _quality(report: Report) -> QualityRecord:
     return QualityRecord(report.name, list(checks))
 
 
-def _letters(queries: Sequence[str], since: float) -> Iterator[DeadLetterRecord]:
+def _letters(queries: Sequence[str], since: float) -> list[DeadLetterRecord]:
     """The dead letters that the queries have set aside since then, by their folders."""
-    places = dict.fromkeys(about["letters"] for query in queries for about in abouts_of(query).values() if "letters" in about)
-    for place in places:
+    abouts = (about for query in queries for about in abouts_of(query).values())
+    found = []
+    for place in dict.fromkeys(about["letters"] for about in abouts if "letters" in about):
         with suppress(Exception):  # a folder that needs keys which only the query had
-            found = dead_letters(place, since)
-            if found.count:
-                yield found
+            found.append(dead_letters(place, since))
+    return [letters for letters in found if letters.count]
 
 
 def dead_letters(place: str, since: float) -> DeadLetterRecord:

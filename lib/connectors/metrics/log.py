@@ -7,6 +7,7 @@ import platform
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from ..core.messages import message_in
@@ -46,7 +47,8 @@ class QueryLog(Listening):
 
     def take(self, kind: str, event: Any) -> None:
         if kind == "started":  # at once, in the call of start(): the first task has not counted anything yet
-            self._begin(str(event.id), str(event.runId), event.name)
+            with suppress(Exception):  # a run that is not known yet begins with its first progress
+                self._begin(str(event.id), str(event.runId), event.name)
         super().take(kind, event)
 
     def since(self, moment: float) -> list[QueryHistory]:
@@ -73,6 +75,7 @@ class QueryLog(Listening):
         self._runs[run] = begun
         for old in list(self._runs)[:-_RUNS]:
             del self._runs[old]
+            self._noted.pop(old, None)
         self._note(begun)
         return begun
 

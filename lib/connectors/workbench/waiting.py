@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -107,7 +108,8 @@ class _Run:
 
     def show_end(self, state: str) -> None:
         if state != RUNNING and self._log is not None:
-            self._log.await_events()
+            with contextlib.suppress(Exception):  # of a session that is stopped
+                self._log.await_events()
         if state != RUNNING and self._history.ended is None:
             self._history.end(state)
         self._print(state)

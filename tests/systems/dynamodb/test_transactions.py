@@ -309,3 +309,14 @@ def test_exactly_once_needs_a_folder(target: Target) -> None:
     sink, rows = DynamoDbSink.of(options), numbered(1)
     with pytest.raises(Misconfigured, match=r"stagingLocation +missing; give a folder that driver and tasks share"):
         stage(sink, Batch("s", "q", 0), rows.schema, 0, iter(rows.to_batches()))
+
+
+def test_the_ledgers_of_a_region_are_found_by_its_name(target: Target) -> None:
+    target.write(numbered(3))
+    options = {name: str(value) for name, value in target.options().items() if name in (*ACCOUNT, "endpoint", "ledgerTable")}
+    address = f"dynamodb://{options.pop('region')}"
+    contents = {content.sink_id: content for content in DynamoDbSink.ledgers_in(address, options) or ()}
+    content = contents[target.sink().sink_id()]
+    assert [(entry.query, entry.batch, entry.rows) for entry in content.entries] == [("q", 0, 3)]
+    assert content.pending == frozenset()
+    assert DynamoDbSink.ledgers_in(address, {**options, "ledgerTable": "another"}) == []

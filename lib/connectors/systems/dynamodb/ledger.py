@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Final
 
 from ...core import Entry, Fatal
-from ...core.ledger import Ledger, is_stream
+from ...core.ledger import Ledger, LedgerContent, is_stream
 from ...core.state import dumps, loads
 from ..aws import AwsClient
 from .writes import is_stale
@@ -170,6 +170,31 @@ class ItemLedger(Ledger):
         until, table = time.monotonic() + _CREATE_SECONDS, {"TableName": self.table}
         while self._answer(client, "describe_table", table)["Table"]["TableStatus"] != "ACTIVE" and time.monotonic() < until:
             time.sleep(_POLL_SECONDS)
+
+
+def contents(client: AwsClient, table: str) -> list[LedgerContent]:
+    """What every sink has recorded in ``table``; nothing where there is no such table."""
+    with client.errors(f"the table {table} (ledgerTable)"):
+        if table not in [name for page in client.client.get_paginator("list_tables").paginate() for name in page["TableNames"]]:
+            return []
+        pages = client.client.get_paginator("scan").paginate(
+            TableName=table,
+            ConsistentRead=True,
+            FilterExpression="begins_with(entry, :query)",
+            ExpressionAttributeValues={":query": {"S": _QUERY}},
+        )
+        items = [item for page in pages for item in page["Items"]]
+    by_sink: dict[str, list[Mapping[str, Any]]] = {}
+    for item in items:
+        by_sink.setdefault(item["sink"]["S"], []).append(item)
+    return [
+        LedgerContent(
+            sink_id,
+            tuple(sorted(map(_entry, own), key=lambda entry: -entry.at)),
+            frozenset((_name(item), int(item["batchNumber"]["N"])) for item in own if not item["isPublished"]["BOOL"]),
+        )
+        for sink_id, own in sorted(by_sink.items())
+    ]
 
 
 def _name(item: Mapping[str, Any]) -> str:

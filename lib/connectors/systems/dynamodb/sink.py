@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.types as types
@@ -27,15 +27,18 @@ from ...core import (
     Values,
 )
 from ...core.folder import SinkFolder
+from ...core.ledger import LedgerContent
 from ...core.sink import RETENTION
 from ...storage import storage_of
 from ..aws import AWS_OPTIONS, AwsClient, AwsWriter, aws_client, check_aws
 from .items import size_of, supported
-from .ledger import ItemLedger
+from .ledger import ItemLedger, contents
 from .transactions import MOST_ROWS, StagingWriter, TransactionCommitter
 from .writes import MOST_ITEM_BYTES, NAME, RowWriter, TableKey, Write, is_stale
 
 _MOST, _MOST_BYTES = 25, 16 << 20
+SCHEME: Final = "dynamodb://"
+"""How an address of the service begins, where a command takes several kinds of addresses."""
 
 
 class DynamoDbSink(BatchingSink):
@@ -142,6 +145,17 @@ class DynamoDbSink(BatchingSink):
         if self.guarantee() is Guarantee.EXACTLY_ONCE:
             return StagingWriter(self, batch, schema)
         return ItemWriter(self, batch, schema)
+
+    @classmethod
+    def ledgers_in(cls, target: str, options: Mapping[str, str]) -> Sequence[LedgerContent] | None:
+        """``target`` is ``dynamodb://`` and a region; ``ledgerTable`` and ``endpoint`` say where, if they are not the usual."""
+        if not target.startswith(SCHEME):
+            return None
+        region = target.removeprefix(SCHEME).strip("/")
+        address = {"region": region} if region else {}
+        values = cls.known_options().parse(NAME, {**address, "table": "any", **options}, check_aws)
+        with aws_client(NAME, "dynamodb", values) as client:
+            return contents(client, values["ledgerTable"])
 
     def ledger(self) -> ItemLedger | None:
         return self.item_ledger() if self.guarantee() is Guarantee.EXACTLY_ONCE else None
