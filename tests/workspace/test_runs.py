@@ -145,8 +145,12 @@ def test_an_interruption_without_a_terminal_leaves_the_run_going_on(place: Place
             time.sleep(0.05)
         signal.raise_signal(signal.SIGINT)
 
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
     threading.Thread(target=interrupt).start()
-    result = run(place)
+    try:
+        result = run(place)
+    finally:
+        signal.signal(signal.SIGINT, before)
     ((number, left),) = place.workspace.jobs.runs.items()
     assert (result.exit_code, left.is_active) == (1, True)
     again = f"python -m connectors runs show {number} -t dev"
@@ -178,3 +182,18 @@ def test_secrets_of_the_workspace_reach_its_runs(place: Place, workspace: FakeWo
     place.job("job", place.task("a", 'assert dbutils.secrets.get("kv", "db-password") == "hush"'))
     place.deploy()
     assert run(place).exit_code == 0
+
+
+def test_the_page_of_a_run_has_its_graph_its_errors_and_the_exported_notebooks(place: Place) -> None:
+    tasks = [place.task("a", "print('seen in the page')"), place.task("b", "1 / 0", after="a"), place.task("c", "1", after="b")]
+    place.job("job", *tasks)
+    place.deploy()
+    run(place)
+    (number,) = place.workspace.jobs.runs
+    result = place.call("runs", "show", str(number), "--html")
+    page = place.root / "runs" / "job" / f"workspace-{number}" / "index.html"
+    assert (result.exit_code, result.stdout.strip()) == (0, f"the page of the run: {page}")
+    html = page.read_text()
+    for text in ("ZeroDivisionError: division by zero", "UPSTREAM_FAILED", 'href="a.html"', place.workspace.url):
+        assert text in html
+    assert "seen in the page" in (page.parent / "a.html").read_text()

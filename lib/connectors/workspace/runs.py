@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 
 from ..bundle import Reporter, State, check_job, check_only
-from ..bundle.model import GOOD, Job
+from ..bundle.model import GOOD, KINDS, Job
 from .client import refusals
 from .target import Target
 
@@ -24,13 +24,18 @@ _POLL = 1.0
 _SLOW_POLL: Final = 5.0
 _SLOW_AFTER: Final = 60.0
 _ENDED: Final = frozenset({"TERMINATED", "SKIPPED", "INTERNAL_ERROR"})
+_ACTIVE: Final = frozenset({"PENDING", "RUNNING", "QUEUED", "BLOCKED", "TERMINATING", "WAITING_FOR_RETRY"})
+GOOD_STATES: Final = frozenset(str(state) for state in GOOD)
 _ANSI: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _TRACE_LINES: Final = 8
 
 
 @dataclass(frozen=True)
 class TaskStatus:
-    """How far a task is: its ``state`` in the service's words, its last attempt's ``run_id``, seconds, and its page."""
+    """How far a task is: its ``state`` in the service's words, its last attempt's ``run_id``, seconds, and its page.
+
+    ``started`` is in seconds since 1970, 0 before that; ``depends_on`` are the tasks before it, with their outcomes.
+    """
 
     key: str
     state: str
@@ -38,10 +43,13 @@ class TaskStatus:
     seconds: float
     link: str
     message: str = ""
+    started: float = 0.0
+    kind: str = ""
+    depends_on: tuple[tuple[str, str], ...] = ()
 
     @property
     def is_over(self) -> bool:
-        return self.state not in ("PENDING", "RUNNING", "QUEUED", "BLOCKED", "WAITING_FOR_RETRY", "TERMINATING")
+        return self.state not in _ACTIVE
 
 
 @dataclass(frozen=True)
@@ -61,7 +69,7 @@ class RunStatus:
 
     @property
     def is_over(self) -> bool:
-        return self.state not in ("PENDING", "RUNNING", "QUEUED", "BLOCKED", "TERMINATING", "WAITING_FOR_RETRY")
+        return self.state not in _ACTIVE
 
 
 def start(
@@ -103,14 +111,13 @@ def watch(client: WorkspaceClient, run_id: int, key: str, reporter: Reporter) ->
     reporter.line(f"{key}  run {run_id}  {run.link}")
     with reporter.running(key):
         while True:
-            for task in run.tasks:
+            for task in sorted(run.tasks, key=lambda task: (not task.is_over, task.started)):
                 if told.get(task.key) != task.state:
                     told[task.key] = task.state
                     _tell(client, task, reporter)
             if run.is_over:
                 break
-            active = [task for task in run.tasks if task.state == "RUNNING"]
-            running = ", ".join(f"{task.key} {task.seconds:.0f} s" for task in active)
+            running = ", ".join(task.key for task in run.tasks if task.state == "RUNNING")
             reporter.doing(f"{key}  {running or run.state.lower()}")
             time.sleep(_POLL if time.monotonic() - began < _SLOW_AFTER else _SLOW_POLL)
             run = status(client, run_id)
@@ -188,10 +195,7 @@ def _status(run: Any) -> RunStatus:
         key = str(task.task_key)
         if key not in latest or (task.attempt_number or 0) >= (latest[key].attempt_number or 0):
             latest[key] = task
-    tasks = tuple(
-        TaskStatus(key, _state(task), task.run_id or 0, _seconds(task), task.run_page_url or "", _message(task))
-        for key, task in latest.items()
-    )
+    tasks = tuple(_task_status(key, task) for key, task in latest.items())
     pairs = tuple(
         (item.name or "", item.value if item.value is not None else item.default or "")
         for item in run.job_parameters or []
@@ -201,6 +205,13 @@ def _status(run: Any) -> RunStatus:
     return RunStatus(
         run.run_id or 0, run.job_id or 0, name, _state(run), started, _seconds(run), link, _message(run), tasks, pairs
     )
+
+
+def _task_status(key: str, task: Any) -> TaskStatus:
+    kind = next((kind for kind in KINDS if getattr(task, kind, None) is not None), "")
+    above = tuple((str(other.task_key), str(other.outcome or "")) for other in task.depends_on or [])
+    link, started = task.run_page_url or "", (task.start_time or 0) / 1000
+    return TaskStatus(key, _state(task), task.run_id or 0, _seconds(task), link, _message(task), started, kind, above)
 
 
 def _state(run: Any) -> str:
