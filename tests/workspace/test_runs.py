@@ -108,7 +108,7 @@ def test_a_job_that_is_not_deployed_is_told_how_to_deploy(place: Place) -> None:
 def test_a_job_that_the_cli_has_deployed_is_found_by_its_name(place: Place) -> None:
     place.job("job", place.task("a", "1"))
     place.deploy()
-    del place.workspace.tree._entries["/Workspace/Users/dev.user@example.com/.bundle/test/dev/state/connectors.json"]
+    place.workspace.tree.remove("/Workspace/Users/dev.user@example.com/.bundle/test/dev/state/connectors.json")
     assert run(place).exit_code == 0
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..bundle import Reporter, State, check_job, check_only
 from ..bundle.model import GOOD, KINDS, Job
-from .client import refusals
+from .client import WorkspaceError, refusals
 from .target import Target
 
 if TYPE_CHECKING:
@@ -128,20 +128,13 @@ def watch(client: WorkspaceClient, run_id: int, key: str, reporter: Reporter) ->
 
 def recent(target: Target, limit: int) -> list[RunStatus]:
     """The latest runs of the target's deployed jobs, the newest first."""
-    numbers = {}
-    for key in target.bundle.jobs:
-        try:
-            numbers[key] = target.job_id(key)
-        except Exception:  # one that is not deployed has no runs
-            continue
-
     def of_job(number: int) -> list[RunStatus]:
         with refusals(f"the runs of job {number}"):
             runs = target.client.jobs.list_runs(job_id=number, limit=min(limit, 25))
             return [_status(run) for _, run in zip(range(limit), runs, strict=False)]
 
     with ThreadPoolExecutor(8) as pool:
-        runs = [run for runs in pool.map(of_job, numbers.values()) for run in runs]
+        runs = [run for runs in pool.map(of_job, target.job_ids(target.bundle.jobs).values()) for run in runs]
     return sorted(runs, key=lambda run: run.started, reverse=True)[:limit]
 
 
@@ -167,7 +160,7 @@ def failure(client: WorkspaceClient, task: TaskStatus) -> tuple[str, str]:
     try:
         with refusals(f"the output of {task.key}"):
             output = client.jobs.get_run_output(task.run_id)
-    except Exception as refused:
+    except WorkspaceError as refused:  # a condition, a loop, a run that the service has forgotten
         return task.message or str(refused), ""
     said = (output.notebook_output.result or "") if output.notebook_output else ""
     error, trace = output.error or "", _excerpt(output.error_trace or "")
