@@ -14,7 +14,7 @@ import pytest
 from connectors.workbench.settings import library
 
 ROOT = library().parent
-SECTION = re.search(r"## In a workspace\n(.*?)\n## |\Z", (ROOT / "README.md").read_text(), re.DOTALL)
+SECTION = re.search(r"## In a workspace\n(.*?)(?:\n## |\Z)", (ROOT / "README.md").read_text(), re.DOTALL)
 
 
 def commands() -> list[list[str]]:

@@ -118,7 +118,7 @@ def watch(client: WorkspaceClient, run_id: int, key: str, reporter: Reporter) ->
             if run.is_over:
                 break
             running = ", ".join(task.key for task in run.tasks if task.state == "RUNNING")
-            reporter.doing(f"{key}  {running or run.state.lower()}")
+            reporter.doing(key, running or run.state.lower())
             time.sleep(_POLL if time.monotonic() - began < _SLOW_AFTER else _SLOW_POLL)
             run = status(client, run_id)
     state = State(run.state) if run.state in State.__members__ else State.FAILED
@@ -128,6 +128,7 @@ def watch(client: WorkspaceClient, run_id: int, key: str, reporter: Reporter) ->
 
 def recent(target: Target, limit: int) -> list[RunStatus]:
     """The latest runs of the target's deployed jobs, the newest first."""
+
     def of_job(number: int) -> list[RunStatus]:
         with refusals(f"the runs of job {number}"):
             runs = target.client.jobs.list_runs(job_id=number, limit=min(limit, 25))
