@@ -5,7 +5,8 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -14,7 +15,7 @@ import click
 from connectors.core.errors import ConnectorError, Misconfigured
 
 if TYPE_CHECKING:
-    from connectors.bundle import Bundle
+    from connectors.bundle import Bundle, Reporter
 
     from .workbench.doctor import Finding
     from .workspace import Target
@@ -56,6 +57,8 @@ def _target(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--param", "parameters", multiple=True, metavar="NAME=VALUE", help="Wins over the job's default.")
 @click.option("--only", multiple=True, metavar="TASK", help="Run just this task, without looking at conditions.")
 @click.option("--on", type=click.Choice(["here", "workspace"]), default="here", help="Where the job runs.")
+@click.option("--volumes", type=click.Choice(["local", "workspace"]), default="local", show_default=True,
+              help="What /Volumes/… is in a run here: a folder below runs/, or the workspace's volumes.")  # fmt: skip
 @click.option("--runs", type=click.Path(path_type=Path), help="Folder for executed notebooks, by default runs/.")
 @click.option("--open", "opens", is_flag=True, help="Open the page of the run in a browser when it has ended.")
 @click.option("--quiet", is_flag=True, help="Only the line of each task and of the job.")
@@ -67,6 +70,7 @@ def run(
     parameters: tuple[str, ...],
     only: tuple[str, ...],
     on: str,
+    volumes: str,
     runs: Path | None,
     opens: bool,
     quiet: bool,
@@ -88,8 +92,9 @@ def run(
 
         state = run_there(_target_of(target, variables), job, overrides, only, reporter)
     else:
-        on_page = _open_page if opens else _leave_page
-        state = run_job(_bundle(target, variables), job, overrides, reporter, runs, only, on_page)
+        with _volumes(volumes, target, variables, job, overrides, reporter) as bundle:
+            on_page = _open_page if opens else _leave_page
+            state = run_job(bundle, job, overrides, reporter, runs, only, on_page)
     sys.exit(0 if state in GOOD else 1)
 
 
@@ -138,9 +143,7 @@ def validate(target: str | None, variables: tuple[str, ...]) -> None:
 
 
 def _deployer(command: Callable[..., Any]) -> Callable[..., Any]:
-    by = click.option(
-        "--by", type=click.Choice(["cli", "sdk"]), help="By default the Databricks CLI where it is installed."
-    )
+    by = click.option("--by", type=click.Choice(["cli", "sdk"]), help="By default the Databricks CLI where it is installed.")
     plan = click.option("--plan", is_flag=True, help="Only list what would change.")
     force = click.option("--force-lock", is_flag=True, help="Take the lock of a deployment that has died.")
     return _target(by(plan(force(command))))
@@ -191,12 +194,13 @@ def runs(context: click.Context, target: str | None, variables: tuple[str, ...],
 
 @runs.command("show")
 @click.argument("run", type=int)
+@click.option("--html", is_flag=True, help="Write its page, with the executed notebooks, below runs/.")
 @_target
-def runs_show(run: int, target: str | None, variables: tuple[str, ...]) -> None:
+def runs_show(run: int, html: bool, target: str | None, variables: tuple[str, ...]) -> None:
     """Shows the RUN of a workspace: its tasks, their states and links, and why one failed."""
     from .workspace.commands import show_run
 
-    show_run(_target_of(target, variables), run)
+    show_run(_target_of(target, variables), run, html=html)
 
 
 @main.command()
@@ -240,9 +244,7 @@ def options(system: str | None, markdown: bool) -> None:
     for kind, connector in connectors_of(system):
         click.secho(f"\nconnectors.{connector.name}, {kind}\n", bold=True)
         for row in rows_of(connector.known_options()):
-            default = (
-                f"; default: {row.default}" if row.default not in ("", "required") else row.default and ", required"
-            )
+            default = f"; default: {row.default}" if row.default not in ("", "required") else row.default and ", required"
             click.echo(f"  {click.style(row.option, bold=True)}  {row.values}{default}")
             click.echo(click.wrap_text(row.meaning, shutil.get_terminal_size().columns, "      ", "      "))
 
@@ -356,9 +358,7 @@ def seal(path: str, storage_options: str, max_part_size: str) -> None:
     try:
         storage, largest = json.loads(storage_options), size(max_part_size)
     except ValueError as wrong:
-        raise click.UsageError(
-            f"--storage-options must be JSON and --max-part-size a size such as 256MB; {wrong}"
-        ) from None
+        raise click.UsageError(f"--storage-options must be JSON and --max-part-size a size such as 256MB; {wrong}") from None
     count = seal_folder(path, storage, largest)
     click.echo(f"{count} {'file' if count == 1 else 'files'} sealed in {path}")
 
@@ -463,6 +463,26 @@ def _examined(target: str | None, variables: tuple[str, ...], fetch: bool, compu
     from .workspace.doctor import examine_target
 
     return examine_target(_target_of(target, variables), compute=compute)
+
+
+@contextmanager
+def _volumes(
+    which: str,
+    target: str | None,
+    variables: tuple[str, ...],
+    job: str,
+    parameters: Mapping[str, str],
+    reporter: Reporter,
+) -> Iterator[Bundle]:
+    """The bundle for a run here; with ``workspace``, as its user there sees it, with copies of its volumes."""
+    if which == "local":
+        yield _bundle(target, variables)
+        return
+    from .workspace.volumes import mirrored
+
+    there = _target_of(target, variables)
+    with mirrored(there, there.bundle.job(job), parameters, reporter.line):
+        yield there.bundle
 
 
 def _is_by_cli(by: str | None) -> bool:

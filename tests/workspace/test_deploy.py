@@ -175,8 +175,7 @@ def test_without_a_way_to_log_in_the_error_says_how(place: Place, monkeypatch: p
 def test_a_target_of_the_cli_is_refused(place: Place, name: str) -> None:
     two_jobs(place)
     tree = place.workspace.tree
-    tree._make_folders(f"{ROOT}/state")
-    tree.store(f"{ROOT}/state/{name}", json.dumps({"version": 1}).encode(), overwrite=False)
+    tree.put(f"{ROOT}/state/{name}", json.dumps({"version": 1}).encode())
     result = place.call("deploy", "--by", "sdk")
     assert (result.exit_code, "was deployed by the Databricks CLI" in result.stderr, place.jobs) == (2, True, {})
 
@@ -185,6 +184,6 @@ def test_the_cli_finds_a_state_that_it_cannot_read(place: Place) -> None:
     """Since CLI 1.13 state_version 3 with a feature that it does not know is refused; older ones refuse version 3."""
     two_jobs(place)
     place.deploy()
-    state = json.loads(place.workspace.tree._entries[f"{ROOT}/state/resources.json"].content)
+    state = json.loads(place.workspace.tree.content(f"{ROOT}/state/resources.json"))
     assert state["state_version"] == 3
     assert "python -m connectors deploy" in next(iter(state["features"]))

@@ -105,8 +105,7 @@ def test_two_deployments_do_not_mix(place: Place) -> None:
         "IsForced": False,
         "User": "ann@example.com",
     }
-    place.workspace.tree._make_folders(f"{ROOT}/state")
-    place.workspace.tree.store(f"{ROOT}/state/deploy.lock", json.dumps(lock).encode(), overwrite=False)
+    place.workspace.tree.put(f"{ROOT}/state/deploy.lock", json.dumps(lock).encode())
     result = place.call("deploy", "--by", "sdk")
     assert (result.exit_code, names(place)) == (2, [])
     assert "is held by ann@example.com since 2026-01-01" in result.stderr
@@ -158,6 +157,6 @@ def test_a_state_that_is_lost_is_found_again_by_the_tags_of_the_jobs(place: Plac
     place.deploy()
     before: Any = dict(place.workspace.jobs.settings)
     for name in ("connectors.json", "resources.json"):
-        del place.workspace.tree._entries[f"{ROOT}/state/{name}"]
+        place.workspace.tree.remove(f"{ROOT}/state/{name}")
     place.deploy()
     assert list(place.workspace.jobs.settings) == list(before)

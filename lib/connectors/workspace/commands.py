@@ -64,9 +64,15 @@ def list_runs(target: Target, limit: int) -> None:
         click.echo(f"target {target.bundle.target}: no runs")
 
 
-def show_run(target: Target, run: int) -> None:
-    """Shows one run."""
-    for line in runs.description(target.client, runs.status(target.client, run)):
+def show_run(target: Target, run: int, *, html: bool) -> None:
+    """Shows one run, as lines or as the page that it writes."""
+    status = runs.status(target.client, run)
+    if html:
+        from .page import write_run_page
+
+        click.echo(f"the page of the run: {write_run_page(target, status)}")
+        return
+    for line in runs.description(target.client, status):
         click.echo(line)
 
 

@@ -117,16 +117,16 @@ class Deployment:
 
     def destroy(self, *, force_lock: bool = False) -> None:
         """Deletes the jobs and all files of the target. Raises :class:`Misconfigured` where nothing is deployed."""
+        if not self.store.read().exists:
+            text = f"is not deployed: {self.store.path} does not exist."
+            raise Misconfigured("the deployment", [Problem(f"target {self._bundle.target}", text)])
         with self.store.locked(force=force_lock):
             state = self.store.read()
-            if not state.exists:
-                text = f"is not deployed: {self.store.path} does not exist."
-                self._delete_folder(posixpath.dirname(self.store.path), only_if_empty=True)
-                raise Misconfigured("the deployment", [Problem(f"target {self._bundle.target}", text)])
             self._adopt_pending(state)
             for key in list(state.jobs):
                 self._delete_job(state, key)
-            for folder in (self._files, posixpath.dirname(self.store.path), self._root):
+            outside = [self._files, posixpath.dirname(self.store.path)]
+            for folder in [*(path for path in outside if not path.startswith(self._root + "/")), self._root]:
                 self._delete_folder(folder)
             self._say(f"delete  {self._root}")
 
@@ -314,15 +314,11 @@ class Deployment:
         self._say(f"delete  job {key}, {state.jobs[key].name}")
         del state.jobs[key]
 
-    def _delete_folder(self, folder: str, *, only_if_empty: bool = False) -> None:
-        from databricks.sdk.errors import BadRequest, NotFound
+    def _delete_folder(self, folder: str) -> None:
+        from databricks.sdk.errors import NotFound
 
         with refusals(folder), suppress(NotFound):
-            if not only_if_empty:
-                self._client.workspace.delete(folder, recursive=True)
-                return
-            with suppress(BadRequest):
-                self._client.workspace.delete(folder)
+            self._client.workspace.delete(folder, recursive=True)
 
     def _grant(self, kind: str, number: str, entries: list[dict[str, Any]]) -> None:
         with refusals(f"the permissions of {kind}/{number}"):

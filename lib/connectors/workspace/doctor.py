@@ -20,7 +20,6 @@ from ..workbench.doctor import Finding
 from . import runs
 from .client import WorkspaceError, refusals
 from .settings import fingerprint, job_settings, uploaded_path
-from .state import StateStore
 from .target import Target
 
 _VOLUME: Final = re.compile(r"/Volumes/([^/\s\"']+)/([^/\s\"']+)/([^/\s\"']+)")
@@ -52,16 +51,12 @@ def _bundle(target: Target) -> Iterator[Finding]:
 
 
 def _deployed(target: Target) -> Finding:
-    state = StateStore(target.client, str(target.bundle.config["workspace"]["state_path"]), target.user).peek()
+    state = target.state()
     if state.exists:
-        return Finding(
-            "deployment", True, f"{len(state.jobs)} jobs, {len(state.files)} files, by {state.by} at {state.at}"
-        )
-    try:
-        for key in target.bundle.jobs:
-            return Finding("deployment", True, f"job {key} is job {target.job_id(key)}, deployed by the Databricks CLI")
-    except Exception:
-        pass
+        what = f"{len(state.jobs)} jobs, {len(state.files)} files"
+        return Finding("deployment", True, f"{what}, by {state.by} at {state.at}")
+    if numbers := target.job_ids(target.bundle.jobs):
+        return Finding("deployment", True, f"{len(numbers)} jobs, by the Databricks CLI")
     text = f"not deployed yet; python -m connectors deploy -t {target.bundle.target}"
     return Finding("deployment", False, text, optional=True)
 

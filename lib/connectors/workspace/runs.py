@@ -13,8 +13,8 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Final
 
 from ..bundle import Reporter, State, check_job, check_only
-from ..bundle.model import GOOD, Job
-from .client import refusals
+from ..bundle.model import GOOD, KINDS, Job
+from .client import WorkspaceError, refusals
 from .target import Target
 
 if TYPE_CHECKING:
@@ -24,13 +24,18 @@ _POLL = 1.0
 _SLOW_POLL: Final = 5.0
 _SLOW_AFTER: Final = 60.0
 _ENDED: Final = frozenset({"TERMINATED", "SKIPPED", "INTERNAL_ERROR"})
+_ACTIVE: Final = frozenset({"PENDING", "RUNNING", "QUEUED", "BLOCKED", "TERMINATING", "WAITING_FOR_RETRY"})
+GOOD_STATES: Final = frozenset(str(state) for state in GOOD)
 _ANSI: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _TRACE_LINES: Final = 8
 
 
 @dataclass(frozen=True)
 class TaskStatus:
-    """How far a task is: its ``state`` in the service's words, its last attempt's ``run_id``, seconds, and its page."""
+    """How far a task is: its ``state`` in the service's words, its last attempt's ``run_id``, seconds, and its page.
+
+    ``started`` is in seconds since 1970, 0 before that; ``depends_on`` are the tasks before it, with their outcomes.
+    """
 
     key: str
     state: str
@@ -38,10 +43,13 @@ class TaskStatus:
     seconds: float
     link: str
     message: str = ""
+    started: float = 0.0
+    kind: str = ""
+    depends_on: tuple[tuple[str, str], ...] = ()
 
     @property
     def is_over(self) -> bool:
-        return self.state not in ("PENDING", "RUNNING", "QUEUED", "BLOCKED", "WAITING_FOR_RETRY", "TERMINATING")
+        return self.state not in _ACTIVE
 
 
 @dataclass(frozen=True)
@@ -61,7 +69,7 @@ class RunStatus:
 
     @property
     def is_over(self) -> bool:
-        return self.state not in ("PENDING", "RUNNING", "QUEUED", "BLOCKED", "TERMINATING", "WAITING_FOR_RETRY")
+        return self.state not in _ACTIVE
 
 
 def start(
@@ -103,15 +111,14 @@ def watch(client: WorkspaceClient, run_id: int, key: str, reporter: Reporter) ->
     reporter.line(f"{key}  run {run_id}  {run.link}")
     with reporter.running(key):
         while True:
-            for task in run.tasks:
+            for task in sorted(run.tasks, key=lambda task: (not task.is_over, task.started)):
                 if told.get(task.key) != task.state:
                     told[task.key] = task.state
                     _tell(client, task, reporter)
             if run.is_over:
                 break
-            active = [task for task in run.tasks if task.state == "RUNNING"]
-            running = ", ".join(f"{task.key} {task.seconds:.0f} s" for task in active)
-            reporter.doing(f"{key}  {running or run.state.lower()}")
+            running = ", ".join(task.key for task in run.tasks if task.state == "RUNNING")
+            reporter.doing(key, running or run.state.lower())
             time.sleep(_POLL if time.monotonic() - began < _SLOW_AFTER else _SLOW_POLL)
             run = status(client, run_id)
     state = State(run.state) if run.state in State.__members__ else State.FAILED
@@ -121,12 +128,6 @@ def watch(client: WorkspaceClient, run_id: int, key: str, reporter: Reporter) ->
 
 def recent(target: Target, limit: int) -> list[RunStatus]:
     """The latest runs of the target's deployed jobs, the newest first."""
-    numbers = {}
-    for key in target.bundle.jobs:
-        try:
-            numbers[key] = target.job_id(key)
-        except Exception:  # one that is not deployed has no runs
-            continue
 
     def of_job(number: int) -> list[RunStatus]:
         with refusals(f"the runs of job {number}"):
@@ -134,7 +135,7 @@ def recent(target: Target, limit: int) -> list[RunStatus]:
             return [_status(run) for _, run in zip(range(limit), runs, strict=False)]
 
     with ThreadPoolExecutor(8) as pool:
-        runs = [run for runs in pool.map(of_job, numbers.values()) for run in runs]
+        runs = [run for runs in pool.map(of_job, target.job_ids(target.bundle.jobs).values()) for run in runs]
     return sorted(runs, key=lambda run: run.started, reverse=True)[:limit]
 
 
@@ -160,7 +161,7 @@ def failure(client: WorkspaceClient, task: TaskStatus) -> tuple[str, str]:
     try:
         with refusals(f"the output of {task.key}"):
             output = client.jobs.get_run_output(task.run_id)
-    except Exception as refused:
+    except WorkspaceError as refused:  # a condition, a loop, a run that the service has forgotten
         return task.message or str(refused), ""
     said = (output.notebook_output.result or "") if output.notebook_output else ""
     error, trace = output.error or "", _excerpt(output.error_trace or "")
@@ -188,10 +189,7 @@ def _status(run: Any) -> RunStatus:
         key = str(task.task_key)
         if key not in latest or (task.attempt_number or 0) >= (latest[key].attempt_number or 0):
             latest[key] = task
-    tasks = tuple(
-        TaskStatus(key, _state(task), task.run_id or 0, _seconds(task), task.run_page_url or "", _message(task))
-        for key, task in latest.items()
-    )
+    tasks = tuple(_task_status(key, task) for key, task in latest.items())
     pairs = tuple(
         (item.name or "", item.value if item.value is not None else item.default or "")
         for item in run.job_parameters or []
@@ -201,6 +199,13 @@ def _status(run: Any) -> RunStatus:
     return RunStatus(
         run.run_id or 0, run.job_id or 0, name, _state(run), started, _seconds(run), link, _message(run), tasks, pairs
     )
+
+
+def _task_status(key: str, task: Any) -> TaskStatus:
+    kind = next((kind for kind in KINDS if getattr(task, kind, None) is not None), "")
+    above = tuple((str(other.task_key), str(other.outcome or "")) for other in task.depends_on or [])
+    link, started = task.run_page_url or "", (task.start_time or 0) / 1000
+    return TaskStatus(key, _state(task), task.run_id or 0, _seconds(task), link, _message(task), started, kind, above)
 
 
 def _state(run: Any) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ..bundle import Bundle, load
 from ..core.errors import Misconfigured, Problem
 from .client import connect, refusals, user_of
-from .state import StateStore
+from .state import State, StateStore
 
 if TYPE_CHECKING:
     from databricks.sdk import WorkspaceClient
@@ -24,20 +24,39 @@ class Target:
     bundle: Bundle
     user: str
 
+    @property
+    def state_folder(self) -> str:
+        """Where a deployment, by whomever, keeps its state."""
+        return str(self.bundle.config["workspace"]["state_path"])
+
+    def state(self) -> State:
+        """What this library has deployed; empty where it has not."""
+        return StateStore(self.client, self.state_folder, self.user).peek()
+
     def job_id(self, key: str) -> int:
         """The id of a deployed job, whoever has deployed it. Raises :class:`Misconfigured` where it is not deployed."""
-        job = self.bundle.job(key)
-        folder = str(self.bundle.config["workspace"]["state_path"])
-        remembered = StateStore(self.client, folder, self.user).peek().jobs
-        if key in remembered:
-            return remembered[key].id
-        with refusals(f"job {key}"):
-            for other in self.client.jobs.list(name=job.name):
-                deployment = other.settings.deployment if other.settings else None
-                if deployment and (deployment.metadata_file_path or "").startswith(folder + "/") and other.job_id:
-                    return other.job_id
-        text = f"is not deployed to target {self.bundle.target}; python -m connectors deploy -t {self.bundle.target}"
-        raise Misconfigured("the run", [Problem(f"job {key}", text)])
+        self.bundle.job(key)
+        numbers = self.job_ids([key])
+        if key not in numbers:
+            text = f"is not deployed to target {self.bundle.target}; python -m connectors deploy -t {self.bundle.target}"
+            raise Misconfigured("the run", [Problem(f"job {key}", text)])
+        return numbers[key]
+
+    def job_ids(self, keys: Iterable[str]) -> dict[str, int]:
+        """The ids of those jobs that are deployed: from the state, else those of that name which the CLI has deployed here."""
+        state = self.state()
+        if state.exists:
+            return {key: state.jobs[key].id for key in keys if key in state.jobs}
+        found = {key: self._named(self.bundle.jobs[key].name) for key in keys}
+        return {key: number for key, number in found.items() if number is not None}
+
+    def _named(self, name: str) -> int | None:
+        with refusals(f"job {name}"):
+            for job in self.client.jobs.list(name=name):
+                deployment = job.settings.deployment if job.settings else None
+                if deployment and (deployment.metadata_file_path or "").startswith(self.state_folder + "/"):
+                    return job.job_id
+        return None
 
 
 def open_target(folder: Path, name: str | None, variables: Mapping[str, str]) -> Target:

@@ -101,6 +101,22 @@ class Tree:
             self._entries[name] = Entry(kind, number, content, suffix, int(time.time() * 1000))
         return {}
 
+    def put(self, path: str, content: bytes) -> None:
+        """Writes a file as somebody else would, with the folders above it."""
+        with self._lock:
+            self._make_folders(posixpath.dirname(_clean(path)))
+        self.store(path, content, overwrite=True, raw=True)
+
+    def content(self, path: str) -> bytes:
+        """What is in a file or notebook."""
+        with self._lock:
+            return self._entry(_clean(path)).content
+
+    def remove(self, path: str) -> None:
+        """Removes a file or notebook as somebody else would."""
+        with self._lock:
+            del self._entries[_clean(path)]
+
     def read(self, request: Request) -> dict[str, Any] | Raw:
         path = _clean(request.query.get("path", ""))
         with self._lock:

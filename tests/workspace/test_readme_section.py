@@ -1,0 +1,59 @@
+"""What the README says about a workspace, word for word, from a clone to a job that has run in it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from connectors.workbench.settings import library
+
+ROOT = library().parent
+SECTION = re.search(r"## In a workspace\n(.*?)(?:\n## |\Z)", (ROOT / "README.md").read_text(), re.DOTALL)
+
+
+def commands() -> list[list[str]]:
+    """The commands of the section, without their comments."""
+    assert SECTION is not None
+    lines = re.findall(r"^    (python -m connectors[^#\n]*)", SECTION[0], re.MULTILINE)
+    return [shlex.split(line) for line in lines]
+
+
+def test_the_section_has_the_commands_of_a_first_deployment() -> None:
+    assert [command[2:4] for command in commands()] == [
+        ["connectors.testing.workspace"], ["connectors", "doctor"], ["connectors", "deploy"], ["connectors", "deploy"],
+        ["connectors", "run"],
+    ]  # fmt: skip
+
+
+@pytest.mark.soak
+@pytest.mark.spark
+def test_a_new_user_deploys_and_runs_the_quickstart(tmp_path: Path) -> None:
+    start, *others = commands()
+    environment = {name: text for name, text in os.environ.items() if not name.startswith("DATABRICKS_")}
+    environment |= {"HOME": str(tmp_path), "PYTHONPATH": str(ROOT / "lib"), "PYTHONUNBUFFERED": "1"}
+    command = [sys.executable, *start[1:], "--port", "0"]
+    with subprocess.Popen(command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, text=True) as workspace:
+        try:
+            assert workspace.stdout is not None
+            while len(found := [name for name in environment if name.startswith("DATABRICKS_")]) < 2:
+                if match := re.match(r"  export (\w+)=(\S+)", workspace.stdout.readline()):
+                    environment[match[1]] = match[2]
+            assert sorted(found) == ["DATABRICKS_HOST", "DATABRICKS_TOKEN"]
+            outputs = []
+            for words in others:
+                done = subprocess.run(
+                    [sys.executable, *words[1:]], env=environment, cwd=ROOT, capture_output=True, text=True
+                )
+                assert done.returncode == 0, f"{shlex.join(words)}\n{done.stdout}{done.stderr}"
+                outputs.append(done.stdout)
+        finally:
+            workspace.terminate()
+    assert "MISSING" not in outputs[0]
+    assert "quality  SUCCESS" in outputs[-1]
+    assert re.match(r"quickstart  SUCCESS", outputs[-1].splitlines()[-1])

@@ -1,0 +1,116 @@
+"""``run --volumes workspace``: a local run on the workspace's volumes, through the Files API of the real SDK."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import databricks.sdk  # noqa: F401 - loaded once, for the times of the tests
+import pytest
+
+from .conftest import Place
+
+APPEND = """
+from pathlib import Path
+from connectors import workbench
+folder = Path(workbench.workdir(dbutils.widgets.get("workdir")))
+seen = sorted(file.name for file in folder.rglob("*") if file.is_file())
+(folder / "part").mkdir(exist_ok=True)
+(folder / "part" / f"{len(seen)}.txt").write_text(f"after {len(seen)}")
+(folder / "old.txt").unlink(missing_ok=True)
+dbutils.notebook.exit(",".join(seen))
+"""
+PUT = "PUT .*/fs/files/"
+
+
+@pytest.fixture
+def place(place: Place) -> Place:
+    place.workspace.catalog.make_volume("main.sales.data")
+    parameters = [{"name": "workdir", "default": "/Volumes/main/sales/data/x"}]
+    place.job("job", place.task("a", APPEND), parameters=parameters)
+    return place
+
+
+def volume(place: Place) -> Path:
+    return place.workspace.volumes.folder / "Volumes" / "main" / "sales" / "data" / "x"
+
+
+def run(place: Place, *more: str) -> Any:
+    return place.call("run", "job", "--volumes", "workspace", *more)
+
+
+def files(folder: Path) -> dict[str, str]:
+    return {str(file.relative_to(folder)): file.read_text() for file in sorted(folder.rglob("*")) if file.is_file()}
+
+
+def test_a_run_here_sees_and_changes_the_volume_of_the_workspace(place: Place) -> None:
+    volume(place).mkdir()
+    (volume(place) / "old.txt").write_text("from the workspace")
+    result = run(place)
+    assert (result.exit_code, "old.txt" in result.stdout) == (0, True)
+    assert files(volume(place)) == {"part/1.txt": "after 1"}
+    assert "volumes  1 files copied to the workspace, 1 removed there" in result.stdout
+
+
+def test_what_others_changed_meanwhile_is_there_in_the_next_run(place: Place) -> None:
+    run(place)
+    (volume(place) / "new.txt").write_text("by somebody else")
+    (volume(place) / "part" / "0.txt").unlink()
+    result = run(place)
+    assert " new.txt" in result.stdout
+    assert files(volume(place)) == {"new.txt": "by somebody else", "part/1.txt": "after 1"}
+
+
+def test_by_default_a_run_stays_on_this_machine(place: Place) -> None:
+    volume(place).mkdir()
+    assert place.call("run", "job").exit_code == 0
+    assert (files(volume(place)), place.workspace.faults.calls) == ({}, [])
+
+
+def test_a_copy_that_is_cut_off_leaves_the_oldest_changes_and_the_next_run_finishes_it(place: Place) -> None:
+    run(place)
+    mirror = next((place.root / "runs").glob("volumes-*")) / "Volumes" / "main" / "sales" / "data" / "x"
+    for number, name in enumerate(("b", "a", "c")):
+        (mirror / name).write_text(name)
+        os.utime(mirror / name, (1_000_000 + number, 1_000_000 + number))
+    place.workspace.faults.refuse(PUT, 403, after=2)
+    result = run(place)
+    assert (result.exit_code, "PERMISSION_DENIED" in result.stderr) == (1, True)
+    assert set(files(volume(place))) == {"part/0.txt", "a", "b"}
+    assert run(place).exit_code == 0
+    assert set(files(volume(place))) == {"part/0.txt", "a", "b", "c", "part/4.txt"}
+
+
+def test_a_file_that_changed_on_both_sides_stops_the_run_with_everything_as_it_was(place: Place) -> None:
+    run(place)
+    mirror = next((place.root / "runs").glob("volumes-*"))
+    (mirror / "Volumes/main/sales/data/x/part/0.txt").write_text("changed here")
+    (volume(place) / "part" / "0.txt").write_text("changed there as well")
+    result = run(place)
+    assert (result.exit_code, "have changed in the workspace and here, such as /Volumes/main/sales/data/x/part/0.txt"
+            in result.stderr) == (2, True)  # fmt: skip
+    assert files(volume(place)) == {"part/0.txt": "changed there as well"}
+    shutil.rmtree(mirror)
+    assert run(place).exit_code == 0
+
+
+def test_a_copy_whose_end_was_not_noted_is_no_conflict(place: Place) -> None:
+    run(place)
+    index = next((place.root / "runs").glob("volumes-*")) / "index.json"
+    index.write_text("{}")  # as a process leaves it that dies between the last copy and its note
+    assert run(place).exit_code == 0
+    assert files(volume(place)) == {"part/0.txt": "after 0", "part/1.txt": "after 1"}
+
+
+def test_a_busy_workspace_and_lost_answers_change_nothing(place: Place) -> None:
+    place.workspace.faults.lose_answer(PUT)
+    place.workspace.faults.refuse("GET .*/fs/directories/.*", 503, retry_after=0)
+    assert run(place).exit_code == 0
+    assert files(volume(place)) == {"part/0.txt": "after 0"}
+
+
+def test_a_volume_that_does_not_exist_is_named(place: Place) -> None:
+    result = run(place, "--param", "workdir=/Volumes/main/nothing/here/x")
+    assert (result.exit_code, "/Volumes/main/nothing/here" in result.stderr) == (1, True)
