@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -178,7 +179,7 @@ def of_source_records(records: Sequence[SourceRecord], first: int = 0) -> Iterat
                     [_partition_text(record.source_partition, known) for record in part], pa.string()
                 ),
                 "sourceOffset": pa.array([_offset_text(record.source_offset) for record in part], pa.string()),
-                INDEX: pa.array(range(at, at + len(part)), pa.int64()),
+                INDEX: numbers(at, len(part)),
             },
         )
         at += len(part)
@@ -217,9 +218,14 @@ def of_source_batch(batch: SourceBatch) -> Records:
         {
             "sourcePartition": pa.repeat(source, count),
             "sourceOffset": offsets,
-            INDEX: pa.array(range(count), pa.int64()),
+            INDEX: numbers(0, count),
         },
     )
+
+
+def numbers(first: int, count: int) -> pa.Array:
+    """Whole numbers from ``first`` on."""
+    return pa.array(np.arange(first, first + count, dtype=np.int64))
 
 
 def offsets_of(records: Sequence[SourceRecord]) -> dict[str, Any]:

@@ -287,6 +287,8 @@ def joined(parts: Sequence[pa.Array]) -> pa.Array:
 
 def converted(converter: Converter, topics: pa.Array, column: Column) -> pa.Array:
     """The bytes of ``column``, topic by topic, since a converter may know a schema by its topic."""
+    if column.schema is None and column.data.count(None) == len(column):
+        return pa.nulls(len(column), pa.binary())
     names = pc.unique(topics).to_pylist()
     if len(names) <= 1:
         return converter.from_connect(names[0] if names else "", column)

@@ -18,7 +18,10 @@ from .transforms import Chain
 
 @dataclass
 class Outcome:
-    """What became of records: the ``rows``, the dead ``letters``, and the numbers of the records that became rows."""
+    """What became of records: the ``rows``, the dead ``letters``, and the numbers of the records that became rows.
+
+    The numbers are only there for a task that wants to hear of single records.
+    """
 
     rows: pa.Table
     letters: list[DeadLetter] = field(default_factory=list)
@@ -28,7 +31,15 @@ class Outcome:
 class SourcePipeline:
     """Transforms and converters of one task."""
 
-    def __init__(self, properties: Mapping[str, str], wait: Callable[[float], bool], task: int = 0) -> None:
+    def __init__(
+        self,
+        properties: Mapping[str, str],
+        wait: Callable[[float], bool],
+        task: int = 0,
+        *,
+        names_delivered: bool = True,
+    ) -> None:
+        self._names_delivered = names_delivered
         self.tolerance = Tolerance(properties, wait)
         self._chain = Chain.of(properties)
         self._key = converter_of(properties, "key")
@@ -43,7 +54,8 @@ class SourcePipeline:
             for records in self._chain.apply(batch, self.tolerance):
                 for part, (key, value) in self._converted(records):
                     tables.append(_rows(part, key, value, self._header))
-                    delivered.update(part.extra[INDEX].to_pylist())
+                    if self._names_delivered:
+                        delivered.update(part.extra[INDEX].to_pylist())
         letters = [self._letter(failure) for failure in self.tolerance.take()]
         rows = pa.concat_tables(tables) if tables else SOURCE_COLUMNS.empty_table()
         return Outcome(rows, letters, delivered)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from .columns import INDEX, Column, Records
+from .columns import INDEX, Column, Records, numbers
 from .converters import converter_of
 from .data import Schema, schema_of
 from .host import DeadLetter
@@ -68,7 +68,7 @@ class SinkPipeline:
             _headers(batch["headers"]),
             {
                 "offset": batch["offset"],
-                INDEX: pa.array(range(first, first + count), pa.int64()),
+                INDEX: numbers(first, count),
                 _RAW_KEY: batch["key"],
                 _RAW_VALUE: batch["value"],
             },

@@ -170,7 +170,8 @@ class TaskThread:
         task = self._kind()
         transactions = TaskTransactions() if self._boundaries.by_connector else None
         task.initialize(_TaskContext(self._config, self._store, transactions))
-        pipeline = SourcePipeline(self._config, self._stopping.wait, self.number)
+        wants_records = self._kind.commit_record is not SourceTask.commit_record
+        pipeline = SourcePipeline(self._config, self._stopping.wait, self.number, names_delivered=wants_records)
         self.task = task
         try:
             task.start(self._config)
