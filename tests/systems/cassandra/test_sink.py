@@ -7,10 +7,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from connectors.core import Batch, Fatal, Misconfigured, Poison
+from connectors.core import Batch, Fatal, Misconfigured, Poison, Transient
 from connectors.core.writing import stage
 from connectors.systems.cassandra import CassandraSink
-from connectors.systems.cassandra.connection import shared_client
+from connectors.systems.cassandra import sink as sink_module
+from connectors.systems.cassandra.connection import shared_client, take_client
 from connectors.systems.cassandra.writing import Statements
 from connectors.testing.servers import CassandraServer
 
@@ -245,6 +246,26 @@ def test_a_write_goes_on_after_the_node_was_killed_and_started_again() -> None:
         sink = CassandraSink.of({**options, "request.timeout": "5s"})
         assert stage(sink, Batch("s", "q", 1), schema, 0, batches()).rows == 2000
         assert server.client.execute("select count(*) from k.t").one()[0] == 2000
+
+
+@pytest.mark.server
+def test_a_task_that_begins_while_the_node_is_away_waits_for_it(tables: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = tables.make("id int primary key")
+    rows = pa.table({"id": pa.array([1], pa.int32())})
+    tries = []
+
+    def away(*arguments: Any, **settings: Any) -> Any:
+        tries.append(1)
+        if len(tries) < 4:
+            raise Transient("down")
+        return take_client(*arguments, **settings)
+
+    monkeypatch.setattr(sink_module, "take_client", away)
+    sink = CassandraSink.of({**tables.options(table), "retry.maxRetries": "1"})
+    with pytest.raises(Transient, match="down"):
+        stage(sink, Batch("s", "q", 0), rows.schema, 0, iter(rows.to_batches()))
+    tries.clear()
+    assert stage(sink, Batch("s", "q", 1), rows.schema, 0, iter(rows.to_batches())).rows == 1
 
 
 @pytest.mark.server

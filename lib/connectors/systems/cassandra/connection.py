@@ -137,9 +137,9 @@ class CassandraClient:
         return self._prepared[statement]
 
     def hosts(self) -> list[Any]:
-        """The nodes of the local datacenter that are up."""
+        """The nodes of the local datacenter, without those that are known to be down."""
         local = self._local_datacenter()
-        return [host for host in self.cluster.metadata.all_hosts() if host.is_up and host.datacenter == local]
+        return [host for host in self.cluster.metadata.all_hosts() if host.is_up is not False and host.datacenter == local]
 
     @contextlib.contextmanager
     def errors(self, what: str) -> Iterator[None]:

@@ -25,6 +25,7 @@ from ...core import (
     Transient,
     Values,
 )
+from ...core.retry import Contact, RetrySettings
 from .connection import CONNECTION, check_connection, give_back, shared_client, take_client
 from .writing import Group, Statements, Write
 
@@ -119,9 +120,10 @@ class RowWriter(BatchingWriter):
 
     def __init__(self, sink: CassandraSink, batch: Batch, schema: pa.Schema) -> None:
         self._values = sink.values
-        self._client, self._pool_key = take_client(sink.values, knows_replicas=True)
+        contact = Contact(RetrySettings.of(sink.values), reached=batch.number > 0)
+        self._client, self._pool_key = contact.call(lambda: take_client(sink.values, knows_replicas=True))
         try:
-            self._statements = Statements.of(self._client, sink.values, schema)
+            self._statements = contact.call(lambda: Statements.of(self._client, sink.values, schema))
         except BaseException:
             give_back(self._client, self._pool_key)
             raise

@@ -243,10 +243,10 @@ class RowReader(SplitReader[Split]):
         request = client.request(bound, paging_state=state)
         while True:
             page = client.page(request)
-            records += page.count
-            self._reached = (records, page.state)
             if page.state is not None:
                 request = client.request(bound, paging_state=page.state)
+            records += page.count
+            self._reached = (records, page.state)
             if page.count:
                 yield self._rows(page)
             if page.state is None:
