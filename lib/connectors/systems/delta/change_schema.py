@@ -121,7 +121,7 @@ def _decimal(name: str, kind: Any, cell: Column, text: Column) -> Column:
     """A decimal that is a number in JSON, or base64 of its unscaled bytes, as the converter's ``decimal.format`` has it."""
     from pyspark.sql import functions as F
 
-    is_base64 = text.contains(f'{json.dumps(name)}:"')
+    is_base64 = text.rlike(f'\\Q{json.dumps(name, ensure_ascii=False)}\\E\\s*:\\s*"')
     content = F.unbase64(F.when(is_base64, cell))
 
     def byte(index: Column) -> Column:
