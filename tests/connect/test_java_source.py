@@ -157,6 +157,7 @@ def test_a_jvm_that_runs_out_of_memory_says_so_and_gives_up_after_its_restarts(l
         poll(host, 1)
 
 
+@pytest.mark.soak
 def test_a_retriable_exception_is_tried_again_with_the_same_task_and_offsets(
     lines: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -178,6 +178,19 @@ def test_a_log_that_was_deleted_stops_the_query_with_the_way_out(system: QueueCo
     assert "a new checkpoint and a stateLocation of its own" in str(error.value)
 
 
+def test_an_epoch_that_the_driver_recorded_before_it_died_is_that_of_the_same_query(tmp_path: Path) -> None:
+    """The engine knows no offset then; from its first offset on, a query without one is another query."""
+    log = EpochLog(storage_of(str(tmp_path)), "double")
+    name = log.begin(of_driver=True)
+    log.put_rows(1, "half.rows", pa.table({"a": [1]}))
+    assert log.begin(of_driver=True) == name
+    log.put_plan(1, {"rows": 1})
+    assert log.begin(of_driver=True) == name
+    log.mark_known()
+    with pytest.raises(Misconfigured, match="another query"):
+        log.begin(of_driver=True)
+
+
 def test_the_log_of_another_query_is_refused(system: QueueContext) -> None:
     system.write(3)
     SourceQuery(system).rest([])

@@ -64,6 +64,7 @@ def test_snapshot_inserts_updates_and_deletes_leave_the_table_equal_to_its_sourc
     ]  # fmt: skip
 
 
+@pytest.mark.soak
 def test_a_replayed_batch_changes_nothing(target: Target) -> None:
     database = Database()
     target.merge(database.upsert(id=1, name="a", amount=1))
@@ -74,6 +75,7 @@ def test_a_replayed_batch_changes_nothing(target: Target) -> None:
     assert len(list((target.path / "_delta_log").glob("*.json"))) == versions
 
 
+@pytest.mark.soak
 def test_an_older_checkpoint_and_another_query_are_refused(target: Target) -> None:
     database = Database()
     target.merge(database.upsert(id=1, name="a", amount=1), number=0)
@@ -181,6 +183,29 @@ def test_a_new_column_is_added_and_filled_as_the_database_fills_it(target: Targe
 
 
 @pytest.mark.soak
+def test_a_crash_before_the_default_is_filled_in_is_mended_by_the_next_start(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = Database()
+    target.merge(database.upsert(id=1, name="a", amount=1))
+    database.fields["extra"] = {"type": "int32", "optional": True, "default": 7}
+    database.rows[1]["extra"] = 7
+    committer = type(target.function.sink.committer())
+
+    def crash(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(committer, "_finish_filling", crash)
+    batch = database.upsert(id=2, name="b", amount=2, extra=1)
+    with pytest.raises(KeyboardInterrupt):
+        target.merge(batch)
+    monkeypatch.undo()
+    target.restart()
+    target.merge(batch, number=1)
+    assert target.rows() == expected(database)
+
+
+@pytest.mark.soak
 def test_a_wider_type_widens_the_column(target: Target) -> None:
     database = Database()
     database.fields["amount"] = {"type": "int32", "optional": True}
@@ -190,6 +215,7 @@ def test_a_wider_type_widens_the_column(target: Target) -> None:
     assert target.rows() == expected(database)
 
 
+@pytest.mark.soak
 def test_a_value_that_an_update_has_not_touched_stays(target: Target) -> None:
     """PostgreSQL logs a large value only when it changes; Debezium writes a placeholder."""
     hole = "__debezium_unavailable_value"

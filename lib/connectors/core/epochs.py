@@ -41,6 +41,7 @@ HISTORY: Final = 10
 """How many acknowledged epochs keep their rows, for a checkpoint that was restored."""
 
 _LOG: Final = "log.json"
+_KNOWN: Final = "known.json"
 _HEADER: Final = b"connectors"
 
 
@@ -138,19 +139,26 @@ class EpochLog:
         self.storage = storage
         self.source = source
 
-    def begin(self) -> str:
+    def begin(self, *, of_driver: bool = False) -> str:
         """The id of the log of a new query, which is created now.
 
-        Raises :class:`Misconfigured` where the folder holds the epochs of another query.
+        ``of_driver``: the driver records an epoch before the engine knows it, so a start that died then has left the first
+        one. Raises :class:`Misconfigured` where the folder holds the epochs of another query.
         """
         self.storage.check()
         new = versioned(id=uuid.uuid4().hex, source=self.source)
         if self.storage.put_if_absent(_LOG, dumps(new).encode()):
             return str(new["id"])
-        if self.epochs() or self.storage.names("ids"):
+        died_in_first = of_driver and self.epochs() == [1] and self.storage.size(_KNOWN) is None
+        if not died_in_first and (self.epochs() or self.storage.names("ids")):
             text = f"holds the epoch log of another query: {self.storage.root}. Give each query and checkpoint its own."
             raise Misconfigured(f"connectors.{self.source}", [Problem("stateLocation", text)])
         return str(self._state()["id"])  # a start that died before its first epoch
+
+    def mark_known(self) -> None:
+        """The engine has written down its first offset: from now on, a query without one is another query."""
+        if self.storage.size(_KNOWN) is None:
+            self.storage.replace(_KNOWN, dumps(versioned(at=time.time())).encode())
 
     def check(self, log_id: str) -> None:
         """Raises :class:`StateError` where the checkpoint's log is not the one in the folder."""

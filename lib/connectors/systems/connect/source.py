@@ -142,6 +142,10 @@ class ConnectEnumerator(EpochLogEnumerator[RecordedSplit]):
         self._committed = -1
         self._last_records = 0.0
         self._statuses = ""
+        self._is_known = False
+
+    def start(self) -> Position:
+        return {"epoch": 0, "log": self.log.begin(of_driver=True)}
 
     def is_empty(self, until: float | None) -> bool | None:
         return None
@@ -316,6 +320,9 @@ class ConnectEnumerator(EpochLogEnumerator[RecordedSplit]):
             self.log.storage.replace("status.json", text.encode())
 
     def slices(self, start: Position, end: Position, parallelism: int) -> Sequence[Slice]:
+        if not self._is_known:
+            self.log.mark_known()
+            self._is_known = True
         manifest = self.log.plan(end["epoch"])
         if manifest is None:
             raise StateError(

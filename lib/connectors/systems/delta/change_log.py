@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ...core import Fatal, Misconfigured, Problem
-from .change_schema import PLACEHOLDER, ChangeColumn, columns_of, columns_of_type, fields_of
+from .change_schema import PLACEHOLDER, Cell, ChangeColumn, columns_of, columns_of_type, fields_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -158,7 +158,15 @@ def _changes(rows: DataFrame, form: _Form) -> Changes:
 
     parsed = rows.withColumn("change", F.from_json("text", _read_type(form), {"mode": "FAILFAST"}))
     op, deleted, state, position = _places(form)
-    cells = [column.convert(state(column.name), F.col("text")).cast(column.type).alias(column.name) for column in form.row]
+    has_exact = any(column.exact is not None for column in form.row)
+    if has_exact:
+        parsed = parsed.withColumn("exact", F.from_json("value", _exact_type(form))["payload"])
+
+    def cell(column: ChangeColumn) -> Column:
+        exact = state(F.col("exact"), column.name) if column.exact is not None else None
+        return column.convert(Cell(state(F.col("change"), column.name), F.col("text"), exact)).cast(column.type)
+
+    cells = [cell(column).alias(column.name) for column in form.row]
     own = {
         DELETED: deleted,
         SNAPSHOT: op == "r",
@@ -206,8 +214,19 @@ def _read_type(form: _Form) -> StructType:
     return row
 
 
-def _places(form: _Form) -> tuple[Column, Column, Callable[[str], Column], Column]:
-    """The operation, whether it deletes, the column of a row by name, and the position in the log."""
+def _exact_type(form: _Form) -> StructType:
+    """The type of the columns that have to be read a second time, of a value with its schema."""
+    from pyspark.sql.types import StructType
+
+    row = StructType()
+    for column in form.row:
+        if column.exact is not None:
+            row = row.add(column.name, column.exact)
+    return StructType().add("payload", StructType().add("before", row).add("after", row) if form.is_envelope else row)
+
+
+def _places(form: _Form) -> tuple[Column, Column, Callable[[Column, str], Column], Column]:
+    """The operation, whether it deletes, a column of the row out of what was parsed, and the position in the log."""
     from pyspark.sql import functions as F
 
     change = F.col("change")
@@ -215,8 +234,11 @@ def _places(form: _Form) -> tuple[Column, Column, Callable[[str], Column], Colum
         op = change["op"]
         deleted = op == "d"
         source = {name: change["source"][name] for name in form.position if name in _SOURCE}
-        before, after = change["before"], change["after"]
-        return op, deleted, lambda name: F.when(deleted, before[name]).otherwise(after[name]), _position(source)
+
+        def state(parsed: Column, name: str) -> Column:
+            return F.when(deleted, parsed["before"][name]).otherwise(parsed["after"][name])
+
+        return op, deleted, state, _position(source)
     fields = set(form.position)
     if "__deleted" not in fields and "__op" not in fields:
         text = (
@@ -227,7 +249,7 @@ def _places(form: _Form) -> tuple[Column, Column, Callable[[str], Column], Colum
     op = change["__op"] if "__op" in fields else F.lit(None).cast("string")
     deleted = F.coalesce(change["__deleted"] == "true", F.lit(False)) if "__deleted" in fields else op == "d"
     names = {name.removeprefix(_OWN).removeprefix("source_"): name for name in form.position}
-    return op, deleted, lambda name: change[name], _position({name: change[own] for name, own in names.items()})
+    return op, deleted, lambda parsed, name: parsed[name], _position({name: change[own] for name, own in names.items()})
 
 
 def _position(fields: dict[str, Column]) -> Column:

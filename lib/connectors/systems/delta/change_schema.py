@@ -40,15 +40,25 @@ _DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
 
 
 @dataclass(frozen=True)
+class Cell:
+    """A value as it was ``read``, the whole JSON ``text``, and the value that was read with its ``exact`` type."""
+
+    read: Column
+    text: Column
+    exact: Column | None = None
+
+
+@dataclass(frozen=True)
 class ChangeColumn:
     """A column of a table: its ``name``, the type that its JSON is ``read`` as, and the ``type`` that it gets."""
 
     name: str
     read: DataType
     type: DataType
-    convert: Callable[[Column, Column], Column]
-    """The value, of what was read and of the whole JSON text."""
+    convert: Callable[[Cell], Column]
     default: Any = None
+    exact: DataType | None = None
+    """The type as which the JSON is read a second time: a number that is read as text is rounded."""
 
 
 def columns_of(fields: list[Mapping[str, Any]]) -> list[ChangeColumn]:
@@ -75,27 +85,27 @@ def _column(field: Mapping[str, Any]) -> ChangeColumn:
 
     name, label = str(field["field"]), field.get("name")
     if label in _DAYS:
-        return ChangeColumn(name, IntegerType(), DateType(), lambda cell, _: F.date_from_unix_date(cell), field.get("default"))
+        return ChangeColumn(name, IntegerType(), DateType(), lambda cell: F.date_from_unix_date(cell.read))
     if label in _MILLIS:
-        return ChangeColumn(name, LongType(), TimestampType(), lambda cell, _: F.timestamp_millis(cell))
+        return ChangeColumn(name, LongType(), TimestampType(), lambda cell: F.timestamp_millis(cell.read))
     if label == _MICROS:
-        return ChangeColumn(name, LongType(), TimestampType(), lambda cell, _: F.timestamp_micros(cell))
+        return ChangeColumn(name, LongType(), TimestampType(), lambda cell: F.timestamp_micros(cell.read))
     if label == _NANOS:
-        return ChangeColumn(name, LongType(), TimestampType(), lambda cell, _: F.timestamp_micros(F.floor(cell / 1000)))
+        return ChangeColumn(name, LongType(), TimestampType(), lambda cell: F.timestamp_micros(F.floor(cell.read / 1000)))
     if label == _ZONED:
-        return ChangeColumn(name, StringType(), TimestampType(), lambda cell, _: cell.cast("timestamp"))
+        return ChangeColumn(name, StringType(), TimestampType(), lambda cell: cell.read.cast("timestamp"))
     if label == _DECIMAL:
         parameters = field.get("parameters") or {}
         kind = DecimalType(min(38, int(parameters.get("connect.decimal.precision", 38))), int(parameters.get("scale", 0)))
-        return ChangeColumn(name, StringType(), kind, lambda cell, text: _decimal(name, kind, cell, text))
+        return ChangeColumn(name, StringType(), kind, lambda cell: _decimal(name, kind, cell), exact=kind)
     if field["type"] == "bytes":
-        return ChangeColumn(name, StringType(), BinaryType(), lambda cell, _: F.unbase64(cell))
+        return ChangeColumn(name, StringType(), BinaryType(), lambda cell: F.unbase64(cell.read))
     kind = _type(field)
     return ChangeColumn(name, kind, kind, _as_it_is, field.get("default"))
 
 
-def _as_it_is(cell: Column, text: Column) -> Column:
-    return cell
+def _as_it_is(cell: Cell) -> Column:
+    return cell.read
 
 
 def _type(schema: Mapping[str, Any]) -> Any:
@@ -117,12 +127,12 @@ def _type(schema: Mapping[str, Any]) -> Any:
     return StringType()
 
 
-def _decimal(name: str, kind: Any, cell: Column, text: Column) -> Column:
+def _decimal(name: str, kind: Any, cell: Cell) -> Column:
     """A decimal that is a number in JSON, or base64 of its unscaled bytes, as the converter's ``decimal.format`` has it."""
     from pyspark.sql import functions as F
 
-    is_base64 = text.contains(f'{json.dumps(name)}:"')
-    content = F.unbase64(F.when(is_base64, cell))
+    is_base64 = cell.text.rlike(f'\\Q{json.dumps(name, ensure_ascii=False)}\\E\\s*:\\s*"')
+    content = F.unbase64(F.when(is_base64, cell.read))
 
     def byte(index: Column) -> Column:
         return F.conv(F.hex(F.substring(content, index, 1)), 16, 10).cast("decimal(38,0)")
@@ -136,4 +146,5 @@ def _decimal(name: str, kind: Any, cell: Column, text: Column) -> Column:
     digits = F.lpad(F.abs(signed).cast("string"), 40, "0")
     point = F.concat(F.when(signed < 0, "-").otherwise(""), F.substring(digits, 1, 40 - kind.scale), F.lit("."))
     exact = F.concat(point, F.substring(digits, 41 - kind.scale, max(1, kind.scale)) if kind.scale else F.lit("0"))
-    return F.when(is_base64, exact.cast(kind)).otherwise(cell.cast(kind))
+    number = cell.read.cast(kind) if cell.exact is None else cell.exact
+    return F.when(is_base64, exact.cast(kind)).otherwise(number)

@@ -58,6 +58,8 @@ if TYPE_CHECKING:
 _FROM_SNAPSHOT: Final = "r"
 """Ends the position of a row that comes from a snapshot."""
 _AT: Final = "_deleted_at"
+_FILL: Final = "connectors.fill"
+"""The property of a table whose new column waits for its default."""
 _TRANSACTION: Final = "spark.databricks.delta.write"
 _METADATA: Final = "spark.databricks.delta.commitInfo.userMetadata"
 
@@ -173,6 +175,8 @@ class ChangeTableCommitter(FrameCommitter):
         if self._types is None:
             known = self._known(spark, self._location())
             self._types = None if known is None else {field.name: field.dataType for field in known}
+            if known is not None:
+                self._finish_filling(spark)
         if self._types is None:
             columns = [F.lit(None).cast(kind).alias(name) for name, kind in changes.columns.items()]
             empty = spark.range(0).select(*columns, F.lit("").alias(self.position))
@@ -183,14 +187,29 @@ class ChangeTableCommitter(FrameCommitter):
         types = self._types
         for name, kind in changes.columns.items():
             if name not in types:
-                spark.sql(f"ALTER TABLE {self._name()} ADD COLUMNS ({quoted(name)} {kind.simpleString()})")
-                if (default := changes.defaults.get(name)) is not None:
-                    value = f"CAST({_literal(default)} AS {kind.simpleString()})"
-                    spark.sql(f"UPDATE {self._name()} SET {quoted(name)} = {value}")
+                self._add_column(spark, name, kind.simpleString(), changes.defaults.get(name))
                 types[name] = kind
             elif is_wider(kind, types[name]):
                 spark.sql(f"ALTER TABLE {self._name()} ALTER COLUMN {quoted(name)} TYPE {kind.simpleString()}")
                 types[name] = kind
+
+    def _add_column(self, spark: SparkSession, name: str, kind: str, default: Any) -> None:
+        """Adds a column, and fills in its default. The table remembers what is to be filled, until that is done."""
+        if default is not None:
+            fill = f"{quoted(name)} = CAST({_literal(default)} AS {kind})"
+            spark.sql(f"ALTER TABLE {self._name()} SET TBLPROPERTIES ('{_FILL}' = {_literal(fill)})")
+        spark.sql(f"ALTER TABLE {self._name()} ADD COLUMNS ({quoted(name)} {kind})")
+        if default is not None:
+            self._finish_filling(spark)
+
+    def _finish_filling(self, spark: SparkSession) -> None:
+        """Does what an earlier run, or this one, has begun. No change of the log has come behind it."""
+        properties = spark.sql(f"SHOW TBLPROPERTIES {self._name()}").where(f"key = '{_FILL}'").collect()
+        for row in properties:
+            column = str(row["value"]).split(" = ")[0].strip("`")
+            if column in spark.sql(f"SELECT * FROM {self._name()} LIMIT 0").columns:
+                spark.sql(f"UPDATE {self._name()} SET {row['value']}")
+            spark.sql(f"ALTER TABLE {self._name()} UNSET TBLPROPERTIES IF EXISTS ('{_FILL}')")
 
     def _merge(
         self, spark: SparkSession, rows: DataFrame, changes: Changes, keys: Sequence[str], batch: Batch, has_holes: bool
@@ -203,7 +222,7 @@ class ChangeTableCommitter(FrameCommitter):
         names = ", ".join(quoted(name) for name in (*columns, self.position))
         values = ", ".join((*(_inserted(name, changes, has_holes) for name in columns), _stored_position("new")))
         try:
-            with transaction(spark, batch) as is_recorded:
+            with _Transaction(spark, batch) as is_recorded:
                 spark.sql(
                     f"MERGE INTO {self._name()} AS old USING {view} AS new ON {same(keys)} "
                     f"WHEN MATCHED AND {self._is_newer()} AND new.{DELETED} THEN DELETE "
@@ -342,7 +361,7 @@ def _last_touched(name: str, order: Column) -> Column:
     return F.max_by(F.struct(column.alias(name)), F.when(is_value, order))
 
 
-class transaction:  # noqa: N801 - used as a statement
+class _Transaction:
     """Sets what Delta writes into the transaction of a MERGE: the application's version, and the ledger entry.
 
     False where Spark takes no such settings (serverless compute): the entry then follows the merge, which does no harm when it
