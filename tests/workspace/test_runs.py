@@ -194,6 +194,6 @@ def test_the_page_of_a_run_has_its_graph_its_errors_and_the_exported_notebooks(p
     page = place.root / "runs" / "job" / f"workspace-{number}" / "index.html"
     assert (result.exit_code, result.stdout.strip()) == (0, f"the page of the run: {page}")
     html = page.read_text()
-    for text in ("ZeroDivisionError: division by zero", "UPSTREAM_FAILED", 'href="a.html"', place.workspace.url):
+    for text in ("ZeroDivisionError: division by zero", "Upstream failed", 'href="a.html"', place.workspace.url):
         assert text in html
     assert "seen in the page" in (page.parent / "a.html").read_text()

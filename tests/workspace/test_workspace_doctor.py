@@ -84,6 +84,7 @@ def test_a_spark_that_is_too_old_is_found_by_environment_and_by_cluster(place: P
     assert "Cluster nothing does not exist" in missing["gone"]
 
 
+@pytest.mark.soak
 def test_the_library_that_was_deployed_is_the_one_that_runs_and_is_imported_on_the_compute_of_the_jobs(
     place: Place,
 ) -> None:
@@ -109,8 +110,8 @@ def test_the_library_that_was_deployed_is_the_one_that_runs_and_is_imported_on_t
 
 def test_a_library_that_cannot_be_imported_there_is_a_miss(place: Place) -> None:
     provide(place)
-    place.write("lib/connectors/__init__.py", "raise ImportError('no such package on this runtime')")
-    place.write(PROBE, (library() / PROBE.removeprefix("lib/")).read_text())
+    notebook = place.root / place.notebook("probe", "raise ImportError('no such package on this runtime')")[3:]
+    place.write(PROBE, notebook.read_text())
     place.deploy()
     code, lines = examined(place, "--compute")
     assert (code, any("ImportError: no such package on this runtime" in line for line in lines)) == (1, True)

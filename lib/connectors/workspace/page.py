@@ -30,7 +30,7 @@ def record_of(target: Target, run: runs.RunStatus, folder: Path) -> RunRecord:
         state=run.state,
         started=run.started.timestamp(),
         seconds=run.seconds,
-        tasks=[_task(target.client, task, folder) for task in run.tasks],
+        tasks=[_task(target.client, task, folder) for task in sorted(run.tasks, key=lambda task: task.started or float("inf"))],
         target=target.bundle.target,
         where=str(target.client.config.host),
         link=run.link,
@@ -44,8 +44,10 @@ def _task(client: WorkspaceClient, task: runs.TaskStatus, folder: Path) -> TaskR
     if task.started:
         error, said = runs.failure(client, task) if task.is_over else ("", "")
         error = "" if task.state in runs.GOOD_STATES else error or task.message
-        link = _exported(client, task, folder) or task.link
-        attempts = [AttemptRecord(task.key, 1, task.state, task.started, task.seconds, error, said, link=link)]
+        exported = _exported(client, task, folder)
+        label = f"the notebook of {task.key}" if exported else f"{task.key} in the workspace"
+        link = exported or task.link
+        attempts = [AttemptRecord(label, 1, task.state, task.started, task.seconds, error, said, link=link)]
     return TaskRecord(task.key, task.state, task.kind, dict(task.depends_on), attempts=attempts)
 
 

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from ...workbench.settings import VOLUMES_VARIABLE, library
 
+_OF_THIS_MACHINE: Final = ("the executed notebook: ", "the full traceback: ")
 _SKIPPED: Final = frozenset({"MAXIMUM_CONCURRENT_RUNS_REACHED"})
 _DRIVER: Final = "connectors/testing/workspace/driver.py"
 _START: Final = "import runpy, sys; sys.argv.pop(0); runpy.run_path(sys.argv[0], run_name='__main__')"
@@ -245,11 +246,16 @@ def _step(line: str) -> dict[str, Any]:
     return step if isinstance(step, dict) else {}
 
 
+def _report(text: str) -> str:
+    """The report of a failure without the files of this machine, which a workspace does not name."""
+    return "\n".join(line for line in text.splitlines() if not line.startswith(_OF_THIS_MACHINE))
+
+
 def _advance(task: TaskRun, step: Mapping[str, Any]) -> None:
     task.state = step["state"]
     task.started = task.started or _now()
     if task.state != "RUNNING":
-        task.ended, task.report, task.said = _now(), step["report"], step["said"]
+        task.ended, task.report, task.said = _now(), _report(step["report"]), step["said"]
 
 
 def error_of(report: str) -> str:
