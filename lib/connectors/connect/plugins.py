@@ -12,9 +12,9 @@ OWN: dict[str, type] = {}
 KNOWN: Final = {
     "org.apache.kafka.connect.file.FileStreamSourceConnector": "connectors.connect.files.FileStreamSourceConnector",
     "org.apache.kafka.connect.file.FileStreamSinkConnector": "connectors.connect.files.FileStreamSinkConnector",
-    "io.confluent.connect.jdbc.JdbcSourceConnector": "connectors.connect.jdbc.JdbcSourceConnector",
+    "connectors.connect.jdbc.JdbcSourceConnector": "connectors.connect.jdbc.JdbcSourceConnector",
 }
-"""Classes of Connect that the library has in Python."""
+"""The classes of the library by the names that they may be called by: the file pair by Connect's own."""
 
 
 def short_names(known: Iterable[str]) -> dict[str, str]:

@@ -1,0 +1,134 @@
+"""What the source does beside the cases of the kit: dead letters, unpacked values, a task that has failed at the end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from connectors.connect.transforms import RecordTransform
+from connectors.core.errors import Fatal, Misconfigured, Poison
+from connectors.core.planning import INITIAL, Planner
+from connectors.core.reading import read_slice
+from connectors.systems.connect import ConnectSource
+from tests.connect.database import DATABASES, Database, TablesConnector
+
+JSON = "org.apache.kafka.connect.json.JsonConverter"
+TIMES = {"pollInterval": "100ms", "drainTimeout": "200ms", "restart.initialBackoff": "10ms", "restart.maxRetries": "1"}
+
+
+class Query:
+    """A query over the tables of a database in this process, batch by batch."""
+
+    def __init__(
+        self, folder: Path, database: Database, options: dict[str, str] | None = None, **properties: str
+    ) -> None:
+        self.folder = folder
+        DATABASES.setdefault(str(folder), database)
+        kind = f"{TablesConnector.__module__}.TablesConnector"
+        dotted = {name.replace("_", "."): value for name, value in properties.items()}
+        config = {"name": "shop", "connector.class": kind, "database": str(folder), **dotted}
+        self.options = {"config": json.dumps(config), "stateLocation": str(folder / "log"), **TIMES, **(options or {})}
+        self.offset = INITIAL
+
+    def run(self) -> list[dict[str, Any]]:
+        """The rows of a run that ends by itself."""
+        source = ConnectSource.of(self.options, streaming=True)
+        planner, rows = Planner(source), []
+        table = pa.int64() if source.values["schema"] == "n long, table long" else pa.string()
+        names = {"topic": pa.string(), "value": pa.binary(), "n": pa.int64(), "table": table}
+        columns = ("n", "table") if source.values["value.unpack"] else ("topic", "value")
+        schema = pa.schema([(name, names[name]) for name in columns])
+        try:
+            planner.freeze()
+            while (end := planner.latest(self.offset)) != self.offset:
+                for part in planner.slices(self.offset, end):
+                    rows += [row for batch in read_slice(source, part, schema) for row in batch.to_pylist()]
+                self.offset = end
+        finally:
+            planner.close()
+        return rows
+
+
+class Refusing(RecordTransform):
+    """Refuses one row."""
+
+    def apply(self, record: Any) -> Any:
+        if record.value["n"] == 5:
+            raise ValueError("row 5 is refused")
+        return record
+
+
+@pytest.fixture
+def database() -> Database:
+    made = Database("a")
+    made.insert(10)
+    return made
+
+
+MASK = {
+    "transforms": "cast",
+    "transforms_cast_type": f"{__name__}.Refusing",
+}
+
+
+def test_a_record_that_fails_is_a_dead_letter_once_also_when_a_crash_came_before_its_publication(
+    database: Database, tmp_path: Path
+) -> None:
+    letters = tmp_path / "letters"
+    query = Query(tmp_path, database, {"deadLetterPath": str(letters)}, errors_tolerance="all", **MASK)
+    assert len(query.run()) == 9
+    (file,) = letters.glob("*.parquet")
+    file.unlink()  # as if the process had died between the manifest and the publication
+    log = json.loads((tmp_path / "log" / "log.json").read_text())["id"]
+    query.offset = {"v": 1, "source": "connect", "at": {"epoch": 0, "log": log}, "parts": 2}
+    assert len(query.run()) == 9
+    (letter,) = pq.read_table(letters).to_pylist()
+    headers = {header["key"]: header["value"] for header in letter["headers"]}
+    assert headers["__connect.errors.topic"] == b"db.a"
+    assert headers["__connect.errors.stage"] == b"TRANSFORMATION"
+    assert headers["__connect.errors.exception.class.name"] == b"ValueError"
+    assert headers["__connect.errors.exception.message"] == b"row 5 is refused"
+    assert letter["error"] == "row 5 is refused"
+
+
+def test_unpacked_values_are_the_columns(database: Database, tmp_path: Path) -> None:
+    for enable in ("true", "false"):
+        folder = tmp_path / enable
+        folder.mkdir()
+        options = {"value.unpack": "true", "schema": "n long, table string"}
+        query = Query(folder, database, options, value_converter=JSON, value_converter_schemas_enable=enable)
+        assert query.run() == [{"n": n, "table": "a"} for n in range(1, 11)]
+
+
+def test_a_value_that_does_not_fit_the_unpacked_schema_is_told(database: Database, tmp_path: Path) -> None:
+    options = {"value.unpack": "true", "schema": "n long, table long"}
+    query = Query(tmp_path, database, options)
+    with pytest.raises(Poison, match="does not fit the schema"):
+        query.run()
+
+
+def test_options_that_do_not_go_together_are_told(database: Database, tmp_path: Path) -> None:
+    options = {"value.unpack": "true", "deadLetterPath": str(tmp_path / "letters")}
+    query = Query(tmp_path, database, options, value_converter="StringConverter")
+    with pytest.raises(Misconfigured) as refused:
+        query.run()
+    assert {problem.option for problem in refused.value.problems} == {"deadLetterPath", "schema", "value.unpack"}
+
+
+def test_a_run_that_ends_with_a_failed_task_fails_and_shows_its_trace(tmp_path: Path) -> None:
+    database = Database("a", "b")
+    database.insert(5, "b")
+    database.broken["a"] = [RuntimeError("no such disk") for _ in range(100)]
+    query = Query(tmp_path, database, tasks_max="2")
+    with pytest.raises(Fatal, match=r"(?s)task 0 has failed.*no such disk"):
+        query.run()
+    status = json.loads((tmp_path / "log" / "status.json").read_text())
+    assert status["tasks"][0]["state"] == "FAILED"
+    database.broken.clear()
+    database.insert(3, "a")
+    assert len(query.run()) == 3  # what b had was recorded before the failure
