@@ -21,8 +21,8 @@ __all__ = ["foreign_files"]
 @pytest.mark.usefixtures("foreign_files")
 def test_each_reading_is_read_once_while_the_node_dies_and_its_keyspace_is_gone(spark: Any, tmp_path: Path) -> None:
     required(CassandraServer)
-    execution = Execution("cassandra", spark, tmp_path, {"readings": "10000"})
-    assert execution.exit().startswith("10000 readings in ")
+    execution = Execution("cassandra", spark, tmp_path, {"readings": "4000"})
+    assert execution.exit().startswith("4000 readings in ")
     assert execution.pictures() == 1
     rows = required(CassandraServer).client.execute("select keyspace_name from system_schema.keyspaces")
     assert not [name for (name,) in rows if name.startswith("fleet_")]

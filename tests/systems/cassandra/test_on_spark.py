@@ -8,7 +8,7 @@ from connectors.testing.spark_suites import SparkBatchSuite, SparkSinkSuite
 
 from .contexts import PartitionsContext, RowsContext, TableContext
 
-pytestmark = [pytest.mark.spark, pytest.mark.server]
+pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.soak]  # test_source and the suites have its parts
 
 
 class TestRowsOnSpark(SparkBatchSuite):
@@ -19,6 +19,5 @@ class TestTableOnSpark(SparkSinkSuite):
     context = TableContext
 
 
-@pytest.mark.soak  # the same on Spark as with one row of a partition
 class TestPartitionsOnSpark(SparkSinkSuite):
     context = PartitionsContext

@@ -13,7 +13,7 @@ import pytest
 from connectors.core import Fatal, Misconfigured, Predicate, Transient
 from connectors.core.planning import Planner
 from connectors.core.reading import read_slice
-from connectors.systems.cassandra import CassandraSource, ring, source
+from connectors.systems.cassandra import CassandraSource, measured_splits, ring, source
 from connectors.systems.cassandra.connection import CassandraClient
 from connectors.systems.cassandra.ring import RINGS, Estimate, Ring, TokenRange, cut, estimate
 from connectors.systems.cassandra.tables import Column, QueryParser, Table
@@ -149,6 +149,15 @@ def test_never_more_than_sixteen_splits_are_held(huge: CassandraSource, monkeypa
 
 
 # ---- the size as the server knows it
+
+
+@pytest.mark.server
+def test_the_splits_of_a_table_are_measured_one_by_one(tables: Tables, filled: str) -> None:
+    frame = measured_splits({**tables.options(filled), "numPartitions": "4"})
+    assert frame["rows"].sum() == 600
+    assert (frame["start"].iloc[0], frame["end"].iloc[-1]) == (0, 1)
+    assert list(frame["start"][1:]) == list(frame["end"][:-1])
+    assert (frame[["bytes", "seconds"]] > 0).all(axis=None)
 
 
 @pytest.mark.server
@@ -375,7 +384,7 @@ def test_spark_reads_a_table_with_and_without_filters(tables: Tables, filled: st
     assert dict(reader.load().dtypes) == {"k": "int", "c": "int", "s": "string"}
     before = spark.conf.get(conf)
     try:
-        for session, option in (("false", "true"), ("true", "false"), ("true", "true")):
+        for session, option in (("false", "true"), ("true", "true")):
             spark.conf.set(conf, session)
             frame = reader.option("pushFilters", option).load()
             chosen = frame.where("k IN (1, 2) AND c >= 5 AND s = 'odd'")

@@ -17,6 +17,7 @@ class TestRows(BatchSuite):
 
 class TestTable(SinkSuite):
     context = TableContext
+    seeds = 1  # a hundred are in the schedules of kills
 
 
 @pytest.mark.soak  # what is different is in test_sink
