@@ -45,11 +45,12 @@ class Database:
         """The rows as a snapshot sees them, or as many of them as come before it is interrupted."""
         self.lsn += 10
         rows = list(self.rows.values())[:only]
-        return [self.record("r", row, self.lsn) for row in rows]
+        last = len(rows) - 1 if only is None else -1
+        return [self.record("r", row, self.lsn, "last" if at == last else "true") for at, row in enumerate(rows)]
 
-    def record(self, op: str, row: dict[str, Any], lsn: int) -> dict[str, Any]:
+    def record(self, op: str, row: dict[str, Any], lsn: int, snapshot: str = "false") -> dict[str, Any]:
         before, after = (row, None) if op == "d" else (None, row)
-        payload: dict[str, Any] = {"before": before, "after": after, "op": op, "source": {"lsn": lsn, "table": "orders"}}
+        payload: dict[str, Any] = {"before": before, "after": after, "op": op, "source": {"lsn": lsn, "snapshot": snapshot}}
         value = {"schema": self._schema(), "payload": payload} if self.schemas else payload
         return {"topic": self.topic, "key": json.dumps({"id": row["id"]}), "value": json.dumps(value)}
 
@@ -59,7 +60,7 @@ class Database:
     def _schema(self) -> dict[str, Any]:
         row = {"type": "struct", "fields": field_schemas(self.fields), "optional": True}
         source = {"type": "struct", "field": "source", "fields": [
-            {"field": "lsn", "type": "int64", "optional": True}, {"field": "table", "type": "string"},
+            {"field": "lsn", "type": "int64", "optional": True}, {"field": "snapshot", "type": "string"},
         ]}  # fmt: skip
         fields = [{**row, "field": "before"}, {**row, "field": "after"}, source, {"field": "op", "type": "string"}]
         return {"type": "struct", "name": "shop.public.orders.Envelope", "fields": fields}

@@ -19,12 +19,16 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 NAME: Final = "connectors.connect.merge"
-DELETED, SNAPSHOT, POSITION, ORDINAL = (f"__connectors_{name}" for name in ("deleted", "snapshot", "position", "ordinal"))
-"""Columns beside those of the row: is it deleted, or of a snapshot; its place in the database's log, and in the batch."""
+DELETED, SNAPSHOT, ENDS, POSITION, ORDINAL = (
+    f"__connectors_{name}" for name in ("deleted", "snapshot", "ends", "position", "ordinal")
+)
+"""Columns beside those of the row: is it deleted, or of a snapshot, or its last one; its place in the log, and in the batch."""
 
 _OUTER: Final = "schema string, payload string"
 _OWN: Final = "__"
-_SOURCE: Final = ("lsn", "file", "pos", "row", "scn", "change_lsn", "ts_ms")
+_SOURCE: Final = ("lsn", "file", "pos", "row", "scn", "change_lsn", "ts_ms", "snapshot")
+_LAST: Final = ("last", "last_in_data_collection")
+"""What Debezium calls the last row of a snapshot, and of a table in it."""
 
 
 @dataclass(frozen=True)
@@ -55,13 +59,15 @@ def records_of(frame: DataFrame, topic: str | None) -> DataFrame:
 class Summary:
     """What one look at the records of a batch has found: their schemas as JSON text, oldest first, ``None`` for plain values.
 
-    ``has_holes``: there are values that an update has not touched. ``may_delete`` is false where no record deletes.
+    ``has_holes``: there are values that an update has not touched. ``may_delete`` is false where no record deletes, and
+    ``may_end_snapshot`` where none is the last one of a snapshot.
     """
 
     schemas: list[str | None]
     key: str | None
     has_holes: bool
     may_delete: bool
+    may_end_snapshot: bool
 
 
 def summary_of(records: DataFrame) -> Summary:
@@ -70,6 +76,7 @@ def summary_of(records: DataFrame) -> Summary:
 
     value = F.col("value")
     deletes = F.expr(r"value RLIKE '\"(op|__op)\"\\s*:\\s*\"d\"|\"__deleted\"\\s*:\\s*\"true\"'")
+    ends = value.rlike(r'"(__source_|__)?snapshot"\s*:\s*"last')
     found = (
         _outer(records)
         .groupBy("schema")
@@ -79,6 +86,7 @@ def summary_of(records: DataFrame) -> Summary:
             F.max("key").alias("key"),
             F.max(value.contains(PLACEHOLDER)).alias("holes"),
             F.max(deletes).alias("deletes"),
+            F.max(ends).alias("ends"),
         )
         .collect()
     )
@@ -89,7 +97,8 @@ def summary_of(records: DataFrame) -> Summary:
     ordered = sorted(found, key=lambda row: row["last"])
     key = next((row["key"] for row in ordered if row["key"] is not None), None)
     holes, may_delete = any(row["holes"] for row in ordered), any(row["deletes"] for row in ordered)
-    return Summary([row["schema"] for row in ordered], key, holes, may_delete)
+    may_end = any(row["ends"] for row in ordered)
+    return Summary([row["schema"] for row in ordered], key, holes, may_delete, may_end)
 
 
 def key_columns(key: str | None) -> list[str]:
@@ -157,7 +166,8 @@ def _changes(rows: DataFrame, form: _Form) -> Changes:
     from pyspark.sql import functions as F
 
     parsed = rows.withColumn("change", F.from_json("text", _read_type(form), {"mode": "FAILFAST"}))
-    op, deleted, state, position = _places(form)
+    op, deleted, state, place = _places(form)
+    last = place["snapshot"].isin(*_LAST) if "snapshot" in place else F.lit(False)
     has_exact = any(column.exact is not None for column in form.row)
     if has_exact:
         parsed = parsed.withColumn("exact", F.from_json("value", _exact_type(form))["payload"])
@@ -170,7 +180,8 @@ def _changes(rows: DataFrame, form: _Form) -> Changes:
     own = {
         DELETED: deleted,
         SNAPSHOT: op == "r",
-        POSITION: position,
+        ENDS: (op == "r") & F.coalesce(last, F.lit(False)),
+        POSITION: _position(place),
         ORDINAL: F.col(ORDINAL),
     }
     known = parsed.where(op.isNull() | (op != "m"))
@@ -225,8 +236,8 @@ def _exact_type(form: _Form) -> StructType:
     return StructType().add("payload", StructType().add("before", row).add("after", row) if form.is_envelope else row)
 
 
-def _places(form: _Form) -> tuple[Column, Column, Callable[[Column, str], Column], Column]:
-    """The operation, whether it deletes, a column of the row out of what was parsed, and the position in the log."""
+def _places(form: _Form) -> tuple[Column, Column, Callable[[Column, str], Column], dict[str, Column]]:
+    """The operation, whether it deletes, a column of the row out of what was parsed, and the fields of the position."""
     from pyspark.sql import functions as F
 
     change = F.col("change")
@@ -238,7 +249,7 @@ def _places(form: _Form) -> tuple[Column, Column, Callable[[Column, str], Column
         def state(parsed: Column, name: str) -> Column:
             return F.when(deleted, parsed["before"][name]).otherwise(parsed["after"][name])
 
-        return op, deleted, state, _position(source)
+        return op, deleted, state, source
     fields = set(form.position)
     if "__deleted" not in fields and "__op" not in fields:
         text = (
@@ -249,7 +260,7 @@ def _places(form: _Form) -> tuple[Column, Column, Callable[[Column, str], Column
     op = change["__op"] if "__op" in fields else F.lit(None).cast("string")
     deleted = F.coalesce(change["__deleted"] == "true", F.lit(False)) if "__deleted" in fields else op == "d"
     names = {name.removeprefix(_OWN).removeprefix("source_"): name for name in form.position}
-    return op, deleted, lambda parsed, name: parsed[name], _position({name: change[own] for name, own in names.items()})
+    return op, deleted, lambda parsed, name: parsed[name], {name: change[own] for name, own in names.items()}
 
 
 def _position(fields: dict[str, Column]) -> Column:
@@ -314,7 +325,7 @@ def _united(parts: Sequence[Changes]) -> Changes:
             (F.col(_quoted(name)) if name in part.columns else F.lit(defaults.get(name))).cast(kind).alias(name)
             for name, kind in columns.items()
         ]
-        own = [F.col(name) for name in (DELETED, SNAPSHOT, POSITION, ORDINAL)]
+        own = [F.col(name) for name in (DELETED, SNAPSHOT, ENDS, POSITION, ORDINAL)]
         frames.append(part.frame.select(*cells, *own))
     whole = frames[0]
     for frame in frames[1:]:

@@ -6,6 +6,8 @@ applies only if it is newer than the row, by its position in the database's log,
 * two changes of the log, or two rows of snapshots, are compared by position;
 * a change of the log always follows the row of a snapshot that it comes behind: a transaction that was open during the snapshot
   has a lower position than the snapshot;
+* a snapshot that has ended holds every row there was: rows that are older than it, and not in it, are gone. An interrupted one
+  starts again, and the log has no word of what was deleted between the two;
 * a deleted key is remembered in a table beside (``<table>_deleted``), so that an older row does not bring it back.
 """
 
@@ -38,6 +40,7 @@ from ...core.state import digest
 from . import MISSING, DeltaCommitter, DeltaSink, mark_of
 from .change_log import (
     DELETED,
+    ENDS,
     NAME,
     ORDINAL,
     POSITION,
@@ -164,7 +167,8 @@ class ChangeTableCommitter(FrameCommitter):
             self._prepare(spark, changes)
             if summary.may_delete:
                 self._remember(spark, newest.where(DELETED), keys, batch)
-            self._merge(spark, self._alive(spark, newest, keys), changes, keys, batch, summary.has_holes)
+            whole = snapshot_end(changes) if summary.may_end_snapshot else None
+            self._merge(spark, self._alive(spark, newest, keys), changes, keys, batch, summary.has_holes, whole)
         finally:
             newest.unpersist()
 
@@ -212,8 +216,18 @@ class ChangeTableCommitter(FrameCommitter):
             spark.sql(f"ALTER TABLE {self._name()} UNSET TBLPROPERTIES IF EXISTS ('{_FILL}')")
 
     def _merge(
-        self, spark: SparkSession, rows: DataFrame, changes: Changes, keys: Sequence[str], batch: Batch, has_holes: bool
+        self,
+        spark: SparkSession,
+        rows: DataFrame,
+        changes: Changes,
+        keys: Sequence[str],
+        batch: Batch,
+        has_holes: bool,
+        whole: str | None,
     ) -> None:
+        """``whole`` is the position of a snapshot that ends in this batch: what it has not read any more is gone."""
+        old_position = f"rtrim('{_FROM_SNAPSHOT}', old.{quoted(self.position)})"
+        gone = f" WHEN NOT MATCHED BY SOURCE AND {old_position} < '{whole}' THEN DELETE" if whole else ""
         view = f"connectors_{digest(batch.prefix(), self._location())}"
         rows.createOrReplaceTempView(view)
         columns = list(changes.columns)
@@ -227,7 +241,7 @@ class ChangeTableCommitter(FrameCommitter):
                     f"MERGE INTO {self._name()} AS old USING {view} AS new ON {same(keys)} "
                     f"WHEN MATCHED AND {self._is_newer()} AND new.{DELETED} THEN DELETE "
                     f"WHEN MATCHED AND {self._is_newer()} THEN UPDATE SET {', '.join(sets)} "
-                    f"WHEN NOT MATCHED AND NOT new.{DELETED} THEN INSERT ({names}) VALUES ({values})"
+                    f"WHEN NOT MATCHED AND NOT new.{DELETED} THEN INSERT ({names}) VALUES ({values}){gone}"
                 )
         finally:
             spark.catalog.dropTempView(view)
@@ -319,6 +333,14 @@ class ChangeTableCommitter(FrameCommitter):
             if error.getCondition() in (*MISSING, "PATH_NOT_FOUND"):
                 return None
             raise
+
+
+def snapshot_end(changes: Changes) -> str | None:
+    """The position of the last snapshot whose last row is among ``changes``."""
+    from pyspark.sql import functions as F
+
+    row = changes.frame.where(ENDS).agg(F.max(POSITION).alias("position")).head()
+    return str(row["position"]) if row is not None and row["position"] is not None else None
 
 
 def newest_changes(changes: Changes, keys: Sequence[str], has_holes: bool) -> DataFrame:
