@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import ssl
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -69,6 +70,9 @@ class CassandraClient:
     def __init__(self, values: Values, *, speculative: float | None = None, knows_replicas: bool = False) -> None:
         self._values = values
         self.driver = client_library("cassandra", _INSTALL, connector=NAME)
+        log = logging.getLogger("cassandra")
+        if log.level == logging.NOTSET:  # what the driver writes there, with stacks, its errors say once more
+            log.setLevel(logging.CRITICAL)
         self._cluster_module = client_library("cassandra.cluster", _INSTALL, connector=NAME)
         self._query_module = client_library("cassandra.query", _INSTALL, connector=NAME)
         self._prepared: dict[str, Any] = {}
