@@ -62,7 +62,7 @@ class Activity:
         if len(queries) == 1:
             return [_joined(self.label, self.detail, lambda left: line(parts_of(queries[0]), left), elapsed, width)]
         first = _joined(self.label, self.detail, lambda left: "", elapsed, width)
-        rest = (_joined(f"{_GAP}{one.name}", "", _words(one), duration(one.seconds), width) for one in queries)
+        rest = (_joined(f"{_GAP}{query.name}", "", _words(query), duration(query.seconds), width) for query in queries)
         return [first, *rest]
 
 
@@ -75,12 +75,12 @@ def _joined(label: str, detail: str, words: Callable[[int | None], str], elapsed
     if width is None:
         return _GAP.join(filter(None, (label, detail, words(None), elapsed)))
     left = width - len(label) - len(elapsed) - len(_GAP)
-    told = words(max(1, left - len(_GAP)))
-    left -= len(told) + len(_GAP) if told else 0
+    report = words(max(1, left - len(_GAP)))
+    left -= len(report) + len(_GAP) if report else 0
     room = left - len(_GAP)
     if len(detail) > room:
         detail = f"{detail[: room - 1]}…" if room >= _SHORTEST_DETAIL else ""
-    return _GAP.join(filter(None, (label, detail, told, elapsed)))[: max(width, 1)]
+    return _GAP.join(filter(None, (label, detail, report, elapsed)))[: max(width, 1)]
 
 
 class LiveLine:

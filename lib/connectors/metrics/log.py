@@ -71,13 +71,13 @@ class QueryLog(Listening):
         from ..spark.session import execution_of
 
         execution = execution_of(self._spark, query)
-        begun = QueryHistory(query, run, name, ends_by_itself=execution is not None and SparkRun(execution).ends_by_itself)
-        self._runs[run] = begun
+        history = QueryHistory(query, run, name, ends_by_itself=execution is not None and SparkRun(execution).ends_by_itself)
+        self._runs[run] = history
         for old in list(self._runs)[:-_RUNS]:
             del self._runs[old]
             self._noted.pop(old, None)
-        self._note(begun)
-        return begun
+        self._note(history)
+        return history
 
     def _note(self, run: QueryHistory) -> None:
         self._noted[run.run] = time.monotonic()

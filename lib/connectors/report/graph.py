@@ -119,10 +119,10 @@ def _line(
 
 def _box(task: TaskRecord, x: int, y: int, size: _Size) -> str:
     key = task.key if len(task.key) <= size.letters else f"{task.key[: size.letters - 1]}…"
-    told = [duration(task.seconds)] if task.attempts else []
-    told += [task.result] if task.result else []
-    told += [f"{len(task.attempts)} attempts"] if len(task.attempts) > 1 else []
-    words = " · ".join([state_words(task.state), *told])
+    texts = [duration(task.seconds)] if task.attempts else []
+    texts += [task.result] if task.result else []
+    texts += [f"{len(task.attempts)} attempts"] if len(task.attempts) > 1 else []
+    words = " · ".join([state_words(task.state), *texts])
     return (
         f'<a href="#task-{escape(task.key)}"><g class="box {state_class(task.state)}">'
         f'<title>{escape(task.key)}: {escape(words)}</title>'

@@ -55,12 +55,12 @@ def run_there(
 
 def list_runs(target: Target, limit: int) -> None:
     """Lists runs, one a line."""
-    found = runs.recent(target, limit)
-    width = max((len(run.name) for run in found), default=0)
-    for run in found:
+    listed = runs.recent(target, limit)
+    width = max((len(run.name) for run in listed), default=0)
+    for run in listed:
         seconds = f"{run.seconds:.0f} s"
         click.echo(f"{run.run_id}  {run.name:<{width}}  {run.started:%Y-%m-%d %H:%M:%S}  {seconds:>7}  {run.state}")
-    if not found:
+    if not listed:
         click.echo(f"target {target.bundle.target}: no runs")
 
 

@@ -105,15 +105,15 @@ def watch(client: WorkspaceClient, run_id: int, key: str, reporter: Reporter) ->
 
     ``KeyboardInterrupt`` leaves the run as it is.
     """
-    told: dict[str, str] = {}
+    shown: dict[str, str] = {}
     began = time.monotonic()
     run = status(client, run_id)
     reporter.line(f"{key}  run {run_id}  {run.link}")
     with reporter.running(key):
         while True:
             for task in sorted(run.tasks, key=lambda task: (not task.is_over, task.started)):
-                if told.get(task.key) != task.state:
-                    told[task.key] = task.state
+                if shown.get(task.key) != task.state:
+                    shown[task.key] = task.state
                     _tell(client, task, reporter)
             if run.is_over:
                 break

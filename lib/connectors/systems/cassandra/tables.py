@@ -119,10 +119,10 @@ def extras(time_to_live: Sequence[str], write_time: Sequence[str]) -> list[Extra
 def selection(table: Table, columns: Sequence[str], more: Sequence[Extra] = ()) -> Selection:
     """The SELECT of columns; of each partition once where they are of the partition alone."""
     texts = {extra.name: f"{extra.text} AS {quoted(extra.name)}" for extra in more}
-    wanted = ", ".join(texts.get(name, quoted(name)) for name in columns)
+    columns_text = ", ".join(texts.get(name, quoted(name)) for name in columns)
     whole = set(table.names("partition_key", "static"))
     distinct = "DISTINCT " if table.names("clustering") and set(table.names("partition_key")) <= set(columns) <= whole else ""
-    return Selection(table, f"SELECT {distinct}{wanted} FROM {table.full_name}")
+    return Selection(table, f"SELECT {distinct}{columns_text} FROM {table.full_name}")
 
 
 _TOKEN: Final = re.compile(
