@@ -96,6 +96,18 @@ def test_a_record_that_fails_is_a_dead_letter_once_also_when_a_crash_came_before
     assert letter["error"] == "row 5 is refused"
 
 
+def test_a_driver_that_dies_before_the_first_offset_is_noted_starts_again(database: Database, tmp_path: Path) -> None:
+    first = Query(tmp_path, database)
+    source = ConnectSource.of(first.options, streaming=True)
+    planner = Planner(source)
+    planner.latest(INITIAL)  # records the first epoch, and dies
+    planner.close()
+    again = Query(tmp_path, database)
+    assert len(again.run()) == 10
+    with pytest.raises(Misconfigured, match="another query"):
+        Query(tmp_path, database).run()
+
+
 def test_unpacked_values_are_the_columns(database: Database, tmp_path: Path) -> None:
     for enable in ("true", "false"):
         folder = tmp_path / enable
