@@ -36,7 +36,7 @@ BELOW = {
     "report": {"core", "metrics"},
     "workbench": EVERYTHING,
     "testing": EVERYTHING,
-    "workspace": {"core", "bundle", "workbench"},
+    "workspace": {"core", "bundle", "report", "workbench"},
 }
 """What each layer may import of the library, beside itself. ``workbench``, ``testing`` and ``workspace`` are on top."""
 

@@ -160,8 +160,8 @@ class ConfigDef:
         """What :meth:`validate` finds, as problems of an error of this library; ``prefix`` stands before each name."""
         for answer in self.validate(properties):
             for text in answer.error_messages:
-                given = f"; got {redacted(answer.name, properties[answer.name])}" if answer.name in properties else ""
-                yield Problem(prefix + answer.name, f"{text}{given}." if not text.endswith(".") else text)
+                value_text = f"; got {redacted(answer.name, properties[answer.name])}" if answer.name in properties else ""
+                yield Problem(prefix + answer.name, f"{text}{value_text}." if not text.endswith(".") else text)
 
     def nearest(self, name: str) -> str | None:
         """The setting that somebody who typed ``name`` may have meant."""

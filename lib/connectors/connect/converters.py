@@ -223,9 +223,9 @@ def converter_of(properties: Mapping[str, str], side: str) -> Converter:
     if name is None:
         name = DEFAULT_CONVERTER if side != "header" else f"{_KAFKA}.storage.StringConverter"
         settings.setdefault("schemas.enable", "false")
-    made = _made(name)
-    made.configure(settings, side == "key")
-    return made
+    converter = _converter(name)
+    converter.configure(settings, side == "key")
+    return converter
 
 
 def converter_problems(properties: Mapping[str, str]) -> Iterator[Problem]:
@@ -235,21 +235,21 @@ def converter_problems(properties: Mapping[str, str]) -> Iterator[Problem]:
         if prefix not in properties:
             continue
         try:
-            made = _made(properties[prefix])
+            converter = _converter(properties[prefix])
         except ValueError as wrong:
             yield Problem(prefix, str(wrong))
             continue
         settings = {key[len(prefix) + 1 :]: value for key, value in properties.items() if key.startswith(f"{prefix}.")}
-        problems = list(made.config().problems(settings, f"{prefix}."))
+        problems = list(converter.config().problems(settings, f"{prefix}."))
         yield from problems
         if not problems:
             try:
-                made.configure(settings, side == "key")
+                converter.configure(settings, side == "key")
             except Exception as wrong:
                 yield Problem(prefix, f"{wrong}")
 
 
-def _made(name: str) -> Converter:
+def _converter(name: str) -> Converter:
     full = short_names({**CONVERTERS, **_REGISTRY}).get(name, name)
     if full in CONVERTERS:
         return CONVERTERS[full]()

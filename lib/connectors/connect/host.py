@@ -248,8 +248,8 @@ class SinkHost(ABC):
 def source_host(settings: ConnectorSettings) -> SourceHost:
     """The host for a source: Java where ``pluginPath`` or ``pluginPackages`` is set, else Python."""
     if settings.is_java:
-        made: SourceHost = import_module(f"{__package__}.java.source_host").JavaSourceHost(settings)
-        return made
+        host: SourceHost = import_module(f"{__package__}.java.source_host").JavaSourceHost(settings)
+        return host
     from .python_host import PythonSourceHost
 
     return PythonSourceHost(settings)
@@ -258,8 +258,8 @@ def source_host(settings: ConnectorSettings) -> SourceHost:
 def sink_host(settings: ConnectorSettings) -> SinkHost:
     """The host for a sink, chosen as by :func:`source_host`."""
     if settings.is_java:
-        made: SinkHost = import_module(f"{__package__}.java.sink_host").JavaSinkHost(settings)
-        return made
+        host: SinkHost = import_module(f"{__package__}.java.sink_host").JavaSinkHost(settings)
+        return host
     from .python_sink_host import PythonSinkHost
 
     return PythonSinkHost(settings)

@@ -41,10 +41,10 @@ class SinkPipeline:
             converted, first = self._converted(batch, first), first + batch.num_rows
             for some in converted:
                 for part in self._chain.apply(some, self.tolerance):
-                    made = part.to_sink_records()
-                    for record, place in zip(made, part.extra[INDEX].to_pylist(), strict=True):
+                    sink_records = part.to_sink_records()
+                    for record, place in zip(sink_records, part.extra[INDEX].to_pylist(), strict=True):
                         record.origin = (rows, place)
-                    records += made
+                    records += sink_records
         return records
 
     def letters(self) -> list[DeadLetter]:

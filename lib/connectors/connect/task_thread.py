@@ -227,17 +227,17 @@ class TaskThread:
     ) -> list[tuple[Transaction, bool]]:
         """What was polled as transactions, and whether each ends."""
         if isinstance(polled[0], SourceBatch):
-            made = Transaction()
+            transaction = Transaction()
             for batch in polled:
-                made.add(self._transaction([of_source_batch(batch)], (), batch_offsets(batch), len(batch), pipeline))
+                transaction.add(self._transaction([of_source_batch(batch)], (), batch_offsets(batch), len(batch), pipeline))
             ends = transactions.ends_batch() if transactions is not None else self._boundaries.each_poll
-            return [(made, ends)]
+            return [(transaction, ends)]
         parts = [(polled, self._boundaries.each_poll, True)] if transactions is None else transactions.cut(polled)
         cut = []
         for records, ends, delivers in parts:
             batches = list(of_source_records(records)) if delivers else []
-            kept = records if delivers else ()
-            cut.append((self._transaction(batches, kept, offsets_of(records), len(records), pipeline), ends))
+            delivered = records if delivers else ()
+            cut.append((self._transaction(batches, delivered, offsets_of(records), len(records), pipeline), ends))
         return cut
 
     def _transaction(

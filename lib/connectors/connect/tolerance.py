@@ -127,15 +127,15 @@ class Tolerance:
 
 def error_problems(properties: Mapping[str, str], *, sink: bool) -> list[Problem]:
     """What is wrong with the settings of errors."""
-    given = {key: value for key, value in properties.items() if key.startswith("errors.")}
-    problems = list(ERRORS.problems({key: value for key, value in given.items() if key in ERRORS.keys}))
-    for key in given:
+    settings = {key: value for key, value in properties.items() if key.startswith("errors.")}
+    problems = list(ERRORS.problems({key: value for key, value in settings.items() if key in ERRORS.keys}))
+    for key in settings:
         if key not in ERRORS.keys:
             near = ERRORS.nearest(key)
             problems.append(Problem(key, "is no setting of Connect" + (f'; did you mean "{near}"?' if near else ".")))
-    if given.get("errors.deadletterqueue.topic.name") and given.get("errors.tolerance", "none") != "all":
+    if settings.get("errors.deadletterqueue.topic.name") and settings.get("errors.tolerance", "none") != "all":
         problems.append(Problem("errors.deadletterqueue.topic.name", "has no use without errors.tolerance=all."))
-    if given.get("errors.deadletterqueue.topic.name") and not sink:
+    if settings.get("errors.deadletterqueue.topic.name") and not sink:
         text = "is for sinks; the dead letters of a source go to deadLetterPath."
         problems.append(Problem("errors.deadletterqueue.topic.name", text))
     return problems

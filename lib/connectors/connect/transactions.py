@@ -58,12 +58,12 @@ class Boundaries:
 
 def transaction_problems(properties: Mapping[str, str], connector: SourceConnector) -> Iterator[Problem]:
     """What the connector cannot do of what the settings want."""
-    given = {key: str(value).lower() for key, value in properties.items() if key in TRANSACTIONS.keys}
-    problems = list(TRANSACTIONS.problems(given))
+    settings = {key: str(value).lower() for key, value in properties.items() if key in TRANSACTIONS.keys}
+    problems = list(TRANSACTIONS.problems(settings))
     yield from problems
     if problems:
         return
-    if given.get("exactly.once.support") == "required":
+    if settings.get("exactly.once.support") == "required":
         answer = connector.exactly_once_support(properties)
         if answer is not ExactlyOnceSupport.SUPPORTED:
             text = "does not" if answer is ExactlyOnceSupport.UNSUPPORTED else "does not say whether it can"
@@ -71,11 +71,11 @@ def transaction_problems(properties: Mapping[str, str], connector: SourceConnect
                 "exactly.once.support", f"is required, and the connector {text} support it with these settings."
             )
     if (
-        given.get("transaction.boundary") == "connector"
+        settings.get("transaction.boundary") == "connector"
         and connector.can_define_transaction_boundaries(properties) is not ConnectorTransactionBoundaries.SUPPORTED
     ):
         yield Problem("transaction.boundary", "is connector, and the connector does not define transaction boundaries.")
-    if "transaction.boundary.interval.ms" in given and given.get("transaction.boundary") != "interval":
+    if "transaction.boundary.interval.ms" in settings and settings.get("transaction.boundary") != "interval":
         yield Problem("transaction.boundary.interval.ms", "has no use without transaction.boundary=interval.")
 
 

@@ -159,8 +159,8 @@ class Deployment:
             return "its settings have changed"
         if job.seen != fingerprint(document):
             return "somebody has changed it in the workspace"
-        wanted = fingerprint(self._permissions[key]) if self._permissions[key] else ""
-        return "its permissions have changed" if job.permissions != wanted else ""
+        expected = fingerprint(self._permissions[key]) if self._permissions[key] else ""
+        return "its permissions have changed" if job.permissions != expected else ""
 
     def _documents(self, state: State) -> dict[str, Mapping[str, Any] | None]:
         """What the service has of each remembered job; ``None`` for one that is gone."""
@@ -287,11 +287,11 @@ class Deployment:
 
     def _lookup(self, key: str, name: str) -> int | None:
         """The job of this name that an earlier call has created for this target and key."""
-        wanted = mark(self._bundle, key)
+        tag = mark(self._bundle, key)
         with refusals(f"job {key}"):
             jobs = [job for job in self._client.jobs.list(name=name) if job.settings and job.job_id]
         return next(
-            (job.job_id for job in jobs if job.settings and (job.settings.tags or {}).get(MARK) == wanted), None
+            (job.job_id for job in jobs if job.settings and (job.settings.tags or {}).get(MARK) == tag), None
         )
 
     def _adopt_pending(self, state: State) -> None:

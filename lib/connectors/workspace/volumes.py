@@ -83,17 +83,17 @@ class VolumeMirror:
         """Writes back what an earlier run has left, then takes over what has changed in the volumes."""
         self.write_back()
         remote = self._remote()
-        wanted = [path for path, (size, modified) in remote.items() if not self._is_known(path, size, modified)]
+        changed = [path for path, (size, modified) in remote.items() if not self._is_known(path, size, modified)]
         gone = [path for path in self._index if self._is_ours(path) and path not in remote]
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            for path in pool.map(self._download, wanted):
+            for path in pool.map(self._download, changed):
                 self._know(path, *remote[path])
         for path in gone:
             self._local(path).unlink(missing_ok=True)
             del self._index[path]
         self._save()
-        if wanted or gone:
-            self._say(f"volumes  {len(wanted)} files copied from the workspace, {len(gone)} removed here")
+        if changed or gone:
+            self._say(f"volumes  {len(changed)} files copied from the workspace, {len(gone)} removed here")
 
     def write_back(self) -> None:
         """Copies what has changed here into the volumes, the oldest change first.

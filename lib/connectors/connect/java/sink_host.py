@@ -322,16 +322,16 @@ class _JavaTask:
         while (report := self.reports.poll()) is not None:
             if str(report.getKey()) == "report":
                 record, thrown = report.getValue()[0], report.getValue()[1]
-                told = failure(thrown, self.handles.jvm.masked)
-                letters.append(self._letter_of_record(record, told))
+                cause = failure(thrown, self.handles.jvm.masked)
+                letters.append(self._letter_of_record(record, cause))
         return letters
 
-    def _letter_of_record(self, record: Any, told: JavaFailure) -> DeadLetter:
+    def _letter_of_record(self, record: Any, cause: JavaFailure) -> DeadLetter:
         key, value = self._shown(record.key()), self._shown(record.value())
         name = str(self.task.getClass().getName())
         return DeadLetter(
             record.originalTopic(), record.originalKafkaPartition(), record.originalKafkaOffset(), key, value, [],
-            record.timestamp(), "TASK_PUT", name, told.kind, told.message, told.trace, self.number,
+            record.timestamp(), "TASK_PUT", name, cause.kind, cause.message, cause.trace, self.number,
         )  # fmt: skip
 
     def _shown(self, value: Any) -> bytes | None:

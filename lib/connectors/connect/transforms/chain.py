@@ -169,9 +169,9 @@ def _one_by_one(records: Records) -> list[Any]:
 
 def _rejoined(after: Sequence[Any], before: Records) -> list[Records]:
     """Records that were changed one by one, in columns, with the numbers of ``before``."""
-    made = of_sink_records(after) if "offset" in before.extra else of_source_records(after)
+    parts = of_sink_records(after) if "offset" in before.extra else of_source_records(after)
     out, first = [], 0
-    for part in made:
+    for part in parts:
         numbers: pa.Array = before.extra[INDEX].slice(first, len(part))
         out.append(replace(part, extra={**part.extra, INDEX: numbers}))
         first += len(part)
@@ -213,16 +213,16 @@ def _transform(name: str) -> Transform | RecordTransform:
         if full not in TWO_SIDED and dollar:
             raise ValueError(f'"{name}" has no sides; write {full}')
         return TRANSFORMS[full](side)
-    made: Transform | RecordTransform = _own(name, (Transform, RecordTransform), TRANSFORMS)
-    return made
+    transform: Transform | RecordTransform = _own(name, (Transform, RecordTransform), TRANSFORMS)
+    return transform
 
 
 def _predicate(name: str) -> Predicate | RecordPredicate:
     full = name if "." in name else f"{_PACKAGE}.predicates.{name}"
     if full in PREDICATES:
         return PREDICATES[full]()
-    made: Predicate | RecordPredicate = _own(name, (Predicate, RecordPredicate), PREDICATES)
-    return made
+    predicate: Predicate | RecordPredicate = _own(name, (Predicate, RecordPredicate), PREDICATES)
+    return predicate
 
 
 def _own(name: str, bases: tuple[type, ...], known: Mapping[str, Any]) -> Any:

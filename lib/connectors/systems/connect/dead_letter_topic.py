@@ -81,9 +81,9 @@ class DeadLetterTopic:
         if self._topic in client.list_topics(timeout=_SECONDS).topics:
             return
         replicas = int(self._properties.get("errors.deadletterqueue.topic.replication.factor", 3))
-        made = client.create_topics([admin.NewTopic(self._topic, num_partitions=1, replication_factor=replicas)])
+        creations = client.create_topics([admin.NewTopic(self._topic, num_partitions=1, replication_factor=replicas)])
         try:
-            made[self._topic].result(_SECONDS)
+            creations[self._topic].result(_SECONDS)
         except Exception as refused:
             if "TOPIC_ALREADY_EXISTS" not in str(refused):
                 raise Transient(f"the dead-letter topic {self._topic} cannot be created: {refused}") from refused

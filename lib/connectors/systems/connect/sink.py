@@ -195,8 +195,8 @@ class _Subscription:
 
     def subscribed(self, rows: pa.Table) -> pa.Table:
         """``rows`` of the topics that are read, whichever have come and gone since the last batch."""
-        wanted = [topic for topic in pc.unique(rows["topic"]).to_pylist() if self._is_read(topic)]
-        return rows.filter(pc.is_in(rows["topic"], value_set=pa.array(wanted, pa.string())))
+        topics = [topic for topic in pc.unique(rows["topic"]).to_pylist() if self._is_read(topic)]
+        return rows.filter(pc.is_in(rows["topic"], value_set=pa.array(topics, pa.string())))
 
     def _is_read(self, topic: str | None) -> bool:
         if topic is None:
