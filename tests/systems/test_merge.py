@@ -50,6 +50,7 @@ def expected(database: Database) -> list[dict[str, Any]]:
     return [{name: row.get(name) for name in database.fields} for _, row in sorted(database.rows.items())]
 
 
+@pytest.mark.soak
 def test_snapshot_inserts_updates_and_deletes_leave_the_table_equal_to_its_source(target: Target) -> None:
     database = Database()
     for key in range(4):
@@ -99,6 +100,7 @@ def test_a_batch_without_changes_is_recorded_too(target: Target) -> None:
     assert target.rows() == expected(database)
 
 
+@pytest.mark.soak
 def test_an_older_change_that_comes_late_neither_changes_a_row_nor_brings_a_deleted_one_back(target: Target) -> None:
     database = Database()
     late = [database.upsert(id=1, name="first", amount=1), database.upsert(id=2, name="first", amount=1)]
@@ -111,6 +113,7 @@ def test_an_older_change_that_comes_late_neither_changes_a_row_nor_brings_a_dele
     assert target.rows() == expected(database)
 
 
+@pytest.mark.soak
 def test_the_change_of_a_transaction_that_was_open_during_the_snapshot_wins(target: Target) -> None:
     """Its position is below that of the snapshot, which has not seen it."""
     database = Database()
@@ -242,6 +245,7 @@ def test_a_value_that_an_update_has_not_touched_stays(target: Target) -> None:
     assert target.rows() == [{"id": 1, "name": "larger", "amount": 4}]
 
 
+@pytest.mark.soak
 def test_types_that_json_lacks_are_those_of_the_database(target: Target) -> None:
     numbers = [Decimal("-123.45"), Decimal("0.01"), Decimal("98765432109876.54"), Decimal("-0.10")]
     kafka, debezium = "org.apache.kafka.connect.data", "io.debezium.time"
