@@ -453,5 +453,18 @@ def test_a_read_goes_on_after_the_node_was_killed_and_started_again() -> None:
         assert sorted(rows) == [(k, c) for k in range(50) for c in range(100)]
 
 
+@pytest.mark.server
+@pytest.mark.soak  # a node of its own, which is killed
+def test_a_client_whose_node_was_away_is_not_taken_again() -> None:
+    with CassandraServer() as server:
+        server.keyspace("k")
+        server.client.execute("create table k.t (k int primary key)")
+        options = {**server.options, "keyspace": "k", "table": "t"}
+        assert CassandraSource.of(options).schema == "`k` int"
+        server.kill()
+        server.relaunch()
+        assert CassandraSource.of(options).schema == "`k` int"
+
+
 def test_the_server_is_one_that_every_machine_has() -> None:
     assert required(CassandraServer).required

@@ -186,6 +186,10 @@ class CassandraClient:
             return self._other_error(error, what, text)
         return None
 
+    def is_open(self) -> bool:
+        """True while there is a connection to a node."""
+        return any(pool.open_count for pool in self.session.get_pools())
+
     def close(self) -> None:
         self.cluster.shutdown()
 
@@ -288,7 +292,11 @@ def shared_client(values: Values, **settings: Any) -> Iterator[CassandraClient]:
 def take_client(values: Values, **settings: Any) -> tuple[CassandraClient, str]:
     """A client, and the key by which :func:`give_back` takes it."""
     key = digest(dumps({name: values[name] for name in CONNECTION.declared if name != "keyspace"}), dumps(settings))
-    return _POOL.take(key) or CassandraClient(values, **settings), key
+    client = _POOL.take(key)
+    if client is not None and not client.is_open():  # its node was away meanwhile
+        client.close()
+        client = None
+    return client or CassandraClient(values, **settings), key
 
 
 def give_back(client: CassandraClient, key: str) -> None:
