@@ -34,7 +34,7 @@ def test_many_killed_drivers_lose_and_double_nothing(
         count = min(100, count)
     with killed(PIPELINES[system], tmp_path, int(os.environ.get("SEED", "1"))) as kills:
         if has_epochs:
-            kills.environments = ENVIRONMENTS
+            kills.environments = getattr(kills_of_systems().get(system), "ENVIRONMENTS", ENVIRONMENTS)
         kills.run(count)
     died = sum("killed" in line for line in kills.report)
     with capsys.disabled():
