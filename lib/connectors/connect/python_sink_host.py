@@ -112,7 +112,7 @@ class PythonSinkTask(SinkHostTask):
         self._letters += self._pipeline.letters()
         self._open({TopicPartition(record.topic or "", record.partition or 0) for record in records})
         for first in range(0, len(records), self._most):
-            self._put([record for record in records[first : first + self._most] if self._is_wanted(record)])
+            self._put([record for record in records[first : first + self._most] if self._is_new(record)])
         for topic, partition, offset in _last_places(rows):
             self._ends[TopicPartition(topic, partition)] = offset + 1
         return self._taken()
@@ -153,7 +153,7 @@ class PythonSinkTask(SinkHostTask):
             self._context.partitions = set(self._partitions)
             self._retried(lambda: self._task.open(new))
 
-    def _is_wanted(self, record: SinkRecord) -> bool:
+    def _is_new(self, record: SinkRecord) -> bool:
         """False for a record that the target has already, as the task has said by ``context.offset``."""
         place = TopicPartition(record.topic or "", record.partition or 0)
         return record.offset >= self._context.offsets.get(place, record.offset)
