@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,7 @@ from .offsets import partition_key
 from .records import Headers, SinkRecord, SourceBatch, SourceRecord
 from .text import parsed_json, sorted_json
 
+RecordT = TypeVar("RecordT", SourceRecord, SinkRecord)
 INDEX = "index"
 """The column that tells which record of the original list a record was."""
 
@@ -165,39 +166,36 @@ def of_source_records(records: Sequence[SourceRecord], first: int = 0) -> Iterat
     """``records`` in columns, in their order; ``first`` is the number of the first one."""
     known: dict[int, str] = {}
     at = first
-    for (key_schema, value_schema), group in groupby(records, lambda record: (record.key_schema, record.value_schema)):
-        part = list(group)
-        yield Records(
-            pa.array([record.topic for record in part], pa.string()),
-            pa.array([record.partition for record in part], pa.int32()),
-            Column.of(key_schema, [record.key for record in part]),
-            Column.of(value_schema, [record.value for record in part]),
-            pa.array([record.timestamp for record in part], pa.int64()),
-            [record.headers for record in part] if any(len(record.headers) for record in part) else None,
-            {
-                "sourcePartition": pa.array(
-                    [_partition_text(record.source_partition, known) for record in part], pa.string()
-                ),
-                "sourceOffset": pa.array([_offset_text(record.source_offset) for record in part], pa.string()),
-                INDEX: numbers(at, len(part)),
-            },
-        )
-        at += len(part)
+    for group in _with_equal_schemas(records):
+        partitions = pa.array([_partition_text(record.source_partition, known) for record in group], pa.string())
+        offsets = pa.array([_offset_text(record.source_offset) for record in group], pa.string())
+        yield _in_columns(group, {"sourcePartition": partitions, "sourceOffset": offsets, INDEX: numbers(at, len(group))})
+        at += len(group)
 
 
 def of_sink_records(records: Sequence[SinkRecord]) -> Iterator[Records]:
     """As :func:`of_source_records`, for a sink."""
-    for (key_schema, value_schema), group in groupby(records, lambda record: (record.key_schema, record.value_schema)):
-        part = list(group)
-        yield Records(
-            pa.array([record.topic for record in part], pa.string()),
-            pa.array([record.partition for record in part], pa.int32()),
-            Column.of(key_schema, [record.key for record in part]),
-            Column.of(value_schema, [record.value for record in part]),
-            pa.array([record.timestamp for record in part], pa.int64()),
-            [record.headers for record in part] if any(len(record.headers) for record in part) else None,
-            {"offset": pa.array([record.offset for record in part], pa.int64())},
-        )
+    for group in _with_equal_schemas(records):
+        yield _in_columns(group, {"offset": pa.array([record.offset for record in group], pa.int64())})
+
+
+def _with_equal_schemas(records: Sequence[RecordT]) -> Iterator[list[RecordT]]:
+    """Runs of records with the same schemas of key and value."""
+    for _, group in groupby(records, lambda record: (record.key_schema, record.value_schema)):
+        yield list(group)
+
+
+def _in_columns(records: Sequence[SourceRecord] | Sequence[SinkRecord], extra: dict[str, pa.Array]) -> Records:
+    """Records with the same schemas as columns."""
+    return Records(
+        pa.array([record.topic for record in records], pa.string()),
+        pa.array([record.partition for record in records], pa.int32()),
+        Column.of(records[0].key_schema, [record.key for record in records]),
+        Column.of(records[0].value_schema, [record.value for record in records]),
+        pa.array([record.timestamp for record in records], pa.int64()),
+        [record.headers for record in records] if any(len(record.headers) for record in records) else None,
+        extra,
+    )
 
 
 def of_source_batch(batch: SourceBatch) -> Records:

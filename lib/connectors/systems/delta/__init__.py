@@ -31,19 +31,15 @@ _COMMITS: Final = 200
 MISSING = ("DELTA_MISSING_DELTA_TABLE", "DELTA_PATH_DOES_NOT_EXIST", "DELTA_TABLE_NOT_FOUND", "TABLE_OR_VIEW_NOT_FOUND")
 
 
-class DeltaSink(Sink):
-    """Appends each micro-batch to a Delta table in one transaction.
+TABLE: Final = Options(
+    path=Text(None, meaning="the folder of the table; the first batch creates it"),
+    table=Text(None, meaning="the name of the table, in place of path"),
+)
+"""The table of a sink, by one of two options."""
 
-    Guarantee: exactly-once, by ``foreach_batch``. For other ways to write, Spark's own format ``delta`` is there.
-    """
 
-    name = "delta"
-    options = Options(
-        path=Text(None, meaning="the folder of the table; the first batch creates it"),
-        table=Text(None, meaning="the name of the table, in place of path"),
-        mergeSchema=Flag(False, meaning="new columns of the rows become columns of the table"),
-    )
-    conditions = "foreach_batch only; the table's history reaches back to the sink's last batch"
+class TableSink(Sink):
+    """The base of sinks that write one Delta table, by ``foreach_batch`` alone."""
 
     @classmethod
     def check(cls, values: Values) -> Iterator[Problem]:
@@ -52,6 +48,20 @@ class DeltaSink(Sink):
 
     def target(self) -> str:
         return str(self.values["path"] or self.values["table"])
+
+    def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> SinkWriter:
+        raise Misconfigured(f"connectors.{self.name}", [Problem("format", "takes foreach_batch only.")])
+
+
+class DeltaSink(TableSink):
+    """Appends each micro-batch to a Delta table in one transaction.
+
+    Guarantee: exactly-once, by ``foreach_batch``. For other ways to write, Spark's own format ``delta`` is there.
+    """
+
+    name = "delta"
+    options = TABLE | Options(mergeSchema=Flag(False, meaning="new columns of the rows become columns of the table"))
+    conditions = "foreach_batch only; the table's history reaches back to the sink's last batch"
 
     def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> SinkWriter:
         raise Misconfigured(
@@ -148,6 +158,26 @@ class DeltaCommitter(FrameCommitter):
                 return False
             raise
         return True
+
+
+class RecordingCommitter(FrameCommitter):
+    """The base of committers that write other tables, and record a batch in the log of the table ``ledger``."""
+
+    ledger: DeltaCommitter
+
+    def last(self, query: str) -> Entry | None:
+        """Without a number of rows: what is written is not what the batch holds, row by row."""
+        entry = self.ledger.last(query)
+        return replace(entry, rows=None) if entry else None
+
+    def queries(self) -> frozenset[str]:
+        return self.ledger.queries()
+
+    def commit(self, entry: Entry, committables: Sequence[Committable]) -> None:
+        self.ledger.commit(entry, committables)
+
+    def discard(self, committable: Committable) -> None:
+        """Nothing is staged."""
 
 
 def mark_of(batch: Batch) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
@@ -19,10 +18,8 @@ from ...core import (
     REQUIRED,
     Batch,
     Choice,
-    Committable,
     ConnectorError,
     Fatal,
-    FrameCommitter,
     Json,
     Misconfigured,
     Options,
@@ -31,10 +28,9 @@ from ...core import (
     SinkWriter,
     Text,
 )
-from ...core.ledger import Entry
 from ...core.options import Values
 from ...core.state import digest
-from . import MISSING, DeltaCommitter, DeltaSink
+from . import MISSING, DeltaCommitter, DeltaSink, RecordingCommitter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -98,7 +94,7 @@ class DeltaTables(Sink):
         return DeltaTablesCommitter(self)
 
 
-class DeltaTablesCommitter(FrameCommitter):
+class DeltaTablesCommitter(RecordingCommitter):
     """Writes the tables of a batch side by side, and then the ledger."""
 
     def __init__(self, sink: DeltaTables) -> None:
@@ -107,20 +103,6 @@ class DeltaTablesCommitter(FrameCommitter):
         self.keys: Mapping[str, Sequence[str]] = sink.values["keyColumns"] or {}
         ledger = DeltaSink.of({"path": f"{self.path}/{LEDGER}", "sinkId": sink.sink_id()})
         self.ledger = DeltaCommitter(ledger)  # type: ignore[arg-type]
-
-    def last(self, query: str) -> Entry | None:
-        """Without a number of rows: what is read again of a database that has changed may be fewer."""
-        found = self.ledger.last(query)
-        return replace(found, rows=None) if found else None
-
-    def queries(self) -> frozenset[str]:
-        return self.ledger.queries()
-
-    def commit(self, entry: Entry, committables: Sequence[Committable]) -> None:
-        self.ledger.commit(entry, committables)
-
-    def discard(self, committable: Committable) -> None:
-        """Nothing is staged."""
 
     def commit_frame(self, frame: DataFrame, batch: Batch) -> None:
         """Writes what ``frame`` has of each table, and records the batch."""

@@ -15,29 +15,21 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
-
-import pyarrow as pa
 
 from ...core import (
     Batch,
-    Committable,
     Duration,
-    FrameCommitter,
     Misconfigured,
     Names,
     Options,
     Problem,
-    Sink,
-    SinkWriter,
     Text,
 )
 from ...core.ledger import Entry
-from ...core.options import Values
 from ...core.state import digest
-from . import MISSING, DeltaCommitter, DeltaSink, mark_of
+from . import MISSING, TABLE, DeltaCommitter, DeltaSink, RecordingCommitter, TableSink, mark_of
 from .change_log import (
     DELETED,
     ENDS,
@@ -82,13 +74,11 @@ def merge(path: str | None = None, **options: Any) -> Callable[[DataFrame, int],
     return foreach_batch(ChangeTable, {**({"path": path} if path is not None else {}), **options})
 
 
-class ChangeTable(Sink):
+class ChangeTable(TableSink):
     """The sink behind :func:`merge`."""
 
     name = "connect.merge"
-    options = Options(
-        path=Text(None, meaning="the folder of the table; the first batch creates it"),
-        table=Text(None, meaning="the name of the table, in place of path"),
+    options = TABLE | Options(
         keyColumns=Names((), meaning="the columns that identify a row; default: the fields of the records' keys"),
         topic=Text(None, meaning="the topic that feeds the table; needed when the stream has several"),
         schema=Text(None, meaning="the columns of a row, for values without schemas: id INT, name STRING"),
@@ -97,22 +87,11 @@ class ChangeTable(Sink):
     )
     conditions = "foreach_batch only; changes with positions in the database's log"
 
-    @classmethod
-    def check(cls, values: Values) -> Iterator[Problem]:
-        if (values["path"] is None) == (values["table"] is None):
-            yield Problem("path", "give either path or table, and only one of them.")
-
-    def target(self) -> str:
-        return str(self.values["path"] or self.values["table"])
-
-    def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> SinkWriter:
-        raise Misconfigured(NAME, [Problem("format", "takes foreach_batch only.")])
-
     def committer(self) -> ChangeTableCommitter:
         return ChangeTableCommitter(self)
 
 
-class ChangeTableCommitter(FrameCommitter):
+class ChangeTableCommitter(RecordingCommitter):
     """Merges a batch and records it, in one transaction of the table."""
 
     def __init__(self, sink: ChangeTable) -> None:
@@ -122,20 +101,6 @@ class ChangeTableCommitter(FrameCommitter):
         self.position = str(self.values["positionColumn"])
         self._types: dict[str, Any] | None = None
         self._remembers: bool | None = None
-
-    def last(self, query: str) -> Entry | None:
-        """Without a number of rows: that of a merge is not that of its batch."""
-        entry = self.ledger.last(query)
-        return replace(entry, rows=None) if entry else None
-
-    def queries(self) -> frozenset[str]:
-        return self.ledger.queries()
-
-    def commit(self, entry: Entry, committables: Sequence[Committable]) -> None:
-        self.ledger.commit(entry, committables)
-
-    def discard(self, committable: Committable) -> None:
-        """Nothing is staged."""
 
     def commit_frame(self, frame: DataFrame, batch: Batch) -> None:
         """Merges the changes that ``frame`` holds, and records the batch."""
