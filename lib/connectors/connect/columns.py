@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from .data import Schema, from_arrow, to_arrow
+from .json_text import parsed_json, sorted_json
 from .offsets import partition_key
 from .records import Headers, SinkRecord, SourceBatch, SourceRecord
-from .text import parsed_json, sorted_json
 
 RecordT = TypeVar("RecordT", SourceRecord, SinkRecord)
 INDEX = "index"

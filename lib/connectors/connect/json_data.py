@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from .data import DATE, DECIMAL, TIME, TIMESTAMP, Field, Schema, Struct, Type, from_arrow, plain
 from .errors import DataException
-from .text import json_bytes, parsed_json
+from .json_text import json_bytes, parsed_json
 
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 _DAY: Final = datetime.date(1970, 1, 1)

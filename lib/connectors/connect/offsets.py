@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .host import Offsets
-from .text import sorted_json
+from .json_text import sorted_json
 
 
 def partition_key(partition: Mapping[str, Any]) -> str:
