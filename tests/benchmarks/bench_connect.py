@@ -79,6 +79,7 @@ def run(frame: Any, checkpoint: Path, sink: Callable[..., None] | None = None) -
 
 def connector(spark: Any, file: Path, state: Path, topic: str = "lines") -> Any:
     config = {"connector.class": "FileStreamSource", "file": str(file), "topic": topic, "value.converter": STRING}
+    config["batch.size"] = "20000"
     options = {
         "config": json.dumps(config),
         "stateLocation": str(state),

@@ -21,7 +21,6 @@ import psycopg
 from connectors import workbench
 from connectors.connect.host import ConnectorSettings
 from connectors.connect.java.source_host import JavaSourceHost
-from connectors.core import ReadLimit
 from connectors.testing.servers import PostgresServer
 
 ROUNDS = 3
@@ -82,18 +81,16 @@ class Alone:
         self.host = JavaSourceHost(ConnectorSettings(changes.config(), plugin_packages=(DEBEZIUM,)))
         self.host.start({})
         self.seconds = time.perf_counter() - began
-        self.host.poll(1, ReadLimit(), 3.0)
+        while not changes.has_slot():
+            time.sleep(0.1)
         self.round()
 
     def round(self) -> float:
         engine: Any = self.host._engine
-        unit = engine.handles.java.java.util.concurrent.TimeUnit.MILLISECONDS
         began, seen = time.perf_counter(), 0
         self.changes.insert()
         while seen < self.changes.count:
-            entry = engine.queue.poll(5000, unit)
-            if entry is not None:
-                seen += entry.getValue().size()
+            seen += sum(polled.size for polled in engine.queue.take(5.0))
         return self.changes.count / (time.perf_counter() - began)
 
 
@@ -106,7 +103,7 @@ class Through:
             config=json.dumps(changes.config()), pluginPackages=DEBEZIUM, stateLocation=str(folder / "state")
         )
         writer = rows.load().writeStream.format("noop").option("checkpointLocation", str(folder / "checkpoint"))
-        self.query = writer.trigger(processingTime="100 milliseconds").start()
+        self.query = writer.trigger(processingTime="1 second").start()
         self.rows: dict[int, int] = {}
         while not changes.has_slot():
             time.sleep(0.1)
@@ -117,7 +114,7 @@ class Through:
         self.changes.insert()
         while sum(self.rows.values()) < self.changes.last and self.query.isActive:
             self.rows |= {batch["batchId"]: batch["numInputRows"] for batch in self.query.recentProgress}
-            time.sleep(0.02)
+            time.sleep(0.2)
         return self.changes.count / (time.perf_counter() - began)
 
 
@@ -135,7 +132,7 @@ def file_round(spark: Any, source: str, options: dict[str, str], lines: int) -> 
 
 def main(changes: int, lines: int) -> None:
     print(f"load {os.getloadavg()[0]:.0f} on {os.cpu_count()} cores")
-    spark = workbench.session({"spark.sql.streaming.numRecentProgressUpdates": "1000"})
+    spark = workbench.session({"spark.sql.streaming.numRecentProgressUpdates": "100"})
     with tempfile.TemporaryDirectory() as name, PostgresServer() as server:
         folder = Path(name)
         alone = Alone(Changes(server, changes, "alone"))
@@ -174,4 +171,4 @@ def show(figures: dict[str, list[float]], unit: str) -> None:
 
 if __name__ == "__main__":
     arguments = [int(argument) for argument in sys.argv[1:]]
-    main(*(arguments + [50_000, 1_000_000][len(arguments) :]))
+    main(*(arguments + [200_000, 1_000_000][len(arguments) :]))

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -125,10 +126,11 @@ def test_a_jvm_that_dies_or_hangs_is_replaced_and_nothing_comes_twice(
         first = poll(host, 3)
         dead = host.pid
         assert dead is not None
+        monkeypatch.setattr(source_engine, "CALL_SECONDS", 2.0 if how == "hung" else 60.0)
+        time.sleep(1.0)  # the call that is under way has the old limit
+        os.kill(dead, signal.SIGKILL if how == "killed" else signal.SIGSTOP)
         with lines.open("a") as file:
             file.write("line 3\n")
-        monkeypatch.setattr(source_engine, "CALL_SECONDS", 2.0 if how == "hung" else 60.0)
-        os.kill(dead, signal.SIGKILL if how == "killed" else signal.SIGSTOP)
         records = poll_through_restart(host, monkeypatch)
         assert values_of(records) == [b'"line 3"']
         assert sum(part.counts.get("restarts", 0) for part in records) >= 1

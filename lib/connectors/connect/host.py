@@ -16,7 +16,8 @@ A source partition is written as canonical JSON (:func:`connectors.core.state.du
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Final
@@ -112,6 +113,24 @@ class TaskRecords:
     offsets: Offsets
     letters: Sequence[DeadLetter] = ()
     counts: Mapping[str, int] = field(default_factory=dict)
+
+
+def merged(parts: Iterable[TaskRecords]) -> list[TaskRecords]:
+    """``parts``, in their order, as one for each task."""
+    by_task: dict[int, list[TaskRecords]] = {}
+    for part in parts:
+        by_task.setdefault(part.task, []).append(part)
+    return [_merged(task, of_task) for task, of_task in by_task.items()]
+
+
+def _merged(task: int, parts: Sequence[TaskRecords]) -> TaskRecords:
+    offsets: dict[str, Any] = {}
+    counts: Counter[str] = Counter()
+    for part in parts:
+        offsets.update(part.offsets)
+        counts.update(part.counts)
+    letters = [letter for part in parts for letter in part.letters]
+    return TaskRecords(task, pa.concat_tables([part.rows for part in parts]), offsets, letters, dict(counts))
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from ..core.errors import Fatal, Misconfigured, Problem
 from ..core.source import ReadLimit
 from .connector import ConnectorContext, SourceConnector, SourceTask
 from .errors import ConnectException
-from .host import ConnectorSettings, Offsets, SourceHost, TaskRecords, TaskStatus
+from .host import ConnectorSettings, Offsets, SourceHost, TaskRecords, TaskStatus, merged
 from .offsets import OffsetStorageReader, OffsetStore
 from .plugins import connector_class
 from .records import RecordMetadata
@@ -75,8 +75,8 @@ class PythonSourceHost(SourceHost):
         for thread, transactions in taken.items():
             for transaction in transactions:
                 self._in_epochs.append((epoch, thread, transaction))
-            records.append(_records_of(thread, transactions))
-        return records
+                records.append(_records_of(thread, transaction))
+        return merged(records)
 
     def idle_seconds(self) -> float:
         with self._signal.changed:
@@ -220,16 +220,9 @@ class _Context(ConnectorContext):
         return OffsetStorageReader(self._host._store)
 
 
-def _records_of(thread: TaskThread, transactions: list[Transaction]) -> TaskRecords:
-    offsets: dict[str, object] = {}
-    counts: dict[str, int] = {}
-    for transaction in transactions:
-        offsets.update(transaction.offsets)
-        for name, count in transaction.counts.items():
-            counts[name] = counts.get(name, 0) + count
-    letters = [letter for transaction in transactions for letter in transaction.letters]
-    rows = pa.concat_tables([table for transaction in transactions for table in transaction.tables])
-    return TaskRecords(thread.number, rows, offsets, letters, counts)
+def _records_of(thread: TaskThread, transaction: Transaction) -> TaskRecords:
+    rows = pa.concat_tables(transaction.tables)
+    return TaskRecords(thread.number, rows, transaction.offsets, transaction.letters, transaction.counts)
 
 
 def _commit_records(task: SourceTask | None, transaction: Transaction, epoch: int) -> None:

@@ -41,6 +41,7 @@ _CLASSES: Final[Mapping[str, str]] = {
     "DataInput": "java.io.DataInputStream",
     "Mapper": "com.fasterxml.jackson.databind.ObjectMapper",
     "Longs": "java.util.concurrent.atomic.AtomicLongArray",
+    "Semaphore": "java.util.concurrent.Semaphore",
     "Flag": "java.util.concurrent.atomic.AtomicBoolean",
     "Entry": "java.util.AbstractMap$SimpleEntry",
     "Record": "org.apache.kafka.connect.connector.ConnectRecord",

@@ -1,8 +1,13 @@
-"""A Java source connector and its tasks in one running JVM: what is polled, handed over, committed, restarted."""
+"""A Java source connector and its tasks in one running JVM: what is polled, handed over, committed, restarted.
+
+A thread of this process, the *collector*, makes rows of what the tasks poll, also while Spark computes a batch; an epoch takes
+what it has collected. It also looks after the tasks: those that fail are started again.
+"""
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -15,11 +20,11 @@ from py4j.protocol import Py4JJavaError
 from ...core.errors import Fatal
 from ...core.source import ReadLimit
 from ...core.state import dumps
-from ..host import ConnectorSettings, Offsets, TaskRecords, TaskStatus
+from ..host import ConnectorSettings, Offsets, TaskRecords, TaskStatus, merged
 from .failures import JavaFailure, failure_of
 from .handles import Handles
 from .jvm import JvmDied
-from .source_tasks import Committer, Polled, RecordFailure, RecordWriter, SourceThread
+from .source_tasks import Committer, Polled, PolledQueue, RecordFailure, RecordWriter, SourceThread
 from .steps import Steps
 
 CALL_SECONDS: Final = 60.0
@@ -27,10 +32,15 @@ CALL_SECONDS: Final = 60.0
 START_SECONDS: Final = 180.0
 """How long connector and tasks may take to start, stop or commit: they talk to their system meanwhile."""
 _STOP_SECONDS: Final = 10.0
-_LISTS: Final = 8
-"""How many polled lists wait in the JVM."""
+_COLLECTED_ROWS: Final = 200_000
+_COLLECTED_BYTES: Final = 64 << 20
+"""So much is collected before an epoch takes it."""
 _RETAINED: Final = 20_000
-"""How many records of an epoch stay in the JVM for their ``commitRecord``."""
+"""So many rows where records stay in the JVM for their ``commitRecord``."""
+_JOINED_ROWS: Final = 2_000
+"""Polled lists are joined up to so many rows."""
+_LOOK_SECONDS: Final = 0.2
+"""How often the collector looks after the tasks while they poll nothing."""
 _log = logging.getLogger("connectors.connect")
 
 
@@ -43,6 +53,14 @@ class _Failed:
     at: float
 
 
+@dataclass
+class _Collected:
+    """The rows of a polled list, which an epoch takes whole, and the records that wait for their ``commitRecord``."""
+
+    rows: TaskRecords
+    retained: Any
+
+
 class SourceEngine:
     """Connector and tasks in one running JVM."""
 
@@ -51,7 +69,7 @@ class SourceEngine:
         with self.jvm.within(CALL_SECONDS, "start"):
             util = handles.java.java.util
             self.calls = util.concurrent.ConcurrentLinkedQueue()
-            self.queue = util.concurrent.LinkedBlockingQueue(_LISTS)
+            self.queue = PolledQueue(handles)
             self.executor = util.concurrent.Executors.newCachedThreadPool()
             self.store = util.HashMap()
             self.writer = RecordWriter(handles, Steps(handles, properties), folder)
@@ -62,6 +80,14 @@ class SourceEngine:
         self.restarts: dict[int, int] = {}
         self.retries: dict[int, int] = {}
         self._pending: deque[Polled] = deque()
+        self._collected: deque[_Collected] = deque()
+        self._change = threading.Condition()
+        """Guards what is collected, and the thread that collects."""
+        self._collector: threading.Thread | None = None
+        self._is_stopping = False
+        self._error: Exception | None = None
+        self._is_idle = False
+        self._limit = ReadLimit()
         self._last_records = time.monotonic()
         self._offsets: dict[str, Any] = {}
 
@@ -77,18 +103,24 @@ class SourceEngine:
             self._start_tasks()
 
     def idle_seconds(self) -> float:
-        is_idle = self.threads and not self.failed and not self._pending
+        is_idle = self._is_idle and self.threads and not (self.failed or self._collected)
         return time.monotonic() - self._last_records if is_idle else 0.0
 
     def poll(self, epoch: int, limit: ReadLimit, seconds: float) -> list[TaskRecords]:
-        with self.jvm.within(CALL_SECONDS + seconds, "hand over records"):
-            self._receive(seconds)
-            records = self._hand_over(epoch, limit)
-            if records:
-                self._last_records = time.monotonic()
-            else:
-                self._look_after_tasks()
-            return records
+        self._limit = limit
+        if self._collector is None:
+            self._is_stopping = False
+            self._collector = threading.Thread(target=self._collect, name=f"{self.settings.log}-collector", daemon=True)
+            self._collector.start()
+        with self._change:
+            self._change.wait_for(lambda: self._collected or self._error is not None, seconds)
+            if not self._collected and self._error is not None:
+                raise self._error
+            taken = self._take(limit)
+            self._change.notify_all()
+        for collected in taken:
+            self.committer.add(epoch, collected.rows.task, collected.retained)
+        return merged(collected.rows for collected in taken)
 
     def commit(self, epoch: int) -> None:
         try:
@@ -111,10 +143,12 @@ class SourceEngine:
 
     def reconfigure(self, offsets: Offsets) -> None:
         with self.jvm.within(START_SECONDS, "start new tasks"):
+            self.stop_collector(_STOP_SECONDS)
             self._stop_tasks()
             self.calls.clear()
             self.queue.clear()
             self._pending.clear()
+            self._collected.clear()
             self.committer.clear()
             self._store(offsets)
             self._start_tasks()
@@ -133,12 +167,27 @@ class SourceEngine:
     def stop(self) -> None:
         """Stops tasks and connector, as far as the JVM still answers."""
         try:
+            self.stop_collector(_STOP_SECONDS)
             with self.jvm.within(_STOP_SECONDS, "stop"):
                 self._stop_tasks()
                 self.connector.stop()
                 self.writer.close()
         except (JvmDied, Py4JJavaError, AttributeError) as error:
             _log.info("%s: %s", self.settings.log, error)
+
+    def stop_collector(self, seconds: float) -> None:
+        """Ends the collector, and waits for its last list as long as ``seconds``."""
+        with self._change:
+            self._is_stopping = True
+            self._change.notify_all()
+        if self._collector is not None:
+            self._collector.join(seconds)
+            self._collector = None
+
+    def abandon(self) -> None:
+        """Leaves the engine of a JVM that is gone."""
+        self.stop_collector(1.0)
+        self.writer.close_files()
 
     def _context(self, interface: str, config: Mapping[str, str] | None = None) -> Any:
         answers = self.handles.java.java.util.HashMap()
@@ -200,50 +249,90 @@ class SourceEngine:
                 time.sleep(0.02)
         self.threads.clear()
 
-    def _receive(self, seconds: float) -> None:
-        """Takes what the tasks have polled."""
-        if self._pending:
-            return
-        unit = self.handles.java.java.util.concurrent.TimeUnit.MILLISECONDS
-        first = self.queue.poll(max(0, round(seconds * 1000)), unit)
-        if first is None:
-            return
-        entries = self.handles.java.java.util.ArrayList()
-        entries.add(first)
-        self.queue.drainTo(entries)
-        for entry in list(entries):
-            records = entry.getValue()
-            self._pending.append(Polled(int(entry.getKey()), records, int(records.size())))
+    def _take(self, limit: ReadLimit) -> list[_Collected]:
+        """What is collected, at least one list, and then as many as fit into ``limit``."""
+        taken: list[_Collected] = []
+        rows = size = 0
+        while self._collected:
+            table = self._collected[0].rows.rows
+            rows, size = rows + table.num_rows, size + table.nbytes
+            if taken and (rows > (limit.rows or rows) or size > (limit.bytes or size)):
+                break
+            taken.append(self._collected.popleft())
+        return taken
 
-    def _hand_over(self, epoch: int, limit: ReadLimit) -> list[TaskRecords]:
-        taken: dict[int, list[Polled]] = {}
-        rows = 0
-        most = min(limit.rows or _RETAINED, _RETAINED)
-        while self._pending and (not rows or rows + self._pending[0].size <= most):
-            polled = self._pending.popleft()
-            rows += polled.size
-            taken.setdefault(polled.task, []).append(polled)
-        return [handed for task, lists in sorted(taken.items()) if (handed := self._task_records(epoch, task, lists))]
-
-    def _task_records(self, epoch: int, task: int, lists: list[Polled]) -> TaskRecords | None:
-        records, size = lists[0].records, sum(polled.size for polled in lists)
-        if len(lists) > 1:
-            records = self.handles.java.java.util.ArrayList(size)
-            for polled in lists:
-                records.addAll(polled.records)
+    def _collect(self) -> None:
+        """Runs in the collector."""
         try:
-            rows = self.writer.rows(records, size, task)
+            while self._waits_for_room():
+                self._is_idle = not self._receive()
+                if not self._is_idle:
+                    with self.jvm.within(CALL_SECONDS, "convert records"):
+                        self._convert(self._next_list())
+                else:
+                    with self.jvm.within(START_SECONDS, "start a task again"):
+                        self._look_after_tasks()
+        except Exception as error:
+            with self._change:
+                self._error = error
+                self._change.notify_all()
+
+    def _waits_for_room(self) -> bool:
+        """Waits until more may be collected; false when the collector is to end."""
+        with self._change:
+            self._change.wait_for(lambda: self._is_stopping or self._has_room())
+            return not self._is_stopping
+
+    def _has_room(self) -> bool:
+        tables = [collected.rows.rows for collected in self._collected]
+        most = _RETAINED if any(thread.retains_records for thread in self.threads.values()) else _COLLECTED_ROWS
+        return sum(table.num_rows for table in tables) < most and bool(sum(table.nbytes for table in tables) < _COLLECTED_BYTES)
+
+    def _receive(self) -> bool:
+        """Takes what the tasks have polled; false if there is nothing for a moment."""
+        if self._pending:
+            return True
+        with self.jvm.within(CALL_SECONDS, "hand over records"):
+            self._pending.extend(self.queue.take(_LOOK_SECONDS))
+        if self._pending:
+            self._last_records = time.monotonic()
+        return bool(self._pending)
+
+    def _next_list(self) -> Polled:
+        """The next list; small ones of one task become one, as each costs some calls into the JVM."""
+        first = self._pending.popleft()
+        most = 0 if self._limit.bytes else min(_JOINED_ROWS, self._limit.rows or _JOINED_ROWS)
+        lists, size = [first], first.size
+        while self._pending and self._pending[0].task == first.task and size + self._pending[0].size <= most:
+            lists.append(self._pending.popleft())
+            size += lists[-1].size
+        if len(lists) == 1:
+            return first
+        records = self.handles.java.java.util.ArrayList(size)
+        for polled in lists:
+            records.addAll(polled.records)
+        return Polled(first.task, records, size)
+
+    def _convert(self, polled: Polled) -> None:
+        """Makes rows of a list and adds them to what is collected."""
+        task, records = polled.task, polled.records
+        try:
+            rows = self.writer.rows(records, polled.size, task)
         except RecordFailure as bad:
             self._drop_polled(task)
             self._fail(task, JavaFailure(bad.failure.kind, str(bad), bad.failure.trace))
-            return None
+            return
         offsets = self.writer.newest_offsets(records, rows)
         self._note(offsets)
-        if thread := self.threads.get(task):
-            self.committer.add(epoch, thread, records, size)
         retries, restarts = rows.retries + self.retries.pop(task, 0), self.restarts.pop(task, 0)
-        counts = {"polled": size, "errors": len(rows.letters), "retries": retries, "restarts": restarts}
-        return TaskRecords(task, rows.table, offsets, rows.letters, {name: count for name, count in counts.items() if count})
+        counts = {"polled": polled.size, "errors": len(rows.letters), "retries": retries, "restarts": restarts}
+        counts = {name: count for name, count in counts.items() if count}
+        thread = self.threads.get(task)
+        retained = thread.retained(records, polled.size) if thread else ()
+        with self._change:
+            self._collected.append(_Collected(TaskRecords(task, rows.table, offsets, rows.letters, counts), retained))
+            self._last_records = time.monotonic()
+            self._change.notify_all()
 
     def _note(self, offsets: Offsets) -> None:
         """Offsets that a task would begin at which is started again."""
@@ -275,7 +364,7 @@ class SourceEngine:
 
     def _holds(self, number: int) -> bool:
         """True while polled records of the task wait to be handed over."""
-        return any(polled.task == number for polled in self._pending) or bool(self.queue.size())
+        return any(polled.task == number for polled in self._pending) or not self.queue.is_empty()
 
     def _pause(self, number: int, failure: JavaFailure) -> None:
         """The task is polled again after a pause, as often as it takes."""
@@ -305,12 +394,7 @@ class SourceEngine:
 
     def _discard_of(self, number: int) -> None:
         """Takes the lists of one task out of the queue, the others wait in order."""
-        entries = self.handles.java.java.util.ArrayList()
-        self.queue.drainTo(entries)
-        for entry in list(entries):
-            if int(entry.getKey()) != number:
-                records = entry.getValue()
-                self._pending.append(Polled(int(entry.getKey()), records, int(records.size())))
+        self._pending.extend(polled for polled in self.queue.take(0.0) if polled.task != number)
 
     def _begin_again(self, number: int) -> None:
         if thread := self.threads.get(number):  # RetriableException: the same task is asked again

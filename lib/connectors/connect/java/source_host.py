@@ -140,6 +140,8 @@ class JavaSourceHost(SourceHost):
             try:
                 return work()
             except JvmDied as death:
+                if self._engine is not None:
+                    self._engine.abandon()
                 self._engine, self._jvm = None, None
                 if self._closing.is_set():
                     return []

@@ -27,6 +27,7 @@ from .handles import Handles
 from .steps import Steps
 
 _COLUMNS: Final = 8
+_QUEUED_RECORDS: Final = 10_000
 _FIRST_PAUSE: Final = 0.04
 _NEWEST_SUFFICES: Final = "io.debezium."
 """Debezium acknowledges a position, so the newest record of each list stands for the others."""
@@ -49,16 +50,74 @@ class Polled:
     size: int
 
 
+class PolledQueue:
+    """The lists that wait in the JVM for the collector: so many records of all tasks, or one longer list."""
+
+    def __init__(self, handles: Handles) -> None:
+        self.handles = handles
+        concurrent = handles.java.java.util.concurrent
+        self._milliseconds = concurrent.TimeUnit.MILLISECONDS
+        self._lists = concurrent.LinkedBlockingQueue()
+        self._room = concurrent.Semaphore(_QUEUED_RECORDS)
+
+    def put_handle(self, task: int) -> Any:
+        """A handle that waits for room and puts a list of ``task``."""
+        handles = self.handles
+        entry = handles.cast(handles.constructor("Entry", "Object", "Object"), "Object", "Object", "List")
+        entry = handles.make.insertArguments(entry, 0, handles.objects(task))
+        # py4j calls no method of a class that is not public, as many lists of Java are.
+        public = handles.cast(handles.constructor("ArrayList", "Collection"), "List", "List")
+        put = handles.bound(self._lists, "BlockingQueue", "put", "void", "Object")
+        least = handles.static("java.lang.Math", "min", "int", "int", "int")
+        share = handles.make.insertArguments(least, 1, handles.objects(_QUEUED_RECORDS))
+        acquire = handles.bound(self._room, "Semaphore", "acquire", "void", "int")
+        wait = handles.chain(handles.chain(handles.method("List", "size", "int"), share), acquire)
+        return handles.in_turn([wait, handles.chain(handles.chain(public, entry), put)])
+
+    def take(self, seconds: float) -> list[Polled]:
+        """All lists that wait; none if there is none within ``seconds``."""
+        first = self._lists.poll(round(seconds * 1000), self._milliseconds)
+        if first is None:
+            return []
+        entries = self.handles.java.java.util.ArrayList()
+        entries.add(first)
+        self._lists.drainTo(entries)
+        lists = [Polled(int(entry.getKey()), entry.getValue(), int(entry.getValue().size())) for entry in list(entries)]
+        self._room.release(sum(min(polled.size, _QUEUED_RECORDS) for polled in lists))
+        return lists
+
+    def is_empty(self) -> bool:
+        return bool(self._lists.isEmpty())
+
+    def clear(self) -> None:
+        """Drops the lists that wait; a task that waits for room goes on."""
+        self._lists.clear()
+        self._room.drainPermits()
+        self._room.release(_QUEUED_RECORDS)
+
+
 class SourceThread:
     """One task: its Java object, and the loop that polls it."""
 
-    def __init__(self, handles: Handles, number: int, task: Any, queue: Any) -> None:
+    def __init__(self, handles: Handles, number: int, task: Any, queue: PolledQueue) -> None:
         self.handles, self.number, self.task = handles, number, task
         self.running = handles.java.java.util.concurrent.atomic.AtomicBoolean(True)
-        self.loop = handles.implement("Callable", self._loop(queue))
+        self.loop = handles.implement("Callable", self._loop(queue.put_handle(number)))
         self.future: Any = None
         self.class_name = str(task.getClass().getName())
-        self.commits_records = self._overrides("commitRecord")
+        self._commits_records = self._overrides("commitRecord")
+        self._newest_suffices = self.class_name.startswith(_NEWEST_SUFFICES)
+
+    @property
+    def retains_records(self) -> bool:
+        """True if all records stay in the JVM until Spark has committed them."""
+        return self._commits_records and not self._newest_suffices
+
+    def retained(self, records: Any, size: int) -> Any:
+        """Those of the polled ``records`` whose ``commitRecord`` is to be called."""
+        if not self._commits_records or not size:
+            return ()
+        return (records.get(size - 1),) if self._newest_suffices else records
 
     def start(self, executor: Any) -> None:
         self.future = executor.submit(self.loop)
@@ -85,15 +144,10 @@ class SourceThread:
         owners = {str(method.getDeclaringClass().getName()) for method in methods if method.getName() == name}
         return owners != {"org.apache.kafka.connect.source.SourceTask"}
 
-    def _loop(self, queue: Any) -> Any:
-        """A handle that polls as long as :attr:`running`, and puts (number, list) into ``queue``."""
+    def _loop(self, put: Any) -> Any:
+        """A handle that polls as long as :attr:`running`, and hands each list that is not empty to ``put``."""
         handles = self.handles
         poll = handles.bound(self.task, "SourceTask", "poll", "List")
-        entry = handles.cast(handles.constructor("Entry", "Object", "Object"), "Object", "Object", "List")
-        entry = handles.make.insertArguments(entry, 0, handles.objects(self.number))
-        # py4j calls no method of a class that is not public, as many lists of Java are.
-        public = handles.cast(handles.constructor("ArrayList", "Collection"), "List", "List")
-        put = handles.chain(handles.chain(public, entry), handles.bound(queue, "BlockingQueue", "put", "void", "Object"))
         is_empty = handles.method("List", "isEmpty", "bool")
         some = handles.make.guardWithTest(is_empty, handles.make.empty(put.type()), put)
         body = handles.make.collectArguments(handles.unless_null(some, "List"), 0, poll)
@@ -167,9 +221,12 @@ class RecordWriter:
         newest_map = records.stream().collect(streams.toMap(*kinds, second))
         return {handles.canonical(key): handles.to_json(newest_map.get(key)) for key in list(newest_map.keySet())}
 
-    def close(self) -> None:
+    def close_files(self) -> None:
         self.cells.close()
         self.headers.close()
+
+    def close(self) -> None:
+        self.close_files()
         with contextlib.suppress(Py4JJavaError):
             self.steps.close()
 
@@ -294,17 +351,15 @@ class Committer:
         self.handles = handles
         self._epochs: deque[tuple[int, int, Any]] = deque()
 
-    def add(self, epoch: int, thread: SourceThread, records: Any, size: int) -> None:
-        if thread.commits_records:
-            newest = thread.class_name.startswith(_NEWEST_SUFFICES)
-            self._epochs.append((epoch, thread.number, [records.get(size - 1)] if newest else records))
+    def add(self, epoch: int, task: int, records: Any) -> None:
+        self._epochs.append((epoch, task, records))
 
     def commit(self, epoch: int, threads: Mapping[int, SourceThread]) -> None:
         """``commitRecord`` for the records of the epochs up to ``epoch``, then ``commit`` of the tasks."""
         while self._epochs and self._epochs[0][0] <= epoch:
             _, number, records = self._epochs.popleft()
             if thread := threads.get(number):
-                if isinstance(records, list):
+                if isinstance(records, tuple):
                     for record in records:
                         thread.task.commitRecord(record, None)
                 else:
