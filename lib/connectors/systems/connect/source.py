@@ -43,6 +43,8 @@ from .settings import CONNECT_OPTIONS, config_problems, letter_problems, setting
 from .unpack import UNPACKED, UnpackEmitter, unpack_problems
 
 _BATCH_ROWS: Final = 16_384
+_SMALL_BATCH: Final = 4_096
+_SHARED: Final = ("topic", "sourcePartition")
 _OFFSETS_IN_POSITION: Final = 20
 """Up to so many source partitions the offset of Spark shows where each of them is; the manifest always does."""
 
@@ -255,7 +257,7 @@ class ConnectEnumerator(EpochLogEnumerator[RecordedSplit]):
 
     def _record(self, epoch: int, records: Sequence[TaskRecords]) -> dict[str, Any]:
         """Records an epoch: its rows, then its manifest."""
-        rows = pa.concat_tables([part.rows for part in records]).combine_chunks()
+        rows = _compact(pa.concat_tables([part.rows for part in records]))
         batches = rows.to_batches(max_chunksize=_BATCH_ROWS)
         name = f"{uuid.uuid4().hex}.rows" if batches else ""
         if batches:
@@ -362,6 +364,15 @@ class ConnectEnumerator(EpochLogEnumerator[RecordedSplit]):
         if self._host is not None:
             self._host.close()
             self._host = None
+
+
+def _compact(rows: pa.Table) -> pa.Table:
+    """``rows`` as they are recorded: few record batches, and texts that many rows share once."""
+    if rows.num_rows < _SMALL_BATCH * rows["topic"].num_chunks:
+        rows = rows.combine_chunks()
+    for name in _SHARED:
+        rows = rows.set_column(rows.schema.get_field_index(name), name, rows[name].dictionary_encode())
+    return rows
 
 
 class RecordedReader(SplitReader[RecordedSplit]):
