@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from connectors.core.cache_folder import cache
 from connectors.core.errors import Misconfigured
 
 from . import java
+from .class_archive import java_options, make_archive
 from .home import spark_home
 from .jars import delta_coordinate, delta_jars, remembered
-from .java import java_options, make_archive
-from .settings import cache
 
 _PACKAGES = ("pyspark", "delta-spark", "pandas", "pyarrow", "ipython", "matplotlib", "great-expectations")
 

@@ -27,11 +27,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Final, TypeVar
 
+from ...core.cache_folder import cache
 from ...core.errors import Misconfigured
 from ...workbench import maven
 from ...workbench.java import use_java
 from ...workbench.maven import JARS, class_path
-from ...workbench.settings import cache
 
 HOST: Final = "127.0.0.1"
 """Where every server listens, and nowhere else."""
