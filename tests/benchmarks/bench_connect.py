@@ -111,8 +111,8 @@ def runtime(folder: Path, lines: int, rounds: int) -> None:
 
 def kafka(folder: Path, lines: int, rounds: int) -> None:
     import connectors
+    from connectors.jvm.maven import class_path
     from connectors.testing.servers import KafkaServer
-    from connectors.workbench.maven import class_path
 
     jars = class_path("connect", CONNECT)
     file, spark = lines_file(folder, lines), session()

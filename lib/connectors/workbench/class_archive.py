@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from ..core.cache_folder import cache
+from ..jvm.java import use_java
 from .home import spark_home
-from .java import use_java
 from .settings import python_path
 
 _SESSION: Final = """

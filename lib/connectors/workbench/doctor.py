@@ -12,8 +12,8 @@ from pathlib import Path
 
 from connectors.core.cache_folder import cache
 from connectors.core.errors import Misconfigured
+from connectors.jvm import java
 
-from . import java
 from .class_archive import java_options, make_archive
 from .home import spark_home
 from .jars import delta_coordinate, delta_jars, remembered

@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from ...core.errors import Transient
-from ...workbench.java import use_java
-from ...workbench.maven import spark_jars
+from ...jvm.java import use_java
+from ...jvm.maven import spark_jars
 
 MEMORY: Final = (
     "-Xms24m",
