@@ -190,8 +190,8 @@ def masker(secrets: Sequence[str]) -> Callable[[str], str]:
     patterns = [re.escape(text) if len(text) > 3 else rf"(?<!\w){re.escape(text)}(?!\w)" for text in secrets if text.strip()]
     if not patterns:
         return str
-    found = re.compile("|".join(sorted(patterns, key=len, reverse=True)))
-    return lambda text: found.sub("*****", text)
+    pattern = re.compile("|".join(sorted(patterns, key=len, reverse=True)))
+    return lambda text: pattern.sub("*****", text)
 
 
 def quiet_py4j() -> None:
