@@ -480,9 +480,9 @@ def _volumes(
         return
     from .workspace.volumes import mirrored
 
-    there = _target_of(target, variables)
-    with mirrored(there, there.bundle.job(job), parameters, reporter.line):
-        yield there.bundle
+    remote = _target_of(target, variables)
+    with mirrored(remote, remote.bundle.job(job), parameters, reporter.line):
+        yield remote.bundle
 
 
 def _is_by_cli(by: str | None) -> bool:

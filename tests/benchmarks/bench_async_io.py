@@ -128,11 +128,11 @@ def on_spark(
         out = spark.range(0, rows, numPartitions=tasks).transform(wait, make(folder), schema="r long", **tuning)
         cpu, began = tree_cpu(), time.perf_counter()
         count, wrong = out.selectExpr("count(*)", "sum(abs(r - 2 * id))").collect()[0]
-        took, cpu = time.perf_counter() - began, tree_cpu() - cpu
+        seconds, cpu = time.perf_counter() - began, tree_cpu() - cpu
         if (count, wrong) != (rows, 0):
             raise SystemExit(f"{count} rows with an error of {wrong}, not {rows} with 0")
         notes = [json.loads(path.read_text()) for path in Path(folder).glob("*.json")]
-    return {"steady": steady(notes), "whole": rows / took, "cpu": cpu}
+    return {"steady": steady(notes), "whole": rows / seconds, "cpu": cpu}
 
 
 def plain_asyncio(url: str, rows: int, capacity: int) -> dict[str, float]:
@@ -191,17 +191,17 @@ def cases(spark: Any, service: HttpService) -> dict[str, dict[str, Callable[[], 
     }
 
 
-def report(seen: dict[str, list[dict[str, float]]]) -> None:
+def report(results: dict[str, list[dict[str, float]]]) -> None:
     def median(case: str, what: str) -> float:
-        return statistics.median(figures[what] for figures in seen[case])
+        return statistics.median(figures[what] for figures in results[case])
 
     def ratio(name: str, goal: float, value: Callable[[], float]) -> None:
         with contextlib.suppress(statistics.StatisticsError):  # of a case that was not run
             print(f"{name:<58} {value():8.2f}   goal {goal}")
 
-    for case, figures in seen.items():
-        told = {what: round(median(case, what), 2) for what in figures[0]}
-        print(f"{case:<20} median of {len(figures)}: {told}")
+    for case, figures in results.items():
+        medians = {what: round(median(case, what), 2) for what in figures[0]}
+        print(f"{case:<20} median of {len(figures)}: {medians}")
     bound = TASKS / LATENCY
     ratio("capacity 100: share of Little's bound", 0.95, lambda: median("100 ordered", "steady") / (100 * bound))
     ratio("capacity 1000: share of Little's bound", 0.85, lambda: median("1000 unordered", "steady") / (1000 * bound))
@@ -229,20 +229,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default="capacity,batch_size,http,contrast")
-    wanted = parser.parse_args()
+    options = parser.parse_args()
     from connectors.testing.driver import session
 
     spark = session(f"local[{TASKS}]", {})
-    seen: dict[str, list[dict[str, float]]] = defaultdict(list)
+    results: dict[str, list[dict[str, float]]] = defaultdict(list)
     with HttpService(LATENCY) as service:
         groups = cases(spark, service)
         on_spark(spark, Simulated, 20_000)  # warm
-        for _ in range(wanted.rounds):
-            for group in wanted.only.split(","):
+        for _ in range(options.rounds):
+            for group in options.only.split(","):
                 for name, case in groups[group].items():
-                    seen[name].append(case())
-                    print(name, {what: round(value, 2) for what, value in seen[name][-1].items()}, flush=True)
-    report(seen)
+                    results[name].append(case())
+                    print(name, {what: round(value, 2) for what, value in results[name][-1].items()}, flush=True)
+    report(results)
     spark.stop()
 
 

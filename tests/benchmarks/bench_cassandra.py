@@ -190,10 +190,11 @@ def main() -> None:
         ("write, single rows", "our rows", "plain rows", "execute_concurrent"),
         ("write, 20 of a partition", "our partitions", "plain rows", "execute_concurrent"),
     ]
-    for title, ours, plain, what in pairs:
+    for title, our_key, plain_key, what in pairs:
         goal = "" if "partition" in title or what == "tuples" else " (goal >= 0.9)"
-        ratio = best[ours] / best[plain]
-        print(f"{title:26} {best[ours]:9,.0f} rows/s, the driver by {what:18} {best[plain]:9,.0f} rows/s: {ratio:.2f}{goal}")
+        our_rate, plain_rate = best[our_key], best[plain_key]
+        ratio = our_rate / plain_rate
+        print(f"{title:26} {our_rate:9,.0f} rows/s, the driver by {what:18} {plain_rate:9,.0f} rows/s: {ratio:.2f}{goal}")
 
 
 if __name__ == "__main__":

@@ -37,20 +37,20 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--lines", type=int, default=1_000_000)
     parser.add_argument("--part", choices=("runtime", "kafka", "transforms"))
-    wanted = parser.parse_args()
+    options = parser.parse_args()
     os.environ["PYTHONPATH"] = os.pathsep.join([str(LIBRARY), os.environ.get("PYTHONPATH", "")])
     with tempfile.TemporaryDirectory(prefix="connectors-bench-connect-") as folder:
-        if wanted.part in (None, "transforms"):
+        if options.part in (None, "transforms"):
             transforms()
-        if wanted.part in (None, "runtime"):
-            runtime(Path(folder), wanted.lines, wanted.rounds)
-        if wanted.part in (None, "kafka"):
-            kafka(Path(folder), wanted.lines, wanted.rounds)
+        if options.part in (None, "runtime"):
+            runtime(Path(folder), options.lines, options.rounds)
+        if options.part in (None, "kafka"):
+            kafka(Path(folder), options.lines, options.rounds)
 
 
 def show(name: str, figures: list[float], unit: str = "s") -> None:
     print(
-        f"{name:<48}" + "".join(f"{one:8.2f}" for one in figures) + f"   median {median(figures):.2f} {unit}",
+        f"{name:<48}" + "".join(f"{figure:8.2f}" for figure in figures) + f"   median {median(figures):.2f} {unit}",
         flush=True,
     )
 
@@ -63,9 +63,9 @@ def lines_file(folder: Path, lines: int) -> Path:
 
 
 def session() -> Any:
-    from connectors.testing.driver import session as made
+    from connectors.testing.driver import session as driver_session
 
-    return made("local[2,4]", {"spark.driver.extraJavaOptions": ""})
+    return driver_session("local[2,4]", {"spark.driver.extraJavaOptions": ""})
 
 
 def run(frame: Any, checkpoint: Path, sink: Callable[..., None] | None = None) -> float:
@@ -94,27 +94,27 @@ def runtime(folder: Path, lines: int, rounds: int) -> None:
     file, spark = lines_file(folder, lines), session()
     times: dict[str, list[float]] = {"file_stream": [], "connector": []}
     for turn in range(rounds + 1):
-        for name, found in times.items():
+        for name, figures in times.items():
             at = folder / f"runtime-{name}-{turn}"
             native = spark.readStream.format("connectors.file_stream").option("path", str(file)).load
             frame = native() if name == "file_stream" else connector(spark, file, at / "state")
-            took = run(frame.select("value"), at / "checkpoint")
+            seconds = run(frame.select("value"), at / "checkpoint")
             if turn:  # the first one warms up
-                found.append(took)
+                figures.append(seconds)
     spark.stop()
-    for name, found in times.items():
-        show(f"{lines:,} lines into noop, {name}", found)
+    for name, figures in times.items():
+        show(f"{lines:,} lines into noop, {name}", figures)
     show(
         "goal 0.5: file_stream / connector",
-        [one / other for one, other in zip(*times.values(), strict=True)],
+        [native / connect for native, connect in zip(*times.values(), strict=True)],
         "times as fast",
     )
 
 
 def kafka(folder: Path, lines: int, rounds: int) -> None:
     import connectors
+    from connectors.jvm.maven import class_path
     from connectors.testing.servers import KafkaServer
-    from connectors.workbench.maven import class_path
 
     jars = class_path("connect", CONNECT)
     file, spark = lines_file(folder, lines), session()
@@ -123,7 +123,7 @@ def kafka(folder: Path, lines: int, rounds: int) -> None:
     with KafkaServer() as server:
         servers = {"kafka.bootstrap.servers": server.bootstrap}
         for turn in range(rounds + 1):
-            for name, found in into.items():
+            for name, figures in into.items():
                 at, topic = (
                     folder / f"into-{name[:6]}-{turn}",
                     server.create_topic(f"into-{name[:6].replace(' ', '')}-{turn}".replace("'", "")),
@@ -131,23 +131,23 @@ def kafka(folder: Path, lines: int, rounds: int) -> None:
                 if name == "Connect's worker":
                     properties = {"connector.class": "FileStreamSource", "file": str(file), "topic": topic}
                     done = lambda topic=topic: end_of(server, topic)  # noqa: E731
-                    took = worker(jars, server, at, properties, done, lines, with_start=True)
+                    seconds = worker(jars, server, at, properties, done, lines, with_start=True)
                 else:
                     native = spark.readStream.format("connectors.file_stream").option("path", str(file)).load
                     frame = native() if name == "file_stream" else connector(spark, file, at / "state", topic)
                     sink = connectors.foreach_batch(
                         "kafka", {**servers, "topic": topic, "transactionalIdPrefix": topic}
                     )
-                    took = run(frame.select("value"), at / "checkpoint", sink)
+                    seconds = run(frame.select("value"), at / "checkpoint", sink)
                 if turn:
-                    found.append(took)
+                    figures.append(seconds)
             source = f"into-connec-{turn}" if turn else "into-file_s-0"
-            for name, found in out.items():
+            for name, figures in out.items():
                 at = folder / f"out-{name[:6]}-{turn}"
                 at.mkdir(parents=True)
                 if name == "Connect's worker":
                     properties = {"connector.class": "FileStreamSink", "file": str(at / "out.txt"), "topics": source}
-                    took = worker(jars, server, at, properties, lambda at=at: count(at / "out.txt"), lines)
+                    seconds = worker(jars, server, at, properties, lambda at=at: count(at / "out.txt"), lines)
                 else:
                     options = {**servers, "subscribe": source, "startingOffsets": "earliest", "minPartitions": "2"}
                     frame = spark.readStream.format("connectors.kafka").options(**options).load()
@@ -162,15 +162,16 @@ def kafka(folder: Path, lines: int, rounds: int) -> None:
                         sink = connectors.foreach_batch("file_stream", {"path": str(at / "out")})
                     else:
                         sink = connectors.foreach_batch("connect", {"config": config})
-                    took = run(frame, at / "checkpoint", sink)
+                    seconds = run(frame, at / "checkpoint", sink)
                 if turn:
-                    found.append(took)
+                    figures.append(seconds)
     spark.stop()
     for what, times, goal in (("file → Kafka", into, 3), ("Kafka → file", out, 1.5)):
-        for name, found in times.items():
-            show(f"{what}, {lines:,} lines, {name}", found)
+        for name, figures in times.items():
+            show(f"{what}, {lines:,} lines, {name}", figures)
         for name in ("file_stream", "connector"):
-            ratios = [theirs / ours for theirs, ours in zip(times["Connect's worker"], times[name], strict=True)]
+            pairs = zip(times["Connect's worker"], times[name], strict=True)
+            ratios = [worker_seconds / our_seconds for worker_seconds, our_seconds in pairs]
             show(f"{what}, {name}" + (f", goal {goal}" if name == "file_stream" else ""), ratios, "times as fast")
 
 

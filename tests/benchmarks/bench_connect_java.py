@@ -165,7 +165,7 @@ def show(figures: dict[str, list[float]], unit: str) -> None:
         shown = "  ".join(f"{figure:>10,.0f}" for figure in rounds)
         print(f"{name:15} {shown}  median {statistics.median(rounds):,.0f} {unit}/s")
     (_, base), (name, rounds) = figures.items()
-    ratios = [ours / theirs for ours, theirs in zip(rounds, base, strict=True)]
+    ratios = [rate / base_rate for rate, base_rate in zip(rounds, base, strict=True)]
     print(f"{name}: {statistics.median(ratios):.2f} ({'  '.join(f'{ratio:.2f}' for ratio in ratios)})")
 
 

@@ -104,8 +104,8 @@ def compare_reading(spark: Any) -> None:
         return timed(lambda: frame.write.format("noop").mode("overwrite").save())
 
     pairs = [(read("connectors.sequence", end=str(ROWS)), read("bare")) for _ in range(ROUNDS + 1)][1:]
-    ratio = statistics.median(ours / bare for ours, bare in pairs)
-    rate = ROWS / statistics.median(ours for ours, _ in pairs) / 1e6
+    ratio = statistics.median(adapter / bare for adapter, bare in pairs)
+    rate = ROWS / statistics.median(adapter for adapter, _ in pairs) / 1e6
     report("20 M longs, adapter against bare reader", f"{ratio:.2f} x ({rate:.1f} M rows/s)", "<= 1.20 x", ratio <= 1.2)
 
 
@@ -123,9 +123,9 @@ def compare_carrier(spark: Any) -> None:
         )
     del rounds[0]  # it warms up
     shutil.rmtree(folder)
-    plain, ours = (statistics.median(times) for times in zip(*rounds, strict=True))
-    text = f"{ours - plain:+.0f} ms ({ours:.0f} against {plain:.0f} ms)"
-    report("foreach_batch against noop, per micro-batch", text, "<= 25 ms", ours - plain <= 25)
+    plain_time, our_time = (statistics.median(times) for times in zip(*rounds, strict=True))
+    text = f"{our_time - plain_time:+.0f} ms ({our_time:.0f} against {plain_time:.0f} ms)"
+    report("foreach_batch against noop, per micro-batch", text, "<= 25 ms", our_time - plain_time <= 25)
 
 
 def median_batch(spark: Any, function: Callable[[Any, int], None], checkpoint: Path) -> float:

@@ -42,7 +42,7 @@ def plain(client: Any, rows: pa.Table) -> float:
     return rows.num_rows / (time.perf_counter() - began)
 
 
-def ours(server: MotoServer, rows: pa.Table) -> float:
+def our_sink(server: MotoServer, rows: pa.Table) -> float:
     options = {**ACCOUNT, "endpoint": server.url, "table": "ours", "keyColumns": "id", "batch.maxInFlight": str(IN_FLIGHT)}
     sink = DynamoDbSink.of(options)
     began = time.perf_counter()
@@ -99,7 +99,7 @@ def main() -> None:
             create(client, table)
         for _ in range(ROUNDS):
             rates["plain"].append(plain(client, rows))
-            rates["ours"].append(ours(server, rows))
+            rates["ours"].append(our_sink(server, rows))
     best = {name: statistics.median(values) for name, values in rates.items()}
     ratio = best["ours"] / best["plain"]
     print(f"sink {best['ours']:7,.0f} rows/s, boto3 {best['plain']:7,.0f} rows/s: {ratio:.2f} (goal >= 0.9)")

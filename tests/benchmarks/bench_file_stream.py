@@ -117,71 +117,71 @@ class BareArrowReader(DataSourceStreamReader):
             yield file.get_batch(number)
 
 
-def seconds(rows: Any, checkpoint: Path, expected: int, ours: bool, parquet: bool) -> dict[str, float]:
+def seconds(rows: Any, checkpoint: Path, expected: int, own_sink: bool, parquet: bool) -> dict[str, float]:
     """How long a query over ``rows`` takes from its start to its end, and how long its one batch."""
     import connectors
 
-    begun = time.perf_counter()
+    start = time.perf_counter()
     writer = rows.select("value").writeStream.trigger(availableNow=True).option("checkpointLocation", str(checkpoint))
     if not parquet:
         writer = writer.format("noop")
-    elif ours:
+    elif own_sink:
         writer = writer.foreachBatch(connectors.foreach_batch("files", {"path": f"{checkpoint}-out"}))
     else:
         writer = writer.format("parquet").option("path", f"{checkpoint}-out")
     query = writer.start()
     query.awaitTermination()
-    took = time.perf_counter() - begun
+    duration = time.perf_counter() - start
     read = sum(progress["numInputRows"] for progress in query.recentProgress)
     if read != expected:
         raise SystemExit(f"{read} rows were read, not {expected}")
     batch = max(progress["durationMs"]["triggerExecution"] for progress in query.recentProgress)
-    return {"query": took, "batch": batch / 1000}
+    return {"query": duration, "batch": batch / 1000}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "connectors-bench")
-    wanted = parser.parse_args()
+    options = parser.parse_args()
     os.environ["PYTHONPATH"] = os.pathsep.join([str(LIBRARY), os.environ.get("PYTHONPATH", "")])
     sys.path.insert(0, str(LIBRARY))
     from connectors.testing.driver import session
 
-    data = flights(wanted.folder)
+    data = flights(options.folder)
     spark = session("local[2,4]", {})
     spark.dataSource.register(BareArrow)
-    ours = spark.readStream.format("connectors.file_stream")
+    our_stream = spark.readStream.format("connectors.file_stream")
     sizes = {
         "flights to noop": (data, 336_776, False),
         "flights to parquet": (data, 336_776, True),
-        "one line to noop": (one_line(wanted.folder), 1, False),
+        "one line to noop": (one_line(options.folder), 1, False),
     }
     times: dict[tuple[str, str, str], list[float]] = {}
     with tempfile.TemporaryDirectory() as checkpoints:
-        for turn, (size, (folder, lines, parquet)) in itertools.product(range(wanted.rounds + 1), sizes.items()):
-            ready = ready_arrow(wanted.folder, folder)
+        for turn, (size, (folder, lines, parquet)) in itertools.product(range(options.rounds + 1), sizes.items()):
+            ready = ready_arrow(options.folder, folder)
             readers = {
-                "file_stream": ours.option("path", f"{folder}/*.json").load,
+                "file_stream": our_stream.option("path", f"{folder}/*.json").load,
                 "spark text": text(spark, folder),
                 "bare Arrow": spark.readStream.format("bare_arrow").option("path", str(ready)).load,
             }
             for name, read in readers.items():
                 where = Path(checkpoints) / f"{name}-{size}-{turn}".replace(" ", "-")
-                took = seconds(read(), where, lines, name != "spark text", parquet)
+                durations = seconds(read(), where, lines, name != "spark text", parquet)
                 if turn:  # the first one warms up
-                    for what, took_it in took.items():
-                        times.setdefault((size, what, name), []).append(took_it)
+                    for what, duration in durations.items():
+                        times.setdefault((size, what, name), []).append(duration)
     spark.stop()
-    for (size, what, name), found in times.items():
-        show(f"{size:<18} {what:<6} {name}", found)
+    for (size, what, name), figures in times.items():
+        show(f"{size:<18} {what:<6} {name}", figures)
     for other, size, what in itertools.product(("spark text", "bare Arrow"), sizes, ("query", "batch")):
         pairs = zip(times[size, what, "file_stream"], times[size, what, other], strict=True)
-        show(f"{size:<18} {what:<6} by {other}", [ours_took / others for ours_took, others in pairs])
+        show(f"{size:<18} {what:<6} by {other}", [our_time / other_time for our_time, other_time in pairs])
 
 
 def show(name: str, figures: list[float]) -> None:
-    print(f"{name:<40}" + "".join(f"{one:7.2f}" for one in figures) + f"   median {median(figures):.2f}")
+    print(f"{name:<40}" + "".join(f"{figure:7.2f}" for figure in figures) + f"   median {median(figures):.2f}")
 
 
 def text(spark: Any, folder: Path) -> Any:

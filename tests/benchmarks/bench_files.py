@@ -55,18 +55,18 @@ def throughput(spark: Any, folder: Path, rows: int, rounds: int) -> None:
         for turn in range(rounds + 1):
             for name, write in writers(frame, kind, rows):
                 out = folder / f"{name}-{kind}-{turn}"
-                begun = time.perf_counter()
+                start = time.perf_counter()
                 write(out)
-                took = time.perf_counter() - begun
+                duration = time.perf_counter() - start
                 if turn:  # the first one warms up
-                    times.setdefault(name, []).append(took)
-                elif (found := spark.read.format(kind).load(str(out)).count()) != rows:
-                    raise SystemExit(f"{name} wrote {found} {kind} rows, not {rows}")
+                    times.setdefault(name, []).append(duration)
+                elif (count := spark.read.format(kind).load(str(out)).count()) != rows:
+                    raise SystemExit(f"{name} wrote {count} {kind} rows, not {rows}")
                 shutil.rmtree(out)
-        for name, found in times.items():
-            ratios = [plain / took for plain, took in zip(times["plain"], found, strict=True)]
-            seconds = "".join(f"{took:7.2f}" for took in found)
-            print(f"{kind:<8} {name:<13}{seconds}   {rows / median(found):>11,.0f} rows/s   {median(ratios):5.2f} of plain")
+        for name, durations in times.items():
+            ratios = [plain / duration for plain, duration in zip(times["plain"], durations, strict=True)]
+            seconds = "".join(f"{duration:7.2f}" for duration in durations)
+            print(f"{kind:<8} {name:<13}{seconds}   {rows / median(durations):>11,.0f} rows/s   {median(ratios):5.2f} of plain")
 
 
 def latency(spark: Any, folder: Path, count: int) -> None:
@@ -79,9 +79,9 @@ def latency(spark: Any, folder: Path, count: int) -> None:
         frame, times = spark.range(0, rows, numPartitions=1).selectExpr("id"), []
         sink = connectors.foreach_batch("files", path=str(folder / f"latency-{rows}"), on_lost_ledger="notWritten")
         for _ in range(count + 5):
-            begun = time.perf_counter()
+            start = time.perf_counter()
             sink.write(frame, Batch("bench", f"query {rows}", number))  # type: ignore[attr-defined]
-            times.append((time.perf_counter() - begun) * 1000)
+            times.append((time.perf_counter() - start) * 1000)
             number += 1
         print(f"a batch of {rows} rows  {median(times[5:]):6.1f} ms")
     with (folder / "synced").open("wb") as file:
@@ -89,9 +89,9 @@ def latency(spark: Any, folder: Path, count: int) -> None:
         for _ in range(20):
             file.write(b"x")
             file.flush()
-            begun = time.perf_counter()
+            start = time.perf_counter()
             os.fsync(file.fileno())
-            syncs.append((time.perf_counter() - begun) * 1000)
+            syncs.append((time.perf_counter() - start) * 1000)
     print(f"an fsync          {median(syncs):6.1f} ms")
 
 
@@ -102,7 +102,7 @@ def small_batches(spark: Any, folder: Path, batches: int) -> None:
     for name in ("Spark's sink", "rolling=policy"):
         numbers = spark.readStream.format("connectors.sequence").option("end", batches * 100).option("maxRowsPerTrigger", 100)
         writer = numbers.load().writeStream.option("checkpointLocation", str(folder / f"{name}-checkpoint"))
-        out, begun = folder / name, time.perf_counter()
+        out, start = folder / name, time.perf_counter()
         if name == "rolling=policy":
             writer = writer.foreachBatch(connectors.foreach_batch("files", path=str(out), rolling="policy"))
         else:
@@ -113,7 +113,7 @@ def small_batches(spark: Any, folder: Path, batches: int) -> None:
                 thread.join()
         counts[name] = len(list(out.glob("*.parquet")))
         rows = spark.read.parquet(str(out)).count()
-        print(f"{batches} batches  {name:<15}{counts[name]:5} files  {rows:,} rows  {time.perf_counter() - begun:6.1f} s")
+        print(f"{batches} batches  {name:<15}{counts[name]:5} files  {rows:,} rows  {time.perf_counter() - start:6.1f} s")
     print(f"files: 1/{counts['Spark' + chr(39) + 's sink'] / counts['rolling=policy']:.0f}")
 
 
@@ -132,9 +132,9 @@ def commits(folder: Path, count: int) -> None:
         for number in range(count):
             batch = Batch(sink.sink_id(), "query", number)
             staged = stage(sink, batch, rows.schema, 0, iter([rows]))
-            begun = time.perf_counter()
+            start = time.perf_counter()
             commit.finish(batch, [staged])
-            times.append((time.perf_counter() - begun) * 1000)
+            times.append((time.perf_counter() - start) * 1000)
         tenth = max(1, count // 10)
         first, last = median(times[tenth : 2 * tenth]), median(times[-tenth:])
         print(f"{count} commits  {rolling:<8} second tenth {first:5.1f} ms, last tenth {last:5.1f} ms: {last / first:4.2f}")
@@ -146,18 +146,18 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--batches", type=int, default=200)
     parser.add_argument("--commits", type=int, default=1000)
-    wanted = parser.parse_args()
+    options = parser.parse_args()
     os.environ["PYTHONPATH"] = os.pathsep.join([str(LIBRARY), os.environ.get("PYTHONPATH", "")])
     sys.path.insert(0, str(LIBRARY))
     from connectors.testing.driver import session
 
-    with tempfile.TemporaryDirectory() as made:
-        commits(Path(made), wanted.commits)
+    with tempfile.TemporaryDirectory() as folder:
+        commits(Path(folder), options.commits)
         # The tests' sessions do without the second compiler; with it all is twice as fast, and the ratios are those of users.
         spark = session("local[2,4]", {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC"})
-        latency(spark, Path(made), 40)
-        throughput(spark, Path(made), wanted.rows, wanted.rounds)
-        small_batches(spark, Path(made), wanted.batches)
+        latency(spark, Path(folder), 40)
+        throughput(spark, Path(folder), options.rows, options.rounds)
+        small_batches(spark, Path(folder), options.batches)
         spark.stop()
 
 

@@ -75,15 +75,15 @@ def compare_json(spark: Any) -> None:
     (folder / "orders.json").write_text(lines)
     parsed = spark.read.text(str(folder)).select(F.from_json("value", SCHEMA).alias("value"))
     options = {"path": f"{folder}/*.json", "value.format": "json", "schema": SCHEMA}
-    ours = spark.read.format("connectors.file_stream").options(**options).load().select("value")
+    our_frame = spark.read.format("connectors.file_stream").options(**options).load().select("value")
 
     def read(frame: Any) -> float:
         return timed(lambda: frame.write.format("noop").mode("overwrite").save())
 
-    pairs = [(read(ours), read(parsed)) for _ in range(ROUNDS + 1)][1:]
+    pairs = [(read(our_frame), read(parsed)) for _ in range(ROUNDS + 1)][1:]
     shutil.rmtree(folder)
-    ratio = statistics.median(theirs / mine for mine, theirs in pairs)
-    rate = RECORDS / statistics.median(mine for mine, _ in pairs)
+    ratio = statistics.median(spark_seconds / seconds for seconds, spark_seconds in pairs)
+    rate = RECORDS / statistics.median(seconds for seconds, _ in pairs)
     text = f"{ratio:.2f} x ({rate:,.0f} records/s)"
     report(
         f"{RECORDS:,} JSON records of {len(lines) // RECORDS} bytes, against from_json", text, ">= 1.00 x", ratio >= 1
@@ -92,11 +92,11 @@ def compare_json(spark: Any) -> None:
 
 def json_alone() -> None:
     column = pa.array([json.dumps(row(number)).encode() for number in range(50_000)], pa.binary())
-    made = JsonFormat(KIND)
-    rate = best(lambda: made.decode(column), len(column))
+    json_format = JsonFormat(KIND)
+    rate = best(lambda: json_format.decode(column), len(column))
     report("JSON, one core", f"{rate:,.0f} records/s", "-", True)
-    bad = pa.array([b'{"id":"x"}' if n % 100 == 0 else one.as_py() for n, one in enumerate(column)], pa.binary())
-    rate = best(lambda: made.decode(bad), len(bad))
+    bad = pa.array([b'{"id":"x"}' if n % 100 == 0 else value.as_py() for n, value in enumerate(column)], pa.binary())
+    rate = best(lambda: json_format.decode(bad), len(bad))
     report("JSON, one core, 1 % of it bad", f"{rate:,.0f} records/s", "-", True)
 
 
@@ -114,10 +114,10 @@ def compare_avro() -> None:
             bodies.append(out.getvalue())
         header = b"\0" + number.to_bytes(4, "big")
         parts = [pa.array([header + body for body in bodies[at : at + 10_000]]) for at in range(0, len(bodies), 10_000)]
-        made = AvroFormat(KIND, FormatSettings(registry_url=registry.url))
-        rate = best(lambda: [made.decode(part) for part in parts], len(bodies))
+        avro_format = AvroFormat(KIND, FormatSettings(registry_url=registry.url))
+        rate = best(lambda: [avro_format.decode(part) for part in parts], len(bodies))
     few = bodies[:20_000]
-    slow = best(lambda: pa.array([fastavro.schemaless_reader(io.BytesIO(one), schema) for one in few], KIND), len(few))
+    slow = best(lambda: pa.array([fastavro.schemaless_reader(io.BytesIO(body), schema) for body in few], KIND), len(few))
     text = f"{rate:,.0f} records/s ({rate / slow:.0f} x fastavro)"
     report("Avro in registry frames, one core", text, ">= 500,000", rate >= 500_000)
 

@@ -112,8 +112,8 @@ def main() -> None:
             rates.setdefault("children", []).append(parents / (time.perf_counter() - began))
     best = {name: statistics.median(values) for name, values in rates.items()}
     for kind in ("pages", "children", "requests"):
-        ours, plain = best[kind], best[f"{kind}, urllib3"]
-        print(f"{kind:9} {ours:9,.0f}/s, urllib3 {plain:9,.0f}/s: {ours / plain:.2f} (goal >= 0.9)")
+        our_rate, plain_rate = best[kind], best[f"{kind}, urllib3"]
+        print(f"{kind:9} {our_rate:9,.0f}/s, urllib3 {plain_rate:9,.0f}/s: {our_rate / plain_rate:.2f} (goal >= 0.9)")
 
 
 if __name__ == "__main__":

@@ -27,52 +27,52 @@ TIMES = 2.0
 
 
 def main() -> None:
-    wanted = arguments(__doc__, rounds=3, rows=5_000_000, partitions=4)
+    options = arguments(__doc__, rounds=3, rows=5_000_000, partitions=4)
     with postgresql_and_spark() as (server, spark):
-        fill(server, wanted.rows)
-        all_ways = ways(spark, server, wanted.rows, wanted.partitions)
+        fill(server, options.rows)
+        all_ways = ways(spark, server, options.rows, options.partitions)
 
         def timed(name: str) -> float:
-            begun = time.perf_counter()
-            found = all_ways[name]()
-            took = time.perf_counter() - begun
-            if found != wanted.rows:
-                raise SystemExit(f"{name} has read {found} rows, not {wanted.rows}")
-            return wanted.rows / took
+            start = time.perf_counter()
+            count = all_ways[name]()
+            seconds = time.perf_counter() - start
+            if count != options.rows:
+                raise SystemExit(f"{name} has read {count} rows, not {options.rows}")
+            return options.rows / seconds
 
-        rates = in_turns(all_ways, wanted.rounds, timed)
+        rates = in_turns(all_ways, options.rounds, timed)
     report(rates, goals(rates))
 
 
 def goals(rates: Rates) -> list[Goal]:
     """Each of ours against the best of Spark's with as many partitions."""
-    found = []
-    for single, mine in ((True, ("ours, 1 partition", "into arrow")), (False, ("ours", "ours, same bounds"))):
-        theirs = [name for name in rates if name.startswith("spark") and ("1 partition" in name) == single]
-        best = max(theirs, key=lambda name: median(rates[name]))
-        found += [Goal(name, best, TIMES) for name in mine]
-    return found
+    result = []
+    for single, our_names in ((True, ("ours, 1 partition", "into arrow")), (False, ("ours", "ours, same bounds"))):
+        spark_names = [name for name in rates if name.startswith("spark") and ("1 partition" in name) == single]
+        best = max(spark_names, key=lambda name: median(rates[name]))
+        result += [Goal(name, best, TIMES) for name in our_names]
+    return result
 
 
 def ways(spark: Any, server: Any, rows: int, partitions: int) -> dict[str, Callable[[], int]]:
     bounds = {"partitionColumn": "id", "lowerBound": 1, "upperBound": rows + 1, "numPartitions": partitions}
-    found: dict[str, Callable[[], int]] = {}
+    reads: dict[str, Callable[[], int]] = {}
     for size in FETCH_SIZES:
-        found[f"spark, {size}"] = lambda size=size: sparks(spark, server, {**bounds, "fetchsize": size})
-        found[f"spark, 1 partition, {size}"] = lambda size=size: sparks(spark, server, {"fetchsize": size})
-    found["ours"] = lambda: ours(spark, server, {"partitionColumn": "id", "numPartitions": partitions})
-    found["ours, same bounds"] = lambda: ours(spark, server, bounds)
-    found["ours, 1 partition"] = lambda: ours(spark, server, {})
-    found["into arrow"] = lambda: into_arrow(server)
-    return found
+        reads[f"spark, {size}"] = lambda size=size: read_with_spark(spark, server, {**bounds, "fetchsize": size})
+        reads[f"spark, 1 partition, {size}"] = lambda size=size: read_with_spark(spark, server, {"fetchsize": size})
+    reads["ours"] = lambda: read_with_connectors(spark, server, {"partitionColumn": "id", "numPartitions": partitions})
+    reads["ours, same bounds"] = lambda: read_with_connectors(spark, server, bounds)
+    reads["ours, 1 partition"] = lambda: read_with_connectors(spark, server, {})
+    reads["into arrow"] = lambda: into_arrow(server)
+    return reads
 
 
-def sparks(spark: Any, server: Any, options: dict[str, Any]) -> int:
+def read_with_spark(spark: Any, server: Any, options: dict[str, Any]) -> int:
     address = {"url": server.jdbc, "user": server.user, "driver": "org.postgresql.Driver", "dbtable": "numbers"}
     return to_noop(spark.read.format("jdbc").options(**address, **options).load())
 
 
-def ours(spark: Any, server: Any, options: dict[str, Any]) -> int:
+def read_with_connectors(spark: Any, server: Any, options: dict[str, Any]) -> int:
     address = {"url": server.jdbc, "user": server.user, "dbtable": "numbers"}
     return to_noop(spark.read.format("connectors.jdbc").options(**address, **options).load())
 
@@ -82,9 +82,9 @@ def to_noop(frame: Any) -> int:
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
-    seen = Observation()
-    frame.observe(seen, F.count("*").alias("rows")).write.format("noop").mode("overwrite").save()
-    return int(seen.get["rows"])
+    observation = Observation()
+    frame.observe(observation, F.count("*").alias("rows")).write.format("noop").mode("overwrite").save()
+    return int(observation.get["rows"])
 
 
 def into_arrow(server: Any) -> int:

@@ -24,19 +24,19 @@ from connectors.testing.servers import PostgresServer  # noqa: E402
 
 def seconds(work: Callable[[], object], rounds: int) -> float:
     """The median of some rounds."""
-    took = []
+    times = []
     for _ in range(rounds):
         began = time.perf_counter()
         work()
-        took.append(time.perf_counter() - began)
-    return statistics.median(took)
+        times.append(time.perf_counter() - began)
+    return statistics.median(times)
 
 
 def main() -> None:
-    given = argparse.ArgumentParser()
-    given.add_argument("--tables", type=int, default=1000)
-    given.add_argument("--rounds", type=int, default=3)
-    asked = given.parse_args()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--tables", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
     with contextlib.ExitStack() as stack:
         server = PostgresServer().start()
         stack.callback(server.stop)
@@ -45,25 +45,25 @@ def main() -> None:
         assert isinstance(source, JdbcSource)
         with contextlib.closing(source.dialect().connect()) as connection:
             connection.execute("BEGIN")
-            for n in range(asked.tables):
+            for n in range(options.tables):
                 columns = "name text, price numeric(9, 2), changed timestamptz"
                 connection.execute(f"CREATE TABLE t{n} (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, {columns})")
             connection.execute("COMMIT")
 
             def discovered() -> None:
                 with contextlib.closing(source.enumerator()) as enumerator:
-                    assert len(enumerator.head().tables) == asked.tables
+                    assert len(enumerator.head().tables) == options.tables
 
             def one_by_one() -> None:
-                for n in range(asked.tables):
+                for n in range(options.tables):
                     assert source.dialect().columns(connection, Table(f"t{n}"))
 
-            discovery, singly = seconds(discovered, asked.rounds), seconds(one_by_one, 1)
+            discovery, singly = seconds(discovered, options.rounds), seconds(one_by_one, 1)
             with contextlib.closing(source.enumerator()) as enumerator:
                 at = enumerator.advance(enumerator.start(), enumerator.head(), UNLIMITED)
-                poll = seconds(lambda: enumerator.advance(at, enumerator.head(), UNLIMITED), asked.rounds)
+                poll = seconds(lambda: enumerator.advance(at, enumerator.head(), UNLIMITED), options.rounds)
         ratio = f"{singly / discovery:.0f} times faster than asking for the columns of one table after the other"
-        print(f"{asked.tables} tables: found in {discovery:.2f} s, {ratio}; a poll without news takes {poll:.2f} s")
+        print(f"{options.tables} tables: found in {discovery:.2f} s, {ratio}; a poll without news takes {poll:.2f} s")
 
 
 if __name__ == "__main__":

@@ -167,13 +167,13 @@ class Bench:
                 topic = self._topic() if topics else ""
                 started = time.perf_counter()
                 way(topic)
-                took = time.perf_counter() - started
+                seconds = time.perf_counter() - started
                 check(name, topic)
                 if turn:
-                    times.setdefault(name, []).append(took)
+                    times.setdefault(name, []).append(seconds)
                 else:
-                    first[name] = took
-        print("first turn: " + ", ".join(f"{name} {took:.2f} s" for name, took in first.items()))
+                    first[name] = seconds
+        print("first turn: " + ", ".join(f"{name} {seconds:.2f} s" for name, seconds in first.items()))
         return times
 
     def _topic(self) -> str:

@@ -181,10 +181,12 @@ def main() -> None:
             figures.setdefault(name, []).append(figure)
     best = {name: statistics.median(values) for name, values in figures.items()}
     for kind, goal in (("source", 0.8), ("sink", 0.9)):
-        ours, plain = best[f"our {kind}"], best[f"plain {kind}"]
-        print(f"{kind:7} {ours:9,.0f} records/s, boto3 {plain:9,.0f} records/s: {ours / plain:.2f} (goal >= {goal})")
-    ours, plain = best["our cpu"] * 1e6, best["plain cpu"] * 1e6
-    print(f"CPU     {ours:9.1f} µs a record, boto3 {plain:9.1f} µs a record: {ours / plain:.2f} (goal <= 1.3)")
+        our_rate, plain_rate = best[f"our {kind}"], best[f"plain {kind}"]
+        ratio = our_rate / plain_rate
+        print(f"{kind:7} {our_rate:9,.0f} records/s, boto3 {plain_rate:9,.0f} records/s: {ratio:.2f} (goal >= {goal})")
+    our_time, plain_time = best["our cpu"] * 1e6, best["plain cpu"] * 1e6
+    ratio = our_time / plain_time
+    print(f"CPU     {our_time:9.1f} µs a record, boto3 {plain_time:9.1f} µs a record: {ratio:.2f} (goal <= 1.3)")
 
 
 if __name__ == "__main__":

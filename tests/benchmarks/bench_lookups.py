@@ -82,7 +82,7 @@ class Figures(NamedTuple):
     cpu: float
 
 
-def ours(url: str, count: int, capacity: int, batch: int) -> Figures:
+def our_lookup(url: str, count: int, capacity: int, batch: int) -> Figures:
     settings = EngineSettings(capacity=capacity, batch_size=batch, ordered=True)
     lookup = async_io.RedisLookup(url, "user:{id}", json=True)
     results = run(Plan("async_io.bench", f"{capacity} {batch}", lookup, settings, ("id",), SCHEMA), numbers(count))
@@ -125,7 +125,7 @@ def main() -> None:
     for _ in range(ROUNDS):
         for shape in (*SHAPES, LARGE):
             rows = 10 * count if shape == LARGE else count
-            figures.setdefault(("ours", shape), []).append(ours(url, rows, *shape))
+            figures.setdefault(("ours", shape), []).append(our_lookup(url, rows, *shape))
             figures.setdefault(("plain", shape), []).append(plain(url, rows, *shape))
     best = {name: Figures(*map(statistics.median, zip(*values, strict=True))) for name, values in figures.items()}
     for capacity, batch in (*SHAPES, LARGE):

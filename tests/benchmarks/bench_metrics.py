@@ -71,7 +71,7 @@ def batch(spark: Any, folder: Path, number: int, switch: str) -> float:
     written = any((folder / "metrics" / str(query.id)).glob("*.json"))
     if written != (switch == "on"):
         raise SystemExit(f"metrics were to be {switch}, and they were not")
-    spent = [json.loads(one.json)["durationMs"]["triggerExecution"] for one in query.recentProgress if one.numInputRows]
+    spent = [json.loads(batch.json)["durationMs"]["triggerExecution"] for batch in query.recentProgress if batch.numInputRows]
     return statistics.median(spent[1:])
 
 
@@ -81,8 +81,8 @@ def task(folder: Path) -> float:
 
     def work(number: int) -> None:
         with Meter(Place("spent", component, number, 0)) as meter:
-            for one in range(RECORD_BATCHES):
-                meter.count(f"{folder}/in/{one % FILES}.jsonl", rows=2500, bytes=500_000)
+            for part in range(RECORD_BATCHES):
+                meter.count(f"{folder}/in/{part % FILES}.jsonl", rows=2500, bytes=500_000)
 
     return measured(folder, work)
 
@@ -103,7 +103,7 @@ def progress() -> float:
     waiting = Waiting()
 
     def work(number: int) -> None:
-        packed(waiting.timed([PartitionProgress(f"/data/in/{one}.jsonl", number, number + 10) for one in range(FILES)]))
+        packed(waiting.timed([PartitionProgress(f"/data/in/{part}.jsonl", number, number + 10) for part in range(FILES)]))
 
     return measured(None, work)
 

@@ -50,7 +50,7 @@ def plain(server: PubSubServer, id: str, count: int) -> float:
     return count / (time.perf_counter() - began)
 
 
-def ours(spark: Any, server: PubSubServer, id: str) -> float:
+def our_source(spark: Any, server: PubSubServer, id: str) -> float:
     """Messages per second of a batch, from its planning to its commit; the first batch starts Python and does not count."""
     with tempfile.TemporaryDirectory() as folder:
         options = {"projectId": "connectors", "endpoint": server.endpoint, "subscriptionId": id, "drainTimeout": "100ms"}
@@ -72,7 +72,7 @@ def main() -> None:
         with PubSubServer() as server:
             rates["plain"].append(plain(server, subscription(server, count), count))
         with PubSubServer() as server:
-            rates["ours"].append(ours(spark, server, subscription(server, count)))
+            rates["ours"].append(our_source(spark, server, subscription(server, count)))
     best = {name: statistics.median(values) for name, values in rates.items()}
     ratio = best["ours"] / best["plain"]
     print(f"source {best['ours']:9,.0f} messages/s, client {best['plain']:9,.0f} messages/s: {ratio:.2f} (goal >= 0.8)")

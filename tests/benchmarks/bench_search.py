@@ -33,7 +33,7 @@ def documents(count: int) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pydict(dict(zip(SCHEMA.names, cells, strict=True)), SCHEMA)
 
 
-def ours(url: str, index: str, count: int) -> None:
+def our_sink(url: str, index: str, count: int) -> None:
     from connectors.systems.elasticsearch import ElasticsearchSink
 
     same = {"batch.maxInFlight": str(THREADS), "batch.maxRecords": str(REQUEST)}
@@ -54,7 +54,7 @@ def plain(url: str, index: str, count: int) -> None:
 
 def child(which: str, url: str, index: str, count: str) -> None:
     began, cpu = time.perf_counter(), time.process_time()
-    {"ours": ours, "plain": plain}[which](url, index, int(count))
+    {"ours": our_sink, "plain": plain}[which](url, index, int(count))
     used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     print(json.dumps({"rate": int(count) / (time.perf_counter() - began), "cpu": time.process_time() - cpu, "mb": used}))
 
@@ -66,28 +66,28 @@ def measured(which: str, server: Any, count: int) -> dict[str, float]:
     command = [sys.executable, __file__, "child", which, server.url, index, str(count)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     server.ask("DELETE", f"/{index}")
-    told: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return told
+    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return figures
 
 
 def main() -> None:
     from connectors.testing.servers import OpenSearchServer
 
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 500_000
-    found: dict[str, list[dict[str, float]]] = {"ours": [], "plain": []}
+    results: dict[str, list[dict[str, float]]] = {"ours": [], "plain": []}
     with OpenSearchServer() as server:
-        for which in found:
+        for which in results:
             measured(which, server, count // 10)
         for _ in range(ROUNDS):
-            for which, runs in found.items():
+            for which, runs in results.items():
                 runs.append(measured(which, server, count))
         small = measured("ours", server, count // 10)["mb"]
-    rates = {which: statistics.median(run["rate"] for run in runs) for which, runs in found.items()}
-    for which, runs in found.items():
+    rates = {which: statistics.median(run["rate"] for run in runs) for which, runs in results.items()}
+    for which, runs in results.items():
         cpu, memory = (statistics.median(run[name] for run in runs) for name in ("cpu", "mb"))
         print(f"{which:6} {rates[which]:10,.0f} documents/s   {cpu:5.1f} s of CPU   {memory:.0f} MB at most")
     print(f"ours / plain: {rates['ours'] / rates['plain']:.2f} (goal 0.90)")
-    whole = statistics.median(run["mb"] for run in found["ours"])
+    whole = statistics.median(run["mb"] for run in results["ours"])
     print(f"memory of a worker: {whole:.0f} MB at most, {small:.0f} MB with a tenth of the input")
 
 

@@ -237,7 +237,7 @@ def test_jars_that_cannot_be_had_are_one_clear_problem(lines: Path, plugin: dict
 
 @pytest.mark.soak
 def test_jars_of_a_folder_are_as_good_as_packages(lines: Path, tmp_path: Path) -> None:
-    from connectors.workbench.maven import class_path
+    from connectors.jvm.maven import class_path
 
     folder = tmp_path / "plugins"
     folder.mkdir()

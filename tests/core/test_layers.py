@@ -28,7 +28,8 @@ BELOW = {
     "core": {"storage"},
     "formats": {"core", "storage"},
     "batching": {"core"},
-    "connect": {"core", "formats", "storage", "workbench"},
+    "jvm": {"core"},
+    "connect": {"core", "formats", "storage", "jvm"},
     "systems": {"core", "formats", "storage", "batching", "connect"},
     "spark": {"core"},
     "async_io": {"core", "spark", "systems"},
@@ -39,9 +40,6 @@ BELOW = {
     "workspace": {"core", "bundle", "report", "workbench"},
 }
 """What each layer may import of the library, beside itself. ``workbench``, ``testing`` and ``workspace`` are on top."""
-
-CONNECT_MAY_USE = {f"connectors.workbench.{module}" for module in ("java", "maven", "settings")}
-"""Java connectors need the Java and the jars of this machine, which the workbench finds: no more of it."""
 
 STORAGE_MAY_USE = {"connectors.core.clients", "connectors.core.errors", "connectors.core.retry"}
 """The core stands on the storage, which takes of it no more than these modules: they import nothing of the rest."""
@@ -89,11 +87,6 @@ def used_layers(name: str) -> set[str]:
 @pytest.mark.parametrize("name", sorted(name for name in MODULES if layer(name) in BELOW))
 def test_arrows_between_layers_point_down(name: str) -> None:
     assert used_layers(name) <= BELOW[layer(name)]
-
-
-def test_connectors_of_java_use_no_more_of_the_workbench_than_its_java() -> None:
-    used = {of for name in MODULES if layer(name) == "connect" for of in imports(name) if of in MODULES}
-    assert {of for of in used if layer(of) == "workbench"} <= CONNECT_MAY_USE
 
 
 def test_the_storage_is_below_the_core() -> None:

@@ -19,6 +19,7 @@ from pyspark.sql.types import StructType
 
 import connectors
 from connectors import workbench
+from connectors.core.cache_folder import cache
 from connectors.core.errors import MissingFeature
 from connectors.core.runtime import (
     ENVIRONMENTS,
@@ -33,7 +34,7 @@ from connectors.core.runtime import (
 )
 from connectors.spark.formats import format_of
 from connectors.systems import all_systems
-from connectors.workbench.settings import cache, library
+from connectors.workbench.settings import library
 
 PROGRAM = Path(__file__).with_name("older_spark.py")
 TASK_SLOTS = {"url": "postgresql://u:p@localhost/d", "dbtable": "t", "commit": "task"}

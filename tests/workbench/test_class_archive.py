@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from connectors.workbench import java
+from connectors.workbench import class_archive
+from connectors.workbench.class_archive import java_options, make_archive
 from connectors.workbench.home import spark_home
-from connectors.workbench.java import java_options, make_archive
 
 SESSION = """
 import sys
@@ -52,10 +52,10 @@ def test_jars_that_are_installed_anew_have_an_archive_of_their_own(tmp_path: Pat
     jar = tmp_path / "jars" / "spark.jar"
     jar.parent.mkdir()
     jar.touch()
-    monkeypatch.setattr(java, "spark_home", lambda: tmp_path)
-    before = java._file()
-    assert java._file() == before
+    monkeypatch.setattr(class_archive, "spark_home", lambda: tmp_path)
+    before = class_archive._file()
+    assert class_archive._file() == before
     os.utime(jar, (1, 1))
-    after = java._file()
+    after = class_archive._file()
     assert after != before
     assert after.name.partition("-")[0] == before.name.partition("-")[0]

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from connectors.workbench.settings import library
-
-from .test_java import home
+from tests.jvm.test_java import home
 
 
 @pytest.mark.spark

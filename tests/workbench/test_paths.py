@@ -8,7 +8,7 @@ import pytest
 
 from connectors.core.errors import Misconfigured
 from connectors.workbench import settings
-from connectors.workbench.settings import cache, fresh_folder, workdir
+from connectors.workbench.settings import fresh_folder, workdir
 
 
 def test_a_folder_is_made_and_named_in_full(tmp_path: Path) -> None:
@@ -34,13 +34,6 @@ def test_an_address_of_a_store_stays_as_it_is() -> None:
 def test_no_folder_is_an_error() -> None:
     with pytest.raises(Misconfigured, match="workdir   missing; give a folder or a volume"):
         workdir("")
-
-
-def test_a_cache_that_cannot_be_made_names_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("CONNECTORS_CACHE", str(tmp_path / "file"))
-    with pytest.raises(Misconfigured, match="CONNECTORS_CACHE   cannot make"):
-        cache("jars")
 
 
 def test_a_fresh_folder_is_emptied_if_a_notebook_made_it(tmp_path: Path) -> None:

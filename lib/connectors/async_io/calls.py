@@ -221,22 +221,23 @@ class Cached:
     async def __call__(self, rows: list[Mapping[str, Any]], slot: Slot) -> list[Any]:
         keys = [tuple([row[name] for name in self._key]) for row in rows]
         by_key = dict(zip(keys, rows, strict=True))
-        found: dict[tuple[Any, ...], Any] = {}
-        while len(found) < len(by_key):
-            self._look_up(by_key, found)
-            missing = [key for key in by_key if key not in found]
+        answers: dict[tuple[Any, ...], Any] = {}
+        while len(answers) < len(by_key):
+            self._look_up(by_key, answers)
+            missing = [key for key in by_key if key not in answers]
             if unclaimed := [key for key in missing if key not in self._calls]:
-                found.update(zip(unclaimed, await self._lead(unclaimed, [by_key[key] for key in unclaimed], slot), strict=True))
+                results = await self._lead(unclaimed, [by_key[key] for key in unclaimed], slot)
+                answers.update(zip(unclaimed, results, strict=True))
             for key in missing:
-                if key not in found and (call := self._calls.get(key)):
-                    await self._follow(key, call, found)
+                if key not in answers and (call := self._calls.get(key)):
+                    await self._follow(key, call, answers)
         self._counters.cache_hits += len(rows) - len(by_key)
-        return [found[key] for key in keys]
+        return [answers[key] for key in keys]
 
-    def _look_up(self, keys: Mapping[tuple[Any, ...], Any], found: dict[tuple[Any, ...], Any]) -> None:
+    def _look_up(self, keys: Mapping[tuple[Any, ...], Any], answers: dict[tuple[Any, ...], Any]) -> None:
         for key in keys:
-            if key not in found and key in self._store:
-                found[key] = self._store[key]
+            if key not in answers and key in self._store:
+                answers[key] = self._store[key]
                 self._counters.cache_hits += 1
 
     async def _lead(self, keys: list[tuple[Any, ...]], rows: list[Any], slot: Slot) -> list[Any]:
@@ -262,13 +263,13 @@ class Cached:
                 self._calls.pop(key).set_result(outcome[index] if isinstance(outcome, list) else outcome)
 
     async def _follow(
-        self, key: tuple[Any, ...], call: asyncio.Future[Any], found: dict[tuple[Any, ...], Any]
+        self, key: tuple[Any, ...], call: asyncio.Future[Any], answers: dict[tuple[Any, ...], Any]
     ) -> None:
         outcome = await asyncio.shield(call)  # many wait for one future: a cancel of ours must not reach the others
         if isinstance(outcome, Exception):
             raise outcome
         if outcome is not _ASK_AGAIN:
-            found[key] = outcome
+            answers[key] = outcome
             self._counters.cache_hits += 1
 
 

@@ -273,14 +273,14 @@ class DynamoDbLookup(_Lookup):
     async def _get(self, keys: list[dict[str, Any]]) -> list[Mapping[str, Any]]:
         """The items of some keys. A service that is busy gives a part of them, and has to be asked for the others."""
         items: list[Mapping[str, Any]] = []
-        wanted: Any = {self.table: {"Keys": keys}}
+        request: Any = {self.table: {"Keys": keys}}
         pause = _FIRST_PAUSE
         while True:
             with self._errors():
-                answer = await self.client.meta.client.batch_get_item(RequestItems=wanted)
+                answer = await self.client.meta.client.batch_get_item(RequestItems=request)
             items += answer["Responses"].get(self.table, ())
-            wanted = answer.get("UnprocessedKeys")
-            if not wanted:
+            request = answer.get("UnprocessedKeys")
+            if not request:
                 return items
             await asyncio.sleep(pause)  # the row's timeout ends it
             pause = min(2 * pause, _LONGEST_PAUSE)

@@ -205,11 +205,11 @@ def _columns(
     return columns, key
 
 
-def _named(option: str, wanted: Sequence[str], df: DataFrame, problems: list[Problem]) -> list[str]:
-    """``wanted`` as the input spells them; as in Spark, case does not count."""
+def _named(option: str, columns: Sequence[str], df: DataFrame, problems: list[Problem]) -> list[str]:
+    """``columns`` as the input spells them; as in Spark, case does not count."""
     spelled = {name.lower(): name for name in df.columns} | {name: name for name in df.columns}
     names = []
-    for name in wanted:
+    for name in columns:
         column = spelled.get(name) or spelled.get(name.lower())
         if column is None:
             close = difflib.get_close_matches(name.lower(), spelled, n=1)

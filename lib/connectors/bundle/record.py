@@ -117,11 +117,11 @@ class RunRecorder:
 
 def versions() -> dict[str, str]:
     """What a run ran on: Python, this library, and the packages that matter most."""
-    found = {"python": platform.python_version()}
+    numbers = {"python": platform.python_version()}
     for name in ("connectors", *_PACKAGES):
         with suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return {**found, "system": f"{platform.system()} {platform.release()}, {platform.machine()}"}
+            numbers[name] = version(name)
+    return {**numbers, "system": f"{platform.system()} {platform.release()}, {platform.machine()}"}
 
 
 def _query(run: QueryHistory) -> QueryRecord:
@@ -140,11 +140,11 @@ def _quality(report: Report) -> QualityRecord:
 def _letters(queries: Sequence[str], since: float) -> list[DeadLetterRecord]:
     """The dead letters that the queries have set aside since then, by their folders."""
     abouts = (about for query in queries for about in abouts_of(query).values())
-    found = []
+    records = []
     for place in dict.fromkeys(about["letters"] for about in abouts if "letters" in about):
         with suppress(Exception):  # a folder that needs keys which only the query had
-            found.append(dead_letters(place, since))
-    return [letters for letters in found if letters.count]
+            records.append(dead_letters(place, since))
+    return [letters for letters in records if letters.count]
 
 
 def dead_letters(place: str, since: float) -> DeadLetterRecord:

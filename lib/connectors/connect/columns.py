@@ -92,7 +92,7 @@ class Records:
 
     def where(self, mask: Sequence[bool]) -> Records:
         """The records where ``mask`` is true."""
-        return self if all(mask) else self.take([place for place, wanted in enumerate(mask) if wanted])
+        return self if all(mask) else self.take([place for place, keep in enumerate(mask) if keep])
 
     def slice(self, first: int, count: int) -> Records:
         return replace(

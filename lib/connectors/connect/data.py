@@ -214,8 +214,8 @@ def require_schema(expected: Schema, actual: Schema | None, what: str = "a value
     that ``actual`` lacks must be optional or have a default.
     """
     if actual is None or (difference := _difference(expected, actual)):
-        found = "no schema" if actual is None else f"{described(actual)}: {difference}"
-        raise SchemaException(f"{what} must have the schema {described(expected)}, and has {found}")
+        description = "no schema" if actual is None else f"{described(actual)}: {difference}"
+        raise SchemaException(f"{what} must have the schema {described(expected)}, and has {description}")
 
 
 def described(schema: Schema) -> str:

@@ -156,18 +156,18 @@ class EpochLog:
         return str(self._state()["id"])  # a start that died before its first epoch
 
     def mark_known(self) -> None:
-        """The engine has written down its first offset: from now on, a query without one is another query."""
+        """Notes that the engine has recorded its first offset: from now on, a query that has none is another query."""
         if self.storage.size(_KNOWN) is None:
             self.storage.replace(_KNOWN, dumps(versioned(at=time.time())).encode())
 
     def check(self, log_id: str) -> None:
         """Raises :class:`StateError` where the checkpoint's log is not the one in the folder."""
         try:
-            found = str(self._state()["id"])
+            folder_id = str(self._state()["id"])
         except FileNotFoundError:
-            found = ""
-        if found != log_id:
-            what = "another query's epoch log" if found else "no epoch log: it was deleted"
+            folder_id = ""
+        if folder_id != log_id:
+            what = "another query's epoch log" if folder_id else "no epoch log: it was deleted"
             raise StateError(
                 f"{self.storage.root} (stateLocation) has {what}, so the messages that the checkpoint stands on are not known",
                 way_out="restore the folder; or give the query a new checkpoint and a stateLocation of its own: what was not "

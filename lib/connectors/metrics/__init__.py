@@ -5,8 +5,8 @@
     from connectors import metrics
 
     metrics.table(query)                      # now, or after its end
-    kept = metrics.record(spark, "metrics")   # … kept.stop()
-    seen = metrics.watch(spark, rules=[metrics.LagAbove(records=100_000), metrics.NearTimeout()])
+    recording = metrics.record(spark, "metrics")   # … recording.stop()
+    watch = metrics.watch(spark, rules=[metrics.LagAbove(records=100_000), metrics.NearTimeout()])
 
 The numbers are written by a query's own processes into small files below ``$CONNECTORS_METRICS`` (by default a folder among
 the temporary files of this machine; ``off`` for none). Where executors run on other machines, name a folder that they share

@@ -72,6 +72,6 @@ def amount(number: float, unit: str = "") -> str:
     return f"{size:,.0f} {_SIZES[step]}" if size >= 100 or not step else f"{size:,.1f} {_SIZES[step]}"
 
 
-def count(number: int, one: str, many: str = "") -> str:
+def count(number: int, singular: str, plural: str = "") -> str:
     """``1 batch``, ``2 batches``."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
+    return f"{number:,} {singular if number == 1 else plural or singular + 's'}"

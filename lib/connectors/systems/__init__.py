@@ -88,7 +88,7 @@ def ledgers_in(target: str, options: Mapping[str, str] | None = None) -> list[Le
 
     ``options`` are those of the sink that reaching the target takes. Raises what the system raises that cannot be reached.
     """
-    found: dict[str, LedgerContent] = {}
+    ledgers: dict[str, LedgerContent] = {}
     asked = set[object]()
     known = False
     for _, sink in all_systems().values():
@@ -98,8 +98,8 @@ def ledgers_in(target: str, options: Mapping[str, str] | None = None) -> list[Le
         asked.add(look.__func__)
         contents = look(target, options or {})
         known |= contents is not None
-        found.update({content.sink_id: content for content in contents or ()})
-    return list(found.values()) if known else None
+        ledgers.update({content.sink_id: content for content in contents or ()})
+    return list(ledgers.values()) if known else None
 
 
 def sink_class(name: str) -> type[Sink]:

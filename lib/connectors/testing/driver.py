@@ -29,8 +29,8 @@ from ..core.sink import Sink
 from ..spark.foreach_batch import ForeachBatch
 from ..spark.library import Carried
 from ..spark.session import driver_process, log_fatal_only
+from ..workbench.class_archive import java_options
 from ..workbench.home import at_home
-from ..workbench.java import java_options
 from .faults import FailureInjector, Point, faulty_sink, faulty_source, forget_commit
 
 if TYPE_CHECKING:

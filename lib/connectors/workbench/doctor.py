@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from connectors.core.cache_folder import cache
 from connectors.core.errors import Misconfigured
+from connectors.jvm import java
 
-from . import java
+from .class_archive import java_options, make_archive
 from .home import spark_home
 from .jars import delta_coordinate, delta_jars, remembered
-from .java import java_options, make_archive
-from .settings import cache
 
 _PACKAGES = ("pyspark", "delta-spark", "pandas", "pyarrow", "ipython", "matplotlib", "great-expectations")
 
@@ -44,8 +44,8 @@ def examine(fetch: bool = False) -> list[Finding]:
 
 
 def _python() -> Finding:
-    found = ".".join(map(str, sys.version_info[:3]))
-    return Finding("python", sys.version_info >= (3, 10), f"{found} (3.10 or newer is needed)")
+    release = ".".join(map(str, sys.version_info[:3]))
+    return Finding("python", sys.version_info >= (3, 10), f"{release} (3.10 or newer is needed)")
 
 
 def _package(name: str) -> Finding:
@@ -56,11 +56,11 @@ def _package(name: str) -> Finding:
 
 
 def _java() -> Finding:
-    def found() -> str:
+    def describe() -> str:
         home = java.use_java()
         return f"{java.version(home)} in {home}"
 
-    return _attempt("java", found)
+    return _attempt("java", describe)
 
 
 def _delta(fetch: bool) -> Finding:

@@ -18,9 +18,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+from connectors.core.cache_folder import cache
 from connectors.core.errors import Misconfigured, Problem
-
-from .settings import cache
 
 _VARIABLE: Final = "SPARK_HOME"
 _OF_SPARK: Final = ("bin", "conf", "data", "jars", "sbin")
@@ -44,7 +43,7 @@ def spark_home() -> Path:
 
 @contextlib.contextmanager
 def at_home() -> Iterator[None]:
-    """While a JVM for this machine is started: it, and what it starts, is at home in :func:`spark_home`."""
+    """``SPARK_HOME`` is :func:`spark_home` while a JVM for this machine is started; the JVM passes it on to its processes."""
     before = os.environ.get(_VARIABLE)
     os.environ[_VARIABLE] = str(spark_home())
     try:

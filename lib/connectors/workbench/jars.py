@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlparse
 
+from ..core.cache_folder import cache
 from ..core.errors import Misconfigured, Problem
-from .settings import cache
 
 _RESOLVE: Final = """
 import sys

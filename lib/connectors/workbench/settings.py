@@ -1,4 +1,4 @@
-"""The settings of a local session, and the folders of the workbench on this machine.
+"""The settings of a local session, and the folders for the data of its notebooks.
 
 A local session is for small data on one machine; everything is on 127.0.0.1.
 """
@@ -26,18 +26,6 @@ VOLUMES_VARIABLE: Final = "CONNECTORS_VOLUMES"
 def library() -> Path:
     """The folder that holds the package ``connectors``: what goes on the path of Spark's workers."""
     return Path(__file__).resolve().parents[2]
-
-
-def cache(name: str) -> Path:
-    """A folder that outlives the process: ``$CONNECTORS_CACHE/name``, by default below ``~/.cache/connectors``."""
-    root = os.environ.get("CONNECTORS_CACHE") or Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")) / "connectors"
-    folder = Path(root).expanduser() / name
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as refused:
-        text = f"cannot make {folder}: {refused.strerror}. Name a folder that can be written."
-        raise Misconfigured("the workbench", [Problem("CONNECTORS_CACHE", text)]) from refused
-    return folder
 
 
 def workdir(value: str) -> str:

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from connectors.core.errors import Misconfigured, Problem
 from connectors.core.runtime import LIBRARY, in_workspace
+from connectors.jvm.java import use_java
 from connectors.metrics.log import query_log
 from connectors.spark.session import active_session, classic_is_running, is_connect, launch_java, require
 
 from .cell_errors import show_messages
+from .class_archive import java_options
 from .home import at_home
 from .jars import delta_jars
-from .java import java_options, use_java
 from .settings import default_master, local_settings, prepare_environment
 
 if TYPE_CHECKING:

@@ -132,10 +132,10 @@ class Deployment:
 
     def _plan(self, state: State) -> Plan:
         known = self._hashes if self._has_files(state) else {}
-        there = state.files if known else {}
+        uploaded = state.files if known else {}
         plan = Plan(
-            uploads=[path for path, text in self._hashes.items() if there.get(path) != text],
-            removals=[path for path in there if path not in self._hashes],
+            uploads=[path for path, text in self._hashes.items() if uploaded.get(path) != text],
+            removals=[path for path in uploaded if path not in self._hashes],
             folder=bool(folder_permissions(self._bundle, self._user)) and state.folder != self._folder_fingerprint(),
         )
         documents = self._documents(state)

@@ -92,14 +92,14 @@ def _with_known_clusters(target: Target, job: Job) -> Job:
 
 
 def _notebooks(job: Job) -> dict[str, Notebook]:
-    found = {}
+    notebooks = {}
     for task in job.parts:
         if task.notebook is not None:
             try:
-                found[task.key] = read_notebook(task.notebook)
+                notebooks[task.key] = read_notebook(task.notebook)
             except UnreadableNotebook:  # the bundle's own finding says so
                 continue
-    return found
+    return notebooks
 
 
 def _volumes(target: Target) -> Iterator[Finding]:
@@ -177,12 +177,12 @@ def _secrets(target: Target) -> Iterator[Finding]:
 
 
 def _named_secrets(target: Target) -> set[tuple[str, str]]:
-    found = set()
+    secrets = set()
     for job in target.bundle.jobs.values():
         for notebook in _notebooks(job).values():
-            found |= notebook.secrets()
-        found |= set(re.findall(r"\{\{\s*secrets/([^/{}\s]+)/([^/{}\s]+)\s*\}\}", json.dumps(job.config, default=str)))
-    return found - {_PLACEHOLDER}
+            secrets |= notebook.secrets()
+        secrets |= set(re.findall(r"\{\{\s*secrets/([^/{}\s]+)/([^/{}\s]+)\s*\}\}", json.dumps(job.config, default=str)))
+    return secrets - {_PLACEHOLDER}
 
 
 def _library_not_tried() -> Iterator[Finding]:

@@ -26,10 +26,10 @@ def local_files(bundle: Bundle) -> dict[str, str]:
     """The files to upload, by path relative to the bundle, with a hash of each."""
     sync: Mapping[str, Any] = bundle.config.get("sync") or {}
     paths = [str(path) for path in sync.get("paths") or ["."]]
-    found = {path for path in _candidates(bundle.root, paths) if not _matches(path, sync.get("exclude") or [])}
+    files = {path for path in _candidates(bundle.root, paths) if not _matches(path, sync.get("exclude") or [])}
     for pattern in sync.get("include") or []:
-        found |= {str(path.relative_to(bundle.root)) for path in bundle.root.glob(str(pattern)) if path.is_file()}
-    hashes = {path: hashlib.sha256((bundle.root / path).read_bytes()).hexdigest()[:20] for path in sorted(found)}
+        files |= {str(path.relative_to(bundle.root)) for path in bundle.root.glob(str(pattern)) if path.is_file()}
+    hashes = {path: hashlib.sha256((bundle.root / path).read_bytes()).hexdigest()[:20] for path in sorted(files)}
     return {path.replace("\\", "/"): text for path, text in hashes.items()}
 
 

@@ -83,9 +83,9 @@ def start(
     findings = check_job(target.bundle, job, parameters)
     findings.enforce(f"job {key}")
     check_only(job, only)
-    for found in findings.notes:
-        if found.option.startswith("--param "):
-            note(f"{found.option}: {found.text}")
+    for problem in findings.notes:
+        if problem.option.startswith("--param "):
+            note(f"{problem.option}: {problem.text}")
     number = target.job_id(key)
     with refusals(f"job {key}"):
         more: dict[str, Any] = {_parameters_field(job): dict(parameters)} if parameters else {}

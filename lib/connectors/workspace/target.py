@@ -47,8 +47,8 @@ class Target:
         state = self.state()
         if state.exists:
             return {key: state.jobs[key].id for key in keys if key in state.jobs}
-        found = {key: self._named(self.bundle.jobs[key].name) for key in keys}
-        return {key: number for key, number in found.items() if number is not None}
+        numbers = {key: self._named(self.bundle.jobs[key].name) for key in keys}
+        return {key: number for key, number in numbers.items() if number is not None}
 
     def _named(self, name: str) -> int | None:
         with refusals(f"job {name}"):

@@ -66,8 +66,8 @@ def mirrored(target: Target, job: Job, parameters: Mapping[str, str], say: Calla
 def folders_of(job: Job, parameters: Mapping[str, str]) -> list[str]:
     """The folders of volumes that a run of ``job`` is given, none below another."""
     values = [*{**job.parameters, **parameters}.values(), *(text for task in job.parts for _, text in texts(task))]
-    found = sorted({match.rstrip("/") for value in values for match in _PATH.findall(value)})
-    return [path for path in found if not any(path.startswith(other + "/") for other in found)]
+    folders = sorted({match.rstrip("/") for value in values for match in _PATH.findall(value)})
+    return [path for path in folders if not any(path.startswith(other + "/") for other in folders)]
 
 
 class VolumeMirror:
@@ -138,15 +138,15 @@ class VolumeMirror:
 
     def _remote(self) -> dict[str, tuple[int, int]]:
         """Size and time of each file of the volumes below the paths."""
-        found: dict[str, tuple[int, int]] = {}
+        remote: dict[str, tuple[int, int]] = {}
         waiting = list(self._paths)
         while waiting:
             with ThreadPoolExecutor(_AT_ONCE) as pool:
                 entries = [entry for listed in pool.map(self._list, waiting) for entry in listed]
             files = [entry for entry in entries if not entry.is_directory]
-            found |= {str(entry.path): (entry.file_size or 0, entry.last_modified or 0) for entry in files}
+            remote |= {str(entry.path): (entry.file_size or 0, entry.last_modified or 0) for entry in files}
             waiting = [str(entry.path) for entry in entries if entry.is_directory]
-        return found
+        return remote
 
     def _list(self, folder: str) -> list[Any]:
         from databricks.sdk.errors import NotFound

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from ...core.errors import Misconfigured, Problem
-from ...workbench.maven import Unresolved, class_path
+from ...jvm.maven import Unresolved, class_path
 
 CONNECT: Final = "4.3.1"
 CORE: Final = (

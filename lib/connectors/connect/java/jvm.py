@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from ...core.errors import Transient
-from ...workbench.java import use_java
-from ...workbench.maven import spark_jars
+from ...jvm.java import use_java
+from ...jvm.maven import spark_jars
 
 MEMORY: Final = (
     "-Xms24m",
@@ -190,8 +190,8 @@ def masker(secrets: Sequence[str]) -> Callable[[str], str]:
     patterns = [re.escape(text) if len(text) > 3 else rf"(?<!\w){re.escape(text)}(?!\w)" for text in secrets if text.strip()]
     if not patterns:
         return str
-    found = re.compile("|".join(sorted(patterns, key=len, reverse=True)))
-    return lambda text: found.sub("*****", text)
+    pattern = re.compile("|".join(sorted(patterns, key=len, reverse=True)))
+    return lambda text: pattern.sub("*****", text)
 
 
 def quiet_py4j() -> None:

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from py4j.protocol import Py4JError, Py4JJavaError
 
+from ...core.cache_folder import cache
 from ...core.errors import Misconfigured, Problem
 from ...core.options import is_secret
-from ...workbench.settings import cache
 from ..host import ConnectorSettings
 from ..tolerance import error_problems
 from .failures import failure_of

@@ -250,13 +250,13 @@ def _problems(prefix: str, properties: Mapping[str, str], make: Callable[[str], 
         return
     definition: ConfigDef = part.config()
     settings = _settings(prefix, properties)
-    found = list(definition.problems(settings, f"{prefix}."))
-    yield from found
+    problems = list(definition.problems(settings, f"{prefix}."))
+    yield from problems
     for key in settings:
         if definition.keys and key not in definition.keys:
             near = definition.nearest(key)
             yield Problem(f"{prefix}.{key}", "is no setting of it" + (f'; did you mean "{near}"?' if near else "."))
-    if not found:
+    if not problems:
         try:
             _configure(part, settings)
         except ConfigException as wrong:

@@ -229,8 +229,8 @@ class QueryParser:
 
     def _refuse_what_spans_partitions(self, aggregates: Sequence[str]) -> None:
         known = {*_BUILT_IN, *aggregates}
-        if found := next((name for name in self.calls() if name in known), None):
-            raise self.refuse(f"has the aggregate {found}(), of which each range would have its own; aggregate in Spark.")
+        if aggregate := next((name for name in self.calls() if name in known), None):
+            raise self.refuse(f"has the aggregate {aggregate}(), of which each range would have its own; aggregate in Spark.")
         for first, second, reason in (
             ("GROUP", "BY", "groups rows, of which each range would have its own; group in Spark."),
             ("ORDER", "BY", "orders rows, and token ranges have no order across partitions; order in Spark."),

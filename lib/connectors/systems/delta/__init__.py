@@ -80,7 +80,7 @@ class DeltaSink(TableSink):
         for name in reversed(commits[-_COMMITS:]):
             for sink_id, entry in _marked(storage.read(f"{_LOG}/{name}")):
                 entries.setdefault(sink_id, []).append(entry)
-        return [LedgerContent(sink_id, tuple(found)) for sink_id, found in entries.items()] if commits else None
+        return [LedgerContent(sink_id, tuple(sink_entries)) for sink_id, sink_entries in entries.items()] if commits else None
 
     def committer(self) -> DeltaCommitter:
         return DeltaCommitter(self)
@@ -136,8 +136,8 @@ class DeltaCommitter(FrameCommitter):
         limit = "" if newest is None else f" LIMIT {newest}"
         history = SparkSession.active().sql(f"DESCRIBE HISTORY {self._name()}{limit}")
         marked = history.where(f"userMetadata LIKE '{{\"{_MARK}\"%'").select("userMetadata", "operationMetrics")
-        found = [(json.loads(row.userMetadata)[_MARK], row.operationMetrics) for row in marked.collect()]
-        return [_entry(mark, metrics) for mark, metrics in found if mark["sink"] == self.sink.sink_id()]
+        commits = [(json.loads(row.userMetadata)[_MARK], row.operationMetrics) for row in marked.collect()]
+        return [_entry(mark, metrics) for mark, metrics in commits if mark["sink"] == self.sink.sink_id()]
 
     def _name(self) -> str:
         """The table, as SQL names it."""

@@ -77,7 +77,7 @@ def summary_of(records: DataFrame) -> Summary:
     value = F.col("value")
     deletes = F.expr(r"value RLIKE '\"(op|__op)\"\\s*:\\s*\"d\"|\"__deleted\"\\s*:\\s*\"true\"'")
     ends = value.rlike(r'"(__source_|__)?snapshot"\s*:\s*"last')
-    found = (
+    rows = (
         _outer(records)
         .groupBy("schema")
         .agg(
@@ -90,11 +90,11 @@ def summary_of(records: DataFrame) -> Summary:
         )
         .collect()
     )
-    topics = sorted({topic for row in found for topic in row["topics"]})
+    topics = sorted({topic for row in rows for topic in row["topics"]})
     if len(topics) > 1:
         text = f"missing; the stream has {len(topics)} topics ({', '.join(topics[:3])}, …), and a table is fed from one."
         raise Misconfigured(NAME, [Problem("topic", text)])
-    ordered = sorted(found, key=lambda row: row["last"])
+    ordered = sorted(rows, key=lambda row: row["last"])
     key = next((row["key"] for row in ordered if row["key"] is not None), None)
     holes, may_delete = any(row["holes"] for row in ordered), any(row["deletes"] for row in ordered)
     may_end = any(row["ends"] for row in ordered)

@@ -55,8 +55,8 @@ def fan_out(path: str, keys: Mapping[str, Sequence[str]] | None = None, **option
     """
     from ... import foreach_batch
 
-    given = {"path": path, **({"keyColumns": {name: list(columns) for name, columns in keys.items()}} if keys else {})}
-    return foreach_batch(DeltaTables, {**given, **options})
+    arguments = {"path": path, **({"keyColumns": {name: list(columns) for name, columns in keys.items()}} if keys else {})}
+    return foreach_batch(DeltaTables, {**arguments, **options})
 
 
 class DeltaTables(Sink):

@@ -60,8 +60,8 @@ class Folders:
             values = column.of(rows.column(column.name)).dictionary_encode("encode")
             shown = [column.shown(value) for value in values.dictionary.to_pylist()]
             codes = codes * len(shown) + values.indices.to_numpy(zero_copy_only=False)
-            found, codes = np.unique(codes, return_inverse=True)
-            names = [f"{names[code // len(shown)]}/{shown[code % len(shown)]}".lstrip("/") for code in found]
+            unique_codes, codes = np.unique(codes, return_inverse=True)
+            names = [f"{names[code // len(shown)]}/{shown[code % len(shown)]}".lstrip("/") for code in unique_codes]
         order = np.argsort(codes, kind="stable")
         ends = np.searchsorted(codes[order], range(len(names)), side="right")
         for name, first, end in zip(names, [0, *ends], ends, strict=False):
@@ -69,11 +69,11 @@ class Folders:
 
 
 def _columns(connector: str, values: Values, schema: pa.Schema) -> Iterator[FolderColumn]:
-    wanted, option = values["partitionBy"], "partitionBy"
+    names, option = values["partitionBy"], "partitionBy"
     if values["bucket"]:
-        wanted, option = (values["bucket.timeColumn"],), "bucket.timeColumn"
-    check_names(connector, option, wanted, schema.names)
-    for name in wanted:
+        names, option = (values["bucket.timeColumn"],), "bucket.timeColumn"
+    check_names(connector, option, names, schema.names)
+    for name in names:
         kind = schema.field(name).type
         if values["bucket"]:
             yield _bucket(connector, values, name, kind)
@@ -84,10 +84,10 @@ def _columns(connector: str, values: Values, schema: pa.Schema) -> Iterator[Fold
             yield FolderColumn(name, lambda column: column, partial(_partition, name))
 
 
-def check_names(connector: str, option: str, wanted: Sequence[str], there: Sequence[str]) -> None:
-    """Raises :class:`Misconfigured` with the columns that are not there."""
-    columns = ", ".join(there)
-    missing = [Problem(option, f'names "{name}", but the columns are {columns}.') for name in wanted if name not in there]
+def check_names(connector: str, option: str, names: Sequence[str], columns: Sequence[str]) -> None:
+    """Raises :class:`Misconfigured` with those of ``names`` that are not among ``columns``."""
+    listing = ", ".join(columns)
+    missing = [Problem(option, f'names "{name}", but the columns are {listing}.') for name in names if name not in columns]
     if missing:
         raise Misconfigured(connector, missing)
 
@@ -104,7 +104,7 @@ def _partition(name: str, value: Any) -> str:
 
 def escaped(text: str) -> str:
     """``text`` as the name of a folder, with ``%`` for signs that mean something in a path."""
-    return _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", text)
+    return _ESCAPED.sub(lambda match: f"%{ord(match[0]):02X}", text)
 
 
 def _bucket(connector: str, values: Values, name: str, kind: pa.DataType) -> FolderColumn:

@@ -66,13 +66,13 @@ class _JoinedReader:
         return value
 
     def struct(self) -> Struct:
-        found: Struct = {}
+        fields: Struct = {}
         number = 0
         while header := self.byte():
             number = number + (header >> 4) if header >> 4 else self.integer()
             kind = header & 0x0F
-            found[number] = (kind, kind == TRUE if kind in (TRUE, FALSE) else self.value(kind))
-        return found
+            fields[number] = (kind, kind == TRUE if kind in (TRUE, FALSE) else self.value(kind))
+        return fields
 
     def value(self, kind: int) -> Any:
         if kind in _INTEGERS:

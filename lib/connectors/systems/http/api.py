@@ -212,10 +212,10 @@ class Resource:
 
     def records(self, body: Any, url: str) -> list[Any]:
         """The records of a page. Raises ``Fatal`` where the answer has none of the declared shape."""
-        found = searched(self.records_path, body) if self.records_path else body
-        if found is None and self.records_path:
+        content = searched(self.records_path, body) if self.records_path else body
+        if content is None and self.records_path:
             return []
-        records = found if isinstance(found, list) else [found] if self.records_path else None
+        records = content if isinstance(content, list) else [content] if self.records_path else None
         if records is None:
             lists = [name for name, value in body.items() if isinstance(value, list)] if isinstance(body, dict) else []
             hint = f" Lists in it: {', '.join(lists)}." if lists else ""
@@ -249,27 +249,27 @@ def resources(config: Mapping[str, Any]) -> dict[str, Resource]:
     """The resources of an API by their names. Raises :class:`~connectors.core.errors.Misconfigured` with every problem."""
     problems: list[Problem] = []
     api = _parsed(_API, config, "config", problems)
-    found: dict[str, Resource] = {}
+    by_name: dict[str, Resource] = {}
     if api is not None:
         if urlsplit(api["baseUrl"]).scheme not in ("http", "https"):
             problems.append(Problem("config", "baseUrl must be a URL that begins with http:// or https://."))
         for place, content in enumerate(api["resources"]):
-            _add(found, api, content, None, f"resources[{place}]", problems)
+            _add(by_name, api, content, None, f"resources[{place}]", problems)
     if problems:
         raise Misconfigured(CONNECTOR, problems)
-    return found
+    return by_name
 
 
 def _add(
-    found: dict[str, Resource], api: Values, content: Any, parent: Resource | None, where: str, problems: list[Problem]
+    by_name: dict[str, Resource], api: Values, content: Any, parent: Resource | None, where: str, problems: list[Problem]
 ) -> None:
-    """Adds a resource and its children to ``found``, and what is wrong with them to ``problems``."""
+    """Adds a resource and its children to ``by_name``, and what is wrong with them to ``problems``."""
     values = _parsed(_RESOURCE, content, where, problems)
     if values is None:
         return
     name = values["name"]
     where = f"resources.{name}"
-    if name in found:
+    if name in by_name:
         problems.append(Problem("config", f"has two resources of the name {name}."))
     paging = _paging(values["paging"] or api["paging"] or {"kind": "none"}, f"{where}.paging", problems)
     cursor = _incremental(values["cursor"], f"{where}.cursor", problems) if values["cursor"] is not None else None
@@ -300,9 +300,9 @@ def _add(
         values["include"],
         parent,
     )
-    found[name] = resource
+    by_name[name] = resource
     for place, child in enumerate(values["children"]):
-        _add(found, api, child, resource, f"{where}.children[{place}]", problems)
+        _add(by_name, api, child, resource, f"{where}.children[{place}]", problems)
 
 
 def _paging(content: Any, where: str, problems: list[Problem]) -> Paging | None:

@@ -110,13 +110,13 @@ def login_values(login: Mapping[str, Any]) -> Values:
 
 def statuses(text: str) -> frozenset[int]:
     """The statuses of a list such as ``200-299,304``. Raises ``ValueError`` with a phrase after "must be"."""
-    found: set[int] = set()
+    numbers: set[int] = set()
     for part in text.split(","):
         first, _, last = part.strip().partition("-")
         if not (first.isdigit() and (last or first).isdigit()):
             raise ValueError("statuses such as 200-299,304")
-        found.update(range(int(first), int(last or first) + 1))
-    return frozenset(found)
+        numbers.update(range(int(first), int(last or first) + 1))
+    return frozenset(numbers)
 
 
 @dataclass(frozen=True)

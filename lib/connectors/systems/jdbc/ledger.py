@@ -107,10 +107,10 @@ class TableLedger:
         return [
             LedgerContent(
                 sink_id,
-                tuple(sorted(found, key=lambda entry: -entry.at)),
-                frozenset((entry.query, entry.batch) for entry in found if pending(entry)),
+                tuple(sorted(sink_entries, key=lambda entry: -entry.at)),
+                frozenset((entry.query, entry.batch) for entry in sink_entries if pending(entry)),
             )
-            for sink_id, found in sorted(entries.items())
+            for sink_id, sink_entries in sorted(entries.items())
         ]
 
     def record(self, connection: Connection, entry: Entry) -> None:

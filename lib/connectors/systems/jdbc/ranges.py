@@ -58,10 +58,10 @@ def ranges(column: str, sql: str, cuts: Sequence[str | int | float]) -> list[Key
     return [KeyRange(column, sql, low, high) for low, high in zip([None, *cuts], [*cuts, None], strict=True)]
 
 
-def distinct(found: Iterable[Any]) -> list[Any]:
-    """Values in their order, without those that equal the first one or the one before: each range then has a value."""
+def distinct(candidates: Iterable[Any]) -> list[Any]:
+    """``candidates`` in their order, without the first value and without repetitions, so that each range has a value."""
     values: list[Any] = []
-    for value in found:
+    for value in candidates:
         if not values or value != values[-1]:
             values.append(value)
     return values[1:]
@@ -83,11 +83,11 @@ def even_cuts(lower: str, upper: str, parts: int, family: str) -> list[str | int
         raise ValueError("below upperBound")
     whole = family != "number" or (low == int(low) and high == int(high))
     steps = min(parts, int(high - low)) if whole else parts
-    found: list[Any] = []
+    cuts: list[Any] = []
     for part in range(1, steps):
         cut = low + (high - low) * part / steps if not whole else int(low) + (int(high) - int(low)) * part // steps
-        found.append(_text(cut, family))
-    return found
+        cuts.append(_text(cut, family))
+    return cuts
 
 
 def number_of(text: str, family: str) -> Decimal:
@@ -150,7 +150,7 @@ def plan_ranges(connection: Connection, values: Values, selection: Selection) ->
 def _column(connection: Connection, values: Values, selection: Selection) -> Column | None:
     """The column to cut by: the one that is named, else for several partitions a key of the table that is one column."""
     if values["partitionColumn"]:
-        return selection.wanted("partitionColumn", values["partitionColumn"])
+        return selection.require_column("partitionColumn", values["partitionColumn"])
     if selection.table is None or (values["numPartitions"] or 1) == 1:
         return None
     keys = [next(iter(key)) for key in connection.dialect.unique_keys(connection, selection.table) if len(key) == 1]
@@ -203,8 +203,8 @@ def _sample_quantiles(connection: Connection, selection: Selection, column: Colu
     fractions = ", ".join(f"{part / parts + (1e-9 if part else 0):.12f}" for part in range(parts))
     quantiles = f"percentile_disc(ARRAY[{fractions}]) WITHIN GROUP (ORDER BY {name})"
     source = f"{selection.source}{_sample(connection, selection, parts)}"
-    ((found,),) = connection.rows(f"SELECT CAST({quantiles} AS text[]) FROM {source}")
-    return distinct(value for value in found or [] if value is not None)
+    ((cuts,),) = connection.rows(f"SELECT CAST({quantiles} AS text[]) FROM {source}")
+    return distinct(value for value in cuts or [] if value is not None)
 
 
 def _sample(connection: Connection, selection: Selection, parts: int) -> str:

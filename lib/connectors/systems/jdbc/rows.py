@@ -212,8 +212,8 @@ class DuckDbRows(Rows):
     def batches(self, statement: Clause, kinds: Sequence[pa.DataType]) -> Iterator[pa.RecordBatch]:
         text, values = render_clause(statement, lambda _, value: self.dialect.bound("?", value.sql))
         with self.connection.judged():
-            found = self.connection.raw.sql(text, params=values)
-            to_reader = getattr(found, "to_arrow_reader", None) or found.fetch_record_batch  # the older name
+            result = self.connection.raw.sql(text, params=values)
+            to_reader = getattr(result, "to_arrow_reader", None) or result.fetch_record_batch  # the older name
             for batch in to_reader(self.fetchsize):
                 yield from blocks(batch, self.fetchsize)
 
@@ -311,18 +311,18 @@ def _with_zone(kind: pa.DataType) -> pa.DataType:
 
 
 class ColumnReader:
-    """How the columns of ``selected`` become rows of ``schema``, which may leave some out.
+    """How the columns of ``selection`` become rows of ``schema``, which may leave some out.
 
     ``expressions`` are what to select, ``kinds`` what the database gives for them. ``zone`` is that of times without one.
     """
 
     def __init__(self, dialect: Dialect, selection: Selection, schema: pa.Schema, zone: str = "UTC") -> None:
-        found = [(field, selection.column(field.name)) for field in schema]
-        if missing := [field.name for field, column in found if column is None]:
-            there = ", ".join(column.name for column in selection.columns)
-            problems = [Problem("schema", f'has "{name}", but the columns are {there}.') for name in missing]
+        pairs = [(field, selection.column(field.name)) for field in schema]
+        if missing := [field.name for field, column in pairs if column is None]:
+            listing = ", ".join(column.name for column in selection.columns)
+            problems = [Problem("schema", f'has "{name}", but the columns are {listing}.') for name in missing]
             raise Misconfigured(NAME, problems)
-        columns: Sequence[Column] = [column for _, column in found if column is not None]
+        columns: Sequence[Column] = [column for _, column in pairs if column is not None]
         self.schema = schema
         self.zone = zone
         self.expressions = [dialect.readable(column, field.type) for column, field in zip(columns, schema, strict=True)]
@@ -343,30 +343,30 @@ class ColumnReader:
             raise Poison(text, way_out="give the column another type, such as string, by .schema(…)") from None
 
 
-def _selected_kind(column: Column, wanted: pa.DataType) -> pa.DataType:
-    """What comes of :meth:`Dialect.readable`: text where text is wanted, else what the column is read as."""
-    return pa.string() if column.kind is None or pa.types.is_string(wanted) else column.kind
+def _selected_kind(column: Column, target: pa.DataType) -> pa.DataType:
+    """The type that :meth:`Dialect.readable` gives: text where ``target`` is text, else what the column is read as."""
+    return pa.string() if column.kind is None or pa.types.is_string(target) else column.kind
 
 
-def cast_values(column: pa.Array, wanted: pa.DataType, zone: str = "UTC") -> pa.Array:
-    """``column`` as ``wanted``, each value unchanged. Raises what Arrow raises for one that does not fit."""
+def cast_values(column: pa.Array, target: pa.DataType, zone: str = "UTC") -> pa.Array:
+    """``column`` as ``target``, each value unchanged. Raises what Arrow raises for one that does not fit."""
     column = _finite(_stored(column))
     kind = column.type
-    if kind == wanted:
+    if kind == target:
         return column
-    if pa.types.is_timestamp(kind) and pa.types.is_timestamp(wanted):
-        return _zoned(column, wanted, zone)
-    if is_json(wanted) and not is_json(kind):
-        return _parsed(column, wanted)
-    if pa.types.is_boolean(wanted) and pa.types.is_integer(kind):
-        return pc.cast(column, pa.int64()).cast(wanted)
-    if pa.types.is_list(kind) and pa.types.is_list(wanted):
-        values = cast_values(column.flatten(), wanted.value_type, zone)
+    if pa.types.is_timestamp(kind) and pa.types.is_timestamp(target):
+        return _zoned(column, target, zone)
+    if is_json(target) and not is_json(kind):
+        return _parsed(column, target)
+    if pa.types.is_boolean(target) and pa.types.is_integer(kind):
+        return pc.cast(column, pa.int64()).cast(target)
+    if pa.types.is_list(kind) and pa.types.is_list(target):
+        values = cast_values(column.flatten(), target.value_type, zone)
         offsets = _offsets(column)
-        return pa.ListArray.from_arrays(offsets, values, type=wanted, mask=column.is_null() if column.null_count else None)
-    if pa.types.is_string(kind) and pa.types.is_timestamp(wanted):
-        return _zoned(column.cast(pa.timestamp("us")), wanted, zone) if wanted.tz else column.cast(wanted)
-    return pc.cast(column, wanted)
+        return pa.ListArray.from_arrays(offsets, values, type=target, mask=column.is_null() if column.null_count else None)
+    if pa.types.is_string(kind) and pa.types.is_timestamp(target):
+        return _zoned(column.cast(pa.timestamp("us")), target, zone) if target.tz else column.cast(target)
+    return pc.cast(column, target)
 
 
 def _offsets(column: pa.Array) -> pa.Array:
@@ -392,25 +392,25 @@ def _finite(column: pa.Array) -> pa.Array:
     return _replaced(column, pa.int32(), _INFINITE_DAYS, -719162) if pa.types.is_date32(kind) else column
 
 
-def _replaced(column: pa.Array, plain: pa.DataType, known: dict[int, int], least: int) -> pa.Array:
+def _replaced(column: pa.Array, plain: pa.DataType, replacements: dict[int, int], least: int) -> pa.Array:
     numbers = column.view(plain)
     if (pc.min(numbers).as_py() or 0) >= least:
         return column
-    for there, instead in known.items():
-        numbers = pc.if_else(pc.equal(numbers, pa.scalar(there, plain)), pa.scalar(instead, plain), numbers)
+    for old, new in replacements.items():
+        numbers = pc.if_else(pc.equal(numbers, pa.scalar(old, plain)), pa.scalar(new, plain), numbers)
     return numbers.view(column.type)
 
 
-def _zoned(column: pa.Array, wanted: pa.DataType, zone: str) -> pa.Array:
+def _zoned(column: pa.Array, target: pa.DataType, zone: str) -> pa.Array:
     """A time that comes twice at the end of summer time is the earlier one; one that is skipped is the next there is."""
-    if column.type.tz and not wanted.tz:
-        return pc.local_timestamp(column.cast(pa.timestamp("us", zone))).cast(wanted)
-    if wanted.tz and not column.type.tz:
+    if column.type.tz and not target.tz:
+        return pc.local_timestamp(column.cast(pa.timestamp("us", zone))).cast(target)
+    if target.tz and not column.type.tz:
         column = pc.assume_timezone(column.cast(pa.timestamp("us")), zone, ambiguous="earliest", nonexistent="latest")
-    return column.cast(wanted)
+    return column.cast(target)
 
 
-def _parsed(column: pa.Array, wanted: pa.DataType) -> pa.Array:
-    read: Any = reader(wanted, "value")
+def _parsed(column: pa.Array, target: pa.DataType) -> pa.Array:
+    read: Any = reader(target, "value")
     texts = column.cast(pa.string()).to_pylist()
-    return pa.array([None if text is None else read(parsed(text)) for text in texts], wanted)
+    return pa.array([None if text is None else read(parsed(text)) for text in texts], target)

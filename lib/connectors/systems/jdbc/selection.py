@@ -78,13 +78,13 @@ class Selection:
         close = exact or [column for column in self.columns if column.name.lower() == name.lower()]
         return close[0] if len(close) == 1 else None
 
-    def wanted(self, option: str, name: str) -> Column:
+    def require_column(self, option: str, name: str) -> Column:
         """The column called ``name``. Raises :class:`Misconfigured`, naming ``option``, if there is none."""
-        found = self.column(name)
-        if found is None:
-            there = ", ".join(column.name for column in self.columns)
-            raise Misconfigured(NAME, [Problem(option, f'names "{name}", but the columns are {there}.')])
-        return found
+        column = self.column(name)
+        if column is None:
+            listing = ", ".join(column.name for column in self.columns)
+            raise Misconfigured(NAME, [Problem(option, f'names "{name}", but the columns are {listing}.')])
+        return column
 
 
 def check_selection(values: Values) -> list[Problem]:

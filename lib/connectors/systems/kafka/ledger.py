@@ -255,7 +255,7 @@ def contents(config: Mapping[str, str], topic: str) -> list[LedgerContent]:
         for key, text in _records_of(config, topic):
             transactional_id, _, partition = key.rpartition("/")
             texts.setdefault(transactional_id, {})[int(partition)] = text
-    found = []
+    ledgers = []
     for transactional_id, by_partition in sorted(texts.items()):
         of_sink = (by_partition[number] for number in (SINK_PARTITION, NOTE_PARTITION) if number in by_partition)
         states = [LedgerState.of(text) for text in of_sink]
@@ -263,8 +263,8 @@ def contents(config: Mapping[str, str], topic: str) -> list[LedgerContent]:
         for entry in (entry for state in states for entry in state.entries.values()):
             newest[entry.query] = max(entry, newest.get(entry.query, entry), key=lambda entry: entry.batch)
         entries = sorted(newest.values(), key=lambda entry: -entry.at)
-        found += [LedgerContent(transactional_id.removesuffix("-0"), tuple(entries))] if entries else []
-    return found
+        ledgers += [LedgerContent(transactional_id.removesuffix("-0"), tuple(entries))] if entries else []
+    return ledgers
 
 
 def _records_of(config: Mapping[str, str], topic: str) -> Iterator[tuple[str, str]]:

@@ -170,8 +170,8 @@ def wrong_columns(values: Values, schema: pa.Schema, *, placed: bool = False) ->
         text = "the column is missing; make it, such as to_json(struct(*)) AS value, or with value.format=json."
         yield Problem("value", text)
     if not values["topic"] and "topic" not in schema.names:
-        given = usage(placed=placed).format(name="topic")
-        yield Problem("topic", f"missing; give it {given}; or make a column topic that names the topic of each row.")
+        hint = usage(placed=placed).format(name="topic")
+        yield Problem("topic", f"missing; give it {hint}; or make a column topic that names the topic of each row.")
     if values["operation"] == "upsert" and "key" not in schema.names:
         yield Problem("key", "the column is missing; operation=upsert needs keys.")
     if values["orderColumn"] and values["orderColumn"] not in schema.names:

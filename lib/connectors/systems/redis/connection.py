@@ -54,9 +54,9 @@ def connect(library: Any, url: str, settings: Mapping[str, Any]) -> Any:
     parts = urlsplit(url)
     login, _, hosts = parts.netloc.rpartition("@")
     user, _, password = login.partition(":")
-    given = {"username": unquote(user), "password": unquote(password)}
+    credentials = {"username": unquote(user), "password": unquote(password)}
     settings = {
-        **{name: value for name, value in given.items() if value},
+        **{name: value for name, value in credentials.items() if value},
         **dict(parse_qsl(parts.query)),
         **({"ssl": True} if parts.scheme.startswith("rediss") else {}),
         **settings,

@@ -89,14 +89,14 @@ class SinkKeys:
 def contents(client: RedisClient) -> list[LedgerContent]:
     """What every sink has recorded in the database of ``client``."""
     pattern = SinkKeys("*").ledger
-    found, cursor = set[bytes](), b"0"
+    ledger_keys, cursor = set[bytes](), b"0"
     while True:
         cursor, keys = client.command("SCAN", cursor, "MATCH", pattern, "COUNT", 1000)
-        found.update(keys)
+        ledger_keys.update(keys)
         if int(cursor) == 0:
             break
     prefix, suffix = pattern.split("*")
-    names = {key.decode().removeprefix(prefix).removesuffix(suffix): key for key in sorted(found)}
+    names = {key.decode().removeprefix(prefix).removesuffix(suffix): key for key in sorted(ledger_keys)}
     return [
         LedgerContent(sink_id, tuple(_entry(text) for text in client.command("HVALS", key))) for sink_id, key in names.items()
     ]

@@ -186,12 +186,12 @@ class RedisReceiver(Receiver):
                     pipeline.execute_command("XRANGE", self.stream, id, id)
                 answers = pipeline.execute() if idle else []
             self._report_deleted([id for id, answer in zip(idle, answers, strict=True) if not answer])
-            there = [answer[0] for answer in answers if answer]
-            if there:
-                ids = [id for id, _ in there]
+            idle_entries = [answer[0] for answer in answers if answer]
+            if idle_entries:
+                ids = [id for id, _ in idle_entries]
                 claim = ("XCLAIM", self.stream, self.group, self.consumer, self._min_idle, *ids, "JUSTID")
                 claimed = set(self._command(*claim))  # another reader may have been faster
-                if entries := [entry for entry in there if entry[0] in claimed]:
+                if entries := [entry for entry in idle_entries if entry[0] in claimed]:
                     return entries
         return []
 

@@ -106,7 +106,7 @@ class _Service:
     def table(self, name: str) -> dict[str, dict[str, Any]]:
         return self.tables.setdefault(name, {})
 
-    def found(self, request: Any, content: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def records_of(self, request: Any, content: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The records of a table since what is asked for, by their times."""
         records = list(self.table(request.match_info["table"]).values())
         if since := content.get("since"):
@@ -116,11 +116,11 @@ class _Service:
 
     async def page(self, request: Any) -> Any:
         number, size = int(request.query.get("page", 1)), int(request.query.get("size", _LIMIT))
-        return self.web.json_response(self.found(request, request.query)[(number - 1) * size : number * size])
+        return self.web.json_response(self.records_of(request, request.query)[(number - 1) * size : number * size])
 
     async def offset(self, request: Any) -> Any:
         first, size = int(request.query.get("offset", 0)), int(request.query.get("limit", _LIMIT))
-        records = self.found(request, request.query)
+        records = self.records_of(request, request.query)
         return self.web.json_response({"total": len(records), "items": records[first : first + size]})
 
     async def cursor(self, request: Any) -> Any:
@@ -144,7 +144,7 @@ class _Service:
     async def search(self, request: Any) -> Any:
         content = await request.json()
         number, size = int(content.get("page", 1)), int(content.get("size", _LIMIT))
-        records = self.found(request, content.get("filter", {}))
+        records = self.records_of(request, content.get("filter", {}))
         return self.web.json_response({"hits": records[(number - 1) * size : number * size], "pages": -(-len(records) // size)})
 
     async def children(self, request: Any) -> Any:
@@ -158,7 +158,7 @@ class _Service:
     def _after(self, request: Any, cursor: str, content: Mapping[str, Any]) -> tuple[list[dict[str, Any]], str]:
         """A page of records, and the cursor of the page after it."""
         first = int(base64.b64decode(cursor)) if cursor else 0
-        records = self.found(request, content)
+        records = self.records_of(request, content)
         after = first + _LIMIT
         return records[first:after], base64.b64encode(b"%d" % after).decode() if after < len(records) else ""
 

@@ -27,11 +27,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Final, TypeVar
 
+from ...core.cache_folder import cache
 from ...core.errors import Misconfigured
-from ...workbench import maven
-from ...workbench.java import use_java
-from ...workbench.maven import JARS, class_path
-from ...workbench.settings import cache
+from ...jvm import maven
+from ...jvm.java import use_java
+from ...jvm.maven import JARS, class_path
 
 HOST: Final = "127.0.0.1"
 """Where every server listens, and nowhere else."""
@@ -269,7 +269,7 @@ def java() -> str:
 
 
 def classpath(name: str, *coordinates: str, without: tuple[str, ...] = (), types: tuple[str, ...] = JARS) -> str:
-    """The class path of Maven ``coordinates``: :func:`~connectors.workbench.maven.class_path`.
+    """The class path of Maven ``coordinates``: :func:`~connectors.jvm.maven.class_path`.
 
     Raises :class:`Unavailable` when it cannot be had.
     """

@@ -117,7 +117,7 @@ class KinesisServer(Server):
 
     def split(self, stream: str, shard: str) -> None:
         """Closes a shard; two children share its keys."""
-        keys = next(found["HashKeyRange"] for found in self.shards(stream) if found["ShardId"] == shard)
+        keys = next(entry["HashKeyRange"] for entry in self.shards(stream) if entry["ShardId"] == shard)
         middle = (int(keys["StartingHashKey"]) + int(keys["EndingHashKey"])) // 2 + 1
         self.client.split_shard(StreamName=stream, ShardToSplit=shard, NewStartingHashKey=str(middle))
         self._wait(stream)

@@ -180,17 +180,17 @@ class StreamEnumerator(SplitEnumerator[TableSplit]):
 
     def _discover(self, probe: Probe, *, strict: bool = False) -> None:
         with self._time_boxed(probe.connection):
-            found, wrong = stream_tables(self.values, probe.connection)
+            current, wrong = stream_tables(self.values, probe.connection)
         if wrong and strict:
             raise wrong
         if wrong:
             self._report("", f"some tables are not read: {wrong}")
-        for name in sorted(set(self._tables or ()) - set(found)):
+        for name in sorted(set(self._tables or ()) - set(current)):
             self._report(name, "the table is gone", at=str(self._discovered_at))
-        for name in sorted(set(found) - set(self._tables if self._tables is not None else found)):
+        for name in sorted(set(current) - set(self._tables if self._tables is not None else current)):
             self._report(name, "a new table, which is read from its beginning", at=str(self._discovered_at))
-        self._tables, self._discovered_at = found, time.monotonic()
-        for table in found.values():
+        self._tables, self._discovered_at = current, time.monotonic()
+        for table in current.values():
             self._count_nulls(probe, table)
 
     def _count_nulls(self, probe: Probe, table: StreamTable) -> None:
@@ -215,17 +215,17 @@ class StreamEnumerator(SplitEnumerator[TableSplit]):
     def _limit(self, now: datetime.datetime, table: StreamTable) -> str:
         return limit(now, self.values["timestampDelay"], table.time_kind, self.zone)
 
-    def _plain_newest(self, probe: Probe, table: StreamTable, found: Newest, now: datetime.datetime) -> dict[str, Newest]:
-        """What is not past the clock, where a database has no times to compare with."""
-        moment = moment_of(found.at, self.zone)
+    def _plain_newest(self, probe: Probe, table: StreamTable, newest: Newest, now: datetime.datetime) -> dict[str, Newest]:
+        """The largest key that is not past the clock, for a database that has no type for times."""
+        moment = moment_of(newest.at, self.zone)
         until = now - datetime.timedelta(seconds=self.values["timestampDelay"])
         if moment is None:
             where = f"{', '.join(table.keys.timestamps)} of {table.name}"
-            text = f"{found.at!r} in {where} is no time: neither ISO 8601 nor a number."
+            text = f"{newest.at!r} in {where} is no time: neither ISO 8601 nor a number."
             raise Fatal(text, connector="connectors.jdbc")
-        last = like(found.at, until, self.zone)
-        if found.at <= last:
-            return {table.name: found}
+        last = like(newest.at, until, self.zone)
+        if newest.at <= last:
+            return {table.name: newest}
         return {table.name: probe.newest([table], {table.name: last}).get(table.name, Newest())}
 
     # ---- how far it may go

@@ -54,7 +54,7 @@ def safe_wall(now: datetime.datetime, zone: ZoneInfo) -> datetime.datetime:
     wall = now.astimezone(zone).replace(tzinfo=None)
     moment = now.astimezone(UTC)
     while (moment := moment + _STEP) < now + _FOLD:
-        before, after = (each.astimezone(zone) for each in (moment - _STEP, moment))
+        before, after = (instant.astimezone(zone) for instant in (moment - _STEP, moment))
         if after.utcoffset() < before.utcoffset():  # type: ignore[operator]
             again = _put_back(moment - _STEP, moment, zone)
             wall = min(wall, again - datetime.timedelta(microseconds=1))
@@ -78,11 +78,11 @@ def moment_of(plain: Any, zone: ZoneInfo) -> datetime.datetime | None:
     if isinstance(plain, (int, float)):
         return datetime.datetime.fromtimestamp(plain / _scale(plain), UTC)
     try:
-        text = re.sub(r"\.(\d{1,6})\d*", lambda found: "." + found[1].ljust(6, "0"), str(plain).strip())
-        found = datetime.datetime.fromisoformat(text.replace("Z", "+00:00"))
+        text = re.sub(r"\.(\d{1,6})\d*", lambda match: "." + match[1].ljust(6, "0"), str(plain).strip())
+        moment = datetime.datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError:
         return None
-    return found if found.tzinfo else found.replace(tzinfo=zone, fold=1)
+    return moment if moment.tzinfo else moment.replace(tzinfo=zone, fold=1)
 
 
 def like(sample: Any, until: datetime.datetime, zone: ZoneInfo) -> Any:

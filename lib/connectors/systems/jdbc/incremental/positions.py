@@ -137,12 +137,12 @@ def difference(whole: Iterable[Interval], holes: Iterable[Interval]) -> list[Int
 
 def intersection(some: Iterable[Interval], others: Sequence[Interval]) -> list[Interval]:
     """The numbers that are in both; both ascending, and with a first number."""
-    found: list[Interval] = []
+    result: list[Interval] = []
     for first, last in some:
         for low, high in others:
             if (low or 0) <= last and (first or 0) <= high:
-                found.append((max(first or 0, low or 0), min(last, high)))
-    return found
+                result.append((max(first or 0, low or 0), min(last, high)))
+    return result
 
 
 def union(some: Iterable[Interval]) -> list[Interval]:

@@ -53,17 +53,17 @@ class Probe:
 
     def newest(self, tables: Iterable[StreamTable], limits: Mapping[str, Any]) -> dict[str, Newest]:
         """The largest key of each table, times not past ``limits`` (by table); tables without rows are left out."""
-        found: dict[str, Newest] = {}
+        newest: dict[str, Newest] = {}
         by_id = [table for table in tables if table.keys.mode == INCREMENTING]
         by_time = [table for table in tables if table.keys.mode not in (INCREMENTING, BULK)]
         for table, (number,) in self._of_each(by_id, self._largest_id):
-            found[table.name] = Newest(None, int(number))
+            newest[table.name] = Newest(None, int(number))
         for table, (at,) in self._of_each(by_time, lambda table: self._largest_time(table, limits.get(table.name))):
-            found[table.name] = Newest(at)
-        both = [table for table in by_time if table.keys.mode == BOTH and table.name in found]
-        for table, (number,) in self._of_each(both, lambda table: self._largest_id_at(table, found[table.name].at)):
-            found[table.name] = Newest(found[table.name].at, int(number))
-        return found
+            newest[table.name] = Newest(at)
+        both = [table for table in by_time if table.keys.mode == BOTH and table.name in newest]
+        for table, (number,) in self._of_each(both, lambda table: self._largest_id_at(table, newest[table.name].at)):
+            newest[table.name] = Newest(newest[table.name].at, int(number))
+        return newest
 
     def any(self, table: StreamTable, rows: Clause) -> bool:
         """Whether there is a row."""
@@ -76,10 +76,10 @@ class Probe:
         return int(number)
 
     def nth(self, table: StreamTable, rows: Clause, expression: str, number: int) -> Any:
-        """The value that has so many before it; ``None`` if there are not so many."""
+        """The value that has ``number`` values before it, in their order; ``None`` if there are fewer."""
         order = f" ORDER BY 1 LIMIT 1 OFFSET {number}"
-        found = rows_of(self.connection, (f"SELECT {expression} FROM {table.source} WHERE ", *rows, order))
-        return found[0][0] if found else None
+        answer = rows_of(self.connection, (f"SELECT {expression} FROM {table.source} WHERE ", *rows, order))
+        return answer[0][0] if answer else None
 
     def smallest_value(self, table: StreamTable, rows: Clause, expression: str) -> Any:
         return rows_of(self.connection, (f"SELECT min({expression}) FROM {table.source} WHERE ", *rows))[0][0]
@@ -100,23 +100,23 @@ class Probe:
         return int(rows_of(self.connection, self._largest_id_at(table, at))[0][0])
 
     def missing(self, table: StreamTable, ids: Sequence[Interval], most: int) -> list[Interval]:
-        """Intervals of ids that no row of ``ids`` has, those in between included. Of too many, what lies after is one more."""
+        """The intervals of ids without a row, from the first of ``ids`` to the last. Of too many, the last one is the rest."""
         number, (first, last) = table.keys.id(self.dialect), (ids[0][0] or 0, ids[-1][1])
         inside = between(table.keys, self.dialect, {}, {"id": last}, ids)
         following = f"lead({number}) OVER (ORDER BY {number}) AS next"
         follow = (f"SELECT {number} AS here, {following} FROM {table.source} WHERE ", *inside)
         gaps = ("SELECT here + 1, next - 1 FROM (", *follow, f") pairs WHERE next - here > 1 ORDER BY 1 LIMIT {_GAPS + most}")
-        found: list[Interval] = [(int(low), int(high)) for low, high in rows_of(self.connection, gaps)]
+        middle: list[Interval] = [(int(low), int(high)) for low, high in rows_of(self.connection, gaps)]
         ends = (f"SELECT min({number}), max({number}) FROM {table.source} WHERE ", *inside)
         ((lowest, highest),) = rows_of(self.connection, ends)
         if lowest is None:
             return [(first, last)]
-        if len(found) >= _GAPS + most:
-            found[-1] = (found[-1][0], last)
+        if len(middle) >= _GAPS + most:
+            middle[-1] = (middle[-1][0], last)
             highest = last
         begin: list[Interval] = [(first, int(lowest) - 1)] if first < int(lowest) else []
         end: list[Interval] = [(int(highest) + 1, last)] if int(highest) < last else []
-        return [*begin, *found, *end]
+        return [*begin, *middle, *end]
 
     def rows_without_key(self, table: StreamTable) -> int:
         """How many rows have no key."""
@@ -124,7 +124,7 @@ class Probe:
         return int(self.connection.rows(f"SELECT count(*) FROM {table.source} WHERE {condition}")[0][0]) if condition else 0
 
     def text(self, expression: str) -> str:
-        """A time as text that is the same time again; as it is, where a database has no times."""
+        """SQL for a time as text, from which the same time can be read again; unchanged where a database has no times."""
         return self.dialect.text_of(expression)
 
     def _of_each(
@@ -166,17 +166,17 @@ class LateTransactions:
         self._last_look: datetime.datetime | None = None
 
     def look(self, probe: Probe, tables: Iterable[StreamTable]) -> None:
-        """Asks who is writing, and then who is done; before that, the largest keys must be known."""
+        """Asks which transactions are running, and then which have ended. The caller has read the largest keys before."""
         if not any(table.keys.by_transaction for table in tables):
             return
         now = probe.now()
-        there = running(probe.connection)
-        self._begin_times = {name: self._begin_times.get(name, self._first_seen(name)) for name in there}
+        names = running(probe.connection)
+        self._begin_times = {name: self._begin_times.get(name, self._first_seen(name)) for name in names}
         self._last_look = now
         self._ended = self._transactions.ended(probe.connection)
 
     def _first_seen(self, name: str) -> datetime.datetime | None:
-        """Since when a new one may be running: it was not there at the last look. One that was prepared has a new name."""
+        """When a new transaction began at the earliest: at the last look. Unknown for a prepared one, which has a new name."""
         return None if name.startswith(PREPARED) else self._last_look
 
     def state_fields(self, table: StreamTable, state: State, at: Any) -> dict[str, Any]:
@@ -207,9 +207,9 @@ class LateTransactions:
 def _comparable(text: str) -> datetime.datetime | None:
     """``text``, as PostgreSQL writes a time, for comparing; ``None`` where Python has no such time."""
     plain = re.sub(r"([+-]\d\d)$", r"\1:00", text) if ":" in text else text
-    plain = re.sub(r"\.(\d{1,6})", lambda found: "." + found[1].ljust(6, "0"), plain)
+    plain = re.sub(r"\.(\d{1,6})", lambda match: "." + match[1].ljust(6, "0"), plain)
     try:
-        found = datetime.datetime.fromisoformat(plain)
+        moment = datetime.datetime.fromisoformat(plain)
     except ValueError:
         return None
-    return found.astimezone(datetime.timezone.utc).replace(tzinfo=None) if found.tzinfo else found
+    return moment.astimezone(datetime.timezone.utc).replace(tzinfo=None) if moment.tzinfo else moment

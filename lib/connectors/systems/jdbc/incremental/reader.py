@@ -87,42 +87,42 @@ class TableReader(SplitReader[TableSplit]):
 
     def _read(self, split: TableSplit, past: str) -> Iterator[tuple[pa.RecordBatch, str]]:
         """Rows of whole keys, and the last of these keys; only keys after ``past``."""
-        found = self._selection(split)
-        if found is None:
+        selection = self._selection(split)
+        if selection is None:
             return
         try:
-            yield from batches_of_whole_keys(self._batches(split, found, past))
+            yield from batches_of_whole_keys(self._batches(split, selection, past))
         except ConnectorError as error:
             if isinstance(error, Transient) or self._selection(split) is not None:
                 raise
             _log.warning("%s was dropped while it was read", split.table)
 
     def _selection(self, split: TableSplit) -> Selection | None:
-        """What the split reads as it is now; ``None`` for a table that is gone. A table of that name may be another."""
+        """What the split reads as it is now; ``None`` for a table that is gone, or was made anew."""
         if self._connection is None:
             self._connection = self.dialect.connect_to_read()
         if not is_stream_of_tables(self.values):
             return read_selection(self.values, self._connection)
         table = Table(split.table)
-        there = catalog_table(self._connection, table)
-        if there is None or (split.oid is not None and there.oid != split.oid):
+        current = catalog_table(self._connection, table)
+        if current is None or (split.oid is not None and current.oid != split.oid):
             _log.warning("%s is gone: the rest of it is not read", split.table)
             return None
         source = self.dialect.table(table)
         return Selection(source, tuple(self.dialect.described(self._connection, source)), table)
 
-    def _batches(self, split: TableSplit, found: Selection, past: str) -> Iterator[tuple[pa.RecordBatch, pa.Array | None]]:
+    def _batches(self, split: TableSplit, selection: Selection, past: str) -> Iterator[tuple[pa.RecordBatch, pa.Array | None]]:
         if self._rows is None:
             self._rows = rows_for(self.dialect, self.values["fetchsize"])
-        keys = _keys(split, found)
-        columns = self._columns(found)
+        keys = _keys(split, selection)
+        columns = self._columns(selection)
         where, order = self._where(split, keys, past), keys.order(self.dialect)
         marked = [f"{_key_text(keys, self.dialect)} AS connectors_key"] if order else []
-        statement = select(found.source, [*columns.expressions, *marked], where, order)
+        statement = select(selection.source, [*columns.expressions, *marked], where, order)
         for batch in self._rows.batches(statement, [*columns.kinds, *[pa.string()] * len(marked)]):
             if batch.num_rows:
                 rows = batch.select(range(len(columns.kinds)))
-                rows_of_stream = self._as_stream(split, found, columns.read(rows))
+                rows_of_stream = self._as_stream(split, selection, columns.read(rows))
                 yield rows_of_stream, batch.columns[-1].cast(pa.string()) if marked else None
 
     def _where(self, split: TableSplit, keys: Keys, past: str) -> Clause:
@@ -136,20 +136,20 @@ class TableReader(SplitReader[TableSplit]):
         key = Value(past if self.dialect.text_type else _literal(past), keys.time_type)
         return join_clauses([rows, clause(f"{keys.time(self.dialect)} > ", key)], " AND ")
 
-    def _columns(self, found: Selection) -> ColumnReader:
-        schema = row_schema(found, ntz=self._ntz) if is_stream_of_tables(self.values) else self.schema
-        return ColumnReader(self.dialect, found, schema, self.values["timeZone"])
+    def _columns(self, selection: Selection) -> ColumnReader:
+        schema = row_schema(selection, ntz=self._ntz) if is_stream_of_tables(self.values) else self.schema
+        return ColumnReader(self.dialect, selection, schema, self.values["timeZone"])
 
     @property
     def _ntz(self) -> bool:
         return bool(self.values["preferTimestampNTZ"])
 
-    def _as_stream(self, split: TableSplit, found: Selection, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def _as_stream(self, split: TableSplit, selection: Selection, rows: pa.RecordBatch) -> pa.RecordBatch:
         """``rows`` as they are, or as JSON where many tables share a stream."""
         if not is_stream_of_tables(self.values):
             return rows
         columns = {"table": pa.repeat(split.table, rows.num_rows), "row": pa.array(map(to_json, rows.to_pylist()), pa.string())}
-        columns["schema"] = pa.repeat(columns_text(found, ntz=self._ntz), rows.num_rows)
+        columns["schema"] = pa.repeat(columns_text(selection, ntz=self._ntz), rows.num_rows)
         return pa.RecordBatch.from_arrays([columns[name] for name in self.schema.names], schema=self.schema)
 
 
@@ -184,10 +184,10 @@ def _concatenated(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
 
 
-def row_schema(found: Selection, *, ntz: bool) -> pa.Schema:
+def row_schema(selection: Selection, *, ntz: bool) -> pa.Schema:
     """The columns of a row that becomes JSON."""
-    kinds = (pa.string() if column.kind is None else column.kind for column in found.columns)
-    return pa.schema([(column.name, _kind(kind, ntz)) for column, kind in zip(found.columns, kinds, strict=True)])
+    kinds = (pa.string() if column.kind is None else column.kind for column in selection.columns)
+    return pa.schema([(column.name, _kind(kind, ntz)) for column, kind in zip(selection.columns, kinds, strict=True)])
 
 
 def _kind(kind: pa.DataType, ntz: bool) -> pa.DataType:
@@ -196,11 +196,11 @@ def _kind(kind: pa.DataType, ntz: bool) -> pa.DataType:
     return _UTC if pa.types.is_timestamp(kind) and not ntz else kind
 
 
-def _keys(split: TableSplit, found: Selection) -> Keys:
+def _keys(split: TableSplit, selection: Selection) -> Keys:
     """The key of a split, with the types that its columns have now."""
     if split.mode == BULK:
         return Keys(BULK)
-    types = {name: found.wanted("incrementingColumn", name).sql for name in split.by}
+    types = {name: selection.require_column("incrementingColumn", name).sql for name in split.by}
     number = split.by[-1] if split.mode in (INCREMENTING, BOTH) else ""
     times = tuple(name for name in split.by if name != number)
     return Keys(split.mode, number, times, types[times[0]] if times else "", types[number] if number else "")
@@ -214,7 +214,7 @@ def _literal(text: str) -> Any:
 
 
 def _key_text(keys: Keys, dialect: Dialect) -> str:
-    """The key of a row as text that is the same key again."""
+    """SQL for the key of a row as text, from which the same key can be read again."""
     key = _first(keys, dialect)
     return dialect.text_of(key) if dialect.text_type else f"quote({key})"
 

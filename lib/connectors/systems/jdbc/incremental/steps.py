@@ -67,7 +67,7 @@ class _ById:
         if share == 0:
             return None
         last, later = (self.last, []) if share is None else self._cut(share)
-        # in this order: who took an id before is writing now, or its row is there when we look for it
+        # in this order: a transaction that took an id before is still writing, or its row is visible below
         writing = self.holes.writers(self.probe.connection, self.table.oid)
         old = difference(self._holes(), later)
         new, smallest = self._known_new(last)
@@ -76,13 +76,13 @@ class _ById:
         if not writing and not old:
             return self._state(last, later, smallest)
         missing = self.probe.missing(self.table, [*old, *new], HOLE_LIMIT) if writing or old else []
-        still = intersection(old, missing)
-        found = difference(old, still)
-        still_open = self.holes.open(self.table.name, still, writing)
+        still_missing = intersection(old, missing)
+        arrivals = difference(old, still_missing)
+        still_open = self.holes.open(self.table.name, still_missing, writing)
         fresh = intersection(new, missing) if writing else []
         if len(still_open) + len(fresh) > HOLE_LIMIT:
             fresh, last = self._fewer(fresh, HOLE_LIMIT - len(still_open), last)
-        if not found and (self.known is not None and last <= self.known):
+        if not arrivals and (self.known is not None and last <= self.known):
             return None
         self.holes.watch(self.table.name, fresh, writing)
         return self._state(last, union([*still_open, *fresh, *later]), smallest)

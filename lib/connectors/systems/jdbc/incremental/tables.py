@@ -48,12 +48,12 @@ SELECT c.relname, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull,
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
 LEFT JOIN pg_index i ON i.indrelid = c.oid AND i.indisprimary
-WHERE {wanted} ORDER BY c.relname, a.attnum
+WHERE {condition} ORDER BY c.relname, a.attnum
 """
 _SQLITE: Final = """
 SELECT m.name, p.name, p.type, p."notnull", p.pk > 0, NULL, m.type = 'table'
 FROM sqlite_master m JOIN pragma_table_info(m.name) p
-WHERE {wanted} AND m.name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY m.name, p.cid
+WHERE {condition} AND m.name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY m.name, p.cid
 """
 _DUCKDB: Final = """
 SELECT c.table_name, c.column_name, c.data_type, NOT c.is_nullable,
@@ -62,13 +62,13 @@ FROM duckdb_columns() c
 LEFT JOIN duckdb_tables() t ON t.table_oid = c.table_oid AND t.database_oid = c.database_oid AND t.schema_oid = c.schema_oid
 LEFT JOIN duckdb_constraints() k ON k.table_oid = c.table_oid AND k.database_oid = c.database_oid
      AND k.constraint_type = 'PRIMARY KEY'
-WHERE c.database_name = current_database() AND NOT c.internal AND {wanted} ORDER BY c.table_name, c.column_index
+WHERE c.database_name = current_database() AND NOT c.internal AND {condition} ORDER BY c.table_name, c.column_index
 """
 _MARIADB: Final = """
 SELECT c.table_name, c.column_name, c.column_type, c.is_nullable = 'NO', c.column_key = 'PRI', NULL, t.table_type = 'BASE TABLE'
 FROM information_schema.columns c
 JOIN information_schema.tables t ON t.table_schema = c.table_schema AND t.table_name = c.table_name
-WHERE {wanted} ORDER BY c.table_name, c.ordinal_position
+WHERE {condition} ORDER BY c.table_name, c.ordinal_position
 """
 _ALL: Final = {
     "postgresql": (_POSTGRESQL, "n.nspname = current_schema() AND c.relkind IN ('r', 'p') AND NOT c.relispartition"),
@@ -80,9 +80,9 @@ _ALL: Final = {
 
 def catalog_tables(connection: Connection) -> dict[str, CatalogTable]:
     """The tables of the default schema by their names; no views, and none of the library's own."""
-    statement, wanted = _ALL[connection.dialect.system]
-    found = connection.rows(statement.format(wanted=wanted))
-    return {name: table for name, table in _by_table(found, "").items() if not OWN_TABLES.match(name)}
+    statement, condition = _ALL[connection.dialect.system]
+    rows = connection.rows(statement.format(condition=condition))
+    return {name: table for name, table in _by_table(rows, "").items() if not OWN_TABLES.match(name)}
 
 
 def catalog_table(connection: Connection, table: Table) -> CatalogTable | None:
@@ -90,7 +90,7 @@ def catalog_table(connection: Connection, table: Table) -> CatalogTable | None:
     mark = connection.dialect.placeholder
     values: list[Any] = [table.name, *([table.schema] if table.schema else [])]
     schema = mark if table.schema else None
-    wanted = {
+    condition = {
         "postgresql": f"c.relname = {mark} AND " + (f"n.nspname = {mark}" if schema else "pg_table_is_visible(c.oid)"),
         "sqlite": f"m.name = {mark} COLLATE NOCASE",
         "duckdb": f"c.table_name = {mark} AND c.schema_name = {schema or 'current_schema()'}",
@@ -99,8 +99,8 @@ def catalog_table(connection: Connection, table: Table) -> CatalogTable | None:
     statement, _ = _ALL[connection.dialect.system]
     if "%" in mark:
         statement = statement.replace("%'", "%%'")
-    found = _by_table(connection.rows(statement.format(wanted=wanted), values[: wanted.count(mark)]), table.schema)
-    return next(iter(found.values()), None)
+    tables = _by_table(connection.rows(statement.format(condition=condition), values[: condition.count(mark)]), table.schema)
+    return next(iter(tables.values()), None)
 
 
 def _by_table(rows: Sequence[Sequence[Any]], schema: str) -> dict[str, CatalogTable]:
@@ -147,18 +147,18 @@ class StreamTable:
 
     @property
     def plain_columns(self) -> list[tuple[str, str]]:
-        return [(name, _TEXT.sub(lambda found: found[1], kind)) for name, kind in self.columns]
+        return [(name, _TEXT.sub(lambda match: match[1], kind)) for name, kind in self.columns]
 
 
 def stream_tables(values: Values, connection: Connection) -> tuple[dict[str, StreamTable], Misconfigured | None]:
     """Everything that is there to read, by name, and what is wrong with the tables that cannot be read."""
     if is_stream_of_tables(values):
-        found = [table for name, table in catalog_tables(connection).items() if name in values["tables"]]
+        entries = [table for name, table in catalog_tables(connection).items() if name in values["tables"]]
     else:
-        found = [_single(values, connection)]
+        entries = [_single(values, connection)]
     tables: dict[str, StreamTable] = {}
     problems: list[Problem] = []
-    for entry in found:
+    for entry in entries:
         try:
             table = _stream_table(values, entry, connection.dialect)
             tables[table.name] = table
@@ -171,10 +171,10 @@ def _single(values: Values, connection: Connection) -> CatalogTable:
     table, _ = source_of(values, connection.dialect)
     selection = read_selection(values, connection)
     columns = tuple((column.name, column.sql) for column in selection.columns)
-    found = catalog_table(connection, table) if table else None
-    if found is None:
+    entry = catalog_table(connection, table) if table else None
+    if entry is None:
         return CatalogTable(table, columns, source=selection.source, stored=False)
-    return CatalogTable(table, found.columns, found.primary, found.not_null, found.oid, found.stored, selection.source)
+    return CatalogTable(table, entry.columns, entry.primary, entry.not_null, entry.oid, entry.stored, selection.source)
 
 
 def _stream_table(values: Values, table: CatalogTable, dialect: Dialect) -> StreamTable:
@@ -203,19 +203,20 @@ def keys_of(values: Values, table: CatalogTable, dialect: Dialect) -> Keys:
 
 def _problems(values: Values, table: CatalogTable, dialect: Dialect) -> Iterator[Problem]:
     mode, where = mode_wanted(values), str(table.table) if table.table else "the query"
-    there = ", ".join(name for name, _ in table.columns)
+    listing = ", ".join(name for name, _ in table.columns)
     for name in values["timestampColumns"]:
-        found = _name(table, name)
-        kind = table.type_of(found) if found else None
-        if found is None:
-            yield Problem("timestampColumns", f'names "{name}", but the columns of {where} are {there}.')
+        column = _name(table, name)
+        kind = table.type_of(column) if column else None
+        if column is None:
+            yield Problem("timestampColumns", f'names "{name}", but the columns of {where} are {listing}.')
         elif not dialect.plain_values and not kind_of(kind or ""):
             yield Problem("timestampColumns", f'names "{name}" of {where}, which is no time but {kind}.')
     if mode not in (INCREMENTING, BOTH):
         return
     number = _number(values, table)
     if number is None and values["incrementingColumn"]:
-        yield Problem("incrementingColumn", f'names "{values["incrementingColumn"]}", but the columns of {where} are {there}.')
+        text = f'names "{values["incrementingColumn"]}", but the columns of {where} are {listing}.'
+        yield Problem("incrementingColumn", text)
     elif number is None:
         text = f"missing; {where} has no primary key of one column with whole numbers. Give the column, or incremental={BULK}."
         yield Problem("incrementingColumn", text)

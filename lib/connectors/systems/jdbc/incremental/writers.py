@@ -110,11 +110,11 @@ class Transactions:
         )
         known = self._seen
         unknown = [*known.open, (known.x, x - 1)] if known and known.x > oldest else [(oldest, x - 1)]
-        found = [n for first, last in unknown for (n,) in connection.rows(_OPEN, [first, last])]
+        open_ids = [n for first, last in unknown for (n,) in connection.rows(_OPEN, [first, last])]
         doubtful = self._ending(connection, x)
         if doubtful is not None:
-            found = sorted({*found, *(n for first, last in unknown for n in range(max(first or 0, doubtful), last + 1))})
-        self._seen = EndedTransactions(x, tuple(union((number, number) for number in found)))
+            open_ids = sorted({*open_ids, *(n for first, last in unknown for n in range(max(first or 0, doubtful), last + 1))})
+        self._seen = EndedTransactions(x, tuple(union((number, number) for number in open_ids)))
         return self._seen
 
     def _ending(self, connection: Connection, x: int) -> int | None:

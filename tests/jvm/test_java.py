@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from connectors.core.errors import Misconfigured
-from connectors.workbench import java
+from connectors.jvm import java
 
 
 @pytest.fixture(autouse=True)

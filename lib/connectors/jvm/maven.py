@@ -11,9 +11,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
+from ..core.cache_folder import cache
 from ..core.errors import Misconfigured, Problem
 from .java import use_java
-from .settings import cache
 
 JARS: Final = ("jar", "bundle")
 """The kinds of files that hold classes."""
