@@ -38,7 +38,13 @@ MEMORY: Final = (
 )
 """What keeps a JVM with Debezium below 250 MB; options of the user come behind and win."""
 
-_SAFETY: Final = ("-XX:+ExitOnOutOfMemoryError", "-XX:-UsePerfData", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
+_SAFETY: Final = (
+    "-XX:+ExitOnOutOfMemoryError",
+    "-XX:-UsePerfData",
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+    # Debezium warns of each change that its own statistics have no room for.
+    "-Dorg.slf4j.simpleLogger.log.io.debezium.metrics.stats.MeasurementCollector=error",
+)
 _TAIL: Final = 60
 _START_SECONDS: Final = 60.0
 _PR_SET_PDEATHSIG: Final = 1
