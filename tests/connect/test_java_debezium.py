@@ -132,7 +132,7 @@ def test_the_binary_log_of_mariadb(tmp_path: Path) -> None:
             "topic.prefix": "maria",
             "include.schema.changes": "false",
             "tombstones.on.delete": "false",
-            "database.ssl.mode": "disabled",
+            "database.ssl.mode": "disable",
             "schema.history.internal": "io.debezium.storage.file.history.FileSchemaHistory",
             "schema.history.internal.file.filename": str(tmp_path / "history.dat"),
             "value.converter": "org.apache.kafka.connect.json.JsonConverter",
