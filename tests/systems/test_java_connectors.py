@@ -1,16 +1,21 @@
-"""Java connectors as a source and as sinks of Spark: files in, files and a database out."""
+"""Java connectors as a source and as sinks of Spark: files in, files and a database out; MariaDB's changes into Delta."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from connectors.testing.servers import PostgresServer
-from tests.connect.java_sources import DEBEZIUM_JDBC, FILES, file_properties
-from tests.servers import required
+from connectors import connect
+from connectors.testing.servers import MariaDbServer, PostgresServer
+from tests.connect.java_sources import DEBEZIUM_JDBC, DEBEZIUM_MARIADB, FILES, file_properties
+from tests.servers import optional, required
 
 pytestmark = pytest.mark.soak
 FILE_SINK = "org.apache.kafka.connect.file.FileStreamSinkConnector"
@@ -63,3 +68,64 @@ def test_typed_rows_are_upserted_by_debeziums_jdbc_sink(spark: Any) -> None:
     with psycopg.connect(f"host=127.0.0.1 port={server.port} user=postgres") as database:
         found = database.execute("SELECT count(*), sum(id), sum(price) FROM java_sink_spark").fetchone()
     assert found == (500, 124750, 31187.5)
+
+
+@pytest.mark.server
+def test_a_table_of_mariadb_and_its_copy_in_delta_are_equal_through_a_dead_connector(spark: Any, tmp_path: Path) -> None:
+    import pymysql
+
+    server = optional(MariaDbServer)
+    with pymysql.connect(host="127.0.0.1", port=server.port, user="app", password="app", autocommit=True) as database:
+        cursor = database.cursor()
+        for statement in (
+            "DROP DATABASE IF EXISTS shop",
+            "CREATE DATABASE shop",
+            "CREATE TABLE shop.orders (id int PRIMARY KEY, name varchar(40), amount decimal(10, 2))",
+            "INSERT INTO shop.orders VALUES " + ", ".join(f"({n}, 'n{n}', {n}.25)" for n in range(200)),
+        ):
+            cursor.execute(statement)
+        config = {
+            "connector.class": "io.debezium.connector.mariadb.MariaDbConnector",
+            "name": "mariadb_to_delta",
+            "database.hostname": "127.0.0.1",
+            "database.port": str(server.port),
+            "database.user": "app",
+            "database.password": "app",
+            "database.server.id": "5401",
+            "database.include.list": "shop",
+            "topic.prefix": "maria",
+            "include.schema.changes": "false",
+            "database.ssl.mode": "disable",
+            "schema.history.internal": "io.debezium.storage.file.history.FileSchemaHistory",
+            "schema.history.internal.file.filename": str(tmp_path / "history.dat"),
+            "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+        }
+        stream = spark.readStream.format("connectors.connect").option("config", json.dumps(config))
+        rows = stream.option("pluginPackages", DEBEZIUM_MARIADB).option("stateLocation", str(tmp_path / "state")).load()
+        writer = rows.writeStream.foreachBatch(connect.merge(str(tmp_path / "orders")))
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        query = writer.trigger(processingTime="200 milliseconds").start()
+        try:
+            await_equal(spark, cursor, tmp_path / "orders", "id, name, amount")
+            cursor.execute("UPDATE shop.orders SET amount = amount + 1 WHERE id % 3 = 0")
+            (connector,) = subprocess.check_output(["pgrep", "-f", "connectors.connector=mariadb_to_delta"], text=True).split()
+            os.kill(int(connector), signal.SIGKILL)
+            cursor.execute("DELETE FROM shop.orders WHERE id % 7 = 0")
+            cursor.execute("ALTER TABLE shop.orders ADD COLUMN note varchar(10)")
+            cursor.execute("INSERT INTO shop.orders VALUES (1000, 'late', 1.50, 'gift')")
+            await_equal(spark, cursor, tmp_path / "orders", "id, name, amount, note")
+        finally:
+            query.stop()
+
+
+def await_equal(spark: Any, cursor: Any, path: Path, columns: str, seconds: float = 120) -> None:
+    """Returns when the table in Delta has the rows of the database."""
+    cursor.execute(f"SELECT {columns} FROM shop.orders ORDER BY id")
+    expected, rows, until = list(cursor.fetchall()), [], time.monotonic() + seconds
+    while rows != expected:
+        assert time.monotonic() < until, f"{len(rows)} rows, {len(expected)} in the database"
+        time.sleep(0.5)
+        if any((path / "_delta_log").glob("*.json")):
+            table = spark.read.format("delta").load(str(path))
+            if {*columns.split(", ")} <= {*table.columns}:
+                rows = [tuple(row) for row in table.selectExpr(*columns.split(", ")).orderBy("id").collect()]
