@@ -49,6 +49,20 @@ def test_records_come_as_rows_with_the_place_to_go_on_from(lines: Path) -> None:
         assert values_of(poll(host, 1)) == [b"more"]
 
 
+def test_epochs_keep_to_their_limits_and_rows_are_collected_between_them(lines: Path) -> None:
+    lines.write_text("".join(f"line {number}\n" for number in range(400)))
+    with started(file_properties(lines, batch__size="10", value__converter="StringConverter")) as host:
+        of_rows = values_of(host.poll(1, ReadLimit(rows=25), 30.0))
+        time.sleep(2.0)  # as Spark computes a batch
+        of_bytes = values_of(host.poll(2, ReadLimit(bytes=1), 0.0))
+        collected = values_of(host.poll(3, ReadLimit(), 0.0))
+        last = values_of(poll(host, 400 - len(of_rows) - len(of_bytes) - len(collected)))
+    assert 10 <= len(of_rows) <= 25
+    assert 10 <= len(of_bytes) <= 25
+    assert len(collected) > 25
+    assert [*of_rows, *of_bytes, *collected, *last] == [b"line %d" % number for number in range(400)]
+
+
 def test_transforms_predicates_and_headers_run_in_the_jvm(lines: Path) -> None:
     transforms = {
         "transforms": "hoist,label,drop",
