@@ -50,8 +50,9 @@ def test_records_come_as_rows_with_the_place_to_go_on_from(lines: Path) -> None:
 
 
 def test_epochs_keep_to_their_limits_and_rows_are_collected_between_them(lines: Path) -> None:
-    lines.write_text("".join(f"line {number}\n" for number in range(400)))
-    with started(file_properties(lines, batch__size="10", value__converter="StringConverter")) as host:
+    texts = [f"line {number}".ljust(99) for number in range(400)]  # the connector keeps a part of shorter ones for later
+    lines.write_text("".join(f"{text}\n" for text in texts))
+    with started(file_properties(lines, batch__size="20", value__converter="StringConverter")) as host:
         of_rows = values_of(host.poll(1, ReadLimit(rows=25), 30.0))
         time.sleep(2.0)  # as Spark computes a batch
         of_bytes = values_of(host.poll(2, ReadLimit(bytes=1), 0.0))
@@ -60,7 +61,7 @@ def test_epochs_keep_to_their_limits_and_rows_are_collected_between_them(lines: 
     assert 10 <= len(of_rows) <= 25
     assert 10 <= len(of_bytes) <= 25
     assert len(collected) > 25
-    assert [*of_rows, *of_bytes, *collected, *last] == [b"line %d" % number for number in range(400)]
+    assert [*of_rows, *of_bytes, *collected, *last] == [text.encode() for text in texts]
 
 
 def test_transforms_predicates_and_headers_run_in_the_jvm(lines: Path) -> None:
