@@ -81,6 +81,8 @@ def test_con_09_a_sink_that_keeps_offsets_in_its_target_writes_a_replay_once() -
     write.batch(table.slice(0, 6))
     write.batch(table)  # the batch before was written and not committed: it comes again, with more
     write.batch(table)
+    write.batch(table.slice(0, 4))  # a new checkpoint begins where the target has been long ago
+    write.batch(table.slice(4))
     assert sorted(write.target.tables["t"]) == [f"v{number}" for number in range(10)]
 
 

@@ -114,7 +114,9 @@ class PythonSinkTask(SinkHostTask):
         for first in range(0, len(records), self._most):
             self._put([record for record in records[first : first + self._most] if self._is_new(record)])
         for topic, partition, offset in _last_places(rows):
-            self._ends[TopicPartition(topic, partition)] = offset + 1
+            place = TopicPartition(topic, partition)
+            # A target that is ahead of these rows, as with a new checkpoint, must not hear that it has less.
+            self._ends[place] = max(offset + 1, self._context.offsets.get(place, 0))
         return self._taken()
 
     def flush(self) -> list[DeadLetter]:
@@ -162,7 +164,7 @@ class PythonSinkTask(SinkHostTask):
         self._retried(lambda: self._task.put(records))
         if self._context.wants_commit:
             self._context.wants_commit = False
-            ends = {place: self._ends.get(place, 0) for place in self._partitions}
+            ends = {**self._context.offsets, **self._ends}
             for record in records:
                 ends[TopicPartition(record.topic or "", record.partition or 0)] = record.offset + 1
             self._retried(lambda: self._task.pre_commit(ends))

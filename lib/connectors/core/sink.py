@@ -230,7 +230,7 @@ class Sink(ABC):
     writers_retry: ClassVar[bool] = False
     """True if the writers bridge outages themselves; else a batch that met one is staged again after a pause."""
     extensions: ClassVar[Any] = None
-    """What the pickle of a format brings along: parts of the user's own that the sink finds by name."""
+    """What the pickle of a format or of a sink brings along: parts of the user's own that the sink finds by name."""
     replaces: ClassVar[bool] = False
     """True if a batch can take the place of everything in the target, in one step (``mode("overwrite")``)."""
 
@@ -239,6 +239,7 @@ class Sink(ABC):
 
     def __init__(self, values: Values) -> None:
         self.values = values
+        self._extensions = self.extensions  # an attribute of the class alone is not pickled
 
     @classmethod
     def of(cls, typed: Mapping[str, Any], *, placed: bool = False) -> Sink:

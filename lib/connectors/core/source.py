@@ -265,7 +265,7 @@ class Source(ABC):
     conditions: ClassVar[str] = ""
     """What exactly-once takes of the system, in one line; shown in the table of guarantees, and nowhere compared."""
     extensions: ClassVar[Any] = None
-    """What the pickle of a format brings along: parts of the user's own that the source finds by name."""
+    """What the pickle of a format or of a source brings along: parts of the user's own that the source finds by name."""
     batch_only: ClassVar[str] = ""
     """Why the source cannot be a stream, such as "a scan does not say what is new"; empty where it can."""
     bounded: bool = True
@@ -274,6 +274,7 @@ class Source(ABC):
     def __init__(self, values: Values, *, streaming: bool = False) -> None:
         self.values = values
         self.streaming = streaming
+        self._extensions = self.extensions  # an attribute of the class alone is not pickled
 
     @classmethod
     def of(cls, typed: Mapping[str, Any], *, streaming: bool = False) -> Source:

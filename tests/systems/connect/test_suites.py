@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from connectors.testing import SourceContext
+import connectors
+from connectors.testing import SinkContext, SourceContext
+from connectors.testing.driver import SparkQuery
 from connectors.testing.epoch_suite import EpochSourceSuite
-from connectors.testing.spark_suites import SparkSinkSuite, SparkSourceSuite
+from connectors.testing.spark_suites import ROWS, SparkSinkSuite, SparkSourceSuite
 
-from .contexts import FileSinkContext, LinesContext, OffsetSinkContext, TablesContext
+from .contexts import FileSinkContext, LinesContext, OffsetSinkContext, SqliteSinkConnector, TablesContext
 
 
 class WithoutTimes(SparkSourceSuite):
@@ -48,3 +51,15 @@ class TestFileSinkOnSpark(SparkSinkSuite):
 
 class TestOffsetSinkOnSpark(SparkSinkSuite):
     context = OffsetSinkContext
+
+    @pytest.fixture(autouse=True)
+    def known_class(self, spark: Any) -> None:
+        connectors.register(spark, SqliteSinkConnector)
+
+    @pytest.mark.thorough
+    def test_a_new_checkpoint_is_refused_with_the_way_out(self, spark: Any, target: SinkContext, query: SparkQuery) -> None:
+        """It is not: the offsets in the target say what it has, whatever the checkpoint."""
+        query.run(spark)
+        shutil.rmtree(query.checkpoint)
+        query.run(spark)
+        target.expect(ROWS)

@@ -287,8 +287,10 @@ class _JavaTask:
                 record.headers().add(pair["key"], converter.toConnectHeader(record.topic(), pair["key"], pair["value"]))
 
     def _offsets(self) -> Any:
+        """Where the task's records end; never before the offset that it has asked for, which its target has reached."""
         offsets = self.handles.java.java.util.HashMap()
         for place, end in self._ends.items():
+            end = max(end, self._rewinds.get(place, 0))
             metadata = self.handles.java.org.apache.kafka.clients.consumer.OffsetAndMetadata(end)
             offsets.put(self._partitions[place], metadata)
         return offsets

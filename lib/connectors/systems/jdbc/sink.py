@@ -142,10 +142,6 @@ class JdbcSink(FrameSink):
     slots = 0
     """How many tasks the rows are dealt out to by ``commit=task``; 0 while nobody has done so."""
 
-    def __init__(self, values: Values) -> None:
-        super().__init__(values)
-        self._dialects = OwnDialects()
-
     @classmethod
     def check(cls, values: Values) -> Iterator[Problem]:
         try:

@@ -255,7 +255,6 @@ class JdbcSource(Source):
 
     def __init__(self, values: Values, *, streaming: bool = False) -> None:
         super().__init__(values, streaming=streaming)
-        self._dialects = OwnDialects()
         if values["driver"]:
             _log.info("driver is not needed: the url says which database it is")
         if streaming and not self.is_incremental:
