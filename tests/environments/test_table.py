@@ -11,7 +11,10 @@ from connectors.testing.environments import ENVIRONMENTS, LOCAL, EnvironmentTabl
 ROOT = Path(__file__).parents[2]
 TABLE = Path(__file__).with_name("environments.md")
 MARKS = ("<!-- environments -->\n", "<!-- /environments -->")
-REMAKE = "pytest tests/systems tests/environments --environment all --environment-table tests/environments/environments.md"
+REMAKE = (
+    'pytest -m "" -k "onspark or on_spark or environments" tests/systems tests/environments '
+    "--environment all --environment-table tests/environments/environments.md"
+)
 
 
 def rows() -> dict[str, list[str]]:
