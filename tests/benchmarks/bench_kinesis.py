@@ -147,7 +147,8 @@ def rows_of(count: int) -> list[pa.RecordBatch]:
 
 
 def plain_sink(url: str, batches: list[pa.RecordBatch]) -> float:
-    kinesis, began = client(url), time.perf_counter()
+    """Records per second, with the start of a client, as a task has it, too."""
+    began, kinesis = time.perf_counter(), client(url)
     with ThreadPoolExecutor(IN_FLIGHT) as pool:
         for batch in batches:
             rows = [{"Data": orjson.dumps(row), "PartitionKey": str(row["id"])} for row in batch.to_pylist()]

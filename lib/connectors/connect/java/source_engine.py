@@ -88,6 +88,8 @@ class SourceEngine:
         self._error: Exception | None = None
         self._is_idle = False
         self._limit = ReadLimit()
+        self._row_bytes = 1024
+        """How long a row was lately, on average; at first a guess."""
         self._last_records = time.monotonic()
         self._offsets: dict[str, Any] = {}
 
@@ -301,7 +303,9 @@ class SourceEngine:
     def _next_list(self) -> Polled:
         """The next list; small ones of one task become one, as each costs some calls into the JVM."""
         first = self._pending.popleft()
-        most = 0 if self._limit.bytes else min(_JOINED_ROWS, self._limit.rows or _JOINED_ROWS)
+        most = min(_JOINED_ROWS, self._limit.rows or _JOINED_ROWS)
+        if self._limit.bytes:
+            most = min(most, self._limit.bytes // self._row_bytes)
         lists, size = [first], first.size
         while self._pending and self._pending[0].task == first.task and size + self._pending[0].size <= most:
             lists.append(self._pending.popleft())
@@ -331,6 +335,7 @@ class SourceEngine:
         retained = thread.retained(records, polled.size) if thread else ()
         with self._change:
             self._collected.append(_Collected(TaskRecords(task, rows.table, offsets, rows.letters, counts), retained))
+            self._row_bytes = max(1, rows.table.nbytes // max(1, rows.table.num_rows))
             self._last_records = time.monotonic()
             self._change.notify_all()
 
