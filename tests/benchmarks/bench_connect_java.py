@@ -171,4 +171,4 @@ def show(figures: dict[str, list[float]], unit: str) -> None:
 
 if __name__ == "__main__":
     arguments = [int(argument) for argument in sys.argv[1:]]
-    main(*(arguments + [200_000, 1_000_000][len(arguments) :]))
+    main(*(arguments + [300_000, 3_000_000][len(arguments) :]))
