@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -130,8 +131,7 @@ def kafka(folder: Path, lines: int, rounds: int) -> None:
                 )
                 if name == "Connect's worker":
                     properties = {"connector.class": "FileStreamSource", "file": str(file), "topic": topic}
-                    done = lambda topic=topic: end_of(server, topic)  # noqa: E731
-                    seconds = worker(jars, server, at, properties, done, lines, with_start=True)
+                    seconds = worker(jars, server, at, properties, partial(end_of, server, topic), lines, with_start=True)
                 else:
                     native = spark.readStream.format("connectors.file_stream").option("path", str(file)).load
                     frame = native() if name == "file_stream" else connector(spark, file, at / "state", topic)

@@ -26,6 +26,26 @@ def file_properties(path: Path, **more: str) -> dict[str, str]:
     return {"connector.class": FILE_SOURCE, "name": "lines", "file": str(path), "topic": "lines", **named}
 
 
+def mariadb_properties(port: int, database: str, server_id: int, history: Path) -> dict[str, str]:
+    """Debezium on a MariaDB server of the test kit."""
+    return {
+        "connector.class": "io.debezium.connector.mariadb.MariaDbConnector",
+        "name": f"mariadb_{database}",
+        "database.hostname": "127.0.0.1",
+        "database.port": str(port),
+        "database.user": "app",
+        "database.password": "app",
+        "database.server.id": str(server_id),
+        "database.include.list": database,
+        "topic.prefix": "maria",
+        "include.schema.changes": "false",
+        "database.ssl.mode": "disable",
+        "schema.history.internal": "io.debezium.storage.file.history.FileSchemaHistory",
+        "schema.history.internal.file.filename": str(history),
+        "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+    }
+
+
 def settings(properties: dict[str, str], package: str = FILES, **more: Any) -> ConnectorSettings:
     return ConnectorSettings(properties, plugin_packages=(package,), restart_backoff=0.05, **more)
 

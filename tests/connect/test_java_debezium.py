@@ -15,7 +15,7 @@ import pytest
 from connectors.connect.host import TaskRecords
 from connectors.connect.java.source_host import JavaSourceHost
 from connectors.testing.servers import MariaDbServer, PostgresServer
-from tests.connect.java_sources import DEBEZIUM, DEBEZIUM_MARIADB, poll, rows_of, settings, started
+from tests.connect.java_sources import DEBEZIUM, DEBEZIUM_MARIADB, mariadb_properties, poll, rows_of, settings, started
 from tests.servers import optional, required
 from tests.systems.cdc import Shop
 
@@ -120,23 +120,7 @@ def test_the_binary_log_of_mariadb(tmp_path: Path) -> None:
             "INSERT INTO cdc.orders VALUES (1, 'a'), (2, 'b')",
         ):
             cursor.execute(statement)
-        config = {
-            "connector.class": "io.debezium.connector.mariadb.MariaDbConnector",
-            "name": "mariadb",
-            "database.hostname": "127.0.0.1",
-            "database.port": str(server.port),
-            "database.user": "app",
-            "database.password": "app",
-            "database.server.id": "5400",
-            "database.include.list": "cdc",
-            "topic.prefix": "maria",
-            "include.schema.changes": "false",
-            "tombstones.on.delete": "false",
-            "database.ssl.mode": "disable",
-            "schema.history.internal": "io.debezium.storage.file.history.FileSchemaHistory",
-            "schema.history.internal.file.filename": str(tmp_path / "history.dat"),
-            "value.converter": "org.apache.kafka.connect.json.JsonConverter",
-        }
+        config = {**mariadb_properties(server.port, "cdc", 5400, tmp_path / "history.dat"), "tombstones.on.delete": "false"}
         with started(config, DEBEZIUM_MARIADB) as host:
             assert sorted(operations(poll(host, 2))) == [("r", 1), ("r", 2)]
             cursor.execute("UPDATE cdc.orders SET name = 'c' WHERE id = 1")

@@ -270,7 +270,8 @@ def test_secrets_are_in_no_log_and_no_message(
     lines: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     secret = "s3same-open"
-    loud = file_properties(lines, java__options="-Dorg.slf4j.simpleLogger.defaultLogLevel=debug", api__password=secret)
+    options = "-Dorg.slf4j.simpleLogger.defaultLogLevel=debug -Xlog:gc"  # the latter writes where the port is written
+    loud = file_properties(lines, java__options=options, api__password=secret)
     with caplog.at_level(logging.DEBUG), started(loud) as host:
         poll(host, 3)
     captured = capfd.readouterr()

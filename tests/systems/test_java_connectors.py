@@ -14,7 +14,7 @@ import pytest
 
 from connectors import connect
 from connectors.testing.servers import MariaDbServer, PostgresServer
-from tests.connect.java_sources import DEBEZIUM_JDBC, DEBEZIUM_MARIADB, FILES, file_properties
+from tests.connect.java_sources import DEBEZIUM_JDBC, DEBEZIUM_MARIADB, FILES, file_properties, mariadb_properties
 from tests.servers import optional, required
 
 pytestmark = pytest.mark.soak
@@ -84,22 +84,7 @@ def test_a_table_of_mariadb_and_its_copy_in_delta_are_equal_through_a_dead_conne
             "INSERT INTO shop.orders VALUES " + ", ".join(f"({n}, 'n{n}', {n}.25)" for n in range(200)),
         ):
             cursor.execute(statement)
-        config = {
-            "connector.class": "io.debezium.connector.mariadb.MariaDbConnector",
-            "name": "mariadb_to_delta",
-            "database.hostname": "127.0.0.1",
-            "database.port": str(server.port),
-            "database.user": "app",
-            "database.password": "app",
-            "database.server.id": "5401",
-            "database.include.list": "shop",
-            "topic.prefix": "maria",
-            "include.schema.changes": "false",
-            "database.ssl.mode": "disable",
-            "schema.history.internal": "io.debezium.storage.file.history.FileSchemaHistory",
-            "schema.history.internal.file.filename": str(tmp_path / "history.dat"),
-            "value.converter": "org.apache.kafka.connect.json.JsonConverter",
-        }
+        config = mariadb_properties(server.port, "shop", 5401, tmp_path / "history.dat")
         stream = spark.readStream.format("connectors.connect").option("config", json.dumps(config))
         rows = stream.option("pluginPackages", DEBEZIUM_MARIADB).option("stateLocation", str(tmp_path / "state")).load()
         writer = rows.writeStream.foreachBatch(connect.merge(str(tmp_path / "orders")))
@@ -108,7 +93,7 @@ def test_a_table_of_mariadb_and_its_copy_in_delta_are_equal_through_a_dead_conne
         try:
             await_equal(spark, cursor, tmp_path / "orders", "id, name, amount")
             cursor.execute("UPDATE shop.orders SET amount = amount + 1 WHERE id % 3 = 0")
-            (connector,) = subprocess.check_output(["pgrep", "-f", "connectors.connector=mariadb_to_delta"], text=True).split()
+            (connector,) = subprocess.check_output(["pgrep", "-f", "connectors.connector=mariadb_shop"], text=True).split()
             os.kill(int(connector), signal.SIGKILL)
             cursor.execute("DELETE FROM shop.orders WHERE id % 7 = 0")
             cursor.execute("ALTER TABLE shop.orders ADD COLUMN note varchar(10)")

@@ -1,4 +1,4 @@
-"""The folder of this machine for what the library has fetched or made, and takes again in later processes."""
+"""The cache of this machine: jars, servers and builds that later processes use again."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def use_java() -> Path:
 
 
 def version(home: Path) -> int | None:
-    """The major version of the Java in ``home`` (17 of 17.0.15, 8 of 1.8.0), or None when it cannot be told."""
+    """The major version of the Java in ``home`` (17 of 17.0.15, 8 of 1.8.0), or None when it is unknown."""
     with_quotes = _release(home) or _version_text(home)
     match = re.search(r'"(?:1\.)?(\d+)', with_quotes)
     return int(match[1]) if match else None

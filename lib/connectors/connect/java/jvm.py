@@ -171,7 +171,9 @@ class Jvm:
         out = self.process.stdout
         assert out is not None
         try:
-            port, token = out.readline().strip(), out.readline().strip()
+            # Options of the user, such as -Xlog:gc, may print in front of the port.
+            port = next((line.strip() for line in out if line.strip().isdigit()), b"")
+            token = out.readline().strip()
         finally:
             timer.cancel()
         if not port.isdigit():

@@ -140,12 +140,12 @@ class SourceEngine:
 
     def quiesce(self) -> None:
         with self.jvm.within(CALL_SECONDS, "pause"):
-            for thread in self.threads.values():
+            for thread in list(self.threads.values()):  # the collector may start one meanwhile
                 thread.running.set(False)
 
     def reconfigure(self, offsets: Offsets) -> None:
         with self.jvm.within(START_SECONDS, "start new tasks"):
-            self.stop_collector(_STOP_SECONDS)
+            self.stop_collector()
             self._stop_tasks()
             self.calls.clear()
             self.queue.clear()
@@ -177,8 +177,8 @@ class SourceEngine:
         except (JvmDied, Py4JJavaError, AttributeError) as error:
             _log.info("%s: %s", self.settings.log, error)
 
-    def stop_collector(self, seconds: float) -> None:
-        """Ends the collector, and waits for its last list as long as ``seconds``."""
+    def stop_collector(self, seconds: float | None = None) -> None:
+        """Ends the collector, and waits for its last list: ``seconds``, or as long as its call to the JVM may take."""
         with self._change:
             self._is_stopping = True
             self._change.notify_all()
@@ -274,7 +274,7 @@ class SourceEngine:
                 else:
                     with self.jvm.within(START_SECONDS, "start a task again"):
                         self._look_after_tasks()
-        except Exception as error:
+        except Exception as error:  # whatever it is, the planner must hear of it
             with self._change:
                 self._error = error
                 self._change.notify_all()
@@ -286,9 +286,10 @@ class SourceEngine:
             return not self._is_stopping
 
     def _has_room(self) -> bool:
-        tables = [collected.rows.rows for collected in self._collected]
         most = _RETAINED if any(thread.retains_records for thread in self.threads.values()) else _COLLECTED_ROWS
-        return sum(table.num_rows for table in tables) < most and bool(sum(table.nbytes for table in tables) < _COLLECTED_BYTES)
+        rows: int = sum(collected.rows.rows.num_rows for collected in self._collected)
+        size: int = sum(collected.rows.rows.nbytes for collected in self._collected)
+        return rows < most and size < _COLLECTED_BYTES
 
     def _receive(self) -> bool:
         """Takes what the tasks have polled; false if there is nothing for a moment."""

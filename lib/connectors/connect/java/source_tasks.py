@@ -28,6 +28,7 @@ from .steps import Steps
 
 _COLUMNS: Final = 8
 _QUEUED_RECORDS: Final = 10_000
+"""So many records wait in the JVM: their heap is small."""
 _FIRST_PAUSE: Final = 0.04
 _NEWEST_SUFFICES: Final = "io.debezium."
 """Debezium acknowledges a position, so the newest record of each list stands for the others."""
@@ -364,7 +365,7 @@ class Committer:
                         thread.task.commitRecord(record, None)
                 else:
                     records.forEach(self._consumer(thread))
-        for thread in threads.values():
+        for thread in list(threads.values()):  # the collector may start one meanwhile
             thread.task.commit()
 
     def clear(self) -> None:
