@@ -46,13 +46,13 @@ def cached(service, store=None, several=False):
     store = {} if store is None else store
 
     def make(counters):
-        async def one(row, slot):
+        async def call(row, slot):
             return await service(row["id"])
 
         async def many(rows, slot):
             return list(await service(tuple(row["id"] for row in rows)))
 
-        layer = Cached(many if several else as_list(one), ["id"], store, counters)
+        layer = Cached(many if several else as_list(call), ["id"], store, counters)
         return layer if several else one_at_a_time(layer)
 
     return make

@@ -116,7 +116,7 @@ def test_a_failure_is_shared_by_those_that_wait_for_it(served):
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "texts"),
     [
         (lambda: Retry(-1, "soon"), ["2 problems", "max_retries", "initial_backoff", "a duration such as"]),
         (lambda: Retry(on=("ValueError",)), ["on", "exception classes"]),
@@ -124,7 +124,7 @@ def test_a_failure_is_shared_by_those_that_wait_for_it(served):
         (lambda: CircuitBreaker(0, "later"), ["2 problems", "failures", "reset_timeout"]),
     ],
 )
-def test_a_description_that_cannot_work_lists_all_its_problems(make, told):
+def test_a_description_that_cannot_work_lists_all_its_problems(make, texts):
     with pytest.raises(Misconfigured) as caught:
         make()
-    assert all(part in str(caught.value) for part in told)
+    assert all(part in str(caught.value) for part in texts)

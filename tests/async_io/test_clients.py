@@ -209,8 +209,8 @@ def postgres():
 @pytest.mark.parametrize("batch_size", [1, 50])
 def test_postgres_answers_many_requests_at_once(postgres, batch_size):
     lookup = async_io.SqlLookup(postgres, "select name, age from lookup_users where id = :id")
-    found = ask(lookup, range(1, 301), batch_size=batch_size, capacity=8)
-    assert found == [(n, f"user-{n}", n % 90) for n in range(1, 301)]
+    results = ask(lookup, range(1, 301), batch_size=batch_size, capacity=8)
+    assert results == [(n, f"user-{n}", n % 90) for n in range(1, 301)]
 
 
 def test_postgres_tells_what_is_wrong_with_a_query(postgres):
@@ -315,9 +315,9 @@ def test_keys_that_a_busy_table_leaves_out_are_asked_for_again(items):
     name, config = items
     sizes = []
 
-    def rule(seen, forward):
+    def rule(request, forward):
         """Processes at most forty keys of a request."""
-        keys = json.loads(seen.body)["RequestItems"][name]["Keys"]
+        keys = json.loads(request.body)["RequestItems"][name]["Keys"]
         sizes.append(len(keys))
         answer = json.loads(forward(json.dumps({"RequestItems": {name: {"Keys": keys[:40]}}}).encode()).body)
         left = {name: {"Keys": keys[40:]}} if keys[40:] else {}

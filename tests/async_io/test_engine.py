@@ -94,13 +94,13 @@ def test_stragglers_in_every_batch_do_not_stall_an_unordered_run(served):
 
 
 def test_a_slow_row_holds_back_reading_further_when_order_is_kept(served):
-    begun = []
+    calls = []
 
     async def call(row, slot):
-        begun.append(row)
+        calls.append(row)
         await asyncio.sleep(20 if row == 0 else 0.001)
         if row == 0:
-            assert len(begun) < 200
+            assert len(calls) < 200
         return row
 
     ran = served(call, [[n] for n in range(1000)], capacity=10, ordered=True)
@@ -323,13 +323,13 @@ def test_a_call_of_several_rows_that_fails_or_times_out_gives_each_its_fallback(
     assert ran.counters.timeouts == 2
 
 
-@pytest.mark.parametrize(("answer", "told"), [([1], "got 1 entries"), (None, "got NoneType"), ({"a": 1}, "got dict")])
-def test_a_call_of_several_rows_must_answer_for_each(served, answer, told):
+@pytest.mark.parametrize(("answer", "text"), [([1], "got 1 entries"), (None, "got NoneType"), ({"a": 1}, "got dict")])
+def test_a_call_of_several_rows_must_answer_for_each(served, answer, text):
     async def call(rows, slot):
         return answer
 
     ran = served(call, [[1, 2]], batch_size=2)
-    assert told in str(ran.error)
+    assert text in str(ran.error)
     assert "one entry for each" in str(ran.error)
 
 
@@ -360,7 +360,7 @@ def test_a_parked_slot_keeps_no_batch_alive(virtually, batch_size):
 
 def test_latencies_and_load_are_counted(served):
     ran = served(sleeping(lambda n: 3 if n >= 90 else 1), [list(range(100))], capacity=50)
-    told = ran.counters.snapshot()
-    assert told["latency_p50"] == pytest.approx(1)
-    assert told["latency_p95"] == pytest.approx(3)
-    assert (told["in_flight_max"], told["in_flight"]) == (50, 0)
+    snapshot = ran.counters.snapshot()
+    assert snapshot["latency_p50"] == pytest.approx(1)
+    assert snapshot["latency_p95"] == pytest.approx(3)
+    assert (snapshot["in_flight_max"], snapshot["in_flight"]) == (50, 0)

@@ -173,8 +173,8 @@ def test_each_row_has_exactly_one_outcome_behind_cache_and_circuit_breaker(
     service = Service(scripts)
     rows = [{"n": n, "key": key % len(scripts)} for n, key in enumerate(keys)]
 
-    async def ask(asked):
-        return [await service.ask(row["key"]) for row in asked] if several else await service.ask(asked["key"])
+    async def ask(argument):
+        return [await service.ask(row["key"]) for row in argument] if several else await service.ask(argument["key"])
 
     def make_call(counters):
         breaker = Breaker(CircuitBreaker(2, "20s"), asyncio.get_running_loop().time) if breaking else None

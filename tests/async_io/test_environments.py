@@ -13,7 +13,7 @@ import pytest
 @pytest.mark.parametrize(("environment", "frame"), [("connect", "pyspark.sql.connect"), ("local-cluster", "classic")])
 def test_the_operators_work_there_too(environment, frame, tmp_path):
     program = Path(__file__).with_name("elsewhere.py")
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, str(program), environment],
         capture_output=True,
         text=True,
@@ -21,5 +21,5 @@ def test_the_operators_work_there_too(environment, frame, tmp_path):
         cwd=tmp_path,
         check=False,
     )
-    assert "all as it should be" in done.stdout, done.stderr[-4000:]
-    assert frame in done.stdout
+    assert "all as it should be" in result.stdout, result.stderr[-4000:]
+    assert frame in result.stdout

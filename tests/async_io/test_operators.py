@@ -130,10 +130,10 @@ def test_a_crash_with_calls_in_flight_loses_and_doubles_nothing(spark, tmp_path)
 
 
 def test_a_stream_is_enriched_and_its_micro_batches_share_the_cache(spark, tmp_path):
-    asked = str(tmp_path / "asked")
+    log = str(tmp_path / "asked")
 
     async def ask(row):
-        with open(asked, "a") as file:
+        with open(log, "a") as file:
             file.write(f"{row['key']}\n")
         return {"twice": doubled(row["key"])}
 
@@ -151,7 +151,7 @@ def test_a_stream_is_enriched_and_its_micro_batches_share_the_cache(spark, tmp_p
     assert len(rows) == 90
     assert all(row.twice == 2 * row.key for row in rows)
     assert (
-        Path(asked).read_text().count("\n") < 9
+        Path(log).read_text().count("\n") < 9
     )  # one worker after another could ask for 3 keys 3 times; a kept cache does not
 
 
@@ -159,7 +159,7 @@ def test_a_stream_is_enriched_and_its_micro_batches_share_the_cache(spark, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("function", "options", "told"),
+    ("function", "options", "texts"),
     [
         (Lookup, {}, ["function", "give Lookup(…), not the class"]),
         (7, {}, ["function", "an AsyncFunction, an async def, or a def"]),
@@ -179,11 +179,11 @@ def test_a_stream_is_enriched_and_its_micro_batches_share_the_cache(spark, tmp_p
         (Lookup(), {"schema": "id what is"}, ["schema", 'must be such as "name string, age int"']),
     ],
 )
-def test_what_cannot_work_is_told_at_once(spark, function, options, told):
+def test_what_cannot_work_is_told_at_once(spark, function, options, texts):
     with pytest.raises(Misconfigured) as caught:
         async_io.unordered_wait(spark.range(3), function, **{"schema": SCHEMA, **options})
     assert "async_io.unordered_wait cannot start" in str(caught.value)
-    assert all(part in str(caught.value) for part in told), str(caught.value)
+    assert all(part in str(caught.value) for part in texts), str(caught.value)
 
 
 def test_a_client_made_too_early_is_told_at_once(spark):

@@ -166,11 +166,11 @@ def test_retry_and_rate_limit_are_wired():
 
 
 def test_the_counters_are_reported_at_the_end():
-    told = []
-    rows_of(Guarded({}), batch(1, 2), report=told.append)
-    assert told[0]["rows"] == 2
-    assert told[0]["fallbacks"] == 2
-    assert "latency_p99" in told[0]
+    reports = []
+    rows_of(Guarded({}), batch(1, 2), report=reports.append)
+    assert reports[0]["rows"] == 2
+    assert reports[0]["fallbacks"] == 2
+    assert "latency_p99" in reports[0]
 
 
 def test_a_report_that_fails_does_not_fail_the_task(caplog):

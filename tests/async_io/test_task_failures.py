@@ -27,10 +27,10 @@ def test_an_error_names_the_row_and_the_cause(raised, kind):
 
     with pytest.raises(kind) as caught:
         rows_of(fails, batch(1, 2))
-    told = str(caught.value)
-    assert "row {'id': 2}" in told
-    assert type(raised).__name__ in told
-    assert str(raised) in told
+    message = str(caught.value)
+    assert "row {'id': 2}" in message
+    assert type(raised).__name__ in message
+    assert str(raised) in message
     assert caught.value.__cause__ is raised
 
 
@@ -63,7 +63,7 @@ def test_a_fallback_that_raises_is_told_with_its_row():
 
 
 @pytest.mark.parametrize(
-    ("result", "told"),
+    ("result", "text"),
     [
         ({"nam": "x"}, "the result has nam, which the schema has not (name)"),
         ({"name": 5}, "column name of the result does not fit string"),
@@ -71,13 +71,13 @@ def test_a_fallback_that_raises_is_told_with_its_row():
         ([{"name": "a"}, 7], "got a list with dict, int"),
     ],
 )
-def test_a_result_that_does_not_fit_names_row_and_column(result, told):
+def test_a_result_that_does_not_fit_names_row_and_column(result, text):
     async def odd(row):
         return result if row["id"] == 2 else {"name": "fine"}
 
     with pytest.raises(Poison) as caught:
         rows_of(odd, batch(1, 2, 3))
-    assert told in str(caught.value)
+    assert text in str(caught.value)
     assert "{'id': 2}" in str(caught.value)
 
 

@@ -75,13 +75,13 @@ def test_a_failed_task_waits_no_longer_than_close_timeout_for_calls_in_flight():
         async def async_invoke(self, row):
             if row["id"] == 2:
                 raise ConnectionError("down")
-            while not done.is_set():
+            while not end.is_set():
                 try:
-                    await asyncio.wait_for(done.wait(), 20)
+                    await asyncio.wait_for(end.wait(), 20)
                 except asyncio.CancelledError:
                     continue
 
-    done = asyncio.Event()
+    end = asyncio.Event()
     function = Stubborn()
     began = time.monotonic()
     with pytest.raises(Transient, match="down"):
@@ -99,23 +99,23 @@ def test_a_consumer_that_wants_no_more_ends_everything():
 
 
 def test_a_shared_client_is_made_once_per_worker():
-    made = []
+    calls = []
 
     class Sharing(AsyncFunction):
         async def open(self, context):
             async def make():
-                made.append(1)
+                calls.append(1)
                 return asyncio.get_running_loop()
 
             self.client = await context.shared("test_a_shared_client", make)
-            self.plain = context.shared("test_a_plain_client", lambda: made.append(2) or "plain")
+            self.plain = context.shared("test_a_plain_client", lambda: calls.append(2) or "plain")
 
         async def async_invoke(self, row):
             return {"name": f"{self.client is asyncio.get_running_loop()} {self.plain}"}
 
     for _ in range(3):
         assert rows_of(Sharing(), batch(1)) == [{"id": 1, "name": "True plain"}]
-    assert made == [1, 2]
+    assert calls == [1, 2]
 
 
 def test_a_client_that_could_not_be_made_is_made_again_by_the_next_task():
@@ -140,30 +140,30 @@ def test_a_client_that_could_not_be_made_is_made_again_by_the_next_task():
 
 
 def test_a_cache_serves_the_tasks_that_follow():
-    asked = []
+    calls = []
 
     async def ask(row):
-        asked.append(row["id"])
+        calls.append(row["id"])
         return {"name": f"n{row['id']}"}
 
     for _ in range(3):
         rows = rows_of(ask, batch(1, 2, 1), cache=Cache(["id"]), operator_id="test_a_cache", ordered=True)
         assert [row["name"] for row in rows] == ["n1", "n2", "n1"]
-    assert sorted(asked) == [1, 2]
+    assert sorted(calls) == [1, 2]
 
 
 def test_an_open_circuit_stays_open_for_the_tasks_that_follow():
-    asked = []
+    calls = []
 
     class Down(Guarded):
         async def async_invoke(self, row):
-            asked.append(row)
+            calls.append(row)
             raise ConnectionError
 
     for _ in range(3):
         breaker = CircuitBreaker(2, "1 hour")
         rows_of(Down({}), batch(1, 2, 3), circuit_breaker=breaker, operator_id="test_an_open_circuit", capacity=1)
-    assert len(asked) == 2
+    assert len(calls) == 2
 
 
 def test_calls_that_a_failing_task_takes_down_do_not_open_the_circuit():
