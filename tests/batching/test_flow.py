@@ -55,15 +55,15 @@ def test_so_many_requests_are_under_way_and_no_more() -> None:
 
 
 def test_input_waits_while_the_buffer_is_full() -> None:
-    seen = []
+    counts = []
 
     def answer(number: int, entries: list[int]) -> Answer:
-        seen.append(simulation.flow.counts.taken - simulation.flow.counts.acknowledged)
+        counts.append(simulation.flow.counts.taken - simulation.flow.counts.acknowledged)
         return Answer(1.0)
 
     simulation = Simulation(answer)
     simulation.run([(0.0, list(range(500)))])
-    assert max(seen) <= LIMITS.buffered + LIMITS.in_flight * LIMITS.records
+    assert max(counts) <= LIMITS.buffered + LIMITS.in_flight * LIMITS.records
     assert simulation.applied == list(range(500))
 
 
@@ -299,7 +299,7 @@ def test_two_of_one_key_are_never_in_two_requests_at_once() -> None:
 
     def answer(number: int, entries: list[tuple[int, int]]) -> Answer:
         flying.append({key for key, _ in entries})
-        both = [one.keys() for one in simulation.flow.under_way.values()]
+        both = [request.keys() for request in simulation.flow.under_way.values()]
         together = [key for keys in both for key in set(keys)]
         assert len(together) == len(set(together))
         return Answer(10.0 - number % 7)

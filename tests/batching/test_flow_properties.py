@@ -57,11 +57,11 @@ def answer_of(script: list[tuple[str, float, int]], number: int) -> Answer:
 
 
 def numbered(lengths: list[tuple[float, int]], make: Any = lambda n: n) -> list[tuple[float, list[Any]]]:
-    found, first = [], 0
+    arrivals, first = [], 0
     for gap, count in lengths:
-        found.append((gap, [make(n) for n in range(first, first + count)]))
+        arrivals.append((gap, [make(n) for n in range(first, first + count)]))
         first += count
-    return found
+    return arrivals
 
 
 def simulated(script: Any, limits: FlowLimits, retry: RetrySettings, breaker: BreakerPolicy, **more: Any) -> Simulation:
@@ -101,7 +101,7 @@ def test_no_limit_is_ever_passed(script: Any, lengths: Any, limits: Any, retry: 
     for sent in simulation.sent:
         assert 1 <= len(sent.entries) <= limits.records
         assert sum(1 + hash(entry) % 20 for entry in sent.entries) <= limits.bytes
-    assert all(1 <= seen <= simulation.flow.rate.most for seen in simulation.limits_seen)
+    assert all(1 <= limit <= simulation.flow.rate.most for limit in simulation.limits_seen)
 
 
 @settings(max_examples=300, deadline=None)

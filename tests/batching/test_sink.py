@@ -78,9 +78,9 @@ def closing(writer: Writer) -> Writer:
 
 def test_every_option_that_cannot_work_is_told() -> None:
     wrong = {"batch.maxRecords": "10", "batch.maxBuffered": "10", "batch.maxBytes": "1KB", "batch.maxRecordBytes": "2KB"}
-    with pytest.raises(Misconfigured) as told:
+    with pytest.raises(Misconfigured) as error:
         ShelfSink.of({"path": "x", "request.timeout": "0s", **wrong})
-    assert [problem.option for problem in told.value.problems] == [
+    assert [problem.option for problem in error.value.problems] == [
         "batch.maxBuffered",
         "batch.maxRecordBytes",
         "request.timeout",
