@@ -69,10 +69,10 @@ class Workbench:
 
     def notebook(self, name: str, *cells: str) -> str:
         """A notebook of these code cells; returns its path as a job file names it."""
-        made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+        document = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
         file = self.root / "notebooks" / f"{name}.ipynb"
         file.parent.mkdir(parents=True, exist_ok=True)
-        nbformat.write(made, file)
+        nbformat.write(document, file)
         return f"../notebooks/{name}.ipynb"
 
     def job(self, key: str = "job", *tasks: dict[str, Any], **more: Any) -> None:
@@ -95,9 +95,9 @@ class Workbench:
     def notes(self, target: str | None = None) -> str:
         return _text(validate(self.load(target)), "notes")
 
-    def check(self, given: Mapping[str, str], key: str = "job") -> Findings:
+    def check(self, parameters: Mapping[str, str], key: str = "job") -> Findings:
         bundle = self.load()
-        return check_job(bundle, bundle.job(key), given)
+        return check_job(bundle, bundle.job(key), parameters)
 
     def run(self, key: str = "job", parameters: Mapping[str, str] | None = None, **more: Any) -> Result:
         out = io.StringIO()
@@ -120,8 +120,8 @@ def outcome(key: str, of: str) -> dict[str, str]:
     return {"task_key": key, "outcome": of}
 
 
-def _text(found: Findings, which: str) -> str:
-    return "\n".join(f"{problem.option}: {problem.text}" for problem in getattr(found, which))
+def _text(findings: Findings, which: str) -> str:
+    return "\n".join(f"{problem.option}: {problem.text}" for problem in getattr(findings, which))
 
 
 @pytest.fixture

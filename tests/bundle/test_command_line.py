@@ -45,7 +45,7 @@ def test_a_failure_a_timeout_and_an_interruption_end_with_1(bench: Workbench, ce
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "text"),
     [
         (["run", "jobb"], 'did you mean "job"?'),
         (["run", "job", "--param", "x"], 'must be NAME=VALUE; got "x"'),
@@ -58,11 +58,11 @@ def test_a_failure_a_timeout_and_an_interruption_end_with_1(bench: Workbench, ce
         (["validate", "-t", "nope"], 'there is no target "nope"'),
     ],
 )
-def test_a_wrong_command_line_ends_with_2_and_says_why(bench: Workbench, arguments: list[str], told: str) -> None:
+def test_a_wrong_command_line_ends_with_2_and_says_why(bench: Workbench, arguments: list[str], text: str) -> None:
     bench.job("job", bench.task("a", "1"), parameters=[{"name": "day", "default": "1"}])
     result = call(bench, *arguments)
     assert result.exit_code == 2
-    assert told in result.stderr
+    assert text in result.stderr
     assert "Traceback" not in result.output
 
 
@@ -73,9 +73,9 @@ def test_a_wrong_bundle_ends_with_2_and_lists_every_problem(bench: Workbench) ->
 
 
 def test_a_folder_without_a_bundle_ends_with_2(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-m", "connectors", "jobs"], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert "databricks.yml   is missing" in done.stderr
+    result = subprocess.run([sys.executable, "-m", "connectors", "jobs"], cwd=tmp_path, capture_output=True, text=True)
+    assert result.returncode == 2
+    assert "databricks.yml   is missing" in result.stderr
 
 
 def test_parameters_reach_the_notebook_with_all_their_equals_signs(bench: Workbench) -> None:

@@ -155,17 +155,17 @@ def test_the_state_of_a_task_is_a_reference_in_lower_case(bench: Workbench) -> N
 
 
 def test_references_tell_about_the_job_and_the_task(bench: Workbench) -> None:
-    asked = "{{job.name}}|{{job.trigger.type}}|{{task.name}}|{{task.execution_count}}|{{job.parameters.`a.b`}}"
+    references = "{{job.name}}|{{job.trigger.type}}|{{task.name}}|{{task.execution_count}}|{{job.parameters.`a.b`}}"
     parameters = [{"name": "a.b", "default": "dotted"}]
-    bench.job("job", bench.task("a", GOT, base_parameters={"x": asked}), name="daily", parameters=parameters)
+    bench.job("job", bench.task("a", GOT, base_parameters={"x": references}), name="daily", parameters=parameters)
     assert bench.run().printed("a-1").endswith(" daily|one_time|a|1|dotted")
 
 
 def test_the_parts_of_the_start_time_are_those_of_utc(bench: Workbench) -> None:
     parts = ("iso_date", "iso_datetime", "year", "month", "day", "hour", "minute", "second", "timestamp_ms",
              "iso_weekday", "is_weekday")  # fmt: skip
-    asked = {part: f"{{{{job.start_time.{part}}}}}" for part in parts}
-    bench.job("job", bench.task("a", "import json; print(json.dumps(dbutils.widgets.getAll()))", base_parameters=asked))
+    references = {part: f"{{{{job.start_time.{part}}}}}" for part in parts}
+    bench.job("job", bench.task("a", "import json; print(json.dumps(dbutils.widgets.getAll()))", base_parameters=references))
     got = bench.run().shown("a-1")
     from datetime import datetime, timezone
 

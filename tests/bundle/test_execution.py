@@ -25,8 +25,8 @@ def test_every_task_starts_with_a_fresh_namespace(bench: Workbench) -> None:
 
 
 def test_what_a_notebook_has_made_is_let_go_when_it_ends(bench: Workbench) -> None:
-    found = "import gc; gc.collect(); print(sum(type(one).__name__ == 'OnlyHere' for one in gc.get_objects()))"
-    bench.job("job", bench.task("a", "class OnlyHere: pass\nkept = OnlyHere()"), bench.task("b", found, after="a"))
+    count = "import gc; gc.collect(); print(sum(type(item).__name__ == 'OnlyHere' for item in gc.get_objects()))"
+    bench.job("job", bench.task("a", "class OnlyHere: pass\ninstance = OnlyHere()"), bench.task("b", count, after="a"))
     assert bench.run().printed("b-1") == "0\n"
 
 

@@ -81,7 +81,7 @@ def test_workspace_paths_are_those_of_the_user_and_the_target(bench: Workbench) 
 
 
 @pytest.mark.parametrize(
-    ("reference", "told"),
+    ("reference", "text"),
     [
         ("${var.catalogue}", 'names no variable; did you mean "catalog"?'),
         ("${var.nothing}", "names no variable."),
@@ -90,11 +90,11 @@ def test_workspace_paths_are_those_of_the_user_and_the_target(bench: Workbench) 
         ("${other.thing}", "is no reference"),
     ],
 )
-def test_an_unknown_reference_is_an_error(bench: Workbench, reference: str, told: str) -> None:
+def test_an_unknown_reference_is_an_error(bench: Workbench, reference: str, text: str) -> None:
     bench.write("databricks.yml", {"bundle": {"name": "t"}, "include": ["jobs/*.yml"], "targets": TARGETS,
                                    "variables": {"catalog": {"default": "1"}}})  # fmt: skip
     bench.job("job", bench.task("a", "1"), description=reference)
-    assert told in bench.problems()
+    assert text in bench.problems()
     assert "resources.jobs.job.description" in bench.problems()
 
 

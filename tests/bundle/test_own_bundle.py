@@ -25,8 +25,8 @@ needs_cli = pytest.mark.skipif(shutil.which("databricks") is None, reason="the D
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_our_own_validation_finds_nothing_wrong(target: str) -> None:
-    found = validate(load(ROOT, target))
-    assert [f"{problem.option}: {problem.text}" for problem in (*found.problems, *found.notes)] == []
+    findings = validate(load(ROOT, target))
+    assert [f"{problem.option}: {problem.text}" for problem in (*findings.problems, *findings.notes)] == []
 
 
 def test_the_root_file_only_points_to_the_others() -> None:
@@ -60,17 +60,17 @@ def copied(folder: Path) -> Path:
     return folder
 
 
-def same(bundle: Bundle, theirs: dict[str, Any]) -> None:
+def same(bundle: Bundle, output: dict[str, Any]) -> None:
     """Our resolution equals the CLI's: variables, workspace, and of each job what the runner goes by."""
-    assert _of(bundle.config["workspace"]) == _of(theirs["workspace"])
-    ours = {name: variable["value"] for name, variable in bundle.config.get("variables", {}).items()}
-    assert ours == {name: variable["value"] for name, variable in theirs.get("variables", {}).items()}
-    for key, job in theirs["resources"]["jobs"].items():
-        mine = bundle.jobs[key]
-        assert (mine.name, mine.max_concurrent_runs) == (job["name"], job["max_concurrent_runs"])
-        assert mine.parameters == {item["name"]: item["default"] for item in job.get("parameters", [])}
-        files = theirs["workspace"]["file_path"]
-        assert {task["task_key"]: _task(task, bundle.root) for task in mine.config["tasks"]} == {
+    assert _of(bundle.config["workspace"]) == _of(output["workspace"])
+    variables = {name: variable["value"] for name, variable in bundle.config.get("variables", {}).items()}
+    assert variables == {name: variable["value"] for name, variable in output.get("variables", {}).items()}
+    for key, job in output["resources"]["jobs"].items():
+        own_job = bundle.jobs[key]
+        assert (own_job.name, own_job.max_concurrent_runs) == (job["name"], job["max_concurrent_runs"])
+        assert own_job.parameters == {item["name"]: item["default"] for item in job.get("parameters", [])}
+        files = output["workspace"]["file_path"]
+        assert {task["task_key"]: _task(task, bundle.root) for task in own_job.config["tasks"]} == {
             task["task_key"]: _task(task, Path(files)) for task in job["tasks"]
         }
 
@@ -95,8 +95,8 @@ def _task(task: Any, base: Path) -> Any:
 @pytest.mark.databricks
 @pytest.mark.parametrize("target", TARGETS)
 def test_the_cli_accepts_the_bundle_without_a_warning(cli: Any, tmp_path: Path, target: str) -> None:
-    done = cli(copied(tmp_path), "validate", "--strict", "-t", target)
-    assert (done.returncode, [line for line in done.stderr.splitlines() if "hostmetadata" not in line]) == (0, [])
+    result = cli(copied(tmp_path), "validate", "--strict", "-t", target)
+    assert (result.returncode, [line for line in result.stderr.splitlines() if "hostmetadata" not in line]) == (0, [])
 
 
 @needs_cli
@@ -104,8 +104,8 @@ def test_the_cli_accepts_the_bundle_without_a_warning(cli: Any, tmp_path: Path, 
 @pytest.mark.parametrize("target", TARGETS)
 def test_our_resolution_of_the_bundle_is_the_clis(cli: Any, tmp_path: Path, target: str) -> None:
     folder = copied(tmp_path)
-    done = cli(folder, "validate", "-o", "json", "-t", target)
-    same(load(folder, target, user=USER), json.loads(done.stdout))
+    result = cli(folder, "validate", "-o", "json", "-t", target)
+    same(load(folder, target, user=USER), json.loads(result.stdout))
 
 
 @needs_cli
@@ -139,8 +139,8 @@ def test_our_resolution_of_a_difficult_bundle_is_the_clis(cli: Any, bench: Workb
         name="job of ${bundle.target}",
     )  # fmt: skip
     arguments = [] if target is None else ["-t", target]
-    done = cli(bench.root, "validate", "-o", "json", *arguments)
-    same(bench.load(target, user=USER), json.loads(done.stdout))
+    result = cli(bench.root, "validate", "-o", "json", *arguments)
+    same(bench.load(target, user=USER), json.loads(result.stdout))
 
 
 def test_a_task_with_a_stream_is_tried_again_after_a_pause() -> None:

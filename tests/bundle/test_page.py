@@ -39,8 +39,8 @@ def page_of(bench: Workbench, *tasks: Any, **more: Any) -> tuple[State, str]:
 
 
 def section(page: str, name: str) -> str:
-    found = re.search(rf'<section id="{name}">(.*?)</section>', page, re.DOTALL)
-    return found[1] if found else ""
+    match = re.search(rf'<section id="{name}">(.*?)</section>', page, re.DOTALL)
+    return match[1] if match else ""
 
 
 def states(page: str) -> dict[str, str]:
@@ -145,9 +145,9 @@ def test_dead_letters_of_a_run_are_counted_and_some_are_shown(tmp_path: Path) ->
     since = time.time() - 1
     letters(tmp_path, "new.parquet", *(f"error {number}" for number in range(8)))
     letters(tmp_path, "old.parquet", "old", age=3600)
-    found = dead_letters(str(tmp_path), since)
-    assert (found.count, len(found.samples)) == (8, 5)
-    assert (found.samples[0].error, found.samples[0].record) == ("error 0", "\ufffdrecord")
+    summary = dead_letters(str(tmp_path), since)
+    assert (summary.count, len(summary.samples)) == (8, 5)
+    assert (summary.samples[0].error, summary.samples[0].record) == ("error 0", "\ufffdrecord")
     assert dead_letters(str(tmp_path), time.time() + 60).count == 0
 
 

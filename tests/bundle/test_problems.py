@@ -95,7 +95,7 @@ def test_references_are_followed_to_the_tasks_they_name(bench: Workbench) -> Non
 
 
 @pytest.mark.parametrize(
-    ("reference", "told"),
+    ("reference", "text"),
     [
         ("{{job.naem}}", '"naem" is no member of job'),
         ("{{job.parameters.y}}", '"y" is no job parameter; known: x'),
@@ -109,10 +109,10 @@ def test_references_are_followed_to_the_tasks_they_name(bench: Workbench) -> Non
         ("{{run_id}}", "is outdated"),
     ],
 )
-def test_an_unknown_member_of_a_known_namespace_is_an_error(bench: Workbench, reference: str, told: str) -> None:
+def test_an_unknown_member_of_a_known_namespace_is_an_error(bench: Workbench, reference: str, text: str) -> None:
     task = bench.task("b", "1", after="a", base_parameters={"p": f"before {reference} after"})
     bench.job("job", bench.task("a", "1"), task, parameters=[{"name": "x", "default": "1"}])
-    assert told in bench.problems()
+    assert text in bench.problems()
 
 
 @pytest.mark.parametrize("text", ["{{unknown.thing}}", "{{job.id}", "{{ job.id }}", "{{secrets/scope/key}}", "{{ds}}"])
@@ -141,7 +141,7 @@ def test_an_outcome_is_asked_of_conditions_only(bench: Workbench) -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "told"),
+    ("field", "value", "text"),
     [
         ("max_retries", -2, "max_retries must be a whole number, -1 or more; got -2"),
         ("timeout_seconds", "soon", "timeout_seconds must be a whole number, 0 or more; got 'soon'"),
@@ -151,10 +151,10 @@ def test_an_outcome_is_asked_of_conditions_only(bench: Workbench) -> None:
     ],
 )
 def test_a_value_of_the_wrong_kind_is_told_with_the_right_one(
-    bench: Workbench, field: str, value: Any, told: str
+    bench: Workbench, field: str, value: Any, text: str
 ) -> None:
     bench.job("job", {**bench.task("a", "1"), field: value})
-    assert told in bench.problems()
+    assert text in bench.problems()
 
 
 def test_all_problems_are_told_at_once(bench: Workbench) -> None:

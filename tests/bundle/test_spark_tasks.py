@@ -66,23 +66,23 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Result:
     """One run for all tests of this module: starting Spark is what takes the time."""
     bench = Workbench(tmp_path_factory.mktemp("spark"))
     (bench.root / "lib").symlink_to(library())
-    done = {"run_if": "ALL_DONE"}
+    condition = {"run_if": "ALL_DONE"}
     bench.job(
         "job",
         bench.task("first", *FIRST),
         bench.task("second", *SECOND, after="first", base_parameters={"path": str(bench.root / "delta")}),
         bench.task("blocked", *BLOCKED, after="second", timeout_seconds=6),
-        bench.task("after", *AFTER, after="blocked", **done),
-        bench.task("failing", *FAILING, after="after", **done),
-        bench.task("waiting", *WAITING, after="failing", timeout_seconds=4, **done),
-        bench.task("last", *AFTER, after="waiting", **done),
+        bench.task("after", *AFTER, after="blocked", **condition),
+        bench.task("failing", *FAILING, after="after", **condition),
+        bench.task("waiting", *WAITING, after="failing", timeout_seconds=4, **condition),
+        bench.task("last", *AFTER, after="waiting", **condition),
     )
     command = [sys.executable, "-m", "connectors", "run", "job"]
     ran = subprocess.run(command, cwd=bench.root, capture_output=True, text=True, timeout=240)
     print(ran.stdout, ran.stderr)
     folder = next(path for path in (bench.root / "runs" / "job").iterdir() if path.is_dir())
-    made = Result(State.FAILED, ran.stdout, folder, ran.stderr)
-    return made
+    outcome = Result(State.FAILED, ran.stdout, folder, ran.stderr)
+    return outcome
 
 
 def printed(result: Result, name: str) -> list[Any]:

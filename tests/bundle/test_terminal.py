@@ -177,16 +177,16 @@ rows.selectExpr("CAST(value AS STRING) AS value").writeStream.foreachBatch(write
 @pytest.mark.spark
 def test_a_run_shows_nothing_of_spark_and_java_and_an_error_is_ours_first(bench: Workbench) -> None:
     bench.job("job", bench.task("a", NOISE, FAILS))
-    done = subprocess.run(RUN, cwd=bench.root, capture_output=True, text=True, timeout=200)
-    lines = done.stdout.splitlines()
-    assert (done.returncode, done.stderr) == (1, "")
+    result = subprocess.run(RUN, cwd=bench.root, capture_output=True, text=True, timeout=200)
+    lines = result.stdout.splitlines()
+    assert (result.returncode, result.stderr) == (1, "")
     at = next(number for number, line in enumerate(lines) if line.startswith("a  FAILED"))
     assert [line.strip() for line in lines[at + 1 : at + 3]] == [
         "Misconfigured: connectors.kafka cannot start; 1 problem:",
         'topic   missing; give it in the options of foreach_batch: {"topic": …}; '
         "or make a column topic that names the topic of each row.",
     ]
-    assert not [word for word in ("Traceback", "py4j", "incubator", "java.", "a worker's", "Java's") if word in done.stdout]
+    assert not [word for word in ("Traceback", "py4j", "incubator", "java.", "a worker's", "Java's") if word in result.stdout]
     [log] = [line.split(": ")[1] for line in lines if "the full traceback" in line]
     written = (bench.root / log).read_text()
     for text in ("a worker's output", "a worker's error", "Java's error", "StreamingQueryException", "py4j"):
