@@ -214,10 +214,10 @@ class Run:
 
     def sequences(self) -> dict[str, list[int]]:
         """The numbers of each table, in the order in which they came."""
-        found: dict[str, list[int]] = {}
+        numbers: dict[str, list[int]] = {}
         for row in self.rows():
-            found.setdefault(row["topic"].removeprefix("db."), []).append(int(row["key"].decode().strip('"')))
-        return found
+            numbers.setdefault(row["topic"].removeprefix("db."), []).append(int(row["key"].decode().strip('"')))
+        return numbers
 
 
 def running(kind: type, database: Database, **properties: Any) -> Iterator[Run]:

@@ -150,12 +150,12 @@ class SlowTask(BufferingTask):
     """Acknowledges in the background: ``pre_commit`` tells of it bit by bit."""
 
     def pre_commit(self, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
-        done = getattr(self, "done", 0)
-        self.done = done + 2
-        if all(offset <= done for offset in offsets.values()):
+        position = getattr(self, "position", 0)
+        self.position = position + 2
+        if all(offset <= position for offset in offsets.values()):
             self.flush(offsets)
             return offsets
-        return dict.fromkeys(offsets, done)
+        return dict.fromkeys(offsets, position)
 
 
 class SlowConnector(BufferingConnector):

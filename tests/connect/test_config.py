@@ -70,8 +70,8 @@ def test_a_connectors_problems_are_one_list() -> None:
         )
     )
     assert isinstance(host, PythonSourceHost)
-    found = {problem.option: problem.text for problem in host.validate()}
-    assert set(found) == {
+    problems = {problem.option: problem.text for problem in host.validate()}
+    assert set(problems) == {
         "errors.tolerance",
         "fil",
         "tasks.max",
@@ -84,9 +84,9 @@ def test_a_connectors_problems_are_one_list() -> None:
         "transforms.c.type",
         "value.converter",
     }
-    assert 'did you mean "file"' in found["fil"]
-    assert 'did you mean "replacement"' in found["transforms.b.replacment"]
-    assert found["transforms.a"] == "no field insertion configured."
+    assert 'did you mean "file"' in problems["fil"]
+    assert 'did you mean "replacement"' in problems["transforms.b.replacment"]
+    assert problems["transforms.a"] == "no field insertion configured."
 
 
 def test_a_class_that_is_none_is_told() -> None:

@@ -19,7 +19,7 @@ from .test_data import NESTED, PERSON, _nested
 KAFKA = "org.apache.kafka.connect."
 
 
-def made(name: str, **settings: str) -> Any:
+def make_converter(name: str, **settings: str) -> Any:
     dotted = {f"value.converter.{key.replace('_', '.')}": value for key, value in settings.items()}
     return converter_of({"value.converter": name, **dotted}, "value")
 
@@ -31,13 +31,13 @@ def there_and_back(converter: Any, schema: Schema | None, values: list[Any]) -> 
 
 def test_json_with_schemas_carries_every_type() -> None:
     rows = [_nested(), _nested(flag=None, price=None, tags=None)]
-    converter = made(KAFKA + "json.JsonConverter")
+    converter = make_converter(KAFKA + "json.JsonConverter")
     assert there_and_back(converter, NESTED, rows) == rows
 
 
 def test_json_of_the_guides_struct_is_connects_envelope() -> None:
     person = Struct(PERSON).put("name", "Barbara Liskov").put("age", 75)
-    (body,) = made("JsonConverter").from_connect("t", Column.of(PERSON, [person])).to_pylist()
+    (body,) = make_converter("JsonConverter").from_connect("t", Column.of(PERSON, [person])).to_pylist()
     envelope = json.loads(body)
     assert envelope["payload"] == {"name": "Barbara Liskov", "age": 75, "admin": False}
     assert envelope["schema"]["type"] == "struct"
@@ -45,7 +45,7 @@ def test_json_of_the_guides_struct_is_connects_envelope() -> None:
 
 
 def test_json_without_schemas_is_plain() -> None:
-    converter = made("JsonConverter", schemas_enable="false")
+    converter = make_converter("JsonConverter", schemas_enable="false")
     values = [{"a": [1, None], "b": {"c": "ü\n"}}, None, 5]
     assert there_and_back(converter, None, values) == values
     assert converter.from_connect(
@@ -56,13 +56,13 @@ def test_json_without_schemas_is_plain() -> None:
 
 
 def test_json_decimals_as_numbers() -> None:
-    body = made("JsonConverter", schemas_enable="false", decimal_format="NUMERIC").from_connect(
+    body = make_converter("JsonConverter", schemas_enable="false", decimal_format="NUMERIC").from_connect(
         "t", Column.of(NESTED, [_nested()])
     )
     value = json.loads(body[0].as_py())
     assert value["price"] == 12.34
     assert value["day"] == (datetime.date(2024, 2, 29) - datetime.date(1970, 1, 1)).days
-    plain = made("JsonConverter", schemas_enable="false").from_connect(
+    plain = make_converter("JsonConverter", schemas_enable="false").from_connect(
         "t", Column.of(NESTED, [_nested(price=Decimal("-0.01"))])
     )
     assert json.loads(plain[0].as_py())["price"] == "/w=="
@@ -71,14 +71,14 @@ def test_json_decimals_as_numbers() -> None:
 def test_json_that_is_none_or_no_envelope_is_refused() -> None:
     for body, text in ((b"{", "serialization error"), (b'{"a":1}', "set schemas.enable=false")):
         with pytest.raises(DataException, match=text):
-            list(made("JsonConverter").to_connect("t", pa.array([body])))
+            list(make_converter("JsonConverter").to_connect("t", pa.array([body])))
 
 
 def test_a_json_schema_for_all_values() -> None:
     content = json.dumps(
         {"type": "struct", "optional": True, "fields": [{"field": "id", "type": "int32", "optional": False}]}
     )
-    converter = made("JsonConverter", schema_content=content)
+    converter = make_converter("JsonConverter", schema_content=content)
     ((_, count, column),) = converter.to_connect("t", pa.array([b'{"id":1}', None]))
     assert count == 2
     assert [None if value is None else value.to_dict() for value in column.values()] == [{"id": 1}, None]
@@ -105,13 +105,13 @@ def test_a_json_schema_for_all_values() -> None:
 def test_plain_converters_write_what_kafkas_serializers_write(
     name: str, schema: Schema, values: list[Any], first: bytes
 ) -> None:
-    converter = made(KAFKA + name)
+    converter = make_converter(KAFKA + name)
     assert converter.from_connect("t", Column.of(schema, values))[0].as_py() == first
     assert there_and_back(converter, schema, values) == values
 
 
 def test_text_of_other_types_is_that_of_java() -> None:
-    converter = made("StringConverter")
+    converter = make_converter("StringConverter")
     person = Struct(PERSON).put("name", "n").put("age", 1)
     assert converter.from_connect("t", Column.of(PERSON, [person])).to_pylist() == [b"Struct{name=n,age=1,admin=false}"]
     assert converter.from_connect("t", Column.of(None, [{"a": True, "b": None}, 1])).to_pylist() == [
@@ -122,9 +122,9 @@ def test_text_of_other_types_is_that_of_java() -> None:
 
 def test_bytes_that_are_no_text_are_refused() -> None:
     with pytest.raises(DataException, match="no UTF-8"):
-        list(made("StringConverter").to_connect("t", pa.array([b"\xff"])))
+        list(make_converter("StringConverter").to_connect("t", pa.array([b"\xff"])))
     with pytest.raises(DataException, match="takes bytes"):
-        made("ByteArrayConverter").from_connect("t", Column.of(Schema.STRING_SCHEMA, ["a"]))
+        make_converter("ByteArrayConverter").from_connect("t", Column.of(Schema.STRING_SCHEMA, ["a"]))
 
 
 class Reversed(RecordConverter):
@@ -138,7 +138,7 @@ class Reversed(RecordConverter):
 
 
 def test_a_converter_of_ones_own() -> None:
-    assert there_and_back(made(f"{__name__}.Reversed"), Schema.STRING_SCHEMA, ["abc"]) == ["abc"]
+    assert there_and_back(make_converter(f"{__name__}.Reversed"), Schema.STRING_SCHEMA, ["abc"]) == ["abc"]
 
 
 def test_settings_of_converters_are_checked() -> None:
@@ -147,5 +147,5 @@ def test_settings_of_converters_are_checked() -> None:
         "value.converter": "JsonConverter",
         "value.converter.schemas.enable": "perhaps",
     }
-    found = {problem.option: problem.text for problem in converter_problems(properties)}
-    assert set(found) == {"key.converter", "value.converter.schemas.enable"}
+    problems = {problem.option: problem.text for problem in converter_problems(properties)}
+    assert set(problems) == {"key.converter", "value.converter.schemas.enable"}

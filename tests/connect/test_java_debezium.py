@@ -24,9 +24,9 @@ pytestmark = pytest.mark.server
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Iterator[Shop]:
-    made = Shop(required(PostgresServer), tmp_path)
-    yield made
-    made.drop()
+    database = Shop(required(PostgresServer), tmp_path)
+    yield database
+    database.drop()
 
 
 def payloads(records: list[TaskRecords]) -> list[Any]:

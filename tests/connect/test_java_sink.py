@@ -138,8 +138,8 @@ def test_debezium_upserts_typed_rows_into_a_database() -> None:
             for _ in range(2):  # a replay
                 task.put(rows(pa.array(values, kind)))
                 task.flush()
-        found = database.execute("SELECT id, name, price::int FROM java_sink ORDER BY id").fetchall()
-    assert found == [(row["id"], row["name"], row["price"]) for row in values]
+        content = database.execute("SELECT id, name, price::int FROM java_sink ORDER BY id").fetchall()
+    assert content == [(row["id"], row["name"], row["price"]) for row in values]
 
 
 @pytest.mark.soak

@@ -43,9 +43,9 @@ class Tables:
 
 @pytest.fixture
 def tables(tmp_path: Path) -> Tables:
-    made = Tables(tmp_path / "shop.db")
-    made.create("orders", "customers")
-    return made
+    database = Tables(tmp_path / "shop.db")
+    database.create("orders", "customers")
+    return database
 
 
 @pytest.fixture
@@ -56,17 +56,17 @@ def run(tables: Tables) -> Iterator[Run]:
         "poll_interval_ms": 10,
         "table_poll_interval_ms": 20,
     }
-    made = Run(JdbcSourceConnector, Database(), topic_prefix="db.", **settings)
-    del made.properties["database"]
-    yield made
-    made.host.close()
+    connector_run = Run(JdbcSourceConnector, Database(), topic_prefix="db.", **settings)
+    del connector_run.properties["database"]
+    yield connector_run
+    connector_run.host.close()
 
 
 def ids(run: Run) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
+    numbers: dict[str, list[int]] = {}
     for row in run.rows():
-        found.setdefault(row["topic"], []).append(int(row["sourceOffset"].split(":")[1].rstrip("}")))
-    return found
+        numbers.setdefault(row["topic"], []).append(int(row["sourceOffset"].split(":")[1].rstrip("}")))
+    return numbers
 
 
 def eventually(run: Run, condition: Callable[[], Any]) -> None:

@@ -65,9 +65,9 @@ class Refusing(RecordTransform):
 
 @pytest.fixture
 def database() -> Database:
-    made = Database("a")
-    made.insert(10)
-    return made
+    system = Database("a")
+    system.insert(10)
+    return system
 
 
 MASK = {
