@@ -23,19 +23,19 @@ class Recorder(Committer):
     """Writes down what it is asked to do; fails when told to."""
 
     def __init__(self) -> None:
-        self.done: list[tuple[str, object]] = []
+        self.calls: list[tuple[str, object]] = []
         self.fails = False
 
     def publish(self, batch: Batch, committables: Sequence[Committable]) -> None:
-        self.done.append(("publish", batch.number))
+        self.calls.append(("publish", batch.number))
         if self.fails:
             raise Crash
 
     def discard(self, committable: Committable) -> None:
-        self.done.append(("discard", committable.data["name"]))
+        self.calls.append(("discard", committable.data["name"]))
 
     def sweep(self, live: frozenset[str]) -> None:
-        self.done.append(("sweep", len(live)))
+        self.calls.append(("sweep", len(live)))
 
 
 class Toy(Sink):
@@ -58,10 +58,10 @@ class Toy(Sink):
 
 @pytest.fixture
 def sink(tmp_path: Path) -> Toy:
-    made = Toy.of({})
-    assert isinstance(made, Toy)
-    made.root, made.recorder = tmp_path, Recorder()
-    return made
+    toy = Toy.of({})
+    assert isinstance(toy, Toy)
+    toy.root, toy.recorder = tmp_path, Recorder()
+    return toy
 
 
 def batch(number: int, query: str = "q") -> Batch:
@@ -74,8 +74,8 @@ def staged(name: str, rows: int = 5) -> list[Committable]:
 
 def work(sink: Toy) -> list[tuple[str, object]]:
     """What the committer did since the last look, without sweeping."""
-    done, sink.recorder.done = [one for one in sink.recorder.done if one[0] != "sweep"], []
-    return done
+    calls, sink.recorder.calls = [call for call in sink.recorder.calls if call[0] != "sweep"], []
+    return calls
 
 
 def test_a_batch_is_recorded_and_then_published(sink: Toy) -> None:
@@ -84,7 +84,7 @@ def test_a_batch_is_recorded_and_then_published(sink: Toy) -> None:
     last = sink.ledger().last("q")
     assert last is not None
     assert (last.batch, last.rows) == (0, 5)
-    assert [Committable(**one) for one in last.committables] == staged("a")
+    assert [Committable(**committable) for committable in last.committables] == staged("a")
     assert sink.ledger().unpublished() == []
 
 
@@ -114,9 +114,9 @@ def test_a_publication_that_failed_is_made_good_by_a_replay_in_the_same_run(sink
     with pytest.raises(Crash):
         commit.finish(batch, [Committable(1, {"name": "a"})])
     sink.recorder.fails = False
-    sink.recorder.done.clear()
+    sink.recorder.calls.clear()
     assert commit.begin(batch) is Verdict.SKIP
-    assert ("publish", 0) in sink.recorder.done
+    assert ("publish", 0) in sink.recorder.calls
     assert sink.ledger().unpublished() == []
 
 
@@ -125,7 +125,7 @@ def test_recovery_and_sweeping_come_once_in_a_run_and_spare_the_live_batch(sink:
     for number in range(3):
         commit.begin(batch(number))
         commit.finish(batch(number), staged("a"))
-    assert [one for one in sink.recorder.done if one[0] == "sweep"] == [("sweep", 1)]
+    assert [call for call in sink.recorder.calls if call[0] == "sweep"] == [("sweep", 1)]
 
 
 def test_a_run_of_months_sweeps_again_and_again(sink: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +135,7 @@ def test_a_run_of_months_sweeps_again_and_again(sink: Toy, monkeypatch: pytest.M
         now[0] = minutes * 60.0
         commit.begin(batch(number, "q"))
         commit.finish(batch(number, "q"), [Committable(1, {"name": str(number)})])
-    assert [one for one in sink.recorder.done if one[0] == "sweep"] == [("sweep", 1)] * 3
+    assert [call for call in sink.recorder.calls if call[0] == "sweep"] == [("sweep", 1)] * 3
 
 
 def test_a_replay_is_compared_and_its_stage_removed(sink: Toy) -> None:
@@ -195,15 +195,15 @@ def test_an_abort_removes_what_was_staged_for_a_batch_that_others_have_decided(s
 
 
 def test_a_batch_known_to_be_written_is_recorded_and_not_published(tmp_path: Path) -> None:
-    made = Toy.of({"onLostLedger": "written"})
-    assert isinstance(made, Toy)
-    made.root, made.recorder = tmp_path, Recorder()
-    Commit(made).finish(batch(4), staged("a"))
-    assert work(made)[0] == ("discard", "a")
-    last = made.ledger().last("q")
+    toy = Toy.of({"onLostLedger": "written"})
+    assert isinstance(toy, Toy)
+    toy.root, toy.recorder = tmp_path, Recorder()
+    Commit(toy).finish(batch(4), staged("a"))
+    assert work(toy)[0] == ("discard", "a")
+    last = toy.ledger().last("q")
     assert last is not None
     assert (last.batch, last.committables) == (4, ())
-    assert made.ledger().unpublished() == []
+    assert toy.ledger().unpublished() == []
 
 
 def test_a_refusal_tells_the_sink_and_the_batch(sink: Toy) -> None:
@@ -248,10 +248,10 @@ def test_names_of_a_batch_are_its_own_and_short() -> None:
 
 class Writer(SinkWriter):
     def __init__(self, fails: str = "") -> None:
-        self.fails, self.done = fails, list[str]()
+        self.fails, self.calls = fails, list[str]()
 
     def _do(self, what: str) -> None:
-        self.done.append(what)
+        self.calls.append(what)
         if what in self.fails.split():
             raise Fatal(f"{what} failed")
 
@@ -266,14 +266,14 @@ class Writer(SinkWriter):
         self._do("abort")
 
     def close(self) -> None:
-        self.done.append("close")
+        self.calls.append("close")
 
 
 ROWS = pa.RecordBatch.from_pydict({"a": [1]})
 
 
 @pytest.mark.parametrize(
-    ("fails", "done"),
+    ("fails", "calls"),
     [
         ("", ["write", "prepare", "close"]),
         ("write", ["write", "abort", "close"]),
@@ -282,7 +282,7 @@ ROWS = pa.RecordBatch.from_pydict({"a": [1]})
     ],
 )
 def test_a_writer_is_always_closed_and_aborted_when_it_failed(
-    sink: Toy, monkeypatch: pytest.MonkeyPatch, fails: str, done: list[str]
+    sink: Toy, monkeypatch: pytest.MonkeyPatch, fails: str, calls: list[str]
 ) -> None:
     writer = Writer(fails)
     monkeypatch.setattr(Toy, "writer", lambda *_: writer)
@@ -291,7 +291,7 @@ def test_a_writer_is_always_closed_and_aborted_when_it_failed(
             stage(sink, batch(3), ROWS.schema, 2, iter([ROWS]))
     else:
         assert stage(sink, batch(3), ROWS.schema, 2, iter([ROWS, ROWS.slice(1)])).rows == 1
-    assert writer.done == done
+    assert writer.calls == calls
 
 
 def test_an_error_of_the_rows_aborts_the_writer(sink: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,7 +304,7 @@ def test_an_error_of_the_rows_aborts_the_writer(sink: Toy, monkeypatch: pytest.M
 
     with pytest.raises(Crash):
         stage(sink, batch(0), ROWS.schema, 0, rows())  # type: ignore[arg-type]
-    assert writer.done == ["write", "abort", "close"]
+    assert writer.calls == ["write", "abort", "close"]
 
 
 def committed(sink: Toy, numbers: range) -> None:

@@ -142,7 +142,7 @@ class TestPlaces:
         letters.decide(batch, staged)
         letters.publish(batch, staged)
         put(storage_of(options["deadLetterPath"], options["storageOptions"]), Part(0), ("1", b"y"))  # type: ignore[arg-type]
-        keys = [one["Key"] for one in server.client("s3").list_objects_v2(Bucket=bucket)["Contents"]]
+        keys = [item["Key"] for item in server.client("s3").list_objects_v2(Bucket=bucket)["Contents"]]
         assert sorted(key.partition("-")[0] for key in keys) == ["bad/file_stream", "bad/toy"]
         assert list(tmp_path.iterdir()) == []
 

@@ -80,8 +80,8 @@ def layer(name: str) -> str:
 
 
 def used_layers(name: str) -> set[str]:
-    ours = (used for used in imports(name) if used.split(".")[0] == "connectors")
-    return {layer(used) for used in ours if layer(used) in EVERYTHING} - {layer(name)}
+    modules = (used for used in imports(name) if used.split(".")[0] == "connectors")
+    return {layer(used) for used in modules if layer(used) in EVERYTHING} - {layer(name)}
 
 
 @pytest.mark.parametrize("name", sorted(name for name in MODULES if layer(name) in BELOW))
@@ -97,7 +97,7 @@ def test_the_storage_is_below_the_core() -> None:
 def test_importing_the_storage_loads_neither_fsspec_nor_a_client() -> None:
     code = (
         "import sys, pkgutil, importlib, connectors.storage as storage\n"
-        "for found in pkgutil.walk_packages(storage.__path__, 'connectors.storage.'): importlib.import_module(found.name)\n"
+        "for module in pkgutil.walk_packages(storage.__path__, 'connectors.storage.'): importlib.import_module(module.name)\n"
         "print(*sorted({name.split('.')[0] for name in sys.modules}))"
     )
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
@@ -120,7 +120,7 @@ def test_the_core_uses_neither_spark_nor_a_client(name: str) -> None:
 def test_the_core_is_imported_without_spark_and_without_clients() -> None:
     code = (
         "import sys, pkgutil, importlib, connectors.core as core\n"
-        "for found in pkgutil.walk_packages(core.__path__, 'connectors.core.'): importlib.import_module(found.name)\n"
+        "for module in pkgutil.walk_packages(core.__path__, 'connectors.core.'): importlib.import_module(module.name)\n"
         "print(*sorted({name.split('.')[0] for name in sys.modules}))"
     )
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
@@ -171,18 +171,18 @@ def test_what_a_module_offers_is_sorted_and_there(name: str) -> None:
     module = importlib.import_module(name)
     offered = list(module.__all__)
     assert offered == sorted(set(offered), key=_order)
-    assert [one for one in offered if not hasattr(module, one)] == []
+    assert [symbol for symbol in offered if not hasattr(module, symbol)] == []
 
 
 def _public(name: str) -> set[str]:
     """The names that a package's ``__init__`` defines or imports from inside the library."""
-    found: set[str] = set()
+    names: set[str] = set()
     for node in ast.parse(MODULES[name].read_text()).body:
         if isinstance(node, ast.ImportFrom) and node.level:
-            found |= {alias.asname or alias.name for alias in node.names}
+            names |= {alias.asname or alias.name for alias in node.names}
         elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            found.add(node.name)
-    return {one for one in found if not one.startswith("_")}
+            names.add(node.name)
+    return {symbol for symbol in names if not symbol.startswith("_")}
 
 
 @pytest.mark.parametrize("name", [name for name in PACKAGES if name in LISTED and layer(name) != "systems"])
@@ -213,5 +213,5 @@ def test_no_module_imports_everything() -> None:
 
 
 def test_every_module_is_found_by_a_walk() -> None:
-    walked = {found.name for found in pkgutil.walk_packages(connectors.__path__, "connectors.")}
+    walked = {module.name for module in pkgutil.walk_packages(connectors.__path__, "connectors.")}
     assert set(MODULES) - {"connectors"} == walked

@@ -192,8 +192,8 @@ def test_what_is_recorded_and_not_published_is_told_oldest_first(ledger: FileLed
 def test_the_newest_entries_are_kept_and_the_rest_goes(ledger: FileLedger) -> None:
     for batch in range(HISTORY + 30):
         publish(ledger, Q, batch)
-    kept = {int(name[:20]) for name in ledger.storage.names(Q)}
-    assert kept == set(range(30, HISTORY + 30))
+    batches = {int(name[:20]) for name in ledger.storage.names(Q)}
+    assert batches == set(range(30, HISTORY + 30))
     assert files(ledger) == 2 * HISTORY
 
 
@@ -214,12 +214,12 @@ def test_a_batch_write_of_its_own_leaves_nothing_behind(ledger: FileLedger) -> N
 class Counting(LocalStorage):
     """Counts the names that a ledger reads."""
 
-    seen = 0
+    count = 0
 
     def names(self, folder: str = "") -> list[str]:
-        found = super().names(folder)
-        self.seen += len(found)
-        return found
+        names = super().names(folder)
+        self.count += len(names)
+        return names
 
 
 def test_a_look_up_costs_the_same_after_a_thousand_batches(tmp_path: Path) -> None:
@@ -227,11 +227,11 @@ def test_a_look_up_costs_the_same_after_a_thousand_batches(tmp_path: Path) -> No
     ledger = FileLedger(store)
 
     def cost() -> int:
-        store.seen = 0
+        store.count = 0
         ledger.last(Q)
         ledger.queries()
         ledger.unpublished()
-        return store.seen
+        return store.count
 
     costs = []
     for batch in range(1000):

@@ -50,8 +50,8 @@ def problems(**typed: object) -> dict[str, str]:
 
 
 def test_all_problems_are_in_one_error() -> None:
-    found = problems(start="ten", mode="merge", wait="soon", topics="a")
-    assert found == {
+    texts = problems(start="ten", mode="merge", wait="soon", topics="a")
+    assert texts == {
         "path": 'missing; give it by .option("path", …).',
         "start": "must be a whole number; got 'ten'",
         "mode": "must be one of append, upsertAll; got 'merge'",

@@ -21,7 +21,7 @@ class System:
 
     size: int = 10
     first: int = 0
-    asked: list[str] = field(default_factory=list)
+    calls: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,11 @@ class Enumerator(SplitEnumerator[Part]):
         self.system = system
 
     def start(self) -> Position:
-        self.system.asked.append("start")
+        self.system.calls.append("start")
         return {"z": {"b": 1, "a": 2}, "at": self.system.first}
 
     def head(self) -> int:
-        self.system.asked.append("head")
+        self.system.calls.append("head")
         return self.system.size
 
     def advance(self, at: Position, head: int, limit: ReadLimit) -> Position:
@@ -51,10 +51,10 @@ class Enumerator(SplitEnumerator[Part]):
             yield Part(first, last)
 
     def committed(self, at: Position) -> None:
-        self.system.asked.append(f"committed {at['at']}")
+        self.system.calls.append(f"committed {at['at']}")
 
     def close(self) -> None:
-        self.system.asked.append("close")
+        self.system.calls.append("close")
 
 
 class Log(Source):
@@ -96,7 +96,7 @@ def test_the_start_is_found_once_and_kept_in_the_first_end(system: System) -> No
     system.first = 9
     again = planner(system)
     assert spans(again, INITIAL, end) == [(4, 6), (7, 9)]
-    assert system.asked.count("start") == 1
+    assert system.calls.count("start") == 1
 
 
 def test_later_ends_hold_no_start(system: System) -> None:
@@ -157,8 +157,8 @@ def test_a_source_that_cannot_be_frozen_says_so_at_once(system: System) -> None:
 
 def test_a_batch_read_is_all_there_is(system: System) -> None:
     plan = planner(system)
-    found = [split for part in plan.whole() for split in plan.enumerator.splits_of(part)]
-    assert found == [Part(0, 4), Part(5, 9)]
+    splits = [split for part in plan.whole() for split in plan.enumerator.splits_of(part)]
+    assert splits == [Part(0, 4), Part(5, 9)]
     system.size = 0
     assert planner(system).whole() == []
 
@@ -167,7 +167,7 @@ def test_a_commit_tells_the_position_and_the_initial_one_tells_nothing(system: S
     plan = planner(system)
     plan.committed(INITIAL)
     plan.committed(plan.latest(INITIAL, UNLIMITED))
-    assert [one for one in system.asked if one.startswith("committed")] == ["committed 10"]
+    assert [call for call in system.calls if call.startswith("committed")] == ["committed 10"]
 
 
 def test_the_enumerator_is_made_when_it_is_needed_and_closed_once(system: System) -> None:
@@ -176,7 +176,7 @@ def test_the_enumerator_is_made_when_it_is_needed_and_closed_once(system: System
     plan.latest(INITIAL)
     plan.close()
     plan.close()
-    assert system.asked.count("close") == 1
+    assert system.calls.count("close") == 1
 
 
 def test_an_offset_of_an_older_version_is_read(system: System) -> None:

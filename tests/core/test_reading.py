@@ -124,9 +124,9 @@ def batch(values: Any) -> pa.RecordBatch:
 
 @pytest.fixture
 def source() -> Numbers:
-    made = Numbers.of({})
-    assert isinstance(made, Numbers)
-    return made
+    numbers = Numbers.of({})
+    assert isinstance(numbers, Numbers)
+    return numbers
 
 
 def part(source: Numbers, index: int = 0, of: int = 1) -> Slice:
@@ -279,10 +279,10 @@ def test_fetchers_wait_when_nobody_takes_what_they_read(source: Numbers) -> None
     source.fetchers, source.count = 2, 500
     rows = read_slice(source, part(source), SCHEMA)
     next(rows)
-    seen = -1
-    while seen != (seen := len(source.cut)):
+    count = -1
+    while count != (count := len(source.cut)):
         time.sleep(0.3)
-    assert seen <= 8
+    assert count <= 8
     rows.close()  # type: ignore[attr-defined]
 
 
@@ -314,9 +314,9 @@ def test_leaving_early_wakes_and_joins_the_fetchers(source: Numbers) -> None:
     before = threading.active_count()
     rows = read_slice(source, part(source), SCHEMA)
     next(rows)
-    begun = time.monotonic()
+    start = time.monotonic()
     rows.close()  # type: ignore[attr-defined]
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - start < 10
     assert threading.active_count() == before
     assert source.did.count("open") == source.did.count("close")
     assert all(reader.awake.is_set() for reader in source.readers[1:])
@@ -327,6 +327,6 @@ def test_an_outage_is_not_waited_out_when_nobody_reads_any_more(source: Numbers)
     source.faults = {1: [Transient("away", retry_after=60.0)]}
     rows = read_slice(source, part(source), SCHEMA)
     next(rows)
-    begun = time.monotonic()
+    start = time.monotonic()
     rows.close()  # type: ignore[attr-defined]
-    assert time.monotonic() - begun < 30
+    assert time.monotonic() - start < 30

@@ -84,10 +84,10 @@ def test_a_loop_gives_up_when_the_tries_are_used_up_and_begins_anew_on_progress(
 def test_a_wait_ends_at_once_when_nobody_waits_any_more() -> None:
     awake = threading.Event()
     threading.Timer(0.05, awake.set).start()
-    begun = time.monotonic()
+    start = time.monotonic()
     with pytest.raises(Transient):
         Backoff(RetrySettings(initial_backoff=60.0)).wait(Transient("away"), awake)
-    assert time.monotonic() - begun < 20
+    assert time.monotonic() - start < 20
 
 
 class Events(RetryObserver):

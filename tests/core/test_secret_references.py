@@ -29,8 +29,8 @@ def test_outside_a_workspace_the_environment_has_it(monkeypatch: pytest.MonkeyPa
 
 def test_references_are_filled_in_the_middle_of_text_and_anywhere_in_json(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET_KV_A", 'h"u}sh')
-    asked = {"key": "{{secrets/kv/a}}", "deep": [{"x": "user={{ secrets/kv/a }};{{secrets/kv/a}}"}, 1, None]}
-    assert filled(asked) == {"key": 'h"u}sh', "deep": [{"x": 'user=h"u}sh;h"u}sh'}, 1, None]}
+    options = {"key": "{{secrets/kv/a}}", "deep": [{"x": "user={{ secrets/kv/a }};{{secrets/kv/a}}"}, 1, None]}
+    assert filled(options) == {"key": 'h"u}sh', "deep": [{"x": 'user=h"u}sh;h"u}sh'}, 1, None]}
     with pytest.raises(ValueError, match='"b" of scope "kv"'):
         filled(["{{secrets/kv/b}}"])
 

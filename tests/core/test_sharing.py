@@ -113,7 +113,7 @@ class Table(SplitEnumerator[Ranged]):
 
     def __init__(self, rows: int, count: int) -> None:
         self.rows, self.count = rows, count
-        self.made, self.most = 0, 0
+        self.total, self.most = 0, 0
         self.alive: weakref.WeakSet[Split] = weakref.WeakSet()
 
     def start(self) -> dict[str, int]:
@@ -128,7 +128,7 @@ class Table(SplitEnumerator[Ranged]):
     def splits(self, start: object, end: object, parallelism: int) -> Iterator[Ranged]:
         for first, last in even_ranges(0, self.rows - 1, self.count):
             split = Ranged(first, last)
-            self.made += 1
+            self.total += 1
             if self.count < 1000:
                 self.alive.add(split)
                 self.most = max(self.most, len(self.alive))
@@ -142,7 +142,7 @@ def test_of_160_splits_never_more_than_16_are_held() -> None:
     for part in table.slices(table.start(), {"rows": table.rows}, 4):
         for split in table.splits_of(part):
             del split
-    assert table.made >= 160
+    assert table.total >= 160
     assert table.most <= 16
 
 
@@ -162,9 +162,9 @@ def test_a_million_splits_take_constant_memory() -> None:
 def test_slices_share_the_splits_out_without_loss() -> None:
     table = Table(1000, 37)
     parts = table.slices({"rows": 0}, {"rows": 1000}, 5)
-    found = [split for part in parts for split in table.splits_of(part)]
+    splits = [split for part in parts for split in table.splits_of(part)]
     assert len(parts) == 5
-    assert sorted(split.first for split in found) == [split.first for split in table.splits(None, None, 5)]
+    assert sorted(split.first for split in splits) == [split.first for split in table.splits(None, None, 5)]
 
 
 def test_there_are_no_more_slices_than_splits() -> None:

@@ -25,9 +25,9 @@ def _forget_declared() -> Iterator[None]:
 
 
 def rows(kind: type[Source], schema: pa.Schema = LONG, **options: Any) -> list[dict[str, Any]]:
-    made = kind.of(options)
-    found = (read_slice(made, part, schema) for part in Planner(made).whole())
-    return [row for batches in found for batch in batches for row in batch.to_pylist()]
+    instance = kind.of(options)
+    slices = (read_slice(instance, part, schema) for part in Planner(instance).whole())
+    return [row for batches in slices for batch in batches for row in batch.to_pylist()]
 
 
 def values(kind: type[Source], **options: Any) -> list[int]:
@@ -49,15 +49,15 @@ def test_a_function_without_parameters_is_read_once_by_one_task() -> None:
     assert DECLARED["three"] is three
 
 
-@pytest.mark.parametrize("wanted", ["2", "7"])
-def test_a_function_without_parameters_refuses_to_be_parallel(wanted: str) -> None:
+@pytest.mark.parametrize("partitions", ["2", "7"])
+def test_a_function_without_parameters_refuses_to_be_parallel(partitions: str) -> None:
     @source("one", "value long")
-    def one() -> list[int]:
+    def single() -> list[int]:
         return [1]
 
-    assert values(one, numPartitions="1") == [1]
-    with pytest.raises(Misconfigured, match=f"must be 1 or less; got {wanted}"):
-        one.of({"numPartitions": wanted})
+    assert values(single, numPartitions="1") == [1]
+    with pytest.raises(Misconfigured, match=f"must be 1 or less; got {partitions}"):
+        single.of({"numPartitions": partitions})
 
 
 @pytest.mark.parametrize("count", [1, 3, 5])
@@ -121,10 +121,10 @@ def test_a_function_is_handed_what_the_user_gave() -> None:
     plan = Planner(polite.of({"Greeting": "hello", "count": "2"}, streaming=True))
     parts = plan.slices(INITIAL, plan.latest(INITIAL))
     schema = pa.schema([("value", pa.string())])
-    found = [
+    texts = [
         row["value"] for part in parts for batch in read_slice(plan.source, part, schema) for row in batch.to_pylist()
     ]
-    assert found == ["hello 0", "hello 1"]
+    assert texts == ["hello 0", "hello 1"]
 
 
 def unknown(a: int, b: int) -> list[int]:
@@ -191,7 +191,7 @@ def test_many_rows_come_in_several_batches() -> None:
     def many() -> range:
         return range(25_000)
 
-    made = many.of({})
-    sizes = [batch.num_rows for part in Planner(made).whole() for batch in read_slice(made, part, LONG)]
+    instance = many.of({})
+    sizes = [batch.num_rows for part in Planner(instance).whole() for batch in read_slice(instance, part, LONG)]
     assert sum(sizes) == 25_000
     assert max(sizes) <= 10_000
