@@ -59,9 +59,9 @@ def test_a_pickle_brings_the_library_along_and_passes_it_on(thing: Any) -> None:
 
 
 def test_the_library_is_in_a_pickle_once() -> None:
-    one = len(cloudpickle.dumps(connectors.foreach_batch("buffered", {"path": "/out"})))
-    two = len(cloudpickle.dumps(connectors.foreach_batch([("buffered", {"path": "/out"}), ("files", {"path": "/b"})])))
-    assert two < one * 1.2
+    single = len(cloudpickle.dumps(connectors.foreach_batch("buffered", {"path": "/out"})))
+    pair = len(cloudpickle.dumps(connectors.foreach_batch([("buffered", {"path": "/out"}), ("files", {"path": "/b"})])))
+    assert pair < single * 1.2
 
 
 def test_what_is_carried_is_the_library_and_nothing_else() -> None:

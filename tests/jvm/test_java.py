@@ -41,13 +41,13 @@ def no_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "major"), [("17.0.15", 17), ("21", 21), ("25.0.2", 25), ("1.8.0_392", 8), ("11.0.1", 11)]
+    ("version", "major"), [("17.0.15", 17), ("21", 21), ("25.0.2", 25), ("1.8.0_392", 8), ("11.0.1", 11)]
 )
 @pytest.mark.parametrize("release", [True, False])
 def test_the_version_is_read_from_the_release_file_or_asked_for(
-    tmp_path: Path, told: str, major: int, release: bool
+    tmp_path: Path, version: str, major: int, release: bool
 ) -> None:
-    assert java.version(home(tmp_path / "jdk", told, release)) == major
+    assert java.version(home(tmp_path / "jdk", version, release)) == major
 
 
 def test_java_home_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,8 +88,8 @@ def test_the_wrapper_drops_the_module_that_the_wheel_lacks_and_keeps_every_other
     wrapped = java._wrapped(home(tmp_path / "jdk", "25"))
     arguments = ["--add-modules=jdk.incubator.vector", "-cp", "a b:*", "--add-modules=other", "", "Main", "$HOME"]
     command = [str(wrapped / "bin" / "java"), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env={"PATH": "/bin:/usr/bin"})
-    assert done.stdout.splitlines() == ["-cp", "a b:*", "--add-modules=other", "", "Main", "$HOME"]
+    result = subprocess.run(command, capture_output=True, text=True, check=True, env={"PATH": "/bin:/usr/bin"})
+    assert result.stdout.splitlines() == ["-cp", "a b:*", "--add-modules=other", "", "Main", "$HOME"]
 
 
 def test_java_from_the_wheel_is_taken_when_asked_for_or_when_there_is_no_other(
