@@ -47,7 +47,7 @@ FLAT = structs(st.sampled_from(list(LEAVES)))
 NESTED = structs(
     st.recursive(
         st.sampled_from(list(LEAVES)),
-        lambda inner: st.one_of(inner.map(pa.list_), structs(inner), inner.map(lambda one: pa.map_(pa.string(), one))),
+        lambda inner: st.one_of(inner.map(pa.list_), structs(inner), inner.map(lambda kind: pa.map_(pa.string(), kind))),
         max_leaves=4,
     )
 )
@@ -56,23 +56,23 @@ NESTED = structs(
 def values(kind: pa.DataType, *, top: bool = False) -> st.SearchStrategy[Any]:
     """Values of ``kind``, and null; not for the whole column's ``top``, if it is to have none."""
     if pa.types.is_struct(kind):
-        made: st.SearchStrategy[Any] = st.fixed_dictionaries(
+        strategy: st.SearchStrategy[Any] = st.fixed_dictionaries(
             {kind.field(number).name: values(kind.field(number).type) for number in range(kind.num_fields)}
         )
     elif pa.types.is_list(kind):
-        made = st.lists(values(kind.value_type), max_size=4)
+        strategy = st.lists(values(kind.value_type), max_size=4)
     elif pa.types.is_map(kind):
         pairs = st.dictionaries(st.text(max_size=4), values(kind.item_type), max_size=3)
-        made = pairs.map(lambda pairs: list(pairs.items()))
+        strategy = pairs.map(lambda pairs: list(pairs.items()))
     else:
-        made = LEAVES[kind]
-    return made if top else st.none() | made
+        strategy = LEAVES[kind]
+    return strategy if top else st.none() | strategy
 
 
 def columns(kinds: st.SearchStrategy[pa.DataType], most: int = 5) -> st.SearchStrategy[pa.Array]:
     return kinds.flatmap(lambda kind: st.lists(values(kind), max_size=most).map(lambda some: pa.array(some, kind)))
 
 
-def same(one: pa.Array, other: pa.Array) -> bool:
+def same(array: pa.Array, other: pa.Array) -> bool:
     """Equal, where NaN is equal to NaN."""
-    return one.type == other.type and repr(one.to_pylist()) == repr(other.to_pylist())
+    return array.type == other.type and repr(array.to_pylist()) == repr(other.to_pylist())

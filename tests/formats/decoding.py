@@ -12,22 +12,22 @@ KIND = pa.struct([("a", pa.int64()), ("s", pa.string())])
 JSON, CSV, STRING, BYTES = JsonFormat(KIND), CsvFormat(KIND), StringFormat(pa.string()), BytesFormat(pa.binary())
 
 
-def decode(made: Format, *records: bytes | None) -> Decoded:
-    return made.decode(pa.array(records, pa.binary()))
+def decode(codec: Format, *records: bytes | None) -> Decoded:
+    return codec.decode(pa.array(records, pa.binary()))
 
 
-def values(made: Format, *records: bytes | None) -> list[Any]:
-    decoded = decode(made, *records)
+def values(codec: Format, *records: bytes | None) -> list[Any]:
+    decoded = decode(codec, *records)
     assert len(decoded.values) == len(records)
-    assert decoded.values.type == made.kind
+    assert decoded.values.type == codec.kind
     decoded.values.validate(full=True)
     return list(decoded.values.to_pylist())
 
 
-def bad(made: Format, *records: bytes | None) -> list[int]:
-    decoded = decode(made, *records)
-    assert all(decoded.values[one.index].as_py() is None and one.error for one in decoded.bad)
-    return [one.index for one in decoded.bad]
+def bad(codec: Format, *records: bytes | None) -> list[int]:
+    decoded = decode(codec, *records)
+    assert all(decoded.values[failure.index].as_py() is None and failure.error for failure in decoded.bad)
+    return [failure.index for failure in decoded.bad]
 
 
 GOOD = b'{"a":1,"s":"x"}'

@@ -17,7 +17,7 @@ from connectors.formats.avro import AvroReader, AvroSchema
 
 
 def record(*fields: Any, **more: Any) -> dict[str, Any]:
-    return {"type": "record", "name": "R", "fields": [{"name": one, "type": kind} for one, kind in fields], **more}
+    return {"type": "record", "name": "R", "fields": [{"name": name, "type": kind} for name, kind in fields], **more}
 
 
 def body(schema: Any, row: Any) -> bytes:
@@ -28,8 +28,8 @@ def body(schema: Any, row: Any) -> bytes:
 
 def read(writer: Any, row: Any, kind: pa.DataType | None = None, reader: Any = None) -> Any:
     schema = AvroSchema(json.dumps(writer))
-    made = AvroReader(schema, kind or schema.type, AvroSchema(json.dumps(reader)) if reader else None)
-    decoded = made.decode(pa.array([body(writer, row)] * 2, pa.binary()))
+    decoder = AvroReader(schema, kind or schema.type, AvroSchema(json.dumps(reader)) if reader else None)
+    decoded = decoder.decode(pa.array([body(writer, row)] * 2, pa.binary()))
     decoded.values.validate(full=True)
     assert list(decoded.bad) == []
     assert decoded.values[0].as_py() == decoded.values[1].as_py()
@@ -68,7 +68,7 @@ def test_every_type_is_read_as_fastavro_reads_it(schema: Any, value: Any, kind: 
     got = read(writer, {"x": value, "after": "!"})
     assert got["after"] == "!"
     if schema["type"] == "array":
-        assert [dict(one) for one in got["x"]] == expected["x"]
+        assert [dict(item) for item in got["x"]] == expected["x"]
     else:
         assert got["x"] == expected["x"]
 
@@ -79,28 +79,28 @@ def test_a_union_of_several_types_has_members_as_spark_has_them() -> None:
         assert read(writer, {"x": value})["x"] == dict(zip(("member0", "member1"), expected, strict=True))
     assert read(writer, {"x": None})["x"] is None
     assert read(record(("x", ["int", "null", "long"])), {"x": 2**40})["x"] == 2**40
-    made = AvroFormat(AvroSchema(json.dumps(writer)).type, FormatSettings(avro_schema=json.dumps(writer)))
+    codec = AvroFormat(AvroSchema(json.dumps(writer)).type, FormatSettings(avro_schema=json.dumps(writer)))
     rows = pa.array(
-        [{"x": {"member0": 1, "member1": None}}, {"x": {"member0": None, "member1": "é"}}, {"x": None}], made.kind
+        [{"x": {"member0": 1, "member1": None}}, {"x": {"member0": None, "member1": "é"}}, {"x": None}], codec.kind
     )
-    assert made.decode(made.encode(rows)).values.equals(rows)
+    assert codec.decode(codec.encode(rows)).values.equals(rows)
 
 
 WIDER = [("int", 7, pa.int64()), ("int", 7, pa.float64()), ("long", 7, pa.float32()), ("float", 0.5, pa.float64())]
 
 
-@pytest.mark.parametrize(("kind", "value", "wanted"), WIDER, ids=str)
-def test_a_number_is_read_as_a_wider_one(kind: str, value: Any, wanted: pa.DataType) -> None:
-    assert read(record(("x", kind)), {"x": value}, pa.struct([("x", wanted)])) == {"x": value}
+@pytest.mark.parametrize(("kind", "value", "target"), WIDER, ids=str)
+def test_a_number_is_read_as_a_wider_one(kind: str, value: Any, target: pa.DataType) -> None:
+    assert read(record(("x", kind)), {"x": value}, pa.struct([("x", target)])) == {"x": value}
 
 
 NARROWER = [("long", pa.int32()), ("double", pa.float32()), ("string", pa.int64()), ("long", pa.timestamp("us"))]
 
 
-@pytest.mark.parametrize(("kind", "wanted"), NARROWER, ids=str)
-def test_what_may_not_fit_is_refused(kind: str, wanted: pa.DataType) -> None:
+@pytest.mark.parametrize(("kind", "target"), NARROWER, ids=str)
+def test_what_may_not_fit_is_refused(kind: str, target: pa.DataType) -> None:
     with pytest.raises(ValueError, match=f"x was written as {kind} and cannot be read as"):
-        AvroReader(AvroSchema(json.dumps(record(("x", kind)))), pa.struct([("x", wanted)]))
+        AvroReader(AvroSchema(json.dumps(record(("x", kind)))), pa.struct([("x", target)]))
 
 
 def test_a_decimal_may_have_more_digits_before_the_point_and_not_after_it() -> None:
@@ -129,13 +129,13 @@ def test_bytes_after_the_last_field_are_an_error() -> None:
     schema = AvroSchema(json.dumps(record(("x", "long"))))
     decoded = AvroReader(schema, schema.type).decode(pa.array([b"\x02", b"\x02\x02", b"", b"\x80"], pa.binary()))
     assert decoded.values.to_pylist() == [{"x": 1}, None, None, None]
-    assert [one.error for one in decoded.bad] == ["has more bytes than its schema", "ends within x", "ends within x"]
+    assert [failure.error for failure in decoded.bad] == ["has more bytes than its schema", "ends within x", "ends within x"]
 
 
 def test_two_records_that_lend_each_other_bytes_are_both_bad() -> None:
     schema = AvroSchema(json.dumps(record(("s", "string"))))
     decoded = AvroReader(schema, schema.type).decode(pa.array([b"\x08ab", b"cd\x02x"], pa.binary()))
-    assert [one.index for one in decoded.bad] == [0, 1]
+    assert [failure.index for failure in decoded.bad] == [0, 1]
 
 
 WRONG = {
@@ -168,8 +168,8 @@ def test_a_list_of_values_without_bytes_is_refused() -> None:
 
 def test_blocks_that_tell_their_size_are_read() -> None:
     schema = AvroSchema(json.dumps(record(("x", {"type": "array", "items": "long"}))))
-    made = AvroReader(schema, schema.type)
-    decoded = made.decode(
+    reader = AvroReader(schema, schema.type)
+    decoded = reader.decode(
         pa.array([b"\x03\x04\x02\x04\x02\x06\x00", b"\x00", b"\x03\xfe\x7f\x02\x04\x00"], pa.binary())
     )
     assert decoded.values.to_pylist() == [{"x": [1, 2, 3]}, {"x": []}, None]

@@ -23,8 +23,8 @@ def test_csv_is_read_in_the_order_of_the_schema() -> None:
 
 
 def test_csv_tells_nothing_at_the_end_of_a_line_from_empty_text_after_a_value_in_quotes() -> None:
-    made = CsvFormat(pa.struct([("s", pa.string()), ("n", pa.int64())]))
-    assert values(made, b'"x,",', b'"",') == [{"s": "x,", "n": None}, {"s": "", "n": None}]
+    codec = CsvFormat(pa.struct([("s", pa.string()), ("n", pa.int64())]))
+    assert values(codec, b'"x,",', b'"",') == [{"s": "x,", "n": None}, {"s": "", "n": None}]
     assert values(CSV, b'1,"x,') == [{"a": 1, "s": "x,"}]
 
 
@@ -35,8 +35,8 @@ def test_two_bad_lines_of_csv_do_not_add_up_to_good_ones() -> None:
 
 def test_csv_treats_a_byte_order_mark_the_same_in_every_record() -> None:
     mark = "\ufeff"
-    made = CsvFormat(pa.struct([("s", pa.string()), ("n", pa.int64())]))
-    assert values(made, f"{mark}x,1".encode(), f"{mark}x,1".encode()) == [{"s": f"{mark}x", "n": 1}] * 2
+    codec = CsvFormat(pa.struct([("s", pa.string()), ("n", pa.int64())]))
+    assert values(codec, f"{mark}x,1".encode(), f"{mark}x,1".encode()) == [{"s": f"{mark}x", "n": 1}] * 2
 
 
 @pytest.mark.parametrize("text", ["NA", "null", "NULL", "nan", "N/A", "#N/A", "true"])
@@ -70,13 +70,13 @@ def test_csv_has_no_room_for_lists() -> None:
 
 
 def test_csv_reads_times_with_and_without_a_zone() -> None:
-    made = CsvFormat(pa.struct([("t", pa.timestamp("us", "UTC")), ("n", pa.timestamp("us")), ("d", pa.date32())]))
+    codec = CsvFormat(pa.struct([("t", pa.timestamp("us", "UTC")), ("n", pa.timestamp("us")), ("d", pa.date32())]))
     same = ["2024-02-29T12:00:00Z", "2024-02-29 12:00:00", "2024-02-29T14:00:00.000+02:00"]
-    rows = values(made, *[f"{one},2024-02-29 12:00:00.5,2024-02-29".encode() for one in same], b"2024-02-29,,")
+    rows = values(codec, *[f"{text},2024-02-29 12:00:00.5,2024-02-29".encode() for text in same], b"2024-02-29,,")
     assert {str(row["t"]) for row in rows[:3]} == {"2024-02-29 12:00:00+00:00"}
     assert str(rows[0]["n"]) == "2024-02-29 12:00:00.500000"
     assert str(rows[3]["t"]) == "2024-02-29 00:00:00+00:00"
-    assert bad(made, b"yesterday,,") == [0]
+    assert bad(codec, b"yesterday,,") == [0]
 
 
 def test_csv_of_another_number_of_columns_is_bad() -> None:

@@ -22,16 +22,16 @@ from .decoding import BYTES, CSV, GOOD, GOOD_ROW, JSON, STRING, TYPED, bad, deco
 
 
 def test_a_null_record_is_a_null_value_and_not_bad() -> None:
-    for made in (JSON, CSV, STRING, BYTES):
-        assert values(made, None, None) == [None, None]
-        assert bad(made, None, None) == []
+    for codec in (JSON, CSV, STRING, BYTES):
+        assert values(codec, None, None) == [None, None]
+        assert bad(codec, None, None) == []
     assert values(JSON, None, GOOD, None, b"x", GOOD) == [None, GOOD_ROW, None, None, GOOD_ROW]
     assert bad(JSON, None, GOOD, None, b"x", GOOD) == [3]
 
 
 def test_no_records_are_no_values() -> None:
-    for made in (JSON, CSV, STRING, BYTES):
-        assert values(made) == []
+    for codec in (JSON, CSV, STRING, BYTES):
+        assert values(codec) == []
 
 
 def test_text_that_is_not_utf8_is_named() -> None:
@@ -46,9 +46,9 @@ def test_bytes_are_as_they_are() -> None:
 
 def test_many_records_that_only_python_can_read_cost_no_good_one() -> None:
     records = [b'{"f":"NaN","i":%d}' % n if n % 2 else b"{x}" if n % 3 else b'{"i":%d}' % n for n in range(500)]
-    made = JsonFormat(TYPED)
-    assert bad(made, *records) == [n for n in range(500) if n % 2 == 0 and n % 3]
-    assert [row["i"] for row in values(made, *records) if row] == [n for n in range(500) if n % 2 or n % 3 == 0]
+    codec = JsonFormat(TYPED)
+    assert bad(codec, *records) == [n for n in range(500) if n % 2 == 0 and n % 3]
+    assert [row["i"] for row in values(codec, *records) if row] == [n for n in range(500) if n % 2 or n % 3 == 0]
 
 
 def problems(**typed: str) -> dict[str, str]:
@@ -94,7 +94,7 @@ def test_a_format_of_ones_own_is_one_small_class_that_is_named_by_its_module() -
     assert value_type(values) == "string"
     decoded = format_of(values, pa.string()).decode(pa.array([b"a", b"quiet"], pa.binary()))
     assert decoded.values[0].as_py() == "A"
-    assert [one.index for one in decoded.bad] == [1]
+    assert [failure.index for failure in decoded.bad] == [1]
 
 
 @pytest.mark.parametrize("name", ["nowhere:Shouted", f"{__name__}:Nothing", f"{__name__}:Any", "shouted"])
@@ -103,7 +103,7 @@ def test_a_format_that_is_not_there_is_said(name: str) -> None:
 
 
 def test_options_of_another_format_are_told_from_typos() -> None:
-    found = problems(**{"value.format": "json", "schema": "a long", "value.avroSchema": '"long"'})
-    assert "it is for avro" in found["value.avroSchema"]
+    texts = problems(**{"value.format": "json", "schema": "a long", "value.avroSchema": '"long"'})
+    assert "it is for avro" in texts["value.avroSchema"]
     assert "no use without schemaRegistry.url" in problems(**{"schemaRegistry.user": "x"})["schemaRegistry.user"]
     assert "needs the columns" in problems(**{"value.format": "avro"})["schema"]

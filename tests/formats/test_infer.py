@@ -17,8 +17,8 @@ def columns(name: str, *records: bytes) -> str:
 
 
 def test_fields_of_all_records_are_columns_and_numbers_widen() -> None:
-    found = columns("json", b'{"a":1,"z":null}', b"rotten", b'{"b":{"c":[true]},"a":1.5}', b'{"b":{"d":"x","c":[]}}')
-    assert found == "`a` double, `z` string, `b` struct<`c`: array<boolean>, `d`: string>"
+    schema = columns("json", b'{"a":1,"z":null}', b"rotten", b'{"b":{"c":[true]},"a":1.5}', b'{"b":{"d":"x","c":[]}}')
+    assert schema == "`a` double, `z` string, `b` struct<`c`: array<boolean>, `d`: string>"
 
 
 def test_a_field_of_two_types_is_said() -> None:
@@ -27,8 +27,8 @@ def test_a_field_of_two_types_is_said() -> None:
 
 
 def test_columns_of_csv_have_sparks_names() -> None:
-    found = columns("csv", b"1,x,0.5,2024-01-31,true,2024-01-31T12:00:00Z,", b'2,"a,b",1,2024-02-01,false,,', b"bad")
-    assert found == "`_c0` bigint, `_c1` string, `_c2` double, `_c3` date, `_c4` boolean, `_c5` timestamp, `_c6` string"
+    schema = columns("csv", b"1,x,0.5,2024-01-31,true,2024-01-31T12:00:00Z,", b'2,"a,b",1,2024-02-01,false,,', b"bad")
+    assert schema == "`_c0` bigint, `_c1` string, `_c2` double, `_c3` date, `_c4` boolean, `_c5` timestamp, `_c6` string"
 
 
 @pytest.mark.parametrize("name", ["json", "csv"])

@@ -110,11 +110,11 @@ def test_a_part_of_a_column_is_read_like_a_whole_one() -> None:
 
 
 def test_json_of_nested_columns_and_times_is_read() -> None:
-    made = JsonFormat(pa.struct([("t", pa.timestamp("us")), ("l", pa.list_(pa.struct([("x", pa.float64())])))]))
-    (row,) = values(made, b'{"t":"2024-02-29T12:00:00","l":[{"x":1},{"x":2.5},{}]}')
+    codec = JsonFormat(pa.struct([("t", pa.timestamp("us")), ("l", pa.list_(pa.struct([("x", pa.float64())])))]))
+    (row,) = values(codec, b'{"t":"2024-02-29T12:00:00","l":[{"x":1},{"x":2.5},{}]}')
     assert row["t"].isoformat() == "2024-02-29T12:00:00"
     assert row["l"] == [{"x": 1.0}, {"x": 2.5}, {"x": None}]
-    assert bad(made, b'{"l":[{"x":"no"}]}') == [0]
+    assert bad(codec, b'{"l":[{"x":"no"}]}') == [0]
 
 
 ROWS = st.fixed_dictionaries(
@@ -152,8 +152,8 @@ BAD_RECORDS = st.lists(st.sampled_from(PIECES), max_size=8).map(b"".join) | st.b
 def test_what_a_record_means_does_not_depend_on_its_neighbours(records: list[bytes | None]) -> None:
     together = decode(JSON, *records)
     alone = [decode(JSON, record) for record in records]
-    assert together.values.to_pylist() == [one.values[0].as_py() for one in alone]
-    assert [one.index for one in together.bad] == [index for index, one in enumerate(alone) if one.bad]
+    assert together.values.to_pylist() == [result.values[0].as_py() for result in alone]
+    assert [failure.index for failure in together.bad] == [index for index, result in enumerate(alone) if result.bad]
 
 
 @settings(max_examples=200, deadline=None)
@@ -194,9 +194,9 @@ LENIENT = {
 @pytest.mark.parametrize(("record", "cell"), LENIENT.items(), ids=LENIENT)
 def test_json_reads_types_as_sparks_from_json_does(record: str, cell: tuple[str, str]) -> None:
     name, text = cell
-    for made in (JsonFormat(TYPED), JsonFormat(pa.struct([*TYPED, ("b", pa.binary())]))):  # by Arrow, and by Python
-        one, many = values(made, record.encode()), values(made, *[record.encode()] * 40)
-        assert [str(row[name]) for row in (*one, *many)] == [text] * 41
+    for codec in (JsonFormat(TYPED), JsonFormat(pa.struct([*TYPED, ("b", pa.binary())]))):  # by Arrow, and by Python
+        single, many = values(codec, record.encode()), values(codec, *[record.encode()] * 40)
+        assert [str(row[name]) for row in (*single, *many)] == [text] * 41
 
 
 @pytest.mark.parametrize(
@@ -213,8 +213,8 @@ def test_json_reads_types_as_sparks_from_json_does(record: str, cell: tuple[str,
     ],
 )
 def test_the_error_of_a_bad_record_of_json_says_what_is_wrong(record: str, error: str) -> None:
-    (one,) = decode(JsonFormat(TYPED), record.encode()).bad
-    assert one.error.startswith(error)
+    (failure,) = decode(JsonFormat(TYPED), record.encode()).bad
+    assert failure.error.startswith(error)
 
 
 def test_json_of_other_writers_loses_and_gains_fields_and_widens_numbers() -> None:

@@ -86,7 +86,7 @@ def options(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {"value.format": "protobuf", "value.descriptorFile": str(path), "value.messageName": "shop.Order"}
 
 
-def made(options: dict[str, str], kind: pa.DataType | None = None, **more: Any) -> ProtobufFormat:
+def format_of(options: dict[str, str], kind: pa.DataType | None = None, **more: Any) -> ProtobufFormat:
     settings = FormatSettings(
         descriptor_file=options["value.descriptorFile"], message_name=options["value.messageName"], **more
     )
@@ -127,7 +127,7 @@ def test_the_columns_are_the_fields(options: dict[str, str]) -> None:
 
 
 def test_an_absent_field_is_its_default_or_null_if_it_can_tell(options: dict[str, str]) -> None:
-    assert made(options).decode(column(b"", None)).values.to_pylist() == [EMPTY, None]
+    assert format_of(options).decode(column(b"", None)).values.to_pylist() == [EMPTY, None]
 
 
 FILLED = {
@@ -148,7 +148,7 @@ FILLED = {
 
 
 def test_what_protobuf_has_written_it_reads(options: dict[str, str]) -> None:
-    each = made(options)
+    each = format_of(options)
     rows = pa.array([FILLED, None, EMPTY], each.kind)
     written = each.encode(rows)
     assert each.decode(written).values.equals(rows)
@@ -165,7 +165,7 @@ def test_any_values_come_back(options: dict[str, str], data: Any) -> None:
     )
     rows = data.draw(st.lists(values(kind)))
     rows = [row and {**row, "first": row["first"] and {"sku": row["first"]["sku"] or ""}} for row in rows]
-    each = made(options, kind)
+    each = format_of(options, kind)
     expected = pa.array(rows, kind)
     assert same(each.decode(each.encode(expected)).values, expected)
 
@@ -173,35 +173,35 @@ def test_any_values_come_back(options: dict[str, str], data: Any) -> None:
 def test_a_field_that_the_columns_lack_is_passed_over_and_one_that_the_message_lacks_is_null(
     options: dict[str, str],
 ) -> None:
-    written = made(options).encode(pa.array([FILLED], made(options).kind))
+    written = format_of(options).encode(pa.array([FILLED], format_of(options).kind))
     kind = pa.struct([("id", pa.int64()), ("items", pa.list_(pa.struct([("n", pa.int64())]))), ("none", pa.string())])
-    assert made(options, kind).decode(written).values.to_pylist() == [
+    assert format_of(options, kind).decode(written).values.to_pylist() == [
         {"id": -1, "items": [{"n": -5}, {"n": 0}], "none": None}
     ]
 
 
 def test_a_field_of_another_type_is_said_before_anything_is_read(options: dict[str, str]) -> None:
     with pytest.raises(Misconfigured, match="name is string, and cannot be read as int64"):
-        made(options, pa.struct([("name", pa.int64())]))
+        format_of(options, pa.struct([("name", pa.int64())]))
 
 
 @settings(max_examples=300, deadline=None)
 @given(hostile=st.lists(st.binary(max_size=30), max_size=4))
 def test_hostile_bytes_hide_no_good_record(options: dict[str, str], hostile: list[bytes]) -> None:
-    each = made(options)
+    each = format_of(options)
     good = each.encode(pa.array([FILLED], each.kind))[0].as_py()
-    records = [one for bad in hostile for one in (bad, good)]
+    records = [record for bad in hostile for record in (bad, good)]
     decoded = each.decode(column(*records))
     decoded.values.validate(full=True)
     assert decoded.values.to_pylist()[1::2] == [FILLED] * len(hostile)
-    assert all(one.index % 2 == 0 for one in decoded.bad)
+    assert all(failure.index % 2 == 0 for failure in decoded.bad)
 
 
 def test_a_broken_message_is_bad(options: dict[str, str]) -> None:
-    each = made(options)
+    each = format_of(options)
     decoded = each.decode(column(b"\x12\xff\xff\xff\xff\x07x", b"\x08\x01", b"\x12\x01\xff", b"\x08"))
-    assert [one.index for one in decoded.bad] == [0, 2, 3]
-    assert all(one.error for one in decoded.bad)
+    assert [failure.index for failure in decoded.bad] == [0, 2, 3]
+    assert all(failure.error for failure in decoded.bad)
 
 
 @pytest.mark.parametrize("indexes", [[0], [1], [2, 0, 300]])
@@ -218,13 +218,13 @@ def test_broken_message_indexes_are_an_error(body: bytes) -> None:
 @pytest.mark.server
 def test_messages_in_the_frame_of_a_registry(options: dict[str, str]) -> None:
     with SchemaRegistry() as server:
-        each = made(options, registry_url=server.url, subject="orders-value")
+        each = format_of(options, registry_url=server.url, subject="orders-value")
         rows = pa.array([FILLED, None, EMPTY], each.kind)
         written = each.encode(rows)
         assert written[0].as_py()[:7] == b"\0\0\0\0\x01\x02\x02"  # id 1, one index: the second message of its file
         decoded = each.decode(pa.concat_arrays([written, column(b"\0\0\0\0\x07\0", b"\0\0\0\0\x01", b"\x08\x01")]))
     assert decoded.values[:3].equals(rows)
-    assert [one.index for one in decoded.bad] == [3, 4, 5]
+    assert [failure.index for failure in decoded.bad] == [3, 4, 5]
 
 
 WRONG = {
@@ -242,10 +242,10 @@ def test_a_wrong_descriptor_is_said(options: dict[str, str], wrong: dict[str, st
 
 
 def test_a_descriptor_may_be_in_an_object_store(machine_bucket: MachineBucket, options: dict[str, str]) -> None:  # noqa: F811
-    columns = made(options).kind
+    columns = format_of(options).kind
     for key in ("shop.desc", "deep/in/shop.desc"):
         machine_bucket.client.put_object(Bucket=machine_bucket.name, Key=key, Body=described())
-        assert made({**options, "value.descriptorFile": f"{machine_bucket.url}/{key}"}).kind == columns
+        assert format_of({**options, "value.descriptorFile": f"{machine_bucket.url}/{key}"}).kind == columns
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_a_descriptor_that_an_object_store_lacks_is_said(
     text: str,
 ) -> None:
     with pytest.raises(Misconfigured, match=text) as caught:
-        made({**options, "value.descriptorFile": location.format(machine_bucket.url)})
+        format_of({**options, "value.descriptorFile": location.format(machine_bucket.url)})
     assert [problem.option for problem in caught.value.problems] == ["value.descriptorFile"]
 
 
@@ -270,7 +270,7 @@ def test_an_outage_of_the_store_of_a_descriptor_is_no_mistake_of_the_user(
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_ports(1)[0]}")
     with pytest.raises(Transient):
-        made({**options, "value.descriptorFile": f"{machine_bucket.url}/shop.desc"})
+        format_of({**options, "value.descriptorFile": f"{machine_bucket.url}/shop.desc"})
 
 
 @pytest.mark.parametrize("spelling", ["{}", "file:{}", "file://{}", "{name}", "./{name}"])
@@ -279,11 +279,11 @@ def test_a_local_descriptor_is_spelled_as_any_location(
 ) -> None:
     path = Path(options["value.descriptorFile"])
     monkeypatch.chdir(path.parent)
-    columns = made(options).kind
-    assert made({**options, "value.descriptorFile": spelling.format(path, name=path.name)}).kind == columns
+    columns = format_of(options).kind
+    assert format_of({**options, "value.descriptorFile": spelling.format(path, name=path.name)}).kind == columns
 
 
 def test_protobuf_without_a_descriptor_is_said_at_once(tmp_path: Path) -> None:
     with pytest.raises(Misconfigured) as caught:
         format_options("bytes").parse("connectors.toy", {"value.format": "protobuf"}, check_format)
-    assert {one.option for one in caught.value.problems} == {"value.descriptorFile", "value.messageName"}
+    assert {problem.option for problem in caught.value.problems} == {"value.descriptorFile", "value.messageName"}

@@ -21,12 +21,12 @@ KIND = pa.struct([("id", pa.int64()), ("name", pa.string())])
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[SchemaRegistry]:
-    with SchemaRegistry() as made:
-        yield made
+    with SchemaRegistry() as registry:
+        yield registry
 
 
 def record(*fields: Any, name: str = "Order") -> dict[str, Any]:
-    return {"type": "record", "name": name, "fields": [{"name": one, "type": kind} for one, kind in fields]}
+    return {"type": "record", "name": name, "fields": [{"name": field, "type": kind} for field, kind in fields]}
 
 
 FIRST = record(("id", "int"), ("name", "string"))
@@ -48,12 +48,12 @@ def column(*records: bytes | None) -> pa.Array:
 
 def test_records_of_several_schemas_are_read_in_their_order(server: SchemaRegistry) -> None:
     second = record(("name", ["null", "string"]), ("more", "double"), ("id", "long"))
-    one, two = (server.register("orders-value", json.dumps(each)) for each in (FIRST, second))
+    first_id, second_id = (server.register("orders-value", json.dumps(each)) for each in (FIRST, second))
     records = [
-        framed(two, second, {"id": 2**40, "name": None, "more": 0.5}),
-        framed(one, FIRST, {"id": 1, "name": "x"}),
+        framed(second_id, second, {"id": 2**40, "name": None, "more": 0.5}),
+        framed(first_id, FIRST, {"id": 1, "name": "x"}),
         None,
-        framed(two, second, {"id": 3, "name": "z", "more": 1.0}),
+        framed(second_id, second, {"id": 3, "name": "z", "more": 1.0}),
     ]
     decoded = avro(server).decode(column(*records))
     assert decoded.values.to_pylist() == [
@@ -103,7 +103,7 @@ def test_a_schema_that_does_not_fit_the_columns_makes_bad_records_that_say_why(s
     good = framed(right, FIRST, {"id": 1, "name": "x"})
     bad = [framed(wrong, other, {"id": "1", "name": "x"}), b"\0" + text.to_bytes(4, "big") + b"{}"]
     decoded = avro(server).decode(column(bad[0], good, bad[1]))
-    assert [one.index for one in decoded.bad] == [0, 2]
+    assert [failure.index for failure in decoded.bad] == [0, 2]
     assert "id was written as string and cannot be read as int64" in decoded.bad[0].error
     assert "is of JSON" in decoded.bad[1].error
     assert decoded.values[1].as_py() == {"id": 1, "name": "x"}
@@ -115,9 +115,9 @@ def test_an_id_is_looked_up_once_in_a_process_also_one_that_is_unknown() -> None
         records = column(*[framed(number, FIRST, {"id": n, "name": ""}) for n in range(9)], b"\0\0\0\x09\x09x")
         for _ in range(3):
             avro(server).decode(records)
-        seen = server.seen()
-    assert seen[f"/schemas/ids/{number}"] == 1
-    assert seen[f"/schemas/ids/{0x909}"] == 1
+        requests = server.seen()
+    assert requests[f"/schemas/ids/{number}"] == 1
+    assert requests[f"/schemas/ids/{0x909}"] == 1
 
 
 @pytest.mark.parametrize("status", [500, 503, 429])
@@ -137,13 +137,13 @@ def test_a_registry_that_is_gone_and_comes_back_loses_no_record() -> None:
         number = server.register("orders-value", json.dumps(FIRST))
         good = column(framed(number, FIRST, {"id": 1, "name": "x"}))
         server.kill()
-        made = avro(server)
+        codec = avro(server)
         with pytest.raises(Transient, match="cannot be reached"):
-            made.decode(good)
+            codec.decode(good)
         server.relaunch()
-        assert made.decode(good).values.to_pylist() == [{"id": 1, "name": "x"}]
+        assert codec.decode(good).values.to_pylist() == [{"id": 1, "name": "x"}]
         server.kill()
-        assert list(made.decode(good).bad) == []  # it is known by now
+        assert list(codec.decode(good).bad) == []  # it is known by now
 
 
 def test_a_wrong_password_is_said_and_is_no_bad_record() -> None:
@@ -153,25 +153,25 @@ def test_a_wrong_password_is_said_and_is_no_bad_record() -> None:
         with pytest.raises(Misconfigured, match=r"schemaRegistry\.user") as caught:
             avro(server, registry_user="reader", registry_password="wr0ng").decode(good)
         assert "wr0ng" not in str(caught.value)
-        made = avro(server, registry_user="reader", registry_password="right")
-        assert "right" not in repr(made.settings)
-        assert made.decode(good).values.to_pylist() == [{"id": 1, "name": "x"}]
+        codec = avro(server, registry_user="reader", registry_password="right")
+        assert "right" not in repr(codec.settings)
+        assert codec.decode(good).values.to_pylist() == [{"id": 1, "name": "x"}]
 
 
 def test_a_written_column_is_registered_and_read_again(server: SchemaRegistry) -> None:
-    for made in (
+    for codec in (
         avro(server, subject="out-value"),
         JsonFormat(KIND, FormatSettings(registry_url=server.url, subject="j-value")),
     ):
         rows = pa.array([{"id": 1, "name": "é"}, None, {"id": None, "name": None}], KIND)
-        written = made.encode(rows)
+        written = codec.encode(rows)
         assert written[0].as_py()[:1] == b"\0"
         assert written[1].as_py() is None
-        decoded = made.decode(written)
+        decoded = codec.decode(written)
         assert decoded.values.equals(rows)
         assert list(decoded.bad) == []
-    asked = server.seen()
-    assert asked["/subjects/out-value/versions"] == asked["/subjects/j-value/versions"] == 1
+    requests = server.seen()
+    assert requests["/subjects/out-value/versions"] == requests["/subjects/j-value/versions"] == 1
 
 
 def test_a_column_that_was_added_to_what_we_write_is_a_new_version_that_both_can_read(server: SchemaRegistry) -> None:

@@ -21,11 +21,11 @@ from .columns import FLAT, NESTED, columns, same
 FEW = settings(max_examples=120, deadline=None)
 
 
-def again(made: Format, column: pa.Array) -> pa.Array:
-    written = made.encode(column)
+def again(codec: Format, column: pa.Array) -> pa.Array:
+    written = codec.encode(column)
     assert written.type == pa.binary()
     assert written.is_valid().equals(column.is_valid())
-    decoded = made.decode(written)
+    decoded = codec.decode(written)
     assert decoded.bad == () or decoded.bad == []
     decoded.values.validate(full=True)
     return decoded.values
@@ -52,7 +52,7 @@ def test_what_csv_has_written_it_reads(column: pa.Array) -> None:
         if pa.types.is_binary(column.type.field(name).type)
     ]
     rows = [
-        row and {key: b"x" if key in texts and row[key] is not None else one for key, one in row.items()}
+        row and {key: b"x" if key in texts and row[key] is not None else value for key, value in row.items()}
         for row in column.to_pylist()
     ]
     column = pa.array(rows, column.type)
@@ -124,18 +124,20 @@ def _changed(good: bytes, changes: list[tuple[int, bytes]]) -> bytes:
     return good
 
 
-@pytest.mark.parametrize(("made", "good"), [(AVRO, GOOD_AVRO), (JSON, GOOD_JSON), (CSV, GOOD_CSV)], ids=["avro", "json", "csv"])
+@pytest.mark.parametrize(
+    ("codec", "good"), [(AVRO, GOOD_AVRO), (JSON, GOOD_JSON), (CSV, GOOD_CSV)], ids=["avro", "json", "csv"]
+)
 @settings(max_examples=300, deadline=None)
 @given(data=st.data())
-def test_a_hostile_record_is_the_same_alone_and_among_others(made: Format, good: bytes, data: Any) -> None:
+def test_a_hostile_record_is_the_same_alone_and_among_others(codec: Format, good: bytes, data: Any) -> None:
     hostile = data.draw(st.lists(st.none() | mutated(good), min_size=1, max_size=6))
-    records = [one for each in hostile for one in (each, good)]
-    together = made.decode(pa.array(records, pa.binary()))
+    records = [record for each in hostile for record in (each, good)]
+    together = codec.decode(pa.array(records, pa.binary()))
     together.values.validate(full=True)
-    alone = [made.decode(pa.array([one], pa.binary())) for one in records]
-    assert [one.index for one in together.bad] == [index for index, one in enumerate(alone) if one.bad]
-    assert repr(together.values.to_pylist()) == repr([one.values[0].as_py() for one in alone])
-    assert all(one is not None for one in together.values.to_pylist()[1::2])
+    alone = [codec.decode(pa.array([record], pa.binary())) for record in records]
+    assert [failure.index for failure in together.bad] == [index for index, result in enumerate(alone) if result.bad]
+    assert repr(together.values.to_pylist()) == repr([result.values[0].as_py() for result in alone])
+    assert all(value is not None for value in together.values.to_pylist()[1::2])
 
 
 @settings(max_examples=500, deadline=None)
@@ -168,10 +170,10 @@ HUGE = [b"\xfe\xff\xff\xff\xff\xff\xff\xff\x7f", b"\xff" * 9 + b"\x01", b"\x80" 
 )
 def test_no_length_of_avro_is_believed(schema: Any, length: bytes) -> None:
     text = json.dumps({"type": "record", "name": "r", "fields": [{"name": "x", "type": schema}]})
-    made = AvroFormat(AvroSchema(text).type, FormatSettings(avro_schema=text))
+    codec = AvroFormat(AvroSchema(text).type, FormatSettings(avro_schema=text))
     before = pa.total_allocated_bytes()
-    decoded = made.decode(pa.array([length + b"abc"] * 3, pa.binary()))
-    assert [one.index for one in decoded.bad] == [0, 1, 2]
+    decoded = codec.decode(pa.array([length + b"abc"] * 3, pa.binary()))
+    assert [failure.index for failure in decoded.bad] == [0, 1, 2]
     assert pa.total_allocated_bytes() - before < 1 << 20
 
 
@@ -186,9 +188,9 @@ def test_no_part_of_an_avro_record_is_a_record_and_none_takes_from_the_next(last
     good = out.getvalue()
     parts = [good[:end] for end in range(len(good))]
     text = json.dumps(schema)
-    made = AvroFormat(AvroSchema(text).type, FormatSettings(avro_schema=text))
-    decoded = made.decode(pa.array([one for part in parts for one in (part, good)], pa.binary()))
-    assert [one.index for one in decoded.bad] == list(range(0, 2 * len(parts), 2))
+    codec = AvroFormat(AvroSchema(text).type, FormatSettings(avro_schema=text))
+    decoded = codec.decode(pa.array([record for part in parts for record in (part, good)], pa.binary()))
+    assert [failure.index for failure in decoded.bad] == list(range(0, 2 * len(parts), 2))
     assert decoded.values.to_pylist()[1::2] == [{"a": 7, "x": value}] * len(parts)
 
 
@@ -197,23 +199,23 @@ def test_a_record_that_ended_long_ago_is_read_no_further() -> None:
     fields = [{"name": name, "type": {"type": "array", "items": "double"}} for name in names[:50]]
     fields += [{"name": name, "type": "double"} for name in names[50:]]
     text = json.dumps({"type": "record", "name": "R", "fields": fields})
-    made = AvroFormat(AvroSchema(text).type, FormatSettings(avro_schema=text))
-    decoded = made.decode(pa.array([b"", b"\0" * 50, b"\x02"], pa.binary()))
-    assert [one.index for one in decoded.bad] == [0, 1, 2]
+    codec = AvroFormat(AvroSchema(text).type, FormatSettings(avro_schema=text))
+    decoded = codec.decode(pa.array([b"", b"\0" * 50, b"\x02"], pa.binary()))
+    assert [failure.index for failure in decoded.bad] == [0, 1, 2]
 
 
 def test_the_error_of_a_bad_avro_record_is_the_first_one() -> None:
     kind = pa.struct([("a", pa.int64()), ("s", pa.string()), ("b", pa.string())])
-    text = json.dumps({"type": "record", "name": "R", "fields": [{"name": one, "type": "string"} for one in "sb"]})
-    made = AvroFormat(kind, FormatSettings(avro_schema=text))
-    decoded = made.decode(pa.array([b"\x02\xff\x02", b"\x99\x02\x02x\x02y", b"\x02x\x02y"], pa.binary()))
-    assert [one.error.split(":")[0] for one in decoded.bad] == ["s", "s"]
+    text = json.dumps({"type": "record", "name": "R", "fields": [{"name": name, "type": "string"} for name in "sb"]})
+    codec = AvroFormat(kind, FormatSettings(avro_schema=text))
+    decoded = codec.decode(pa.array([b"\x02\xff\x02", b"\x99\x02\x02x\x02y", b"\x02x\x02y"], pa.binary()))
+    assert [failure.error.split(":")[0] for failure in decoded.bad] == ["s", "s"]
 
 
 def test_a_number_of_more_than_64_bits_is_bad_and_one_of_64_is_read() -> None:
     text = json.dumps({"type": "record", "name": "R", "fields": [{"name": "n", "type": "long"}]})
-    made = AvroFormat(AvroSchema(text).type, FormatSettings(avro_schema=text))
-    decoded = made.decode(
+    codec = AvroFormat(AvroSchema(text).type, FormatSettings(avro_schema=text))
+    decoded = codec.decode(
         pa.array([b"\xff" * 9 + b"\x01", b"\xff" * 9 + b"\x03", b"\xfe" + b"\xff" * 8 + b"\x01"], pa.binary())
     )
     assert decoded.values.to_pylist() == [{"n": -(2**63)}, None, {"n": 2**63 - 1}]

@@ -37,29 +37,29 @@ def kind_of(spark: Any) -> pa.DataType:
 def test_json_is_read_as_by_from_json(spark: Any) -> None:
     from pyspark.sql import functions as F
 
-    frame = spark.createDataFrame([(one,) for one in RECORDS], "text string").coalesce(1)
+    frame = spark.createDataFrame([(text,) for text in RECORDS], "text string").coalesce(1)
     table = frame.select(F.from_json("text", COLUMNS).alias("value")).toArrow()
     kind = kind_of(spark)
     expected = table.column("value").combine_chunks().cast(kind).to_pylist()
-    decoded = JsonFormat(kind).decode(pa.array([one.encode() for one in RECORDS], pa.binary()))
+    decoded = JsonFormat(kind).decode(pa.array([text.encode() for text in RECORDS], pa.binary()))
     assert list(decoded.bad) == []
-    for record, got, wanted in zip(RECORDS, decoded.values.to_pylist(), expected, strict=True):
-        assert repr(got) == repr(wanted), record
+    for record, got, row in zip(RECORDS, decoded.values.to_pylist(), expected, strict=True):
+        assert repr(got) == repr(row), record
 
 
 def test_what_to_json_writes_is_read_and_what_we_write_from_json_reads(spark: Any) -> None:
     from pyspark.sql import functions as F
 
     kind = kind_of(spark)
-    rows = JsonFormat(kind).decode(pa.array([one.encode() for one in RECORDS], pa.binary())).values
+    rows = JsonFormat(kind).decode(pa.array([text.encode() for text in RECORDS], pa.binary())).values
     frame = spark.createDataFrame(pa.table({"value": rows}), f"value struct<{COLUMNS}>").coalesce(1)
-    theirs = frame.select(F.to_json("value").cast("binary").alias("text")).toArrow().column("text").combine_chunks()
-    ours = JsonFormat(kind).encode(rows)
-    decoded = JsonFormat(kind).decode(theirs.cast(pa.binary()))
+    spark_json = frame.select(F.to_json("value").cast("binary").alias("text")).toArrow().column("text").combine_chunks()
+    own_json = JsonFormat(kind).encode(rows)
+    decoded = JsonFormat(kind).decode(spark_json.cast(pa.binary()))
     assert list(decoded.bad) == []
-    for index, (got, wanted) in enumerate(zip(decoded.values.to_pylist(), rows.to_pylist(), strict=True)):
+    for index, (got, row) in enumerate(zip(decoded.values.to_pylist(), rows.to_pylist(), strict=True)):
         if index != 1:  # whose microseconds to_json leaves out
-            assert repr(got) == repr(wanted), theirs[index]
-    back = spark.createDataFrame(pa.table({"text": ours.cast(pa.string())})).coalesce(1)
+            assert repr(got) == repr(row), spark_json[index]
+    back = spark.createDataFrame(pa.table({"text": own_json.cast(pa.string())})).coalesce(1)
     again = back.select(F.from_json("text", COLUMNS).alias("value")).toArrow().column("value").combine_chunks().cast(kind)
     assert repr(again.to_pylist()) == repr(rows.to_pylist())

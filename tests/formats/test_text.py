@@ -20,8 +20,8 @@ def lines(**columns: pa.Array) -> list[str]:
 
 
 def texts(values: list[Any], kind: pa.DataType) -> list[str | None]:
-    found: list[str | None] = text_of(pa.array(values, kind)).to_pylist()
-    return found
+    result: list[str | None] = text_of(pa.array(values, kind)).to_pylist()
+    return result
 
 
 class TestObjects:
@@ -67,8 +67,8 @@ class TestTexts:
 class TestNumbers:
     @pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
     def test_what_is_no_number_is_text_in_json(self, kind: pa.DataType) -> None:
-        found = lines(x=pa.array([math.nan, math.inf, -math.inf, -0.0, None], kind))
-        assert found == ['{"x":"NaN"}', '{"x":"Infinity"}', '{"x":"-Infinity"}', '{"x":-0.0}', "{}"]
+        output = lines(x=pa.array([math.nan, math.inf, -math.inf, -0.0, None], kind))
+        assert output == ['{"x":"NaN"}', '{"x":"Infinity"}', '{"x":"-Infinity"}', '{"x":-0.0}', "{}"]
 
     def test_doubles_have_the_form_of_java(self) -> None:
         values = [1.0, 9999999.0, 1e7, -12345678.5, 1e-3, 9.99e-4, 1e22, 5e-324, 1e-323, 2.2250738585072014e-308]
