@@ -47,7 +47,7 @@ class PartsEnumerator(SplitEnumerator[Part]):
         return int(self.count)
 
     def advance(self, at: Position, head: int, limit: ReadLimit) -> Position:
-        return {name: min(head, done + self.step) for name, done in at.items()}
+        return {name: min(head, position + self.step) for name, position in at.items()}
 
     def splits(self, start: Position, end: Position, parallelism: int) -> Iterator[Part]:
         for name in sorted(end):
@@ -55,7 +55,7 @@ class PartsEnumerator(SplitEnumerator[Part]):
                 yield Part(name, start[name] + 1, end[name])
 
     def progress(self, at: Position, head: int) -> Sequence[PartitionProgress]:
-        return [PartitionProgress(name, done, head, head - done) for name, done in at.items()]
+        return [PartitionProgress(name, position, head, head - position) for name, position in at.items()]
 
     def partition_of(self, split: Part) -> str:
         return split.name

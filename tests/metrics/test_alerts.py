@@ -15,7 +15,7 @@ from connectors.metrics.frame import COLUMNS
 from connectors.metrics.watch import cells
 
 
-def seen(batch: int = 0, query: str = "q", seconds: float = 1.0, **partitions: int) -> Observation:
+def observation(batch: int = 0, query: str = "q", seconds: float = 1.0, **partitions: int) -> Observation:
     progress = {"id": query, "batchId": batch, "batchDuration": seconds * 1000, "numInputRows": 1234, "sources": []}
     empty: dict[str, Any] = dict.fromkeys(COLUMNS)
     rows = [
@@ -27,11 +27,11 @@ def seen(batch: int = 0, query: str = "q", seconds: float = 1.0, **partitions: i
 
 def raised(rule: Rule, lags: list[int]) -> list[int]:
     """The batches in which the alert is new."""
-    said: list[Alert] = []
-    watchman = Watchman([rule], said.append)
+    alerts: list[Alert] = []
+    watchman = Watchman([rule], alerts.append)
     for batch, lag in enumerate(lags):
-        watchman.look(seen(batch, p=lag))
-    return [alert.batch for alert in said]
+        watchman.look(observation(batch, p=lag))
+    return [alert.batch for alert in alerts]
 
 
 def test_a_lag_that_grows_is_told_once_and_again_after_it_fell() -> None:
@@ -52,18 +52,18 @@ def test_a_lag_above_a_limit_is_told_by_records_or_by_seconds() -> None:
 
 
 def test_partitions_and_queries_are_told_apart() -> None:
-    said: list[Alert] = []
-    watchman = Watchman([LagAbove(records=5)], said.append)
+    alerts: list[Alert] = []
+    watchman = Watchman([LagAbove(records=5)], alerts.append)
     for query in ("one", "two"):
-        watchman.look(seen(0, query, a=9, b=1, c=7))
-    assert [(alert.query, alert.partition) for alert in said] == [("one", "a"), ("one", "c"), ("two", "a"), ("two", "c")]
+        watchman.look(observation(0, query, a=9, b=1, c=7))
+    assert [(alert.query, alert.partition) for alert in alerts] == [("one", "a"), ("one", "c"), ("two", "a"), ("two", "c")]
 
 
 def test_a_batch_or_commit_near_a_timeout_is_told() -> None:
     rule = NearTimeout("10s", share=0.5)
-    assert [alert.component for alert in rule(seen(seconds=5.1))] == [""]
-    assert list(rule(seen(seconds=4.9))) == []
-    slow = Observation(seen().progress, [dict.fromkeys(COLUMNS) | {"component": "sink s", "commit_ms": 7000}])
+    assert [alert.component for alert in rule(observation(seconds=5.1))] == [""]
+    assert list(rule(observation(seconds=4.9))) == []
+    slow = Observation(observation().progress, [dict.fromkeys(COLUMNS) | {"component": "sink s", "commit_ms": 7000}])
     assert [alert.component for alert in rule(slow)] == ["sink s"]
 
 
@@ -73,7 +73,7 @@ def test_a_transaction_near_the_timeout_of_its_own_sink_is_told_by_default() -> 
     rows = [
         empty | {"component": name, "transaction_ms": took, "timeout_ms": limit} for name, (took, limit) in times.items()
     ]
-    (alert,) = NearTimeout()(Observation(seen(seconds=3600).progress, rows))
+    (alert,) = NearTimeout()(Observation(observation(seconds=3600).progress, rows))
     assert (alert.component, alert.message) == ("a", "its transaction took 301.0 s; the target ends one after 600 s")
 
 
@@ -84,7 +84,7 @@ def test_a_rule_or_callback_that_fails_stops_nothing(caplog: pytest.LogCaptureFi
     def deaf(_: Alert) -> None:
         raise OSError("no mail")
 
-    assert len(Watchman([broken, LagAbove(records=1)], deaf).look(seen(p=2))) == 1
+    assert len(Watchman([broken, LagAbove(records=1)], deaf).look(observation(p=2))) == 1
     assert caplog.text.count("failed") == 2
 
 
@@ -111,5 +111,5 @@ def test_what_is_wrong_is_told_at_once(make: Any, option: str) -> None:
 
 
 def test_a_batch_is_shown_in_one_line() -> None:
-    shown = cells(seen(7, p=1500, q=0), "running", [Alert("r", "q", 7, "the lag is large")])
+    shown = cells(observation(7, p=1500, q=0), "running", [Alert("r", "q", 7, "the lag is large")])
     assert shown == ("q", "7", "1,234", "0", "10", "1,500", "-", "0", "running: the lag is large")

@@ -123,7 +123,7 @@ def test_partitions_that_come_and_go_do_not_make_a_file_grow_for_ever(root: Path
         attempt(batch, 1, partition=f"file-{batch}", retries=1)
     (file,) = counted("q")
     assert len(file["totals"]) <= 7
-    assert (total(), sum(one["retries"] for one in file["events"].values())) == (30, 30)
+    assert (total(), sum(event["retries"] for event in file["events"].values())) == (30, 30)
 
 
 def test_a_folder_that_cannot_be_written_is_one_warning_and_no_error(
@@ -198,8 +198,8 @@ def test_sinks_of_one_system_are_told_apart_and_a_source_with_changed_options_st
     for kind, own in (("sink", "left"), ("sink", "right"), ("source", "before"), ("source", "after")):
         with Meter(Place("q", Component(kind, "files", own), 0)) as meter:
             meter.count(rows=1)
-    found = {row.component: row.rows for row in table("q").itertuples()}
-    assert found == {"sink files (left)": 1, "sink files (right)": 1, "source files": 2}
+    counts = {row.component: row.rows for row in table("q").itertuples()}
+    assert counts == {"sink files (left)": 1, "sink files (right)": 1, "source files": 2}
 
 
 def test_a_batch_that_a_restart_with_other_options_replays_counts_once() -> None:

@@ -78,8 +78,8 @@ def test_a_query_whose_sources_do_not_count_counts_by_its_batches() -> None:
 
 def test_idle_times_and_a_batch_that_is_told_twice_count_once() -> None:
     history = QueryHistory(QUERY)
-    for told in (progress(0, 50), progress(0, 50), progress(1, 0), progress(1, 0), progress(1, 20)):
-        history.add(told)
+    for report in (progress(0, 50), progress(0, 50), progress(1, 0), progress(1, 0), progress(1, 20)):
+        history.add(report)
     assert (history.rows, history.count) == (70, 2)
 
 
@@ -170,8 +170,8 @@ def test_a_failed_query_keeps_its_error_and_one_without_a_note_is_listed_too() -
 
 
 def test_queries_that_run_come_first_then_the_newest() -> None:
-    for name, state, begun in (("old", ENDED, 10.0), ("new", ENDED, 20.0), ("runs", "running", 5.0)):
-        metrics.write_note(name, {**note(started(state)), "name": name, "started": begun, "ended": begun})
+    for name, state, start in (("old", ENDED, 10.0), ("new", ENDED, 20.0), ("runs", "running", 5.0)):
+        metrics.write_note(name, {**note(started(state)), "name": name, "started": start, "ended": start})
     names = [query.name for query in queries_of_machine() if query.query != QUERY]
     assert names == ["runs", "new", "old"]
 

@@ -47,11 +47,11 @@ def test_queries_that_run_end_and_fail_are_known_to_other_processes(spark: Any, 
     running = started(spark, tmp_path / "endless", connectors.foreach_batch("files", out), endless=True)
     try:
         until = time.monotonic() + 120
-        while not (found := [run for run in log.running() if run.count]) and time.monotonic() < until:
+        while not (queries := [run for run in log.running() if run.count]) and time.monotonic() < until:
             time.sleep(0.05)
-        assert [run.name for run in found] == ["endless"]
-        assert found[0].standing().rows > 0
-        assert not found[0].ends_by_itself
+        assert [run.name for run in queries] == ["endless"]
+        assert queries[0].standing().rows > 0
+        assert not queries[0].ends_by_itself
         first, *sinks = status("endless")
         assert first.startswith("endless  running")
         assert sinks[0].startswith(f"    files  {tmp_path / 'out'}  ")

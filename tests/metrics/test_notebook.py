@@ -13,9 +13,10 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 def run_job(workdir: Path, **parameters: str) -> tuple[int, str]:
-    given = [part for name, value in {"workdir": str(workdir), **parameters}.items() for part in ("--param", f"{name}={value}")]
-    done = subprocess.run(
-        [sys.executable, "-m", "connectors", "run", "monitoring", *given],
+    values = {"workdir": str(workdir), **parameters}
+    arguments = [part for name, value in values.items() for part in ("--param", f"{name}={value}")]
+    result = subprocess.run(
+        [sys.executable, "-m", "connectors", "run", "monitoring", *arguments],
         cwd=REPOSITORY,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY / "lib")},
         stdout=subprocess.PIPE,
@@ -23,7 +24,7 @@ def run_job(workdir: Path, **parameters: str) -> tuple[int, str]:
         text=True,
         timeout=900,
     )
-    return done.returncode, done.stdout
+    return result.returncode, result.stdout
 
 
 @pytest.mark.soak

@@ -76,7 +76,7 @@ def test_two_queries_at_once_count_each_for_itself(session: Any, tmp_path: Path)
 
 def test_a_batch_that_several_sinks_write_is_read_once_and_each_of_them_counts(session: Any, tmp_path: Path) -> None:
     options = [{"path": str(tmp_path / name), "fileFormat": "json", "sinkId": name} for name in ("left", "right")]
-    query = started(session, tmp_path, connectors.foreach_batch([("files", one) for one in options]), step=COUNT)
+    query = started(session, tmp_path, connectors.foreach_batch([("files", target) for target in options]), step=COUNT)
     query.awaitTermination()
     assert totals(query) == {
         **{name: rows for name, rows in ALL.items() if name.startswith("source")},
@@ -127,10 +127,10 @@ def test_a_folder_that_cannot_be_written_does_not_disturb_a_query(
 def test_what_is_recorded_and_watched_is_what_happened(
     session: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said: list[metrics.Alert] = []
+    alerts: list[metrics.Alert] = []
     rules = [metrics.LagAbove(records=25), metrics.NearTimeout("1 ms")]
-    kept = metrics.record(session, str(tmp_path / "metrics"), file_format="parquet", every="1h")
-    with kept, metrics.watch(session, rules=rules, on_alert=said.append):
+    recorder = metrics.record(session, str(tmp_path / "metrics"), file_format="parquet", every="1h")
+    with recorder, metrics.watch(session, rules=rules, on_alert=alerts.append):
         query = started(session, tmp_path)
         query.awaitTermination()
     table = session.read.parquet(str(tmp_path / "metrics")).toPandas()
@@ -138,8 +138,8 @@ def test_what_is_recorded_and_watched_is_what_happened(
     lags = table[(table["partition"] == "b") & (table["state"] == "running")].sort_values("batch")
     assert lags["lag"].tolist() == [30, 20, 10, 0]
     assert table[table["state"] == "ended"].set_index("partition")["rows"].to_dict() == {"a": 40, "b": 40, "c": 40, "": 120}
-    assert {(one.rule, one.partition) for one in said} >= {("lag_above", "a"), ("lag_above", "b"), ("near_timeout", "")}
-    assert len([one for one in said if one.rule == "lag_above"]) == 3
+    assert {(alert.rule, alert.partition) for alert in alerts} >= {("lag_above", "a"), ("lag_above", "b"), ("near_timeout", "")}
+    assert len([alert for alert in alerts if alert.rule == "lag_above"]) == 3
     shown = capsys.readouterr().out
     assert "batch 3, 30 rows" in shown
     assert "120 in all, lag 0" in shown

@@ -42,9 +42,9 @@ def test_the_lag_is_zero_at_the_end() -> None:
 def test_a_rate_tells_seconds() -> None:
     planner = sequence(end=10**9, rowsPerSecond=10)
     planner.enumerator.head = lambda: planner.enumerator.start()["since"] + 60_000  # type: ignore[method-assign]
-    (one,) = unpacked(planner.latest(INITIAL, ReadLimit(rows=100)))
-    assert one.lag_records is not None
-    assert one.lag_seconds == pytest.approx(one.lag_records / 10)
+    (progress,) = unpacked(planner.latest(INITIAL, ReadLimit(rows=100)))
+    assert progress.lag_records is not None
+    assert progress.lag_seconds == pytest.approx(progress.lag_records / 10)
 
 
 def test_an_offset_that_differs_only_in_progress_is_nothing_new() -> None:
@@ -80,20 +80,20 @@ def test_files_tell_bytes_each_for_itself(tmp_path: Path) -> None:
     (tmp_path / "b.log").write_bytes(b"12345678\n" * 10)
     planner = Planner(FileStreamSource.of({"path": str(tmp_path / "*.log")}, streaming=True))
     end = planner.latest(INITIAL, ReadLimit(bytes=60))
-    told = {Path(one.partition).name: (one.position, one.latest) for one in unpacked(end)}
-    assert told == {"a.log": (18, 18), "b.log": (36, 90)}
-    told = {Path(one.partition).name: one.behind() for one in unpacked(planner.latest(end))}
-    assert told == {"a.log": 0, "b.log": 0}
+    positions = {Path(progress.partition).name: (progress.position, progress.latest) for progress in unpacked(end)}
+    assert positions == {"a.log": (18, 18), "b.log": (36, 90)}
+    lags = {Path(progress.partition).name: progress.behind() for progress in unpacked(planner.latest(end))}
+    assert lags == {"a.log": 0, "b.log": 0}
 
 
 def test_the_time_since_a_record_was_first_seen_waiting_is_told() -> None:
     clock = [100.0]
     waiting = Waiting(lambda: clock[0])
-    told = []
+    lags = []
     for now, position, latest in ((100, 0, 10), (105, 5, 20), (110, 10, 20), (112, 15, 20), (120, 20, 20), (130, 20, 21)):
         clock[0] = now
-        told.append(waiting.timed([PartitionProgress("p", position, latest)])[0].lag_seconds)
-    assert told == [0, 5, 5, 7, 0, 0]
+        lags.append(waiting.timed([PartitionProgress("p", position, latest)])[0].lag_seconds)
+    assert lags == [0, 5, 5, 7, 0, 0]
 
 
 def test_memory_for_waiting_is_bounded_and_tells_too_little_rather_than_too_much() -> None:
@@ -101,35 +101,35 @@ def test_memory_for_waiting_is_bounded_and_tells_too_little_rather_than_too_much
     waiting = Waiting(lambda: clock[0])
     for step in range(1000):
         clock[0] = step
-        (one,) = waiting.timed([PartitionProgress("p", 0, step + 1)])
-    assert one.lag_seconds == 999
+        (progress,) = waiting.timed([PartitionProgress("p", 0, step + 1)])
+    assert progress.lag_seconds == 999
     assert all(len(ends) <= 129 for ends in waiting._ends.values())
 
 
 def test_only_so_many_partitions_are_told_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(telling, "PARTITIONS", 3)
-    told = unpacked({"progress": packed([PartitionProgress(str(n), 0, n, n) for n in range(10)])})
-    assert [one.partition for one in told] == ["(8 others)", "8", "9"]
-    assert sum(one.lag_records or 0 for one in told) == sum(range(10))
+    parts = unpacked({"progress": packed([PartitionProgress(str(n), 0, n, n) for n in range(10)])})
+    assert [part.partition for part in parts] == ["(8 others)", "8", "9"]
+    assert sum(part.lag_records or 0 for part in parts) == sum(range(10))
 
 
 @pytest.mark.parametrize("names", [["a/x", "a/y"], ["only"], [""], ["x", ""], []])
 def test_what_is_packed_comes_back(names: list[str]) -> None:
     kinds = [(5, 5, 0, 0.0), (5, 5, None, 0.0), (5, 9, None, 1.5), ("5", None, None, None), (None, None, 7, None)]
     for kind in kinds:
-        parts = sorted((PartitionProgress(name, *kind) for name in names), key=lambda one: one.partition)
+        parts = sorted((PartitionProgress(name, *kind) for name in names), key=lambda part: part.partition)
         assert unpacked({"progress": packed(parts)}) == parts
 
 
 def test_what_was_skipped_travels_beside_the_cells_that_earlier_versions_know() -> None:
     cells: list[tuple[Any, ...]] = [("a", 5, 5, 0, 0.0, 3), ("b", None, None, None, 1.5, 0), ("c", 1)]
     parts = [PartitionProgress(*values) for values in cells]
-    told = packed(parts)
-    assert unpacked({"progress": json.loads(json.dumps(told))}) == parts
-    assert max(map(len, told["parts"])) == 5
+    document = packed(parts)
+    assert unpacked({"progress": json.loads(json.dumps(document))}) == parts
+    assert max(map(len, document["parts"])) == 5
     assert "skipped" not in packed(parts[2:])
-    del told["skipped"]
-    assert [part.skipped for part in unpacked({"progress": told})] == [None] * 3
+    del document["skipped"]
+    assert [part.skipped for part in unpacked({"progress": document})] == [None] * 3
 
 
 def test_what_many_partitions_have_skipped_is_added_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,15 +45,15 @@ def test_dead_letters_and_batches_go_before_the_time_that_is_left() -> None:
     assert words(STANDING, 60) == "156,367 rows · 13,000 rows/s · lag 48.1 MB · about 12 s left"
 
 
-@pytest.mark.parametrize(("seconds", "told"), [(0.4, "0 s"), (95, "95 s"), (125, "2 min 5 s"), (11_045, "3 h 4 min")])
-def test_durations(seconds: float, told: str) -> None:
-    assert duration(seconds) == told
+@pytest.mark.parametrize(("seconds", "text"), [(0.4, "0 s"), (95, "95 s"), (125, "2 min 5 s"), (11_045, "3 h 4 min")])
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
 
 
 @pytest.mark.parametrize(
-    ("number", "unit", "told"),
+    ("number", "unit", "text"),
     [(999, "bytes", "999 bytes"), (1500, "bytes", "1.5 kB"), (48_100_000, "bytes", "48.1 MB"), (123_000_000, "bytes", "123 MB"),
      (1234, "records", "1,234"), (1234, "", "1,234"), (5, "files", "5 files")],
 )  # fmt: skip
-def test_amounts(number: float, unit: str, told: str) -> None:
-    assert amount(number, unit) == told
+def test_amounts(number: float, unit: str, text: str) -> None:
+    assert amount(number, unit) == text
