@@ -31,9 +31,9 @@ def run_job(workdir: Path, rows: int, kill_when: Callable[[], bool] | None = Non
 
 def run(name: str, parameters: Mapping[str, str], kill_when: Callable[[], bool] | None = None) -> tuple[int, str]:
     """Runs a job and returns its exit code and output; killed, with its JVM, as soon as ``kill_when()`` is true."""
-    given = [part for key, value in parameters.items() for part in ("--param", f"{key}={value}")]
+    arguments = [part for key, value in parameters.items() for part in ("--param", f"{key}={value}")]
     job = subprocess.Popen(
-        [sys.executable, "-m", "connectors", "run", name, *given],
+        [sys.executable, "-m", "connectors", "run", name, *arguments],
         cwd=REPOSITORY,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY / "lib")},
         stdout=subprocess.PIPE,

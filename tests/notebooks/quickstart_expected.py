@@ -67,7 +67,7 @@ def _grouped(rows: list[Row], *names: str) -> Iterator[tuple[Any, list[Row]]]:
     def key(row: Row) -> Any:
         return tuple(row[name] for name in names)
 
-    return ((group, list(found)) for group, found in groupby(sorted(rows, key=key), key))
+    return ((group, list(members)) for group, members in groupby(sorted(rows, key=key), key))
 
 
 def _numbers(rows: list[Row]) -> tuple[int, list[float]]:

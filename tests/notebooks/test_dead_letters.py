@@ -79,7 +79,7 @@ def _ends(brokers: str, topic: str) -> int:
     with closing(Consumer(settings)) as consumer:
         try:
             partitions = consumer.list_topics(topic, timeout=20).topics[topic].partitions
-            return sum(consumer.get_watermark_offsets(TopicPartition(topic, one), timeout=20)[1] for one in partitions)
+            return sum(consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=20)[1] for number in partitions)
         except KafkaException:
             return 0
 

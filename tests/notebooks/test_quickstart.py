@@ -118,9 +118,9 @@ def _appears(root: Path, pattern: str, chance: random.Random) -> Callable[[], bo
 
 
 def assert_same_as_the_input(root: Path, lines: int) -> None:
-    found, wanted = results(root), expected(root / "arrivals")
-    assert sum(len(wanted[name]) for name in ("flights", "quarantine", "dead_letters")) == lines
-    for name, rows in wanted.items():
-        assert len(found[name]) == len(rows), f"{name}: {len(found[name])} rows instead of {len(rows)}"
-        wrong = [(row, other) for row, other in zip(rows, found[name], strict=True) if row != other]
+    actual, reference = results(root), expected(root / "arrivals")
+    assert sum(len(reference[name]) for name in ("flights", "quarantine", "dead_letters")) == lines
+    for name, rows in reference.items():
+        assert len(actual[name]) == len(rows), f"{name}: {len(actual[name])} rows instead of {len(rows)}"
+        wrong = [(row, other) for row, other in zip(rows, actual[name], strict=True) if row != other]
         assert not wrong, f"{name}: {len(wrong)} rows differ, for example {wrong[0]}"

@@ -47,8 +47,8 @@ class Copy:
     def run(self, **parameters: str) -> str:
         """Runs it as a job and returns what the runner has printed; the last line has the result."""
         output = io.StringIO()
-        given = {"workdir": str(self.data), "name": self.name, **parameters}
-        run_job(load(self.folder), self.name, given, Reporter(output))
+        arguments = {"workdir": str(self.data), "name": self.name, **parameters}
+        run_job(load(self.folder), self.name, arguments, Reporter(output))
         return output.getvalue()
 
     def edit(self, text: str, other: str) -> None:
