@@ -108,8 +108,8 @@ def in_sets(draw: st.DrawFn) -> Case:
 @st.composite
 def patterns(draw: st.DrawFn) -> Case:
     pattern = draw(st.sampled_from(PATTERNS))
-    found = re.compile(pattern, re.ASCII)
-    return Case(quality.matches("s", pattern), each("s", lambda value, _: bool(found.fullmatch(value))))
+    regex = re.compile(pattern, re.ASCII)
+    return Case(quality.matches("s", pattern), each("s", lambda value, _: bool(regex.fullmatch(value))))
 
 
 @st.composite

@@ -51,7 +51,7 @@ print("ANSWER" + json.dumps(answer))
 def test_split_validate_and_stream_work_on_spark_connect(tmp_path: Path) -> None:
     # SPARK_TESTING lets PySpark's local Connect server take any free port.
     environment = {**os.environ, "SPARK_TESTING": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(tmp_path)],
         env=environment | {"PYSPARK_PYTHON": sys.executable},
         cwd=tmp_path,
@@ -60,8 +60,8 @@ def test_split_validate_and_stream_work_on_spark_connect(tmp_path: Path) -> None
         timeout=180,
         check=False,
     )
-    assert done.returncode == 0, done.stderr[-3000:]
-    answer = json.loads(done.stdout.partition("ANSWER")[2].splitlines()[0])
+    assert result.returncode == 0, result.stderr[-3000:]
+    answer = json.loads(result.stdout.partition("ANSWER")[2].splitlines()[0])
     assert answer["kind"] == "pyspark.sql.connect.dataframe"
     assert list(answer["failing"].values()) == [1, 2, 1, 1, 1, 0, 2, 0]
     assert answer["parts"] == answer["streamed"] == [1, 2]

@@ -95,11 +95,11 @@ def test_what_only_the_columns_show_is_one_error_at_first_use(spark: SparkSessio
     )
     with pytest.raises(Misconfigured) as error:
         checks.split(df)
-    found = problems_of(error)
-    assert len(found) == len(checks.checks)
-    assert 'did you mean "carrier"?' in found["not_null(carier)"]
-    assert 'did you mean "flight"?' in found["unique(Flight)"]
-    assert "carrier" in found["between(carrier, 1, 2)"]
+    problems = problems_of(error)
+    assert len(problems) == len(checks.checks)
+    assert 'did you mean "carrier"?' in problems["not_null(carier)"]
+    assert 'did you mean "flight"?' in problems["unique(Flight)"]
+    assert "carrier" in problems["between(carrier, 1, 2)"]
 
 
 def test_a_wrong_expression_is_reported_without_a_page_of_java(

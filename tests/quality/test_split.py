@@ -90,11 +90,11 @@ def test_only_functions_can_take_the_parts() -> None:
 def test_a_batch_is_computed_once_however_often_its_parts_are_read(spark: SparkSession) -> None:
     computed = spark.sparkContext.accumulator(0)
 
-    def seen(value: int) -> int:
+    def identity(value: int) -> int:
         computed.add(1)
         return value
 
-    df = spark.range(100).withColumn("n", sf.udf(seen, "long")("id"))
+    df = spark.range(100).withColumn("n", sf.udf(identity, "long")("id"))
     read_twice = lambda part, _: (part.count(), part.collect())  # noqa: E731
     quality.Checks([quality.between("n", 0, 49)]).foreach_batch(good=read_twice, quarantined=read_twice)(df, 0)
     assert computed.value == 100

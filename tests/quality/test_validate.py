@@ -164,9 +164,9 @@ def test_the_users_own_great_expectations_context_is_put_back(bad: DataFrame) ->
     import great_expectations
     from great_expectations.data_context.data_context.context_factory import project_manager
 
-    mine = great_expectations.get_context(mode="ephemeral")
+    context = great_expectations.get_context(mode="ephemeral")
     CHECKS.validate(bad)
-    assert project_manager.get_current_project() is mine
+    assert project_manager.get_current_project() is context
 
 
 def test_the_page_stands_alone_and_shows_every_check(bad: DataFrame, tmp_path: Path) -> None:

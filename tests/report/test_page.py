@@ -160,7 +160,7 @@ def test_the_graph_has_a_box_for_each_task_and_an_arrow_for_each_dependency() ->
 
 def test_no_box_of_a_phone_is_outside_its_drawing() -> None:
     html = html_of(run(*(task(key) for key in "abcdefg"), task("z", "abcdefg")))
-    [width] = [int(found) for found in re.findall(r'graph narrow" viewBox="0 0 (\d+)', html)]
+    [width] = [int(digits) for digits in re.findall(r'graph narrow" viewBox="0 0 (\d+)', html)]
     narrow = html[html.index("graph narrow") :]
     assert width <= 360
     assert max(int(x) + int(w) for x, w in re.findall(r'class="frame" x="(\d+)" y="\d+" width="(\d+)"', narrow)) <= width
@@ -191,6 +191,6 @@ def test_the_scale_of_an_axis(largest: float, top: float, step: float) -> None:
     assert scale(largest) == pytest.approx((top, step))
 
 
-@pytest.mark.parametrize(("value", "told"), [(0, "0"), (0.25, "0.25"), (7, "7"), (2500, "2.5k"), (5_000_000, "5M")])
-def test_numbers_of_an_axis(value: float, told: str) -> None:
-    assert short(value) == told
+@pytest.mark.parametrize(("value", "text"), [(0, "0"), (0.25, "0.25"), (7, "7"), (2500, "2.5k"), (5_000_000, "5M")])
+def test_numbers_of_an_axis(value: float, text: str) -> None:
+    assert short(value) == text
