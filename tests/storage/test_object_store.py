@@ -198,11 +198,11 @@ def test_a_win_whose_answer_is_lost_stays_a_win(service: Service, store: ObjectS
     lost: list[Seen] = []
     method, condition = service.conditional
 
-    def lose_first(seen: Seen, pass_on: Callable[..., Reply]) -> Reply | None:
+    def lose_first(call: Seen, pass_on: Callable[..., Reply]) -> Reply | None:
         reply = pass_on()
-        request = f"{seen.path} {' '.join(seen.headers)}".lower()
-        if seen.method == method and condition in request and not lost:
-            lost.append(seen)
+        request = f"{call.path} {' '.join(call.headers)}".lower()
+        if call.method == method and condition in request and not lost:
+            lost.append(call)
             return None
         return reply
 
@@ -255,7 +255,7 @@ def test_a_blob_that_azure_would_copy_after_its_answer_is_read_and_put(monkeypat
         store.replace("staged", b"rows")
         assert store.publish("staged", "final", "journal")
         assert store.read("final") == b"rows"
-        assert not [seen for seen in proxy.seen if "x-ms-copy-source" in map(str.lower, seen.headers)]
+        assert not [request for request in proxy.seen if "x-ms-copy-source" in map(str.lower, request.headers)]
         store.replace("staged", b"other rows")
         with pytest.raises(FileExistsError):
             store.publish("staged", "final", "journal")
@@ -268,8 +268,8 @@ def test_a_file_that_appears_while_a_long_publication_uploads_stays(monkeypatch:
     store = ObjectStore(azure.url, azure.options)
     store.replace("staged", b"rows")
 
-    def appear_first(seen: Seen, pass_on: Callable[..., Reply]) -> Reply | None:
-        if seen.method == "PUT":
+    def appear_first(request: Seen, pass_on: Callable[..., Reply]) -> Reply | None:
+        if request.method == "PUT":
             store.replace("final", b"other rows")
         return pass_on()
 
@@ -297,16 +297,16 @@ def test_a_listing_has_hidden_names_folders_and_nothing_of_deeper_or_similar_nam
 
 
 def test_a_listing_of_several_pages_is_complete(service: Service, proxy: FaultProxy, store: ObjectStore) -> None:
-    def short_pages(seen: Seen, pass_on: Callable[..., Reply]) -> Reply | None:
-        if seen.method == "GET":
-            seen.path = seen.path.replace("comp=list", "comp=list&maxresults=2").replace("/o?", "/o?maxResults=2&")
+    def short_pages(request: Seen, pass_on: Callable[..., Reply]) -> Reply | None:
+        if request.method == "GET":
+            request.path = request.path.replace("comp=list", "comp=list&maxresults=2").replace("/o?", "/o?maxResults=2&")
         return pass_on()
 
     for number in range(5):
         store.replace(f"pages/{number}", b"")
     proxy.rule = short_pages
     assert service.by_signature(proxy.url).names("pages") == ["0", "1", "2", "3", "4"]
-    assert len([seen for seen in proxy.seen if "maxresults=2" in seen.path.lower()]) >= 3
+    assert len([request for request in proxy.seen if "maxresults=2" in request.path.lower()]) >= 3
 
 
 def test_a_folder_is_as_new_as_the_newest_file_in_it(store: ObjectStore) -> None:
