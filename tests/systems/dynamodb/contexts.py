@@ -99,8 +99,8 @@ class TransactionsContext(ItemsContext):
         return {**super().options(), **own}
 
     def rows(self) -> list[dict[str, Any]]:
-        kept = {row["id"] for row in super().rows()}
-        assert kept == {row["id"] for row in self.written}
+        ids = {row["id"] for row in super().rows()}
+        assert ids == {row["id"] for row in self.written}
         return self.written
 
     def disks(self) -> Sequence[Path]:
@@ -117,10 +117,10 @@ class TransactionsContext(ItemsContext):
     def close(self) -> None:
         self.proxy.__exit__()
 
-    def _answer(self, seen: Seen, forward: Callable[..., Reply]) -> Reply:
+    def _answer(self, request: Seen, forward: Callable[..., Reply]) -> Reply:
         reply = forward()
-        if seen.headers["X-Amz-Target"].endswith("TransactWriteItems") and reply.status == 200:
-            puts = [part["Put"]["Item"] for part in json.loads(seen.body)["TransactItems"] if "Put" in part]
+        if request.headers["X-Amz-Target"].endswith("TransactWriteItems") and reply.status == 200:
+            puts = [part["Put"]["Item"] for part in json.loads(request.body)["TransactItems"] if "Put" in part]
             self.written += [{name: plain(value) for name, value in item.items()} for item in puts]
         return reply
 

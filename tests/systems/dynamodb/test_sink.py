@@ -95,7 +95,7 @@ def test_a_number_that_the_service_has_not_is_a_bad_row(target: ItemsContext, va
 
 def test_requests_have_25_items_and_16_mb(target: ItemsContext, proxy: FaultProxy) -> None:
     write(target, numbered(120), endpoint=proxy.url)
-    requests = [json.loads(seen.body)["RequestItems"][target.table] for seen in proxy.seen if b"RequestItems" in seen.body]
+    requests = [json.loads(call.body)["RequestItems"][target.table] for call in proxy.seen if b"RequestItems" in call.body]
     assert max(map(len, requests)) == 25
     assert len(target.rows()) == 120
 
@@ -146,8 +146,8 @@ def test_a_request_has_each_key_once_and_the_last_row_of_it_wins(target: ItemsCo
     """The service refuses a request that has a key twice; moto takes it."""
     rows = pa.table({"id": [number % 7 for number in range(60)], "name": [f"n{number}" for number in range(60)]})
     write(target, rows, endpoint=proxy.url)
-    for seen in proxy.seen:
-        (requests,) = json.loads(seen.body)["RequestItems"].values()
+    for call in proxy.seen:
+        (requests,) = json.loads(call.body)["RequestItems"].values()
         keys = [request["PutRequest"]["Item"]["id"]["N"] for request in requests]
         assert len(keys) == len(set(keys))
     assert {row["id"]: row["name"] for row in target.rows()} == {number % 7: f"n{number}" for number in range(53, 60)}
@@ -157,10 +157,10 @@ def unprocessed(places: Callable[[int, int], set[int]]) -> Callable[[Seen, Calla
     """A rule that leaves items out: ``places`` says which, by the number of the request and its size."""
     count = 0
 
-    def rule(seen: Seen, forward: Callable[..., Reply]) -> Reply:
+    def rule(call: Seen, forward: Callable[..., Reply]) -> Reply:
         nonlocal count
         count += 1
-        ((table, requests),) = json.loads(seen.body)["RequestItems"].items()
+        ((table, requests),) = json.loads(call.body)["RequestItems"].items()
         left = places(count, len(requests))
         good = [request for place, request in enumerate(requests) if place not in left]
         bad = [request for place, request in enumerate(requests) if place in left]
@@ -248,8 +248,8 @@ def test_columns_that_are_not_the_tables_key_are_named(tmp_path: Path, target: I
 
 
 def test_a_ledger_that_may_not_be_made_is_named(target: ItemsContext, proxy: FaultProxy, tmp_path: Path) -> None:
-    def refuse(seen: Seen, forward: Callable[..., Reply]) -> Reply:
-        if seen.headers["X-Amz-Target"].endswith("CreateTable"):
+    def refuse(request: Seen, forward: Callable[..., Reply]) -> Reply:
+        if request.headers["X-Amz-Target"].endswith("CreateTable"):
             denied = {"__type": "AccessDeniedException", "message": "not authorized to perform dynamodb:CreateTable"}
             return Reply(400, json.dumps(denied).encode(), {"Content-Type": "application/x-amz-json-1.0"})
         return forward()

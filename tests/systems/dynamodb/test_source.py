@@ -71,7 +71,7 @@ def test_all_pages_of_a_segment_are_read_and_only_the_columns_are_asked_for(tabl
     put(table, wide(400))
     rows = read(source_of(table, endpoint=proxy.url, segments="2"), IDS)
     assert sorted(row["id"] for row in rows) == list(range(400))
-    scans = [json.loads(seen.body) for seen in proxy.seen]
+    scans = [json.loads(request.body) for request in proxy.seen]
     assert sum("ExclusiveStartKey" in scan for scan in scans) >= 2
     assert all(scan["ExpressionAttributeNames"] == {"#0": "id"} and scan["TotalSegments"] == 2 for scan in scans)
 
@@ -141,8 +141,8 @@ def test_a_scan_goes_on_with_the_page_at_which_it_was_interrupted(table: ItemsCo
     busy = json.dumps({"__type": "com.amazonaws#ProvisionedThroughputExceededException", "message": "slow down"})
     starts: list[Any] = []
 
-    def rule(seen: Seen, forward: Any) -> Reply | None:
-        starts.append(json.loads(seen.body).get("ExclusiveStartKey"))
+    def rule(request: Seen, forward: Any) -> Reply | None:
+        starts.append(json.loads(request.body).get("ExclusiveStartKey"))
         if len(starts) % 2 == 0:
             return Reply(400, busy.encode()) if fault == "throttled" else None
         return Reply(200, forward().body)

@@ -35,14 +35,14 @@ class Target(TransactionsContext):
         self.transactions: list[int] = []
         """The rows of each transaction that has come."""
 
-    def _answer(self, seen: Seen, forward: Callable[..., Reply]) -> Any:
+    def _answer(self, request: Seen, forward: Callable[..., Reply]) -> Any:
         answer = super()._answer
-        if not seen.headers["X-Amz-Target"].endswith("TransactWriteItems"):
-            return answer(seen, forward)
-        self.transactions.append(len(json.loads(seen.body)["TransactItems"]) - 1)
+        if not request.headers["X-Amz-Target"].endswith("TransactWriteItems"):
+            return answer(request, forward)
+        self.transactions.append(len(json.loads(request.body)["TransactItems"]) - 1)
         if self.fault is None:
-            return answer(seen, forward)
-        return self.fault(len(self.transactions), lambda: answer(seen, forward))
+            return answer(request, forward)
+        return self.fault(len(self.transactions), lambda: answer(request, forward))
 
     def sink(self, **options: str) -> Any:  # type: ignore[override]
         return DynamoDbSink.of({**self.options(), **options})
