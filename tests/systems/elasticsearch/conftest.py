@@ -29,5 +29,5 @@ def index(server: OpenSearchServer) -> Iterator[str]:
 
 @pytest.fixture
 def proxy(server: OpenSearchServer) -> Iterator[FaultProxy]:
-    with FaultProxy(server.url) as made:
-        yield made
+    with FaultProxy(server.url) as fault_proxy:
+        yield fault_proxy

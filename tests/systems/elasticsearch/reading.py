@@ -15,12 +15,12 @@ from .writing import QUICK
 
 def source_of(hosts: str, index: str, **options: Any) -> ElasticsearchSource:
     """The source of an index, with short pauses."""
-    made = ElasticsearchSource.of({"hosts": hosts, "index": index, **QUICK, **options})
-    assert isinstance(made, ElasticsearchSource)
-    return made
+    source = ElasticsearchSource.of({"hosts": hosts, "index": index, **QUICK, **options})
+    assert isinstance(source, ElasticsearchSource)
+    return source
 
 
-def read(one: ElasticsearchSource, schema: pa.Schema) -> list[dict[str, Any]]:
-    """All rows of ``one``."""
-    parts = Planner(one).whole()
-    return [row for part in parts for batch in read_slice(one, part, schema) for row in batch.to_pylist()]
+def read(source: ElasticsearchSource, schema: pa.Schema) -> list[dict[str, Any]]:
+    """All rows of ``source``."""
+    parts = Planner(source).whole()
+    return [row for part in parts for batch in read_slice(source, part, schema) for row in batch.to_pylist()]

@@ -32,15 +32,15 @@ def issued(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 @pytest.fixture
 def secure(server: OpenSearchServer, issued: Certificates) -> Iterator[FaultProxy]:
     """OpenSearch behind TLS."""
-    with FaultProxy(server.url, issued.server_context()) as made:
-        yield made
+    with FaultProxy(server.url, issued.server_context()) as fault_proxy:
+        yield fault_proxy
 
 
 def only_for(authorization: str) -> Rule:
     """Lets in who has this header, as a server with users does."""
 
-    def rule(seen: Seen, passed_on: Any) -> Reply:
-        headers = {name.lower(): value for name, value in seen.headers.items()}
+    def rule(request: Seen, passed_on: Any) -> Reply:
+        headers = {name.lower(): value for name, value in request.headers.items()}
         refused = Reply(401, b'{"error":"unable to authenticate"}', {"Content-Type": "application/json"})
         return passed_on() if headers.get("authorization") == authorization else refused
 
@@ -73,9 +73,9 @@ def test_a_wrong_password_is_told_at_once_without_showing_it(secure: FaultProxy,
     secure.rule = only_for("Basic of somebody else")
     trusted = {"caCert": str(issued.authority), **BASIC}
     for attempt in (lambda: write(secure.url, index, ROWS, **trusted), lambda: everything(secure.url, index, **trusted)):
-        with pytest.raises(Fatal, match=r"401(.|\n)*user and password") as told:
+        with pytest.raises(Fatal, match=r"401(.|\n)*user and password") as error:
             attempt()
-        assert "hush" not in str(told.value)
+        assert "hush" not in str(error.value)
     assert len(secure.seen) == 2
 
 
@@ -111,18 +111,18 @@ def test_a_file_of_certificates_that_is_not_there_is_told(secure: FaultProxy, in
 
 def test_a_host_that_stops_answering_is_replaced_by_the_next_one(server: OpenSearchServer, index: str) -> None:
     (dead,) = free_ports(1)
-    with FaultProxy(server.url) as one, FaultProxy(server.url) as other:
-        hosts = f"http://{HOST}:{dead},{one.url},{other.url}"
+    with FaultProxy(server.url) as first, FaultProxy(server.url) as second:
+        hosts = f"http://{HOST}:{dead},{first.url},{second.url}"
         write(hosts, index, ROWS, SCHEMA, idColumn="id", batch__maxRecords="5", retry__maxRetries="0")
-        both = len(one.seen), len(other.seen)
+        both = len(first.seen), len(second.seen)
         assert min(both) > 0, "the requests are spread over the hosts"
-        one.rule = lambda seen, passed_on: None if "_search" in seen.path else passed_on()
+        first.rule = lambda request, passed_on: None if "_search" in request.path else passed_on()
         assert everything(hosts, index, pageSize="4", **{"retry.maxRetries": "0"}) == ROWS
-        assert any("_search" in seen.path for seen in one.seen), "the host that does not answer was asked"
+        assert any("_search" in request.path for request in first.seen), "the host that does not answer was asked"
 
 
 def test_servers_that_announce_themselves_are_written_and_read(proxy: FaultProxy, index: str) -> None:
-    def announced(seen: Seen, passed_on: Any) -> Reply:
+    def announced(request: Seen, passed_on: Any) -> Reply:
         reply = passed_on()
         media = "application/vnd.elasticsearch+json;compatible-with=8"
         return Reply(reply.status, reply.body, {"Content-Type": media, "X-Elastic-Product": "Elasticsearch"})

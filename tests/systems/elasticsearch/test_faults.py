@@ -20,25 +20,25 @@ ROWS = [{"id": n, "name": f"row {n}"} for n in range(40)]
 EXPECTED = {str(row["id"]): row for row in ROWS}
 
 
-def ids(seen: Seen) -> list[str]:
-    return [line["index"]["_id"] for line in seen.lines[::2]]
+def ids(request: Seen) -> list[str]:
+    return [line["index"]["_id"] for line in request.lines[::2]]
 
 
 def items_refused(status: int, kind: str, which: Any, times: int) -> Rule:
     """The first ``times`` requests have the items refused whose id ``which`` says; the server does not see them."""
     left = [times]
 
-    def rule(seen: Seen, passed_on: Any) -> Reply:
+    def rule(request: Seen, passed_on: Any) -> Reply:
         if left[0] <= 0:
             return passed_on()
         left[0] -= 1
-        lines = seen.body.splitlines(keepends=True)
+        lines = request.body.splitlines(keepends=True)
         pairs = list(zip(lines[::2], lines[1::2], strict=True))
-        refused = [which(int(name)) for name in ids(seen)]
+        refused = [which(int(name)) for name in ids(request)]
         rest = b"".join(a + b for (a, b), bad in zip(pairs, refused, strict=True) if not bad)
-        kept = iter(json.loads(passed_on(rest).body)["items"] if rest else [])
+        answers = iter(json.loads(passed_on(rest).body)["items"] if rest else [])
         error = {"index": {"status": status, "error": {"type": kind, "reason": "injected"}}}
-        items = [error if bad else next(kept) for bad in refused]
+        items = [error if bad else next(answers) for bad in refused]
         return Reply(200, json.dumps({"errors": True, "items": items}).encode(), {"Content-Type": "application/json"})
 
     return rule
@@ -47,7 +47,7 @@ def items_refused(status: int, kind: str, which: Any, times: int) -> Rule:
 def test_items_that_are_throttled_are_sent_again_and_no_others(server: OpenSearchServer, proxy: FaultProxy, index: str) -> None:
     proxy.rule = items_refused(429, "rejected_execution_exception", lambda n: n % 10 == 3, times=2)
     assert write(proxy.url, index, ROWS, idColumn="id").rows == 40
-    assert [len(ids(seen)) for seen in proxy.seen[1:]] == [4, 4] if len(proxy.seen) == 3 else False
+    assert [len(ids(request)) for request in proxy.seen[1:]] == [4, 4] if len(proxy.seen) == 3 else False
     assert server.documents(index) == EXPECTED
 
 
@@ -57,7 +57,7 @@ def test_items_that_failed_in_the_server_are_sent_again(
 ) -> None:
     proxy.rule = items_refused(status, "unavailable_shards_exception", lambda n: n < 5, times=1)
     write(proxy.url, index, ROWS, idColumn="id")
-    assert [len(ids(seen)) for seen in proxy.seen[1:]] == [5]
+    assert [len(ids(request)) for request in proxy.seen[1:]] == [5]
     assert server.documents(index) == EXPECTED
 
 
@@ -71,7 +71,7 @@ def test_throttling_that_does_not_end_fails_the_batch_as_an_outage(proxy: FaultP
 def answered(*replies: Reply | None) -> Rule:
     """The first requests get these answers, the rest the server's."""
     left = list(replies)
-    return lambda seen, passed_on: left.pop(0) if left else passed_on()
+    return lambda request, passed_on: left.pop(0) if left else passed_on()
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_an_answer_that_does_not_come_in_time_is_not_waited_for(
 ) -> None:
     over = threading.Event()
 
-    def rule(seen: Seen, passed_on: Any) -> Reply | None:
+    def rule(request: Seen, passed_on: Any) -> Reply | None:
         if len(proxy.seen) == 1:
             over.wait(20)
         return passed_on()
@@ -113,7 +113,7 @@ def test_an_answer_that_does_not_come_in_time_is_not_waited_for(
 def test_an_answer_that_does_not_come_in_time_ends_the_batch_when_the_user_says_so(proxy: FaultProxy, index: str) -> None:
     over = threading.Event()
 
-    def rule(seen: Seen, passed_on: Any) -> None:
+    def rule(request: Seen, passed_on: Any) -> None:
         over.wait(20)
 
     proxy.rule = rule
@@ -155,7 +155,7 @@ def test_an_api_key_goes_into_the_header_as_it_is(proxy: FaultProxy, index: str)
 def test_a_server_that_announces_itself_with_its_media_type_is_taken_as_well(
     server: OpenSearchServer, proxy: FaultProxy, index: str
 ) -> None:
-    def announced(seen: Seen, passed_on: Any) -> Reply:
+    def announced(request: Seen, passed_on: Any) -> Reply:
         reply = passed_on()
         media = "application/vnd.elasticsearch+json;compatible-with=8"
         return Reply(reply.status, reply.body, {"Content-Type": media, "X-Elastic-Product": "Elasticsearch"})

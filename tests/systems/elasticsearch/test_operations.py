@@ -189,6 +189,6 @@ def test_an_index_that_may_not_be_made_is_told_and_not_a_bad_row(server: OpenSea
 
 
 def test_columns_that_are_not_there_are_told_together(server: OpenSearchServer) -> None:
-    with pytest.raises(Misconfigured) as told:
+    with pytest.raises(Misconfigured) as error:
         write(server.url, "logs-{at|yyyy}", ROWS, idColumn="key", versionColumn="v")
-    assert [problem.option for problem in told.value.problems] == ["idColumn", "versionColumn", "index"]
+    assert [problem.option for problem in error.value.problems] == ["idColumn", "versionColumn", "index"]

@@ -38,11 +38,11 @@ HOST = {"hosts": "https://search.example.org:9200", "index": "flights"}
     ],
 )
 def test_what_cannot_work_is_told_by_option(typed: dict[str, str], option: str, text: str) -> None:
-    with pytest.raises(Misconfigured) as told:
+    with pytest.raises(Misconfigured) as error:
         ElasticsearchSink.of({**HOST, **typed})
-    assert [problem.option for problem in told.value.problems] == [option]
-    assert text in told.value.problems[0].text
-    assert "hush" not in str(told.value)
+    assert [problem.option for problem in error.value.problems] == [option]
+    assert text in error.value.problems[0].text
+    assert "hush" not in str(error.value)
 
 
 def test_defaults_are_those_of_bulk_processors() -> None:
@@ -71,7 +71,7 @@ def test_index_names_by_columns() -> None:
 
 def test_a_document_keeps_large_numbers_and_nulls() -> None:
     rows = pa.RecordBatch.from_pydict({"n": [2**60 + 1, None], "x": [None, 0.1], "b": [True, None]})
-    assert [orjson.loads(one) for one in documents(rows, orjson)] == [  # type: ignore[arg-type]
+    assert [orjson.loads(document) for document in documents(rows, orjson)] == [  # type: ignore[arg-type]
         {"n": 2**60 + 1, "x": None, "b": True},
         {"n": None, "x": 0.1, "b": None},
     ]
@@ -82,8 +82,8 @@ def test_columns_come_from_the_mapping() -> None:
         return {"i": {"mappings": {"properties": properties}}}
 
     inner = {"properties": {"x": {"type": "float"}}}
-    told = mapped(a={"type": "keyword"}, b=inner, c={"type": "nested", **inner}, d={"type": "date"})
-    assert columns(told) == "`a` string, `b` struct<`x`: float>, `c` array<struct<`x`: float>>, `d` timestamp"
+    mapping = mapped(a={"type": "keyword"}, b=inner, c={"type": "nested", **inner}, d={"type": "date"})
+    assert columns(mapping) == "`a` string, `b` struct<`x`: float>, `c` array<struct<`x`: float>>, `d` timestamp"
     with pytest.raises(ValueError, match='"p" is geo_point'):
         columns(mapped(p={"type": "geo_point"}))
     with pytest.raises(ValueError, match='"a" is string in one index and bigint in j'):

@@ -59,39 +59,41 @@ def test_what_was_written_is_read(server: OpenSearchServer, index: str) -> None:
 
 def test_a_query_picks_documents(server: OpenSearchServer, index: str) -> None:
     write(server.url, index, [{"n": n} for n in range(100)], idColumn="n")
-    found = read(source(server, index, query='{"range": {"n": {"gte": 90}}}', idColumn="_id", slices="5"), IDS)
-    assert sorted(row["n"] for row in found) == list(range(90, 100))
+    rows = read(source(server, index, query='{"range": {"n": {"gte": 90}}}', idColumn="_id", slices="5"), IDS)
+    assert sorted(row["n"] for row in rows) == list(range(90, 100))
 
 
 def test_a_batch_read_sees_the_index_as_it_was_at_its_start(server: OpenSearchServer, index: str) -> None:
     write(server.url, index, [{"n": n, "state": "old"} for n in range(50)], idColumn="n")
-    one = source(server, index, pageSize="7", slices="3")
+    index_source = source(server, index, pageSize="7", slices="3")
     schema = pa.schema([("n", pa.int64()), ("state", pa.string())])
-    parts = Planner(one).whole()
+    parts = Planner(index_source).whole()
     write(server.url, index, [{"n": n, "state": "new"} for n in range(60)], idColumn="n")
-    rows = [row for part in parts for batch in read_slice(one, part, schema) for row in batch.to_pylist()]
+    rows = [row for part in parts for batch in read_slice(index_source, part, schema) for row in batch.to_pylist()]
     assert sorted(row["n"] for row in rows) == list(range(50))
     assert {row["state"] for row in rows} == {"old"}
 
 
 def test_a_stream_reads_a_document_that_changed_once_more(server: OpenSearchServer, index: str) -> None:
-    one = ElasticsearchSource.of({"hosts": server.url, "index": index, "idColumn": "_id", **QUICK}, streaming=True)
-    planner, schema = Planner(one), pa.schema([("_id", pa.string()), ("n", pa.int64())])
+    index_source = ElasticsearchSource.of({"hosts": server.url, "index": index, "idColumn": "_id", **QUICK}, streaming=True)
+    planner, schema = Planner(index_source), pa.schema([("_id", pa.string()), ("n", pa.int64())])
     offset: Any = {"v": 1, "phase": "initial"}
-    found = []
+    values = []
     for version in range(2):
         write(server.url, index, [{"id": n, "n": version} for n in range(3)], idColumn="id")
         end = planner.latest(offset)
         parts = planner.slices(offset, end)
-        found.append(sorted(r["n"] for part in parts for batch in read_slice(one, part, schema) for r in batch.to_pylist()))
+        values.append(
+            sorted(r["n"] for part in parts for batch in read_slice(index_source, part, schema) for r in batch.to_pylist())
+        )
         offset = end
-    assert found == [[0, 0, 0], [1, 1, 1]]
+    assert values == [[0, 0, 0], [1, 1, 1]]
 
 
 def test_an_index_that_was_made_anew_is_told(server: OpenSearchServer, index: str) -> None:
-    one = ElasticsearchSource.of({"hosts": server.url, "index": index, **QUICK}, streaming=True)
+    index_source = ElasticsearchSource.of({"hosts": server.url, "index": index, **QUICK}, streaming=True)
     write(server.url, index, [{"n": n} for n in range(30)], idColumn="n")
-    planner = Planner(one)
+    planner = Planner(index_source)
     end = planner.latest({"v": 1, "phase": "initial"})
     server.ask("DELETE", f"/{index}")
     write(server.url, index, [{"n": 1}], idColumn="n")
@@ -114,8 +116,8 @@ def test_points_in_time_are_kept_for_tasks_that_start_late_and_renewed_by_each_p
     write(proxy.url, index, [{"n": n} for n in range(10)], idColumn="n")
     proxy.seen.clear()
     assert len(read(source_of(proxy.url, index, pageSize="4", keepAlive="2h"), IDS)) == 10
-    opened = [seen.path for seen in proxy.seen if "point_in_time" in seen.path]
-    pages = [json.loads(seen.body)["pit"]["keep_alive"] for seen in proxy.seen if seen.path == "/_search"]
+    opened = [request.path for request in proxy.seen if "point_in_time" in request.path]
+    pages = [json.loads(request.body)["pit"]["keep_alive"] for request in proxy.seen if request.path == "/_search"]
     assert len(opened) == 1
     assert "keep_alive=7200000ms" in opened[0]
     assert len(pages) >= 3
@@ -124,11 +126,11 @@ def test_points_in_time_are_kept_for_tasks_that_start_late_and_renewed_by_each_p
 
 def test_a_point_in_time_that_is_over_is_told_with_its_option(server: OpenSearchServer, index: str) -> None:
     write(server.url, index, [{"n": n} for n in range(10)], idColumn="n")
-    one = source(server, index)
-    parts = Planner(one).whole()
+    index_source = source(server, index)
+    parts = Planner(index_source).whole()
     server.ask("DELETE", "/_search/point_in_time/_all")
     with pytest.raises(Fatal, match=r"the point in time of the read is over(.|\n)*raise keepAlive"):
-        _ = [row for part in parts for row in read_slice(one, part, IDS)]
+        _ = [row for part in parts for row in read_slice(index_source, part, IDS)]
 
 
 def test_a_time_to_live_above_the_servers_is_told(server: OpenSearchServer, index: str) -> None:
@@ -142,8 +144,8 @@ def test_points_in_time_of_a_plan_that_fails_are_closed(server: OpenSearchServer
         write(server.url, f"{index}-{part}", [{"n": n} for n in range(4)], idColumn="n")
     before = open_points(server)
 
-    def second_refused(seen: Seen, passed_on: Any) -> Reply:
-        refused = len([other for other in proxy.seen if "/_search/point_in_time?" in other.path]) == 2 and seen.method == "POST"
+    def second_refused(call: Seen, passed_on: Any) -> Reply:
+        refused = len([other for other in proxy.seen if "/_search/point_in_time?" in other.path]) == 2 and call.method == "POST"
         return Reply(403, b"no", {"Content-Type": "text/plain"}) if refused else passed_on()  # type: ignore[no-any-return]
 
     proxy.rule = second_refused
