@@ -29,12 +29,12 @@ class Query:
         return [row["value"] for row in self.reading().rest(self.log, limit)]
 
     def rows(self) -> list[tuple[str, int, str]]:
-        found = self.reading().rest(self.log)
-        return [(Path(row["filename"]).name, row["position"], row["value"]) for row in found]
+        rows = self.reading().rest(self.log)
+        return [(Path(row["filename"]).name, row["position"], row["value"]) for row in rows]
 
     def files(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.log[-1]["at"]["files"]
-        return found
+        files: dict[str, Any] = self.log[-1]["at"]["files"]
+        return files
 
 
 def append(file: Path, text: str, changed: float | None = None) -> None:

@@ -59,9 +59,9 @@ def test_an_unfinished_line_waits_for_its_end(query: Any, tmp_path: Path) -> Non
 
 def test_an_unfinished_line_waits_in_a_batch_too(tmp_path: Path) -> None:
     append(tmp_path / "app.log", "one\ntwo")
-    made = FileStreamSource.of({"path": str(tmp_path / "app.log")})
-    parts = Planner(made).whole()
-    batches = [batch for part in parts for batch in read_slice(made, part, FileStreamContext.schema)]
+    source = FileStreamSource.of({"path": str(tmp_path / "app.log")})
+    parts = Planner(source).whole()
+    batches = [batch for part in parts for batch in read_slice(source, part, FileStreamContext.schema)]
     assert [value for batch in batches for value in batch.column("value").to_pylist()] == ["one"]
 
 
@@ -125,11 +125,11 @@ def test_an_ending_query_reads_no_line_that_came_after_its_start(query: Any, tmp
 
 def test_a_path_that_was_given_to_another_file_is_not_opened(tmp_path: Path) -> None:
     append(tmp_path / "app.log", "one\n")
-    seen = tail.look(str(tmp_path / "app.log"))
-    assert seen is not None
-    with tail.opened(tail.FollowedFile(seen.path, seen.node)) as file:  # type: ignore[union-attr]
+    state = tail.look(str(tmp_path / "app.log"))
+    assert state is not None
+    with tail.opened(tail.FollowedFile(state.path, state.node)) as file:  # type: ignore[union-attr]
         assert file.read() == b"one\n"
-    assert tail.opened(tail.FollowedFile(seen.path, "another inode")) is None
+    assert tail.opened(tail.FollowedFile(state.path, "another inode")) is None
 
 
 def test_a_path_elsewhere_is_refused() -> None:

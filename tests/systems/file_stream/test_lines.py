@@ -13,33 +13,33 @@ from hypothesis import strategies as st
 from connectors.systems.file_stream import lines
 from connectors.systems.file_stream.lines import first_line_end, last_line_end, read_lines
 
-Found = list[tuple[int, bytes]]
+Lines = list[tuple[int, bytes]]
 
 
-def simple_lines(data: bytes) -> Found:
+def simple_lines(data: bytes) -> Lines:
     """The byte after each line and its terminator, and the line; a ``\\r`` at the very end is not known to be one."""
-    found, begin, at = [], 0, 0
+    pairs, begin, at = [], 0, 0
     while at < len(data):
         width = 2 if data[at : at + 2] == b"\r\n" else 1 if data[at : at + 1] in (b"\n", b"\r") else 0
         if width and data[at:] != b"\r":
-            found.append((at + width, data[begin:at]))
+            pairs.append((at + width, data[begin:at]))
             begin = at + width
         at += width or 1
-    return found
+    return pairs
 
 
-def lines_of(data: bytes, cuts: tuple[int, ...] = ()) -> Found:
+def lines_of(data: bytes, cuts: tuple[int, ...] = ()) -> Lines:
     """The complete lines of ``data``, read range by range."""
     file = io.BytesIO(data)
     end = last_line_end(file, 0, len(data), len(data))
     bounds = sorted({0, end, *(cut for cut in cuts if cut < end)})
-    found: Found = []
+    pairs: Lines = []
     for first, last in itertools.pairwise(bounds):
         begin = first_line_end(file, first - 1, last) if first else 0
         if begin is not None:
             for positions, values in read_lines(file, begin, last, end):
-                found += zip(positions.to_pylist(), values.to_pylist(), strict=True)
-    return found
+                pairs += zip(positions.to_pylist(), values.to_pylist(), strict=True)
+    return pairs
 
 
 @pytest.fixture(params=[(2, 2), (3, 5), (7, 2), (64 << 10, 4 << 20)], ids=str)
@@ -68,7 +68,7 @@ class TestEnds:
         ],
         ids=["lf", "crlf", "cr", "mixed", "empty lines", "cr cr lf", "cr waits", "empty", "unfinished", "odd bytes", "long"],
     )
-    def test_positions_are_the_byte_after_the_terminator(self, data: bytes, expected: Found) -> None:
+    def test_positions_are_the_byte_after_the_terminator(self, data: bytes, expected: Lines) -> None:
         assert simple_lines(data) == expected
         assert lines_of(data) == expected
 
@@ -103,9 +103,9 @@ def test_a_range_reads_little_more_than_its_own_bytes() -> None:
         taken = 0
 
         def read(self, size: int | None = -1) -> bytes:
-            found = super().read(size)
-            Counting.taken += len(found)
-            return found
+            data = super().read(size)
+            Counting.taken += len(data)
+            return data
 
     file = Counting(b"0123456789\n" * 1_000_000)
     assert sum(len(values) for _, values in read_lines(file, 0, 1_100_000, 11_000_000)) == 100_000
@@ -116,8 +116,8 @@ def test_a_line_longer_than_many_blocks_is_read_in_few_growing_ones(monkeypatch:
     monkeypatch.setattr(lines, "_TAIL", 16)
     monkeypatch.setattr(lines, "_BLOCK", 16)
     searched = []
-    found = lines.line_ends
-    monkeypatch.setattr(lines, "line_ends", lambda block, complete: searched.append(len(block)) or found(block, complete))
+    line_ends = lines.line_ends
+    monkeypatch.setattr(lines, "line_ends", lambda block, complete: searched.append(len(block)) or line_ends(block, complete))
     data = b"x" * 100_000 + b"\n"
     assert [len(value) for value in _values(read_lines(io.BytesIO(data), 0, 1, len(data)))] == [100_000]
     assert sum(searched) < 5 * len(data)

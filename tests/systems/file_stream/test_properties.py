@@ -35,47 +35,47 @@ _STEPS = st.lists(
 @given(steps=_STEPS)
 def test_any_appends_rotations_and_limits_give_the_lines_of_a_simple_reading(steps: list[Any]) -> None:
     """Each file that ever was is read as if it had been read once, at the end, by the simplest program."""
-    with tempfile.TemporaryDirectory() as made, pytest.MonkeyPatch.context() as patch:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         for name, size in {"_BLOCK": 3, "_TAIL": 2}.items():
             patch.setattr(lines, name, size)
         patch.setattr(source, "_SMALLEST_SPLIT", 3)
-        _follow(Path(made), steps)
+        _follow(Path(folder), steps)
 
 
 def _follow(folder: Path, steps: list[Any]) -> None:
     log: list[Offset] = []
     written = {(number, 0): b"" for number in range(3)}
     turn = [0, 0, 0]
-    found: dict[int, list[tuple[int, bytes]]] = {number: [] for number in range(3)}
+    pairs: dict[int, list[tuple[int, bytes]]] = {number: [] for number in range(3)}
     clock = 1e9
 
     def read(limit: int | None, parallelism: int) -> bool:
         reading = SourceQuery(_Bytes(folder), path=str(folder / "*.log"), numPartitions=str(parallelism))
         rows = reading.next(log, ReadLimit(bytes=limit))
-        for row in sorted(rows or [], key=lambda one: (one["filename"], one["position"])):
-            found[int(Path(row["filename"]).name[0])].append((row["position"], row["value"]))
+        for row in sorted(rows or [], key=lambda row: (row["filename"], row["position"])):
+            pairs[int(Path(row["filename"]).name[0])].append((row["position"], row["value"]))
         return rows is not None
 
-    for kind, one, two in steps:
+    for kind, first, second in steps:
         clock += 1
         if kind == "append":
-            file = folder / f"{one}.log"
-            written[one, turn[one]] += two
+            file = folder / f"{first}.log"
+            written[first, turn[first]] += second
             with file.open("ab") as log_file:
-                log_file.write(two)
+                log_file.write(second)
             os.utime(file, (clock, clock))
         elif kind == "batch":
-            read(one, two)
-        elif (folder / f"{one}.log").exists() and simple_lines(written[one, turn[one]]) and log:
+            read(first, second)
+        elif (folder / f"{first}.log").exists() and simple_lines(written[first, turn[first]]) and log:
             read(None, 1)  # files are known before they rotate; those between two batches have tests of their own
-            (folder / f"{one}.log").rename(folder / f"{one}.log.{turn[one]}")
-            turn[one] += 1
-            written[one, turn[one]] = b""
+            (folder / f"{first}.log").rename(folder / f"{first}.log.{turn[first]}")
+            turn[first] += 1
+            written[first, turn[first]] = b""
     while read(None, 2):
         pass
     for number in range(3):
         files = [simple_lines(content) for (name, _), content in sorted(written.items()) if name == number]
-        assert sorted(found[number]) == sorted(line for lines_of_file in files for line in lines_of_file)
+        assert sorted(pairs[number]) == sorted(line for lines_of_file in files for line in lines_of_file)
 
 
 class _Bytes(FileStreamContext):

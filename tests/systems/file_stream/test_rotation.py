@@ -45,14 +45,14 @@ def test_files_that_came_and_went_between_two_batches_are_read_in_order(
 
 def test_numbered_files_move_up_and_the_oldest_is_deleted(query: Any, tmp_path: Path) -> None:
     following = query("app.log")
-    found = []
+    lines = []
     for number in range(6):
         append(tmp_path / "app.log", f"{number}\n", changed=1e9 + number)
-        found += following.rest()
+        lines += following.rest()
         for old in (1, 0):
             if (now := tmp_path / ("app.log" + f".{old}" * (old > 0))).exists():
                 now.rename(tmp_path / f"app.log.{old + 1}")
-    assert found == [str(number) for number in range(6)]
+    assert lines == [str(number) for number in range(6)]
 
 
 @pytest.mark.parametrize("limit", [None, ReadLimit(bytes=4)])
@@ -136,12 +136,12 @@ def test_a_compressed_copy_is_not_taken_for_a_rotated_file(query: Any, tmp_path:
 @pytest.mark.parametrize("tail", ["", "unfinished"])
 def test_a_thousand_rotations_leave_a_small_offset(query: Any, tmp_path: Path, tail: str) -> None:
     following = query("app.log")
-    found = []
+    lines = []
     for number in range(1000):
         append(tmp_path / "app.log", f"{number}\n{tail}", changed=1e9 + number)
-        found += following.rest()
+        lines += following.rest()
         (tmp_path / "app.log").rename(tmp_path / f"app.log.{number}")
         if number >= 20:
             (tmp_path / f"app.log.{number - 20}").unlink()
         assert len(dumps(following.log[-1])) < 1000
-    assert found == [str(number) for number in range(1000)]
+    assert lines == [str(number) for number in range(1000)]
