@@ -12,7 +12,7 @@ _KILLED = "test_a_run_killed_at_any_moment_is_finished_by_the_next"
 _REPLAYED = "test_a_batch_that_spark_replays_is_not_written_again"
 _FAULTS = "test_a_stream_writes_every_row_through_faults_of_tasks"
 _REMOTE = ("test_every_row_is_written", _TAKEN, _KILLED)
-_KEPT = {
+_CASES = {
     "TestS3": _REMOTE,
     "TestRollingS3": _REMOTE,
     "TestHdfs": (f"{_TAKEN}[format", f"{_KILLED}[format"),
@@ -36,6 +36,6 @@ def zone(spark: Any, request: pytest.FixtureRequest) -> Iterator[None]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         kind = getattr(item, "cls", None)
-        kept = _KEPT.get(kind.__name__) if kind is not None else None
-        if kept and not item.name.startswith(kept):
+        prefixes = _CASES.get(kind.__name__) if kind is not None else None
+        if prefixes and not item.name.startswith(prefixes):
             item.add_marker(pytest.mark.soak)

@@ -49,8 +49,8 @@ class BucketedContext(RollingContext):
         return {**super().options(), **pattern}
 
     def rows(self) -> list[dict[str, Any]]:
-        found = super().rows()  # of Spark's own files pyarrow gives times without a zone, which are in UTC
-        return [{**row, "at": row["at"].replace(tzinfo=datetime.timezone.utc)} for row in found]
+        rows = super().rows()  # of Spark's own files pyarrow gives times without a zone, which are in UTC
+        return [{**row, "at": row["at"].replace(tzinfo=datetime.timezone.utc)} for row in rows]
 
     def row(self, number: int) -> dict[str, Any]:
         hours = datetime.timedelta(hours=number % 3)
@@ -80,7 +80,7 @@ class S3Context(SinkContext):
 
     def keys(self) -> list[str]:
         listed = self.client.list_objects_v2(Bucket=self.bucket, Prefix="deep/folder/").get("Contents", [])
-        return [one["Key"] for one in listed if "/." not in one["Key"]]
+        return [item["Key"] for item in listed if "/." not in item["Key"]]
 
     def rows(self) -> list[dict[str, Any]]:
         objects = (self.client.get_object(Bucket=self.bucket, Key=key)["Body"].read() for key in self.keys())
@@ -120,9 +120,10 @@ class HdfsContext(SinkContext):
         return {"path": self.server.url + self.at, "storageOptions": json.dumps(self.server.storage)}
 
     def files(self, folder: str = "") -> list[str]:
-        found = [(f"{folder}/{one.name}", one) for one in self.hdfs.children(self.at + folder) if one.name[0] not in "._"]
-        below = [file for name, one in found if one.is_folder for file in self.files(name)]
-        return sorted([*(name for name, one in found if not one.is_folder), *below])
+        children = self.hdfs.children(self.at + folder)
+        entries = [(f"{folder}/{entry.name}", entry) for entry in children if entry.name[0] not in "._"]
+        below = [file for name, entry in entries if entry.is_folder for file in self.files(name)]
+        return sorted([*(name for name, entry in entries if not entry.is_folder), *below])
 
     def content(self, file: str) -> bytes:
         content = io.BytesIO()

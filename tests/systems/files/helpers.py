@@ -36,8 +36,8 @@ class TimedSink(FilesSink):
 def rolling(folder: Path, **options: str) -> TimedSink:
     """A sink with ``rolling=policy`` whose clock is new."""
     kind = type("TimedSink", (TimedSink,), {"clock": Clock()})
-    made: TimedSink = kind.of({"path": str(folder), "rolling": "policy", **options})  # type: ignore[attr-defined]
-    return made
+    sink: TimedSink = kind.of({"path": str(folder), "rolling": "policy", **options})  # type: ignore[attr-defined]
+    return sink
 
 
 def rows(*numbers: int) -> pa.RecordBatch:
@@ -67,8 +67,8 @@ def days_read_once(path: str, options: Mapping[str, Any]) -> FilesSource:
     first = planner.latest(INITIAL)
     schema = pa.schema([("id", pa.int64()), ("day", pa.int32())])
     batches = (batch for part in planner.slices(INITIAL, first) for batch in read_slice(source, part, schema))
-    found = [row for batch in batches for row in batch.to_pylist()]
-    assert sorted(found, key=lambda row: row["id"]) == [{"id": 0, "day": 0}, {"id": 1, "day": 1}]
+    records = [row for batch in batches for row in batch.to_pylist()]
+    assert sorted(records, key=lambda row: row["id"]) == [{"id": 0, "day": 0}, {"id": 1, "day": 1}]
     assert planner.latest(first) == first
     return source  # type: ignore[return-value]
 

@@ -23,17 +23,17 @@ UTC = datetime.timezone.utc
 
 
 def sink(folder: Path, **options: str) -> FilesSink:
-    made: FilesSink = FilesSink.of({"path": str(folder), **options})  # type: ignore[assignment]
-    return made
+    files_sink: FilesSink = FilesSink.of({"path": str(folder), **options})  # type: ignore[assignment]
+    return files_sink
 
 
 def by_folder(folder: Path, column: str = "id") -> dict[str, list[Any]]:
-    found: dict[str, list[Any]] = {}
+    folders: dict[str, list[Any]] = {}
     for file in visible(folder):
-        found.setdefault(file.parent.relative_to(folder).as_posix(), []).extend(
+        folders.setdefault(file.parent.relative_to(folder).as_posix(), []).extend(
             pq.ParquetFile(file).read().column(column).to_pylist()
         )
-    return found
+    return folders
 
 
 def bucketed(folder: Path, pattern: str, zone: str = "UTC") -> FilesSink:
@@ -77,9 +77,9 @@ class TestPartitions:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(FilesWriter, "most_open", 2)
-        made = sink(tmp_path, partitionBy="p")
+        files_sink = sink(tmp_path, partitionBy="p")
         schema = pa.schema([("id", pa.int64()), ("p", pa.int64())])
-        writer = made.writer(Batch(made.sink_id(), "q", 0), schema, 0)
+        writer = files_sink.writer(Batch(files_sink.sink_id(), "q", 0), schema, 0)
         for number in [0, 1, 0, 2, 1]:  # 1 waits longest when 2 comes, then 0
             writer.write(pa.record_batch({"id": [number], "p": [number]}, schema=schema))
             assert len(writer._open) <= 2

@@ -67,8 +67,8 @@ class TestFormats:
         options = csv.ReadOptions(column_names=["a", "n"])
         parsing = csv.ParseOptions(newlines_in_values=True)
         convert = csv.ConvertOptions(strings_can_be_null=True, quoted_strings_can_be_null=False)
-        found = csv.read_csv(visible(tmp_path)[0], read_options=options, parse_options=parsing, convert_options=convert)
-        assert found.to_pylist() == rows.to_pylist()
+        table = csv.read_csv(visible(tmp_path)[0], read_options=options, parse_options=parsing, convert_options=convert)
+        assert table.to_pylist() == rows.to_pylist()
 
     def test_text_is_one_line_a_row(self, tmp_path: Path) -> None:
         write(sink(tmp_path, fileFormat="text"), LINES)
@@ -124,14 +124,14 @@ class TestFormats:
     @pytest.mark.parametrize("codec", ["none", "snappy", "gzip", "zstd", "lz4"])
     def test_parquet_is_compressed_as_asked(self, tmp_path: Path, codec: str) -> None:
         write(sink(tmp_path, compression=codec), IDS)
-        found = pq.ParquetFile(visible(tmp_path)[0]).metadata.row_group(0).column(0).compression
-        assert found == {"none": "UNCOMPRESSED"}.get(codec, codec.upper())
+        compression = pq.ParquetFile(visible(tmp_path)[0]).metadata.row_group(0).column(0).compression
+        assert compression == {"none": "UNCOMPRESSED"}.get(codec, codec.upper())
 
     @pytest.mark.parametrize("codec", ["none", "snappy", "zlib", "zstd", "lz4"])
     def test_orc_is_compressed_as_asked(self, tmp_path: Path, codec: str) -> None:
         write(sink(tmp_path, fileFormat="orc", compression=codec), IDS)
-        found = orc.ORCFile(visible(tmp_path)[0]).compression
-        assert found == {"none": "UNCOMPRESSED"}.get(codec, codec.upper())
+        compression = orc.ORCFile(visible(tmp_path)[0]).compression
+        assert compression == {"none": "UNCOMPRESSED"}.get(codec, codec.upper())
 
     @pytest.mark.parametrize(("kind", "codec"), [("parquet", "gzp"), ("json", "snappy"), ("orc", "bzip2")])
     def test_a_wrong_compression_is_told_with_the_right_ones(self, tmp_path: Path, kind: str, codec: str) -> None:

@@ -58,8 +58,9 @@ class Target:
         return content.getvalue()
 
     def all(self, folder: str = "") -> list[str]:
-        found = [(f"{folder}/{one.name}".lstrip("/"), one.is_folder) for one in self.web.children(f"{self.at}/{folder}")]
-        return sorted(one for name, deeper in found for one in (self.all(name) if deeper else [name]))
+        children = self.web.children(f"{self.at}/{folder}")
+        entries = [(f"{folder}/{entry.name}".lstrip("/"), entry.is_folder) for entry in children]
+        return sorted(file for name, deeper in entries for file in (self.all(name) if deeper else [name]))
 
     def options(self, **more: Any) -> dict[str, Any]:
         return {"path": self.path, "storageOptions": self.server.storage, **more}
@@ -92,10 +93,10 @@ class Mortal:
             self.left -= 1
             if self.left < 0 and not self.after:
                 raise Died
-            done = call(*arguments, **more)
+            result = call(*arguments, **more)
             if self.left < 0:
                 raise Died
-            return done
+            return result
 
         return step
 
@@ -184,13 +185,13 @@ class TestPublication:
         target.folder().publish("staged", "part-0")
         assert target.all() == []
 
-    @pytest.mark.parametrize("there", ["part-0", "part-0/is-a-folder"])
-    def test_nothing_is_overwritten_and_nothing_moved_into_a_folder(self, target: Target, there: str) -> None:
+    @pytest.mark.parametrize("path", ["part-0", "part-0/is-a-folder"])
+    def test_nothing_is_overwritten_and_nothing_moved_into_a_folder(self, target: Target, path: str) -> None:
         target.put("staged", b"rows")
-        target.put(there, b"somebody's")
+        target.put(path, b"somebody's")
         with pytest.raises(Fatal, match="part-0 exists"):
             target.folder().publish("staged", "part-0")
-        assert (target.all(), target.get(there)) == (sorted(["staged", there]), b"somebody's")
+        assert (target.all(), target.get(path)) == (sorted(["staged", path]), b"somebody's")
 
     def test_a_rename_that_is_refused_without_a_reason_is_an_outage(self, target: Target) -> None:
         target.put("staged", b"rows")
@@ -255,11 +256,11 @@ class TestErrors:
 
     def test_a_folder_below_a_file_is_one_clear_error(self, target: Target) -> None:
         target.put("file", b"")
-        made = FilesSink.of(target.options(path=f"{target.path}/file/folder"))
-        made.use_hadoop(target.client_of or (lambda _: None))  # type: ignore[attr-defined]
-        batch = Batch(made.sink_id(), "q", 0)
+        sink = FilesSink.of(target.options(path=f"{target.path}/file/folder"))
+        sink.use_hadoop(target.client_of or (lambda _: None))  # type: ignore[attr-defined]
+        batch = Batch(sink.sink_id(), "q", 0)
         with pytest.raises(Misconfigured, match=r"path .*cannot be written: not a directory"):
-            Commit(made).finish(batch, [stage(made, batch, rows(1).schema, 0, iter([rows(1)]))])
+            Commit(sink).finish(batch, [stage(sink, batch, rows(1).schema, 0, iter([rows(1)]))])
 
     def test_a_server_that_is_away_is_an_outage_that_names_the_address(self) -> None:
         storage = HdfsStorage("hdfs://127.0.0.1/x", {"port": 9})
@@ -289,12 +290,12 @@ class TestSource:
 def test_a_commit_that_meets_a_restart_of_hdfs_is_finished_once() -> None:
     with HdfsServer() as server:
         patient = {"retry.maxRetries": "300", "retry.initialBackoff": "100ms", "retry.maxBackoff": "1s"}
-        made = FilesSink.of({"path": f"{server.url}/out", "storageOptions": server.storage, **patient})
+        sink = FilesSink.of({"path": f"{server.url}/out", "storageOptions": server.storage, **patient})
         web = WebHdfs(f"http://{server.web}", "test")
         for number in range(3):
-            batch, commit = Batch(made.sink_id(), "q", number), Commit(made)
+            batch, commit = Batch(sink.sink_id(), "q", number), Commit(sink)
             commit.begin(batch)
-            staged = stage(made, batch, rows(number).schema, 0, iter([rows(number)]))
+            staged = stage(sink, batch, rows(number).schema, 0, iter([rows(number)]))
             server.kill()
             failed: list[BaseException] = []
             finishing = threading.Thread(target=_caught, args=(lambda c=commit, b=batch, s=staged: c.finish(b, [s]), failed))
@@ -302,7 +303,7 @@ def test_a_commit_that_meets_a_restart_of_hdfs_is_finished_once() -> None:
             server.relaunch()
             finishing.join(120)
             assert (failed, finishing.is_alive()) == ([], False)
-            visible = [one.name for one in web.children("/out") if not one.name.startswith(".")]
+            visible = [child.name for child in web.children("/out") if not child.name.startswith(".")]
             assert len(visible) == number + 1
 
 

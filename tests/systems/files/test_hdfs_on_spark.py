@@ -29,9 +29,9 @@ def test_foreach_batch_needs_no_webhdfs_and_writes_what_it_reads_itself(spark: A
     frame = spark.range(10).selectExpr("id", "id % 2 AS odd")
     for number in range(2):
         options = {"path": at.path, "storageOptions": nowhere, "partitionBy": "odd", "fileFormat": "json"}
-        made = FilesSink.of({**options, "onLostLedger": "notWritten"})
+        sink = FilesSink.of({**options, "onLostLedger": "notWritten"})
         for _ in range(2):
-            ForeachBatch(made).write(frame, Batch(made.sink_id(), "q", number))  # type: ignore[arg-type]
+            ForeachBatch(sink).write(frame, Batch(sink.sink_id(), "q", number))  # type: ignore[arg-type]
     read = spark.read.json(at.path)
     assert sorted(row.id for row in read.collect()) == sorted([*range(10)] * 2)
     assert {row.odd for row in read.collect()} == {0, 1}

@@ -67,7 +67,7 @@ WRITERS = {
 def test_parquet_is_joined_by_row_groups(tmp_path: Path, options: dict[str, Any]) -> None:
     tables = [table(0, 50), table(50, 1), table(51, 40)]
     file = tmp_path / "joined.parquet"
-    file.write_bytes(joined(*(parquet(one, **options) for one in tables)))
+    file.write_bytes(joined(*(parquet(part, **options) for part in tables)))
     expected = pa.concat_tables(tables)
     assert pq.read_table(file).equals(expected)
     metadata = pq.ParquetFile(file).metadata
@@ -92,9 +92,9 @@ def test_a_joined_file_can_be_joined_again() -> None:
 
 
 def test_other_columns_are_not_joined() -> None:
-    one, other = parquet(table(0, 1)), parquet(table(0, 1).drop_columns(["text"]))
+    file, other = parquet(table(0, 1)), parquet(table(0, 1).drop_columns(["text"]))
     with pytest.raises(ValueError, match="other columns"):
-        joined(one, other)
+        joined(file, other)
 
 
 def test_what_is_no_parquet_has_no_footer() -> None:
@@ -105,9 +105,9 @@ def test_what_is_no_parquet_has_no_footer() -> None:
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.lists(st.integers(-(2**40), 2**40), max_size=40), min_size=1, max_size=5), st.integers(1, 20))
 def test_any_rows_in_any_groups_come_back_in_order(files: list[list[int]], size: int) -> None:
-    made = [parquet(pa.table({"n": pa.array(numbers, pa.int64())}), row_group_size=size) for numbers in files]
-    found = pq.read_table(io.BytesIO(joined(*made))).column("n").to_pylist()
-    assert found == [number for numbers in files for number in numbers]
+    parts = [parquet(pa.table({"n": pa.array(numbers, pa.int64())}), row_group_size=size) for numbers in files]
+    values = pq.read_table(io.BytesIO(joined(*parts))).column("n").to_pylist()
+    assert values == [number for numbers in files for number in numbers]
 
 
 def test_a_footer_that_is_not_changed_comes_out_as_it_went_in() -> None:
@@ -130,8 +130,8 @@ def test_bytes_that_are_no_footer_are_refused() -> None:
 def test_lines_are_joined_by_what_every_reader_understands(tmp_path: Path, kind: str, codec: str) -> None:
     sink = rolling(tmp_path, fileFormat=kind, compression=codec)
     for number in range(3):
-        one = rows(number) if kind != "text" else rows(number).select(["name"])
-        write(sink, number, one, one)
+        batch = rows(number) if kind != "text" else rows(number).select(["name"])
+        write(sink, number, batch, batch)
     sink.sealer().seal(ending=True)
     (file,) = visible(tmp_path)
     unpack = {"none": bytes, "gzip": gzip.decompress, "bzip2": bz2.decompress}[codec]

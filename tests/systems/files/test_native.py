@@ -21,8 +21,8 @@ pytestmark = pytest.mark.spark
 
 
 def write(frame: Any, folder: Path, number: int = 0, **options: str) -> None:
-    made = sink(folder, onLostLedger="notWritten", **options)
-    ForeachBatch(made).write(frame, Batch(made.sink_id(), "q", number))
+    files_sink = sink(folder, onLostLedger="notWritten", **options)
+    ForeachBatch(files_sink).write(frame, Batch(files_sink.sink_id(), "q", number))
 
 
 def folders(folder: Path) -> list[str]:
@@ -30,11 +30,11 @@ def folders(folder: Path) -> list[str]:
 
 
 def by_folder(folder: Path, column: str) -> dict[str, list[Any]]:
-    found: dict[str, list[Any]] = {}
+    content: dict[str, list[Any]] = {}
     for file in FilesContext(folder).files():
-        place = found.setdefault(file.parent.relative_to(folder).as_posix(), [])
+        place = content.setdefault(file.parent.relative_to(folder).as_posix(), [])
         place += pq.ParquetFile(file).read().column(column).to_pylist()
-    return {place: sorted(values, key=str) for place, values in found.items()}
+    return {place: sorted(values, key=str) for place, values in content.items()}
 
 
 class TestBuckets:
@@ -82,9 +82,9 @@ class TestPartitions:
     def test_columns_become_folders_and_leave_the_files(self, spark: Any, tmp_path: Path) -> None:
         frame = spark.createDataFrame([(1, "x", 5), (2, None, 5), (3, "a/b:c", None)], "id int, kind string, day int")
         write(frame, tmp_path, partitionBy="kind,day")
-        found = {unquote(place): ids for place, ids in by_folder(tmp_path, "id").items()}
+        content = {unquote(place): ids for place, ids in by_folder(tmp_path, "id").items()}
         null = "__HIVE_DEFAULT_PARTITION__"
-        assert found == {"kind=x/day=5": [1], f"kind={null}/day=5": [2], f"kind=a/b:c/day={null}": [3]}
+        assert content == {"kind=x/day=5": [1], f"kind={null}/day=5": [2], f"kind=a/b:c/day={null}": [3]}
         assert pq.ParquetFile(FilesContext(tmp_path).files()[0]).schema_arrow.names == ["id"]
         read = spark.read.parquet(str(tmp_path)).orderBy("id").collect()
         assert [(row.kind, row.day) for row in read] == [("x", 5), (None, 5), ("a/b:c", None)]
@@ -174,7 +174,7 @@ class TestCarriers:
             connectors.foreach_batch("file_stream", path=str(tmp_path)).write(spark.range(1), Batch("s", "q", 0))  # type: ignore[attr-defined]
 
     def test_buffered_takes_nested_rows_in_a_batch(self, spark: Any, tmp_path: Path) -> None:
-        made = connectors.foreach_batch("buffered", path=str(tmp_path))
-        made.write(spark.sql(TYPES), Batch("s", "q", 0))  # type: ignore[attr-defined]
+        writer = connectors.foreach_batch("buffered", path=str(tmp_path))
+        writer.write(spark.sql(TYPES), Batch("s", "q", 0))  # type: ignore[attr-defined]
         (file,) = FilesContext(tmp_path).files()
         assert [json.loads(line)["nested"]["a"] for line in sorted(file.read_text().splitlines())] == [0, 1]

@@ -71,9 +71,9 @@ def test_avro_comes_back_as_it_went(spark: Any, tmp_path: Path) -> None:
     for number in range(2):
         writer = frame.write.format("connectors.files").mode("append").option("fileFormat", "avro")
         writer.option("path", str(tmp_path / "out")).option("txnAppId", "once").option("txnVersion", number).save()
-    found = spark.read.format("connectors.files").option("fileFormat", "avro").option("path", str(tmp_path / "out")).load()
-    assert found.schema.simpleString() == "struct<id:bigint,name:string,nested:struct<a:bigint>>"
-    assert sorted(found.collect()) == sorted(frame.union(frame).collect())
+    table = spark.read.format("connectors.files").option("fileFormat", "avro").option("path", str(tmp_path / "out")).load()
+    assert table.schema.simpleString() == "struct<id:bigint,name:string,nested:struct<a:bigint>>"
+    assert sorted(table.collect()) == sorted(frame.union(frame).collect())
 
 
 def test_the_ledger_tells_where_the_files_end_in_the_source(spark: Any, tmp_path: Path) -> None:
@@ -83,9 +83,9 @@ def test_the_ledger_tells_where_the_files_end_in_the_source(spark: Any, tmp_path
         query = numbers(spark, end).writeStream.foreachBatch(write).trigger(availableNow=True)
         query = query.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
         query.awaitTermination()
-        (told,) = source_offsets(str(out)).values()
-        logged = (tmp_path / f"checkpoint/offsets/{told['batch']}").read_text().splitlines()[-1]
-        assert told["offsets"] == [json.loads(logged)]
+        (entry,) = source_offsets(str(out)).values()
+        logged = (tmp_path / f"checkpoint/offsets/{entry['batch']}").read_text().splitlines()[-1]
+        assert entry["offsets"] == [json.loads(logged)]
         assert read(out) == list(range(1, end + 1))
     assert list(source_offsets(str(out))) == [query.id]
 
@@ -94,6 +94,6 @@ def test_avro_is_divided_into_folders_by_tasks(spark: Any, tmp_path: Path) -> No
     write = connectors.foreach_batch("files", path=str(tmp_path / "out"), fileFormat="avro", partitionBy="odd")
     query = numbers(spark, 10).writeStream.foreachBatch(write).trigger(availableNow=True)
     query.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
-    found = spark.read.format("connectors.files").option("recursiveFileLookup", "true").option("fileFormat", "avro")
-    rows = found.option("path", str(tmp_path / "out")).load().collect()
+    reader = spark.read.format("connectors.files").option("recursiveFileLookup", "true").option("fileFormat", "avro")
+    rows = reader.option("path", str(tmp_path / "out")).load().collect()
     assert sorted((row.id, row.odd) for row in rows) == [(number, str(number % 2)) for number in range(1, 11)]

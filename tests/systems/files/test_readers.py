@@ -46,17 +46,17 @@ class Watcher(threading.Thread):
         before: set[int] = set()
         while not self.over.is_set() and not self.problems:
             try:
-                found = self.read()
+                rows = self.read()
             except Exception as error:
                 self.problems.append(f"read {self.reads}: {error!r}")
                 return
-            seen = set(found)
-            if len(found) > len(seen):
-                self.problems.append(f"read {self.reads}: {len(found) - len(seen)} rows twice")
-            if before - seen:
-                self.problems.append(f"read {self.reads}: {len(before - seen)} rows gone")
-            self.changes += seen != before
-            before, self.reads = seen, self.reads + 1
+            ids = set(rows)
+            if len(rows) > len(ids):
+                self.problems.append(f"read {self.reads}: {len(rows) - len(ids)} rows twice")
+            if before - ids:
+                self.problems.append(f"read {self.reads}: {len(before - ids)} rows gone")
+            self.changes += ids != before
+            before, self.reads = ids, self.reads + 1
 
 
 def by_pyarrow(folder: Path) -> list[int]:

@@ -28,8 +28,8 @@ def parts(*sizes: int, bucket: str = "", apart: float = 1.0) -> list[HiddenPart]
 class TestPolicy:
     policy = RollingPolicy(rollover=15 * MINUTE, inactivity=5 * MINUTE, max_part_size=100)
 
-    def groups(self, found: list[HiddenPart], now: float, *, ending: bool = False) -> list[list[int]]:
-        return [[part.size for part in group] for group in due(found, now, self.policy, ending=ending)]
+    def groups(self, hidden_parts: list[HiddenPart], now: float, *, ending: bool = False) -> list[list[int]]:
+        return [[part.size for part in group] for group in due(hidden_parts, now, self.policy, ending=ending)]
 
     def test_small_young_parts_wait(self) -> None:
         assert self.groups(parts(1, 2, 3), 10) == []
@@ -182,7 +182,7 @@ class Query:
 
 class TestEnd:
     @pytest.mark.parametrize(
-        ("by_itself", "asked", "state", "sealed"),
+        ("by_itself", "seal_at_end", "state", "sealed"),
         [
             (True, None, "ended", True),
             (False, None, "ended", False),
@@ -192,12 +192,12 @@ class TestEnd:
         ],
     )
     def test_the_end_of_a_query_seals_everything_under_available_now(
-        self, tmp_path: Path, by_itself: bool, asked: bool | None, state: str, sealed: bool
+        self, tmp_path: Path, by_itself: bool, seal_at_end: bool | None, state: str, sealed: bool
     ) -> None:
         sink = rolling(tmp_path)
         write(sink, 0, rows(1))
         run = Query(ends_by_itself=by_itself, state=state)
-        watch(sink.sealer(), run, asked)
+        watch(sink.sealer(), run, seal_at_end)
         assert read(tmp_path) == []
         run.over.set()
         _join()
@@ -234,15 +234,15 @@ class TestByHand:
     def test_a_command_seals_everything_and_says_how_much(self, tmp_path: Path) -> None:
         write(rolling(tmp_path), 0, rows(1), rows(2))
         write(rolling(tmp_path, sinkId="another"), 0, rows(3))
-        found = self.seal(str(tmp_path))
-        assert (found.exit_code, found.output) == (0, f"2 files sealed in {tmp_path}\n")
+        result = self.seal(str(tmp_path))
+        assert (result.exit_code, result.output) == (0, f"2 files sealed in {tmp_path}\n")
         assert read(tmp_path) == [1, 2, 3]
         assert self.seal(str(tmp_path)).output.startswith("0 files sealed")
 
     def test_a_folder_that_no_sink_knows_is_told(self, tmp_path: Path) -> None:
-        found = self.seal(str(tmp_path / "nowhere"))
-        assert found.exit_code == 2
-        assert "no sink has written" in found.output
+        result = self.seal(str(tmp_path / "nowhere"))
+        assert result.exit_code == 2
+        assert "no sink has written" in result.output
 
     def test_a_size_that_is_none_is_told(self, tmp_path: Path) -> None:
         assert "256MB" in self.seal(str(tmp_path), "--max-part-size", "big").output

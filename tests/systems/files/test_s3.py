@@ -45,7 +45,7 @@ class Bucket:
 
     def keys(self) -> list[str]:
         listed = self.client.list_objects_v2(Bucket=self.name).get("Contents", [])
-        return [one["Key"].removeprefix("folder/") for one in listed]
+        return [item["Key"].removeprefix("folder/") for item in listed]
 
     def visible(self) -> list[str]:
         return [key for key in self.keys() if not key.startswith(".")]
@@ -76,10 +76,10 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         left[0] -= 1
         if left[0] < 0 and not left[1]:
             raise Died
-        done = whole(self, operation, **arguments)
+        result = whole(self, operation, **arguments)
         if left[0] < 0:
             raise Died
-        return done
+        return result
 
     monkeypatch.setattr(module.Bucket, "call", call)
     return left
@@ -124,8 +124,8 @@ class TestPublication:
             try:
                 bucket.folder().publish("staged", "part-0")
             except Died:
-                seen = bucket.visible()
-                assert set(seen) <= {"staged", "part-0"}
+                names = bucket.visible()
+                assert set(names) <= {"staged", "part-0"}
                 bucket.folder().publish("staged", "part-0")
                 assert bucket.keys() == ["part-0"]
                 assert bucket.get("part-0") == b"rows"
@@ -219,9 +219,9 @@ class TestErrors:
 
     def test_a_bucket_that_is_not_there_is_one_clear_error_without_secrets(self, bucket: Bucket) -> None:
         storage = {**bucket.storage, "secret": "very secret"}
-        made = FilesSink.of({"path": "s3://no-such-bucket/x", "storageOptions": json.dumps(storage)})
+        sink = FilesSink.of({"path": "s3://no-such-bucket/x", "storageOptions": json.dumps(storage)})
         with pytest.raises(Misconfigured, match=r"path .*names a bucket that is not there .bucket no-such-bucket") as wrong:
-            Commit(made).begin(Batch(made.sink_id(), "q", 0))
+            Commit(sink).begin(Batch(sink.sink_id(), "q", 0))
         assert "very secret" not in str(wrong.value)
 
     def test_a_server_that_is_away_is_an_outage(self, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,19 +230,19 @@ class TestErrors:
             S3Storage(bucket.path, gone).size("x")
 
     def test_what_spark_is_told_is_of_this_bucket_alone_and_its_secrets_are_redacted_by_name(self, bucket: Bucket) -> None:
-        told = spark_options(bucket.name, {**bucket.storage, "token": "t"})
-        assert told[f"fs.s3a.bucket.{bucket.name}.endpoint"] == required(MotoServer).url
-        hidden = [key for key, value in told.items() if value in ("test", "t")]
+        options = spark_options(bucket.name, {**bucket.storage, "token": "t"})
+        assert options[f"fs.s3a.bucket.{bucket.name}.endpoint"] == required(MotoServer).url
+        hidden = [key for key, value in options.items() if value in ("test", "t")]
         assert all(any(word in key for word in ("secret", "token", "access.key")) for key in hidden)
         assert spark_options(bucket.name, {}) == {}
 
     def test_a_secret_may_be_a_reference_and_is_not_shown(self, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("SECRET_AWS_KEY", "very secret")
         options = {"path": "s3://no-such-bucket/x", "storageOptions": {**bucket.storage, "secret": "{{secrets/aws/key}}"}}
-        made = FilesSink.of(options)
-        assert made.values["storageOptions"]["secret"] == "very secret"
+        sink = FilesSink.of(options)
+        assert sink.values["storageOptions"]["secret"] == "very secret"
         with pytest.raises(Misconfigured) as wrong:
-            Commit(made).begin(Batch(made.sink_id(), "q", 0))
+            Commit(sink).begin(Batch(sink.sink_id(), "q", 0))
         assert "very secret" not in str(wrong.value)
         monkeypatch.delenv("SECRET_AWS_KEY")
         with pytest.raises(Misconfigured, match=r"storageOptions .*\$SECRET_AWS_KEY"):

@@ -150,12 +150,12 @@ def shown(table: pa.Table, name: str) -> tuple[str, str]:
 @pytest.mark.parametrize("kind", COLUMNS)
 @pytest.mark.usefixtures("zone")
 def test_every_carrier_writes_the_same_content(spark: Any, tmp_path: Path, kind: str) -> None:
-    found = {}
+    results = {}
     for carrier, write in CARRIERS.items():
         write(spark, COLUMNS[kind], tmp_path / carrier, fileFormat=kind)
-        found[carrier] = contents(spark, tmp_path / carrier, COLUMNS[kind], kind)
-    assert found["format"] == found["foreach_batch"]
-    assert found["write"] == found["foreach_batch"]
+        results[carrier] = contents(spark, tmp_path / carrier, COLUMNS[kind], kind)
+    assert results["format"] == results["foreach_batch"]
+    assert results["write"] == results["foreach_batch"]
 
 
 @pytest.mark.parametrize("zone", ["UTC", "America/St_Johns", "-00:30", "GMT+2", "+5:30"], indirect=True)
@@ -172,8 +172,8 @@ def test_times_in_text_are_those_of_the_session(spark: Any, tmp_path: Path) -> N
 def test_csv_of_one_column_has_a_line_for_every_row(spark: Any, tmp_path: Path, text: str) -> None:
     for carrier, write in CARRIERS.items():
         write(spark, {"only": text}, tmp_path / carrier, fileFormat="csv")
-        found = contents(spark, tmp_path / carrier, {"only": text}, "csv")
-        assert len(found) == ROWS + 1
+        rows = contents(spark, tmp_path / carrier, {"only": text}, "csv")
+        assert len(rows) == ROWS + 1
         shutil.rmtree(tmp_path / carrier)
 
 

@@ -31,8 +31,8 @@ class Breaking:
         self._after = after
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._folder, name)
-        return self.counted(found) if name in ("publish", "create", "delete", "remove") else found
+        attribute = getattr(self._folder, name)
+        return self.counted(attribute) if name in ("publish", "create", "delete", "remove") else attribute
 
     def ledger(self, name: str) -> Any:
         book = self._folder.ledger(name)
@@ -44,13 +44,13 @@ class Breaking:
         def call(*args: Any) -> Any:
             if self._left == 0 and not self._after:
                 raise Died
-            done = change(*args)
+            result = change(*args)
             if self._left == 0:
-                if hasattr(done, "close"):  # a file, which the end of a process closes
-                    done.close()
+                if hasattr(result, "close"):  # a file, which the end of a process closes
+                    result.close()
                 raise Died
             self._left -= 1
-            return done
+            return result
 
         return call
 
@@ -137,12 +137,12 @@ def test_a_batch_whose_files_were_partly_taken_over_is_taken_over_whole(tmp_path
     sink = rolling(tmp_path)
     commit = Commit(sink)
     added = commit.committer.sealer.add  # type: ignore[union-attr]
-    seen: list[str] = []
+    names: list[str] = []
 
     def dying(staged: str, bucket: str, name: str) -> None:
-        if seen:
+        if names:
             raise Died
-        seen.append(name)
+        names.append(name)
         added(staged, bucket, name)
 
     commit.committer.sealer.add = dying  # type: ignore[union-attr,method-assign]

@@ -33,8 +33,8 @@ def sink(folder: Path, **options: str) -> Sink:
 
 class TestNames:
     def test_files_are_called_by_batch_and_number(self, tmp_path: Path) -> None:
-        made = sink(tmp_path, onLostLedger="notWritten")
-        batch = write(made, IDS, IDS, number=7)
+        folder_sink = sink(tmp_path, onLostLedger="notWritten")
+        batch = write(folder_sink, IDS, IDS, number=7)
         assert [file.name for file in visible(tmp_path)] == [f"part-{batch.file_id()}-{n}.parquet" for n in (0, 1)]
         assert batch.file_id().startswith("0000000007-")
 
@@ -49,22 +49,22 @@ class TestNames:
 
     @pytest.mark.parametrize("kind", FOLDERS)
     def test_nothing_is_visible_before_the_commit_and_no_stage_is_left_after_it(self, tmp_path: Path, kind: str) -> None:
-        made = FOLDERS[kind].of({"path": str(tmp_path)})
-        batch = Batch(made.sink_id(), "q", 0)
-        staged = stage(made, batch, LINES.schema.remove_metadata(), 0, iter([LINES]))
+        folder_sink = FOLDERS[kind].of({"path": str(tmp_path)})
+        batch = Batch(folder_sink.sink_id(), "q", 0)
+        staged = stage(folder_sink, batch, LINES.schema.remove_metadata(), 0, iter([LINES]))
         assert visible(tmp_path) == []
         assert any(file.is_file() for file in tmp_path.rglob("*"))
-        Commit(made).finish(batch, [staged])
+        Commit(folder_sink).finish(batch, [staged])
         assert len(visible(tmp_path)) == 1
         assert list((tmp_path / ".connectors").glob("*/stage/*")) == []
 
     @pytest.mark.parametrize("kind", FOLDERS)
     def test_an_empty_batch_makes_no_file(self, tmp_path: Path, kind: str) -> None:
-        made = FOLDERS[kind].of({"path": str(tmp_path)})
-        write(made, LINES.slice(0, 0))
-        write(made, number=1)
+        folder_sink = FOLDERS[kind].of({"path": str(tmp_path)})
+        write(folder_sink, LINES.slice(0, 0))
+        write(folder_sink, number=1)
         assert visible(tmp_path) == []
-        write(made, LINES, number=2)
+        write(folder_sink, LINES, number=2)
         assert len(visible(tmp_path)) == 1
 
     @pytest.mark.parametrize("kind", FOLDERS)
@@ -76,11 +76,11 @@ class TestNames:
 class TestRefusals:
     @pytest.mark.parametrize("kind", FOLDERS)
     def test_overwrite_is_refused_by_name_and_changes_nothing(self, tmp_path: Path, kind: str) -> None:
-        made = FOLDERS[kind].of({"path": str(tmp_path)})
-        write(made, LINES)
+        folder_sink = FOLDERS[kind].of({"path": str(tmp_path)})
+        write(folder_sink, LINES)
         before = [file.read_bytes() for file in visible(tmp_path)]
         with pytest.raises(Misconfigured, match=f"connectors.{kind} cannot start(.|\n)*overwrite"):
-            write(made, LINES, query=once_query(), replace=True)
+            write(folder_sink, LINES, query=once_query(), replace=True)
         assert [file.read_bytes() for file in visible(tmp_path)] == before
 
     @pytest.mark.parametrize("kind", FOLDERS)
@@ -128,11 +128,11 @@ class TestRefusals:
 class TestRecovery:
     """A run that recorded a batch and died is finished by the next one, and nothing is done twice."""
 
-    def decided(self, made: Sink, *tasks: pa.RecordBatch, number: int = 0) -> Batch:
+    def decided(self, folder_sink: Sink, *tasks: pa.RecordBatch, number: int = 0) -> Batch:
         """A batch that is recorded and not published."""
-        batch = Batch(made.sink_id(), "q", number)
-        staged = [stage(made, batch, rows.schema, index, iter([rows])) for index, rows in enumerate(tasks)]
-        commit = Commit(made)
+        batch = Batch(folder_sink.sink_id(), "q", number)
+        staged = [stage(folder_sink, batch, rows.schema, index, iter([rows])) for index, rows in enumerate(tasks)]
+        commit = Commit(folder_sink)
         commit.committer.publish = lambda *_: (_ for _ in ()).throw(OSError("died"))  # type: ignore[union-attr,method-assign]
         with pytest.raises(OSError, match="died"):
             commit.finish(batch, staged)
@@ -140,66 +140,66 @@ class TestRecovery:
 
     @pytest.mark.parametrize("kind", FOLDERS)
     def test_what_was_decided_is_published_by_the_next_run(self, tmp_path: Path, kind: str) -> None:
-        made = FOLDERS[kind].of({"path": str(tmp_path)})
-        self.decided(made, LINES)
+        folder_sink = FOLDERS[kind].of({"path": str(tmp_path)})
+        self.decided(folder_sink, LINES)
         assert visible(tmp_path) == []
-        Commit(made).recover(Batch(made.sink_id(), "q", 1))
+        Commit(folder_sink).recover(Batch(folder_sink.sink_id(), "q", 1))
         assert len(visible(tmp_path)) == 1
 
     @pytest.mark.parametrize("kind", FOLDERS)
     @pytest.mark.parametrize("later", ["move", "delete"])
     def test_what_was_moved_or_deleted_is_not_brought_back(self, tmp_path: Path, kind: str, later: str) -> None:
         target = tmp_path / "target"
-        made = FOLDERS[kind].of({"path": str(target)})
-        batch = self.decided(made, LINES)
-        commit = Commit(made)
+        folder_sink = FOLDERS[kind].of({"path": str(target)})
+        batch = self.decided(folder_sink, LINES)
+        commit = Commit(folder_sink)
         commit.ledger.mark_published = lambda *_: (_ for _ in ()).throw(OSError("died"))  # type: ignore[union-attr,method-assign]
         with pytest.raises(OSError, match="died"):
             commit.recover(batch)
         (file,) = visible(target)
         file.rename(tmp_path / "archived") if later == "move" else file.unlink()
-        Commit(made).recover(batch)
+        Commit(folder_sink).recover(batch)
         assert visible(target) == []
-        assert made.ledger().unpublished() == []  # type: ignore[union-attr]
+        assert folder_sink.ledger().unpublished() == []  # type: ignore[union-attr]
 
     def test_of_two_files_only_the_one_that_is_missing_is_published(self, tmp_path: Path) -> None:
-        made = sink(tmp_path)
-        batch = self.decided(made, IDS, IDS)
-        (entry,) = made.ledger().unpublished()  # type: ignore[union-attr]
+        folder_sink = sink(tmp_path)
+        batch = self.decided(folder_sink, IDS, IDS)
+        (entry,) = folder_sink.ledger().unpublished()  # type: ignore[union-attr]
         first = entry.committables[0]["data"]["files"][0][0]
-        made.folder().publish(first, f"part-{batch.file_id()}-0.parquet")  # type: ignore[attr-defined]
+        folder_sink.folder().publish(first, f"part-{batch.file_id()}-0.parquet")  # type: ignore[attr-defined]
         visible(tmp_path)[0].unlink()
-        Commit(made).recover(batch)
+        Commit(folder_sink).recover(batch)
         assert [file.name[-9:] for file in visible(tmp_path)] == ["1.parquet"]
 
     @pytest.mark.parametrize("kind", FOLDERS)
     def test_a_strange_file_with_the_final_name_is_an_error_and_loses_nothing(self, tmp_path: Path, kind: str) -> None:
-        made = FOLDERS[kind].of({"path": str(tmp_path)})
-        batch = Batch(made.sink_id(), "q", 0)
+        folder_sink = FOLDERS[kind].of({"path": str(tmp_path)})
+        batch = Batch(folder_sink.sink_id(), "q", 0)
         ending = {"files": "parquet", "buffered": "json", "file_stream": "txt"}[kind]
         strange = tmp_path / f"part-{batch.file_id()}-0.{ending}"
         strange.write_text("strange")
         for _ in range(2):
             with pytest.raises(Fatal, match=re.escape(strange.name)):
-                write(made, LINES)
+                write(folder_sink, LINES)
         assert strange.read_text() == "strange"
         strange.rename(tmp_path / "strange")
-        Commit(made).recover(batch)
+        Commit(folder_sink).recover(batch)
         assert len(visible(tmp_path)) == 2
         assert strange.read_bytes() != b"strange"
 
     @pytest.mark.parametrize("kind", FOLDERS)
     def test_old_orphans_are_swept_and_those_of_the_live_batch_are_not(self, tmp_path: Path, kind: str) -> None:
-        made = FOLDERS[kind].of({"path": str(tmp_path), "stagingRetention": "1 hour"})
-        live, dead = Batch(made.sink_id(), "q", 5), Batch(made.sink_id(), "q", 4)
+        folder_sink = FOLDERS[kind].of({"path": str(tmp_path), "stagingRetention": "1 hour"})
+        live, dead = Batch(folder_sink.sink_id(), "q", 5), Batch(folder_sink.sink_id(), "q", 4)
         for batch in (live, dead, dead):
-            stage(made, batch, LINES.schema, 0, iter([LINES]))
-        found = list((tmp_path / ".connectors").glob("*/stage/*"))
-        *old, young = sorted(found, key=lambda one: not one.name.startswith(live.prefix()))
+            stage(folder_sink, batch, LINES.schema, 0, iter([LINES]))
+        stages = list((tmp_path / ".connectors").glob("*/stage/*"))
+        *old, young = sorted(stages, key=lambda stage_folder: not stage_folder.name.startswith(live.prefix()))
         for folder in old:
             os.utime(folder, (time.time() - 7200,) * 2)
-        made.ledger().record(_entry("q", 4))  # type: ignore[union-attr]
-        Commit(made).recover(live)
+        folder_sink.ledger().record(_entry("q", 4))  # type: ignore[union-attr]
+        Commit(folder_sink).recover(live)
         left = list((tmp_path / ".connectors").glob("*/stage/*"))
         assert {folder.name.split("-")[0] for folder in left} == {live.prefix(), dead.prefix()}
         assert young in left

@@ -130,7 +130,7 @@ class TestFiles:
         assert Query(tmp_path, recursiveFileLookup="true").numbers() == [1, 2]
 
     @pytest.mark.parametrize(
-        ("pattern", "found"),
+        ("pattern", "expected"),
         [
             ("*.parquet", [1]),
             ("day-*", [2, 3]),
@@ -140,11 +140,11 @@ class TestFiles:
             ("x*", []),
         ],
     )
-    def test_a_glob_names_files_or_folders(self, tmp_path: Path, pattern: str, found: list[int]) -> None:
+    def test_a_glob_names_files_or_folders(self, tmp_path: Path, pattern: str, expected: list[int]) -> None:
         put(tmp_path / "a.parquet", ids(1))
         put(tmp_path / "day-1/b.parquet", ids(2))
         put(tmp_path / "day-2/c.parquet", ids(3))
-        assert Query(tmp_path / pattern).numbers() == found
+        assert Query(tmp_path / pattern).numbers() == expected
 
     def test_a_folder_that_appears_later_is_no_error(self, tmp_path: Path) -> None:
         query = Query(tmp_path / "later")
@@ -185,11 +185,11 @@ class TestFiles:
     def test_what_is_remembered_does_not_grow_for_ever(self, tmp_path: Path) -> None:
         for number in range(300):
             put(tmp_path / f"{number}.parquet", ids(number), age=100_000 - number * 60)
-        query, sizes, found = Query(tmp_path, maxFilesPerTrigger="10"), [], []
+        query, sizes, numbers = Query(tmp_path, maxFilesPerTrigger="10"), [], []
         while batch := query.numbers():
-            found += batch
+            numbers += batch
             sizes.append(len(dumps(query.log[-1])))
-        assert found == list(range(300))
+        assert numbers == list(range(300))
         assert max(sizes[15:]) <= max(sizes[:15]) + 2, "an hour of files, one a minute; the count of old ones has more digits"
         assert max(sizes) < 8000
 
@@ -423,8 +423,8 @@ class TestFormats:
     def test_lines_of_text_end_in_any_way(self, tmp_path: Path, ending: str) -> None:
         content = "one\r\ntwo\n\nlast ü".encode()
         (tmp_path / f"a.txt{ending}").write_bytes(gzip.compress(content) if ending else content)
-        found = Query(tmp_path, pa.schema([("value", pa.string())]), fileFormat="text").rows()
-        assert [row["value"] for row in found] == ["one", "two", "", "last ü"]
+        rows = Query(tmp_path, pa.schema([("value", pa.string())]), fileFormat="text").rows()
+        assert [row["value"] for row in rows] == ["one", "two", "", "last ü"]
 
     def test_a_bad_line_is_told_with_its_place(self, tmp_path: Path) -> None:
         (tmp_path / "a.json").write_text('{"id": 1}\n\n{"id": "x"}\n')
@@ -444,8 +444,8 @@ class TestFormats:
         put(tmp_path / "year=2024/who=a%2Fb/a.parquet", ids(1))
         put(tmp_path / "year=2025/who=__HIVE_DEFAULT_PARTITION__/a.parquet", ids(2))
         schema = pa.schema([("id", pa.int64()), ("year", pa.int32()), ("who", pa.string())])
-        found = Query(tmp_path, schema, recursiveFileLookup="true").rows()
-        assert sorted(found, key=lambda row: row["id"]) == [
+        rows = Query(tmp_path, schema, recursiveFileLookup="true").rows()
+        assert sorted(rows, key=lambda row: row["id"]) == [
             {"id": 1, "year": 2024, "who": "a/b"},
             {"id": 2, "year": 2025, "who": None},
         ]

@@ -24,8 +24,8 @@ AWKWARD = "CASE id % 3 WHEN 0 THEN 'a\\nb' WHEN 1 THEN 'say \"no\", twice' END A
 """Values with line ends, quotes and commas, and nulls."""
 
 
-def write(frame: Any, made: FilesSink, number: int = 0) -> None:
-    ForeachBatch(made).write(frame, Batch(made.sink_id(), "q", number))
+def write(frame: Any, files_sink: FilesSink, number: int = 0) -> None:
+    ForeachBatch(files_sink).write(frame, Batch(files_sink.sink_id(), "q", number))
 
 
 def meddling(monkeypatch: pytest.MonkeyPatch, meddle: Callable[[Path], None]) -> None:
