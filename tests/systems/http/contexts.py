@@ -32,8 +32,8 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 def resource(shape: str, table: str, **more: Any) -> dict[str, Any]:
     """A resource of the service, read since a position."""
-    asked = {"body": {"filter": SINCE}} if shape == "search" else {"parameters": SINCE}
-    return {"name": table, "path": f"{shape}/{table}", "key": ["id"], "cursor": CURSOR, **SHAPES[shape], **asked, **more}
+    selection = {"body": {"filter": SINCE}} if shape == "search" else {"parameters": SINCE}
+    return {"name": table, "path": f"{shape}/{table}", "key": ["id"], "cursor": CURSOR, **SHAPES[shape], **selection, **more}
 
 
 class ApiContext(SourceContext):

@@ -130,9 +130,9 @@ def test_outages_are_waited_for_and_retry_after_is_heeded(target: RequestsContex
     target.server.behave(fail=3, status=503)
     write(target, rows_of(10))
     target.server.behave(fail=1, status=429, retry_after="1")
-    begun = time.monotonic()
+    start = time.monotonic()
     write(target, rows_of(10))
-    assert time.monotonic() - begun > 0.9
+    assert time.monotonic() - start > 0.9
     assert len(target.rows()) == 20
     target.server.behave(fail=1000, status=503)
     with pytest.raises(Transient, match="answered 503"):

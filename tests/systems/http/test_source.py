@@ -86,10 +86,10 @@ def test_later_sweeps_ask_only_since_the_last_position(tmp_path: Path) -> None:
     system, log = ApiContext(tmp_path), []
     system.write(300)
     SourceQuery(system).rest(log)
-    before = asked(system.server, f"/page/{system.table}")
+    before = requests_to(system.server, f"/page/{system.table}")
     system.write(1)
     assert len(SourceQuery(system).rest(log)) == 1
-    assert asked(system.server, f"/page/{system.table}") - before < 10, "300 records are 31 pages"
+    assert requests_to(system.server, f"/page/{system.table}") - before < 10, "300 records are 31 pages"
 
 
 def test_an_api_that_cannot_be_asked_since_a_position_is_read_whole_each_time(tmp_path: Path) -> None:
@@ -102,12 +102,12 @@ def test_an_api_that_cannot_be_asked_since_a_position_is_read_whole_each_time(tm
     first = system.write(300)
     assert SourceQuery(system).rest(log) == first
     system.server.behave(latency=0.05)
-    before = asked(system.server, f"/page/{system.table}")
+    before = requests_to(system.server, f"/page/{system.table}")
     new = system.write(2)
     query = SourceQuery(system)
     query.planner.freeze()
     assert query.rest(log) == new
-    assert asked(system.server, f"/page/{system.table}") - before == 31, "one sweep"
+    assert requests_to(system.server, f"/page/{system.table}") - before == 31, "one sweep"
     assert query.planner.latest(log[-1]) == log[-1]
 
 
@@ -128,7 +128,7 @@ def test_a_run_that_goes_on_with_a_sweep_of_an_earlier_one_reads_what_came_on_pa
     assert rows == written[::-1] + new
 
 
-def asked(service: ApiService, path: str) -> int:
+def requests_to(service: ApiService, path: str) -> int:
     return int(service.seen()["requests"].get(f"GET {path}", 0))
 
 
@@ -147,7 +147,7 @@ def test_a_record_that_comes_late_is_read_within_the_lookback(tmp_path: Path) ->
     service.add(system.table, [*late, {"id": 3, "name": "too late", "updated_at": "2026-01-01T10:00:00Z"}])
     assert SourceQuery(system).rest(log) == late
     assert SourceQuery(system).rest(log) == []
-    assert asked(service, path) > 0
+    assert requests_to(service, path) > 0
 
 
 def test_a_replay_has_the_records_that_were_read_though_the_api_has_others_now(tmp_path: Path) -> None:
@@ -241,19 +241,19 @@ def test_an_api_that_limits_requests_is_read_whole(service: ApiService, table: s
 def test_the_rate_limit_keeps_below_that_of_the_api(service: ApiService, table: str) -> None:
     service.add(table, records(100))
     service.behave(rate=8)
-    begun = time.monotonic()
+    start = time.monotonic()
     assert len(read(api(service, resource("page", table)), rateLimit="6")) == 100
-    assert time.monotonic() - begun > 1.4, "11 requests, 6 a second"
-    assert asked(service, f"/page/{table}") == 12, "with the first look; none was refused"
+    assert time.monotonic() - start > 1.4, "11 requests, 6 a second"
+    assert requests_to(service, f"/page/{table}") == 12, "with the first look; none was refused"
 
 
 def test_an_outage_is_waited_for_and_retry_after_is_heeded(service: ApiService, table: str) -> None:
     written = records(30)
     service.add(table, written)
     service.behave(fail=1, status=503, retry_after="1")
-    begun = time.monotonic()
+    start = time.monotonic()
     assert read(api(service, resource("page", table))) == written
-    assert time.monotonic() - begun > 0.9
+    assert time.monotonic() - start > 0.9
     service.behave(fail=100, status=503)
     with pytest.raises(Transient, match="answered 503"):
         read(api(service, resource("page", table)))
