@@ -57,8 +57,8 @@ def table_of(kind: type[DatabaseContext], columns: str, folder: Path) -> Databas
     class Context(kind):  # type: ignore[valid-type, misc]
         body = columns
 
-    made: DatabaseContext = Context(folder / "t")
-    return made
+    context: DatabaseContext = Context(folder / "t")
+    return context
 
 
 def source_options(context: DatabaseContext, **more: Any) -> dict[str, Any]:
@@ -75,9 +75,9 @@ def read(context: DatabaseContext, schema: pa.Schema | None = None, **more: Any)
 @pytest.fixture(params=DATABASES, ids=NAMES)
 def numbers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[DatabaseContext]:
     """A table of each database with the ids 1 to 50."""
-    with contextlib.closing(table_of(request.param, "id BIGINT PRIMARY KEY, name VARCHAR(100)", tmp_path)) as made:
-        fill(made, [(number, f"'row {number}'") for number in range(1, 51)])
-        yield made
+    with contextlib.closing(table_of(request.param, "id BIGINT PRIMARY KEY, name VARCHAR(100)", tmp_path)) as table:
+        fill(table, [(number, f"'row {number}'") for number in range(1, 51)])
+        yield table
 
 
 def fill(context: DatabaseContext, rows: list[tuple[Any, ...]], table: str = "") -> None:

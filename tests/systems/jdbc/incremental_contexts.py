@@ -160,8 +160,8 @@ class PostgresTables(TablesContext):
     database = PostgresContext
 
     def address(self) -> dict[str, str]:
-        found = self.target.address()
-        return {**found, "url": f"{found['url']}?options=-csearch_path%3D{self.target.table.split('.')[0]}"}
+        address = self.target.address()
+        return {**address, "url": f"{address['url']}?options=-csearch_path%3D{self.target.table.split('.')[0]}"}
 
 
 class MariaDbTables(TablesContext):
@@ -170,5 +170,5 @@ class MariaDbTables(TablesContext):
     database = MariaDbContext
 
     def address(self) -> dict[str, str]:
-        found = self.target.address()
-        return {**found, "url": f"{found['url'].rsplit('/', 1)[0]}/{self.target.table.split('.')[0]}"}
+        address = self.target.address()
+        return {**address, "url": f"{address['url'].rsplit('/', 1)[0]}/{self.target.table.split('.')[0]}"}

@@ -46,17 +46,17 @@ class Schedule:
     writers: int = 3
     log: list[Offset] = field(default_factory=list)
     batches: list[Rows] = field(default_factory=list)
-    told: list[str] = field(default_factory=list)
+    report: list[str] = field(default_factory=list)
 
     def run(self, steps: int) -> None:
         """Runs, lets every writer end, reads the rest, and compares. Raises ``AssertionError`` with the schedule."""
         self.chance = random.Random(self.seed)
         self.table = self.context.target.table
         with contextlib.ExitStack() as stack:
-            made = [self.context.target.connect() for _ in range(self.writers)]
-            for one in made:
-                stack.callback(one.close)
-            self.people = [Writer(one, f"w{n}") for n, one in enumerate(made)]
+            connections = [self.context.target.connect() for _ in range(self.writers)]
+            for connection in connections:
+                stack.callback(connection.close)
+            self.people = [Writer(connection, f"w{n}") for n, connection in enumerate(connections)]
             self.reading = self.restarted()
             stack.callback(lambda: self.reading.planner.close())
             for _ in range(steps):
@@ -82,7 +82,7 @@ class Schedule:
         limit = self.chance.choice((None, 1, 3))
         self.reading.source.values._values["maxrowspertrigger"] = limit
         rows = self.reading.next(self.log)
-        self.told.append(f"read {None if rows is None else [(row['id'], row['version']) for row in rows]} {self.log[-1:]}")
+        self.report.append(f"read {None if rows is None else [(row['id'], row['version']) for row in rows]} {self.log[-1:]}")
         if rows is None:
             return limit is not None and self.more()
         number = len(self.log) - 1
@@ -92,7 +92,7 @@ class Schedule:
             self.reading.planner.close()
             self.reading = self.restarted()
             rows = self.reading.batch(self.log, number)
-            self.told.append(f"replayed {[(row['id'], row['version']) for row in rows]}")
+            self.report.append(f"replayed {[(row['id'], row['version']) for row in rows]}")
         self.batches.append(rows)
         return True
 
@@ -107,7 +107,7 @@ class Schedule:
     def restart(self) -> None:
         self.reading.planner.close()
         self.reading = self.restarted()
-        self.told.append("restart")
+        self.report.append("restart")
 
     # ---- the writers
 
@@ -160,23 +160,23 @@ class Schedule:
         writer.busy, writer.depth = False, 0
 
     def run_sql(self, writer: Writer, sql: str) -> None:
-        self.told.append(f"{writer.name}: {sql}")
+        self.report.append(f"{writer.name}: {sql}")
         writer.connection.execute(sql)
 
     # ---- the outcome
 
     def compare(self) -> None:
-        there = dict(self.context.target.query(f"SELECT id, version FROM {self.table}"))
+        versions = dict(self.context.target.query(f"SELECT id, version FROM {self.table}"))
         by_version = "timestamp" in self.context.mode["incremental"]
         rows = [row for batch in self.batches for row in batch]
-        read = Counter((row["id"], row["version"] if by_version else there.get(row["id"])) for row in rows)
+        read = Counter((row["id"], row["version"] if by_version else versions.get(row["id"])) for row in rows)
         wrong = {
             "doubled": [key for key, times in read.items() if times > 1],
-            "lost": sorted(set(there.items()) - set(read)),
-            "never committed": [key for key in read if key[0] not in there],
+            "lost": sorted(set(versions.items()) - set(read)),
+            "never committed": [key for key in read if key[0] not in versions],
         }
-        found: Mapping[str, Any] = {name: keys for name, keys in wrong.items() if keys}
-        assert not found, f"seed {self.seed}: {found}\n" + "\n".join(self.told)
+        problems: Mapping[str, Any] = {name: keys for name, keys in wrong.items() if keys}
+        assert not problems, f"seed {self.seed}: {problems}\n" + "\n".join(self.report)
 
 
 class OneWriter(Schedule):
@@ -228,7 +228,7 @@ class Killed(Schedule):
         injector.disarm()
         assert code in (0, -9), f"the query ended with {code}"
         self.kills += code == -9
-        self.told.append(f"the query was {'killed' if code else 'done'}")
+        self.report.append(f"the query was {'killed' if code else 'done'}")
         return code == -9
 
     def restart(self) -> None:

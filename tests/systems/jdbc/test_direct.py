@@ -134,12 +134,12 @@ def test_a_text_with_a_zero_byte_is_a_bad_row_of_postgresql(tmp_path: Path) -> N
 
 
 def test_transactions_have_as_many_rows_as_was_asked(database: DatabaseContext, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[int] = []
+    sizes: list[int] = []
     inner = DirectWriter._write
-    monkeypatch.setattr(DirectWriter, "_write", lambda self, batch: (seen.append(len(batch)), inner(self, batch))[1])
+    monkeypatch.setattr(DirectWriter, "_write", lambda self, batch: (sizes.append(len(batch)), inner(self, batch))[1])
     many = [(number, "x", 0) for number in range(25)]
     write(database, rows(*many[:4]), rows(*many[4:]), batchsize="10", **SLOW)
-    assert seen == [10, 10, 5]
+    assert sizes == [10, 10, 5]
     assert len(content(database)) == 25
 
 
@@ -169,8 +169,8 @@ def test_tasks_that_add_keys_side_by_side_do_not_lock_each_other_out(database: D
     options["outageTimeout"] = "0s"
     parts = [rows(*[(4 * number + task, "x", task) for number in range(1000)]) for task in range(4)]
     with ThreadPoolExecutor(4) as pool:
-        for done in [pool.submit(write, database, part, **options) for part in parts]:
-            done.result()
+        for future in [pool.submit(write, database, part, **options) for part in parts]:
+            future.result()
     assert len(content(database)) == 4000
 
 

@@ -81,8 +81,8 @@ def test_with_replace_the_copy_loses_what_the_table_has_lost(spark: Any, tmp_pat
 
 
 def copied(spark: Any, folder: Path, table: str) -> list[int]:
-    found = spark.read.format("delta").load(str(folder / "copy" / table)).select("id").collect()
-    return sorted(row.id for row in found)
+    rows = spark.read.format("delta").load(str(folder / "copy" / table)).select("id").collect()
+    return sorted(row.id for row in rows)
 
 
 def run(spark: Any, shop: Sqlite, folder: Path, source: Mapping[str, str] | None = None, **copy: str) -> None:

@@ -65,11 +65,11 @@ SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 4)), max_size=6)
 
 
 def _ascending(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    made: list[tuple[int, int]] = []
+    intervals: list[tuple[int, int]] = []
     for gap, length in spans:
-        first = (made[-1][1] + 2 if made else 0) + gap
-        made.append((first, first + length))
-    return made
+        first = (intervals[-1][1] + 2 if intervals else 0) + gap
+        intervals.append((first, first + length))
+    return intervals
 
 
 def _numbers(some: list[Any]) -> list[int]:
@@ -77,8 +77,8 @@ def _numbers(some: list[Any]) -> list[int]:
 
 
 @given(SPANS, SPANS)
-def test_intervals_are_sets_of_numbers(one: list[tuple[int, int]], other: list[tuple[int, int]]) -> None:
-    a, b = _ascending(one), _ascending(other)
+def test_intervals_are_sets_of_numbers(spans: list[tuple[int, int]], other: list[tuple[int, int]]) -> None:
+    a, b = _ascending(spans), _ascending(other)
     assert _numbers(list(difference(a, b))) == sorted(set(_numbers(a)) - set(_numbers(b)))
     assert _numbers(list(intersection(a, b))) == sorted(set(_numbers(a)) & set(_numbers(b)))
 
@@ -86,9 +86,9 @@ def test_intervals_are_sets_of_numbers(one: list[tuple[int, int]], other: list[t
 @given(SPANS, st.integers(1, 9))
 def test_shares_are_disjoint_and_even(spans: list[tuple[int, int]], count: int) -> None:
     whole = _ascending(spans)
-    found = list(shares(whole, None, count))
-    assert [n for share in found for n in _numbers(share)] == _numbers(list(whole))
-    sizes = [len(_numbers(share)) for share in found]
+    parts = list(shares(whole, None, count))
+    assert [n for share in parts for n in _numbers(share)] == _numbers(list(whole))
+    sizes = [len(_numbers(share)) for share in parts]
     assert not sizes or max(sizes) - min(sizes) <= 1
 
 

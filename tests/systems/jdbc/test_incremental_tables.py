@@ -100,8 +100,8 @@ class MariaDb(Database):
 
 @pytest.fixture(params=[Sqlite, DuckDb, Postgres, MariaDb])
 def database(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Database]:
-    with contextlib.closing(request.param(tmp_path)) as made:
-        yield made
+    with contextlib.closing(request.param(tmp_path)) as system:
+        yield system
 
 
 @pytest.fixture
@@ -111,16 +111,16 @@ def sqlite(tmp_path: Path) -> Sqlite:
 
 @pytest.fixture
 def postgres(tmp_path: Path) -> Iterator[Postgres]:
-    with contextlib.closing(Postgres(tmp_path)) as made:
-        yield made
+    with contextlib.closing(Postgres(tmp_path)) as system:
+        yield system
 
 
 def read(reading: SourceQuery, log: list[Offset]) -> dict[str, list[dict[str, Any]]]:
     """What is new, by table."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    tables: dict[str, list[dict[str, Any]]] = {}
     for row in reading.rest(log):
-        found.setdefault(row["table"], []).append(json.loads(row["row"]))
-    return found
+        tables.setdefault(row["table"], []).append(json.loads(row["row"]))
+    return tables
 
 
 def test_a_new_table_is_read_from_its_beginning(database: Database) -> None:

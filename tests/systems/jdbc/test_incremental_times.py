@@ -33,8 +33,8 @@ from .incremental_contexts import (
 
 @pytest.fixture(params=[SqliteByTime, PostgresByTime])
 def table(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[StreamContext]:
-    with contextlib.closing(request.param(tmp_path / "system")) as made:
-        yield made
+    with contextlib.closing(request.param(tmp_path / "system")) as context:
+        yield context
 
 
 def ids(reading: SourceQuery, log: list[Offset]) -> list[int]:
@@ -51,10 +51,10 @@ def test_a_limit_never_cuts_inside_equal_times(table: StreamContext) -> None:
     for number, second in enumerate((1, 1, 1, 2, 3, 3)):
         put(table, number, f"2024-01-01 00:00:0{second}")
     reading, log = SourceQuery(table, maxRowsPerTrigger="2"), list[Offset]()
-    found = []
+    batches = []
     while (rows := reading.next(log)) is not None:
-        found.append(sorted(row["id"] for row in rows))
-    assert found == [[0, 1, 2], [3], [4, 5]]
+        batches.append(sorted(row["id"] for row in rows))
+    assert batches == [[0, 1, 2], [3], [4, 5]]
 
 
 def test_a_changed_row_is_read_again_and_one_that_did_not_change_is_not(table: StreamContext) -> None:
@@ -88,8 +88,8 @@ def test_rows_without_a_key_are_left_out_and_counted(table: StreamContext) -> No
     put(table, 2, None)
     reading, log = SourceQuery(table), list[Offset]()
     assert ids(reading, log) == [1]
-    left_out = [one for one in unpacked(log[-1]) if one.partition.endswith("without a key")]
-    assert [one.lag_records for one in left_out] == [1]
+    left_out = [part for part in unpacked(log[-1]) if part.partition.endswith("without a key")]
+    assert [part.lag_records for part in left_out] == [1]
 
 
 def test_of_several_times_the_first_that_is_not_null_counts(tmp_path: Path) -> None:
@@ -262,7 +262,7 @@ def test_options_that_do_not_go_together_are_named(options: dict[str, str], name
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "text"),
     [
         ({"incremental": "incrementing", "incrementingColumn": "name"}, "no whole number"),
         ({"incremental": "incrementing", "incrementingColumn": "nothing"}, 'names "nothing", but the columns'),
@@ -270,10 +270,10 @@ def test_options_that_do_not_go_together_are_named(options: dict[str, str], name
         ({"incremental": "timestamp", "timestampColumns": "name"}, "is no time but"),
     ],
 )
-def test_columns_that_cannot_be_keys_are_named(tmp_path: Path, options: dict[str, str], said: str) -> None:
+def test_columns_that_cannot_be_keys_are_named(tmp_path: Path, options: dict[str, str], text: str) -> None:
     with contextlib.closing(PostgresById(tmp_path / "system")) as table:
         table.mode = options  # type: ignore[misc]
-        with pytest.raises(Misconfigured, match=said):
+        with pytest.raises(Misconfigured, match=text):
             SourceQuery(table).rest([])
 
 

@@ -226,15 +226,15 @@ def test_a_decided_batch_is_carried_through_by_the_next_run(preparing: Preparing
 
 
 def _die_after(count: int, sink: JdbcSink, batch: Batch, committables: list[Any]) -> None:
-    done, dialect = 0, type(sink.dialect())
+    commits, dialect = 0, type(sink.dialect())
     inner = dialect.commit_prepared
 
     def commit_prepared(self: Any, connection: Any, name: str) -> None:
-        nonlocal done
-        if done == count:
+        nonlocal commits
+        if commits == count:
             os.kill(os.getpid(), signal.SIGKILL)
         inner(self, connection, name)
-        done += 1
+        commits += 1
 
     dialect.commit_prepared = commit_prepared  # type: ignore[method-assign]
     if count == 2:

@@ -50,7 +50,7 @@ def write(database: DatabaseContext, parts: Sequence[Any], replace: bool = False
 
 
 def rows(*values: tuple[Any, ...], schema: pa.Schema = ROWS) -> Any:
-    return pa.RecordBatch.from_pylist([dict(zip(schema.names, one, strict=True)) for one in values], schema)
+    return pa.RecordBatch.from_pylist([dict(zip(schema.names, row, strict=True)) for row in values], schema)
 
 
 def content(database: DatabaseContext, columns: str = "id, name, n") -> list[tuple[Any, ...]]:

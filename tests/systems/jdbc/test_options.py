@@ -55,7 +55,7 @@ def test_urls_of_both_kinds(url: str, expected: DatabaseAddress) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "said"),
+    ("url", "text"),
     [
         ("jdbc:oracle:thin:@db", 'is for "oracle", and there is no dialect of that name; .* To add one'),
         ("shop", "must be a JDBC or SQLAlchemy URL"),
@@ -68,8 +68,8 @@ def test_urls_of_both_kinds(url: str, expected: DatabaseAddress) -> None:
         ("duckdb:///s3://bucket/x.duckdb", "must name a local or mounted file"),
     ],
 )
-def test_urls_that_are_refused_say_why(url: str, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_urls_that_are_refused_say_why(url: str, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
         parse(url)
 
 
@@ -97,7 +97,7 @@ def test_what_is_no_table_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "said"),
+    ("option", "value", "text"),
     [
         ("fetchsize", "10", "is an option of the source"),
         ("numPartitions", "4", "repartition"),
@@ -113,13 +113,13 @@ def test_what_is_no_table_is_refused(text: str) -> None:
         ("numPartitions", "4", "commit=task only"),
     ],
 )
-def test_options_that_cannot_work_are_told(option: str, value: str, said: str) -> None:
-    with pytest.raises(Misconfigured, match=said):
+def test_options_that_cannot_work_are_told(option: str, value: str, text: str) -> None:
+    with pytest.raises(Misconfigured, match=text):
         JdbcSink.of({**BASE, option: value})
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "text"),
     [
         ({"url": "sqlite:////x.db"}, "one writer at a time"),
         ({"url": "duckdb:////x.duckdb"}, "one writer at a time"),
@@ -127,8 +127,8 @@ def test_options_that_cannot_work_are_told(option: str, value: str, said: str) -
         ({"guarantee": "at-least-once"}, "has no use with guarantee"),
     ],
 )
-def test_tasks_that_cannot_commit_for_themselves_are_told(options: dict[str, str], said: str) -> None:
-    with pytest.raises(Misconfigured, match=said):
+def test_tasks_that_cannot_commit_for_themselves_are_told(options: dict[str, str], text: str) -> None:
+    with pytest.raises(Misconfigured, match=text):
         JdbcSink.of({**BASE, "commit": "task", **options})
 
 
@@ -146,9 +146,9 @@ def test_the_guarantee_follows_from_the_options() -> None:
 
 
 def test_two_tables_have_two_sink_ids_and_users_make_no_difference() -> None:
-    one = JdbcSink.of({**BASE, "user": "a"}).sink_id()
-    assert one == JdbcSink.of({**BASE, "user": "b", "password": "c"}).sink_id()
-    assert one != JdbcSink.of({**BASE, "dbtable": "other"}).sink_id()
+    sink_id = JdbcSink.of({**BASE, "user": "a"}).sink_id()
+    assert sink_id == JdbcSink.of({**BASE, "user": "b", "password": "c"}).sink_id()
+    assert sink_id != JdbcSink.of({**BASE, "dbtable": "other"}).sink_id()
 
 
 def test_a_batch_write_that_must_be_exactly_once_needs_a_transaction_name(tmp_path: Path) -> None:

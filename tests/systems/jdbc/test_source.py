@@ -29,19 +29,19 @@ BASE = {"url": "jdbc:postgresql://db:5433/shop", "dbtable": "orders"}
 
 @pytest.mark.parametrize("partitions", [1, 4])
 def test_everything_is_read_once(numbers: DatabaseContext, partitions: int) -> None:
-    one = read(numbers, numPartitions=partitions)
-    same_records(FIFTY, one.rows())
-    assert len(one.parts()) == partitions
+    scan = read(numbers, numPartitions=partitions)
+    same_records(FIFTY, scan.rows())
+    assert len(scan.parts()) == partitions
 
 
 def test_a_table_may_be_empty_and_rows_may_come_outside_of_what_was_there(numbers: DatabaseContext) -> None:
-    one = read(numbers, numPartitions=4)
-    parts = one.parts()
+    scan = read(numbers, numPartitions=4)
+    parts = scan.parts()
     numbers.run(f"DELETE FROM {numbers.table}")
     assert read(numbers, numPartitions=4).rows() == []
     fill(numbers, [(-5, "'first'"), (3, "'third'"), (1000, "'last'")])
-    found = [row["id"] for part in parts for batch in one.batches(part) for row in batch.to_pylist()]
-    assert sorted(found) == [-5, 3, 1000]
+    ids = [row["id"] for part in parts for batch in scan.batches(part) for row in batch.to_pylist()]
+    assert sorted(ids) == [-5, 3, 1000]
 
 
 def test_a_query_is_read_as_a_table_with_its_comments_and_percents(numbers: DatabaseContext) -> None:
@@ -65,44 +65,44 @@ def test_a_schema_of_the_user_chooses_columns_and_types(numbers: DatabaseContext
 
 
 def test_fetchsize_is_the_size_of_a_block(numbers: DatabaseContext) -> None:
-    one = read(numbers, fetchsize=7)
-    (part,) = one.parts()
-    assert [batch.num_rows for batch in one.batches(part)] == [7, 7, 7, 7, 7, 7, 7, 1]
+    scan = read(numbers, fetchsize=7)
+    (part,) = scan.parts()
+    assert [batch.num_rows for batch in scan.batches(part)] == [7, 7, 7, 7, 7, 7, 7, 1]
 
 
 def test_a_reader_that_is_left_lets_go_of_the_table(numbers: DatabaseContext) -> None:
-    one = read(numbers, fetchsize=1)
-    (part,) = one.parts()
-    batches = one.batches(part)
+    scan = read(numbers, fetchsize=1)
+    (part,) = scan.parts()
+    batches = scan.batches(part)
     next(batches)
     batches.close()  # type: ignore[attr-defined]
     numbers.run(f"DELETE FROM {numbers.table}")
-    assert one.rows() == []
+    assert scan.rows() == []
 
 
 def test_readers_of_different_partitions_do_not_disturb_each_other(numbers: DatabaseContext) -> None:
-    one = read(numbers, numPartitions=4, fetchsize=3)
-    running = [one.batches(part) for part in one.parts()]
-    found: list[Any] = []
+    scan = read(numbers, numPartitions=4, fetchsize=3)
+    running = [scan.batches(part) for part in scan.parts()]
+    rows: list[Any] = []
     while running:
         for batches in list(running):
             batch = next(batches, None)
             if batch is None:
                 running.remove(batches)
             else:
-                found += batch.to_pylist()
-    same_records(FIFTY, found)
+                rows += batch.to_pylist()
+    same_records(FIFTY, rows)
 
 
 def test_names_that_look_like_sql_are_names(tmp_path: Path) -> None:
     for kind in (PostgresContext, SqliteContext, DuckDbContext):
         context = table_of(kind, "id INT", tmp_path / kind.__name__)
         evil, column = "a\"b; DROP TABLE x; --'%s", 'c"1; --%s $1 :x'
-        quoted, name = ('"' + one.replace('"', '""') + '"' for one in (evil, column))
+        quoted, name = ('"' + identifier.replace('"', '""') + '"' for identifier in (evil, column))
         context.run(f"CREATE TABLE {quoted} ({name} VARCHAR(50), other INT)")
         fill(context, [("'x''; --'", 1), ("'y'", 2), ("NULL", 3)], quoted)
-        one = read(context, dbtable=quoted, partitionColumn=column, numPartitions=3)
-        assert sorted(row["other"] for row in one.rows()) == [1, 2, 3], kind
+        scan = read(context, dbtable=quoted, partitionColumn=column, numPartitions=3)
+        assert sorted(row["other"] for row in scan.rows()) == [1, 2, 3], kind
         context.run(f"DROP TABLE {quoted}")
         context.close()
 
@@ -140,10 +140,10 @@ def test_no_password_is_in_any_text(tmp_path: Path) -> None:
         ]
         for address in tries:
             source = JdbcSource.of({**address, "dbtable": "t"})
-            with pytest.raises((Misconfigured, Transient)) as told:
+            with pytest.raises((Misconfigured, Transient)) as error:
                 _ = source.schema
-            said = str(told.value) + repr(told.value) + str(pickle.dumps(told.value)) + repr(source.address())
-            assert "wrong horse" not in said
+            text = str(error.value) + repr(error.value) + str(pickle.dumps(error.value)) + repr(source.address())
+            assert "wrong horse" not in text
         source = JdbcSource.of({"url": locked.jdbc, "user": locked.user, "password": secret, "query": "SELECT 1 AS a"})
         assert source.schema == "`a` int"
 
@@ -156,7 +156,7 @@ def test_a_file_that_is_not_there_is_not_made(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "text"),
     [
         ({"dbtable": None}, r"dbtable +missing"),
         ({"query": "SELECT 1"}, r"query +and dbtable exclude each other"),
@@ -174,8 +174,8 @@ def test_a_file_that_is_not_there_is_not_made(tmp_path: Path) -> None:
         ({"url": "jdbc:oracle:thin:@db"}, "no dialect of that name"),
     ],
 )
-def test_options_that_cannot_work_are_told(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(Misconfigured, match=said):
+def test_options_that_cannot_work_are_told(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(Misconfigured, match=text):
         JdbcSource.of({**BASE, **options})
 
 
@@ -196,17 +196,17 @@ def test_a_stream_needs_to_know_what_is_new() -> None:
 
 def test_a_session_begins_with_the_users_statement(tmp_path: Path) -> None:
     with contextlib.closing(table_of(PostgresContext, "id INT", tmp_path)) as context:
-        one = read(
+        scan = read(
             context, query="SELECT current_setting('work_mem') AS v", sessionInitStatement="SET work_mem = '77kB'"
         )
-        assert one.rows() == [{"v": "77kB"}]
+        assert scan.rows() == [{"v": "77kB"}]
         assert read(context, query="SELECT current_setting('work_mem') AS v").rows() != [{"v": "77kB"}]
 
 
 def _broken(context: DatabaseContext, injector: FailureInjector, **more: Any) -> BatchRead:
-    one = read(context, **more)
-    one.source = faulty_source(JdbcSource, injector).of(source_options(context, **more))
-    return one
+    scan = read(context, **more)
+    scan.source = faulty_source(JdbcSource, injector).of(source_options(context, **more))
+    return scan
 
 
 def test_an_outage_is_bridged_where_the_same_rows_can_be_read_again(tmp_path: Path) -> None:
@@ -236,11 +236,11 @@ def test_a_statement_that_runs_is_ended_by_waking_up_the_reader(tmp_path: Path) 
     import threading
 
     with contextlib.closing(table_of(PostgresContext, "id INT", tmp_path)) as context:
-        one = read(context, query="SELECT pg_sleep(60)::text AS v")
-        reader = one.source.reader(one.schema)
+        scan = read(context, query="SELECT pg_sleep(60)::text AS v")
+        reader = scan.source.reader(scan.schema)
         reader.open()
-        (part,) = one.parts()
-        (split,) = one.source.enumerator().splits_of(part)
+        (part,) = scan.parts()
+        (split,) = scan.source.enumerator().splits_of(part)
         caught: list[BaseException] = []
 
         def work() -> None:

@@ -20,25 +20,25 @@ PRODUCTS = [(1, "'lamp'", "'light'"), (2, "'chair'", "'seat'"), (3, "'desk'", "N
 
 @pytest.fixture
 def products(tmp_path: Path) -> Iterator[DatabaseContext]:
-    with contextlib.closing(table_of(SqliteContext, "id BIGINT, name TEXT, category TEXT", tmp_path)) as made:
-        fill(made, PRODUCTS)
-        yield made
+    with contextlib.closing(table_of(SqliteContext, "id BIGINT, name TEXT, category TEXT", tmp_path)) as context:
+        fill(context, PRODUCTS)
+        yield context
 
 
 def test_a_table_is_read_in_parallel_and_again_with_what_is_there_by_then(spark: Any, tmp_path: Path) -> None:
     body = "id BIGINT PRIMARY KEY, tags TEXT[], amount NUMERIC(10, 2), at TIMESTAMPTZ"
     with contextlib.closing(table_of(PostgresContext, body, tmp_path)) as context:
-        made = "n, ARRAY['a', NULL, n::text], n / 4.0, timestamptz '2024-01-01 00:00:00+00' + n * interval '1 hour'"
-        context.run(f"INSERT INTO {context.table} SELECT {made} FROM generate_series(1, 1000) n")
+        expressions = "n, ARRAY['a', NULL, n::text], n / 4.0, timestamptz '2024-01-01 00:00:00+00' + n * interval '1 hour'"
+        context.run(f"INSERT INTO {context.table} SELECT {expressions} FROM generate_series(1, 1000) n")
         frame = spark.read.format("connectors.jdbc").options(**source_options(context, numPartitions=4)).load()
         assert frame.dtypes == [
             ("id", "bigint"), ("tags", "array<string>"), ("amount", "decimal(10,2)"), ("at", "timestamp"),
         ]  # fmt: skip
         assert frame.rdd.getNumPartitions() == 4
-        found = frame.selectExpr(
+        totals = frame.selectExpr(
             "sum(id)", "sum(amount)", "max(tags[2])", "count(tags[1])", "min(unix_timestamp(at))"
         ).first()
-        assert [str(value) for value in found] == ["500500", "125125.00", "999", "0", "1704070800"]
+        assert [str(value) for value in totals] == ["500500", "125125.00", "999", "0", "1704070800"]
         context.run(f"DELETE FROM {context.table} WHERE id > 10")
         assert sorted(row.id for row in frame.select("id").collect()) == list(range(1, 11))
         shown = frame.schema.add("more", "string")

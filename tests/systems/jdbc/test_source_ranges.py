@@ -26,14 +26,14 @@ TEXTS = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters=
 VALUES = st.one_of(st.lists(st.none() | LONGS, max_size=30), st.lists(st.none() | TEXTS, max_size=30))
 
 
-def counted(values: list[Any], made: list[KeyRange]) -> list[int]:
+def counted(values: list[Any], key_ranges: list[KeyRange]) -> list[int]:
     """How many ranges each value is in, as a database sees it."""
     with contextlib.closing(sqlite3.connect(":memory:")) as database:
         database.execute("CREATE TABLE t (n, v)")
         database.executemany("INSERT INTO t VALUES (?, ?)", list(enumerate(values)))
         hits = [0] * len(values)
-        for one in made:
-            where, bound = render_clause(one.where('"v"'), lambda *_: "?")
+        for key_range in key_ranges:
+            where, bound = render_clause(key_range.where('"v"'), lambda *_: "?")
             for (number,) in database.execute(f"SELECT n FROM t WHERE {where or 'true'}", bound):
                 hits[number] += 1
         return hits
@@ -52,12 +52,13 @@ def test_each_value_is_in_exactly_one_range_whatever_the_cuts(values: list[Any],
 def test_ranges_between_quantiles_have_a_value_each_and_are_even(values: list[int], parts: int) -> None:
     ordered = sorted(values)
     cuts = distinct(ordered[number - 1] for number in cut_rows(len(ordered), parts))
-    made = ranges("v", "", cuts)
+    key_ranges = ranges("v", "", cuts)
     sizes = [
-        sum((one.low is None or one.low <= v) and (one.high is None or v < one.high) for v in values) for one in made
+        sum((key_range.low is None or key_range.low <= v) and (key_range.high is None or v < key_range.high) for v in values)
+        for key_range in key_ranges
     ]
     assert sum(sizes) == len(values)
-    assert len(made) <= max(1, min(parts, len(set(values))))
+    assert len(key_ranges) <= max(1, min(parts, len(set(values))))
     if values:
         assert min(sizes) >= 1
     if len(set(values)) == len(values):
@@ -65,17 +66,17 @@ def test_ranges_between_quantiles_have_a_value_each_and_are_even(values: list[in
 
 
 @given(LONGS, LONGS, st.integers(1, 100), LONGS)
-def test_bounds_cut_evenly_without_overflow(one: int, other: int, parts: int, value: int) -> None:
-    low, high = min(one, other), max(one, other) + 1
+def test_bounds_cut_evenly_without_overflow(bound: int, other: int, parts: int, value: int) -> None:
+    low, high = min(bound, other), max(bound, other) + 1
     cuts: Any = even_cuts(str(low), str(high), parts, "number")
     assert cuts == sorted(set(cuts))
     assert all(low < cut < high for cut in cuts)
     assert len(cuts) == min(parts, high - low) - 1
     steps = [after - before for before, after in zip([low, *cuts], [*cuts, high], strict=True)]
     assert max(steps) - min(steps) <= 1
-    made = ranges("v", "", cuts)
+    key_ranges = ranges("v", "", cuts)
     assert (
-        sum((part.low is None or part.low <= value) and (part.high is None or value < part.high) for part in made) == 1
+        sum((part.low is None or part.low <= value) and (part.high is None or value < part.high) for part in key_ranges) == 1
     )
 
 
@@ -84,14 +85,14 @@ def test_bounds_of_other_kinds() -> None:
     assert even_cuts("2024-01-01 00:00:00", "2024-01-01T01:00:00+00:00", 2, "time") == ["2024-01-01 00:30:00.000000"]
     assert even_cuts("0.5", "1", 2, "number") == ["0.75"]
     assert number_of("1e3", "number") == Decimal(1000)
-    for lower, upper, family, said in (
+    for lower, upper, family, text in (
         ("2", "1", "number", "below upperBound"),
         ("x", "1", "number", "a number"),
         ("NaN", "1", "number", "a finite number"),
         ("2024", "2025", "date", "a date such as"),
         ("monday", "x", "time", "a time such as"),
     ):
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=text):
             even_cuts(lower, upper, 2, family)
 
 
@@ -118,11 +119,11 @@ def test_keys_of_all_types_and_nulls_come_once(kind: type[DatabaseContext], tmp_
         fill(context, [*rows, *nulls])
         for number, name in enumerate(KEYS):
             for partitions in [3, 20][number % 2 :: 2] if kind is not SqliteContext else [3, 20]:
-                one = read(context, partitionColumn=f"{name}_key", numPartitions=partitions)
-                found = [[row["n"] for batch in one.batches(part) for row in batch.to_pylist()] for part in one.parts()]
-                assert sorted(n for part in found for n in part) == list(range(8)), (name, found)
-                assert {6, 7} <= set(found[0]), "nulls belong to the first partition"
-                assert len(found) == min(partitions, 6), (name, found)
+                scan = read(context, partitionColumn=f"{name}_key", numPartitions=partitions)
+                parts = [[row["n"] for batch in scan.batches(part) for row in batch.to_pylist()] for part in scan.parts()]
+                assert sorted(n for part in parts for n in part) == list(range(8)), (name, parts)
+                assert {6, 7} <= set(parts[0]), "nulls belong to the first partition"
+                assert len(parts) == min(partitions, 6), (name, parts)
 
 
 def test_keys_that_only_postgresql_has(tmp_path: Path) -> None:
@@ -152,9 +153,9 @@ def test_no_partition_is_large_under_skew(kind: type[DatabaseContext], rows: int
     with contextlib.closing(table_of(kind, "k BIGINT", tmp_path)) as context:
         key = SKEWED.format(nine=rows * 9 // 10, tenth=rows * 7 // 10)
         context.run(f"INSERT INTO {context.table} SELECT {key} FROM {series.format(rows)}")
-        one = read(context, partitionColumn="k", numPartitions=50)
-        with contextlib.closing(one.source.dialect().connect_to_read()) as connection:
-            sizes = _counts(connection, context.table, one)
+        scan = read(context, partitionColumn="k", numPartitions=50)
+        with contextlib.closing(scan.source.dialect().connect_to_read()) as connection:
+            sizes = _counts(connection, context.table, scan)
         assert sum(sizes) == rows
         assert len(sizes) == 50
         assert max(sizes) <= 2 * rows / 50
@@ -165,16 +166,16 @@ def test_no_partition_is_large_under_skew(kind: type[DatabaseContext], rows: int
         assert max(steps) > 3 * rows / 50, "equal steps are what skew makes uneven"
 
 
-def _counts(connection: Any, table: str, one: BatchRead) -> list[int]:
+def _counts(connection: Any, table: str, scan: BatchRead) -> list[int]:
     """The sizes of the partitions, by their own conditions but in one pass."""
     cases: Clause = ()
-    parts = [RangeSplit(**part.detail) for part in one.parts()]
+    parts = [RangeSplit(**part.detail) for part in scan.parts()]
     for number, part in enumerate(parts):
         cases += (" WHEN ", *part.where("k"), f" THEN {number}")
     ranged: Clause = ("SELECT CASE", *cases, f" END AS p FROM {table}")
-    found = dict(rows_of(connection, ("SELECT p, count(*) FROM (", *ranged, ") x GROUP BY p")))
-    assert None not in found
-    return [found.get(number, 0) for number in range(len(parts))]
+    counts = dict(rows_of(connection, ("SELECT p, count(*) FROM (", *ranged, ") x GROUP BY p")))
+    assert None not in counts
+    return [counts.get(number, 0) for number in range(len(parts))]
 
 
 def test_a_key_with_many_equal_values_is_not_cut_within(tmp_path: Path) -> None:
@@ -188,8 +189,8 @@ def test_a_key_with_many_equal_values_is_not_cut_within(tmp_path: Path) -> None:
 def test_a_large_table_is_sampled_and_a_small_share_of_it_is_read(tmp_path: Path) -> None:
     with contextlib.closing(table_of(PostgresContext, "k BIGINT, pad TEXT", tmp_path)) as context:
         context.run(f"INSERT INTO {context.table} SELECT n, repeat('x', 700) FROM generate_series(1, 100000) n")
-        one = read(context, partitionColumn="k", numPartitions=4)
-        sizes = one.sizes()
+        scan = read(context, partitionColumn="k", numPartitions=4)
+        sizes = scan.sizes()
         assert sum(sizes) == 100_000
         assert max(sizes) <= 3 * 25_000
         assert any(abs(size - 25_000) > 10 for size in sizes), "a sample does not hit the quantiles exactly"
@@ -250,6 +251,6 @@ def test_bounds_of_times_are_utc(tmp_path: Path) -> None:
     with contextlib.closing(table_of(PostgresContext, "t TIMESTAMPTZ", tmp_path)) as context:
         fill(context, [(f"'2024-01-01 {hour:02}:00:00+00'",) for hour in range(24)])
         bounds = {"lowerBound": "2024-01-01 00:00:00", "upperBound": "2024-01-02 00:00:00"}
-        one = read(context, partitionColumn="t", numPartitions=2, **bounds)
-        assert one.sizes() == [12, 12]
-        assert one.rows()[0]["t"] == datetime.datetime(2024, 1, 1, tzinfo=datetime.timezone.utc)
+        scan = read(context, partitionColumn="t", numPartitions=2, **bounds)
+        assert scan.sizes() == [12, 12]
+        assert scan.rows()[0]["t"] == datetime.datetime(2024, 1, 1, tzinfo=datetime.timezone.utc)

@@ -25,9 +25,9 @@ HOLDERS = "application_name LIKE 'connectors-moment-%' AND state = 'idle in tran
 
 @pytest.fixture
 def table(tmp_path: Path) -> Iterator[DatabaseContext]:
-    with contextlib.closing(table_of(PostgresContext, "id INT, k INT", tmp_path)) as made:
-        fill(made, [(n, n) for n in range(40)])
-        yield made
+    with contextlib.closing(table_of(PostgresContext, "id INT, k INT", tmp_path)) as context:
+        fill(context, [(n, n) for n in range(40)])
+        yield context
 
 
 @pytest.fixture
@@ -42,16 +42,16 @@ def moved(table: DatabaseContext) -> Any:
     return move
 
 
-def ids(one: BatchRead, part: Slice) -> list[int]:
-    return [row["id"] for batch in one.batches(part) for row in batch.to_pylist()]
+def ids(scan: BatchRead, part: Slice) -> list[int]:
+    return [row["id"] for batch in scan.batches(part) for row in batch.to_pylist()]
 
 
-def through_writes(one: BatchRead, move: Any) -> list[int]:
-    found: list[int] = []
-    for part in one.parts():
-        found += ids(one, part)
+def through_writes(scan: BatchRead, move: Any) -> list[int]:
+    numbers: list[int] = []
+    for part in scan.parts():
+        numbers += ids(scan, part)
         move()
-    return sorted(found)
+    return sorted(numbers)
 
 
 def test_a_writer_between_the_partitions_changes_nothing(table: DatabaseContext, moved: Any) -> None:
@@ -59,77 +59,77 @@ def test_a_writer_between_the_partitions_changes_nothing(table: DatabaseContext,
 
 
 def test_without_a_snapshot_it_does(table: DatabaseContext, moved: Any) -> None:
-    found = through_writes(read(table, partitionColumn="k", numPartitions=4, snapshot="false"), moved)
-    assert found != list(range(40))
+    numbers = through_writes(read(table, partitionColumn="k", numPartitions=4, snapshot="false"), moved)
+    assert numbers != list(range(40))
 
 
-def _child(one: BatchRead, part: Slice, pipe: Any) -> None:
-    pipe.send(json.dumps(ids(one, part)))
+def _child(scan: BatchRead, part: Slice, pipe: Any) -> None:
+    pipe.send(json.dumps(ids(scan, part)))
     pipe.recv()
 
 
 def test_processes_share_the_moment_and_each_of_them_keeps_it(table: DatabaseContext, moved: Any) -> None:
-    one = read(table, partitionColumn="k", numPartitions=4)
-    parts = one.parts()
-    found = ids(one, parts[0])
+    scan = read(table, partitionColumn="k", numPartitions=4)
+    parts = scan.parts()
+    numbers = ids(scan, parts[0])
     moved()
-    here, there = multiprocessing.Pipe()
-    child = multiprocessing.get_context("fork").Process(target=_child, args=(one, parts[1], there))
+    parent_end, child_end = multiprocessing.Pipe()
+    child = multiprocessing.get_context("fork").Process(target=_child, args=(scan, parts[1], child_end))
     child.start()
-    found += json.loads(here.recv())
+    numbers += json.loads(parent_end.recv())
     moved()
     snapshot._close_all()  # as if the process that began the moment had ended
-    found += ids(one, parts[2])
+    numbers += ids(scan, parts[2])
     moved()
-    here.send("end")
+    parent_end.send("end")
     child.join()
-    found += ids(one, parts[3])
-    assert sorted(found) == list(range(40))
+    numbers += ids(scan, parts[3])
+    assert sorted(numbers) == list(range(40))
 
 
 def test_each_action_sees_a_moment_of_its_own(table: DatabaseContext) -> None:
-    one = read(table, partitionColumn="k", numPartitions=2)
-    parts = one.parts()
-    assert len(ids(one, replace(parts[0], run="1"))) == 20
+    scan = read(table, partitionColumn="k", numPartitions=2)
+    parts = scan.parts()
+    assert len(ids(scan, replace(parts[0], run="1"))) == 20
     table.run(f"DELETE FROM {table.table} WHERE id % 2 = 0")
-    assert len(ids(one, replace(parts[1], run="1"))) == 20
-    assert sum(len(ids(one, replace(part, run="2"))) for part in parts) == 20
+    assert len(ids(scan, replace(parts[1], run="1"))) == 20
+    assert sum(len(ids(scan, replace(part, run="2"))) for part in parts) == 20
 
 
 def test_when_nobody_holds_the_moment_any_more_the_read_fails(table: DatabaseContext) -> None:
-    one = read(table, partitionColumn="k", numPartitions=3)
-    parts = one.parts()
-    ids(one, parts[0])
+    scan = read(table, partitionColumn="k", numPartitions=3)
+    parts = scan.parts()
+    ids(scan, parts[0])
     table.run(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {HOLDERS}")
     with pytest.raises(Fatal, match=r"(?s)the moment .* is gone.*snapshot=false"):
-        ids(one, parts[1])
+        ids(scan, parts[1])
     fresh = read(table, partitionColumn="k", numPartitions=3).parts()
     with pytest.raises(Fatal, match="is gone"):
-        ids(one, replace(fresh[1], retried=True))
-    assert len(ids(one, fresh[1])) + len(ids(one, replace(fresh[0], retried=True))) > 0
+        ids(scan, replace(fresh[1], retried=True))
+    assert len(ids(scan, fresh[1])) + len(ids(scan, replace(fresh[0], retried=True))) > 0
 
 
 def test_a_lost_connection_goes_on_at_the_same_moment(table: DatabaseContext, moved: Any) -> None:
-    one = read(table, partitionColumn="k", numPartitions=2, fetchsize=4)
-    first, second = one.parts()
-    batches = one.batches(first)
-    found = [row["id"] for row in next(batches).to_pylist()]
+    scan = read(table, partitionColumn="k", numPartitions=2, fetchsize=4)
+    first, second = scan.parts()
+    batches = scan.batches(first)
+    numbers = [row["id"] for row in next(batches).to_pylist()]
     moved()
     # rows that are in the client's buffer would still come: what is broken is the next statement
-    reader: Any = one.source.reader(one.schema)
+    reader: Any = scan.source.reader(scan.schema)
     reader.open()
-    (split,) = one.source.enumerator().splits_of(first)
-    found += [row["id"] for batch in reader.resume(split, 4) for row in batch.to_pylist()]
+    (split,) = scan.source.enumerator().splits_of(first)
+    numbers += [row["id"] for batch in reader.resume(split, 4) for row in batch.to_pylist()]
     reader.close()
-    found += ids(one, second)
-    assert sorted(found) == list(range(40))
+    numbers += ids(scan, second)
+    assert sorted(numbers) == list(range(40))
 
 
 def test_what_holds_a_moment_locks_no_table_and_ends(table: DatabaseContext, monkeypatch: pytest.MonkeyPatch) -> None:
     snapshot._close_all()  # those of other tests
     monkeypatch.setattr(snapshot, "LINGER", 0.2)
-    one = read(table, partitionColumn="k", numPartitions=2)
-    assert len(one.rows()) == 40
+    scan = read(table, partitionColumn="k", numPartitions=2)
+    assert len(scan.rows()) == 40
     table.run(f"SET lock_timeout = 500; ALTER TABLE {table.table} ADD COLUMN more INT")
     running = f"SELECT count(*) FROM pg_stat_activity WHERE {HOLDERS}"
     while table.query(running) != [(0,)]:
@@ -137,17 +137,17 @@ def test_what_holds_a_moment_locks_no_table_and_ends(table: DatabaseContext, mon
 
 
 def test_one_partition_needs_no_moment(table: DatabaseContext) -> None:
-    one = read(table)
-    (part,) = one.parts()
+    scan = read(table)
+    (part,) = scan.parts()
     assert part.detail["moment"] == ""
 
 
 def test_a_connection_that_was_kept_is_replaced_after_a_restart_of_the_server() -> None:
     with PostgresServer() as server:
-        one = BatchRead(
+        scan = BatchRead(
             {"url": server.jdbc, "user": server.user, "query": "SELECT 1 AS a", "retry.maxRetries": 0, "outageTimeout": "0s"}
         )
-        assert one.rows() == [{"a": 1}]
+        assert scan.rows() == [{"a": 1}]
         server.kill()
         server.relaunch()
-        assert one.rows() == [{"a": 1}]
+        assert scan.rows() == [{"a": 1}]

@@ -73,8 +73,8 @@ def test_what_the_sink_writes_comes_back_as_it_was(kind: type[DatabaseContext], 
     with contextlib.closing(table_of(kind, "id INT", tmp_path)) as context:
         written = pa.Table.from_pylist(ROWS if kind is not MariaDbContext else _as_mariadb_can(ROWS), SCHEMA)
         write(context, written)
-        one = read(context, SCHEMA, dbtable=f"{context.table}_copy")
-        same_records(plain(written.to_pylist()), plain(one.rows()))
+        scan = read(context, SCHEMA, dbtable=f"{context.table}_copy")
+        same_records(plain(written.to_pylist()), plain(scan.rows()))
         context.run(f"DROP TABLE {context.table}_copy")
 
 
@@ -86,7 +86,7 @@ def _as_mariadb_can(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-FOUND = {
+COLUMN_TYPES = {
     PostgresContext: {
         "tiny": "smallint", "list": "string", "nested": "string", "map": "string", "exact": "decimal(38,10)",
     },
@@ -103,12 +103,12 @@ def test_the_columns_without_a_schema_of_the_user(kind: type[DatabaseContext], t
     own = {
         "flag": "boolean", "tiny": "smallint", "small": "smallint", "whole": "int", "large": "bigint", "single": "float",
         "real": "double", "exact": "decimal(38,10)", "name": "string", "bytes": "binary", "day": "date", "moment": "timestamp",
-        "wall": "timestamp", **FOUND[kind],
+        "wall": "timestamp", **COLUMN_TYPES[kind],
     }  # fmt: skip
     with contextlib.closing(table_of(kind, "id INT", tmp_path)) as context:
         write(context, pa.Table.from_pylist(ROWS[-1:], SCHEMA))
-        one = read(context, dbtable=f"{context.table}_copy")
-        assert one.source.schema == ", ".join(f"`{name}` {own[name]}" for name in SCHEMA.names)
+        scan = read(context, dbtable=f"{context.table}_copy")
+        assert scan.source.schema == ", ".join(f"`{name}` {own[name]}" for name in SCHEMA.names)
         naive = read(context, dbtable=f"{context.table}_copy", preferTimestampNTZ="true").source.schema
         assert "`wall` timestamp_ntz" in naive
         context.run(f"DROP TABLE {context.table}_copy")
@@ -139,7 +139,7 @@ def test_types_that_only_postgresql_has(tmp_path: Path) -> None:
         fill(context, [(*(literal for literal, _ in values.values()), "'wild'")])
         context.run(f"INSERT INTO {context.table} (mood) VALUES (NULL)")
         row, empty = read(context).rows()
-        assert row == {**{f"c{n}": found for n, (_, found) in enumerate(values.values())}, "mood": "wild"}
+        assert row == {**{f"c{n}": value for n, (_, value) in enumerate(values.values())}, "mood": "wild"}
         assert set(empty.values()) == {None}
         texts = read(context, pa.schema([("c9", pa.string()), ("c10", pa.string())])).rows()[0]
         assert texts == {"c9": "1.5", "c10": "{1,NULL,2}"}
@@ -182,12 +182,12 @@ def test_columns_of_sqlite_are_read_as_they_were_declared_or_as_what_they_hold(t
     with contextlib.closing(table_of(SqliteContext, body, tmp_path)) as context:
         fill(context, [(1, "'1.5'", 1, "'2024-01-01T10:00:00'", "1.5"), (2, 2, 0, "1704103200", 2), ("NULL",) * 5])
         query = f"SELECT *, i * 2 AS twice, 'a' || i AS name FROM {context.table}"
-        one = read(context, query=query)
-        assert one.source.schema == (
+        scan = read(context, query=query)
+        assert scan.source.schema == (
             "`i` bigint, `d` decimal(10,2), `b` boolean, `t` timestamp, `x` double, `twice` bigint, `name` string"
         )
         noon = datetime.datetime(2024, 1, 1, 10, tzinfo=UTC)
-        assert one.rows()[:2] == [
+        assert scan.rows()[:2] == [
             {"i": 1, "d": Decimal("1.50"), "b": True, "t": noon, "x": 1.5, "twice": 2, "name": "a1"},
             {"i": 2, "d": Decimal("2.00"), "b": False, "t": noon, "x": 2.0, "twice": 4, "name": "a2"},
         ]
@@ -226,8 +226,8 @@ def test_numbers_that_do_not_fit_are_told_with_their_column(tmp_path: Path) -> N
 
 def test_lists_keep_their_borders_in_slices_and_behind_nulls() -> None:
     column = pa.array([["0"], None, ["1", None], [], ["2"]], pa.list_(pa.string()))
-    wanted = pa.list_(pa.decimal128(5, 1))
+    kind = pa.list_(pa.decimal128(5, 1))
     for sliced in (column, column.slice(1), column.slice(2, 2), column.slice(0, 0)):
         texts = sliced.to_pylist()
-        expected = [one and [None if value is None else Decimal(f"{value}.0") for value in one] for one in texts]
-        assert cast_values(sliced, wanted).to_pylist() == expected
+        expected = [items and [None if value is None else Decimal(f"{value}.0") for value in items] for items in texts]
+        assert cast_values(sliced, kind).to_pylist() == expected
