@@ -43,8 +43,8 @@ def plain() -> dict[str, str]:
     """The shared broker, which asks for the connection string, and a new event hub there."""
     server = required(KafkaServer)
     hub = server.create_topic(f"hub-{uuid.uuid4().hex[:12]}", 2)
-    there = {"kafka.bootstrap.servers": server.sasl_bootstrap, "kafka.security.protocol": "SASL_PLAINTEXT"}
-    return {"connectionString": CONNECTION_STRING, "eventHub": hub, **there, "retry.initialBackoff": "10ms"}
+    broker = {"kafka.bootstrap.servers": server.sasl_bootstrap, "kafka.security.protocol": "SASL_PLAINTEXT"}
+    return {"connectionString": CONNECTION_STRING, "eventHub": hub, **broker, "retry.initialBackoff": "10ms"}
 
 
 @pytest.fixture(scope="module")
@@ -59,16 +59,16 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
         kind, place = ResourceType.TRANSACTIONAL_ID, ResourcePatternType.PREFIXED
         who, no = "User:$ConnectionString", AclPermissionType.DENY
         denied = AclBinding(kind, "no", place, who, "*", AclOperation.ALL, no)
-        for done in admin.create_acls([denied]).values():
-            done.result(30)
+        for future in admin.create_acls([denied]).values():
+            future.result(30)
         yield server
 
 
 @pytest.fixture
 def trusted(secure: KafkaServer) -> dict[str, str]:
     assert secure.tls is not None
-    there = {"kafka.bootstrap.servers": secure.tls_bootstrap, "kafka.ssl.ca.location": str(secure.tls.authority)}
-    return {"connectionString": WITH_ENTITY, **there, "retry.initialBackoff": "10ms"}
+    broker = {"kafka.bootstrap.servers": secure.tls_bootstrap, "kafka.ssl.ca.location": str(secure.tls.authority)}
+    return {"connectionString": WITH_ENTITY, **broker, "retry.initialBackoff": "10ms"}
 
 
 @pytest.fixture
@@ -103,10 +103,10 @@ def test_the_entity_path_is_enough_over_tls(trusted: dict[str, str]) -> None:
 def test_kafka_itself_is_written_and_read_over_tls(trusted: dict[str, str], hub: str) -> None:
     module = "org.apache.kafka.common.security.plain.PlainLoginModule required"
     jaas = f'{module} username="app" password="app";'
-    there = {name: value for name, value in trusted.items() if name != "connectionString"}
-    there |= {"kafka.security.protocol": "SASL_SSL", "kafka.sasl.mechanism": "PLAIN", "kafka.sasl.jaas.config": jaas}
-    write(KafkaSink.of({**there, "topic": hub}))
-    assert values(KafkaSource.of({**there, "subscribe": hub})) == VALUES
+    broker = {name: value for name, value in trusted.items() if name != "connectionString"}
+    broker |= {"kafka.security.protocol": "SASL_SSL", "kafka.sasl.mechanism": "PLAIN", "kafka.sasl.jaas.config": jaas}
+    write(KafkaSink.of({**broker, "topic": hub}))
+    assert values(KafkaSource.of({**broker, "subscribe": hub})) == VALUES
 
 
 @pytest.mark.parametrize("kind", [EventHubsSource, EventHubsSink])

@@ -23,9 +23,9 @@ def lateness(query: Query) -> int:
     """By how many minutes a record came after one of an earlier batch that is newer, at most; ``next`` until the end."""
     newest, latest = 0, 0
     while (rows := query.next()) is not None:
-        seen = [int(row["value"]) for row in rows]
-        latest = max([latest, *(newest - stamp for stamp in seen)])
-        newest = max([newest, *seen])
+        stamps = [int(row["value"]) for row in rows]
+        latest = max([latest, *(newest - stamp for stamp in stamps)])
+        newest = max([newest, *stamps])
     return latest
 
 

@@ -121,6 +121,6 @@ def _wait(query: Any, folder: Path, expected: list[str]) -> None:
 
 def _written(folder: Path) -> list[str]:
     """What committed batches have written, each row as often as it is there."""
-    done = len([file for file in (folder / "checkpoint" / "commits").glob("*") if file.name.isdigit()])
-    files = (folder / "out").glob("part-*.json") if done else ()
+    count = len([file for file in (folder / "checkpoint" / "commits").glob("*") if file.name.isdigit()])
+    files = (folder / "out").glob("part-*.json") if count else ()
     return sorted(json.loads(line)["value"] for file in files for line in file.read_text().splitlines())

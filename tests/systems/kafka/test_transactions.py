@@ -39,14 +39,14 @@ def called(*arguments: str, bootstrap: str = "") -> Result:
 
 
 def test_what_is_open_is_listed_and_what_is_not_is_left_out() -> None:
-    writer, other, done = Writer("orders"), Writer("others"), Writer("orders")
-    done.producer.commit_transaction(30)
-    said = called("--prefix", "orders")
-    assert said.exit_code == 0
-    assert writer.id in said.output
-    assert "ongoing" in said.output
-    assert other.id not in said.output
-    assert done.id not in said.output
+    writer, other, idle_writer = Writer("orders"), Writer("others"), Writer("orders")
+    idle_writer.producer.commit_transaction(30)
+    result = called("--prefix", "orders")
+    assert result.exit_code == 0
+    assert writer.id in result.output
+    assert "ongoing" in result.output
+    assert other.id not in result.output
+    assert idle_writer.id not in result.output
     other.producer.abort_transaction(30)
     writer.producer.abort_transaction(30)
 
@@ -57,10 +57,10 @@ def test_nothing_open_is_said() -> None:
 
 def test_what_is_ended_keeps_nobody_waiting_and_its_writer_is_shut_out() -> None:
     writer = Writer("late")
-    said = called("--prefix", writer.id, "--abort")
-    assert said.exit_code == 0
-    assert f"{writer.id}" in said.output
-    assert ": ended" in said.output
+    result = called("--prefix", writer.id, "--abort")
+    assert result.exit_code == 0
+    assert f"{writer.id}" in result.output
+    assert ": ended" in result.output
     assert list(consumed(writer.server.bootstrap, writer.topic, 1)) == []
     with pytest.raises(KafkaException):
         writer.producer.commit_transaction(30)
@@ -79,19 +79,19 @@ def test_a_file_has_the_settings_of_a_login(tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
     jaas = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="app" password="app";'
     file.write_text(f"# a login\nsecurity.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.jaas.config={jaas}\n")
-    said = called("--prefix", "nobody", "--config", str(file), bootstrap=required(KafkaServer).sasl_bootstrap)
-    assert "no open transactions" in said.output
+    result = called("--prefix", "nobody", "--config", str(file), bootstrap=required(KafkaServer).sasl_bootstrap)
+    assert "no open transactions" in result.output
 
 
 def test_a_setting_that_cannot_work_is_told_by_name(tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
     file.write_text("ssl.truststore.location=store.jks\n")
-    said = called("--prefix", "p", "--config", str(file))
-    assert said.exit_code == 2
-    assert "kafka.ssl.truststore.location" in said.output
+    result = called("--prefix", "p", "--config", str(file))
+    assert result.exit_code == 2
+    assert "kafka.ssl.truststore.location" in result.output
 
 
 def test_the_help_says_how_transactions_are_ended() -> None:
-    said = CliRunner().invoke(main, ["kafka", "transactions", "--help"]).output
-    assert "KIP-664" in said
-    assert "shuts out" in said
+    text = CliRunner().invoke(main, ["kafka", "transactions", "--help"]).output
+    assert "KIP-664" in text
+    assert "shuts out" in text
