@@ -56,8 +56,8 @@ def numbered(count: int, keys: int = 5) -> pa.Table:
     return pa.table({"data": [str(number) for number in numbers], "key": [f"key-{number % keys}" for number in numbers]})
 
 
-def body(seen: Seen) -> dict[str, Any]:
-    request: dict[str, Any] = json.loads(seen.body)
+def body(call: Seen) -> dict[str, Any]:
+    request: dict[str, Any] = json.loads(call.body)
     return request
 
 
@@ -102,7 +102,7 @@ def test_a_request_keeps_the_limits_of_the_service(target: PutContext, proxy: Fa
     rows = pa.table({"data": ["x" * 9000] * 1200})
     slow = {"batch.maxBytes": "4MB", "request.timeout": "5 minutes"}  # the stand-in, on a busy machine
     write(KinesisSink, {**target.options(), "endpoint": proxy.url}, rows, dataColumn="data", **slow)
-    requests = [body(seen)["Records"] for seen in proxy.seen]
+    requests = [body(call)["Records"] for call in proxy.seen]
     assert sum(map(len, requests)) == 1200
     assert max(map(len, requests)) <= 500
     assert max(9016 * len(request) for request in requests) <= 4 << 20
@@ -112,10 +112,10 @@ def failing(target: PutContext, places: Callable[[int, list[Any]], set[int]]) ->
     """A rule that refuses records of a request: ``places`` says which, by the number of the request and its records."""
     count = 0
 
-    def rule(seen: Seen, forward: Callable[..., Reply]) -> Reply:
+    def rule(call: Seen, forward: Callable[..., Reply]) -> Reply:
         nonlocal count
         count += 1
-        request = body(seen)
+        request = body(call)
         bad = places(count, request["Records"])
         good = [record for place, record in enumerate(request["Records"]) if place not in bad]
         taken = json.loads(forward(json.dumps({**request, "Records": good}).encode()).body)["Records"] if good else []
@@ -216,7 +216,7 @@ class Delivery:
 
     def content(self) -> bytes:
         client = self.server.client("s3")
-        keys = [found["Key"] for found in client.list_objects_v2(Bucket=self.name).get("Contents", [])]
+        keys = [item["Key"] for item in client.list_objects_v2(Bucket=self.name).get("Contents", [])]
         return b"".join(client.get_object(Bucket=self.name, Key=key)["Body"].read() for key in sorted(keys))
 
 
@@ -231,12 +231,12 @@ def test_firehose_puts_refused_records_again(tmp_path: Path) -> None:
     delivery = Delivery()
     calls = 0
 
-    def rule(seen: Seen, forward: Callable[..., Reply]) -> Reply:
+    def rule(call: Seen, forward: Callable[..., Reply]) -> Reply:
         nonlocal calls
         calls += 1
         if calls > 1:
             return forward()
-        request = body(seen)
+        request = body(call)
         forward(json.dumps({**request, "Records": request["Records"][1:]}).encode())
         refused = {"ErrorCode": "ServiceUnavailableException", "ErrorMessage": "slow down"}
         outcomes = [refused, *({"RecordId": "1"} for _ in request["Records"][1:])]

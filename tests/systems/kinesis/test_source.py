@@ -47,8 +47,8 @@ def proxy(system: StreamContext) -> Iterator[FaultProxy]:
         yield proxy
 
 
-def operation(seen: Seen) -> str:
-    headers = {name.lower(): value for name, value in seen.headers.items()}
+def operation(request: Seen) -> str:
+    headers = {name.lower(): value for name, value in request.headers.items()}
     return headers["x-amz-target"].partition(".")[2]
 
 
@@ -126,9 +126,9 @@ def test_a_finished_shard_is_not_asked_again(system: StreamContext, proxy: Fault
     system.write(10)
     rows += SourceQuery(system, endpoint=proxy.url).rest(log)
     check_keys(rows, 20)
-    asked = {json.loads(seen.body)["ShardId"] for seen in proxy.seen if operation(seen) == "GetShardIterator"}
-    assert asked
-    assert closed not in asked
+    shards = {json.loads(request.body)["ShardId"] for request in proxy.seen if operation(request) == "GetShardIterator"}
+    assert shards
+    assert closed not in shards
 
 
 def test_a_shard_that_has_expired_counts_as_read(
@@ -140,8 +140,8 @@ def test_a_shard_that_has_expired_counts_as_read(
     gone = system.server.open_shards(system.stream)[0]
     system.server.split(system.stream, gone)
 
-    def hide(seen: Seen, forward: Callable[..., Reply]) -> Reply:
-        if operation(seen) != "ListShards":
+    def hide(request: Seen, forward: Callable[..., Reply]) -> Reply:
+        if operation(request) != "ListShards":
             return forward()
         answer = json.loads(forward().body)
         answer["Shards"] = [shard for shard in answer["Shards"] if shard["ShardId"] != gone]
@@ -167,11 +167,11 @@ def test_a_shard_that_expires_between_plan_and_task_counts_as_read(
 ) -> None:
     row = system.write(1)[0]
 
-    def expire(seen: Seen, forward: Callable[..., Reply]) -> Reply:
-        if operation(seen) == "GetShardIterator":
+    def expire(request: Seen, forward: Callable[..., Reply]) -> Reply:
+        if operation(request) == "GetShardIterator":
             return refusal("ResourceNotFoundException", message=f"Shard {row['shardId']} does not exist")
         answer = json.loads(forward().body)
-        if operation(seen) == "ListShards":
+        if operation(request) == "ListShards":
             answer["Shards"] = [shard for shard in answer["Shards"] if shard["ShardId"] != row["shardId"]]
         return answered(answer)
 
@@ -278,10 +278,10 @@ def test_a_record_that_only_begins_like_a_packed_one_is_as_it_is(system: StreamC
 def test_throttling_is_waited_for(system: StreamContext, proxy: FaultProxy, refused: str) -> None:
     calls = 0
 
-    def throttle(seen: Seen, forward: Callable[..., Reply]) -> Reply:
+    def throttle(request: Seen, forward: Callable[..., Reply]) -> Reply:
         nonlocal calls
-        calls += operation(seen) == refused
-        is_refused = operation(seen) == refused and calls % 2 == 1
+        calls += operation(request) == refused
+        is_refused = operation(request) == refused and calls % 2 == 1
         return refusal("ProvisionedThroughputExceededException") if is_refused else forward()
 
     proxy.rule = throttle
@@ -296,12 +296,12 @@ def test_throttling_is_waited_for(system: StreamContext, proxy: FaultProxy, refu
 def test_a_shard_is_polled_as_seldom_as_the_user_says(system: StreamContext, proxy: FaultProxy) -> None:
     polls: dict[str, list[float]] = {}
 
-    def note(seen: Seen, forward: Callable[..., Reply]) -> Reply:
+    def note(request: Seen, forward: Callable[..., Reply]) -> Reply:
         reply = forward()
-        if operation(seen) == "GetShardIterator":
+        if operation(request) == "GetShardIterator":
             polls[json.loads(reply.body)["ShardIterator"]] = []
-        if operation(seen) == "GetRecords":
-            times = polls.pop(json.loads(seen.body)["ShardIterator"])
+        if operation(request) == "GetRecords":
+            times = polls.pop(json.loads(request.body)["ShardIterator"])
             polls[json.loads(reply.body)["NextShardIterator"]] = [*times, time.monotonic()]
         return reply
 
@@ -321,9 +321,9 @@ def test_a_shard_is_not_asked_for_more_bytes_than_it_gives_in_a_second(
     monkeypatch.setattr(cursor, "_BYTES_PER_SECOND", 20_000)  # the stand-in is slow with large records
     pages: list[tuple[float, int]] = []
 
-    def note(seen: Seen, forward: Callable[..., Reply]) -> Reply:
+    def note(request: Seen, forward: Callable[..., Reply]) -> Reply:
         reply = forward()
-        if operation(seen) == "GetRecords" and (records := json.loads(reply.body)["Records"]):
+        if operation(request) == "GetRecords" and (records := json.loads(reply.body)["Records"]):
             pages.append((time.monotonic(), sum(len(record["Data"]) * 3 // 4 for record in records)))
         return reply
 
@@ -352,11 +352,11 @@ def test_a_stream_is_read_by_its_arn(system: StreamContext, consumer: dict[str, 
 def test_a_gap_in_a_shard_is_not_its_end(system: StreamContext, proxy: FaultProxy) -> None:
     empty = 0
 
-    def gap(seen: Seen, forward: Callable[..., Reply]) -> Reply:
+    def gap(request: Seen, forward: Callable[..., Reply]) -> Reply:
         nonlocal empty
-        if operation(seen) == "GetRecords" and empty < 8:
+        if operation(request) == "GetRecords" and empty < 8:
             empty += 1
-            answer = {"Records": [], "NextShardIterator": json.loads(seen.body)["ShardIterator"], "MillisBehindLatest": 5000}
+            answer = {"Records": [], "NextShardIterator": json.loads(request.body)["ShardIterator"], "MillisBehindLatest": 5000}
             return answered(answer)
         return forward()
 
@@ -369,8 +369,8 @@ def test_a_gap_in_a_shard_is_not_its_end(system: StreamContext, proxy: FaultProx
 
 
 def test_an_iterator_that_has_expired_is_made_anew(system: StreamContext, proxy: FaultProxy) -> None:
-    def expire(seen: Seen, forward: Callable[..., Reply]) -> Reply:
-        if operation(seen) == "GetRecords" and len(proxy.seen) % 3 == 0:
+    def expire(request: Seen, forward: Callable[..., Reply]) -> Reply:
+        if operation(request) == "GetRecords" and len(proxy.seen) % 3 == 0:
             return refusal("ExpiredIteratorException")
         return forward()
 
@@ -402,8 +402,8 @@ def test_records_that_may_have_expired_while_the_query_was_down_are_data_loss(
     page = _cursor(system).read(row["shardId"], position, None, 10)  # it is still there
     assert page.position["time"] > day_ago
 
-    def trim(seen: Seen, forward: Callable[..., Reply]) -> Reply:
-        return forward(seen.body.replace(b'"AT_SEQUENCE_NUMBER"', b'"AFTER_SEQUENCE_NUMBER"'))
+    def trim(request: Seen, forward: Callable[..., Reply]) -> Reply:
+        return forward(request.body.replace(b'"AT_SEQUENCE_NUMBER"', b'"AFTER_SEQUENCE_NUMBER"'))
 
     proxy.rule = trim
     with pytest.raises(DataLoss, match=r"(?s)was read up to 25.0 hours ago, and the stream keeps records for 24 hours.*failOn"):
@@ -604,8 +604,8 @@ def test_a_role_is_assumed(bare: pytest.MonkeyPatch, proxy: FaultProxy, values: 
     role = {"roleArn": "arn:aws:iam::123456789012:role/reader", "endpoint": proxy.url}
     with pytest.raises(Fatal, match="does not exist"):
         begin({**values, **role})
-    (seen,) = proxy.seen
-    assert "Credential=ASIA" in seen.headers["Authorization"]  # a temporary key, and not the user's own
+    (request,) = proxy.seen
+    assert "Credential=ASIA" in request.headers["Authorization"]  # a temporary key, and not the user's own
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,7 @@ class TopicContext(SinkContext):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.server = optional(PubSubServer)
-        self.seen: list[str] = []
+        self.messages: list[str] = []
 
     @cached_property
     def topic(self) -> Topic:
@@ -133,8 +133,8 @@ class TopicContext(SinkContext):
         return {"data": f"row {number}"}
 
     def rows(self) -> list[dict[str, Any]]:
-        self.seen += [message.data.decode() for message in self.topic.pull(0.3)]
-        return [{"data": data} for data in self.seen]
+        self.messages += [message.data.decode() for message in self.topic.pull(0.3)]
+        return [{"data": data} for data in self.messages]
 
     def close(self) -> None:
         self.topic.close()

@@ -62,8 +62,8 @@ def test_runs_leave_one_consumer(system: StreamContext) -> None:
 def test_a_group_that_is_there_goes_on_where_it_was(system: StreamContext) -> None:
     system.write(5)
     system.client.xgroup_create(system.stream, system.group, "0")
-    given = system.client.xreadgroup(system.group, "somebody", {system.stream: ">"}, count=2)
-    (entries,) = dict(given).values() if isinstance(given, dict) else [entries for _, entries in given]
+    reply = system.client.xreadgroup(system.group, "somebody", {system.stream: ">"}, count=2)
+    (entries,) = dict(reply).values() if isinstance(reply, dict) else [entries for _, entries in reply]
     entries = entries[0] if isinstance(entries[0], list) else entries
     system.client.xack(system.stream, system.group, *(id for id, _ in entries))
     assert numbers(SourceQuery(system).rest([])) == [2, 3, 4]
