@@ -133,14 +133,14 @@ def table_rows(spark: Any, path: Path, columns: str = COLUMNS) -> list[tuple[Any
 
 def child_jvms(connector: str) -> list[int]:
     """The JVMs of the connector with this name."""
-    found = []
+    processes = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             if f"-Dconnectors.connector={connector}" in (entry / "cmdline").read_text().split("\0"):
-                found.append(int(entry.name))
+                processes.append(int(entry.name))
         except OSError:
             continue
-    return found
+    return processes
 
 
 def parent_of(pid: int) -> int:

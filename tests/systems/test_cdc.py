@@ -25,9 +25,9 @@ _SECONDS = 900.0
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Iterator[Shop]:
-    made = Shop(required(PostgresServer), tmp_path)
-    yield made
-    made.drop()
+    database = Shop(required(PostgresServer), tmp_path)
+    yield database
+    database.drop()
 
 
 def test_the_delta_table_follows_the_table_of_the_database(spark: Any, shop: Shop) -> None:
@@ -108,8 +108,8 @@ def test_no_kill_loses_or_doubles_a_change_or_leaves_a_jvm_behind(tmp_path: Path
         from tests.delta_log import delta
 
         table = delta(tmp_path / "orders").sort_by("id")
-        found = list(zip(*(table[name].to_pylist() for name in ("id", "name", "amount", "price")), strict=True))
-        assert found == shop.rows("id, name, amount, price"), "\n".join(report)
+        rows = list(zip(*(table[name].to_pylist() for name in ("id", "name", "amount", "price")), strict=True))
+        assert rows == shop.rows("id, name, amount, price"), "\n".join(report)
         assert pc.count_distinct(table["id"]).as_py() == table.num_rows
         assert _gone(shop.name)
 
@@ -148,8 +148,8 @@ def _connector(shop: Shop, driver: subprocess.Popen[bytes]) -> int:
     before = len(list((shop.folder / "state").glob("epochs/*/plan.json")))
     while time.monotonic() < until and driver.poll() is None:
         recorded = len(list((shop.folder / "state").glob("epochs/*/plan.json")))
-        if recorded != before and (found := child_jvms(shop.name)):
-            return found[0]
+        if recorded != before and (processes := child_jvms(shop.name)):
+            return processes[0]
         time.sleep(0.02)
     raise AssertionError(f"no connector runs: {_log(shop)}")
 

@@ -66,8 +66,8 @@ def test_typed_rows_are_upserted_by_debeziums_jdbc_sink(spark: Any) -> None:
         writer = rows.repartition(2).write.format("connectors.connect").mode("append")
         writer.option("config", json.dumps(config)).option("pluginPackages", DEBEZIUM_JDBC).save()
     with psycopg.connect(f"host=127.0.0.1 port={server.port} user=postgres") as database:
-        found = database.execute("SELECT count(*), sum(id), sum(price) FROM java_sink_spark").fetchone()
-    assert found == (500, 124750, 31187.5)
+        totals = database.execute("SELECT count(*), sum(id), sum(price) FROM java_sink_spark").fetchone()
+    assert totals == (500, 124750, 31187.5)
 
 
 @pytest.mark.server

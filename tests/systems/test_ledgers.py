@@ -33,8 +33,8 @@ def folder_sink(name: str, path: Path, **options: str) -> Sink:
 
 def recorded(target: object, **options: str) -> dict[str, list[tuple[str, int, int | None]]]:
     """Query, batch and rows of the entries, by sink id."""
-    found = ledgers_in(str(target), options)
-    return {sink.sink_id: [(entry.query, entry.batch, entry.rows) for entry in sink.entries] for sink in found or ()}
+    ledgers = ledgers_in(str(target), options)
+    return {sink.sink_id: [(entry.query, entry.batch, entry.rows) for entry in sink.entries] for sink in ledgers or ()}
 
 
 def show(*arguments: str) -> Result:
