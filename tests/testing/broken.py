@@ -299,8 +299,8 @@ class UndoesABatchThatIsDecided(LinesContext):
 
     class Ledger(FileLedger):
         def last(self, query: str) -> Entry | None:
-            recorded, done = self._batches(query)
-            return self._entry(query, max(recorded & done)) if recorded & done else None
+            recorded, marks = self._batches(query)
+            return self._entry(query, max(recorded & marks)) if recorded & marks else None
 
     class sink(LinesSink):  # noqa: N801
         def ledger(self) -> FileLedger:

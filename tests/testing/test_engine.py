@@ -24,29 +24,29 @@ LINE = pa.schema([("line", pa.string())])
 class Watched(LinesSink):
     """A correct sink that writes down what the engine asks of it."""
 
-    asked: list[tuple[Any, ...]]
+    calls: list[tuple[Any, ...]]
     fails: list[Exception]
 
     def __init__(self, values: Any) -> None:
         super().__init__(values)
-        self.asked, self.fails = [], []
+        self.calls, self.fails = [], []
 
     def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> SinkWriter:
-        self.asked.append(("task", batch.number, subtask))
+        self.calls.append(("task", batch.number, subtask))
         if self.fails:
             raise self.fails.pop(0)
         return LinesWriter(self.folder(), batch.attempt())
 
     def committer(self) -> LinesCommitter:
-        asked = self.asked
+        calls = self.calls
 
         class Committer(LinesCommitter):
             def publish(self, batch: Batch, committables: Sequence[Committable]) -> None:
-                asked.append(("publish", batch.number, [committable.rows for committable in committables]))
+                calls.append(("publish", batch.number, [committable.rows for committable in committables]))
                 super().publish(batch, committables)
 
             def discard(self, committable: Committable) -> None:
-                asked.append(("discard", committable.rows))
+                calls.append(("discard", committable.rows))
                 super().discard(committable)
 
         return Committer(self.folder())
@@ -76,8 +76,8 @@ class Run:
     def checkpoint(self) -> Checkpoint:
         return Checkpoint(self.folder / "checkpoint")
 
-    def asked(self, *kinds: str) -> list[tuple[Any, ...]]:
-        return [call for call in self.sink.asked if call[0] in kinds]
+    def calls(self, *kinds: str) -> list[tuple[Any, ...]]:
+        return [call for call in self.sink.calls if call[0] in kinds]
 
     def rows(self) -> list[dict[str, Any]]:
         files = (self.folder / "target").glob("*.json")
@@ -96,7 +96,7 @@ def carrier(request: pytest.FixtureRequest) -> str:
 
 def test_it_runs_batch_by_batch_until_everything_is_there(run: Run, carrier: str) -> None:
     assert run.engine(carrier).run() == 3
-    assert [(number, sum(rows)) for _, number, rows in run.asked("publish")] == [(0, 5), (1, 5), (2, 2)]
+    assert [(number, sum(rows)) for _, number, rows in run.calls("publish")] == [(0, 5), (1, 5), (2, 2)]
     same_records(run.written, run.rows())
     assert run.engine(carrier).run() == 0
 
@@ -158,8 +158,8 @@ def test_the_mark_of_the_newest_batch_can_be_forgotten(run: Run, carrier: str) -
     run.checkpoint.forget_commit()
     assert run.checkpoint.done() == 1
     assert run.engine(carrier).run() == 1
-    assert run.asked("publish") == []
-    assert (run.asked("task") == []) is (carrier == "foreach_batch")
+    assert run.calls("publish") == []
+    assert (run.calls("task") == []) is (carrier == "foreach_batch")
     same_records(run.written, run.rows())
 
 
@@ -168,7 +168,7 @@ def test_a_task_is_tried_four_times(run: Run, failures: int) -> None:
     engine = run.engine(numPartitions="1")
     run.sink.fails = [ValueError("no")] * failures
     engine.run(batches=1)
-    assert run.asked("task") == [("task", 0, 0)] * (failures + 1)
+    assert run.calls("task") == [("task", 0, 0)] * (failures + 1)
 
 
 def test_a_task_that_fails_four_times_ends_the_run(run: Run) -> None:
@@ -176,8 +176,8 @@ def test_a_task_that_fails_four_times_ends_the_run(run: Run) -> None:
     run.sink.fails = [ValueError("no")] * 4
     with pytest.raises(ValueError, match="no"):
         engine.run()
-    assert run.asked("task") == [("task", 0, 0)] * 4
-    assert run.asked("publish") == []
+    assert run.calls("task") == [("task", 0, 0)] * 4
+    assert run.calls("publish") == []
 
 
 def test_an_abort_is_handed_what_other_tasks_had_staged(run: Run) -> None:
@@ -187,7 +187,7 @@ def test_an_abort_is_handed_what_other_tasks_had_staged(run: Run) -> None:
     run.sink.writer = lambda batch, schema, subtask: writer(batch, schema, subtask) if subtask == 0 else 1 / 0  # type: ignore[method-assign, return-value, assignment]
     with pytest.raises(ZeroDivisionError):
         engine.run()
-    assert run.asked("discard") == [("discard", 2)]
+    assert run.calls("discard") == [("discard", 2)]
 
 
 def test_a_commit_that_raises_is_followed_by_an_abort(run: Run, carrier: str) -> None:
@@ -201,13 +201,13 @@ def test_a_commit_that_raises_is_followed_by_an_abort(run: Run, carrier: str) ->
     run.sink.ledger = lambda: Broken(ledger().storage)  # type: ignore[method-assign]
     with pytest.raises(Injected):
         engine.run()
-    assert sorted(run.asked("discard")) == [("discard", 2), ("discard", 3)]
+    assert sorted(run.calls("discard")) == [("discard", 2), ("discard", 3)]
 
 
 @pytest.mark.parametrize("tasks", [1, 2, 5, 7])
 def test_rows_are_dealt_out_to_as_many_tasks_as_wanted(run: Run, carrier: str, tasks: int) -> None:
     run.engine(carrier, tasks=tasks, numPartitions="3").run()
-    first = run.asked("publish")[0]
+    first = run.calls("publish")[0]
     assert len(first[2]) == tasks
     assert max(first[2]) - min(first[2]) <= 1
     same_records(run.written, run.rows())

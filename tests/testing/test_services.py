@@ -142,8 +142,8 @@ def test_an_error_for_good_is_no_outage(queue: QueueService) -> None:
 def test_of_two_commits_of_a_batch_one_comes_through(store: DocumentService, monkeypatch: pytest.MonkeyPatch) -> None:
     committer = classes("storage")["DepotCommitter"](store.url, "race", "sink", 0.0)
     slower = classes("storage")["DepotCommitter"](store.url, "race", "sink", 0.0)
-    seen = slower.entries()
-    monkeypatch.setattr(slower, "entries", lambda: seen)  # it has looked before the other one wrote
+    entries = slower.entries()
+    monkeypatch.setattr(slower, "entries", lambda: entries)  # it has looked before the other one wrote
     committer.commit(Entry("query", 0, 0), [])
     with pytest.raises(CommitRefused, match="another document by now"):
         slower.commit(Entry("query", 0, 0), [])
