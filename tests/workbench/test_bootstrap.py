@@ -41,9 +41,9 @@ def test_without_the_library_the_line_that_fails_says_what_to_do(tmp_path: Path)
     cell.write_text(BOOTSTRAP)
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     command = [sys.executable, "-S", str(cell)]  # without installed packages, the library's own among them
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
-    assert done.returncode == 1
-    assert "not found? Open this notebook in the repository, or install the library." in done.stderr
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
+    assert result.returncode == 1
+    assert "not found? Open this notebook in the repository, or install the library." in result.stderr
 
 
 @pytest.mark.parametrize("last", ["exit", "error"])
@@ -70,13 +70,13 @@ def test_locally_what_is_missing_comes_from_the_workbench(spark: Any) -> None:
 
 @pytest.mark.spark
 def test_what_the_runner_has_put_there_is_kept(spark: Any) -> None:
-    mine = DbUtils({"x": "1"})
-    _, dbutils, show = notebook({"dbutils": mine, "display": print})
-    assert (dbutils, show) == (mine, print)
+    utilities = DbUtils({"x": "1"})
+    _, dbutils, show = notebook({"dbutils": utilities, "display": print})
+    assert (dbutils, show) == (utilities, print)
 
 
 @pytest.mark.spark
 def test_in_a_workspace_all_three_are_the_runtimes(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DATABRICKS_RUNTIME_VERSION", "18.1")
-    theirs = {"spark": spark, "dbutils": object(), "display": object()}
-    assert notebook(theirs) == (spark, theirs["dbutils"], theirs["display"])
+    namespace = {"spark": spark, "dbutils": object(), "display": object()}
+    assert notebook(namespace) == (spark, namespace["dbutils"], namespace["display"])

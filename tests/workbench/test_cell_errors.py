@@ -30,9 +30,9 @@ def executed(folder: Path, *cells: str) -> list[list[Any]]:
 
 def test_an_error_of_ours_is_its_message_and_the_line_of_the_cell_and_the_rest_is_there(tmp_path: Path) -> None:
     mistake = 'import connectors\ndef write():\n    connectors.foreach_batch("files")\n\nwrite()'
-    ours, whole, other = executed(tmp_path, mistake, "import traceback; traceback.print_last()", "1 / 0")
+    outputs, whole, other = executed(tmp_path, mistake, "import traceback; traceback.print_last()", "1 / 0")
     message = f'{MISSING}in the options of foreach_batch: {{"path": …}}.'
-    assert ours[0].traceback == [*message.splitlines(), "", "in line 5 of the cell: write()", "", WHOLE]
+    assert outputs[0].traceback == [*message.splitlines(), "", "in line 5 of the cell: write()", "", WHOLE]
     assert "core/options.py" in whole[0].text
     assert "ZeroDivisionError" in "".join(other[0].traceback)
     assert WHOLE not in other[0].traceback

@@ -25,8 +25,8 @@ builder.config("spark.driver.extraJavaOptions", sys.argv[1]).getOrCreate().range
 
 def started(options: str, log: Path) -> int:
     """How many classes a session takes from an archive of ours."""
-    told = f"{options} -Xlog:class+load:file={log}"
-    subprocess.run([sys.executable, "-c", SESSION, told], check=True, capture_output=True, timeout=300)
+    arguments = f"{options} -Xlog:class+load:file={log}"
+    subprocess.run([sys.executable, "-c", SESSION, arguments], check=True, capture_output=True, timeout=300)
     return len(re.findall(r"org\.apache\.spark\.\S+ source: shared objects file \(top\)", log.read_text()))
 
 

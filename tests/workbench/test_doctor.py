@@ -12,17 +12,17 @@ from connectors.cli import main
 from connectors.workbench import doctor
 
 
-def told() -> Result:
+def diagnose() -> Result:
     return CliRunner().invoke(main, ["doctor"])
 
 
 def line_of(name: str) -> str:
-    (line,) = [line for line in told().output.splitlines() if line[8:].split("  ")[1:2] == [name]]
+    (line,) = [line for line in diagnose().output.splitlines() if line[8:].split("  ")[1:2] == [name]]
     return line
 
 
 def test_a_machine_with_all_that_is_needed_is_fit() -> None:
-    result = told()
+    result = diagnose()
     assert result.exit_code == 0, result.output
     assert "MISSING" not in result.output
     assert line_of("pyspark").startswith("ok")
@@ -30,17 +30,17 @@ def test_a_machine_with_all_that_is_needed_is_fit() -> None:
 
 def test_a_package_that_is_missing_is_named_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_PACKAGES", (*doctor._PACKAGES, "no-such-package"))
-    assert told().exit_code == 1
+    assert diagnose().exit_code == 1
     assert line_of("no-such-package").startswith("MISSING")
     assert "make setup" in line_of("no-such-package")
 
 
-@pytest.mark.parametrize(("kept", "mark"), [(True, "ok"), (False, "optional")])
-def test_a_python_that_keeps_nothing_it_compiles_is_told_of(monkeypatch: pytest.MonkeyPatch, kept: bool, mark: str) -> None:
-    monkeypatch.setattr(sys, "dont_write_bytecode", not kept)
+@pytest.mark.parametrize(("caching", "mark"), [(True, "ok"), (False, "optional")])
+def test_a_python_that_keeps_nothing_it_compiles_is_told_of(monkeypatch: pytest.MonkeyPatch, caching: bool, mark: str) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", not caching)
     assert line_of("compiled python").startswith(mark)
-    assert ("PYTHONDONTWRITEBYTECODE" in line_of("compiled python")) is not kept
-    assert told().exit_code == 0
+    assert ("PYTHONDONTWRITEBYTECODE" in line_of("compiled python")) is not caching
+    assert diagnose().exit_code == 0
 
 
 def test_jars_that_are_not_fetched_are_optional(monkeypatch: pytest.MonkeyPatch) -> None:

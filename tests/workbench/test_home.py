@@ -41,17 +41,17 @@ def test_workers_import_what_is_installed(environment: Environment) -> None:
         yield pa.RecordBatch.from_pydict({"file": [pyspark.__file__, py4j.__file__]})
 
     rows = environment.spark.range(0, 1, 1, 1).mapInArrow(origins, "file string").collect()
-    found = [str(Path(row.file).resolve()) for row in rows]
-    assert found == [pyspark.__file__, py4j.__file__]
+    files = [str(Path(row.file).resolve()) for row in rows]
+    assert files == [pyspark.__file__, py4j.__file__]
 
 
 def test_it_is_made_once_and_kept(empty_cache: Path) -> None:
-    made = spark_home()
-    assert made.is_relative_to(empty_cache)
-    assert (made / "jars").resolve() == PYSPARK / "jars"
-    inode = made.stat().st_ino
-    assert spark_home() == made
-    assert made.stat().st_ino == inode
+    folder = spark_home()
+    assert folder.is_relative_to(empty_cache)
+    assert (folder / "jars").resolve() == PYSPARK / "jars"
+    inode = folder.stat().st_ino
+    assert spark_home() == folder
+    assert folder.stat().st_ino == inode
 
 
 def test_two_processes_may_make_it_at_once(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,9 +62,9 @@ def test_two_processes_may_make_it_at_once(empty_cache: Path, monkeypatch: pytes
         make(*what)  # type: ignore[arg-type]
 
     monkeypatch.setattr(home, "_make", make_twice)
-    made = spark_home()
-    assert list(made.parent.iterdir()) == [made]
-    assert (made / "bin" / "spark-class").exists()
+    folder = spark_home()
+    assert list(folder.parent.iterdir()) == [folder]
+    assert (folder / "bin" / "spark-class").exists()
 
 
 def test_a_home_that_is_given_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,60 +71,60 @@ print(json.dumps({
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("session")
     environment = {**os.environ, "PYTHONPATH": str(library())}
     command = [sys.executable, "-c", SCRIPT, str(folder / "delta")]
     (folder / "cwd").mkdir()
     ran = subprocess.run(command, cwd=folder / "cwd", capture_output=True, text=True, env=environment, timeout=240)
     assert ran.returncode == 0, ran.stderr
-    made: dict[str, Any] = json.loads(ran.stdout)
-    return {**made, "stderr": ran.stderr}
+    values: dict[str, Any] = json.loads(ran.stdout)
+    return {**values, "stderr": ran.stderr}
 
 
-def test_the_second_call_returns_the_running_session_with_what_can_be_set(told: dict[str, Any]) -> None:
-    assert (told["same"], told["partitions"], told["memory"]) == (True, "5", "2g")
+def test_the_second_call_returns_the_running_session_with_what_can_be_set(report: dict[str, Any]) -> None:
+    assert (report["same"], report["partitions"], report["memory"]) == (True, "5", "2g")
 
 
-def test_it_has_all_cores_and_tries_failed_tasks_again(told: dict[str, Any]) -> None:
-    assert told["master"] == f"local[{os.cpu_count()},4]"
-    assert told["retried"] == 1
+def test_it_has_all_cores_and_tries_failed_tasks_again(report: dict[str, Any]) -> None:
+    assert report["master"] == f"local[{os.cpu_count()},4]"
+    assert report["retried"] == 1
 
 
-def test_it_is_set_up_for_small_data_on_this_machine_alone(told: dict[str, Any]) -> None:
-    assert (told["zone"], told["snapshot"], told["host"], told["ui"]) == ("UTC", "2", "127.0.0.1", None)
+def test_it_is_set_up_for_small_data_on_this_machine_alone(report: dict[str, Any]) -> None:
+    assert (report["zone"], report["snapshot"], report["host"], report["ui"]) == ("UTC", "2", "127.0.0.1", None)
 
 
-def test_delta_is_there_without_asking_a_repository(told: dict[str, Any]) -> None:
-    assert (told["delta"], told["packages"]) == (3, None)
+def test_delta_is_there_without_asking_a_repository(report: dict[str, Any]) -> None:
+    assert (report["delta"], report["packages"]) == (3, None)
 
 
-def test_workers_import_the_library(told: dict[str, Any]) -> None:
-    assert Path(told["worker"]).is_relative_to(library())
+def test_workers_import_the_library(report: dict[str, Any]) -> None:
+    assert Path(report["worker"]).is_relative_to(library())
 
 
-def test_workers_import_the_pyspark_that_is_installed(told: dict[str, Any]) -> None:
-    assert told["pyspark"] == pyspark.__file__
+def test_workers_import_the_pyspark_that_is_installed(report: dict[str, Any]) -> None:
+    assert report["pyspark"] == pyspark.__file__
 
 
-def test_workers_talk_to_the_jvm_without_tcp_and_leave_no_socket_behind(told: dict[str, Any]) -> None:
-    enabled, _, folder = told["socket"].partition(" ")
+def test_workers_talk_to_the_jvm_without_tcp_and_leave_no_socket_behind(report: dict[str, Any]) -> None:
+    enabled, _, folder = report["socket"].partition(" ")
     assert enabled.lower() == "true"
     assert "connectors-" in folder
     assert not Path(folder).exists()
 
 
-def test_the_formats_are_registered(told: dict[str, Any]) -> None:
-    assert told["registered"] == 3
+def test_the_formats_are_registered(report: dict[str, Any]) -> None:
+    assert report["registered"] == 3
 
 
-def test_nothing_is_left_in_the_current_folder(told: dict[str, Any]) -> None:
-    assert told["folder"] == []
+def test_nothing_is_left_in_the_current_folder(report: dict[str, Any]) -> None:
+    assert report["folder"] == []
 
 
-def test_the_console_stays_quiet(told: dict[str, Any]) -> None:
+def test_the_console_stays_quiet(report: dict[str, Any]) -> None:
     allowed = ("Using incubator modules", "Fetching io.delta", "JDK_JAVA_OPTIONS")
-    assert [line for line in told["stderr"].splitlines() if not any(text in line for text in allowed)] == []
+    assert [line for line in report["stderr"].splitlines() if not any(text in line for text in allowed)] == []
 
 
 def test_jars_that_cannot_be_fetched_are_told_with_the_way_out(tmp_path: Path) -> None:

@@ -25,10 +25,10 @@ def test_the_callers_settings_win() -> None:
 
 
 def test_jars_extensions_and_java_options_are_joined() -> None:
-    made = settings(spark__jars="/c.jar", spark__sql__extensions="x.Y", spark__driver__extraJavaOptions="-Dx=y")
-    assert made["spark.jars"] == "/a.jar,/b.jar,/c.jar"
-    assert made["spark.sql.extensions"] == "io.delta.sql.DeltaSparkSessionExtension,x.Y"
-    assert made["spark.driver.extraJavaOptions"].endswith("-Dconnectors.log=/tmp/x.log -Dx=y")
+    values = settings(spark__jars="/c.jar", spark__sql__extensions="x.Y", spark__driver__extraJavaOptions="-Dx=y")
+    assert values["spark.jars"] == "/a.jar,/b.jar,/c.jar"
+    assert values["spark.sql.extensions"] == "io.delta.sql.DeltaSparkSessionExtension,x.Y"
+    assert values["spark.driver.extraJavaOptions"].endswith("-Dconnectors.log=/tmp/x.log -Dx=y")
 
 
 def test_sockets_are_where_their_paths_fit() -> None:
