@@ -47,8 +47,8 @@ def test_the_sdk_refuses_what_the_cli_has_deployed(place: Place) -> None:
 @pytest.mark.parametrize("command", [["deploy"], ["destroy", "--auto-approve"]])
 def test_the_cli_refuses_what_the_sdk_has_deployed(place: Place, command: list[str]) -> None:
     place.deploy()
-    done = cli(place, *command)
-    assert (done.returncode != 0, "python -m connectors" in done.stderr) == (True, True), done.stderr
+    result = cli(place, *command)
+    assert (result.returncode != 0, "python -m connectors" in result.stderr) == (True, True), result.stderr
     assert list(place.jobs) == ["job"]
 
 

@@ -41,17 +41,17 @@ def test_a_new_user_deploys_and_runs_the_quickstart(tmp_path: Path) -> None:
     with subprocess.Popen(command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, text=True) as workspace:
         try:
             assert workspace.stdout is not None
-            while len(found := [name for name in environment if name.startswith("DATABRICKS_")]) < 2:
+            while len(names := [name for name in environment if name.startswith("DATABRICKS_")]) < 2:
                 if match := re.match(r"  export (\w+)=(\S+)", workspace.stdout.readline()):
                     environment[match[1]] = match[2]
-            assert sorted(found) == ["DATABRICKS_HOST", "DATABRICKS_TOKEN"]
+            assert sorted(names) == ["DATABRICKS_HOST", "DATABRICKS_TOKEN"]
             outputs = []
             for words in others:
-                done = subprocess.run(
+                result = subprocess.run(
                     [sys.executable, *words[1:]], env=environment, cwd=ROOT, capture_output=True, text=True
                 )
-                assert done.returncode == 0, f"{shlex.join(words)}\n{done.stdout}{done.stderr}"
-                outputs.append(done.stdout)
+                assert result.returncode == 0, f"{shlex.join(words)}\n{result.stdout}{result.stderr}"
+                outputs.append(result.stdout)
         finally:
             workspace.terminate()
     assert "MISSING" not in outputs[0]

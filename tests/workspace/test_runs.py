@@ -86,17 +86,17 @@ def test_a_workspace_that_is_away_for_a_while_is_waited_for_while_a_run_is_watch
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "text"),
     [
         (["--param", "dya=1"], 'did you mean "day"?'),
         (["--only", "nothing"], "--only nothing"),
     ],
 )
-def test_a_wrong_command_line_starts_nothing(place: Place, arguments: list[str], told: str) -> None:
+def test_a_wrong_command_line_starts_nothing(place: Place, arguments: list[str], text: str) -> None:
     place.job("job", place.task("a", "1"), parameters=[{"name": "day", "default": "1"}])
     place.deploy()
     result = run(place, *arguments)
-    assert (result.exit_code, told in result.stderr, place.workspace.jobs.runs) == (2, True, {})
+    assert (result.exit_code, text in result.stderr, place.workspace.jobs.runs) == (2, True, {})
 
 
 def test_a_job_that_is_not_deployed_is_told_how_to_deploy(place: Place) -> None:
@@ -161,8 +161,8 @@ def test_an_interruption_on_a_terminal_asks_whether_to_cancel(place: Place, monk
     place.job("job", place.task("a", "import time; time.sleep(600)"))
     place.deploy()
     monkeypatch.setattr(runs, "is_terminal", lambda: True)
-    asked: list[str] = []
-    monkeypatch.setattr("click.confirm", lambda text: asked.append(text) or True)
+    questions: list[str] = []
+    monkeypatch.setattr("click.confirm", lambda text: questions.append(text) or True)
     original, sleeps = time.sleep, iter(range(1000))
 
     def interrupted(seconds: float) -> None:
@@ -173,7 +173,7 @@ def test_an_interruption_on_a_terminal_asks_whether_to_cancel(place: Place, monk
     monkeypatch.setattr(time, "sleep", interrupted)
     result = run(place)
     ((number, _),) = place.workspace.jobs.runs.items()
-    assert asked == [f"\nCancel run {number} in the workspace?"]
+    assert questions == [f"\nCancel run {number} in the workspace?"]
     assert (result.exit_code, result.stdout.splitlines()[-1].split()[:2]) == (1, ["job", "CANCELED"])
 
 

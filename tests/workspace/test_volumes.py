@@ -16,11 +16,11 @@ APPEND = """
 from pathlib import Path
 from connectors import workbench
 folder = Path(workbench.workdir(dbutils.widgets.get("workdir")))
-seen = sorted(file.name for file in folder.rglob("*") if file.is_file())
+names = sorted(file.name for file in folder.rglob("*") if file.is_file())
 (folder / "part").mkdir(exist_ok=True)
-(folder / "part" / f"{len(seen)}.txt").write_text(f"after {len(seen)}")
+(folder / "part" / f"{len(names)}.txt").write_text(f"after {len(names)}")
 (folder / "old.txt").unlink(missing_ok=True)
-dbutils.notebook.exit(",".join(seen))
+dbutils.notebook.exit(",".join(names))
 """
 PUT = "PUT .*/fs/files/"
 
