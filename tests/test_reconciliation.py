@@ -26,7 +26,7 @@ LONG = (Point.TASK_ROW, Point.TASK_STAGED, Point.COMMIT_BEFORE, Point.RECORDED, 
 
 def run(folder: Path, rows: int) -> tuple[int, str]:
     paths = os.pathsep.join([str(ROOT / "lib"), str(ROOT)])
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "tests.pipeline", str(folder), str(rows)],
         env={**os.environ, "PYTHONPATH": paths},
         stdout=subprocess.PIPE,
@@ -34,7 +34,7 @@ def run(folder: Path, rows: int) -> tuple[int, str]:
         text=True,
         timeout=300,
     )
-    return done.returncode, done.stdout[-4000:]
+    return result.returncode, result.stdout[-4000:]
 
 
 def letters(folder: Path) -> Iterator[dict[str, Any]]:

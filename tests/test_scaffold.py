@@ -36,8 +36,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(ROOT / name, root / name)
     for kind in KINDS:
         base, example = EXAMPLES.get(kind, (kind, "table"))
-        done = python(root, "-m", "connectors", "new", f"orders_{kind}", "--kind", base, "--for", example)
-        assert done.returncode == 0, done.stderr
+        result = python(root, "-m", "connectors", "new", f"orders_{kind}", "--kind", base, "--for", example)
+        assert result.returncode == 0, result.stderr
     return root
 
 
@@ -52,19 +52,19 @@ _THOROUGH = [pytest.param(kind, marks=pytest.mark.soak) for kind in ("queue", "a
 @pytest.mark.parametrize("kind", ["source", "sink", *_THOROUGH])
 def test_a_new_connector_passes_its_suite(repository: Path, kind: str) -> None:
     options = ("-q", "-p", "no:cacheprovider", "-m", "not spark and not soak")
-    done = python(repository, "-m", "pytest", f"tests/systems/test_orders_{kind}.py", *options)
-    assert done.returncode == 0, done.stdout
-    assert " passed" in done.stdout
+    result = python(repository, "-m", "pytest", f"tests/systems/test_orders_{kind}.py", *options)
+    assert result.returncode == 0, result.stdout
+    assert " passed" in result.stdout
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_new_connector_passes_its_suite_on_spark_and_its_job_runs(repository: Path, kind: str) -> None:
     test = f"tests/systems/test_orders_{kind}.py"
-    done = python(repository, "-m", "pytest", test, "-q", "-p", "no:cacheprovider", "-m", "spark")
-    assert done.returncode == 0, done.stdout
-    done = python(repository, "-m", "connectors", "run", f"orders_{kind}", "--quiet")
-    assert done.returncode == 0, done.stdout + done.stderr
+    result = python(repository, "-m", "pytest", test, "-q", "-p", "no:cacheprovider", "-m", "spark")
+    assert result.returncode == 0, result.stdout
+    result = python(repository, "-m", "connectors", "run", f"orders_{kind}", "--quiet")
+    assert result.returncode == 0, result.stdout + result.stderr
 
 
 def test_the_linter_and_the_type_checker_find_nothing(repository: Path) -> None:
@@ -75,8 +75,8 @@ def test_the_linter_and_the_type_checker_find_nothing(repository: Path) -> None:
 
 
 def test_the_bundle_has_the_jobs(repository: Path) -> None:
-    done = python(repository, "-m", "connectors", "validate")
-    assert (done.returncode, "nothing wrong" in done.stdout) == (0, True), done.stderr
+    result = python(repository, "-m", "connectors", "validate")
+    assert (result.returncode, "nothing wrong" in result.stdout) == (0, True), result.stderr
 
 
 def test_formats_and_tables_have_the_systems(repository: Path) -> None:
@@ -99,8 +99,8 @@ def test_the_gallery_has_each_notebook(repository: Path) -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", ["source", "sink", "queue", "api", "storage"])
 def test_the_proof_of_a_new_connector_kills_its_pipeline_and_finds_each_row_once(repository: Path, kind: str) -> None:
-    done = python(repository, "-m", "connectors", "run", f"orders_{kind}_proof", "--quiet")
-    assert done.returncode == 0, done.stdout + done.stderr
+    result = python(repository, "-m", "connectors", "run", f"orders_{kind}_proof", "--quiet")
+    assert result.returncode == 0, result.stdout + result.stderr
 
 
 @pytest.mark.parametrize("name", ["orders_source", "kafka", "Orders", "class", "../orders", ""])
