@@ -162,10 +162,10 @@ def test_totals_are_exact_after_kills(tmp_path: Path, names: list[str]) -> None:
     count = 3 * len(names)
     with killed({name: REFERENCE[name] for name in names}, tmp_path, seed=5) as kills:
         kills.run(count)
-    assert any("killed" in told for told in kills.told), kills.told
+    assert any("killed" in line for line in kills.report), kills.report
     for name in names:
         checkpoint = next((tmp_path / name).rglob("metadata"))
         query = json.loads(checkpoint.read_text())["id"]
         rows = totals(query)
         expected = {"source sequence 0": 40 * count, f"sink {name.split()[0]}": 40 * count}
-        assert rows == expected, f"{name}: {rows}; {kills.told}"
+        assert rows == expected, f"{name}: {rows}; {kills.report}"

@@ -127,4 +127,4 @@ def test_killed_drivers_are_seen_to_double_what_a_sink_without_memory_writes(tmp
     """The control: both drivers of this seed die after a commit and before the query knows of it."""
     with killed(FORGETFUL, tmp_path, seed=64) as kills, pytest.raises(AssertionError, match="duplicated"):
         kills.run(2)
-    assert all("killed" in told for told in kills.told), kills.told
+    assert all("killed" in line for line in kills.report), kills.report
