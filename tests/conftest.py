@@ -23,9 +23,11 @@ pytest_plugins = ["connectors.testing.environments"]
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    from connectors.testing import SinkSuite
     from connectors.testing.sink_cases import KillSuite
 
-    KillSuite.seeds = 4  # ``make soak`` runs a hundred schedules of each sink
+    KillSuite.seeds = 2  # ``make soak`` runs a hundred schedules of each sink
+    SinkSuite.starts = 20
 
 
 @pytest.fixture(scope="session")

@@ -1,27 +1,37 @@
 """Cassandra beside its bare driver: python tests/benchmarks/bench_cassandra.py [rows]
 
-Goals, each at 0.9 of the driver: two processes that read a table by the same ranges and the same handler of pages, which cuts
-them into columns of bytes (the driver's own NumPy handler fails with NumPy 2); the same read by Spark into ``noop``, beside the
-driver's default handler, which makes a tuple of each row; two processes that write single rows with as many requests under
-way. Rows of one partition, which the sink writes together, are a figure without a goal. Each pair runs by turns.
+Goals: two processes that read a table into Arrow, at 0.9 of the driver's own NumPy handler by the same ranges in two processes
+(it fails with NumPy 2, so it runs in a Python of its own); the same read by Spark into ``noop``, at 1.0 of DataStax' connector
+on Spark 3.5, in a Python of its own; two processes that write single rows, at 0.9 of the driver with as many requests
+under way. Figures without a goal: the driver by this library's own handler, which cuts pages into columns of bytes and decodes
+none; the driver by its default handler, which makes a tuple of each row; rows of one partition, which the sink writes together.
+Contestants take turns.
 """
 
 from __future__ import annotations
 
+import json
 import multiprocessing
+import os
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from tests.pythons import python_with
 
 from connectors import workbench
 from connectors.core import Batch
 from connectors.core.planning import Planner
 from connectors.core.reading import read_slice
 from connectors.core.writing import stage
+from connectors.jvm.maven import class_path
 from connectors.systems.cassandra import CassandraSink, CassandraSource
 from connectors.systems.cassandra.connection import CassandraClient
 from connectors.systems.cassandra.ring import RINGS, TokenRange, cut
@@ -42,6 +52,11 @@ SCHEMA = pa.schema(
 COLUMNS = "id bigint, seq int, name text, price double, at timestamp, flag boolean, primary key (id, seq)"
 STATEMENT = "SELECT id, seq, name, price, at, flag FROM bench.rows WHERE token(id) > ? AND token(id) <= ?"
 Work = Callable[[Mapping[str, str], int, int], int]
+
+
+DATASTAX = "com.datastax.spark:spark-cassandra-connector_2.12:3.5.1"
+PEER_ROUNDS = 4
+PEERS = Path(__file__).with_name("cassandra_peers.py")
 
 
 def rows_of(first: int, count: int, rows_each: int) -> list[pa.RecordBatch]:
@@ -137,6 +152,42 @@ def plain_session(options: Mapping[str, str]) -> Any:
     return Cluster([HOST], port, protocol_version=4, auth_provider=login, execution_profiles=profiles).connect()
 
 
+def numpy_seconds(options: Mapping[str, str], count: int) -> list[float]:
+    """What the driver takes by its own NumPy handler, in a Python with NumPy 1."""
+    python = python_with("cassandra-numpy", "cassandra-driver", "numpy<2")
+    ranges = [(part.start, part.end) for part in cut(RINGS["Murmur3Partitioner"], SPLITS)]
+    settings = {"statement": STATEMENT, "fetchSize": FETCH, "ranges": ranges}
+    return peer("numpy", python, options, count, settings)
+
+
+def datastax_seconds(options: Mapping[str, str], count: int) -> list[float]:
+    """What DataStax' connector takes, on Spark 3.5."""
+    python = python_with("cassandra-datastax", "pyspark==3.5.*")
+    host, port = options["contactPoints"].rpartition(":")[::2]
+    conf = {
+        "spark.jars": ",".join(class_path("datastax", [DATASTAX])),
+        "spark.cassandra.connection.host": host,
+        "spark.cassandra.connection.port": port,
+        "spark.cassandra.connection.localDC": options.get("localDatacenter", "datacenter1"),
+        "spark.cassandra.auth.username": options["user"],
+        "spark.cassandra.auth.password": options["password"],
+        "spark.cassandra.input.fetch.sizeInRows": str(FETCH),
+    }
+    return peer("datastax", python, options, count, {"conf": conf})
+
+
+def peer(name: str, python: Path, options: Mapping[str, str], count: int, settings: dict[str, Any]) -> list[float]:
+    """The seconds of each round but the first two, which warm up."""
+    host, port = options["contactPoints"].rpartition(":")[::2]
+    settings |= {"host": host, "port": int(port), "user": options["user"], "password": options["password"]}
+    spec = json.dumps({**settings, "rows": count, "rounds": PEER_ROUNDS})
+    environment = {"PATH": os.environ["PATH"], "PYSPARK_PYTHON": str(python)}
+    done = subprocess.run([str(python), str(PEERS), name], input=spec, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(done.stderr[-3000:])
+    return [float(line) for line in done.stdout.split()][2:]
+
+
 def together(work: Work, options: Mapping[str, str], count: int) -> tuple[float, list[int]]:
     """The seconds that two processes take side by side, and what each returns."""
     with FORK.Pool(PROCESSES) as pool:
@@ -177,24 +228,29 @@ def main() -> None:
         spark = workbench.session(master="local[2]")
         table = {**options, "table": "rows", "numPartitions": str(SPLITS), "fetchSize": str(FETCH)}
         frame = spark.read.format("connectors.cassandra").options(**table).load()
-        for number in range(ROUNDS + 1):
-            began = time.perf_counter()
-            frame.write.format("noop").mode("overwrite").save()
-            if number:
-                note("spark", count / (time.perf_counter() - began))
+        for number in range(ROUNDS):
+            for name, seconds_of in (("numpy", numpy_seconds), ("datastax", datastax_seconds)):
+                for seconds in seconds_of(options, count):
+                    note(name, count / seconds)
+            for turn in range(PEER_ROUNDS):
+                began = time.perf_counter()
+                frame.write.format("noop").mode("overwrite").save()
+                if number or turn > 1:
+                    note("spark", count / (time.perf_counter() - began))
+        spark.stop()
     best = {name: statistics.median(values) for name, values in rates.items()}
     pairs = [
-        ("read, two processes", "ours", "plain", "the same handler"),
-        ("read, Spark into noop", "spark", "plain", "the same handler"),
-        ("read, Spark into noop", "spark", "tuples", "tuples"),
-        ("write, single rows", "our rows", "plain rows", "execute_concurrent"),
-        ("write, 20 of a partition", "our partitions", "plain rows", "execute_concurrent"),
+        ("read, two processes", "ours", "numpy", "the driver by NumPy", 0.9),
+        ("read, Spark into noop", "spark", "datastax", "DataStax on Spark 3.5", 1.0),
+        ("read, two processes", "ours", "plain", "the driver by bytes", None),
+        ("read, two processes", "ours", "tuples", "the driver by tuples", None),
+        ("write, single rows", "our rows", "plain rows", "execute_concurrent", 0.9),
+        ("write, 20 of a partition", "our partitions", "plain rows", "execute_concurrent", None),
     ]
-    for title, our_key, plain_key, what in pairs:
-        goal = "" if "partition" in title or what == "tuples" else " (goal >= 0.9)"
+    for title, our_key, plain_key, peer_name, goal in pairs:
         our_rate, plain_rate = best[our_key], best[plain_key]
-        ratio = our_rate / plain_rate
-        print(f"{title:26} {our_rate:9,.0f} rows/s, the driver by {what:18} {plain_rate:9,.0f} rows/s: {ratio:.2f}{goal}")
+        text = f"{title:26} {our_rate:9,.0f} rows/s, {peer_name:22} {plain_rate:9,.0f} rows/s: {our_rate / plain_rate:.2f}"
+        print(text + (f" (goal >= {goal})" if goal else ""))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@ Parts, each with its goal:
 
 ``runtime``     a file through the Python file connector into ``noop``, at 0.5 of ``connectors.file_stream`` or better;
 ``kafka``       file → Kafka at 3 times, and Kafka → file at 1.5 times, the rate of Connect's own standalone worker with its
-                FileStream pair and 1 GB; ours by ``file_stream`` and ``kafka``, and once more through the runtime;
+                FileStream pair and 1 GB; ours by ``file_stream`` and ``kafka``, and once more through the runtime; out of Kafka
+                also Spark's own source and text files, which show what rows can do that go through Spark;
 ``transforms``  what each transform costs per record, over structs (Arrow) and over maps without schema; no goal.
 
 Contestants take turns. The time of a query is from its start to its end, in a session that is warm; that of Connect's worker
@@ -113,14 +114,16 @@ def runtime(folder: Path, lines: int, rounds: int) -> None:
 
 
 def kafka(folder: Path, lines: int, rounds: int) -> None:
+    from bench_kafka import spark_with_kafka
+
     import connectors
     from connectors.jvm.maven import class_path
     from connectors.testing.servers import KafkaServer
 
     jars = class_path("connect", CONNECT)
-    file, spark = lines_file(folder, lines), session()
+    file, spark = lines_file(folder, lines), spark_with_kafka()
     into: dict[str, list[float]] = {"Connect's worker": [], "file_stream": [], "connector": []}
-    out: dict[str, list[float]] = {"Connect's worker": [], "file_stream": [], "connector": []}
+    out: dict[str, list[float]] = {"Connect's worker": [], "file_stream": [], "connector": [], "Spark's own": []}
     with KafkaServer() as server:
         servers = {"kafka.bootstrap.servers": server.bootstrap}
         for turn in range(rounds + 1):
@@ -150,15 +153,19 @@ def kafka(folder: Path, lines: int, rounds: int) -> None:
                     seconds = worker(jars, server, at, properties, lambda at=at: count(at / "out.txt"), lines)
                 else:
                     options = {**servers, "subscribe": source, "startingOffsets": "earliest", "minPartitions": "2"}
-                    frame = spark.readStream.format("connectors.kafka").options(**options).load()
+                    kind = "kafka" if name == "Spark's own" else "connectors.kafka"
+                    frame = spark.readStream.format(kind).options(**options).load()
                     config = {
                         "connector.class": "FileStreamSink",
                         "file": str(at / "out.txt"),
                         "topics": source,
                         "value.converter": STRING,
                     }
-                    if name == "file_stream":
+                    if name != "connector":
                         frame = frame.selectExpr("cast(value AS string) AS value")
+                    if name == "Spark's own":
+                        sink = partial(write_text, folder=at / "out")
+                    elif name == "file_stream":
                         sink = connectors.foreach_batch("file_stream", {"path": str(at / "out")})
                     else:
                         sink = connectors.foreach_batch("connect", {"config": config})
@@ -169,10 +176,15 @@ def kafka(folder: Path, lines: int, rounds: int) -> None:
     for what, times, goal in (("file → Kafka", into, 3), ("Kafka → file", out, 1.5)):
         for name, figures in times.items():
             show(f"{what}, {lines:,} lines, {name}", figures)
-        for name in ("file_stream", "connector"):
+        for name in [name for name in times if name != "Connect's worker"]:
             pairs = zip(times["Connect's worker"], times[name], strict=True)
             ratios = [worker_seconds / our_seconds for worker_seconds, our_seconds in pairs]
             show(f"{what}, {name}" + (f", goal {goal}" if name == "file_stream" else ""), ratios, "times as fast")
+
+
+def write_text(frame: Any, number: int, folder: Path) -> None:
+    """Spark's own lines, at least once."""
+    frame.write.mode("append").text(str(folder))
 
 
 def worker(

@@ -62,7 +62,7 @@ def spark_with_kafka() -> Any:
     (tokens,) = [jar for jar in jars if "spark-token-provider-kafka" in jar]
     settings = {
         "spark.jars.packages": SPARKS,
-        "spark.jars.excludes": TOKENS,
+        "spark.jars.excludes": f"{TOKENS},org.slf4j:slf4j-api",
         "spark.jars": tokens,
         "spark.driver.memory": "2g",
         "spark.ui.showConsoleProgress": "false",

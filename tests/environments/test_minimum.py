@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +17,6 @@ from pyspark.sql.types import StructType
 
 import connectors
 from connectors import workbench
-from connectors.core.cache_folder import cache
 from connectors.core.errors import MissingFeature
 from connectors.core.runtime import (
     ENVIRONMENTS,
@@ -34,7 +31,9 @@ from connectors.core.runtime import (
 )
 from connectors.spark.formats import format_of
 from connectors.systems import all_systems
+from connectors.testing.servers import Unavailable
 from connectors.workbench.settings import library
+from tests.pythons import python_with
 
 PROGRAM = Path(__file__).with_name("older_spark.py")
 TASK_SLOTS = {"url": "postgresql://u:p@localhost/d", "dbtable": "t", "commit": "task"}
@@ -131,7 +130,7 @@ KINDS = [
 def older(request: Any, tmp_path_factory: Any) -> dict[str, Any]:
     """What came of each trial on a real Spark of that version."""
     version, kind = request.param
-    python, folder = python_with(version), tmp_path_factory.mktemp("older")
+    python, folder = older_python(version), tmp_path_factory.mktemp("older")
     environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "SPARK_HOME")}
     # SPARK_TESTING lets PySpark's local Connect server take any free port.
     environment |= {"PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python)}
@@ -144,20 +143,13 @@ def older(request: Any, tmp_path_factory: Any) -> dict[str, Any]:
     return outcomes | {"version": version}
 
 
-def python_with(version: str) -> Path:
-    """A Python with an older PySpark, and what the library needs beside it; made once."""
-    folder = cache("older-spark") / version
-    python, ready = folder / "bin" / "python", folder / "ready"
-    if not ready.exists():
-        uv = shutil.which("uv", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
-        if uv is None:
-            pytest.skip("uv is not installed")
-        subprocess.run([uv, "venv", "--quiet", "--clear", "--python", sys.executable, str(folder)], check=True)
-        packages = [f"pyspark[connect]=={version}.*", "pandas<3", "sqlalchemy<3", "great-expectations<2"]
-        packages += ["tenacity", "cachetools", "aiolimiter", "ipython"]
-        subprocess.run([uv, "pip", "install", "--quiet", "--no-cache", "--python", str(python), *packages], check=True)
-        ready.touch()
-    return python
+def older_python(version: str) -> Path:
+    """A Python with an older PySpark, and what the library needs beside it."""
+    packages = [f"pyspark[connect]=={version}.*", "pandas<3", "sqlalchemy<3", "great-expectations<2"]
+    try:
+        return python_with(f"spark-{version}", *packages, "tenacity", "cachetools", "aiolimiter", "ipython")
+    except Unavailable as missing:
+        pytest.skip(str(missing))
 
 
 def test_foreach_batch_is_exactly_once_on_an_older_spark(older: dict[str, Any]) -> None:

@@ -76,6 +76,21 @@ QUEUES: Pipelines = {
 }
 
 
+def queues() -> Pipelines:
+    """Copies of what cannot be read twice, by one driver, so that each of its kills strikes every system.
+
+    They are the test kit's queues, and those of real servers.
+    """
+    systems = kills_of_systems()
+    copies = {
+        f"{name} of {system}": pipeline
+        for system in ("pubsub", "redis")
+        for name, pipeline in systems[system].PIPELINES.items()
+        if pipeline.source
+    }
+    return {**QUEUES, **copies}
+
+
 def kills_of_systems() -> dict[str, Any]:
     """The modules ``kills`` of the systems, by the names of these."""
     folder = Path(__file__).parent

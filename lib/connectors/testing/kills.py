@@ -1,7 +1,8 @@
 """Kills of Spark drivers: many queries in one session that is killed again and again, and then every row compared.
 
 A round starts a driver with another parallelism than the round before and lets it write to all targets at once. Then it
-kills the driver, at a point that one of the queries reaches or at any moment. Each round adds rows: more numbers, or new
+kills the driver, at a point that one of the queries reaches or at any moment. Every other kill where there are real
+executors takes one of them instead, at a row of its task, and the driver goes on. Each round adds rows: more numbers, or new
 records in the sources under test. A last run, which nobody disturbs, finishes all queries. A driver that fails without a
 kill, such as one whose Python workers start too slowly on a busy machine, is started again, as a scheduler does, and
 the report says so.
@@ -25,9 +26,10 @@ from ..systems import SYSTEMS
 from .compare import same_records
 from .contexts import SinkContext, SourceContext
 from .driver import SparkQuery, start_driver
-from .faults import ACKNOWLEDGEMENT_POINTS, EPOCH_POINTS, FailureInjector, Point
+from .faults import ACKNOWLEDGEMENT_POINTS, EPOCH_POINTS, Action, FailureInjector, Point
 from .spark_suites import spark_query
 
+DRIVER, EXECUTOR, NOTHING = OUTCOMES = ("driver killed", "executor killed", "not reached")
 _START_SECONDS = 300.0
 _STARTS = 3
 _ROWS = 40
@@ -80,19 +82,26 @@ class Kills:
 
     def _round(self, number: int, queries: Mapping[str, SparkQuery], rows: int, chance: random.Random) -> None:
         name, query = chance.choice(sorted(queries.items()))
-        at_a_point = chance.random() < 0.7
+        environment = self.environments[number % len(self.environments)]
+        at_a_point, takes_executor = chance.random() < 0.7, environment == "cluster" and chance.random() < 0.5
         injector = FailureInjector(query.faults)
+        struck = injector.struck()
         for source, system in self.sources.items():
             self._written.setdefault(source, []).extend(system.write(_ROWS))
-        if at_a_point:
+        if takes_executor:
+            points = (Point.TASK_ROW, Point.READ_ROW) if query.source_class else (Point.TASK_ROW,)
+            point = injector.arm_one_of(chance.randrange(1 << 30), points, rows=2, action=Action.KILL_EXECUTOR)
+            moment, kill_after = f"where {point.value} in {name}", None
+        elif at_a_point:
             point = injector.arm_one_of(chance.randrange(1 << 30), self._points(name), rows=2)
             moment, kill_after = f"where {point.value} in {name}", None
         else:
             moment, kill_after = "at any moment", chance.uniform(0.0, 6.0)
-        scale, environment = _SCALES[number % len(_SCALES)], self.environments[number % len(self.environments)]
+        scale = _SCALES[number % len(_SCALES)]
         code = self._run(list(queries.values()), rows, scale, f"round {number}", kill_after, environment)
+        outcome = DRIVER if code else EXECUTOR if injector.struck() > struck else NOTHING
         injector.disarm()
-        self.report.append(f"round {number}, {environment}: {'killed' if code else 'not reached'} {moment}")
+        self.report.append(f"round {number}, {environment}: {outcome} {moment}")
 
     def _points(self, name: str) -> tuple[Point, ...]:
         """The points at which a driver can be killed while it writes to the target ``name``."""

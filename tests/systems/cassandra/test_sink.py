@@ -272,7 +272,7 @@ def test_a_task_that_begins_while_the_node_is_away_waits_for_it(tables: Tables, 
 def test_a_table_that_was_dropped_ends_the_write(tables: Tables) -> None:
     table = tables.make("id int primary key")
     rows = pa.table({"id": pa.array([1], pa.int32())})
-    sink = CassandraSink.of(tables.options(table))
+    sink = CassandraSink.of({**tables.options(table), "request.timeout": "5s"})
 
     def batches() -> Any:
         yield rows.to_batches()[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from ..pipelines import CopyContext, Pipeline, Pipelines
 from .contexts import SubscriptionContext
@@ -15,6 +15,15 @@ class ShortDeadlineContext(SubscriptionContext):
         return {**super().options(), "ackDeadline": "10s"}
 
 
+class KeysContext(ShortDeadlineContext):
+    """Messages with ordering keys."""
+
+    settings: ClassVar = {"enable_message_ordering": True}
+
+    def message(self, number: int) -> dict[str, Any]:
+        return {**super().message(number), "ordering_key": f"key {number % 3}"}
+
+
 class MessagesContext(CopyContext):
     """Without the time of publication, which is the service's."""
 
@@ -25,6 +34,7 @@ class MessagesContext(CopyContext):
 PIPELINES: Pipelines = {
     "copy of a subscription": Pipeline(MessagesContext, "foreach_batch", ShortDeadlineContext),
     "copy of a subscription by format": Pipeline(MessagesContext, "format", ShortDeadlineContext),
+    "copy of a subscription with keys": Pipeline(MessagesContext, "foreach_batch", KeysContext),
 }
 QUICK = ()
 SCHEDULES: dict[Any, Any] = {}

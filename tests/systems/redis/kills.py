@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 from connectors.testing.sink_cases import SinkQuery
 
 from ..pipelines import CopyContext, Pipeline, Pipelines
@@ -14,9 +17,16 @@ class ShortIdleContext(StreamContext):
     min_idle = 3.0
 
 
+class LongEpochsContext(ShortIdleContext):
+    """An epoch has all entries."""
+
+    limit: ClassVar[Mapping[str, str]] = {"maxRowsPerTrigger": "1000"}
+
+
 PIPELINES: Pipelines = {
     "copy of a stream": Pipeline(CopyContext, "foreach_batch", ShortIdleContext),
     "copy of a stream by format": Pipeline(CopyContext, "format", ShortIdleContext),
+    "copy of a stream in long epochs": Pipeline(CopyContext, "foreach_batch", LongEpochsContext),
     "hashes": Pipeline(HashContext, "format"),
     "list": Pipeline(ListContext, "foreach_batch"),
     "list by format": Pipeline(ListContext, "format"),
