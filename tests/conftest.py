@@ -17,7 +17,15 @@ os.environ["PYTHONPATH"] = os.pathsep.join([str(LIBRARY), str(LIBRARY.parent), o
 os.environ["PYSPARK_PYTHON"] = sys.executable
 # What Java's second compiler costs never comes back in so short a life, and the tests' JVMs have two cores to share.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=160m")
-
+QUICK_SESSION = {
+    # Spark's default manager starts processes to set the permissions of each file of a checkpoint.
+    "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming.checkpointing"
+    ".FileSystemBasedCheckpointFileManager",
+    # Compiling a plan takes longer than interpreting it for a few rows. Notebooks, jobs and killed drivers compile.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+"""Of the sessions that tests share."""
 
 pytest_plugins = ["connectors.testing.environments"]
 
@@ -34,7 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def environment_conf() -> dict[str, str]:
     from tests.delta_log import settings
 
-    return settings()
+    return {**settings(), **QUICK_SESSION}
 
 
 @pytest.fixture
