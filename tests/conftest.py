@@ -22,7 +22,7 @@ os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:ReservedC
 
 
 def folder_in_memory() -> str | None:
-    """Linux's folder in memory, where it has room and programs may run from it. Half of a test run is its disk."""
+    """Linux's folder in memory, where it has room and programs may run from it: suites that sync files take half as long."""
     folder, room = "/dev/shm", 8 << 30
     if not os.access(folder, os.W_OK) or os.statvfs(folder).f_flag & os.ST_NOEXEC:
         return None
@@ -36,9 +36,6 @@ QUICK_SESSION = {
     # Spark's default manager starts processes to set the permissions of each file of a checkpoint.
     "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming.checkpointing"
     ".FileSystemBasedCheckpointFileManager",
-    # Compiling a plan takes longer than interpreting it for a few rows. Notebooks, jobs and killed drivers compile.
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
 """Of the sessions that tests share."""
 

@@ -26,6 +26,7 @@ from ..systems import SYSTEMS
 from .compare import same_records
 from .contexts import SinkContext, SourceContext
 from .driver import SparkQuery, start_driver
+from .environments import CLUSTER, LOCAL
 from .faults import ACKNOWLEDGEMENT_POINTS, EPOCH_POINTS, Action, FailureInjector, Point
 from .spark_suites import spark_query
 
@@ -50,7 +51,7 @@ class Kills:
     seed: int = 0
     sources: Mapping[str, SourceContext] = field(default_factory=dict)
     conf: Mapping[str, str] = field(default_factory=dict)
-    environments: Sequence[str] = ("local",)
+    environments: Sequence[str] = (LOCAL,)
     report: list[str] = field(default_factory=list)
     """How each round went, one line each."""
     _written: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
@@ -83,7 +84,7 @@ class Kills:
     def _round(self, number: int, queries: Mapping[str, SparkQuery], rows: int, chance: random.Random) -> None:
         name, query = chance.choice(sorted(queries.items()))
         environment = self.environments[number % len(self.environments)]
-        at_a_point, takes_executor = chance.random() < 0.7, environment == "cluster" and chance.random() < 0.5
+        at_a_point, takes_executor = chance.random() < 0.7, environment == CLUSTER and chance.random() < 0.5
         injector = FailureInjector(query.faults)
         struck = injector.struck()
         for source, system in self.sources.items():
@@ -121,7 +122,7 @@ class Kills:
         parallelism: int,
         title: str,
         kill_after: float | None = None,
-        environment: str = "local",
+        environment: str = LOCAL,
     ) -> int:
         """Runs a driver to its end, or kills it so many seconds after its queries have started. Returns its exit code."""
         for query in queries:
