@@ -16,9 +16,9 @@ from .pipelines import REFERENCE, killed, kills_of_systems, queues
 
 PIPELINES = {"reference": REFERENCE, "queues": queues()}
 for system, kills in kills_of_systems().items():
-    elsewhere = {name for name, pipeline in kills.PIPELINES.items() if pipeline in PIPELINES["queues"].values()}
-    if pipelines := {name: pipeline for name, pipeline in kills.PIPELINES.items() if name not in elsewhere}:
-        PIPELINES[system] = pipelines
+    others = {name: pipeline for name, pipeline in kills.PIPELINES.items() if pipeline not in PIPELINES["queues"].values()}
+    if others:
+        PIPELINES[system] = others
 QUICK = {name: kills.PIPELINES[name] for kills in kills_of_systems().values() for name in kills.QUICK}
 
 
@@ -42,7 +42,7 @@ def test_many_killed_drivers_lose_and_double_nothing(
         if has_epochs:
             kills.environments = getattr(kills_of_systems().get(system), "ENVIRONMENTS", ENVIRONMENTS)
         kills.run(count)
-    died = Counter(outcome for line in kills.report for outcome in OUTCOMES if outcome in line)
+    outcomes = Counter(outcome for line in kills.report for outcome in OUTCOMES if outcome in line)
     with capsys.disabled():
         print("\n", *(line for line in kills.report if "of itself" in line), sep="\n")
-        print(f"{system}: {count} rounds of {len(kills.targets)} queries each, nothing lost, nothing doubled: {dict(died)}")
+        print(f"{system}: {count} rounds of {len(kills.targets)} queries each, nothing lost, nothing doubled: {dict(outcomes)}")

@@ -68,8 +68,9 @@ class Kills:
         for system in self.sources.values():
             system.settle()
         self._run(list(queries.values()), kills * _ROWS, 2, "the last run")
-        for name in self.targets:
-            self._compare(name, kills * _ROWS)
+        wrong = [difference for name in self.targets if (difference := self._difference(name, kills * _ROWS))]
+        if wrong:
+            raise AssertionError("\n".join([*wrong, *self.report]))
 
     def _query(self, name: str) -> SparkQuery:
         target, carrier = self.targets[name]
@@ -84,17 +85,14 @@ class Kills:
     def _round(self, number: int, queries: Mapping[str, SparkQuery], rows: int, chance: random.Random) -> None:
         name, query = chance.choice(sorted(queries.items()))
         environment = self.environments[number % len(self.environments)]
-        at_a_point, takes_executor = chance.random() < 0.7, environment == CLUSTER and chance.random() < 0.5
+        at_a_point = chance.random() < 0.7
+        action = Action.KILL_EXECUTOR if environment == CLUSTER and chance.random() < 0.5 else Action.KILL
         injector = FailureInjector(query.faults)
         struck = injector.struck()
         for source, system in self.sources.items():
             self._written.setdefault(source, []).extend(system.write(_ROWS))
-        if takes_executor:
-            points = (Point.TASK_ROW, Point.READ_ROW) if query.source_class else (Point.TASK_ROW,)
-            point = injector.arm_one_of(chance.randrange(1 << 30), points, rows=2, action=Action.KILL_EXECUTOR)
-            moment, kill_after = f"where {point.value} in {name}", None
-        elif at_a_point:
-            point = injector.arm_one_of(chance.randrange(1 << 30), self._points(name), rows=2)
+        if at_a_point or action is Action.KILL_EXECUTOR:
+            point = injector.arm_one_of(chance.randrange(1 << 30), self._points(name, query, action), rows=2, action=action)
             moment, kill_after = f"where {point.value} in {name}", None
         else:
             moment, kill_after = "at any moment", chance.uniform(0.0, 6.0)
@@ -104,8 +102,10 @@ class Kills:
         injector.disarm()
         self.report.append(f"round {number}, {environment}: {outcome} {moment}")
 
-    def _points(self, name: str) -> tuple[Point, ...]:
-        """The points at which a driver can be killed while it writes to the target ``name``."""
+    def _points(self, name: str, query: SparkQuery, action: Action) -> tuple[Point, ...]:
+        """The points at which ``query`` can be killed while it writes to the target ``name``."""
+        if action is Action.KILL_EXECUTOR:
+            return (Point.TASK_ROW, Point.READ_ROW) if query.source_class else (Point.TASK_ROW,)
         target, carrier = self.targets[name]
         left_out = {Point.PUBLISHED} if carrier == "foreach_batch" else {Point.PUBLISHED, Point.BATCH_DONE}
         points = tuple(point for point in target.points() if point not in left_out)
@@ -136,7 +136,8 @@ class Kills:
             self.report.append(f"{title}: failed of itself: {driver.error()}")
         raise AssertionError("\n".join([*self.report[-_STARTS:], driver.log.read_text()[-_LOG:]]))
 
-    def _compare(self, name: str, rows: int) -> None:
+    def _difference(self, name: str, rows: int) -> str:
+        """Every record of the target ``name`` that is wrong; empty if none is."""
         target, _ = self.targets[name]
         try:
             if name in self.sources:
@@ -144,7 +145,8 @@ class Kills:
             else:
                 target.expect(rows)
         except AssertionError as wrong:
-            raise AssertionError(f"{name}, seed {self.seed}: {wrong}\n" + "\n".join(self.report)) from None
+            return f"{name}, seed {self.seed}: {wrong}"
+        return ""
 
 
 class _Driver:
