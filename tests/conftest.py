@@ -23,7 +23,7 @@ os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:ReservedC
 
 def folder_in_memory() -> str | None:
     """Linux's folder in memory, where it has room and programs may run from it: suites that sync files take half as long."""
-    folder, room = "/dev/shm", 8 << 30
+    folder, room = "/dev/shm", 4 << 30  # a run of all tests fills a third of it
     if not os.access(folder, os.W_OK) or os.statvfs(folder).f_flag & os.ST_NOEXEC:
         return None
     return folder if shutil.disk_usage(folder).free > room else None

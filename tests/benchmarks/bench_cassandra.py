@@ -35,7 +35,7 @@ from connectors.jvm.maven import class_path
 from connectors.systems.cassandra import CassandraSink, CassandraSource
 from connectors.systems.cassandra.connection import CassandraClient
 from connectors.systems.cassandra.ring import RINGS, TokenRange, cut
-from connectors.testing.servers import HOST, CassandraServer
+from connectors.testing.servers import CassandraServer
 
 ROUNDS, PROCESSES, SPLITS, FETCH, IN_FLIGHT, CHUNK = 3, 2, 16, 5000, 128, 10_000
 FORK = multiprocessing.get_context("fork")
@@ -146,10 +146,10 @@ def plain_session(options: Mapping[str, str]) -> Any:
     from cassandra.policies import RoundRobinPolicy, TokenAwarePolicy
 
     profile = ExecutionProfile(TokenAwarePolicy(RoundRobinPolicy()), request_timeout=60.0)
-    port = int(options["contactPoints"].rpartition(":")[2])
+    host, port = address(options)
     login = PlainTextAuthProvider(options["user"], options["password"])
     profiles = {EXEC_PROFILE_DEFAULT: profile}
-    return Cluster([HOST], port, protocol_version=4, auth_provider=login, execution_profiles=profiles).connect()
+    return Cluster([host], port, protocol_version=4, auth_provider=login, execution_profiles=profiles).connect()
 
 
 def numpy_seconds(options: Mapping[str, str], count: int) -> list[float]:
@@ -163,12 +163,12 @@ def numpy_seconds(options: Mapping[str, str], count: int) -> list[float]:
 def datastax_seconds(options: Mapping[str, str], count: int) -> list[float]:
     """What DataStax' connector takes, on Spark 3.5."""
     python = python_with("cassandra-datastax", "pyspark==3.5.*")
-    host, port = options["contactPoints"].rpartition(":")[::2]
+    host, port = address(options)
     conf = {
         "spark.jars": ",".join(class_path("datastax", [DATASTAX])),
         "spark.cassandra.connection.host": host,
-        "spark.cassandra.connection.port": port,
-        "spark.cassandra.connection.localDC": options.get("localDatacenter", "datacenter1"),
+        "spark.cassandra.connection.port": str(port),
+        "spark.cassandra.connection.localDC": options["localDatacenter"],
         "spark.cassandra.auth.username": options["user"],
         "spark.cassandra.auth.password": options["password"],
         "spark.cassandra.input.fetch.sizeInRows": str(FETCH),
@@ -176,10 +176,15 @@ def datastax_seconds(options: Mapping[str, str], count: int) -> list[float]:
     return peer("datastax", python, options, count, {"conf": conf})
 
 
+def address(options: Mapping[str, str]) -> tuple[str, int]:
+    host, port = options["contactPoints"].rpartition(":")[::2]
+    return host, int(port)
+
+
 def peer(name: str, python: Path, options: Mapping[str, str], count: int, settings: dict[str, Any]) -> list[float]:
     """The seconds of each round but the first two, which warm up."""
-    host, port = options["contactPoints"].rpartition(":")[::2]
-    settings |= {"host": host, "port": int(port), "user": options["user"], "password": options["password"]}
+    host, port = address(options)
+    settings |= {"host": host, "port": port, "user": options["user"], "password": options["password"]}
     spec = json.dumps({**settings, "rows": count, "rounds": PEER_ROUNDS})
     environment = {"PATH": os.environ["PATH"], "PYSPARK_PYTHON": str(python)}
     done = subprocess.run([str(python), str(PEERS), name], input=spec, env=environment, capture_output=True, text=True)
