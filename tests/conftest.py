@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import sys
@@ -29,8 +30,15 @@ def folder_in_memory() -> str | None:
     return folder if shutil.disk_usage(folder).free > room else None
 
 
+def remove_folder_in_memory() -> None:
+    shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)
+
+
+# The processes of a run inherit its folder; the one that made it removes it, with what killed processes left there.
 if "TMPDIR" not in os.environ and (memory := folder_in_memory()):
-    os.environ["TMPDIR"] = tempfile.tempdir = memory
+    os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="tests-", dir=memory)
+    os.chmod(tempfile.tempdir, 0o1777)  # as /tmp: servers that refuse root run as somebody else
+    atexit.register(remove_folder_in_memory)
 
 QUICK_SESSION = {
     # Spark's default manager starts processes to set the permissions of each file of a checkpoint.
@@ -48,6 +56,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
     KillSuite.seeds = 2  # ``make soak`` runs a hundred schedules of each sink
     SinkSuite.starts = 20
+
+
+def pytest_sessionfinish(exitstatus: int) -> None:
+    if exitstatus:  # the folders of failed tests stay
+        atexit.unregister(remove_folder_in_memory)
 
 
 @pytest.fixture(scope="session")
