@@ -18,12 +18,25 @@ FILES: Final = "org.apache.kafka:connect-file:4.3.1"
 DEBEZIUM: Final = "io.debezium:debezium-connector-postgres:3.6.1.Final"
 DEBEZIUM_JDBC: Final = "io.debezium:debezium-connector-jdbc:3.5.0.Final"
 DEBEZIUM_MARIADB: Final = "io.debezium:debezium-connector-mariadb:3.5.0.Final"
+CAMEL_SQS: Final = "org.apache.camel.kafkaconnector:camel-kafka-connector:0.11.0,org.apache.camel:camel-aws2-sqs:3.11.1"
 FILE_SOURCE: Final = "org.apache.kafka.connect.file.FileStreamSourceConnector"
 
 
 def file_properties(path: Path, **more: str) -> dict[str, str]:
     named = {key.replace("__", "."): value for key, value in more.items()}
     return {"connector.class": FILE_SOURCE, "name": "lines", "file": str(path), "topic": "lines", **named}
+
+
+def sqs_properties(side: str, queue: str, url: str) -> dict[str, str]:
+    """Camel's connector on a queue of SQS, at the AWS of ``url``; ``side`` is source or sink."""
+    options = "accessKey=test&secretKey=test&region=us-east-1" + "&maxMessagesPerPoll=10&delay=50" * (side == "source")
+    return {
+        "connector.class": f"org.apache.camel.kafkaconnector.Camel{side.title()}Connector",
+        "name": queue,
+        "topics": queue,
+        f"camel.{side}.url": f"aws2-sqs:{queue}?{options}&overrideEndpoint=true&uriEndpointOverride={url}",
+        "value.converter": "org.apache.kafka.connect.storage.StringConverter",
+    }
 
 
 def mariadb_properties(port: int, database: str, server_id: int, history: Path) -> dict[str, str]:

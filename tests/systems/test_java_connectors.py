@@ -7,14 +7,23 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Set
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from connectors import connect
-from connectors.testing.servers import MariaDbServer, PostgresServer
-from tests.connect.java_sources import DEBEZIUM_JDBC, DEBEZIUM_MARIADB, FILES, file_properties, mariadb_properties
+from connectors.testing.servers import MariaDbServer, MotoServer, PostgresServer
+from tests.connect.java_sources import (
+    CAMEL_SQS,
+    DEBEZIUM_JDBC,
+    DEBEZIUM_MARIADB,
+    FILES,
+    file_properties,
+    mariadb_properties,
+    sqs_properties,
+)
 from tests.servers import optional, required
 
 pytestmark = pytest.mark.soak
@@ -71,6 +80,35 @@ def test_typed_rows_are_upserted_by_debeziums_jdbc_sink(spark: Any) -> None:
 
 
 @pytest.mark.server
+def test_messages_of_sqs_go_through_spark_into_another_queue_by_camel(spark: Any, tmp_path: Path) -> None:
+    """The source's JVM is killed meanwhile. Messages that it had not acknowledged come again, and none is lost."""
+    server = required(MotoServer)
+    sqs = server.client("sqs")
+    orders = sqs.create_queue(QueueName="orders", Attributes={"VisibilityTimeout": "20"})["QueueUrl"]
+    copies = sqs.create_queue(QueueName="copies")["QueueUrl"]
+    rows = (
+        spark.readStream.format("connectors.connect")
+        .option("config", json.dumps(sqs_properties("source", "orders", server.url)))
+        .option("pluginPackages", CAMEL_SQS)
+        .option("stateLocation", str(tmp_path / "state"))
+        .load()
+    )
+    writer = rows.selectExpr("'copies' AS topic", "value").writeStream.format("connectors.connect")
+    writer = writer.option("config", json.dumps(sqs_properties("sink", "copies", server.url))).option("pluginPackages", CAMEL_SQS)
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(processingTime="500 milliseconds").start()
+    try:
+        send(sqs, orders, range(200))
+        arrived = receive(sqs, copies, 200)
+        send(sqs, orders, range(200, 400))
+        (connector,) = subprocess.check_output(["pgrep", "-f", "connectors.connector=orders"], text=True).split()
+        os.kill(int(connector), signal.SIGKILL)
+        arrived |= receive(sqs, copies, 200, arrived)
+    finally:
+        query.stop()
+    assert arrived == {f"order {number}" for number in range(400)}
+
+
+@pytest.mark.server
 def test_a_table_of_mariadb_and_its_copy_in_delta_are_equal_through_a_dead_connector(spark: Any, tmp_path: Path) -> None:
     import pymysql
 
@@ -101,6 +139,22 @@ def test_a_table_of_mariadb_and_its_copy_in_delta_are_equal_through_a_dead_conne
             await_equal(spark, cursor, tmp_path / "orders", "id, name, amount, note")
         finally:
             query.stop()
+
+
+def send(sqs: Any, queue: str, orders: range) -> None:
+    for first in orders[::10]:
+        entries = [{"Id": str(order), "MessageBody": f"order {order}"} for order in range(first, first + 10)]
+        sqs.send_message_batch(QueueUrl=queue, Entries=entries)
+
+
+def receive(sqs: Any, queue: str, count: int, known: Set[str] = frozenset(), seconds: float = 120) -> set[str]:
+    """The first ``count`` messages that are not ``known``, or fewer after ``seconds``."""
+    bodies: set[str] = set()
+    until = time.monotonic() + seconds
+    while len(bodies) < count and time.monotonic() < until:
+        messages = sqs.receive_message(QueueUrl=queue, MaxNumberOfMessages=10, WaitTimeSeconds=1).get("Messages", [])
+        bodies |= {message["Body"] for message in messages} - known
+    return bodies
 
 
 def await_equal(spark: Any, cursor: Any, path: Path, columns: str, seconds: float = 120) -> None:
