@@ -16,7 +16,7 @@ READY := $(VENV)/.ready$(if $(filter wheel,$(JAVA)),-with-java)
 export JAVA
 # Spark starts Python again and again: what it has compiled is kept, also where the environment says otherwise.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: setup run test soak check bench lab notebooks clean
+.PHONY: setup run test soak check fetch bench lab notebooks clean
 .DEFAULT_GOAL := setup
 
 setup: $(READY)
@@ -38,17 +38,19 @@ $(VENV)/.ready-with-java: $(VENV)/.ready
 run: $(READY)
 	@$(BIN)/python -m connectors run $(JOB) $(ARGS)
 
-test: check
-	@$(BIN)/python -m connectors doctor --fetch
+test: $(READY)
+	@$(MAKE) --no-print-directory -j2 check fetch
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(ARGS)
 
-soak: $(READY)
-	@$(BIN)/python -m connectors doctor --fetch
+soak: fetch
 	@KILLS=$(KILLS) $(BIN)/python -m pytest -m soak $(ARGS)
 
 check: $(READY)
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
+
+fetch: $(READY)
+	@$(BIN)/python -m connectors doctor --fetch
 
 notebooks: $(READY)
 	@$(BIN)/python -m connectors outputs $(ARGS)

@@ -20,6 +20,8 @@ from .test_files_databases_search import Execution
 pytestmark = pytest.mark.long
 
 ROWS = 12_000
+OUTPUT = "output.txt"
+"""What the run after the kill has printed."""
 FOREIGN = ("notes.txt", "arrivals/EWR.jsonl", f"rows_{ROWS}_damage_{DAMAGE}/notes.txt")
 
 
@@ -30,7 +32,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in FOREIGN:
         (workdir / name).parent.mkdir(exist_ok=True)
         (workdir / name).write_text(name)
-    _kill_at(("daily_delays/.connectors/*/stage/*/*",), workdir, ROWS, random.Random(7))
+    output = _kill_at(("daily_delays/.connectors/*/stage/*/*",), workdir, ROWS, random.Random(7))
+    (workdir / OUTPUT).write_text(output)
     return workdir
 
 
@@ -38,6 +41,10 @@ def test_a_killed_job_delivers_everything_once(finished: Path) -> None:
     root = data(finished, ROWS)
     assert len(results(root)["dead_letters"]) == DAMAGE
     assert_same_as_the_input(root, ROWS)
+
+
+def test_a_run_after_a_kill_does_again_only_what_was_not_done(finished: Path) -> None:
+    assert _without_news((finished / OUTPUT).read_text()) == ["prepare", "ingest"]
 
 
 def test_the_run_leaves_reports_and_pictures(finished: Path) -> None:
@@ -68,10 +75,11 @@ def test_lines_of_somebody_else_in_a_file_of_arrivals_stay(spark: Any, tmp_path:
     assert arrivals.read_text() == "42\n"
 
 
+@pytest.mark.soak
 def test_a_second_run_adds_nothing(finished: Path) -> None:
     code, output = run_job(finished, ROWS)
     assert code == 0, output
-    assert [line.split()[0] for line in output.splitlines() if line.endswith("nothing new")] == ["prepare", "ingest", "deliver"]
+    assert _without_news(output) == ["prepare", "ingest", "deliver"]
     assert_same_as_the_input(data(finished, ROWS), ROWS)
 
 
@@ -92,17 +100,26 @@ def test_all_flights_survive_many_kills(tmp_path: Path) -> None:
     assert_same_as_the_input(data(tmp_path, 0), 336_776)
 
 
+def _without_news(output: str) -> list[str]:
+    """The tasks that had nothing new to do."""
+    return [line.split()[0] for line in output.splitlines() if line.endswith("nothing new")]
+
+
 def _rows_of_files(folder: Path) -> int:
     return sum(pq.read_metadata(file).num_rows for file in folder.glob("part-*.parquet"))
 
 
-def _kill_at(moments: tuple[str, ...], workdir: Path, rows: int, chance: random.Random) -> None:
-    """Kills a run at each of ``moments``: soon after a file appears in its data. The last run is left alone."""
+def _kill_at(moments: tuple[str, ...], workdir: Path, rows: int, chance: random.Random) -> str:
+    """Kills a run at each of ``moments``: soon after a file appears in its data.
+
+    The last run is left alone; its output is returned.
+    """
     for moment in moments:
         code, output = run_job(workdir, rows, _appears(data(workdir, rows), moment, chance))
         assert code == -9, f"not killed at {moment}:\n{output}"
     code, output = run_job(workdir, rows)
     assert code == 0, output
+    return output
 
 
 def _appears(root: Path, pattern: str, chance: random.Random) -> Callable[[], bool]:

@@ -94,8 +94,9 @@ def test_messages_of_sqs_go_through_spark_into_another_queue_by_camel(spark: Any
         .load()
     )
     writer = rows.selectExpr("'copies' AS topic", "value").writeStream.format("connectors.connect")
-    writer = writer.option("config", json.dumps(sqs_properties("sink", "copies", server.url))).option("pluginPackages", CAMEL_SQS)
-    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(processingTime="500 milliseconds").start()
+    writer = writer.option("config", json.dumps(sqs_properties("sink", "copies", server.url)))
+    writer = writer.option("pluginPackages", CAMEL_SQS).option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = writer.trigger(processingTime="500 milliseconds").start()
     try:
         send(sqs, orders, range(200))
         arrived = receive(sqs, copies, 200)

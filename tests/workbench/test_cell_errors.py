@@ -14,6 +14,7 @@ from nbclient import NotebookClient
 import connectors
 from connectors.core import Misconfigured
 from connectors.core.messages import own_message
+from connectors.testing.environments import Environment
 from connectors.workbench import BOOTSTRAP
 
 WHOLE = "The full traceback: import traceback; traceback.print_last() - or the log of the job's run."
@@ -97,11 +98,11 @@ CASES = {
 }
 
 
-@pytest.mark.spark
+@pytest.mark.essential
+@pytest.mark.environments("local", "connect")
 @pytest.mark.parametrize("mistake", CASES, ids=lambda mistake: mistake.__name__.strip("_"))
-@pytest.mark.parametrize("name", ["local", "connect"])
-def test_our_message_is_found_in_the_errors_of_spark(environments: Any, tmp_path: Path, name: str, mistake: Any) -> None:
-    with environments.use(name).entered() as environment, pytest.raises(Exception, match=r".") as raised:
+def test_our_message_is_found_in_the_errors_of_spark(environment: Environment, tmp_path: Path, mistake: Any) -> None:
+    with pytest.raises(Exception, match=r".") as raised:
         mistake(environment.spark, tmp_path)
     message = own_message(raised.value)
     assert message.startswith(CASES[mistake])
