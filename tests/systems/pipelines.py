@@ -4,7 +4,6 @@ A system whose folder has a module ``kills`` takes part. The module declares:
 
 - ``PIPELINES``: the queries that ``make soak`` kills with those of the same system,
 - ``QUICK``: the names of those that ``make test`` kills too; each makes a driver some seconds longer,
-- ``ENVIRONMENTS``, where not all: those whose Python can import what the queries need,
 - ``SCHEDULES``: contexts of sinks for a hundred schedules of kills without Spark, and the query that writes to each.
 """
 

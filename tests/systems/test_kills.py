@@ -40,7 +40,7 @@ def test_many_killed_drivers_lose_and_double_nothing(
         count = min(100, count)
     with killed(PIPELINES[system], tmp_path, int(os.environ.get("SEED", "1"))) as kills:
         if has_epochs:
-            kills.environments = getattr(kills_of_systems().get(system), "ENVIRONMENTS", ENVIRONMENTS)
+            kills.environments = ENVIRONMENTS
         kills.run(count)
     outcomes = Counter(outcome for line in kills.report for outcome in OUTCOMES if outcome in line)
     with capsys.disabled():

@@ -21,7 +21,5 @@ PIPELINES: Pipelines = {
     "file sink of Connect": Pipeline(FileSinkContext, "format"),
     "sink that keeps offsets": Pipeline(OffsetSinkContext, "foreach_batch"),
 }
-ENVIRONMENTS = ("local", "cluster")
-"""The connectors are classes of the tests, which a Connect server does not have."""
 QUICK = ("copy of lines by a connector",)
 SCHEDULES: dict[Any, Any] = {}
