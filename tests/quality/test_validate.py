@@ -6,6 +6,8 @@ import datetime
 import pickle
 import re
 import socket
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,20 @@ def bad(spark: SparkSession) -> DataFrame:
 def verdict(checks: list[quality.Check], df: DataFrame) -> dict[str, tuple[bool, int]]:
     table = quality.Checks(checks).validate(df).table()
     return {row.check: (row.ok, row.failing) for row in table.itertuples()}
+
+
+def test_great_expectations_is_loaded_by_the_first_verdict_and_not_before() -> None:
+    """It takes seconds, which the commands and the notebooks without a verdict do not pay."""
+    code = "import sys, connectors.quality, connectors.bundle; sys.exit('great_expectations' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_verdict_without_great_expectations_says_what_to_install(
+    bad: DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "great_expectations", None)
+    with pytest.raises(Misconfigured, match=r"pip install 'great-expectations>=1.5'"):
+        CHECKS.validate(bad)
 
 
 def test_the_table_has_a_row_per_check_in_their_order(bad: DataFrame) -> None:

@@ -19,8 +19,17 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
+from great_expectations.core.expectation_suite import ExpectationSuite
 from great_expectations.core.metric_domain_types import MetricDomainTypes
 from great_expectations.core.metric_function_types import MetricPartialFunctionTypes
+from great_expectations.data_context.data_context.context_factory import project_manager
+from great_expectations.data_context.data_context.ephemeral_data_context import EphemeralDataContext
+from great_expectations.data_context.types.base import (
+    DataContextConfig,
+    InMemoryStoreBackendDefaults,
+    ProgressBarsConfig,
+)
+from great_expectations.exceptions.exceptions import DataContextRequiredError
 from great_expectations.execution_engine.sparkdf_execution_engine import SparkDFExecutionEngine
 from great_expectations.expectations.core.expect_column_values_to_be_in_set import ExpectColumnValuesToBeInSet
 from great_expectations.expectations.core.expect_column_values_to_be_unique import ExpectColumnValuesToBeUnique
@@ -31,7 +40,6 @@ from great_expectations.expectations.core.expect_table_row_count_to_be_between i
 from great_expectations.expectations.expectation import BatchExpectation
 from great_expectations.expectations.metrics.metric_provider import metric_partial
 from great_expectations.expectations.metrics.table_metric_provider import TableMetricProvider
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
@@ -87,28 +95,6 @@ class ExpectNoRowToFail(BatchExpectation):
         return {"success": count == 0, "result": {"unexpected_count": count}}
 
 
-_log = logging.getLogger("connectors.quality")
-_MISSING = "Great Expectations is not installed; `pip install great-expectations` (1.24 or later) provides it."
-
-
-@contextlib.contextmanager
-def cached(df: DataFrame) -> Iterator[DataFrame]:
-    """``df``, kept in memory or on disk inside the ``with``; what a user cached stays cached afterwards."""
-    try:
-        level = df.storageLevel
-        is_new = not (level.useMemory or level.useDisk)
-        if is_new:
-            df.persist()
-    except PySparkException as refused:  # Serverless compute has no cache; there the plan is computed again.
-        _log.info("not cached, so read more than once: %s", refused)
-        is_new = False
-    try:
-        yield df
-    finally:
-        if is_new:
-            df.unpersist()
-
-
 def judge(df: DataFrame, checks: Sequence[Check], name: str) -> Any:
     """Great Expectations' ``ExpectationSuiteValidationResult`` of ``checks``, each under ``meta["check"]``."""
     with _quiet(), _own_context() as context:
@@ -123,25 +109,11 @@ def judge(df: DataFrame, checks: Sequence[Check], name: str) -> Any:
 
 
 def _suite(name: str, checks: Sequence[Check]) -> Any:
-    from great_expectations.core.expectation_suite import ExpectationSuite
-
     return ExpectationSuite(name=name, expectations=[check.expectation() for check in checks])
 
 
 @contextlib.contextmanager
 def _own_context() -> Iterator[Any]:
-    try:
-        from great_expectations.data_context.data_context.ephemeral_data_context import EphemeralDataContext
-    except ImportError:
-        raise ConnectorError("cannot validate", connector="quality", way_out=_MISSING) from None
-    from great_expectations.data_context.data_context.context_factory import project_manager
-    from great_expectations.data_context.types.base import (
-        DataContextConfig,
-        InMemoryStoreBackendDefaults,
-        ProgressBarsConfig,
-    )
-    from great_expectations.exceptions.exceptions import DataContextRequiredError
-
     config = DataContextConfig(
         store_backend_defaults=InMemoryStoreBackendDefaults(init_temp_docs_sites=False),
         analytics_enabled=False,

@@ -9,14 +9,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
+from ..core.clients import client_library
 from ..core.errors import Misconfigured, Problem
 from ..spark.library import Carried
 from .check import Check, RowCheck
-from .expectations import cached, judge
 from .report import CheckOutcome, Report, announce
 from .set_checks import RowCount
 
@@ -110,13 +111,16 @@ class Checks:
         ``row_count(min=0)`` is among the checks. Raises :class:`~connectors.core.errors.ConnectorError` when a check
         cannot be computed at all.
         """
+        client_library("great_expectations", "'great-expectations>=1.5'", connector="quality", option="validate")
+        from .expectations import judge
+
         if df.isStreaming:
             _refuse([Problem("df", "is a stream; validate() judges what was written: read it with spark.read")])
         self._must_fit(df)
         checks = self.checks
         if not any(isinstance(check, RowCount) for check in checks):
             checks = (RowCount("row_count(min=1)"), *checks)
-        with cached(df):
+        with _cached(df):
             result = judge(df, checks, name)
             return announce(Report(name, _outcomes(df, checks, result), result))
 
@@ -154,13 +158,31 @@ class SplitBatch(Carried):
         self.last: BatchCounts | None = None
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
-        with cached(self._checks.mark(df)) as marked:
+        with _cached(self._checks.mark(df)) as marked:
             counts = _counted(marked, batch_id)
             parts = _parts(marked)
             self._quarantined(parts.quarantined, batch_id)
             self._good(parts.good, batch_id)
         self.last = counts
         _log.info("batch %d: %d rows = %d good + %d quarantined", *counts)
+
+
+@contextlib.contextmanager
+def _cached(df: DataFrame) -> Iterator[DataFrame]:
+    """``df``, kept in memory or on disk inside the ``with``; what a user cached stays cached afterwards."""
+    try:
+        level = df.storageLevel
+        is_new = not (level.useMemory or level.useDisk)
+        if is_new:
+            df.persist()
+    except PySparkException as refused:  # Serverless compute has no cache; there the plan is computed again.
+        _log.info("not cached, so read more than once: %s", refused)
+        is_new = False
+    try:
+        yield df
+    finally:
+        if is_new:
+            df.unpersist()
 
 
 def _counted(marked: DataFrame, batch_id: int) -> BatchCounts:

@@ -97,6 +97,8 @@ class SinkContext(ABC):
     select: ClassVar[Sequence[str]] = ("value AS id", "concat('row ', value) AS name")
     guarantee: ClassVar[Guarantee] = Guarantee.EXACTLY_ONCE
     """The guarantee that the suite holds the sink to."""
+    classes: ClassVar[Sequence[type]] = ()
+    """Classes of your own that the options name, for ``connectors.register``."""
     sweeping: ClassVar[Mapping[str, Any]] = {"stagingRetention": "0s"}
     """Options that make all staging old enough to be swept."""
     most_leftovers: ClassVar[int] = 8

@@ -56,10 +56,14 @@ class SparkQuery:
     select: Sequence[str] = ("*",)
     source_class: str = ""
     """``"module:Class"`` of a source that passes the points of the injector, or is not among the library's systems."""
+    classes: Sequence[str] = ()
+    """``"module:Class"`` of what the options name and a Connect server cannot import."""
 
     def start(self, spark: SparkSession) -> StreamingQuery:
         """Starts the query; it ends when everything available is written."""
         self._remove_half_an_offset()
+        for name in self.classes:
+            connectors.register(spark, _imported(name))
         injector = FailureInjector(self.faults)
         kind = faulty_sink(_imported(self.sink), injector)
         if self.source_class:

@@ -205,4 +205,5 @@ def spark_query(target: SinkContext, folder: Path, carrier: str, rows: int = ROW
         checkpoint=str(folder / "checkpoint"),
         faults=str(folder / "faults"),
         select=list(target.select),
+        classes=[f"{own.__module__}:{own.__name__}" for own in target.classes],
     )

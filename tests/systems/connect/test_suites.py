@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-import connectors
 from connectors.testing import SinkContext, SourceContext
 from connectors.testing.driver import SparkQuery
 from connectors.testing.epoch_suite import EpochSourceSuite
 from connectors.testing.spark_suites import ROWS, SparkSinkSuite, SparkSourceSuite
 
-from .contexts import FileSinkContext, LinesContext, OffsetSinkContext, SqliteSinkConnector, TablesContext
+from .contexts import FileSinkContext, LinesContext, OffsetSinkContext, TablesContext
 
 
 class WithoutTimes(SparkSourceSuite):
@@ -51,10 +50,6 @@ class TestFileSinkOnSpark(SparkSinkSuite):
 
 class TestOffsetSinkOnSpark(SparkSinkSuite):
     context = OffsetSinkContext
-
-    @pytest.fixture(autouse=True)
-    def known_class(self, spark: Any) -> None:
-        connectors.register(spark, SqliteSinkConnector)
 
     @pytest.mark.thorough
     def test_a_new_checkpoint_is_refused_with_the_way_out(self, spark: Any, target: SinkContext, query: SparkQuery) -> None:
