@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -253,3 +254,8 @@ def test_a_child_does_not_collect_what_its_parent_left(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     gc.collect()
     assert [file.name for file in tmp_path.iterdir()] == [str(os.getpid())]
+
+
+def test_a_forked_process_that_hangs_is_ended_and_fails_its_test() -> None:
+    with pytest.raises(TimeoutError, match=r"did not end within 0.2 s"):
+        in_a_child(lambda: time.sleep(60), seconds=0.2)

@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import signal
+import time
 import traceback
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -163,8 +165,12 @@ class Engine:
                 offset += rows.num_rows
 
 
-def in_a_child(work: Callable[[], object]) -> int:
-    """Runs ``work`` in a forked process and returns its exit code: 0, 1 after an exception, -9 when it was killed."""
+def in_a_child(work: Callable[[], object], seconds: float = 300.0) -> int:
+    """Runs ``work`` in a forked process and returns its exit code: 0, 1 after an exception, -9 when it was killed.
+
+    Raises ``TimeoutError`` for one that has not ended within ``seconds``, and ends it. A client library's thread of this
+    process may have held a lock at the moment of the fork, which nobody releases in the forked process.
+    """
     child = os.fork()
     if child == 0:
         try:
@@ -173,5 +179,13 @@ def in_a_child(work: Callable[[], object]) -> int:
             traceback.print_exc()
             os._exit(1)
         os._exit(0)
-    _, status = os.waitpid(child, 0)
-    return os.waitstatus_to_exitcode(status)
+    until = time.monotonic() + seconds
+    while True:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() > until:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            raise TimeoutError(f"the forked process {child} did not end within {seconds:g} s")
+        time.sleep(0.002)

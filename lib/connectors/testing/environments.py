@@ -16,7 +16,7 @@ only, without the cases marked ``thorough``. What is left out is marked ``soak``
 A session costs 10 to 20 seconds, so tests are ordered by environment, and only one session at a time is alive. With
 pytest-xdist (``-n 2 --dist loadgroup --no-loadscope-reorder``) an environment stays in one process. So do the cases of a
 file, and all files of a folder that pytest's setting ``one_process`` names, so that their servers start once. Cases
-marked ``long`` start first, so that no process waits for them in the end.
+marked ``long`` start first, then the largest groups, so that no process waits for them in the end.
 """
 
 from __future__ import annotations
@@ -198,11 +198,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Orders the tests by environment: local ones come first, or last where several processes share the work."""
     shared = hasattr(config, "workerinput")
     if shared:
-        for item in items:
-            name = _environment_of(item)
-            item.add_marker(pytest.mark.xdist_group(_file_or_folder(item) if name == LOCAL else name))
-        items.sort(key=lambda item: item.get_closest_marker("long") is None)
+        groups = {item: _group(item) for item in items}
+        for item, group in groups.items():
+            item.add_marker(pytest.mark.xdist_group(group))
+        sizes = Counter(groups.values())
+        items.sort(key=lambda item: (item.get_closest_marker("long") is None, -sizes[groups[item]]))
     items.sort(key=lambda item: ENVIRONMENTS.index(_environment_of(item)), reverse=shared)
+
+
+def _group(item: pytest.Item) -> str:
+    """What stays in one process: an environment, and of the local one a file or a folder."""
+    name = _environment_of(item)
+    return _file_or_folder(item) if name == LOCAL else name
 
 
 def _file_or_folder(item: pytest.Item) -> str:
