@@ -1,4 +1,4 @@
-"""Tests in several processes: those of a file, of a system and of an environment stay together."""
+"""Tests in several processes: those of a file, of a system and of an environment stay together, large groups first."""
 
 from __future__ import annotations
 
@@ -27,6 +27,15 @@ def test_a_system_is_a_group_with_the_cases_that_it_inherits(request: pytest.Fix
     if not groups:
         pytest.skip("Kafka's tests were not chosen")
     assert set(groups.values()) == {"tests/systems/kafka"}
+
+
+def test_a_large_group_begins_before_a_small_one(request: pytest.FixtureRequest) -> None:
+    small, large = group(request), "tests/systems/kafka"
+    items = [item for item in request.session.items if not item.get_closest_marker("long")]
+    order = list(dict.fromkeys(item.nodeid.rpartition("@")[2] for item in items))
+    if large not in order:
+        pytest.skip("Kafka's tests were not chosen")
+    assert order.index(large) < order.index(small)
 
 
 @pytest.mark.parametrize("environment", [CONNECT])

@@ -1,4 +1,4 @@
-"""Java connectors as a source and as sinks of Spark: files in, files and a database out; MariaDB's changes into Delta."""
+"""Java connectors as sources and sinks of Spark: files, a database, queues of SQS, and MariaDB's changes into Delta."""
 
 from __future__ import annotations
 

@@ -109,14 +109,15 @@ class Checks:
 
         ``name`` is what the report and its error call the output. An output without rows fails, unless a
         ``row_count(min=0)`` is among the checks. Raises :class:`~connectors.core.errors.ConnectorError` when a check
-        cannot be computed at all.
+        cannot be computed at all, and :class:`~connectors.core.errors.Misconfigured` where checks do not fit the columns
+        or Great Expectations is not installed.
         """
-        client_library("great_expectations", "'great-expectations>=1.5'", connector="quality", option="validate")
-        from .expectations import judge
-
         if df.isStreaming:
             _refuse([Problem("df", "is a stream; validate() judges what was written: read it with spark.read")])
         self._must_fit(df)
+        client_library("great_expectations", "'great-expectations>=1.5'", connector="quality", option="validate")
+        from .expectations import judge
+
         checks = self.checks
         if not any(isinstance(check, RowCount) for check in checks):
             checks = (RowCount("row_count(min=1)"), *checks)
