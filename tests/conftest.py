@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import shutil
 import sys
 import tempfile
+import zlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 LIBRARY = Path(__file__).parents[1] / "lib"
+SYSTEMS = Path(__file__).parent / "systems"
 for folder in (LIBRARY.parent, LIBRARY):
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 os.environ["PYTHONPATH"] = os.pathsep.join([str(LIBRARY), str(LIBRARY.parent), os.environ.get("PYTHONPATH", "")])
 os.environ["PYSPARK_PYTHON"] = sys.executable
+gc.disable()  # until the tests are collected
 # What Java's second compiler costs never comes back in so short a life, and the tests' JVMs have two cores to share.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=160m")
 
@@ -54,8 +58,39 @@ def pytest_configure(config: pytest.Config) -> None:
     from connectors.testing import SinkSuite
     from connectors.testing.sink_cases import KillSuite
 
-    KillSuite.seeds = 2  # ``make soak`` runs a hundred schedules of each sink
+    KillSuite.seeds = 1  # ``make soak`` runs a hundred schedules of each sink
     SinkSuite.starts = 20
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leaves half of what a suite does with both carriers of a sink to ``make soak``.
+
+    Each case runs by one carrier, half of a suite's cases by either. The reference sinks take all cases by both carriers,
+    and each sink is killed by both.
+    """
+    for item in items:
+        if isinstance(item, pytest.Function) and item.path.is_relative_to(SYSTEMS) and is_left_to_soak(item):
+            item.add_marker(pytest.mark.soak)
+
+
+def is_left_to_soak(item: pytest.Function) -> bool:
+    """True for a case of a suite by the carrier that is not this case's."""
+    from connectors.testing.sink_cases import KillSuite
+
+    carriers = getattr(getattr(item.cls, "context", None), "carriers", ())
+    carrier = item.callspec.params.get("carrier") if hasattr(item, "callspec") else None
+    is_reference = item.path.name == "test_reference_suites.py" or getattr(item.cls, "everywhere", False)
+    if carrier not in carriers or is_reference or hasattr(KillSuite, item.originalname):
+        return False
+    number = zlib.crc32(f"{item.cls} {item.originalname}".encode())  # the same in each process
+    return bool(carrier != carriers[number % len(carriers)])
+
+
+def pytest_collection_finish() -> None:
+    """Garbage collections look at no object that is older: they are millions, and live as long as the process."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_sessionfinish(exitstatus: int) -> None:

@@ -256,12 +256,12 @@ def test_closing_waits_for_requests_that_are_under_way() -> None:
 
 
 def test_no_thread_is_left_behind() -> None:
-    before = threading.active_count()
+    before = set(threading.enumerate())
     writer = Writer(lambda entries: None)
     writer.put(*range(500))
     writer.prepare()
     writer.close()
-    for thread in threading.enumerate():
-        if thread.name.startswith("batching"):
-            thread.join(10)
-    assert threading.active_count() <= before
+    new = set(threading.enumerate()) - before
+    for thread in new:
+        thread.join(10)
+    assert not any(thread.is_alive() for thread in new)

@@ -147,7 +147,7 @@ PIECES = [
 BAD_RECORDS = st.lists(st.sampled_from(PIECES), max_size=8).map(b"".join) | st.binary(max_size=12)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(GOOD_RECORDS | BAD_RECORDS | st.none() | st.sampled_from(list(HOSTILE.values())[:30]), max_size=8))
 def test_what_a_record_means_does_not_depend_on_its_neighbours(records: list[bytes | None]) -> None:
     together = decode(JSON, *records)
@@ -163,7 +163,7 @@ def test_good_records_come_out_as_they_went_in(rows: list[dict[str, Any]]) -> No
     assert values(JSON, *(json.dumps(row).encode() for row in rows)) == expected
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(BAD_RECORDS)
 def test_what_python_does_not_take_for_one_object_is_bad(record: bytes) -> None:
     try:

@@ -18,7 +18,7 @@ from connectors.formats.avro import AvroSchema
 
 from .columns import FLAT, NESTED, columns, same
 
-FEW = settings(max_examples=120, deadline=None)
+FEW = settings(max_examples=40, deadline=None)
 
 
 def again(codec: Format, column: pa.Array) -> pa.Array:
@@ -127,7 +127,7 @@ def _changed(good: bytes, changes: list[tuple[int, bytes]]) -> bytes:
 @pytest.mark.parametrize(
     ("codec", "good"), [(AVRO, GOOD_AVRO), (JSON, GOOD_JSON), (CSV, GOOD_CSV)], ids=["avro", "json", "csv"]
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(data=st.data())
 def test_a_hostile_record_is_the_same_alone_and_among_others(codec: Format, good: bytes, data: Any) -> None:
     hostile = data.draw(st.lists(st.none() | mutated(good), min_size=1, max_size=6))
@@ -140,7 +140,7 @@ def test_a_hostile_record_is_the_same_alone_and_among_others(codec: Format, good
     assert all(value is not None for value in together.values.to_pylist()[1::2])
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(mutated(GOOD_AVRO))
 def test_avro_reads_what_fastavro_reads_and_no_more(record: bytes) -> None:
     schema = AVRO._schema(null_first=False).root

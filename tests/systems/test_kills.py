@@ -25,7 +25,7 @@ QUICK = {name: kills.PIPELINES[name] for kills in kills_of_systems().values() fo
 @pytest.mark.long
 def test_killed_drivers_lose_and_double_nothing(tmp_path: Path) -> None:
     with killed(QUICK, tmp_path, seed=3) as kills:
-        kills.run(2)
+        kills.run(1)
     assert any("driver killed" in line for line in kills.report), kills.report
 
 

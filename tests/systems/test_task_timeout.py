@@ -27,7 +27,7 @@ def test_a_timeout_is_a_duration() -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize(("carrier", "seconds"), [("foreach_batch", 8), ("format", 3)])
+@pytest.mark.parametrize(("carrier", "seconds"), [pytest.param("foreach_batch", 8, marks=pytest.mark.soak), ("format", 3)])
 def test_a_task_that_never_answers_is_given_up_and_its_batch_is_tried_again(
     spark: Any, tmp_path: Path, carrier: str, seconds: int
 ) -> None:

@@ -166,6 +166,7 @@ def test_the_server_ends_the_session_of_a_task_whose_commit_got_lost(
         writer = sink.writer(batch, ROWS, 0)
         writer.write(SLOTS[0])
         writer._load()  # type: ignore[attr-defined]
+        assert not writer._is_written  # type: ignore[attr-defined]
         proxy.arm("COMMIT", "half")
         with pytest.raises(Transient):
             writer.prepare()
