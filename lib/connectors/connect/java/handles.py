@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cached_property
+from importlib.resources import files
 from typing import Any, Final
 
 from ...core.state import dumps
@@ -94,6 +96,23 @@ class Handles:
     def instance(self, name: str) -> Any:
         """A new object of the class ``name``, by its constructor without arguments."""
         return self.class_of(name).getDeclaredConstructor(self.class_array()).newInstance(self.objects())
+
+    def compiled(self, name: str, *arguments: Any) -> Any:
+        """A new object of a Java class whose source lies in this package. It has one constructor."""
+        (constructor,) = self._sources.loadClass(f"{__package__}.{name}").getConstructors()
+        return constructor.newInstance(self.objects(*arguments))
+
+    @cached_property
+    def _sources(self) -> Any:
+        """The class loader that compiles the Java files of this package, each when its class is needed first."""
+        codehaus = self.java.org.codehaus
+        finder = codehaus.commons.compiler.util.resource.MapResourceFinder()
+        for file in files(__package__).iterdir():
+            if file.name.endswith(".java"):
+                finder.addResource(f"{__package__.replace('.', '/')}/{file.name}", file.read_bytes())
+        loader = codehaus.janino.JavaSourceClassLoader(self.loader, finder, "UTF-8")
+        loader.setDebuggingInfo(True, True, False)  # lines and files, for stacks
+        return loader
 
     def array(self, kind: Any, items: Sequence[Any]) -> Any:
         array = self.jvm.gateway.new_array(kind, len(items))

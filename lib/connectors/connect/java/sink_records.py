@@ -1,7 +1,7 @@
 """Rows on their way into the JVM: files of cells, of which the JVM makes the records of a sink.
 
-The mirror of :mod:`.cells`: lengths in one file, the cells of a row behind each other in another one. A chain of method handles
-reads a row, converts key and value, applies the transforms, and adds the record to a list.
+Lengths go into one file, the cells of a row behind each other into another one. A chain of method handles reads a row, converts
+key and value, applies the transforms, and adds the record to a list.
 """
 
 from __future__ import annotations

@@ -327,15 +327,14 @@ class SourceEngine:
             self._drop_polled(task)
             self._fail(task, JavaFailure(bad.failure.kind, str(bad), bad.failure.trace))
             return
-        offsets = self.writer.newest_offsets(records, rows)
-        self._note(offsets)
+        self._note(rows.offsets)
         retries, restarts = rows.retries + self.retries.pop(task, 0), self.restarts.pop(task, 0)
         counts = {"polled": polled.size, "errors": len(rows.letters), "retries": retries, "restarts": restarts}
         counts = {name: count for name, count in counts.items() if count}
         thread = self.threads.get(task)
         retained = thread.retained(records, polled.size) if thread else ()
         with self._change:
-            self._collected.append(_Collected(TaskRecords(task, rows.table, offsets, rows.letters, counts), retained))
+            self._collected.append(_Collected(TaskRecords(task, rows.table, rows.offsets, rows.letters, counts), retained))
             self._row_bytes = max(1, rows.table.nbytes // max(1, rows.table.num_rows))
             self._last_records = time.monotonic()
             self._change.notify_all()

@@ -1,16 +1,17 @@
 """The tasks of a Java source: each polls in a thread of the JVM and puts what it gets into one queue.
 
-A polled list becomes rows by one call: the JVM transforms, converts and writes each record (:mod:`.cells`). Where a record
-fails, the call ends there; the record is set aside or fails the task, and the call goes on behind it.
+A polled list becomes rows by one call: the JVM transforms, converts and writes each record (``RecordWriter.java``). Where a
+record fails, the call ends there; the record is set aside or fails the task, and the next call goes on behind it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -19,14 +20,13 @@ import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 
 from ...core.state import dumps
-from ..host import HEADERS, SOURCE_COLUMNS, DeadLetter
+from ..host import SOURCE_COLUMNS, DeadLetter
 from ..tolerance import ERRORS
-from .cells import Cells, numbers, text
-from .failures import JavaFailure, failure_of
+from .column_file import source_rows
+from .failures import JavaFailure, failure, failure_of
 from .handles import Handles
 from .steps import Steps
 
-_COLUMNS: Final = 8
 _QUEUED_RECORDS: Final = 10_000
 """So many records wait in the JVM: their heap is small."""
 _FIRST_PAUSE: Final = 0.04
@@ -160,21 +160,21 @@ class Rows:
     """What became of some polled records."""
 
     table: pa.Table
-    polled: int
+    offsets: dict[str, Any]
+    """The newest offset of each source partition, also of records that became no row."""
     letters: list[DeadLetter] = field(default_factory=list)
     retries: int = 0
 
 
 class RecordWriter:
-    """Makes rows of polled records, all in the JVM."""
+    """Makes rows of polled records, all in the JVM (``RecordWriter.java``)."""
 
     def __init__(self, handles: Handles, steps: Steps, folder: Path) -> None:
         self.handles, self.steps = handles, steps
-        self.cells = Cells(handles, folder, "records", _COLUMNS)
-        self.headers = Cells(handles, folder, "headers", 2)
-        self.done = handles.java.java.util.concurrent.atomic.AtomicLongArray(2)
-        """How many records are done, and how many of them have become a row."""
-        self.consumer = handles.implement("Consumer", self._record_handle())
+        path = folder / "rows"
+        self.java = handles.compiled("RecordWriter", steps.java, str(path))
+        self._file = path.open("rb")
+        path.unlink()  # both sides have it open; nothing is left of it when they are gone
         errors = ERRORS.parse({key: value for key, value in steps.properties.items() if key in ERRORS.keys})
         self.tolerates = errors["errors.tolerance"] == "all"
         self.timeout, self.longest = errors["errors.retry.timeout"] / 1000, errors["errors.retry.delay.max.ms"] / 1000
@@ -183,113 +183,36 @@ class RecordWriter:
         """The rows of ``records``, a Java list. Raises :class:`RecordFailure` where errors are not tolerated."""
         parts, letters, at, retries = [], [], 0, 0
         pause, until = _FIRST_PAUSE, 0.0
+        offsets: dict[str, Any] = {}
         while at < size:
-            self.done.set(0, 0)
-            self.done.set(1, 0)
-            try:
-                rest = records if at == 0 else self.handles.java.java.util.ArrayList(records.subList(at, size))
-                rest.forEach(self.consumer)
-                parts.append(self._take())
-                break
-            except Py4JJavaError as error:
-                advanced = int(self.done.get(0))
-                parts.append(self._take().slice(0, int(self.done.get(1))))
-                if advanced or not until:
-                    pause, until = _FIRST_PAUSE, time.monotonic() + self.timeout if self.timeout >= 0 else float("inf")
-                at += advanced
-                thrown = failure_of(error, self.handles.jvm.masked)
-                if thrown.is_retriable and (left := until - time.monotonic()) > 0:
-                    time.sleep(min(pause, left))
-                    pause, retries = min(2 * pause, self.longest), retries + 1
-                    continue
-                letters.append(self._letter(records.get(at), thrown, task))
-                at, until = at + 1, 0.0
-        return Rows(pa.concat_tables(parts) if parts else SOURCE_COLUMNS.empty_table(), size, letters, retries)
-
-    def newest_offsets(self, records: Any, rows: Rows) -> dict[str, Any]:
-        """The last offset of each source partition, also of records that became no row."""
-        if rows.table.num_rows == rows.polled:
-            partitions = rows.table["sourcePartition"].combine_chunks().dictionary_encode()
-            newest = dict(zip(partitions.indices.to_pylist(), range(rows.polled), strict=True))
-            offsets, names = rows.table["sourceOffset"], partitions.dictionary
-            pairs = [(names[index].as_py(), offsets[row].as_py()) for index, row in newest.items() if index is not None]
-            return {_canonical(name): _loads(offset) for name, offset in pairs}
-        handles, streams = self.handles, self.handles.java.java.util.stream.Collectors
-        kinds = [handles.implement("Function", handles.method("SourceRecord", name, "Map")) for name in _PLACE]
-        second = handles.implement("BinaryOperator", handles.make.dropArguments(
-            handles.make.identity(handles["Object"]), 0, handles.class_array(handles["Object"])
-        ))
-        newest_map = records.stream().collect(streams.toMap(*kinds, second))
-        return {handles.canonical(key): handles.to_json(newest_map.get(key)) for key in list(newest_map.keySet())}
+            report = json.loads(self.java.write(records, at))
+            parts.append(source_rows(os.pread(self._file.fileno(), report["length"], 0), report["columns"]))
+            offsets = {dumps(partition): offset for partition, offset in report["offsets"]}
+            advanced, at = report["end"] - at, report["end"]
+            if not report["failed"]:
+                continue
+            if advanced or not until:
+                pause, until = _FIRST_PAUSE, time.monotonic() + self.timeout if self.timeout >= 0 else float("inf")
+            thrown = failure(self.java.failure(), self.handles.jvm.masked)
+            if thrown.is_retriable and (left := until - time.monotonic()) > 0:
+                time.sleep(min(pause, left))
+                pause, retries = min(2 * pause, self.longest), retries + 1
+                continue
+            letters.append(self._letter(records.get(at), thrown, task))
+            at, until = at + 1, 0.0
+        return Rows(pa.concat_tables(parts) if parts else SOURCE_COLUMNS.empty_table(), offsets, letters, retries)
 
     def close_files(self) -> None:
-        self.cells.close()
-        self.headers.close()
+        self._file.close()
 
     def close(self) -> None:
         self.close_files()
         with contextlib.suppress(Py4JJavaError):
+            self.java.close()
             self.steps.close()
 
-    def _record_handle(self) -> Any:
-        """A handle that takes a record, writes its row and its headers, and counts it."""
-        handles = self.handles
-        record, source = "Record", "SourceRecord"
-        cells = [
-            handles.chain(handles.method("Record", "topic", "String"), handles.text_bytes("String")),
-            handles.chain(handles.method("Record", "kafkaPartition", "Integer"), handles.text_bytes("Integer")),
-            self.steps.converted("key"),
-            self.steps.converted("value"),
-            handles.chain(
-                handles.method("Record", "headers", "Headers"),
-                handles.chain(handles.method("Headers", "size", "int"), handles.text_bytes("int")),
-            ),
-            handles.chain(handles.method("Record", "timestamp", "Long"), handles.text_bytes("Long")),
-            handles.chain(handles.method(source, _PLACE[0], "Map"), handles.remembered(handles.json_bytes("Map"), "Map")),
-            handles.chain(handles.method(source, _PLACE[1], "Map"), handles.json_bytes("Map")),
-        ]
-        typed = [handles.cast(cell, "Bytes", record) for cell in cells]
-        writer = handles.make.filterArguments(self.cells.writer(), 0, handles.handles(*typed))
-        row = handles.spread(writer, _COLUMNS, handles[record])
-        whole = handles.unless_null(handles.in_turn([row, self._header_handle(), self._counter(1)]), record)
-        return handles.in_turn([handles.chain(self.steps.transformed(), whole), self._counter(0)])
-
-    def _counter(self, index: int) -> Any:
-        """A handle that takes a record and counts it in :attr:`done`."""
-        handles = self.handles
-        add = handles.bound(self.done, "Longs", "getAndIncrement", "long", "int")
-        count = handles.cast(handles.make.insertArguments(add, 0, handles.objects(index)), "void")
-        return handles.make.dropArguments(count, 0, handles.class_array(handles["Record"]))
-
-    def _header_handle(self) -> Any:
-        handles = self.handles
-        key = handles.chain(handles.method("Header", "key", "String"), handles.text_bytes("String"))
-        both = handles.make.filterArguments(self.headers.writer(), 0, handles.handles(key, self.steps.header_bytes()))
-        write = handles.implement("Consumer", handles.spread(both, 2, handles["Header"]))
-        each = handles.make.insertArguments(handles.method("Headers", "forEach", "void", "Consumer"), 1, handles.objects(write))
-        return handles.chain(handles.method("Record", "headers", "Headers"), each)
-
-    def _take(self) -> pa.Table:
-        """The rows that were written. The last one may be half of a record that has failed."""
-        columns = self.cells.take()
-        headers = self.headers.take()
-        counts = numbers(columns[4], pa.int32())
-        return pa.table(
-            [
-                text(columns[0]),
-                numbers(columns[1], pa.int32()),
-                columns[2].cast(pa.binary()),
-                columns[3].cast(pa.binary()),
-                _header_column(counts, headers),
-                numbers(columns[5], pa.int64()).cast(pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC")),
-                text(columns[6]),
-                text(columns[7]),
-            ],
-            schema=SOURCE_COLUMNS,
-        )
-
     def _letter(self, record: Any, thrown: JavaFailure, task: int) -> DeadLetter:
-        stage, executing = self._place(record)
+        stage, executing = str(self.steps.java.stage()), str(self.steps.java.executingClass())
         if not self.tolerates:
             raise RecordFailure(thrown, f"{stage} by {executing}")
         return DeadLetter(
@@ -297,52 +220,14 @@ class RecordWriter:
             record.timestamp(), stage, executing, thrown.kind, thrown.message, thrown.trace, task,
         )  # fmt: skip
 
-    def _place(self, record: Any) -> tuple[str, str]:
-        """The stage at which ``record`` fails, in Connect's words, and the class that runs there."""
-        for step in self.steps.transforms:
-            try:
-                transformed = self._applied(step.handle, record)
-            except Py4JJavaError:
-                return "TRANSFORMATION", step.class_name()
-            if transformed is None:
-                break
-            record = transformed
-        for part, converter in self.steps.converters.items():
-            try:
-                self._convert(record, part)
-            except Py4JJavaError:
-                return f"{part.upper()}_CONVERTER", str(converter.getClass().getName())
-        return "HEADER_CONVERTER", str(self.steps.header_converter.getClass().getName())
-
-    def _applied(self, handle: Any, record: Any) -> Any:
-        return self.handles.implement("Function", handle).apply(record)
-
-    def _convert(self, record: Any, part: str) -> bytes | None:
-        schema, value = (record.keySchema(), record.key()) if part == "key" else (record.valueSchema(), record.value())
-        converted = self.steps.converters[part].fromConnectData(record.topic(), schema, value)
-        return None if converted is None else bytes(converted)
-
     def _shown(self, record: Any, part: str) -> bytes | None:
         """The key or value as bytes: as its converter has it, else its text."""
+        schema, value = (record.keySchema(), record.key()) if part == "key" else (record.valueSchema(), record.value())
         try:
-            return self._convert(record, part)
+            converted = self.steps.converters[part].fromConnectData(record.topic(), schema, value)
         except Py4JJavaError:
-            return str(self.handles.java.java.lang.String.valueOf(record.key() if part == "key" else record.value())).encode()
-
-
-_PLACE: Final = ("sourcePartition", "sourceOffset")
-
-
-def _header_column(counts: pa.Array, headers: Sequence[pa.Array]) -> pa.Array:
-    total = sum(counts.to_pylist()) if len(headers[0]) else 0
-    if not total:
-        return pa.nulls(len(counts), HEADERS)
-    pairs = list(zip(text(headers[0]).to_pylist(), headers[1].to_pylist(), strict=True))
-    rows, at = [], 0
-    for count in counts.to_pylist():
-        rows.append([{"key": key, "value": value} for key, value in pairs[at : at + count]] or None)
-        at += count
-    return pa.array(rows, HEADERS)
+            return str(self.handles.java.java.lang.String.valueOf(value)).encode()
+        return None if converted is None else bytes(converted)
 
 
 class Committer:
@@ -376,10 +261,3 @@ class Committer:
         commit = handles.bound(thread.task, "SourceTask", "commitRecord", "void", "SourceRecord", "Metadata")
         return handles.implement("Consumer", handles.make.insertArguments(commit, 1, handles.objects(None)))
 
-
-def _canonical(partition: str) -> str:
-    return dumps(_loads(partition))
-
-
-def _loads(text: str | None) -> Any:
-    return None if text is None else json.loads(text)

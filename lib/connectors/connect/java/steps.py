@@ -49,18 +49,18 @@ def converter_settings(properties: Mapping[str, str], part: str) -> dict[str, st
 
 @dataclass(frozen=True)
 class Step:
-    """A transform: its ``alias``, its Java object, and the handle that applies it where its predicate holds."""
+    """A transform as a Java object, for the records where its ``predicate`` holds; with ``negate``, for the others."""
 
-    alias: str
     transform: Any
-    handle: Any
+    predicate: Any
+    negate: bool
 
     def class_name(self) -> str:
         return str(self.transform.getClass().getName())
 
 
 class Steps:
-    """The transforms and converters of one connector's properties."""
+    """The transforms and converters of one connector's properties. ``java`` runs them (``Steps.java``)."""
 
     def __init__(self, handles: Handles, properties: Mapping[str, str]) -> None:
         self.handles, self.properties = handles, properties
@@ -68,49 +68,36 @@ class Steps:
         self.converters = {part: self._converter(part) for part in ("key", "value")}
         self.header_converter = handles.instance(converter_class(properties, "header"))
         self.header_converter.configure({**converter_settings(properties, "header"), "converter.type": "header"})
+        self.java = handles.compiled("Steps", self.converters["key"], self.converters["value"], self.header_converter)
+        for step in self.transforms:
+            self.java.add(step.transform, step.predicate, step.negate)
 
     def transformed(self) -> Any:
         """A handle from a record to the transformed one, ``null`` where a transform drops it."""
         whole = self.handles.make.identity(self.handles["Record"])
         for step in self.transforms:
-            whole = self.handles.chain(whole, self.handles.unless_null(step.handle, "Record"))
+            whole = self.handles.chain(whole, self.handles.unless_null(self._handle(step), "Record"))
         return whole
-
-    def converted(self, part: str) -> Any:
-        """A handle from a record to the bytes of its ``key`` or ``value``."""
-        handles = self.handles
-        convert = handles.bound(self.converters[part], "Converter", "fromConnectData", "Bytes", "String", "Schema", "Object")
-        topic = handles.method("Record", "topic", "String")
-        schema = handles.method("Record", f"{part}Schema", "Schema")
-        value = handles.method("Record", part, "Object")
-        whole = handles.make.filterArguments(convert, 0, handles.handles(topic, schema, value))
-        return handles.spread(whole, 3, handles["Record"])
-
-    def header_bytes(self) -> Any:
-        """A handle from a header to the bytes of its value."""
-        handles = self.handles
-        arguments = ("String", "String", "Schema", "Object")
-        convert = handles.bound(self.header_converter, "HeaderConverter", "fromConnectHeader", "Bytes", *arguments)
-        convert = handles.make.insertArguments(convert, 0, handles.objects("", ""))
-        schema, value = handles.method("Header", "schema", "Schema"), handles.method("Header", "value", "Object")
-        return handles.spread(handles.make.filterArguments(convert, 0, handles.handles(schema, value)), 2, handles["Header"])
 
     def close(self) -> None:
         for step in self.transforms:
             step.transform.close()
 
     def _step(self, alias: str) -> Step:
-        handles, prefix = self.handles, f"transforms.{alias}."
-        settings = with_prefix(self.properties, prefix)
-        transform = handles.instance(settings.pop("type"))
+        settings = with_prefix(self.properties, f"transforms.{alias}.")
+        transform = self.handles.instance(settings.pop("type"))
         predicate, negate = settings.pop("predicate", None), settings.pop("negate", "false").lower() == "true"
         transform.configure(settings)
-        apply = handles.bound(transform, "Transformation", "apply", "Record", "Record")
-        if predicate is None:
-            return Step(alias, transform, apply)
-        test = handles.bound(self._predicate(predicate), "Predicate", "test", "bool", "Record")
+        return Step(transform, None if predicate is None else self._predicate(predicate), negate)
+
+    def _handle(self, step: Step) -> Any:
+        handles = self.handles
+        apply = handles.bound(step.transform, "Transformation", "apply", "Record", "Record")
+        if step.predicate is None:
+            return apply
+        test = handles.bound(step.predicate, "Predicate", "test", "bool", "Record")
         both = (apply, handles.make.identity(handles["Record"]))
-        return Step(alias, transform, handles.make.guardWithTest(test, *(reversed(both) if negate else both)))
+        return handles.make.guardWithTest(test, *(reversed(both) if step.negate else both))
 
     def _predicate(self, alias: str) -> Any:
         settings = with_prefix(self.properties, f"predicates.{alias}.")

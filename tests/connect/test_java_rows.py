@@ -1,0 +1,148 @@
+"""Rows of a source's records: what the JVM writes, record by record, and what it says of one that fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectors.connect.java.handles import Handles
+from connectors.connect.java.source_tasks import RecordFailure, RecordWriter, Rows
+from connectors.connect.java.steps import Steps
+from connectors.connect.java.validation import connector_jvm, plugin_class_path
+from tests.connect.java_sources import FILES, settings
+
+STRINGS = {f"{part}.converter": "StringConverter" for part in ("key", "value", "header")}
+TIME = 1_700_000_000_123
+FLAKY = """
+public class Flaky implements org.apache.kafka.connect.transforms.Transformation {
+    int calls = 0;
+    public org.apache.kafka.connect.connector.ConnectRecord apply(org.apache.kafka.connect.connector.ConnectRecord record) {
+        if ("flaky".equals(record.value()) && calls++ < 2) {
+            throw new org.apache.kafka.connect.errors.RetriableException("away");
+        }
+        return record;
+    }
+    public org.apache.kafka.common.config.ConfigDef config() { return null; }
+    public void configure(java.util.Map settings) {}
+    public void close() {}
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def handles() -> Iterator[Handles]:
+    jvm = connector_jvm(settings({}), plugin_class_path(None, [FILES]))
+    yield Handles(jvm)
+    jvm.close()
+
+
+def record(handles: Handles, value: Any, place: int = 0, partition: str = "p", **more: Any) -> Any:
+    """A record of the source partition ``partition``, with ``headers`` as pairs of text."""
+    connect = handles.java.org.apache.kafka.connect
+    headers = connect.header.ConnectHeaders()
+    for name, text in more.get("headers", ()):
+        headers.addString(name, text)
+    text = connect.data.Schema.STRING_SCHEMA
+    return connect.source.SourceRecord(
+        {"file": partition}, {"at": place}, more.get("topic", "t"), more.get("number"), text, more.get("key"), text, value,
+        more.get("time"), headers,
+    )  # fmt: skip
+
+
+def written(handles: Handles, folder: Path, records: list[Any], properties: dict[str, str] = STRINGS) -> Rows:
+    writer = RecordWriter(handles, Steps(handles, properties), folder)
+    try:
+        return writer.rows(array_list(handles, records), len(records), 0)
+    finally:
+        writer.close()
+
+
+def array_list(handles: Handles, records: list[Any]) -> Any:
+    java = handles.java.java.util.ArrayList()
+    for each in records:
+        java.add(each)
+    return java
+
+
+def test_a_row_has_all_parts_of_its_record(handles: Handles, tmp_path: Path) -> None:
+    records = [
+        record(handles, "one", 1, headers=[("a", "1"), ("b", "ü")]),
+        record(handles, None, 2, "größe", key="k", number=7, time=TIME, topic="thème"),
+        record(handles, "x" * 200_000, 3, headers=[("c", None)]),
+    ]
+    rows = written(handles, tmp_path, records)
+    rows.table.validate(full=True)
+    moment = datetime.fromtimestamp(TIME // 1000, timezone.utc).replace(microsecond=123_000)
+    assert [tuple(row.values()) for row in rows.table.to_pylist()] == [
+        ("t", None, None, b"one", [{"key": "a", "value": b"1"}, {"key": "b", "value": "ü".encode()}], None, *place("p", 1)),
+        ("thème", 7, b"k", None, None, moment, *place("größe", 2)),
+        ("t", None, None, b"x" * 200_000, [{"key": "c", "value": None}], None, *place("p", 3)),
+    ]
+    assert rows.offsets == {'{"file":"p"}': {"at": 3}, '{"file":"größe"}': {"at": 2}}
+
+
+def place(partition: str, at: int) -> tuple[str, str]:
+    return f'{{"file":"{partition}"}}', f'{{"at":{at}}}'
+
+
+def test_long_lists_come_whole_and_in_their_order(handles: Handles, tmp_path: Path) -> None:
+    values = ["short", "x" * 5_000_000, "y" * 70_000] * 3
+    many = handles.java.java.util.Collections.nCopies(40_000, record(handles, "again"))
+    records = array_list(handles, [record(handles, value) for value in values])
+    records.addAll(many)
+    writer = RecordWriter(handles, Steps(handles, STRINGS), tmp_path)
+    for _ in range(2):
+        rows = writer.rows(records, int(records.size()), 0)
+        rows.table.validate(full=True)
+        assert rows.table["value"].to_pylist() == [value.encode() for value in values] + [b"again"] * 40_000
+    other = writer.rows(array_list(handles, [record(handles, "new", 1, "q")]), 1, 0)
+    assert other.offsets == {'{"file":"q"}': {"at": 1}}
+    writer.close()
+
+
+@pytest.mark.parametrize("part", ["key", "value", "header"])
+def test_a_part_that_its_converter_refuses_is_named_with_the_class(handles: Handles, tmp_path: Path, part: str) -> None:
+    properties = {**STRINGS, f"{part}.converter": "LongConverter", "errors.tolerance": "all"}
+    parts: dict[str, Any] = {"key": {"key": "k"}, "value": {}, "header": {"headers": [("h", "x")]}}
+    bad = record(handles, "two" if part == "value" else None, 2, "q", **parts[part])
+    rows = written(handles, tmp_path, [record(handles, None, 1), bad, record(handles, None, 3)], properties)
+    assert rows.table["sourceOffset"].to_pylist() == ['{"at":1}', '{"at":3}']
+    (letter,) = rows.letters
+    assert (letter.stage, letter.executing_class) == (
+        f"{part.upper()}_CONVERTER",
+        "org.apache.kafka.connect.converters.LongConverter",
+    )
+    assert letter.error_class == "org.apache.kafka.connect.errors.DataException"
+    assert rows.offsets == {'{"file":"p"}': {"at": 3}, '{"file":"q"}': {"at": 2}}
+    text = f"{part.upper()}_CONVERTER by org.apache.kafka.connect.converters.LongConverter failed"
+    with pytest.raises(RecordFailure, match=text):
+        written(handles, tmp_path, [bad], {**properties, "errors.tolerance": "none"})
+
+
+def test_the_headers_of_a_record_that_fails_belong_to_no_row(handles: Handles, tmp_path: Path) -> None:
+    properties = {**STRINGS, "header.converter": "LongConverter", "errors.tolerance": "all"}
+    records = [record(handles, value) for value in ("a", "b", "c")]
+    for each in records:
+        each.headers().addLong("good", 2**40)
+    records[1].headers().addString("bad", "x")
+    rows = written(handles, tmp_path, records, properties)
+    assert rows.table["value"].to_pylist() == [b"a", b"c"]
+    assert rows.table["headers"].to_pylist() == [[{"key": "good", "value": (2**40).to_bytes(8, "big")}]] * 2
+
+
+def test_an_error_that_passes_is_tried_again_from_the_record_that_failed(handles: Handles, tmp_path: Path) -> None:
+    compiler = handles.java.org.codehaus.janino.SimpleCompiler()
+    compiler.cook(FLAKY)
+    flaky = compiler.getClassLoader().loadClass("Flaky")
+    records = array_list(handles, [record(handles, value, at) for at, value in enumerate(["a", "flaky", "b"])])
+    steps = Steps(handles, {**STRINGS, "errors.retry.timeout": "30000"})
+    steps.java.add(flaky.getConstructors()[0].newInstance(handles.objects()), None, False)
+    writer = RecordWriter(handles, steps, tmp_path)
+    rows = writer.rows(records, 3, 0)
+    assert rows.table["value"].to_pylist() == [b"a", b"flaky", b"b"]
+    assert (rows.retries, rows.letters) == (2, [])
+    writer.close()
