@@ -28,6 +28,18 @@ from tests.connect.java_sources import (
     values_of,
 )
 
+TWICE_AWAY = """
+public class TwiceAway extends org.apache.kafka.connect.file.FileStreamSourceTask {
+    private int polls = 0;
+    public java.util.List poll() throws InterruptedException {
+        if (polls++ < 2) {
+            throw new org.apache.kafka.connect.errors.RetriableException("the system is away");
+        }
+        return super.poll();
+    }
+}
+"""
+
 
 @pytest.fixture
 def lines(tmp_path: Path) -> Path:
@@ -179,26 +191,16 @@ def test_a_retriable_exception_is_tried_again_with_the_same_task_and_offsets(
     lines: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The task's ``poll`` throws Connect's RetriableException twice, inside the JVM."""
-    original = Handles.bound
+    original = Handles.instance
 
-    def twice_away(handles: Handles, target: Any, owner: str, name: str, *types: str) -> Any:
-        poll = original(handles, target, owner, name, *types)
-        if (owner, name) != ("SourceTask", "poll"):
-            return poll
-        times = handles.java.java.util.concurrent.atomic.AtomicLongArray(1)
-        kind = handles.class_of("org.apache.kafka.connect.errors.RetriableException")
-        error = handles.java.org.apache.kafka.connect.errors.RetriableException("the system is away")
-        away = handles.make.insertArguments(handles.make.throwException(handles["List"], kind), 0, handles.objects(error))
-        signum = handles.static("java.lang.Long", "compare", "int", "long", "long")
-        count = original(handles, times, "Longs", "getAndIncrement", "long", "int")
-        count = handles.make.insertArguments(count, 0, handles.objects(0))
-        below = handles.make.insertArguments(signum, 1, handles.objects(2))
-        equals = handles.static("java.util.Objects", "equals", "bool", "Object", "Object")
-        is_early = handles.make.insertArguments(equals, 0, handles.objects(-1))
-        is_early = handles.chain(handles.chain(count, below), handles.cast(is_early, "bool", "int"))
-        return handles.make.guardWithTest(is_early, away, poll)
+    def twice_away(handles: Handles, name: str) -> Any:
+        if not name.endswith("FileStreamSourceTask"):
+            return original(handles, name)
+        compiler = handles.java.org.codehaus.janino.SimpleCompiler()
+        compiler.cook(TWICE_AWAY)
+        return compiler.getClassLoader().loadClass("TwiceAway").getConstructors()[0].newInstance(handles.objects())
 
-    monkeypatch.setattr(Handles, "bound", twice_away)
+    monkeypatch.setattr(Handles, "instance", twice_away)
     with started(file_properties(lines)) as host:
         records = poll(host, 3)
         assert host.statuses()[0].state == "RUNNING"

@@ -50,11 +50,12 @@ public final class RecordWriter {
     /**
      * Writes the rows of the records from the index first on: up to one that fails, or until the rows are many.
      *
-     * Returns a report as JSON. "end" is the index of the first record that is not done, and "failed" is true if it has
+     * Returns a report as JSON. "size" is the number of records. "end" is the index of the first record that is not done, and "failed" is true if it has
      * failed. "length" is how long the file is; "columns" are the rows, nulls, and bytes or items of each column. "offsets"
      * are the newest offsets of the source partitions in the records from 0 on.
      */
-    public String write(List records, int first) throws IOException {
+    public String write(PolledList polled, int first) throws IOException {
+        List records = polled.records();
         int index = first;
         begin(first == 0);
         try {
@@ -68,7 +69,7 @@ public final class RecordWriter {
         for (int column = 0; column < columns.length; column++) {
             columns[column].write(file);
         }
-        return report(index, file.end());
+        return report(records.size(), index, file.end());
     }
 
     /** What was thrown for the record at which the last call of write has ended, else null. */
@@ -143,9 +144,9 @@ public final class RecordWriter {
         return partition;
     }
 
-    private String report(int end, long length) throws JsonProcessingException {
+    private String report(int size, int end, long length) throws JsonProcessingException {
         ObjectNode report = json.createObjectNode();
-        report.put("end", end).put("failed", failure != null).put("length", length);
+        report.put("size", size).put("end", end).put("failed", failure != null).put("length", length);
         ArrayNode sizes = report.putArray("columns");
         for (int index = 0; index < columns.length; index++) {
             sizes.addArray().add(columns[index].rows()).add(columns[index].nulls()).add(columns[index].length());

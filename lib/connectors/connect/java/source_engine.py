@@ -24,7 +24,7 @@ from ..host import ConnectorSettings, Offsets, TaskRecords, TaskStatus, merged
 from .failures import JavaFailure, failure_of
 from .handles import Handles
 from .jvm import JvmDied
-from .source_tasks import Committer, Polled, PolledQueue, RecordFailure, RecordWriter, SourceThread
+from .source_tasks import Committer, RecordFailure, RecordWriter, SourceThread
 from .steps import Steps
 
 CALL_SECONDS: Final = 60.0
@@ -37,9 +37,11 @@ _COLLECTED_BYTES: Final = 64 << 20
 """So much is collected before an epoch takes it."""
 _RETAINED: Final = 20_000
 """So many rows where records stay in the JVM for their ``commitRecord``."""
+_QUEUED_RECORDS: Final = 10_000
+"""So many records wait in the JVM: its heap is small."""
 _JOINED_ROWS: Final = 2_000
 """Polled lists are joined up to so many rows."""
-_LOOK_SECONDS: Final = 0.2
+_LOOK_MILLISECONDS: Final = 200
 """How often the collector looks after the tasks while they poll nothing."""
 _log = logging.getLogger("connectors.connect")
 
@@ -69,17 +71,16 @@ class SourceEngine:
         with self.jvm.within(CALL_SECONDS, "start"):
             util = handles.java.java.util
             self.calls = util.concurrent.ConcurrentLinkedQueue()
-            self.queue = PolledQueue(handles)
+            self.queue = handles.compiled("PolledQueue", _QUEUED_RECORDS)
             self.executor = util.concurrent.Executors.newCachedThreadPool()
             self.store = util.HashMap()
             self.writer = RecordWriter(handles, Steps(handles, properties), folder)
-        self.committer = Committer(handles)
+        self.committer = Committer()
         self.threads: dict[int, SourceThread] = {}
         self.failed: dict[int, _Failed] = {}
         self.configs: dict[int, Any] = {}
         self.restarts: dict[int, int] = {}
         self.retries: dict[int, int] = {}
-        self._pending: deque[Polled] = deque()
         self._collected: deque[_Collected] = deque()
         self._change = threading.Condition()
         """Guards what is collected, and the thread that collects."""
@@ -141,7 +142,7 @@ class SourceEngine:
     def quiesce(self) -> None:
         with self.jvm.within(CALL_SECONDS, "pause"):
             for thread in list(self.threads.values()):  # the collector may start one meanwhile
-                thread.running.set(False)
+                thread.stop_polling()
 
     def reconfigure(self, offsets: Offsets) -> None:
         with self.jvm.within(START_SECONDS, "start new tasks"):
@@ -149,7 +150,6 @@ class SourceEngine:
             self._stop_tasks()
             self.calls.clear()
             self.queue.clear()
-            self._pending.clear()
             self._collected.clear()
             self.committer.clear()
             self._store(offsets)
@@ -240,7 +240,7 @@ class SourceEngine:
 
     def _stop_tasks(self) -> None:
         for thread in self.threads.values():
-            thread.running.set(False)
+            thread.stop_polling()
         self.queue.clear()  # a loop that waits for room ends
         for thread in self.threads.values():
             thread.stop()
@@ -267,10 +267,11 @@ class SourceEngine:
         """Runs in the collector."""
         try:
             while self._waits_for_room():
-                self._is_idle = not self._receive()
-                if not self._is_idle:
+                polled = self._receive()
+                self._is_idle = polled is None
+                if polled is not None:
                     with self.jvm.within(CALL_SECONDS, "convert records"):
-                        self._convert(self._next_list())
+                        self._convert(polled)
                 else:
                     with self.jvm.within(START_SECONDS, "start a task again"):
                         self._look_after_tasks()
@@ -291,48 +292,34 @@ class SourceEngine:
         size: int = sum(collected.rows.rows.nbytes for collected in self._collected)
         return rows < most and size < _COLLECTED_BYTES
 
-    def _receive(self) -> bool:
-        """Takes what the tasks have polled; false if there is nothing for a moment."""
-        if self._pending:
-            return True
-        with self.jvm.within(CALL_SECONDS, "hand over records"):
-            self._pending.extend(self.queue.take(_LOOK_SECONDS))
-        if self._pending:
-            self._last_records = time.monotonic()
-        return bool(self._pending)
+    def _receive(self) -> Any:
+        """What a task has polled, as a ``PolledList``; ``None`` if there is nothing for a moment.
 
-    def _next_list(self) -> Polled:
-        """The next list; small ones of one task become one, as each costs some calls into the JVM."""
-        first = self._pending.popleft()
+        Small lists of one task come as one, as each costs some calls into the JVM.
+        """
         most = min(_JOINED_ROWS, self._limit.rows or _JOINED_ROWS)
         if self._limit.bytes:
             most = min(most, self._limit.bytes // self._row_bytes)
-        lists, size = [first], first.size
-        while self._pending and self._pending[0].task == first.task and size + self._pending[0].size <= most:
-            lists.append(self._pending.popleft())
-            size += lists[-1].size
-        if len(lists) == 1:
-            return first
-        records = self.handles.java.java.util.ArrayList(size)
-        for polled in lists:
-            records.addAll(polled.records)
-        return Polled(first.task, records, size)
+        with self.jvm.within(CALL_SECONDS, "hand over records"):
+            polled = self.queue.take(_LOOK_MILLISECONDS, most)
+        if polled is not None:
+            self._last_records = time.monotonic()
+        return polled
 
-    def _convert(self, polled: Polled) -> None:
-        """Makes rows of a list and adds them to what is collected."""
-        task, records = polled.task, polled.records
+    def _convert(self, polled: Any) -> None:
+        """Makes rows of a ``PolledList`` and adds them to what is collected."""
+        task = int(polled.task())
         try:
-            rows = self.writer.rows(records, polled.size, task)
+            rows = self.writer.rows(polled, task)
         except RecordFailure as bad:
-            self._drop_polled(task)
             self._fail(task, JavaFailure(bad.failure.kind, str(bad), bad.failure.trace))
             return
         self._note(rows.offsets)
         retries, restarts = rows.retries + self.retries.pop(task, 0), self.restarts.pop(task, 0)
-        counts = {"polled": polled.size, "errors": len(rows.letters), "retries": retries, "restarts": restarts}
+        counts = {"polled": rows.polled, "errors": len(rows.letters), "retries": retries, "restarts": restarts}
         counts = {name: count for name, count in counts.items() if count}
         thread = self.threads.get(task)
-        retained = thread.retained(records, polled.size) if thread else ()
+        retained = thread.retained(polled) if thread else None
         with self._change:
             self._collected.append(_Collected(TaskRecords(task, rows.table, rows.offsets, rows.letters, counts), retained))
             self._row_bytes = max(1, rows.table.nbytes // max(1, rows.table.num_rows))
@@ -345,14 +332,10 @@ class SourceEngine:
             self._offsets[partition] = offset
             self._put(partition, offset)
 
-    def _drop_polled(self, task: int) -> None:
-        """Forgets what ``task`` has polled and not handed over: it comes again when the task starts again."""
-        self._pending = deque(polled for polled in self._pending if polled.task != task)
-
     def _look_after_tasks(self) -> None:
         """Restarts what has failed and whose pause is over. Raises :class:`Fatal` when every task has failed for good."""
         for number, thread in list(self.threads.items()):
-            if number in self.failed or not thread.is_done() or self._holds(number):
+            if number in self.failed or not thread.is_done() or self.queue.holds(number):
                 continue
             if (failure := thread.result()) is None:
                 continue
@@ -366,10 +349,6 @@ class SourceEngine:
         final = [failed for failed in self.failed.values() if failed.restarts > self.settings.restarts]
         if self.configs and len(final) == len(self.configs):
             raise self._fatal(final[0].failure, f"{'the task has' if len(final) == 1 else 'all tasks have'} failed for good")
-
-    def _holds(self, number: int) -> bool:
-        """True while polled records of the task wait to be handed over."""
-        return any(polled.task == number for polled in self._pending) or not self.queue.is_empty()
 
     def _pause(self, number: int, failure: JavaFailure) -> None:
         """The task is polled again after a pause, as often as it takes."""
@@ -393,13 +372,9 @@ class SourceEngine:
         thread = self.threads.pop(number)
         until = time.monotonic() + _STOP_SECONDS
         while not thread.is_done() and time.monotonic() < until:
-            self._discard_of(number)
+            self.queue.discard(number)
             time.sleep(0.02)
-        self._discard_of(number)
-
-    def _discard_of(self, number: int) -> None:
-        """Takes the lists of one task out of the queue, the others wait in order."""
-        self._pending.extend(polled for polled in self.queue.take(0.0) if polled.task != number)
+        self.queue.discard(number)
 
     def _begin_again(self, number: int) -> None:
         if thread := self.threads.get(number):  # RetriableException: the same task is asked again

@@ -1,7 +1,8 @@
-"""Rows of a source's records: what the JVM writes, record by record, and what it says of one that fails."""
+"""Records of a source inside the JVM: the queue of what is polled, the rows that are written, and what fails."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
@@ -56,9 +57,13 @@ def record(handles: Handles, value: Any, place: int = 0, partition: str = "p", *
 def written(handles: Handles, folder: Path, records: list[Any], properties: dict[str, str] = STRINGS) -> Rows:
     writer = RecordWriter(handles, Steps(handles, properties), folder)
     try:
-        return writer.rows(array_list(handles, records), len(records), 0)
+        return writer.rows(polled(handles, records), 0)
     finally:
         writer.close()
+
+
+def polled(handles: Handles, records: list[Any], task: int = 0) -> Any:
+    return handles.compiled("PolledList", task, array_list(handles, records))
 
 
 def array_list(handles: Handles, records: list[Any]) -> Any:
@@ -96,10 +101,10 @@ def test_long_lists_come_whole_and_in_their_order(handles: Handles, tmp_path: Pa
     records.addAll(many)
     writer = RecordWriter(handles, Steps(handles, STRINGS), tmp_path)
     for _ in range(2):
-        rows = writer.rows(records, int(records.size()), 0)
+        rows = writer.rows(handles.compiled("PolledList", 0, records), 0)
         rows.table.validate(full=True)
         assert rows.table["value"].to_pylist() == [value.encode() for value in values] + [b"again"] * 40_000
-    other = writer.rows(array_list(handles, [record(handles, "new", 1, "q")]), 1, 0)
+    other = writer.rows(polled(handles, [record(handles, "new", 1, "q")]), 0)
     assert other.offsets == {'{"file":"q"}': {"at": 1}}
     writer.close()
 
@@ -138,11 +143,36 @@ def test_an_error_that_passes_is_tried_again_from_the_record_that_failed(handles
     compiler = handles.java.org.codehaus.janino.SimpleCompiler()
     compiler.cook(FLAKY)
     flaky = compiler.getClassLoader().loadClass("Flaky")
-    records = array_list(handles, [record(handles, value, at) for at, value in enumerate(["a", "flaky", "b"])])
+    records = [record(handles, value, at) for at, value in enumerate(["a", "flaky", "b"])]
     steps = Steps(handles, {**STRINGS, "errors.retry.timeout": "30000"})
     steps.java.add(flaky.getConstructors()[0].newInstance(handles.objects()), None, False)
     writer = RecordWriter(handles, steps, tmp_path)
-    rows = writer.rows(records, 3, 0)
+    rows = writer.rows(polled(handles, records), 0)
     assert rows.table["value"].to_pylist() == [b"a", b"flaky", b"b"]
     assert (rows.retries, rows.letters) == (2, [])
     writer.close()
+
+
+def test_the_queue_gives_neighbours_of_one_task_as_one_list(handles: Handles) -> None:
+    queue = handles.compiled("PolledQueue", 100)
+    for task, records in [(0, "ab"), (0, "c"), (0, "d"), (1, "e"), (0, "f"), (0, "ghijk")]:
+        queue.put(task, array_list(handles, list(records)))
+    lists = []
+    while (taken := queue.take(0, 3)) is not None:
+        lists.append((taken.task(), "".join(taken.records())))
+    assert lists == [(0, "abc"), (0, "d"), (1, "e"), (0, "f"), (0, "ghijk")]
+
+
+@pytest.mark.parametrize("way", ["take", "discard", "clear"])
+def test_a_task_that_waits_for_room_goes_on_when_there_is_some(handles: Handles, way: str) -> None:
+    queue = handles.compiled("PolledQueue", 3)
+    queue.put(0, array_list(handles, ["longer", "than", "the", "queue"]))
+    waiting = threading.Thread(target=lambda: queue.put(1, array_list(handles, ["next"])))
+    waiting.start()
+    waiting.join(0.3)
+    assert waiting.is_alive()
+    assert (queue.holds(0), queue.holds(1)) == (True, False)
+    {"take": lambda: queue.take(0, 1), "discard": lambda: queue.discard(0), "clear": queue.clear}[way]()
+    waiting.join(30)
+    assert (queue.holds(0), queue.holds(1)) == (False, True)
+    queue.put(1, array_list(handles, ["of", "three"]))  # all the room is there again
