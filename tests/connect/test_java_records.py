@@ -176,3 +176,29 @@ def test_a_task_that_waits_for_room_goes_on_when_there_is_some(handles: Handles,
     waiting.join(30)
     assert (queue.holds(0), queue.holds(1)) == (False, True)
     queue.put(1, array_list(handles, ["of", "three"]))  # all the room is there again
+
+
+def test_offsets_are_read_by_the_partition_that_a_connector_asks_for(handles: Handles) -> None:
+    reader = handles.compiled("OffsetReader")
+    reader.put('[[{"a":1,"b":"x"},{"at":7,"deep":[1.5,{"n":null}]}],[{"a":2},{"at":1}],[{"a":2},null]]')
+    integer = handles.java.java.util.LinkedHashMap()  # another order, and an Integer where JSON gives a Long
+    integer.put("b", "x")
+    integer.put("a", 1)
+    assert reader.offset(integer).toString() == "{deep=[1.5, {n=null}], at=7}"
+    offsets = reader.offsets(array_list(handles, [integer, {"a": 2}]))
+    assert (offsets.get(integer).get("at"), offsets.get({"a": 2}), offsets.size()) == (7, None, 2)
+    reader.clear()
+    assert reader.offset(integer) is None
+
+
+def test_a_context_answers_notes_its_calls_and_is_an_object_like_others(handles: Handles) -> None:
+    calls = handles.java.java.util.concurrent.ConcurrentLinkedQueue()
+    kind = "org.apache.kafka.connect.source.SourceTaskContext"
+    context = handles.context(kind, {"configs": {"a": "b"}}, calls)
+    assert dict(context.configs()) == {"a": "b"}
+    assert context.offsetStorageReader() is None
+    assert [str(call.getKey()) for call in calls.toArray()] == ["configs", "offsetStorageReader"]
+    assert context.equals(context)
+    assert not context.equals("else")
+    assert context.hashCode() == context.hashCode()
+    assert context.toString() == kind

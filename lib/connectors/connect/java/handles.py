@@ -7,13 +7,11 @@ that never calls back into Python.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from importlib.resources import files
 from typing import Any, Final
 
-from ...core.state import dumps
 from .jvm import Jvm
 
 _CLASSES: Final[Mapping[str, str]] = {
@@ -78,11 +76,6 @@ class Handles:
         names = {"void": "Void", "bool": "Boolean", "int": "Integer", "long": "Long"}
         self.classes.update({name: getattr(java.java.lang, boxed).TYPE for name, boxed in names.items()})
         self.utf8 = java.java.nio.charset.StandardCharsets.UTF_8
-        self.json = self.instance("org.apache.kafka.connect.json.JsonConverter")
-        self.json.configure({"schemas.enable": "false"}, False)
-        jackson = java.com.fasterxml.jackson.databind
-        self._sorted = jackson.ObjectMapper()
-        self._sorted.configure(jackson.SerializationFeature.ORDER_MAP_ENTRIES_BY_KEYS, True)
 
     def __getitem__(self, name: str) -> Any:
         """A Java class by its short name in this module."""
@@ -131,18 +124,6 @@ class Handles:
 
     def ints(self, *items: int) -> Any:
         return self.array(self.java.int, items)
-
-    def from_json(self, text: str) -> Any:
-        """A Java value of JSON text. Whole numbers are ``Long``, as the offset store of Connect gives them back."""
-        return self.json.toConnectData("", text.encode()).value()
-
-    def to_json(self, value: Any) -> Any:
-        """A Python value of a Java map, list, text or number."""
-        return None if value is None else json.loads(bytes(self.json.fromConnectData("", None, value)))
-
-    def canonical(self, value: Any) -> str:
-        """The canonical JSON of a Java map."""
-        return dumps(self.to_json(value))
 
     # Handles
 
@@ -199,74 +180,14 @@ class Handles:
         """Bytes to text."""
         return self.make.insertArguments(self.constructor("String", "Bytes", "Charset"), 1, self.objects(self.utf8))
 
-    def text_bytes(self, argument: str = "Object") -> Any:
-        """Any object's text as bytes, ``null`` for ``null``."""
-        text = self.static("java.util.Objects", "toString", "String", "Object")
-        return self.unless_null(self.cast(self.chain(text, self.utf8_bytes()), "Bytes", argument), argument)
-
-    def json_bytes(self, argument: str) -> Any:
-        """A map or list as the bytes of its JSON."""
-        mapper = self.java.com.fasterxml.jackson.databind.ObjectMapper()
-        write = self.bound(mapper, "Mapper", "writeValueAsBytes", "Bytes", "Object")
-        return self.unless_null(self.cast(write, "Bytes", argument), argument)
-
-    def remembered(self, handle: Any, argument: str) -> Any:
-        """``handle``, which is called only once for equal arguments. For arguments of which there are few."""
-        known = self.java.java.util.HashMap()
-        compute = self.implement("Function", self.cast(handle, "Object", argument))
-        look = self.bound(known, "Map", "computeIfAbsent", "Object", "Object", "Function")
-        return self.cast(self.make.insertArguments(look, 1, self.objects(compute)), "Bytes", argument)
-
     # Interfaces with several methods
 
-    def context(self, interface: str, answers: Any, calls: Any) -> Any:
-        """An implementation of ``interface`` whose methods answer what the Java map ``answers`` holds under their names.
+    def context(self, interface: str, answers: Mapping[str, Any], calls: Any) -> Any:
+        """An implementation of ``interface`` whose methods answer what ``answers`` holds under their names.
 
         Each call is added to the Java queue ``calls``, as an entry of name and arguments.
         """
-        get = self.method("Map", "get", "Object", "Object").bindTo(answers)
-        by_name = self.make.filterArguments(get, 0, self.handles(self.cast(self._name(), "Object", "Method")))
-        answer = self.make.dropArguments(by_name, 1, self.class_array(self["Objects"]))
-        entry = self.cast(self.constructor("Entry", "Object", "Object"), "Object", "Object", "Objects")
-        entry = self.make.filterArguments(entry, 0, self.handles(self.cast(self._name(), "Object", "Method")))
-        add = self.cast(self.bound(calls, "Queue", "add", "bool", "Object"), "void", "Object")
-        return self._proxy(interface, self.make.foldArguments(answer, self.chain(entry, add)))
-
-    def offset_reader(self, store: Any) -> Any:
-        """An ``OffsetStorageReader`` over a Java map of offsets by :meth:`partition_text`: of one partition, or of many."""
-        make = self.make
-        text = self.bound(self._sorted, "Mapper", "writeValueAsString", "String", "Object")
-        get = self.chain(self.cast(text, "Object", "Object"), self.bound(store, "Map", "get", "Object", "Object"))
-        first = make.insertArguments(make.arrayElementGetter(self["Objects"]), 1, self.objects(0))
-        single = make.filterArguments(get, 0, self.handles(first))
-        many = self.chain(self.cast(first, "Iterable", "Objects"), self._offsets_by_partition(get))
-        equals = make.insertArguments(self.method("String", "equals", "bool", "Object"), 0, self.objects("offset"))
-        is_single = make.filterArguments(equals, 0, self.handles(self.cast(self._name(), "Object", "Method")))
-        both = (single, self.cast(many, "Object", "Objects"))
-        method = self.class_array(self["Method"])
-        answer = make.guardWithTest(is_single, *(make.dropArguments(handle, 0, method) for handle in both))
-        return self._proxy("org.apache.kafka.connect.storage.OffsetStorageReader", answer)
-
-    def partition_text(self, partition: Any) -> str:
-        """A source partition as Connect compares them: the number 1 is the same as an ``Integer`` and as a ``Long``."""
-        return str(self._sorted.writeValueAsString(partition))
-
-    def _offsets_by_partition(self, get: Any) -> Any:
-        """A handle from a collection of partitions to a map of their offsets."""
-        make, acc = self.make, self["Map"]
-        new = make.dropArguments(self.cast(self.constructor("HashMap"), "Map"), 0, self.class_array(self["Iterable"]))
-        put = self.cast(self.method("Map", "put", "Object", "Object", "Object"), "void", "Map", "Object", "Object")
-        put = make.filterArguments(put, 2, self.handles(get))
-        put = make.permuteArguments(put, self.type("void", "Map", "Object"), self.ints(0, 1, 1))
-        same = make.dropArguments(make.identity(acc), 1, self.class_array(self["Object"]))
-        return make.iteratedLoop(None, new, make.foldArguments(same, put))
-
-    def _name(self) -> Any:
-        return self.method("Method", "getName", "String")
-
-    def _proxy(self, interface: str, handle: Any) -> Any:
-        """``handle`` takes the method and the array of arguments."""
-        invoke = self.make.dropArguments(handle, 0, self.class_array(self["Object"]))
-        kind = self.class_of(interface)
-        handler = self.implement("InvocationHandler", invoke)
-        return self.java.java.lang.reflect.Proxy.newProxyInstance(kind.getClassLoader(), self.class_array(kind), handler)
+        java_answers = self.java.java.util.HashMap()
+        for name, answer in answers.items():
+            java_answers.put(name, answer)
+        return self.compiled("Context", java_answers, calls).proxy(self.class_of(interface))

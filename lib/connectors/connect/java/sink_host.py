@@ -137,8 +137,7 @@ class _SinkEngine:
                 self.reader = RecordReader(self.handles, properties, folder)
                 self.calls = self.handles.java.java.util.concurrent.ConcurrentLinkedQueue()
                 self.connector = self.handles.instance(properties["connector.class"])
-                answers = self.handles.java.java.util.HashMap()
-                context = self.handles.context(f"{_INTERFACES}.SinkConnectorContext", answers, self.calls)
+                context = self.handles.context(f"{_INTERFACES}.SinkConnectorContext", {}, self.calls)
                 self.connector.initialize(context)
                 self.connector.start(properties)
                 self.configs = [dict(config) for config in self.connector.taskConfigs(int(properties.get("tasks.max", "1")))]
@@ -234,14 +233,11 @@ class _JavaTask:
         self.task.stop()
 
     def _context(self, config: Mapping[str, str]) -> Any:
-        answers = self.handles.java.java.util.HashMap()
-        answers.put("configs", dict(config))
-        answers.put("assignment", self.assignment)
+        answers = {"configs": dict(config), "assignment": self.assignment}
         if self.reader.tolerates:
-            reported = self.handles.java.java.util.HashMap()
-            reported.put("report", self.handles.java.java.util.concurrent.CompletableFuture.completedFuture(None))
+            reported = {"report": self.handles.java.java.util.concurrent.CompletableFuture.completedFuture(None)}
             reporter = self.handles.context(f"{_INTERFACES}.ErrantRecordReporter", reported, self.reports)
-            answers.put("errantRecordReporter", reporter)
+            answers["errantRecordReporter"] = reporter
         return self.handles.context(f"{_INTERFACES}.SinkTaskContext", answers, self.calls)
 
     def _open(self, rows: pa.Table) -> None:

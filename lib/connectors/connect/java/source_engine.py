@@ -73,7 +73,7 @@ class SourceEngine:
             self.calls = util.concurrent.ConcurrentLinkedQueue()
             self.queue = handles.compiled("PolledQueue", _QUEUED_RECORDS)
             self.executor = util.concurrent.Executors.newCachedThreadPool()
-            self.store = util.HashMap()
+            self.store = handles.compiled("OffsetReader")
             self.writer = RecordWriter(handles, Steps(handles, properties), folder)
         self.committer = Committer()
         self.threads: dict[int, SourceThread] = {}
@@ -92,7 +92,6 @@ class SourceEngine:
         self._row_bytes = 1024
         """How long a row was lately, on average; at first a guess."""
         self._last_records = time.monotonic()
-        self._offsets: dict[str, Any] = {}
 
     def start(self, offsets: Offsets) -> None:
         with self.jvm.within(START_SECONDS, "start the connector"):
@@ -192,25 +191,17 @@ class SourceEngine:
         self.writer.close_files()
 
     def _context(self, interface: str, config: Mapping[str, str] | None = None) -> Any:
-        answers = self.handles.java.java.util.HashMap()
-        answers.put("offsetStorageReader", self.handles.offset_reader(self.store))
-        answers.put("configs", dict(config or self.properties))
-        answers.put("equals", False)
-        answers.put("hashCode", 1)
-        answers.put("toString", interface)
+        answers = {"offsetStorageReader": self.store, "configs": dict(config or self.properties)}
         return self.handles.context(interface, answers, self.calls)
 
     def _store(self, offsets: Offsets) -> None:
         """What the offset reader of connector and tasks answers from now on."""
-        self._offsets = dict(offsets)
         self.store.clear()
-        for partition, offset in offsets.items():
-            if offset is not None:
-                self._put(partition, offset)
+        self._put(offsets)
 
-    def _put(self, partition: str, offset: Any) -> None:
-        handles = self.handles
-        self.store.put(handles.partition_text(handles.from_json(partition)), handles.from_json(dumps(offset)))
+    def _put(self, offsets: Offsets) -> None:
+        pairs = [f"[{partition},{dumps(offset)}]" for partition, offset in offsets.items()]
+        self.store.put(f"[{','.join(pairs)}]")
 
     def _start_tasks(self) -> None:
         number = int(self.properties.get("tasks.max", "1"))
@@ -314,7 +305,7 @@ class SourceEngine:
         except RecordFailure as bad:
             self._fail(task, JavaFailure(bad.failure.kind, str(bad), bad.failure.trace))
             return
-        self._note(rows.offsets)
+        self._put(rows.offsets)  # where a task would begin that is started again
         retries, restarts = rows.retries + self.retries.pop(task, 0), self.restarts.pop(task, 0)
         counts = {"polled": rows.polled, "errors": len(rows.letters), "retries": retries, "restarts": restarts}
         counts = {name: count for name, count in counts.items() if count}
@@ -325,12 +316,6 @@ class SourceEngine:
             self._row_bytes = max(1, rows.table.nbytes // max(1, rows.table.num_rows))
             self._last_records = time.monotonic()
             self._change.notify_all()
-
-    def _note(self, offsets: Offsets) -> None:
-        """Offsets that a task would begin at which is started again."""
-        for partition, offset in offsets.items():
-            self._offsets[partition] = offset
-            self._put(partition, offset)
 
     def _look_after_tasks(self) -> None:
         """Restarts what has failed and whose pause is over. Raises :class:`Fatal` when every task has failed for good."""
