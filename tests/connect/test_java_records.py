@@ -1,4 +1,4 @@
-"""Records of a source inside the JVM: the queue of what is polled, the rows that are written, and what fails."""
+"""Records inside the JVM: the queue of what is polled, rows of a source and of a sink, and what fails."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from connectors.connect.errors import ConnectException
+from connectors.connect.host import HEADERS, SINK_COLUMNS
 from connectors.connect.java.handles import Handles
+from connectors.connect.java.sink_records import RecordReader
 from connectors.connect.java.source_tasks import RecordFailure, RecordWriter, Rows
 from connectors.connect.java.steps import Steps
 from connectors.connect.java.validation import connector_jvm, plugin_class_path
@@ -145,7 +149,7 @@ def test_an_error_that_passes_is_tried_again_from_the_record_that_failed(handles
     flaky = compiler.getClassLoader().loadClass("Flaky")
     records = [record(handles, value, at) for at, value in enumerate(["a", "flaky", "b"])]
     steps = Steps(handles, {**STRINGS, "errors.retry.timeout": "30000"})
-    steps.java.add(flaky.getConstructors()[0].newInstance(handles.objects()), None, False)
+    steps.transforms.append((flaky.getConstructors()[0].newInstance(handles.objects()), None, False))
     writer = RecordWriter(handles, steps, tmp_path)
     rows = writer.rows(polled(handles, records), 0)
     assert rows.table["value"].to_pylist() == [b"a", b"flaky", b"b"]
@@ -202,3 +206,71 @@ def test_a_context_answers_notes_its_calls_and_is_an_object_like_others(handles:
     assert not context.equals("else")
     assert context.hashCode() == context.hashCode()
     assert context.toString() == kind
+
+
+def sink_rows(count: int = 3, **columns: Any) -> pa.Table:
+    """Rows of a sink; what is not named is the same for all."""
+    kinds = {"key": pa.binary(), "value": pa.binary(), "headers": HEADERS, "timestamp": pa.timestamp("us", tz="UTC")}
+    same = {"topic": "t", "partition": 1, "key": None, "value": b"v", "headers": None, "timestamp": None}
+    cells = {"offset": list(range(count)), **{name: [cell] * count for name, cell in same.items()}, **columns}
+    types = {"topic": pa.string(), "partition": pa.int32(), "offset": pa.int64(), **kinds}
+    return pa.table({name: pa.array(cells[name], types[name]) for name in SINK_COLUMNS})
+
+
+def shown(record: Any) -> tuple[Any, ...]:
+    headers = [(str(header.key()), header.value()) for header in record.headers().iterator()]
+    place = record.topic(), record.kafkaPartition(), record.kafkaOffset(), record.timestamp()
+    return *place, record.key(), record.value(), headers
+
+
+def test_a_record_of_a_sink_has_all_cells_of_its_row(handles: Handles, tmp_path: Path) -> None:
+    rows = sink_rows(
+        topic=["a", "thème", "c"],
+        key=[b"k", None, b""],
+        value=[b"one", "ü".encode(), None],
+        headers=[None, [{"key": "x", "value": b"1"}, {"key": "y", "value": None}], [{"key": "z", "value": b"2"}]],
+        timestamp=[datetime.fromtimestamp(TIME // 1000, timezone.utc), None, None],
+    )
+    reader = RecordReader(handles, STRINGS, tmp_path)
+    records, bad = reader.records(pa.concat_tables([rows.slice(1, 1), rows.slice(2), rows.slice(0, 1)]))
+    assert bad == []
+    assert [shown(record) for record in records] == [
+        ("thème", 1, 1, None, None, "ü", [("x", "1"), ("y", None)]),
+        ("c", 1, 2, None, "", None, [("z", "2")]),
+        ("a", 1, 0, TIME // 1000 * 1000, "k", "one", []),
+    ]
+    assert list(tmp_path.iterdir()) == []
+    assert list(reader.records(rows.slice(3))[0]) == []
+
+
+@pytest.mark.parametrize("part", ["key", "value", "header"])
+def test_a_row_that_its_converter_refuses_is_named_and_those_behind_it_are_read(
+    handles: Handles, tmp_path: Path, part: str
+) -> None:
+    properties = {**STRINGS, f"{part}.converter": "LongConverter", "errors.tolerance": "all"}
+    good, wrong = (2**40).to_bytes(8, "big"), b"short"
+    cells: list[Any] = [good, wrong, good]
+    if part == "header":
+        cells = [[{"key": "h", "value": value}] for value in cells]
+    rows = sink_rows(**{"headers" if part == "header" else part: cells})
+    records, (bad,) = RecordReader(handles, properties, tmp_path).records(rows)
+    assert [record.kafkaOffset() for record in records] == [0, 2]
+    assert (bad.place, bad.stage) == (1, f"{part.upper()}_CONVERTER")
+    assert bad.executing_class == "org.apache.kafka.connect.converters.LongConverter"
+    with pytest.raises(ConnectException, match="DataException"):
+        RecordReader(handles, {**properties, "errors.tolerance": "none"}, tmp_path).records(rows)
+
+
+def test_a_sinks_row_that_a_transform_drops_is_no_record(handles: Handles, tmp_path: Path) -> None:
+    transforms = {
+        "transforms": "drop",
+        "transforms.drop.type": "org.apache.kafka.connect.transforms.Filter",
+        "transforms.drop.predicate": "tombstone",
+        "predicates": "tombstone",
+        "predicates.tombstone.type": "org.apache.kafka.connect.transforms.predicates.RecordIsTombstone",
+    }
+    rows = sink_rows(value=[b"a", None, b"c"])
+    for negate, values in (("false", ["a", "c"]), ("true", [None])):
+        properties = {**STRINGS, **transforms, "transforms.drop.negate": negate}
+        records, bad = RecordReader(handles, properties, tmp_path).records(rows)
+        assert ([record.value() for record in records], bad) == (values, [])

@@ -109,8 +109,8 @@ public final class RecordWriter {
 
     /** Adds a row, or fails before it has added more than headers, which no row has then. */
     private void addRow(SourceRecord record) throws JsonProcessingException {
-        byte[] key = steps.key(record);
-        byte[] value = steps.value(record);
+        byte[] key = steps.fromKey(record);
+        byte[] value = steps.fromValue(record);
         int headerCount = addHeaders(record);
         byte[] sourcePartition = partition(record.sourcePartition()).json();
         byte[] sourceOffset = record.sourceOffset() == null ? null : json.writeValueAsBytes(record.sourceOffset());
@@ -128,7 +128,7 @@ public final class RecordWriter {
         int count = 0;
         for (Iterator each = record.headers().iterator(); each.hasNext(); count++) {
             Header header = (Header) each.next();
-            byte[] value = steps.header(record, header);
+            byte[] value = steps.fromHeader(record, header);
             headerKeys.add(utf8(header.key()));
             headerValues.add(value);
         }

@@ -3,6 +3,7 @@ package connectors.connect.java;
 import java.util.ArrayList;
 import java.util.List;
 import org.apache.kafka.connect.connector.ConnectRecord;
+import org.apache.kafka.connect.data.SchemaAndValue;
 import org.apache.kafka.connect.header.Header;
 import org.apache.kafka.connect.storage.Converter;
 import org.apache.kafka.connect.storage.HeaderConverter;
@@ -40,19 +41,34 @@ public final class Steps {
         return transformed;
     }
 
-    byte[] key(ConnectRecord record) {
+    byte[] fromKey(ConnectRecord record) {
         enter("KEY_CONVERTER", keyConverter);
         return keyConverter.fromConnectData(record.topic(), record.keySchema(), record.key());
     }
 
-    byte[] value(ConnectRecord record) {
+    byte[] fromValue(ConnectRecord record) {
         enter("VALUE_CONVERTER", valueConverter);
         return valueConverter.fromConnectData(record.topic(), record.valueSchema(), record.value());
     }
 
-    byte[] header(ConnectRecord record, Header header) {
+    byte[] fromHeader(ConnectRecord record, Header header) {
         enter("HEADER_CONVERTER", headerConverter);
         return headerConverter.fromConnectHeader(record.topic(), header.key(), header.schema(), header.value());
+    }
+
+    SchemaAndValue toKey(String topic, byte[] key) {
+        enter("KEY_CONVERTER", keyConverter);
+        return keyConverter.toConnectData(topic, key);
+    }
+
+    SchemaAndValue toValue(String topic, byte[] value) {
+        enter("VALUE_CONVERTER", valueConverter);
+        return valueConverter.toConnectData(topic, value);
+    }
+
+    SchemaAndValue toHeader(String topic, String name, byte[] value) {
+        enter("HEADER_CONVERTER", headerConverter);
+        return headerConverter.toConnectHeader(topic, name, value);
     }
 
     /** The stage that was entered last, in the words of Connect. */

@@ -208,7 +208,6 @@ class _JavaTask:
         self._open(rows)
         rows = self._wanted(rows)
         records, bad = self.reader.records(rows)
-        self._add_headers(rows, records, bad)
         size = int(records.size())
         for first in range(0, size, self.most):
             last = min(first + self.most, size)
@@ -269,18 +268,6 @@ class _JavaTask:
             self._rewinds.get(place, -1) for place in zip(rows["topic"].to_pylist(), rows["partition"].to_pylist(), strict=True)
         ]
         return rows.filter(pc.greater_equal(rows["offset"], pa.array(least, pa.int64())))
-
-    def _add_headers(self, rows: pa.Table, records: Any, bad: Sequence[BadRow]) -> None:
-        """Headers go one by one: few sinks look at them."""
-        if rows["headers"].null_count == rows.num_rows or self.reader.steps.transforms:
-            return
-        failed = {row.place for row in bad}
-        headers = [value for place, value in enumerate(rows["headers"].to_pylist()) if place not in failed]
-        converter = self.reader.steps.header_converter
-        for index, pairs in enumerate(headers):
-            for pair in pairs or ():
-                record = records.get(index)
-                record.headers().add(pair["key"], converter.toConnectHeader(record.topic(), pair["key"], pair["value"]))
 
     def _offsets(self) -> Any:
         """Where the task's records end; never before the offset that it has asked for, which its target has reached."""

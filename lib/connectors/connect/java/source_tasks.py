@@ -110,7 +110,8 @@ class RecordWriter:
     def __init__(self, handles: Handles, steps: Steps, folder: Path) -> None:
         self.handles, self.steps = handles, steps
         path = folder / "rows"
-        self.java = handles.compiled("RecordWriter", steps.java, str(path))
+        self._java_steps = steps.java()
+        self.java = handles.compiled("RecordWriter", self._java_steps, str(path))
         self._file = path.open("rb")
         path.unlink()  # both sides have it open; nothing is left of it when they are gone
         errors = ERRORS.parse({key: value for key, value in steps.properties.items() if key in ERRORS.keys})
@@ -151,7 +152,7 @@ class RecordWriter:
             self.steps.close()
 
     def _letter(self, record: Any, thrown: JavaFailure, task: int) -> DeadLetter:
-        stage, executing = str(self.steps.java.stage()), str(self.steps.java.executingClass())
+        stage, executing = str(self._java_steps.stage()), str(self._java_steps.executingClass())
         if not self.tolerates:
             raise RecordFailure(thrown, f"{stage} by {executing}")
         return DeadLetter(

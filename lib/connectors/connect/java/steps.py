@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from .handles import Handles
@@ -47,57 +46,35 @@ def converter_settings(properties: Mapping[str, str], part: str) -> dict[str, st
     return settings if f"{part}.converter" in properties else {"schemas.enable": "false", **settings}
 
 
-@dataclass(frozen=True)
-class Step:
-    """A transform as a Java object, for the records where its ``predicate`` holds; with ``negate``, for the others."""
-
-    transform: Any
-    predicate: Any
-    negate: bool
-
-    def class_name(self) -> str:
-        return str(self.transform.getClass().getName())
-
-
 class Steps:
-    """The transforms and converters of one connector's properties. ``java`` runs them (``Steps.java``)."""
+    """The transforms and converters of one connector's properties."""
 
     def __init__(self, handles: Handles, properties: Mapping[str, str]) -> None:
         self.handles, self.properties = handles, properties
-        self.transforms = [self._step(alias) for alias in names(properties.get("transforms"))]
+        self.transforms = [self._transform(alias) for alias in names(properties.get("transforms"))]
         self.converters = {part: self._converter(part) for part in ("key", "value")}
         self.header_converter = handles.instance(converter_class(properties, "header"))
         self.header_converter.configure({**converter_settings(properties, "header"), "converter.type": "header"})
-        self.java = handles.compiled("Steps", self.converters["key"], self.converters["value"], self.header_converter)
-        for step in self.transforms:
-            self.java.add(step.transform, step.predicate, step.negate)
 
-    def transformed(self) -> Any:
-        """A handle from a record to the transformed one, ``null`` where a transform drops it."""
-        whole = self.handles.make.identity(self.handles["Record"])
-        for step in self.transforms:
-            whole = self.handles.chain(whole, self.handles.unless_null(self._handle(step), "Record"))
-        return whole
+    def java(self, key_converter: Any = None, value_converter: Any = None) -> Any:
+        """What runs them inside the JVM (``Steps.java``), perhaps with other converters."""
+        converters = (key_converter or self.converters["key"], value_converter or self.converters["value"])
+        steps = self.handles.compiled("Steps", *converters, self.header_converter)
+        for transform, predicate, negate in self.transforms:
+            steps.add(transform, predicate, negate)
+        return steps
 
     def close(self) -> None:
-        for step in self.transforms:
-            step.transform.close()
+        for transform, _, _ in self.transforms:
+            transform.close()
 
-    def _step(self, alias: str) -> Step:
+    def _transform(self, alias: str) -> tuple[Any, Any, bool]:
+        """A transform, its predicate, if it has one, and whether that is negated."""
         settings = with_prefix(self.properties, f"transforms.{alias}.")
         transform = self.handles.instance(settings.pop("type"))
         predicate, negate = settings.pop("predicate", None), settings.pop("negate", "false").lower() == "true"
         transform.configure(settings)
-        return Step(transform, None if predicate is None else self._predicate(predicate), negate)
-
-    def _handle(self, step: Step) -> Any:
-        handles = self.handles
-        apply = handles.bound(step.transform, "Transformation", "apply", "Record", "Record")
-        if step.predicate is None:
-            return apply
-        test = handles.bound(step.predicate, "Predicate", "test", "bool", "Record")
-        both = (apply, handles.make.identity(handles["Record"]))
-        return handles.make.guardWithTest(test, *(reversed(both) if step.negate else both))
+        return transform, None if predicate is None else self._predicate(predicate), negate
 
     def _predicate(self, alias: str) -> Any:
         settings = with_prefix(self.properties, f"predicates.{alias}.")
