@@ -13,7 +13,7 @@ import pytest
 
 from connectors.connect.errors import ConnectException
 from connectors.connect.host import HEADERS, SINK_COLUMNS
-from connectors.connect.java.handles import Handles
+from connectors.connect.java.jvm import Jvm
 from connectors.connect.java.sink_records import RecordReader
 from connectors.connect.java.source_tasks import RecordFailure, RecordWriter, Rows
 from connectors.connect.java.steps import Steps
@@ -39,15 +39,15 @@ public class Flaky implements org.apache.kafka.connect.transforms.Transformation
 
 
 @pytest.fixture(scope="module")
-def handles() -> Iterator[Handles]:
-    jvm = connector_jvm(settings({}), plugin_class_path(None, [FILES]))
-    yield Handles(jvm)
-    jvm.close()
+def jvm() -> Iterator[Jvm]:
+    running = connector_jvm(settings({}), plugin_class_path(None, [FILES]))
+    yield running
+    running.close()
 
 
-def record(handles: Handles, value: Any, place: int = 0, partition: str = "p", **more: Any) -> Any:
+def record(jvm: Jvm, value: Any, place: int = 0, partition: str = "p", **more: Any) -> Any:
     """A record of the source partition ``partition``, with ``headers`` as pairs of text."""
-    connect = handles.java.org.apache.kafka.connect
+    connect = jvm.java.org.apache.kafka.connect
     headers = connect.header.ConnectHeaders()
     for name, text in more.get("headers", ()):
         headers.addString(name, text)
@@ -58,32 +58,32 @@ def record(handles: Handles, value: Any, place: int = 0, partition: str = "p", *
     )  # fmt: skip
 
 
-def written(handles: Handles, folder: Path, records: list[Any], properties: dict[str, str] = STRINGS) -> Rows:
-    writer = RecordWriter(handles, Steps(handles, properties), folder)
+def written(jvm: Jvm, folder: Path, records: list[Any], properties: dict[str, str] = STRINGS) -> Rows:
+    writer = RecordWriter(jvm, Steps(jvm, properties), folder)
     try:
-        return writer.rows(polled(handles, records), 0)
+        return writer.rows(polled(jvm, records), 0)
     finally:
         writer.close()
 
 
-def polled(handles: Handles, records: list[Any], task: int = 0) -> Any:
-    return handles.compiled("PolledList", task, array_list(handles, records))
+def polled(jvm: Jvm, records: list[Any], task: int = 0) -> Any:
+    return jvm.compiled("PolledList", task, array_list(jvm, records))
 
 
-def array_list(handles: Handles, records: list[Any]) -> Any:
-    java = handles.java.java.util.ArrayList()
+def array_list(jvm: Jvm, records: list[Any]) -> Any:
+    java = jvm.java.java.util.ArrayList()
     for each in records:
         java.add(each)
     return java
 
 
-def test_a_row_has_all_parts_of_its_record(handles: Handles, tmp_path: Path) -> None:
+def test_a_row_has_all_parts_of_its_record(jvm: Jvm, tmp_path: Path) -> None:
     records = [
-        record(handles, "one", 1, headers=[("a", "1"), ("b", "ü")]),
-        record(handles, None, 2, "größe", key="k", number=7, time=TIME, topic="thème"),
-        record(handles, "x" * 200_000, 3, headers=[("c", None)]),
+        record(jvm, "one", 1, headers=[("a", "1"), ("b", "ü")]),
+        record(jvm, None, 2, "größe", key="k", number=7, time=TIME, topic="thème"),
+        record(jvm, "x" * 200_000, 3, headers=[("c", None)]),
     ]
-    rows = written(handles, tmp_path, records)
+    rows = written(jvm, tmp_path, records)
     rows.table.validate(full=True)
     moment = datetime.fromtimestamp(TIME // 1000, timezone.utc).replace(microsecond=123_000)
     assert [tuple(row.values()) for row in rows.table.to_pylist()] == [
@@ -98,27 +98,27 @@ def place(partition: str, at: int) -> tuple[str, str]:
     return f'{{"file":"{partition}"}}', f'{{"at":{at}}}'
 
 
-def test_long_lists_come_whole_and_in_their_order(handles: Handles, tmp_path: Path) -> None:
+def test_long_lists_come_whole_and_in_their_order(jvm: Jvm, tmp_path: Path) -> None:
     values = ["short", "x" * 5_000_000, "y" * 70_000] * 3
-    many = handles.java.java.util.Collections.nCopies(40_000, record(handles, "again"))
-    records = array_list(handles, [record(handles, value) for value in values])
+    many = jvm.java.java.util.Collections.nCopies(40_000, record(jvm, "again"))
+    records = array_list(jvm, [record(jvm, value) for value in values])
     records.addAll(many)
-    writer = RecordWriter(handles, Steps(handles, STRINGS), tmp_path)
+    writer = RecordWriter(jvm, Steps(jvm, STRINGS), tmp_path)
     for _ in range(2):
-        rows = writer.rows(handles.compiled("PolledList", 0, records), 0)
+        rows = writer.rows(jvm.compiled("PolledList", 0, records), 0)
         rows.table.validate(full=True)
         assert rows.table["value"].to_pylist() == [value.encode() for value in values] + [b"again"] * 40_000
-    other = writer.rows(polled(handles, [record(handles, "new", 1, "q")]), 0)
+    other = writer.rows(polled(jvm, [record(jvm, "new", 1, "q")]), 0)
     assert other.offsets == {'{"file":"q"}': {"at": 1}}
     writer.close()
 
 
 @pytest.mark.parametrize("part", ["key", "value", "header"])
-def test_a_part_that_its_converter_refuses_is_named_with_the_class(handles: Handles, tmp_path: Path, part: str) -> None:
+def test_a_part_that_its_converter_refuses_is_named_with_the_class(jvm: Jvm, tmp_path: Path, part: str) -> None:
     properties = {**STRINGS, f"{part}.converter": "LongConverter", "errors.tolerance": "all"}
     parts: dict[str, Any] = {"key": {"key": "k"}, "value": {}, "header": {"headers": [("h", "x")]}}
-    bad = record(handles, "two" if part == "value" else None, 2, "q", **parts[part])
-    rows = written(handles, tmp_path, [record(handles, None, 1), bad, record(handles, None, 3)], properties)
+    bad = record(jvm, "two" if part == "value" else None, 2, "q", **parts[part])
+    rows = written(jvm, tmp_path, [record(jvm, None, 1), bad, record(jvm, None, 3)], properties)
     assert rows.table["sourceOffset"].to_pylist() == ['{"at":1}', '{"at":3}']
     (letter,) = rows.letters
     assert (letter.stage, letter.executing_class) == (
@@ -129,38 +129,38 @@ def test_a_part_that_its_converter_refuses_is_named_with_the_class(handles: Hand
     assert rows.offsets == {'{"file":"p"}': {"at": 3}, '{"file":"q"}': {"at": 2}}
     text = f"{part.upper()}_CONVERTER by org.apache.kafka.connect.converters.LongConverter failed"
     with pytest.raises(RecordFailure, match=text):
-        written(handles, tmp_path, [bad], {**properties, "errors.tolerance": "none"})
+        written(jvm, tmp_path, [bad], {**properties, "errors.tolerance": "none"})
 
 
-def test_the_headers_of_a_record_that_fails_belong_to_no_row(handles: Handles, tmp_path: Path) -> None:
+def test_the_headers_of_a_record_that_fails_belong_to_no_row(jvm: Jvm, tmp_path: Path) -> None:
     properties = {**STRINGS, "header.converter": "LongConverter", "errors.tolerance": "all"}
-    records = [record(handles, value) for value in ("a", "b", "c")]
+    records = [record(jvm, value) for value in ("a", "b", "c")]
     for each in records:
         each.headers().addLong("good", 2**40)
     records[1].headers().addString("bad", "x")
-    rows = written(handles, tmp_path, records, properties)
+    rows = written(jvm, tmp_path, records, properties)
     assert rows.table["value"].to_pylist() == [b"a", b"c"]
     assert rows.table["headers"].to_pylist() == [[{"key": "good", "value": (2**40).to_bytes(8, "big")}]] * 2
 
 
-def test_an_error_that_passes_is_tried_again_from_the_record_that_failed(handles: Handles, tmp_path: Path) -> None:
-    compiler = handles.java.org.codehaus.janino.SimpleCompiler()
+def test_an_error_that_passes_is_tried_again_from_the_record_that_failed(jvm: Jvm, tmp_path: Path) -> None:
+    compiler = jvm.java.org.codehaus.janino.SimpleCompiler()
     compiler.cook(FLAKY)
     flaky = compiler.getClassLoader().loadClass("Flaky")
-    records = [record(handles, value, at) for at, value in enumerate(["a", "flaky", "b"])]
-    steps = Steps(handles, {**STRINGS, "errors.retry.timeout": "30000"})
-    steps.transforms.append((flaky.getConstructors()[0].newInstance(handles.objects()), None, False))
-    writer = RecordWriter(handles, steps, tmp_path)
-    rows = writer.rows(polled(handles, records), 0)
+    records = [record(jvm, value, at) for at, value in enumerate(["a", "flaky", "b"])]
+    steps = Steps(jvm, {**STRINGS, "errors.retry.timeout": "30000"})
+    steps.transforms.append((flaky.newInstance(), None, False))
+    writer = RecordWriter(jvm, steps, tmp_path)
+    rows = writer.rows(polled(jvm, records), 0)
     assert rows.table["value"].to_pylist() == [b"a", b"flaky", b"b"]
     assert (rows.retries, rows.letters) == (2, [])
     writer.close()
 
 
-def test_the_queue_gives_neighbours_of_one_task_as_one_list(handles: Handles) -> None:
-    queue = handles.compiled("PolledQueue", 100)
+def test_the_queue_gives_neighbours_of_one_task_as_one_list(jvm: Jvm) -> None:
+    queue = jvm.compiled("PolledQueue", 100)
     for task, records in [(0, "ab"), (0, "c"), (0, "d"), (1, "e"), (0, "f"), (0, "ghijk")]:
-        queue.put(task, array_list(handles, list(records)))
+        queue.put(task, array_list(jvm, list(records)))
     lists = []
     while (taken := queue.take(0, 3)) is not None:
         lists.append((taken.task(), "".join(taken.records())))
@@ -168,10 +168,10 @@ def test_the_queue_gives_neighbours_of_one_task_as_one_list(handles: Handles) ->
 
 
 @pytest.mark.parametrize("way", ["take", "discard", "clear"])
-def test_a_task_that_waits_for_room_goes_on_when_there_is_some(handles: Handles, way: str) -> None:
-    queue = handles.compiled("PolledQueue", 3)
-    queue.put(0, array_list(handles, ["longer", "than", "the", "queue"]))
-    waiting = threading.Thread(target=lambda: queue.put(1, array_list(handles, ["next"])))
+def test_a_task_that_waits_for_room_goes_on_when_there_is_some(jvm: Jvm, way: str) -> None:
+    queue = jvm.compiled("PolledQueue", 3)
+    queue.put(0, array_list(jvm, ["longer", "than", "the", "queue"]))
+    waiting = threading.Thread(target=lambda: queue.put(1, array_list(jvm, ["next"])))
     waiting.start()
     waiting.join(0.3)
     assert waiting.is_alive()
@@ -179,26 +179,26 @@ def test_a_task_that_waits_for_room_goes_on_when_there_is_some(handles: Handles,
     {"take": lambda: queue.take(0, 1), "discard": lambda: queue.discard(0), "clear": queue.clear}[way]()
     waiting.join(30)
     assert (queue.holds(0), queue.holds(1)) == (False, True)
-    queue.put(1, array_list(handles, ["of", "three"]))  # all the room is there again
+    queue.put(1, array_list(jvm, ["of", "three"]))  # all the room is there again
 
 
-def test_offsets_are_read_by_the_partition_that_a_connector_asks_for(handles: Handles) -> None:
-    reader = handles.compiled("OffsetReader")
+def test_offsets_are_read_by_the_partition_that_a_connector_asks_for(jvm: Jvm) -> None:
+    reader = jvm.compiled("OffsetReader")
     reader.put('[[{"a":1,"b":"x"},{"at":7,"deep":[1.5,{"n":null}]}],[{"a":2},{"at":1}],[{"a":2},null]]')
-    integer = handles.java.java.util.LinkedHashMap()  # another order, and an Integer where JSON gives a Long
+    integer = jvm.java.java.util.LinkedHashMap()  # another order, and an Integer where JSON gives a Long
     integer.put("b", "x")
     integer.put("a", 1)
     assert reader.offset(integer).toString() == "{deep=[1.5, {n=null}], at=7}"
-    offsets = reader.offsets(array_list(handles, [integer, {"a": 2}]))
+    offsets = reader.offsets(array_list(jvm, [integer, {"a": 2}]))
     assert (offsets.get(integer).get("at"), offsets.get({"a": 2}), offsets.size()) == (7, None, 2)
     reader.clear()
     assert reader.offset(integer) is None
 
 
-def test_a_context_answers_notes_its_calls_and_is_an_object_like_others(handles: Handles) -> None:
-    calls = handles.java.java.util.concurrent.ConcurrentLinkedQueue()
+def test_a_context_answers_notes_its_calls_and_is_an_object_like_others(jvm: Jvm) -> None:
+    calls = jvm.java.java.util.concurrent.ConcurrentLinkedQueue()
     kind = "org.apache.kafka.connect.source.SourceTaskContext"
-    context = handles.context(kind, {"configs": {"a": "b"}}, calls)
+    context = jvm.context(kind, {"configs": {"a": "b"}}, calls)
     assert dict(context.configs()) == {"a": "b"}
     assert context.offsetStorageReader() is None
     assert [str(call.getKey()) for call in calls.toArray()] == ["configs", "offsetStorageReader"]
@@ -223,7 +223,7 @@ def shown(record: Any) -> tuple[Any, ...]:
     return *place, record.key(), record.value(), headers
 
 
-def test_a_record_of_a_sink_has_all_cells_of_its_row(handles: Handles, tmp_path: Path) -> None:
+def test_a_record_of_a_sink_has_all_cells_of_its_row(jvm: Jvm, tmp_path: Path) -> None:
     rows = sink_rows(
         topic=["a", "thème", "c"],
         key=[b"k", None, b""],
@@ -231,7 +231,7 @@ def test_a_record_of_a_sink_has_all_cells_of_its_row(handles: Handles, tmp_path:
         headers=[None, [{"key": "x", "value": b"1"}, {"key": "y", "value": None}], [{"key": "z", "value": b"2"}]],
         timestamp=[datetime.fromtimestamp(TIME // 1000, timezone.utc), None, None],
     )
-    reader = RecordReader(handles, STRINGS, tmp_path)
+    reader = RecordReader(jvm, STRINGS, tmp_path)
     records, bad = reader.records(pa.concat_tables([rows.slice(1, 1), rows.slice(2), rows.slice(0, 1)]))
     assert bad == []
     assert [shown(record) for record in records] == [
@@ -245,7 +245,7 @@ def test_a_record_of_a_sink_has_all_cells_of_its_row(handles: Handles, tmp_path:
 
 @pytest.mark.parametrize("part", ["key", "value", "header"])
 def test_a_row_that_its_converter_refuses_is_named_and_those_behind_it_are_read(
-    handles: Handles, tmp_path: Path, part: str
+    jvm: Jvm, tmp_path: Path, part: str
 ) -> None:
     properties = {**STRINGS, f"{part}.converter": "LongConverter", "errors.tolerance": "all"}
     good, wrong = (2**40).to_bytes(8, "big"), b"short"
@@ -253,15 +253,15 @@ def test_a_row_that_its_converter_refuses_is_named_and_those_behind_it_are_read(
     if part == "header":
         cells = [[{"key": "h", "value": value}] for value in cells]
     rows = sink_rows(**{"headers" if part == "header" else part: cells})
-    records, (bad,) = RecordReader(handles, properties, tmp_path).records(rows)
+    records, (bad,) = RecordReader(jvm, properties, tmp_path).records(rows)
     assert [record.kafkaOffset() for record in records] == [0, 2]
     assert (bad.place, bad.stage) == (1, f"{part.upper()}_CONVERTER")
     assert bad.executing_class == "org.apache.kafka.connect.converters.LongConverter"
     with pytest.raises(ConnectException, match="DataException"):
-        RecordReader(handles, {**properties, "errors.tolerance": "none"}, tmp_path).records(rows)
+        RecordReader(jvm, {**properties, "errors.tolerance": "none"}, tmp_path).records(rows)
 
 
-def test_a_sinks_row_that_a_transform_drops_is_no_record(handles: Handles, tmp_path: Path) -> None:
+def test_a_sinks_row_that_a_transform_drops_is_no_record(jvm: Jvm, tmp_path: Path) -> None:
     transforms = {
         "transforms": "drop",
         "transforms.drop.type": "org.apache.kafka.connect.transforms.Filter",
@@ -272,5 +272,5 @@ def test_a_sinks_row_that_a_transform_drops_is_no_record(handles: Handles, tmp_p
     rows = sink_rows(value=[b"a", None, b"c"])
     for negate, values in (("false", ["a", "c"]), ("true", [None])):
         properties = {**STRINGS, **transforms, "transforms.drop.negate": negate}
-        records, bad = RecordReader(handles, properties, tmp_path).records(rows)
+        records, bad = RecordReader(jvm, properties, tmp_path).records(rows)
         assert ([record.value() for record in records], bad) == (values, [])

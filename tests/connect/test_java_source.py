@@ -14,7 +14,7 @@ import pytest
 
 from connectors.connect.host import ConnectorSettings
 from connectors.connect.java import source_engine
-from connectors.connect.java.handles import Handles
+from connectors.connect.java.jvm import Jvm
 from connectors.connect.java.source_host import JavaSourceHost
 from connectors.core import Fatal, ReadLimit
 from tests.connect.java_sources import (
@@ -191,16 +191,16 @@ def test_a_retriable_exception_is_tried_again_with_the_same_task_and_offsets(
     lines: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The task's ``poll`` throws Connect's RetriableException twice, inside the JVM."""
-    original = Handles.instance
+    original = Jvm.instance
 
-    def twice_away(handles: Handles, name: str) -> Any:
+    def twice_away(jvm: Jvm, name: str) -> Any:
         if not name.endswith("FileStreamSourceTask"):
-            return original(handles, name)
-        compiler = handles.java.org.codehaus.janino.SimpleCompiler()
+            return original(jvm, name)
+        compiler = jvm.java.org.codehaus.janino.SimpleCompiler()
         compiler.cook(TWICE_AWAY)
-        return compiler.getClassLoader().loadClass("TwiceAway").getConstructors()[0].newInstance(handles.objects())
+        return compiler.getClassLoader().loadClass("TwiceAway").newInstance()
 
-    monkeypatch.setattr(Handles, "instance", twice_away)
+    monkeypatch.setattr(Jvm, "instance", twice_away)
     with started(file_properties(lines)) as host:
         records = poll(host, 3)
         assert host.statuses()[0].state == "RUNNING"

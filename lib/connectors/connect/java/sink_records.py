@@ -19,7 +19,7 @@ from ..host import HEADERS
 from ..json_data import JsonWriter, schema_json
 from ..tolerance import ERRORS
 from .failures import JavaFailure, failure
-from .handles import Handles
+from .jvm import Jvm
 from .steps import Steps
 
 _NULL: Final = -(2**63)
@@ -39,9 +39,9 @@ class BadRow:
 class RecordReader:
     """Makes Java lists of ``SinkRecord`` of rows."""
 
-    def __init__(self, handles: Handles, properties: Mapping[str, str], folder: Path) -> None:
-        self.handles, self.folder = handles, folder
-        self.steps = Steps(handles, properties)
+    def __init__(self, jvm: Jvm, properties: Mapping[str, str], folder: Path) -> None:
+        self.jvm, self.folder = jvm, folder
+        self.steps = Steps(jvm, properties)
         errors = ERRORS.parse({key: value for key, value in properties.items() if key in ERRORS.keys})
         self.tolerates = errors["errors.tolerance"] == "all"
         self._converters: dict[tuple[str, pa.DataType], Any] = {}
@@ -52,18 +52,18 @@ class RecordReader:
         Raises :class:`ConnectException` where they are not.
         """
         (keys, key_converter), (values, value_converter) = self._side(rows, "key"), self._side(rows, "value")
-        out, steps = self.handles.java.java.util.ArrayList(), self.steps.java(key_converter, value_converter)
+        out, steps = self.jvm.java.java.util.ArrayList(), self.steps.java(key_converter, value_converter)
         parts = [*_cells(rows["topic"])]
         parts += [_numbers(rows["partition"]), _numbers(rows["offset"]), _numbers(milliseconds(rows["timestamp"]))]
         parts += [*_cells(keys), *_cells(values), *_headers(rows["headers"])]
         with NamedTemporaryFile(dir=self.folder) as file:
             sizes = [file.write(part) for part in parts]
             file.flush()
-            reader = self.handles.compiled("RecordReader", steps, file.name, self._java_sizes(sizes))
+            reader = self.jvm.compiled("RecordReader", steps, file.name, self._java_sizes(sizes))
         try:
             return out, self._read(reader, steps, rows.num_rows, out)
         finally:
-            if self.handles.jvm.is_alive():
+            if self.jvm.is_alive():
                 reader.close()
 
     def _read(self, reader: Any, steps: Any, count: int, out: Any) -> list[BadRow]:
@@ -71,7 +71,7 @@ class RecordReader:
         while at < count:
             at += int(reader.read(count - at, out))
             if at < count:
-                thrown = failure(reader.failure(), self.handles.jvm.masked)
+                thrown = failure(reader.failure(), self.jvm.masked)
                 if not self.tolerates:
                     raise ConnectException(f"{thrown}\n{thrown.trace}")
                 bad.append(BadRow(at, str(steps.stage()), str(steps.executingClass()), thrown))
@@ -86,7 +86,7 @@ class RecordReader:
             return column.cast(pa.binary()), self.steps.converters[part]
         if (part, kind) not in self._converters:
             schema = schema_of(kind)
-            converter = self.handles.instance("org.apache.kafka.connect.json.JsonConverter")
+            converter = self.jvm.instance("org.apache.kafka.connect.json.JsonConverter")
             content = json.dumps(schema_json(schema))
             converter.configure({"schemas.enable": "true", "schema.content": content}, part == "key")
             self._converters[part, kind] = converter
@@ -95,7 +95,7 @@ class RecordReader:
         return pa.chunked_array([JsonWriter(numeric=False, envelope=False).write(schema, data)]), self._converters[part, kind]
 
     def _java_sizes(self, sizes: Sequence[int]) -> Any:
-        java = self.handles.java.java.util.ArrayList()
+        java = self.jvm.java.java.util.ArrayList()
         for size in sizes:
             java.add(size)
         return java

@@ -22,8 +22,7 @@ from ...core.source import ReadLimit
 from ...core.state import dumps
 from ..host import ConnectorSettings, Offsets, TaskRecords, TaskStatus, merged
 from .failures import JavaFailure, failure_of
-from .handles import Handles
-from .jvm import JvmDied
+from .jvm import Jvm, JvmDied
 from .source_tasks import Committer, RecordFailure, RecordWriter, SourceThread
 from .steps import Steps
 
@@ -66,15 +65,15 @@ class _Collected:
 class SourceEngine:
     """Connector and tasks in one running JVM."""
 
-    def __init__(self, handles: Handles, settings: ConnectorSettings, properties: dict[str, str], folder: Path) -> None:
-        self.handles, self.jvm, self.settings, self.properties = handles, handles.jvm, settings, properties
+    def __init__(self, jvm: Jvm, settings: ConnectorSettings, properties: dict[str, str], folder: Path) -> None:
+        self.jvm, self.settings, self.properties = jvm, settings, properties
         with self.jvm.within(CALL_SECONDS, "start"):
-            util = handles.java.java.util
+            util = jvm.java.java.util
             self.calls = util.concurrent.ConcurrentLinkedQueue()
-            self.queue = handles.compiled("PolledQueue", _QUEUED_RECORDS)
+            self.queue = jvm.compiled("PolledQueue", _QUEUED_RECORDS)
             self.executor = util.concurrent.Executors.newCachedThreadPool()
-            self.store = handles.compiled("OffsetReader")
-            self.writer = RecordWriter(handles, Steps(handles, properties), folder)
+            self.store = jvm.compiled("OffsetReader")
+            self.writer = RecordWriter(jvm, Steps(jvm, properties), folder)
         self.committer = Committer()
         self.threads: dict[int, SourceThread] = {}
         self.failed: dict[int, _Failed] = {}
@@ -96,7 +95,7 @@ class SourceEngine:
     def start(self, offsets: Offsets) -> None:
         with self.jvm.within(START_SECONDS, "start the connector"):
             self._store(offsets)
-            self.connector = self.handles.instance(self.properties["connector.class"])
+            self.connector = self.jvm.instance(self.properties["connector.class"])
             self.connector.initialize(self._context("org.apache.kafka.connect.source.SourceConnectorContext"))
             try:
                 self.connector.start(self.properties)
@@ -192,7 +191,7 @@ class SourceEngine:
 
     def _context(self, interface: str, config: Mapping[str, str] | None = None) -> Any:
         answers = {"offsetStorageReader": self.store, "configs": dict(config or self.properties)}
-        return self.handles.context(interface, answers, self.calls)
+        return self.jvm.context(interface, answers, self.calls)
 
     def _store(self, offsets: Offsets) -> None:
         """What the offset reader of connector and tasks answers from now on."""
@@ -217,7 +216,7 @@ class SourceEngine:
 
     def _start_task(self, number: int) -> None:
         config = self.configs[number]
-        task = self.handles.instance(self.connector.taskClass().getName())
+        task = self.jvm.instance(self.connector.taskClass().getName())
         try:
             task.initialize(self._context("org.apache.kafka.connect.source.SourceTaskContext", config))
             task.start(config)
@@ -226,7 +225,7 @@ class SourceEngine:
             return
         self.failed.pop(number, None)
         self._last_records = time.monotonic()
-        self.threads[number] = SourceThread(self.handles, number, task, self.queue)
+        self.threads[number] = SourceThread(self.jvm, number, task, self.queue)
         self.threads[number].start(self.executor)
 
     def _stop_tasks(self) -> None:

@@ -24,7 +24,7 @@ from ..host import DeadLetter
 from ..tolerance import ERRORS
 from .column_file import source_rows
 from .failures import JavaFailure, failure, failure_of
-from .handles import Handles
+from .jvm import Jvm
 from .steps import Steps
 
 _FIRST_PAUSE: Final = 0.04
@@ -43,9 +43,9 @@ class RecordFailure(Exception):
 class SourceThread:
     """One task: its Java object, and the loop that polls it in a thread (``PollLoop.java``)."""
 
-    def __init__(self, handles: Handles, number: int, task: Any, queue: Any) -> None:
-        self.handles, self.number, self.task = handles, number, task
-        self.loop = handles.compiled("PollLoop", number, task, queue)
+    def __init__(self, jvm: Jvm, number: int, task: Any, queue: Any) -> None:
+        self.jvm, self.number, self.task = jvm, number, task
+        self.loop = jvm.compiled("PollLoop", number, task, queue)
         self.future: Any = None
         self.class_name = str(task.getClass().getName())
         self._commits_records = self._overrides("commitRecord")
@@ -73,7 +73,7 @@ class SourceThread:
         try:
             self.future.get()
         except Py4JJavaError as error:
-            return failure_of(error, self.handles.jvm.masked)
+            return failure_of(error, self.jvm.masked)
         return None
 
     def stop_polling(self) -> None:
@@ -107,11 +107,11 @@ class Rows:
 class RecordWriter:
     """Makes rows of polled records, all in the JVM (``RecordWriter.java``)."""
 
-    def __init__(self, handles: Handles, steps: Steps, folder: Path) -> None:
-        self.handles, self.steps = handles, steps
+    def __init__(self, jvm: Jvm, steps: Steps, folder: Path) -> None:
+        self.jvm, self.steps = jvm, steps
         path = folder / "rows"
         self._java_steps = steps.java()
-        self.java = handles.compiled("RecordWriter", self._java_steps, str(path))
+        self.java = jvm.compiled("RecordWriter", self._java_steps, str(path))
         self._file = path.open("rb")
         path.unlink()  # both sides have it open; nothing is left of it when they are gone
         errors = ERRORS.parse({key: value for key, value in steps.properties.items() if key in ERRORS.keys})
@@ -133,7 +133,7 @@ class RecordWriter:
                 continue
             if advanced or not until:
                 pause, until = _FIRST_PAUSE, time.monotonic() + self.timeout if self.timeout >= 0 else float("inf")
-            thrown = failure(self.java.failure(), self.handles.jvm.masked)
+            thrown = failure(self.java.failure(), self.jvm.masked)
             if thrown.is_retriable and (left := until - time.monotonic()) > 0:
                 time.sleep(min(pause, left))
                 pause, retries = min(2 * pause, self.longest), retries + 1
@@ -166,7 +166,7 @@ class RecordWriter:
         try:
             converted = self.steps.converters[part].fromConnectData(record.topic(), schema, value)
         except Py4JJavaError:
-            return str(self.handles.java.java.lang.String.valueOf(value)).encode()
+            return str(self.jvm.java.java.lang.String.valueOf(value)).encode()
         return None if converted is None else bytes(converted)
 
 

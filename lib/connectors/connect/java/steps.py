@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from .handles import Handles
+from .jvm import Jvm
 
 _KAFKA: Final = "org.apache.kafka.connect"
 _DEFAULTS: Final = {
@@ -49,17 +49,17 @@ def converter_settings(properties: Mapping[str, str], part: str) -> dict[str, st
 class Steps:
     """The transforms and converters of one connector's properties."""
 
-    def __init__(self, handles: Handles, properties: Mapping[str, str]) -> None:
-        self.handles, self.properties = handles, properties
+    def __init__(self, jvm: Jvm, properties: Mapping[str, str]) -> None:
+        self.jvm, self.properties = jvm, properties
         self.transforms = [self._transform(alias) for alias in names(properties.get("transforms"))]
         self.converters = {part: self._converter(part) for part in ("key", "value")}
-        self.header_converter = handles.instance(converter_class(properties, "header"))
+        self.header_converter = jvm.instance(converter_class(properties, "header"))
         self.header_converter.configure({**converter_settings(properties, "header"), "converter.type": "header"})
 
     def java(self, key_converter: Any = None, value_converter: Any = None) -> Any:
         """What runs them inside the JVM (``Steps.java``), perhaps with other converters."""
         converters = (key_converter or self.converters["key"], value_converter or self.converters["value"])
-        steps = self.handles.compiled("Steps", *converters, self.header_converter)
+        steps = self.jvm.compiled("Steps", *converters, self.header_converter)
         for transform, predicate, negate in self.transforms:
             steps.add(transform, predicate, negate)
         return steps
@@ -71,18 +71,18 @@ class Steps:
     def _transform(self, alias: str) -> tuple[Any, Any, bool]:
         """A transform, its predicate, if it has one, and whether that is negated."""
         settings = with_prefix(self.properties, f"transforms.{alias}.")
-        transform = self.handles.instance(settings.pop("type"))
+        transform = self.jvm.instance(settings.pop("type"))
         predicate, negate = settings.pop("predicate", None), settings.pop("negate", "false").lower() == "true"
         transform.configure(settings)
         return transform, None if predicate is None else self._predicate(predicate), negate
 
     def _predicate(self, alias: str) -> Any:
         settings = with_prefix(self.properties, f"predicates.{alias}.")
-        predicate = self.handles.instance(settings.pop("type"))
+        predicate = self.jvm.instance(settings.pop("type"))
         predicate.configure(settings)
         return predicate
 
     def _converter(self, part: str) -> Any:
-        converter = self.handles.instance(converter_class(self.properties, part))
+        converter = self.jvm.instance(converter_class(self.properties, part))
         converter.configure(converter_settings(self.properties, part), part == "key")
         return converter
