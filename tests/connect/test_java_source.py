@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -176,6 +177,18 @@ def poll_through_restart(host: JavaSourceHost, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(host, "_start_engine", with_time)
     return poll(host, 1)  # type: ignore[return-value]
+
+
+def test_what_is_handed_over_leaves_the_jvm_before_python_collects_its_garbage(lines: Path) -> None:
+    """All records take twice this heap, those that may wait in the queue a fifth of it."""
+    lines.write_text("".join(f"line {number}\n" for number in range(300_000)))
+    small = file_properties(lines, java__options="-Xmx48m", batch__size="2000", value__converter="StringConverter")
+    gc.disable()
+    try:
+        with started(small, restarts=0) as host:
+            poll(host, 300_000)
+    finally:
+        gc.enable()
 
 
 @pytest.mark.soak

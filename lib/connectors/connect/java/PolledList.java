@@ -22,12 +22,16 @@ public final class PolledList {
         return records;
     }
 
+    public Object get(int index) {
+        return records.get(index);
+    }
+
     /** The last record alone. */
     public List newest() {
         return Collections.singletonList(records.get(records.size() - 1));
     }
 
-    int size() {
+    public int size() {
         return records.size();
     }
 

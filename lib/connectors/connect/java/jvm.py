@@ -125,6 +125,11 @@ class Jvm:
         finally:
             timer.cancel()
 
+    def release(self, *objects: Any) -> None:
+        """Gives up Java objects that hold much: py4j would keep them until Python next collects its garbage."""
+        for java_object in objects:
+            self.gateway.detach(java_object)
+
     def death(self, what: str, seconds: float | None = None) -> JvmDied:
         """The error of a JVM that is gone, with the end of its log."""
         self.kill()

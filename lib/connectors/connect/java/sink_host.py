@@ -211,6 +211,8 @@ class _JavaTask:
             last = min(first + self.most, size)
             part = records if last - first == size else self.jvm.java.java.util.ArrayList(records.subList(first, last))
             self._retried(lambda part=part: self.task.put(part))  # type: ignore[misc]
+            self.jvm.release(part)
+        self.jvm.release(records)
         return [*(self._letter(rows, row) for row in bad), *self._reported()]
 
     def flush(self) -> list[DeadLetter]:

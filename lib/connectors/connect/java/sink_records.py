@@ -65,6 +65,7 @@ class RecordReader:
         finally:
             if self.jvm.is_alive():
                 reader.close()
+                self.jvm.release(reader)
 
     def _read(self, reader: Any, steps: Any, count: int, out: Any) -> list[BadRow]:
         at, bad = 0, []

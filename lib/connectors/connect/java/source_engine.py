@@ -262,6 +262,7 @@ class SourceEngine:
                 if polled is not None:
                     with self.jvm.within(CALL_SECONDS, "convert records"):
                         self._convert(polled)
+                        self.jvm.release(polled)
                 else:
                     with self.jvm.within(START_SECONDS, "start a task again"):
                         self._look_after_tasks()

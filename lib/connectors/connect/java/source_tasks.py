@@ -138,7 +138,7 @@ class RecordWriter:
                 time.sleep(min(pause, left))
                 pause, retries = min(2 * pause, self.longest), retries + 1
                 continue
-            letters.append(self._letter(polled.records().get(at), thrown, task))
+            letters.append(self._letter(polled.get(at), thrown, task))
             at, until = at + 1, 0.0
         return Rows(pa.concat_tables(parts), size, offsets, letters, retries)
 
@@ -185,6 +185,7 @@ class Committer:
             _, number, records = self._epochs.popleft()
             if records is not None and (thread := threads.get(number)):
                 thread.loop.commitRecords(records)
+                thread.jvm.release(records)
         for thread in list(threads.values()):  # the collector may start one meanwhile
             thread.task.commit()
 
