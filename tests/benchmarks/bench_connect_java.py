@@ -90,7 +90,9 @@ class Alone:
         began, seen = time.perf_counter(), 0
         self.changes.insert()
         while seen < self.changes.count:
-            seen += sum(polled.size for polled in engine.queue.take(5.0))
+            if (polled := engine.queue.take(5_000, 2_000)) is not None:
+                seen += polled.size()
+                engine.jvm.release(polled)
         return self.changes.count / (time.perf_counter() - began)
 
 

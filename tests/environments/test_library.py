@@ -27,6 +27,9 @@ assert "connectors" not in sys.modules
 objects = pickle.load(sys.stdin.buffer)
 import connectors
 assert connectors.__file__.startswith("<carried>"), connectors.__file__
+from importlib.resources import files
+assert b"class Steps" in files("connectors.connect.java").joinpath("Steps.java").read_bytes()
+assert "Steps.java" in [file.name for file in files("connectors.connect.java").iterdir()]
 sys.stdout.buffer.write(cloudpickle.dumps(objects))
 """
 

@@ -44,6 +44,15 @@ class CarriedLibrary(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
         module.__file__ = f"<carried>/{self._file(module.__name__)}"
         exec(self.get_code(module.__name__), module.__dict__)
 
+    def get_resource_reader(self, fullname: str) -> Any:
+        """What ``importlib.resources`` asks for the files beside the modules of a package."""
+        import io
+        import types
+        import zipfile
+
+        folder = zipfile.Path(zipfile.ZipFile(io.BytesIO(self.packed)), f"{fullname.replace('.', '/')}/")
+        return types.SimpleNamespace(files=lambda: folder)
+
     def _file(self, fullname: str) -> str | None:
         stem = fullname.replace(".", "/")
         return next((name for name in (f"{stem}/__init__.py", f"{stem}.py") if name in self.files), None)

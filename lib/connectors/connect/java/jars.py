@@ -19,8 +19,9 @@ CONNECT: Final = "4.3.1"
 CORE: Final = (
     *(f"org.apache.kafka:{artifact}:{CONNECT}" for artifact in ("connect-api", "connect-json", "connect-transforms")),
     "org.slf4j:slf4j-simple:1.7.36",
+    "org.codehaus.janino:janino:3.1.12",
 )
-"""Connect's API, its JSON converter and its transforms; and a log that goes to the standard error."""
+"""Connect's API, its JSON converter and its transforms; a log that goes to the standard error; and a compiler of Java."""
 ALONE: Final = (f"org.apache.kafka:connect-runtime:{CONNECT}",)
 """For its converters and what some connectors take from it, without the jars of a Connect cluster."""
 

@@ -1,4 +1,4 @@
-"""A child JVM, driven over py4j, that never outlives the process that started it.
+"""A child JVM, driven over py4j, that never outlives the process that started it; and the Java of this package inside it.
 
 The JVM ends when its standard input closes, and on Linux the kernel kills it with its parent, too. What it prints goes to this
 process's standard error, which is Spark's log, with secrets replaced. A call that does not return within its time kills it: a
@@ -17,7 +17,9 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from importlib.resources import files
 from typing import Any, Final
 
 from ...core.errors import Transient
@@ -79,6 +81,28 @@ class Jvm:
     def is_alive(self) -> bool:
         return self.process.poll() is None
 
+    def class_of(self, name: str) -> Any:
+        return self.java.java.lang.Class.forName(name)
+
+    def instance(self, name: str) -> Any:
+        """A new object of a class of the jars, by its constructor without arguments."""
+        return self.class_of(name).getDeclaredConstructor(self._array("Class")).newInstance(self._array("Object"))
+
+    def compiled(self, name: str, *arguments: Any) -> Any:
+        """A new object of a class whose Java source lies in this package. It has one constructor."""
+        (constructor,) = self._sources.loadClass(f"{__package__}.{name}").getConstructors()
+        return constructor.newInstance(self._array("Object", *arguments))
+
+    def context(self, interface: str, answers: Mapping[str, Any], calls: Any) -> Any:
+        """An implementation of ``interface`` whose methods answer what ``answers`` holds under their names.
+
+        Each call is added to the Java queue ``calls``, as an entry of name and arguments.
+        """
+        java_answers = self.java.java.util.HashMap()
+        for name, answer in answers.items():
+            java_answers.put(name, answer)
+        return self.compiled("Context", java_answers, calls).proxy(self.class_of(interface))
+
     @contextlib.contextmanager
     def within(self, seconds: float, what: str) -> Iterator[None]:
         """Runs calls into the JVM. Raises :class:`JvmDied` if it dies meanwhile, or does not answer within ``seconds``."""
@@ -100,6 +124,11 @@ class Jvm:
             raise
         finally:
             timer.cancel()
+
+    def release(self, *objects: Any) -> None:
+        """Gives up Java objects that hold much: py4j would keep them until Python next collects its garbage."""
+        for java_object in objects:
+            self.gateway.detach(java_object)
 
     def death(self, what: str, seconds: float | None = None) -> JvmDied:
         """The error of a JVM that is gone, with the end of its log."""
@@ -135,6 +164,25 @@ class Jvm:
         with contextlib.suppress(OSError):
             if self.process.stdin is not None:
                 self.process.stdin.close()
+
+    @cached_property
+    def _sources(self) -> Any:
+        """The class loader that compiles the Java files of this package, each when its class is needed first."""
+        codehaus = self.java.org.codehaus
+        finder = codehaus.commons.compiler.util.resource.MapResourceFinder()
+        for file in files(__package__).iterdir():
+            if file.name.endswith(".java"):
+                finder.addResource(f"{__package__.replace('.', '/')}/{file.name}", file.read_bytes())
+        parent = self.java.java.lang.ClassLoader.getSystemClassLoader()
+        loader = codehaus.janino.JavaSourceClassLoader(parent, finder, "UTF-8")
+        loader.setDebuggingInfo(True, True, False)  # lines and files, for stacks
+        return loader
+
+    def _array(self, kind: str, *items: Any) -> Any:
+        array = self.gateway.new_array(getattr(self.java.java.lang, kind), len(items))
+        for index, item in enumerate(items):
+            array[index] = item
+        return array
 
     def _give_up(self) -> None:
         self.is_hung = True

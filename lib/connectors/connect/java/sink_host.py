@@ -19,7 +19,6 @@ from ...core.errors import Fatal, Problem, Transient
 from ..errors import ConnectException
 from ..host import ConnectorSettings, DeadLetter, SinkHost, SinkHostTask
 from .failures import JavaFailure, failure, failure_of
-from .handles import Handles
 from .jars import plugin_class_path
 from .jvm import Jvm, JvmDied
 from .sink_records import BadRow, RecordReader, chunks, milliseconds
@@ -133,12 +132,10 @@ class _SinkEngine:
         self.tasks: dict[int, _JavaTask] = {}
         try:
             with jvm.within(_START_SECONDS, "start the connector"):
-                self.handles = Handles(jvm)
-                self.reader = RecordReader(self.handles, properties, folder)
-                self.calls = self.handles.java.java.util.concurrent.ConcurrentLinkedQueue()
-                self.connector = self.handles.instance(properties["connector.class"])
-                answers = self.handles.java.java.util.HashMap()
-                context = self.handles.context(f"{_INTERFACES}.SinkConnectorContext", answers, self.calls)
+                self.reader = RecordReader(jvm, properties, folder)
+                self.calls = self.jvm.java.java.util.concurrent.ConcurrentLinkedQueue()
+                self.connector = self.jvm.instance(properties["connector.class"])
+                context = self.jvm.context(f"{_INTERFACES}.SinkConnectorContext", {}, self.calls)
                 self.connector.initialize(context)
                 self.connector.start(properties)
                 self.configs = [dict(config) for config in self.connector.taskConfigs(int(properties.get("tasks.max", "1")))]
@@ -189,10 +186,10 @@ class _JavaTask:
     """A started ``SinkTask``."""
 
     def __init__(self, engine: _SinkEngine, index: int) -> None:
-        self.engine, self.handles, self.settings = engine, engine.handles, engine.settings
+        self.engine, self.jvm, self.settings = engine, engine.jvm, engine.settings
         self.reader = engine.reader
         config = {**engine.properties, **engine.configs[index]}
-        util = self.handles.java.java.util
+        util = self.jvm.java.java.util
         self.most = int(config.get("consumer.override.max.poll.records", _POLL_RECORDS))
         self.calls = util.concurrent.ConcurrentLinkedQueue()
         self.reports = util.concurrent.ConcurrentLinkedQueue()
@@ -201,7 +198,7 @@ class _JavaTask:
         self._partitions: dict[tuple[str, int], Any] = {}
         self._ends: dict[tuple[str, int], int] = {}
         self._rewinds: dict[tuple[str, int], int] = {}
-        self.task = self.handles.instance(engine.connector.taskClass().getName())
+        self.task = self.jvm.instance(engine.connector.taskClass().getName())
         self.task.initialize(self._context(config))
         self._retried(lambda: self.task.start(config))
 
@@ -209,12 +206,13 @@ class _JavaTask:
         self._open(rows)
         rows = self._wanted(rows)
         records, bad = self.reader.records(rows)
-        self._add_headers(rows, records, bad)
         size = int(records.size())
         for first in range(0, size, self.most):
             last = min(first + self.most, size)
-            part = records if last - first == size else self.handles.java.java.util.ArrayList(records.subList(first, last))
+            part = records if last - first == size else self.jvm.java.java.util.ArrayList(records.subList(first, last))
             self._retried(lambda part=part: self.task.put(part))  # type: ignore[misc]
+            self.jvm.release(part)
+        self.jvm.release(records)
         return [*(self._letter(rows, row) for row in bad), *self._reported()]
 
     def flush(self) -> list[DeadLetter]:
@@ -227,22 +225,19 @@ class _JavaTask:
             if time.monotonic() > end:
                 raise Transient(f"the task does not acknowledge {behind}", is_waited_for=True, connector=self.settings.log)
             time.sleep(_ACKNOWLEDGED_PAUSE)
-            self._retried(lambda: self.task.put(self.handles.java.java.util.ArrayList()))
+            self._retried(lambda: self.task.put(self.jvm.java.java.util.ArrayList()))
 
     def stop(self) -> None:
         self.task.close(self.assignment)
         self.task.stop()
 
     def _context(self, config: Mapping[str, str]) -> Any:
-        answers = self.handles.java.java.util.HashMap()
-        answers.put("configs", dict(config))
-        answers.put("assignment", self.assignment)
+        answers = {"configs": dict(config), "assignment": self.assignment}
         if self.reader.tolerates:
-            reported = self.handles.java.java.util.HashMap()
-            reported.put("report", self.handles.java.java.util.concurrent.CompletableFuture.completedFuture(None))
-            reporter = self.handles.context(f"{_INTERFACES}.ErrantRecordReporter", reported, self.reports)
-            answers.put("errantRecordReporter", reporter)
-        return self.handles.context(f"{_INTERFACES}.SinkTaskContext", answers, self.calls)
+            reported = {"report": self.jvm.java.java.util.concurrent.CompletableFuture.completedFuture(None)}
+            reporter = self.jvm.context(f"{_INTERFACES}.ErrantRecordReporter", reported, self.reports)
+            answers["errantRecordReporter"] = reporter
+        return self.jvm.context(f"{_INTERFACES}.SinkTaskContext", answers, self.calls)
 
     def _open(self, rows: pa.Table) -> None:
         """Opens the partitions that are new, and notes how far each of them goes."""
@@ -251,11 +246,11 @@ class _JavaTask:
         for end in ends.to_pylist():
             place = (end["topic"], end["partition"])
             if place not in self._partitions:
-                self._partitions[place] = self.handles.java.org.apache.kafka.common.TopicPartition(*place)
+                self._partitions[place] = self.jvm.java.org.apache.kafka.common.TopicPartition(*place)
                 fresh.append(self._partitions[place])
             self._ends[place] = end["offset_max"] + 1
         if fresh:
-            added = self.handles.java.java.util.ArrayList()
+            added = self.jvm.java.java.util.ArrayList()
             for partition in fresh:
                 added.add(partition)
                 self.assignment.add(partition)
@@ -274,24 +269,12 @@ class _JavaTask:
         ]
         return rows.filter(pc.greater_equal(rows["offset"], pa.array(least, pa.int64())))
 
-    def _add_headers(self, rows: pa.Table, records: Any, bad: Sequence[BadRow]) -> None:
-        """Headers go one by one: few sinks look at them."""
-        if rows["headers"].null_count == rows.num_rows or self.reader.steps.transforms:
-            return
-        failed = {row.place for row in bad}
-        headers = [value for place, value in enumerate(rows["headers"].to_pylist()) if place not in failed]
-        converter = self.reader.steps.header_converter
-        for index, pairs in enumerate(headers):
-            for pair in pairs or ():
-                record = records.get(index)
-                record.headers().add(pair["key"], converter.toConnectHeader(record.topic(), pair["key"], pair["value"]))
-
     def _offsets(self) -> Any:
         """Where the task's records end; never before the offset that it has asked for, which its target has reached."""
-        offsets = self.handles.java.java.util.HashMap()
+        offsets = self.jvm.java.java.util.HashMap()
         for place, end in self._ends.items():
             end = max(end, self._rewinds.get(place, 0))
-            metadata = self.handles.java.org.apache.kafka.clients.consumer.OffsetAndMetadata(end)
+            metadata = self.jvm.java.org.apache.kafka.clients.consumer.OffsetAndMetadata(end)
             offsets.put(self._partitions[place], metadata)
         return offsets
 
@@ -309,7 +292,7 @@ class _JavaTask:
             try:
                 return work()
             except Py4JJavaError as error:
-                failed = failure_of(error, self.handles.jvm.masked)
+                failed = failure_of(error, self.jvm.masked)
                 if not failed.is_retriable:
                     raise
                 if time.monotonic() + pause > end:
@@ -324,7 +307,7 @@ class _JavaTask:
         while (report := self.reports.poll()) is not None:
             if str(report.getKey()) == "report":
                 record, thrown = report.getValue()[0], report.getValue()[1]
-                cause = failure(thrown, self.handles.jvm.masked)
+                cause = failure(thrown, self.jvm.masked)
                 letters.append(self._letter_of_record(record, cause))
         return letters
 
@@ -337,7 +320,7 @@ class _JavaTask:
         )  # fmt: skip
 
     def _shown(self, value: Any) -> bytes | None:
-        return None if value is None else str(self.handles.java.java.lang.String.valueOf(value)).encode()
+        return None if value is None else str(self.jvm.java.java.lang.String.valueOf(value)).encode()
 
     def _letter(self, rows: pa.Table, row: BadRow) -> DeadLetter:
         cells = {name: rows[name][row.place].as_py() for name in ("topic", "partition", "offset", "key", "value", "headers")}

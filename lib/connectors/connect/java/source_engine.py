@@ -22,9 +22,8 @@ from ...core.source import ReadLimit
 from ...core.state import dumps
 from ..host import ConnectorSettings, Offsets, TaskRecords, TaskStatus, merged
 from .failures import JavaFailure, failure_of
-from .handles import Handles
-from .jvm import JvmDied
-from .source_tasks import Committer, Polled, PolledQueue, RecordFailure, RecordWriter, SourceThread
+from .jvm import Jvm, JvmDied
+from .source_tasks import Committer, RecordFailure, RecordWriter, SourceThread
 from .steps import Steps
 
 CALL_SECONDS: Final = 60.0
@@ -37,9 +36,11 @@ _COLLECTED_BYTES: Final = 64 << 20
 """So much is collected before an epoch takes it."""
 _RETAINED: Final = 20_000
 """So many rows where records stay in the JVM for their ``commitRecord``."""
+_QUEUED_RECORDS: Final = 10_000
+"""So many records wait in the JVM: its heap is small."""
 _JOINED_ROWS: Final = 2_000
 """Polled lists are joined up to so many rows."""
-_LOOK_SECONDS: Final = 0.2
+_LOOK_MILLISECONDS: Final = 200
 """How often the collector looks after the tasks while they poll nothing."""
 _log = logging.getLogger("connectors.connect")
 
@@ -64,22 +65,21 @@ class _Collected:
 class SourceEngine:
     """Connector and tasks in one running JVM."""
 
-    def __init__(self, handles: Handles, settings: ConnectorSettings, properties: dict[str, str], folder: Path) -> None:
-        self.handles, self.jvm, self.settings, self.properties = handles, handles.jvm, settings, properties
+    def __init__(self, jvm: Jvm, settings: ConnectorSettings, properties: dict[str, str], folder: Path) -> None:
+        self.jvm, self.settings, self.properties = jvm, settings, properties
         with self.jvm.within(CALL_SECONDS, "start"):
-            util = handles.java.java.util
+            util = jvm.java.java.util
             self.calls = util.concurrent.ConcurrentLinkedQueue()
-            self.queue = PolledQueue(handles)
+            self.queue = jvm.compiled("PolledQueue", _QUEUED_RECORDS)
             self.executor = util.concurrent.Executors.newCachedThreadPool()
-            self.store = util.HashMap()
-            self.writer = RecordWriter(handles, Steps(handles, properties), folder)
-        self.committer = Committer(handles)
+            self.store = jvm.compiled("OffsetReader")
+            self.writer = RecordWriter(jvm, Steps(jvm, properties), folder)
+        self.committer = Committer()
         self.threads: dict[int, SourceThread] = {}
         self.failed: dict[int, _Failed] = {}
         self.configs: dict[int, Any] = {}
         self.restarts: dict[int, int] = {}
         self.retries: dict[int, int] = {}
-        self._pending: deque[Polled] = deque()
         self._collected: deque[_Collected] = deque()
         self._change = threading.Condition()
         """Guards what is collected, and the thread that collects."""
@@ -91,12 +91,11 @@ class SourceEngine:
         self._row_bytes = 1024
         """How long a row was lately, on average; at first a guess."""
         self._last_records = time.monotonic()
-        self._offsets: dict[str, Any] = {}
 
     def start(self, offsets: Offsets) -> None:
         with self.jvm.within(START_SECONDS, "start the connector"):
             self._store(offsets)
-            self.connector = self.handles.instance(self.properties["connector.class"])
+            self.connector = self.jvm.instance(self.properties["connector.class"])
             self.connector.initialize(self._context("org.apache.kafka.connect.source.SourceConnectorContext"))
             try:
                 self.connector.start(self.properties)
@@ -141,7 +140,7 @@ class SourceEngine:
     def quiesce(self) -> None:
         with self.jvm.within(CALL_SECONDS, "pause"):
             for thread in list(self.threads.values()):  # the collector may start one meanwhile
-                thread.running.set(False)
+                thread.stop_polling()
 
     def reconfigure(self, offsets: Offsets) -> None:
         with self.jvm.within(START_SECONDS, "start new tasks"):
@@ -149,7 +148,6 @@ class SourceEngine:
             self._stop_tasks()
             self.calls.clear()
             self.queue.clear()
-            self._pending.clear()
             self._collected.clear()
             self.committer.clear()
             self._store(offsets)
@@ -192,25 +190,17 @@ class SourceEngine:
         self.writer.close_files()
 
     def _context(self, interface: str, config: Mapping[str, str] | None = None) -> Any:
-        answers = self.handles.java.java.util.HashMap()
-        answers.put("offsetStorageReader", self.handles.offset_reader(self.store))
-        answers.put("configs", dict(config or self.properties))
-        answers.put("equals", False)
-        answers.put("hashCode", 1)
-        answers.put("toString", interface)
-        return self.handles.context(interface, answers, self.calls)
+        answers = {"offsetStorageReader": self.store, "configs": dict(config or self.properties)}
+        return self.jvm.context(interface, answers, self.calls)
 
     def _store(self, offsets: Offsets) -> None:
         """What the offset reader of connector and tasks answers from now on."""
-        self._offsets = dict(offsets)
         self.store.clear()
-        for partition, offset in offsets.items():
-            if offset is not None:
-                self._put(partition, offset)
+        self._put(offsets)
 
-    def _put(self, partition: str, offset: Any) -> None:
-        handles = self.handles
-        self.store.put(handles.partition_text(handles.from_json(partition)), handles.from_json(dumps(offset)))
+    def _put(self, offsets: Offsets) -> None:
+        pairs = [f"[{partition},{dumps(offset)}]" for partition, offset in offsets.items()]
+        self.store.put(f"[{','.join(pairs)}]")
 
     def _start_tasks(self) -> None:
         number = int(self.properties.get("tasks.max", "1"))
@@ -226,7 +216,7 @@ class SourceEngine:
 
     def _start_task(self, number: int) -> None:
         config = self.configs[number]
-        task = self.handles.instance(self.connector.taskClass().getName())
+        task = self.jvm.instance(self.connector.taskClass().getName())
         try:
             task.initialize(self._context("org.apache.kafka.connect.source.SourceTaskContext", config))
             task.start(config)
@@ -235,12 +225,12 @@ class SourceEngine:
             return
         self.failed.pop(number, None)
         self._last_records = time.monotonic()
-        self.threads[number] = SourceThread(self.handles, number, task, self.queue)
+        self.threads[number] = SourceThread(self.jvm, number, task, self.queue)
         self.threads[number].start(self.executor)
 
     def _stop_tasks(self) -> None:
         for thread in self.threads.values():
-            thread.running.set(False)
+            thread.stop_polling()
         self.queue.clear()  # a loop that waits for room ends
         for thread in self.threads.values():
             thread.stop()
@@ -267,10 +257,12 @@ class SourceEngine:
         """Runs in the collector."""
         try:
             while self._waits_for_room():
-                self._is_idle = not self._receive()
-                if not self._is_idle:
+                polled = self._receive()
+                self._is_idle = polled is None
+                if polled is not None:
                     with self.jvm.within(CALL_SECONDS, "convert records"):
-                        self._convert(self._next_list())
+                        self._convert(polled)
+                        self.jvm.release(polled)
                 else:
                     with self.jvm.within(START_SECONDS, "start a task again"):
                         self._look_after_tasks()
@@ -291,69 +283,44 @@ class SourceEngine:
         size: int = sum(collected.rows.rows.nbytes for collected in self._collected)
         return rows < most and size < _COLLECTED_BYTES
 
-    def _receive(self) -> bool:
-        """Takes what the tasks have polled; false if there is nothing for a moment."""
-        if self._pending:
-            return True
-        with self.jvm.within(CALL_SECONDS, "hand over records"):
-            self._pending.extend(self.queue.take(_LOOK_SECONDS))
-        if self._pending:
-            self._last_records = time.monotonic()
-        return bool(self._pending)
+    def _receive(self) -> Any:
+        """What a task has polled, as a ``PolledList``; ``None`` if there is nothing for a moment.
 
-    def _next_list(self) -> Polled:
-        """The next list; small ones of one task become one, as each costs some calls into the JVM."""
-        first = self._pending.popleft()
+        Small lists of one task come as one, as each costs some calls into the JVM.
+        """
         most = min(_JOINED_ROWS, self._limit.rows or _JOINED_ROWS)
         if self._limit.bytes:
             most = min(most, self._limit.bytes // self._row_bytes)
-        lists, size = [first], first.size
-        while self._pending and self._pending[0].task == first.task and size + self._pending[0].size <= most:
-            lists.append(self._pending.popleft())
-            size += lists[-1].size
-        if len(lists) == 1:
-            return first
-        records = self.handles.java.java.util.ArrayList(size)
-        for polled in lists:
-            records.addAll(polled.records)
-        return Polled(first.task, records, size)
+        with self.jvm.within(CALL_SECONDS, "hand over records"):
+            polled = self.queue.take(_LOOK_MILLISECONDS, most)
+        if polled is not None:
+            self._last_records = time.monotonic()
+        return polled
 
-    def _convert(self, polled: Polled) -> None:
-        """Makes rows of a list and adds them to what is collected."""
-        task, records = polled.task, polled.records
+    def _convert(self, polled: Any) -> None:
+        """Makes rows of a ``PolledList`` and adds them to what is collected."""
+        task = int(polled.task())
         try:
-            rows = self.writer.rows(records, polled.size, task)
+            rows = self.writer.rows(polled, task)
         except RecordFailure as bad:
-            self._drop_polled(task)
             self._fail(task, JavaFailure(bad.failure.kind, str(bad), bad.failure.trace))
             return
-        offsets = self.writer.newest_offsets(records, rows)
-        self._note(offsets)
+        self._put(rows.offsets)  # where a task would begin that is started again
         retries, restarts = rows.retries + self.retries.pop(task, 0), self.restarts.pop(task, 0)
-        counts = {"polled": polled.size, "errors": len(rows.letters), "retries": retries, "restarts": restarts}
+        counts = {"polled": rows.polled, "errors": len(rows.letters), "retries": retries, "restarts": restarts}
         counts = {name: count for name, count in counts.items() if count}
         thread = self.threads.get(task)
-        retained = thread.retained(records, polled.size) if thread else ()
+        retained = thread.retained(polled) if thread else None
         with self._change:
-            self._collected.append(_Collected(TaskRecords(task, rows.table, offsets, rows.letters, counts), retained))
+            self._collected.append(_Collected(TaskRecords(task, rows.table, rows.offsets, rows.letters, counts), retained))
             self._row_bytes = max(1, rows.table.nbytes // max(1, rows.table.num_rows))
             self._last_records = time.monotonic()
             self._change.notify_all()
 
-    def _note(self, offsets: Offsets) -> None:
-        """Offsets that a task would begin at which is started again."""
-        for partition, offset in offsets.items():
-            self._offsets[partition] = offset
-            self._put(partition, offset)
-
-    def _drop_polled(self, task: int) -> None:
-        """Forgets what ``task`` has polled and not handed over: it comes again when the task starts again."""
-        self._pending = deque(polled for polled in self._pending if polled.task != task)
-
     def _look_after_tasks(self) -> None:
         """Restarts what has failed and whose pause is over. Raises :class:`Fatal` when every task has failed for good."""
         for number, thread in list(self.threads.items()):
-            if number in self.failed or not thread.is_done() or self._holds(number):
+            if number in self.failed or not thread.is_done() or self.queue.holds(number):
                 continue
             if (failure := thread.result()) is None:
                 continue
@@ -367,10 +334,6 @@ class SourceEngine:
         final = [failed for failed in self.failed.values() if failed.restarts > self.settings.restarts]
         if self.configs and len(final) == len(self.configs):
             raise self._fatal(final[0].failure, f"{'the task has' if len(final) == 1 else 'all tasks have'} failed for good")
-
-    def _holds(self, number: int) -> bool:
-        """True while polled records of the task wait to be handed over."""
-        return any(polled.task == number for polled in self._pending) or not self.queue.is_empty()
 
     def _pause(self, number: int, failure: JavaFailure) -> None:
         """The task is polled again after a pause, as often as it takes."""
@@ -394,13 +357,9 @@ class SourceEngine:
         thread = self.threads.pop(number)
         until = time.monotonic() + _STOP_SECONDS
         while not thread.is_done() and time.monotonic() < until:
-            self._discard_of(number)
+            self.queue.discard(number)
             time.sleep(0.02)
-        self._discard_of(number)
-
-    def _discard_of(self, number: int) -> None:
-        """Takes the lists of one task out of the queue, the others wait in order."""
-        self._pending.extend(polled for polled in self.queue.take(0.0) if polled.task != number)
+        self.queue.discard(number)
 
     def _begin_again(self, number: int) -> None:
         if thread := self.threads.get(number):  # RetriableException: the same task is asked again

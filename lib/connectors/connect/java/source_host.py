@@ -14,7 +14,6 @@ from ...core.errors import Fatal, Problem
 from ...core.source import ReadLimit
 from ..host import ConnectorSettings, Offsets, SourceHost, TaskRecords, TaskStatus
 from . import source_engine
-from .handles import Handles
 from .jars import plugin_class_path
 from .jvm import Jvm, JvmDied
 from .source_engine import SourceEngine, pause
@@ -110,19 +109,12 @@ class JavaSourceHost(SourceHost):
         """The process of the JVM, for tests and messages."""
         return self._jvm.pid if self._jvm is not None else None
 
-    def _handles(self) -> Handles:
-        """Those of the running JVM, which is started where there is none."""
+    def _start_engine(self) -> None:
         self._jars = self._jars or plugin_class_path(self.settings.plugin_path, self.settings.plugin_packages)
         if self._jvm is None or not self._jvm.is_alive():
             self._jvm = connector_jvm(self.settings, self._jars)
-            with self._jvm.within(source_engine.CALL_SECONDS, "start"):
-                self._known = Handles(self._jvm)
-        return self._known
-
-    def _start_engine(self) -> None:
-        handles = self._handles()
         self._folder = self._folder or Path(tempfile.mkdtemp(prefix="connect-"))
-        self._engine = SourceEngine(handles, self.settings, self.properties, self._folder)
+        self._engine = SourceEngine(self._jvm, self.settings, self.properties, self._folder)
         self._engine.start(self._offsets)
 
     def _running(self) -> SourceEngine:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
-from .handles import Handles
+from .jvm import Jvm
 
 _KAFKA: Final = "org.apache.kafka.connect"
 _DEFAULTS: Final = {
@@ -47,78 +46,43 @@ def converter_settings(properties: Mapping[str, str], part: str) -> dict[str, st
     return settings if f"{part}.converter" in properties else {"schemas.enable": "false", **settings}
 
 
-@dataclass(frozen=True)
-class Step:
-    """A transform: its ``alias``, its Java object, and the handle that applies it where its predicate holds."""
-
-    alias: str
-    transform: Any
-    handle: Any
-
-    def class_name(self) -> str:
-        return str(self.transform.getClass().getName())
-
-
 class Steps:
     """The transforms and converters of one connector's properties."""
 
-    def __init__(self, handles: Handles, properties: Mapping[str, str]) -> None:
-        self.handles, self.properties = handles, properties
-        self.transforms = [self._step(alias) for alias in names(properties.get("transforms"))]
+    def __init__(self, jvm: Jvm, properties: Mapping[str, str]) -> None:
+        self.jvm, self.properties = jvm, properties
+        self.transforms = [self._transform(alias) for alias in names(properties.get("transforms"))]
         self.converters = {part: self._converter(part) for part in ("key", "value")}
-        self.header_converter = handles.instance(converter_class(properties, "header"))
+        self.header_converter = jvm.instance(converter_class(properties, "header"))
         self.header_converter.configure({**converter_settings(properties, "header"), "converter.type": "header"})
 
-    def transformed(self) -> Any:
-        """A handle from a record to the transformed one, ``null`` where a transform drops it."""
-        whole = self.handles.make.identity(self.handles["Record"])
-        for step in self.transforms:
-            whole = self.handles.chain(whole, self.handles.unless_null(step.handle, "Record"))
-        return whole
-
-    def converted(self, part: str) -> Any:
-        """A handle from a record to the bytes of its ``key`` or ``value``."""
-        handles = self.handles
-        convert = handles.bound(self.converters[part], "Converter", "fromConnectData", "Bytes", "String", "Schema", "Object")
-        topic = handles.method("Record", "topic", "String")
-        schema = handles.method("Record", f"{part}Schema", "Schema")
-        value = handles.method("Record", part, "Object")
-        whole = handles.make.filterArguments(convert, 0, handles.handles(topic, schema, value))
-        return handles.spread(whole, 3, handles["Record"])
-
-    def header_bytes(self) -> Any:
-        """A handle from a header to the bytes of its value."""
-        handles = self.handles
-        arguments = ("String", "String", "Schema", "Object")
-        convert = handles.bound(self.header_converter, "HeaderConverter", "fromConnectHeader", "Bytes", *arguments)
-        convert = handles.make.insertArguments(convert, 0, handles.objects("", ""))
-        schema, value = handles.method("Header", "schema", "Schema"), handles.method("Header", "value", "Object")
-        return handles.spread(handles.make.filterArguments(convert, 0, handles.handles(schema, value)), 2, handles["Header"])
+    def java(self, key_converter: Any = None, value_converter: Any = None) -> Any:
+        """What runs them inside the JVM (``Steps.java``), perhaps with other converters."""
+        converters = (key_converter or self.converters["key"], value_converter or self.converters["value"])
+        steps = self.jvm.compiled("Steps", *converters, self.header_converter)
+        for transform, predicate, negate in self.transforms:
+            steps.add(transform, predicate, negate)
+        return steps
 
     def close(self) -> None:
-        for step in self.transforms:
-            step.transform.close()
+        for transform, _, _ in self.transforms:
+            transform.close()
 
-    def _step(self, alias: str) -> Step:
-        handles, prefix = self.handles, f"transforms.{alias}."
-        settings = with_prefix(self.properties, prefix)
-        transform = handles.instance(settings.pop("type"))
+    def _transform(self, alias: str) -> tuple[Any, Any, bool]:
+        """A transform, its predicate, if it has one, and whether that is negated."""
+        settings = with_prefix(self.properties, f"transforms.{alias}.")
+        transform = self.jvm.instance(settings.pop("type"))
         predicate, negate = settings.pop("predicate", None), settings.pop("negate", "false").lower() == "true"
         transform.configure(settings)
-        apply = handles.bound(transform, "Transformation", "apply", "Record", "Record")
-        if predicate is None:
-            return Step(alias, transform, apply)
-        test = handles.bound(self._predicate(predicate), "Predicate", "test", "bool", "Record")
-        both = (apply, handles.make.identity(handles["Record"]))
-        return Step(alias, transform, handles.make.guardWithTest(test, *(reversed(both) if negate else both)))
+        return transform, None if predicate is None else self._predicate(predicate), negate
 
     def _predicate(self, alias: str) -> Any:
         settings = with_prefix(self.properties, f"predicates.{alias}.")
-        predicate = self.handles.instance(settings.pop("type"))
+        predicate = self.jvm.instance(settings.pop("type"))
         predicate.configure(settings)
         return predicate
 
     def _converter(self, part: str) -> Any:
-        converter = self.handles.instance(converter_class(self.properties, part))
+        converter = self.jvm.instance(converter_class(self.properties, part))
         converter.configure(converter_settings(self.properties, part), part == "key")
         return converter

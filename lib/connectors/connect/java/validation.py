@@ -16,7 +16,6 @@ from ...core.options import is_secret
 from ..host import ConnectorSettings
 from ..tolerance import error_problems
 from .failures import failure_of
-from .handles import Handles
 from .jars import connector_classes, plugin_class_path
 from .jvm import Jvm, JvmDied
 from .steps import converter_class, converter_settings, names, with_prefix
@@ -43,7 +42,7 @@ def validated(settings: ConnectorSettings, *, sink: bool) -> list[Problem]:
         return [Problem("java.options", str(death))]
     try:
         with jvm.within(_SECONDS, "validate the properties"):
-            problems = property_problems(Handles(jvm), jars, settings.properties, sink=sink)
+            problems = property_problems(jvm, jars, settings.properties, sink=sink)
     finally:
         jvm.close()
     if not problems:
@@ -62,27 +61,27 @@ def connector_jvm(settings: ConnectorSettings, jars: Sequence[str]) -> Jvm:
     return Jvm(jars, options, secrets, settings.log)
 
 
-def property_problems(handles: Handles, jars: Sequence[str], properties: Mapping[str, str], *, sink: bool) -> list[Problem]:
+def property_problems(jvm: Jvm, jars: Sequence[str], properties: Mapping[str, str], *, sink: bool) -> list[Problem]:
     """Every problem of ``properties``, with secrets hidden."""
-    connector, problems = _connector(handles, jars, properties.get("connector.class", ""), sink=sink)
+    connector, problems = _connector(jvm, jars, properties.get("connector.class", ""), sink=sink)
     problems += error_problems(properties, sink=sink)
-    problems += _step_problems(handles, properties)
+    problems += _step_problems(jvm, properties)
     problems += _number_problem(properties)
     problems += _boundary_problem(properties)
     if connector is not None:
-        problems += _connector_problems(handles, connector, properties)
+        problems += _connector_problems(jvm, connector, properties)
         if not sink:
             problems += _exactly_once_problem(connector, properties)
-    return [Problem(problem.option, handles.jvm.masked(problem.text)) for problem in problems]
+    return [Problem(problem.option, jvm.masked(problem.text)) for problem in problems]
 
 
-def _connector(handles: Handles, jars: Sequence[str], name: str, *, sink: bool) -> tuple[Any, list[Problem]]:
+def _connector(jvm: Jvm, jars: Sequence[str], name: str, *, sink: bool) -> tuple[Any, list[Problem]]:
     if not name:
         return None, [Problem("connector.class", "missing; give the Java class of the connector.")]
     kind, word = (_SINK, "sink") if sink else (_SOURCE, "source")
     try:
-        connector = handles.instance(name)
-        fits = handles.class_of(kind).isInstance(connector)
+        connector = jvm.instance(name)
+        fits = jvm.class_of(kind).isInstance(connector)
     except (Py4JJavaError, Py4JError):
         offered = ", ".join(connector_classes(jars)) or "none"
         return None, [Problem("connector.class", f"{name} is in none of the jars; they have: {offered}")]
@@ -101,11 +100,11 @@ def _boundary_problem(properties: Mapping[str, str]) -> Iterator[Problem]:
         yield Problem("transaction.boundary", f'must be poll with a Java connector; got "{boundary}"')
 
 
-def _connector_problems(handles: Handles, connector: Any, properties: Mapping[str, str]) -> Iterator[Problem]:
+def _connector_problems(jvm: Jvm, connector: Any, properties: Mapping[str, str]) -> Iterator[Problem]:
     try:
         values = connector.validate(dict(properties)).configValues()
     except Py4JJavaError as error:
-        yield Problem("config", f"cannot be validated: {failure_of(error, handles.jvm.masked)}")
+        yield Problem("config", f"cannot be validated: {failure_of(error, jvm.masked)}")
         return
     for value in values:
         for message in value.errorMessages():
@@ -126,44 +125,44 @@ def _told(name: str, message: str, properties: Mapping[str, str]) -> str:
     return message.replace(value, "***") if value and is_secret(name) else message
 
 
-def _step_problems(handles: Handles, properties: Mapping[str, str]) -> Iterator[Problem]:
+def _step_problems(jvm: Jvm, properties: Mapping[str, str]) -> Iterator[Problem]:
     for alias in names(properties.get("transforms")):
-        yield from _part_problems(handles, properties, f"transforms.{alias}.", ("predicate", "negate"))
+        yield from _part_problems(jvm, properties, f"transforms.{alias}.", ("predicate", "negate"))
         predicate = properties.get(f"transforms.{alias}.predicate")
         if predicate is not None and predicate not in names(properties.get("predicates")):
             yield Problem(f"transforms.{alias}.predicate", f'"{predicate}" is not in predicates.')
     for alias in names(properties.get("predicates")):
-        yield from _part_problems(handles, properties, f"predicates.{alias}.", ())
+        yield from _part_problems(jvm, properties, f"predicates.{alias}.", ())
     for part in ("key", "value", "header"):
         name = converter_class(properties, part)
         try:
-            converter, settings = handles.instance(name), converter_settings(properties, part)
+            converter, settings = jvm.instance(name), converter_settings(properties, part)
             if part == "header":
                 converter.configure({**settings, "converter.type": "header"})
             else:
                 converter.configure(settings, part == "key")
         except (Py4JJavaError, Py4JError) as error:
-            yield Problem(f"{part}.converter", _reason(handles, error, name))
+            yield Problem(f"{part}.converter", _reason(jvm, error, name))
 
 
-def _part_problems(handles: Handles, properties: Mapping[str, str], prefix: str, own: tuple[str, ...]) -> Iterator[Problem]:
+def _part_problems(jvm: Jvm, properties: Mapping[str, str], prefix: str, own: tuple[str, ...]) -> Iterator[Problem]:
     settings = {key: value for key, value in with_prefix(properties, prefix).items() if key not in own}
     name = settings.pop("type", None)
     if name is None:
         yield Problem(f"{prefix}type", "missing; give the Java class.")
         return
     try:
-        part = handles.instance(name)
+        part = jvm.instance(name)
         for value in part.config().validate(settings):
             for message in value.errorMessages():
                 yield Problem(f"{prefix}{value.name()}", str(message))
     except (Py4JJavaError, Py4JError) as error:
-        yield Problem(f"{prefix}type", _reason(handles, error, name))
+        yield Problem(f"{prefix}type", _reason(jvm, error, name))
 
 
-def _reason(handles: Handles, error: Exception, name: str) -> str:
+def _reason(jvm: Jvm, error: Exception, name: str) -> str:
     if isinstance(error, Py4JJavaError):
-        thrown = failure_of(error, handles.jvm.masked)
+        thrown = failure_of(error, jvm.masked)
         if not thrown.kind.endswith("ClassNotFoundException"):
             return str(thrown)
     return f"{name} is in none of the jars."
