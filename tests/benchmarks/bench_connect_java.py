@@ -115,8 +115,10 @@ class Through:
         began = time.perf_counter()
         self.changes.insert()
         while sum(self.rows.values()) < self.changes.last and self.query.isActive:
-            self.rows |= {batch["batchId"]: batch["numInputRows"] for batch in self.query.recentProgress}
-            time.sleep(0.2)
+            if batch := self.query.lastProgress:
+                self.rows[batch["batchId"]] = batch["numInputRows"]
+            time.sleep(0.1)
+        assert len(self.rows) > max(self.rows), "a batch began and ended between two looks"
         return self.changes.count / (time.perf_counter() - began)
 
 
@@ -173,4 +175,4 @@ def show(figures: dict[str, list[float]], unit: str) -> None:
 
 if __name__ == "__main__":
     arguments = [int(argument) for argument in sys.argv[1:]]
-    main(*(arguments + [300_000, 3_000_000][len(arguments) :]))
+    main(*(arguments + [1_000_000, 3_000_000][len(arguments) :]))

@@ -27,12 +27,13 @@ from ...jvm.java import use_java
 from ...jvm.maven import spark_jars
 
 MEMORY: Final = (
-    "-Xms24m",
+    "-Xms96m",  # a heap that begins smaller is collected as a whole again and again while it grows
+    "-Xmn48m",
     "-Xmx144m",
     "-Xss512k",
     "-XX:+UseSerialGC",
-    "-XX:MinHeapFreeRatio=10",
-    "-XX:MaxHeapFreeRatio=30",
+    "-XX:MinHeapFreeRatio=30",
+    "-XX:MaxHeapFreeRatio=50",
     "-XX:ReservedCodeCacheSize=48m",
     "-XX:CompressedClassSpaceSize=48m",
     "-XX:MaxMetaspaceSize=112m",
