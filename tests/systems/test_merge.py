@@ -156,7 +156,7 @@ def test_a_snapshot_that_is_taken_anew_wins_over_the_changes_before_it(target: T
 def test_any_log_with_repeats_reorders_and_interrupted_snapshots_ends_equal_to_its_source(
     spark: Any, tmp_path: Path, seed: int
 ) -> None:
-    _random_log(Target(spark, tmp_path / "orders"), seed, batches=3)
+    _random_log(Target(spark, tmp_path / "orders"), seed, batches=2)
 
 
 @pytest.mark.soak

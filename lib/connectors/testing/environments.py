@@ -35,7 +35,7 @@ import pytest
 
 import connectors
 
-from ..spark.session import driver_process
+from ..spark.session import activate, driver_process
 from ..workbench.home import spark_home
 from .driver import quick_conf, session
 from .faults import executor_process
@@ -129,6 +129,7 @@ class Environments:
             environment = Environment(name, self.conf)
             environment.start()
             self.running = environment
+        activate(self.running.spark)  # a test before may have been interrupted in a call of Spark
         return self.running
 
     def stop(self) -> None:

@@ -1,10 +1,13 @@
 """The Kafka source passes every case of the kit, on a real broker."""
 
+import pytest
+
 from connectors.testing import SourceSuite
 
 from .source_contexts import KafkaContext, TransactionalContext
 
 
+@pytest.mark.soak  # with transactions there is more to get wrong
 class TestKafka(SourceSuite):
     context = KafkaContext
 

@@ -92,7 +92,7 @@ def reshard(system: StreamContext) -> None:
     ids=["polling", "efo"],
 )
 @pytest.mark.parametrize("is_down", [False, True], ids=["running", "down"])
-@pytest.mark.parametrize("readers", ["1", "3"])
+@pytest.mark.parametrize("readers", [pytest.param("1", marks=pytest.mark.soak), "3"])
 def test_records_of_a_key_stay_in_order_over_splits_and_merges(system: StreamContext, is_down: bool, readers: str) -> None:
     log: list[Any] = []
     rows: Rows = []

@@ -27,8 +27,6 @@ from ...jvm.java import use_java
 from ...jvm.maven import spark_jars
 
 MEMORY: Final = (
-    "-Xms96m",  # a heap that begins smaller is collected as a whole again and again while it grows
-    "-Xmn48m",
     "-Xmx144m",
     "-Xss512k",
     "-XX:+UseSerialGC",
@@ -40,6 +38,8 @@ MEMORY: Final = (
     "-XX:MaxDirectMemorySize=48m",
 )
 """What keeps a JVM with Debezium below 250 MB; options of the user come behind and win."""
+_FIRST_HEAP: Final = ("-Xms96m", "-Xmn48m")
+"""A heap that begins smaller is collected as a whole again and again while it grows. Not with another ``-Xmx``."""
 
 _SAFETY: Final = (
     "-XX:+ExitOnOutOfMemoryError",
@@ -197,7 +197,8 @@ class Jvm:
     def _launch(self) -> subprocess.Popen[bytes]:
         jars = [str(max(spark_jars().glob("py4j*.jar"))), *self._jars]
         java = str(use_java() / "bin" / "java")
-        options = [*MEMORY, *_SAFETY, *self._options, "-cp", os.pathsep.join(jars)]
+        heap = () if any(option.startswith("-Xmx") for option in self._options) else _FIRST_HEAP
+        options = [*MEMORY, *heap, *_SAFETY, *self._options, "-cp", os.pathsep.join(jars)]
         server = ["py4j.GatewayServer", "--enable-auth", "--die-on-broken-pipe", "0"]
         # The kernel's signal comes when the *thread* that started the child ends.
         in_main = _LIBC is not None and threading.current_thread() is threading.main_thread()
