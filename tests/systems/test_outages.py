@@ -141,7 +141,14 @@ PATIENT = {
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("part", ["sink by format", *(pytest.param(part, marks=pytest.mark.soak) for part in ("sink by foreach_batch", "source"))])
+@pytest.mark.parametrize(
+    "part",
+    [
+        "sink by format",
+        pytest.param("sink by foreach_batch", marks=pytest.mark.soak),
+        pytest.param("source", marks=pytest.mark.soak),
+    ],
+)
 def test_a_query_waits_for_a_database_that_restarts(spark: Any, tmp_path: Path, part: str) -> None:
     """The server is killed, the query's table names what is waited for, and after a new start every row is there once."""
     with PostgresServer() as server:
