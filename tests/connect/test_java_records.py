@@ -243,6 +243,15 @@ def test_a_record_of_a_sink_has_all_cells_of_its_row(jvm: Jvm, tmp_path: Path) -
     assert list(reader.records(rows.slice(3))[0]) == []
 
 
+def test_bytes_that_lie_behind_a_null_are_no_cell(jvm: Jvm, tmp_path: Path) -> None:
+    buffers = [pa.py_buffer(b"\x05"), pa.array([0, 1, 7, 8], pa.int32()).buffers()[1], pa.py_buffer(b"ahiddenc")]
+    values = pa.Array.from_buffers(pa.binary(), 3, buffers)
+    assert values.to_pylist() == [b"a", None, b"c"]
+    rows = sink_rows().set_column(SINK_COLUMNS.index("value"), "value", values)
+    records, _ = RecordReader(jvm, STRINGS, tmp_path).records(rows)
+    assert [record.value() for record in records] == ["a", None, "c"]
+
+
 @pytest.mark.parametrize("part", ["key", "value", "header"])
 def test_a_row_that_its_converter_refuses_is_named_and_those_behind_it_are_read(
     jvm: Jvm, tmp_path: Path, part: str

@@ -106,7 +106,7 @@ def _cells(column: pa.ChunkedArray) -> tuple[Any, Any]:
     """Lengths, and the bytes of all cells behind each other."""
     cells = column.cast(pa.large_binary()).combine_chunks()
     lengths = _numbers(pc.binary_length(cells), -1)
-    _, offsets, data = cells.buffers()
+    _, offsets, data = cells.fill_null(b"").buffers()  # Arrow allows bytes behind a null
     if data is None or not len(cells):
         return lengths, b""
     places = np.frombuffer(offsets, dtype=np.int64)[cells.offset : cells.offset + len(cells) + 1]
