@@ -75,6 +75,24 @@ def test_snapshot_changes_acknowledgement_and_a_killed_jvm(shop: Shop) -> None:
         assert operations(poll(host, 1)) == [("d", 900)]
 
 
+def test_the_database_keeps_what_is_polled_and_not_committed(shop: Shop) -> None:
+    """Debezium acknowledges what the runtime says is committed: a run that dies later must find all behind that."""
+    with started(shop.config(), DEBEZIUM) as host:
+        offsets = poll(host, 200)[-1].offsets
+        for number in range(910, 915):
+            shop.sql(f"INSERT INTO orders (id, name) VALUES ({number}, 'new')")
+            _until(lambda number=number: _collected_rows(host) == number - 909)
+            host.committed(1)  # Debezium acts on it with its next polls
+        time.sleep(1.0)
+    with started(shop.config(), DEBEZIUM, offsets=offsets) as host:
+        assert operations(poll(host, 5)) == [("c", number) for number in range(910, 915)]
+
+
+def _collected_rows(host: JavaSourceHost) -> int:
+    assert host._engine is not None
+    return sum(collected.rows.rows.num_rows for collected in host._engine._collected)
+
+
 def _until(condition: Any, seconds: float = 30.0) -> None:
     until = time.monotonic() + seconds
     while not condition():

@@ -36,6 +36,16 @@ public class Flaky implements org.apache.kafka.connect.transforms.Transformation
     public void close() {}
 }
 """
+READING = """
+public class Reading {
+    public java.util.Map start(org.apache.kafka.connect.storage.OffsetStorageReader reader, java.util.Map partition) {
+        return commit(reader, partition);
+    }
+    public java.util.Map commit(org.apache.kafka.connect.storage.OffsetStorageReader reader, java.util.Map partition) {
+        return reader.offset(partition);
+    }
+}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -184,7 +194,7 @@ def test_a_task_that_waits_for_room_goes_on_when_there_is_some(jvm: Jvm, way: st
 
 def test_offsets_are_read_by_the_partition_that_a_connector_asks_for(jvm: Jvm) -> None:
     reader = jvm.compiled("OffsetReader")
-    reader.put('[[{"a":1,"b":"x"},{"at":7,"deep":[1.5,{"n":null}]}],[{"a":2},{"at":1}],[{"a":2},null]]')
+    reader.commit('[[{"a":1,"b":"x"},{"at":7,"deep":[1.5,{"n":null}]}],[{"a":2},{"at":1}],[{"a":2},null]]')
     integer = jvm.java.java.util.LinkedHashMap()  # another order, and an Integer where JSON gives a Long
     integer.put("b", "x")
     integer.put("a", 1)
@@ -193,6 +203,17 @@ def test_offsets_are_read_by_the_partition_that_a_connector_asks_for(jvm: Jvm) -
     assert (offsets.get(integer).get("at"), offsets.get({"a": 2}), offsets.size()) == (7, None, 2)
     reader.clear()
     assert reader.offset(integer) is None
+
+
+def test_only_a_task_that_starts_sees_offsets_that_are_not_committed(jvm: Jvm) -> None:
+    compiler = jvm.java.org.codehaus.janino.SimpleCompiler()
+    compiler.cook(READING)
+    task = compiler.getClassLoader().loadClass("Reading").newInstance()
+    reader = jvm.compiled("OffsetReader")
+    reader.put('[[{"a":1},{"at":7}]]')
+    reader.commit('[[{"a":1},{"at":5}]]')
+    assert dict(task.start(reader, {"a": 1})) == {"at": 7}
+    assert dict(task.commit(reader, {"a": 1})) == {"at": 5}
 
 
 def test_a_context_answers_notes_its_calls_and_is_an_object_like_others(jvm: Jvm) -> None:

@@ -120,11 +120,12 @@ class SourceEngine:
             taken = self._take(limit)
             self._change.notify_all()
         for collected in taken:
-            self.committer.add(epoch, collected.rows.task, collected.retained)
+            self.committer.add(epoch, collected.rows.task, collected.retained, collected.rows.offsets)
         return merged(collected.rows for collected in taken)
 
     def commit(self, epoch: int) -> None:
         try:
+            self.store.commit(_pairs(self.committer.offsets(epoch)))
             self.committer.commit(epoch, self.threads)
         except Py4JJavaError as error:
             _log.warning("%s: commit failed, the next one may not: %s", self.settings.log, failure_of(error, self.jvm.masked))
@@ -196,11 +197,8 @@ class SourceEngine:
     def _store(self, offsets: Offsets) -> None:
         """What the offset reader of connector and tasks answers from now on."""
         self.store.clear()
-        self._put(offsets)
-
-    def _put(self, offsets: Offsets) -> None:
-        pairs = [f"[{partition},{dumps(offset)}]" for partition, offset in offsets.items()]
-        self.store.put(f"[{','.join(pairs)}]")
+        self.store.put(_pairs(offsets))
+        self.store.commit(_pairs(offsets))
 
     def _start_tasks(self) -> None:
         number = int(self.properties.get("tasks.max", "1"))
@@ -305,7 +303,7 @@ class SourceEngine:
         except RecordFailure as bad:
             self._fail(task, JavaFailure(bad.failure.kind, str(bad), bad.failure.trace))
             return
-        self._put(rows.offsets)  # where a task would begin that is started again
+        self.store.put(_pairs(rows.offsets))  # where a task would begin that is started again
         retries, restarts = rows.retries + self.retries.pop(task, 0), self.restarts.pop(task, 0)
         counts = {"polled": rows.polled, "errors": len(rows.letters), "retries": retries, "restarts": restarts}
         counts = {name: count for name, count in counts.items() if count}
@@ -370,6 +368,11 @@ class SourceEngine:
 
     def _fatal(self, failure: JavaFailure, what: str) -> Fatal:
         return Fatal(f"{what}: {failure}\n{failure.trace}", connector=self.settings.log)
+
+
+def _pairs(offsets: Offsets) -> str:
+    """JSON as ``OffsetReader.java`` takes it."""
+    return f"[{','.join(f'[{partition},{dumps(offset)}]' for partition, offset in offsets.items())}]"
 
 
 def pause(settings: ConnectorSettings, failures: int) -> float:

@@ -20,7 +20,7 @@ import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 
 from ...core.state import dumps
-from ..host import DeadLetter
+from ..host import DeadLetter, Offsets
 from ..tolerance import ERRORS
 from .column_file import source_rows
 from .failures import JavaFailure, failure, failure_of
@@ -174,15 +174,23 @@ class Committer:
     """The records of epochs that Spark has not committed yet."""
 
     def __init__(self) -> None:
-        self._epochs: deque[tuple[int, int, Any]] = deque()
+        self._epochs: deque[tuple[int, int, Any, Offsets]] = deque()
 
-    def add(self, epoch: int, task: int, records: Any) -> None:
-        self._epochs.append((epoch, task, records))
+    def add(self, epoch: int, task: int, records: Any, offsets: Offsets) -> None:
+        self._epochs.append((epoch, task, records, offsets))
+
+    def offsets(self, epoch: int) -> dict[str, Any]:
+        """The newest offsets of the epochs up to ``epoch``."""
+        newest: dict[str, Any] = {}
+        for number, _, _, offsets in self._epochs:
+            if number <= epoch:
+                newest.update(offsets)
+        return newest
 
     def commit(self, epoch: int, threads: Mapping[int, SourceThread]) -> None:
         """``commitRecord`` for the records of the epochs up to ``epoch``, then ``commit`` of the tasks."""
         while self._epochs and self._epochs[0][0] <= epoch:
-            _, number, records = self._epochs.popleft()
+            _, number, records, _ = self._epochs.popleft()
             if records is not None and (thread := threads.get(number)):
                 thread.loop.commitRecords(records)
                 thread.jvm.release(records)
