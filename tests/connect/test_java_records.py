@@ -15,7 +15,7 @@ from connectors.connect.errors import ConnectException
 from connectors.connect.host import HEADERS, SINK_COLUMNS
 from connectors.connect.java.jvm import Jvm
 from connectors.connect.java.sink_records import RecordReader
-from connectors.connect.java.source_tasks import RecordFailure, RecordWriter, Rows
+from connectors.connect.java.source_records import RecordFailure, RecordWriter, Rows
 from connectors.connect.java.steps import Steps
 from connectors.connect.java.validation import connector_jvm, plugin_class_path
 from tests.connect.java_sources import FILES, settings

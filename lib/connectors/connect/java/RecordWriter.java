@@ -50,9 +50,9 @@ public final class RecordWriter {
     /**
      * Writes the rows of the records from the index first on: up to one that fails, or until the rows are many.
      *
-     * Returns a report as JSON. "size" is the number of records. "end" is the index of the first record that is not done, and "failed" is true if it has
-     * failed. "length" is how long the file is; "columns" are the rows, nulls, and bytes or items of each column. "offsets"
-     * are the newest offsets of the source partitions in the records from 0 on.
+     * Returns a report as JSON. "size" is the number of records. "end" is the index of the first record that is not done, and
+     * "failed" is true if that one has failed. "length" is how long the file is; "columns" are the rows, nulls, and bytes or
+     * items of each column. "offsets" are the newest offsets of the source partitions in the records from 0 on.
      */
     public String write(PolledList polled, int first) throws IOException {
         List records = polled.records();

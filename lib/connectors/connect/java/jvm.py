@@ -39,7 +39,7 @@ MEMORY: Final = (
 )
 """What keeps a JVM with Debezium below 250 MB; options of the user come behind and win."""
 _FIRST_HEAP: Final = ("-Xms96m", "-Xmn48m")
-"""A heap that begins smaller is collected as a whole again and again while it grows. Not with another ``-Xmx``."""
+"""A heap that begins smaller is collected as a whole again and again while it grows. Left out where a user gives ``-Xmx``."""
 
 _SAFETY: Final = (
     "-XX:+ExitOnOutOfMemoryError",

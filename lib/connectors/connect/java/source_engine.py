@@ -23,7 +23,8 @@ from ...core.state import dumps
 from ..host import ConnectorSettings, Offsets, TaskRecords, TaskStatus, merged
 from .failures import JavaFailure, failure_of
 from .jvm import Jvm, JvmDied
-from .source_tasks import Committer, RecordFailure, RecordWriter, SourceThread
+from .source_records import RecordFailure, RecordWriter
+from .source_tasks import Committer, SourceThread
 from .steps import Steps
 
 CALL_SECONDS: Final = 60.0
