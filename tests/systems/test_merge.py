@@ -234,6 +234,17 @@ def test_a_wider_type_widens_the_column(target: Target) -> None:
 
 
 @pytest.mark.soak
+def test_a_key_that_becomes_wider_is_remembered_as_deleted(target: Target) -> None:
+    database = Database()
+    target.merge(database.upsert(id=1, name="a", amount=1), database.delete(1))
+    database.fields["id"] = {"type": "int64"}
+    late = database.upsert(id=1 << 40, name="b", amount=2)
+    target.merge(database.delete(1 << 40))
+    target.merge(late, database.upsert(id=2, name="c", amount=3))
+    assert target.rows() == expected(database)
+
+
+@pytest.mark.soak
 def test_a_value_that_an_update_has_not_touched_stays(target: Target) -> None:
     """PostgreSQL logs a large value only when it changes; Debezium writes a placeholder."""
     hole = "__debezium_unavailable_value"

@@ -229,27 +229,17 @@ class ChangeTableCommitter(RecordingCommitter):
         )
 
     def _remember(self, spark: SparkSession, deletes: DataFrame, keys: Sequence[str], batch: Batch) -> None:
-        """Writes the deleted keys down before the rows go: done again, it changes nothing."""
+        """Appends the deleted keys before the rows go. A key may be there several times: its last position counts."""
         from pyspark.sql import functions as F
 
-        place = self._deleted_location()
         rows = deletes.select(*map(quoted, keys), F.col(POSITION).alias(self.position), F.current_timestamp().alias(_AT))
-        if not self._has_deleted(spark):
-            writer = rows.limit(0).write.format("delta").mode("append")
-            writer.save(place) if self.values["path"] else writer.saveAsTable(place)
-            self._remembers = True
-        view = f"connectors_{digest(batch.prefix(), place)}"
-        rows.createOrReplaceTempView(view)
-        name, position = self._deleted_name(), quoted(self.position)
-        try:
-            spark.sql(
-                f"MERGE INTO {name} AS old USING {view} AS new ON {same(keys)} "
-                f"WHEN MATCHED AND new.{position} > old.{position} THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
-            )
-        finally:
-            spark.catalog.dropTempView(view)
+        place, evolution = self._deleted_location(), {"mergeSchema": "true", "delta.enableTypeWidening": "true"}
+        writer = rows.write.format("delta").mode("append").options(**evolution)  # a key may have become wider
+        writer.save(place) if self.values["path"] else writer.saveAsTable(place)
+        self._remembers = True
         if batch.number % 100 == 99:
-            spark.sql(f"DELETE FROM {name} WHERE {_AT} < current_timestamp() - INTERVAL {self._retention()} SECONDS")
+            old = f"{_AT} < current_timestamp() - INTERVAL {self._retention()} SECONDS"
+            spark.sql(f"DELETE FROM {self._deleted_name()} WHERE {old}")
 
     def _alive(self, spark: SparkSession, newest: DataFrame, keys: Sequence[str]) -> DataFrame:
         """Without rows that are older than the deletion of their key."""
