@@ -5,6 +5,11 @@
 timeouts and result states, with one local Spark session, tasks one at a time.
 """
 
+from .lazy_grammar import lazy_grammar
+
+with lazy_grammar():
+    import nbformat  # noqa: F401
+
 from .checks import check_job, check_only, validate
 from .configuration import Findings
 from .loading import Bundle, load

@@ -1,0 +1,35 @@
+"""Puts off what ``jsonschema`` costs at its import: ``nbformat`` needs it, and so does every run of a notebook.
+
+Where ``rfc3987_syntax`` is installed, as Jupyter sees to, ``jsonschema`` imports it for the format ``iri``. That package builds
+a grammar as it is imported, which takes a second, and no notebook has a field of that format.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any, Final
+
+_PACKAGE: Final = "rfc3987_syntax"
+
+
+@contextmanager
+def lazy_grammar() -> Iterator[None]:
+    """What is imported inside gets a function that builds the grammar at its first call."""
+    if _PACKAGE in sys.modules or find_spec(_PACKAGE) is None:
+        yield
+        return
+    sys.modules[_PACKAGE] = stand_in = ModuleType(_PACKAGE)
+    stand_in.is_valid_syntax = _is_valid_syntax  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        del sys.modules[_PACKAGE]
+
+
+def _is_valid_syntax(*args: Any, **options: Any) -> Any:
+    return import_module(_PACKAGE).is_valid_syntax(*args, **options)
