@@ -22,8 +22,11 @@ for folder in (LIBRARY.parent, LIBRARY):
 os.environ["PYTHONPATH"] = os.pathsep.join([str(LIBRARY), str(LIBRARY.parent), os.environ.get("PYTHONPATH", "")])
 os.environ["PYSPARK_PYTHON"] = sys.executable
 gc.disable()  # until the tests are collected
-# What Java's second compiler costs never comes back in so short a life, and the tests' JVMs have two cores to share.
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=160m")
+# What Java's second compiler costs never comes back in so short a life, and the tests' JVMs have two cores to share. Hadoop
+# starts a process to set the permissions of each file; by VFORK it is one and not two.
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=160m -Djdk.lang.Process.launchMechanism=VFORK"
+os.environ.setdefault("JDK_JAVA_OPTIONS", JAVA_OPTIONS)
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # each more spins for a tenth of a second where a process imports NumPy
 
 
 def folder_in_memory() -> str | None:

@@ -30,7 +30,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of this repository with a new connector of each kind."""
     root = tmp_path_factory.mktemp("repository")
     for name in FOLDERS:
-        shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / name, root / name)
     for name in FILES:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, root / name)

@@ -90,7 +90,16 @@ def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
         spark_home()
 
 
-def test_the_variable_is_set_only_while_a_jvm_starts() -> None:
+def test_the_variables_are_set_only_while_a_jvm_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
     with at_home():
         assert os.environ["SPARK_HOME"] == str(spark_home())
-    assert "SPARK_HOME" not in os.environ
+        assert os.environ["OPENBLAS_NUM_THREADS"] == "1"
+    assert not {"SPARK_HOME", "OPENBLAS_NUM_THREADS"} & set(os.environ)
+
+
+def test_threads_of_numpy_that_are_given_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "4")
+    with at_home():
+        assert os.environ["OPENBLAS_NUM_THREADS"] == "4"
+    assert os.environ["OPENBLAS_NUM_THREADS"] == "4"

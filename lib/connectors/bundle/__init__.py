@@ -5,11 +5,7 @@
 timeouts and result states, with one local Spark session, tasks one at a time.
 """
 
-from .lazy_grammar import lazy_grammar
-
-with lazy_grammar():
-    import nbformat  # noqa: F401
-
+from . import lazy_grammar as _lazy_grammar  # noqa: F401  # before the others import nbformat
 from .checks import check_job, check_only, validate
 from .configuration import Findings
 from .loading import Bundle, load

@@ -1,4 +1,4 @@
-"""Puts off what ``jsonschema`` costs at its import: ``nbformat`` needs it, and so does every run of a notebook.
+"""Imports ``nbformat``, which every run of a notebook needs, and puts off what ``jsonschema`` costs with it.
 
 Where ``rfc3987_syntax`` is installed, as Jupyter sees to, ``jsonschema`` imports it for the format ``iri``. That package builds
 a grammar as it is imported, which takes a second, and no notebook has a field of that format.
@@ -18,7 +18,7 @@ _PACKAGE: Final = "rfc3987_syntax"
 
 
 @contextmanager
-def lazy_grammar() -> Iterator[None]:
+def _lazy_grammar() -> Iterator[None]:
     """What is imported inside gets a function that builds the grammar at its first call."""
     if _PACKAGE in sys.modules or find_spec(_PACKAGE) is None:
         yield
@@ -33,3 +33,7 @@ def lazy_grammar() -> Iterator[None]:
 
 def _is_valid_syntax(*args: Any, **options: Any) -> Any:
     return import_module(_PACKAGE).is_valid_syntax(*args, **options)
+
+
+with _lazy_grammar():
+    import nbformat  # noqa: F401

@@ -7,6 +7,7 @@ Spark's planning processes and its tasks, so they hold options and nothing else;
 from __future__ import annotations
 
 import contextlib
+import gc
 import sys
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -216,3 +217,13 @@ def register_formats(spark: Any, systems: Mapping[str, tuple[type[Source] | None
     with as_active(spark):
         for name, (source, sink) in systems.items():
             spark.dataSource.register(format_of(name, source, sink, before))
+
+
+def _is_started_by_spark() -> bool:
+    """True in a process whose program is one of PySpark's own, such as the daemon whose forks plan reads and writes."""
+    program = getattr(sys.modules["__main__"], "__spec__", None)
+    return program is not None and program.name.startswith("pyspark.")
+
+
+if _is_started_by_spark():
+    gc.freeze()  # Spark collects garbage after each answer: what is loaded until here is none, and takes 50 ms to look at

@@ -21,7 +21,6 @@ from typing import Final
 from connectors.core.cache_folder import cache
 from connectors.core.errors import Misconfigured, Problem
 
-_VARIABLE: Final = "SPARK_HOME"
 _OF_SPARK: Final = ("bin", "conf", "data", "jars", "sbin")
 
 
@@ -30,7 +29,7 @@ def spark_home() -> Path:
 
     PySpark's own folder where no links can be made, or where PySpark comes without Spark's jars.
     """
-    if folder := os.environ.get(_VARIABLE):
+    if folder := os.environ.get("SPARK_HOME"):
         return Path(folder)
     pyspark = _package("pyspark")
     zips = {"pyspark.zip": pyspark, **{file.name: _package("py4j") for file in pyspark.glob("python/lib/py4j-*-src.zip")}}
@@ -43,14 +42,19 @@ def spark_home() -> Path:
 
 @contextlib.contextmanager
 def at_home() -> Iterator[None]:
-    """``SPARK_HOME`` is :func:`spark_home` while a JVM for this machine is started; the JVM passes it on to its processes."""
-    before = os.environ.get(_VARIABLE)
-    os.environ[_VARIABLE] = str(spark_home())
+    """The environment in which a JVM for this machine is started; the JVM passes it on to its processes.
+
+    ``SPARK_HOME`` is :func:`spark_home`. NumPy has one thread in each Python process, unless ``OPENBLAS_NUM_THREADS`` says
+    otherwise: tasks use all cores, and each further thread spins for a tenth of a second when NumPy is imported.
+    """
+    variables = {"SPARK_HOME": str(spark_home()), "OPENBLAS_NUM_THREADS": "1"}
+    added = {name: value for name, value in variables.items() if name not in os.environ}
+    os.environ.update(added)
     try:
         yield
     finally:
-        if before is None:
-            del os.environ[_VARIABLE]
+        for name in added:
+            os.environ.pop(name, None)
 
 
 def _package(name: str) -> Path:

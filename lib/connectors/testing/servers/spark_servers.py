@@ -17,10 +17,12 @@ from ..driver import quick_java_options
 from .base import HOST, Server, Unavailable, free_ports, library_path, request_json
 
 _PRELOADED = """\
+import gc
 import pandas, pyarrow  # noqa: what a worker needs half a second for
 import pyspark.daemon, pyspark.worker
 
 if __name__ == "__main__":
+    gc.freeze()
     pyspark.daemon.manager()
 """
 
