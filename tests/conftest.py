@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 LIBRARY = Path(__file__).parents[1] / "lib"
-SYSTEMS = Path(__file__).parent / "systems"
+TESTS = Path(__file__).parent
+TOYS = "test_correct_toys.py"
 for folder in (LIBRARY.parent, LIBRARY):
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
@@ -74,8 +75,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     and each sink is killed by both.
     """
     for item in items:
-        if isinstance(item, pytest.Function) and item.path.is_relative_to(SYSTEMS) and is_left_to_soak(item):
+        if isinstance(item, pytest.Function) and is_suite(item) and is_left_to_soak(item):
             item.add_marker(pytest.mark.soak)
+
+
+def is_suite(item: pytest.Function) -> bool:
+    """True for a case of a system's suite, or of a toy of the kit."""
+    return item.path.is_relative_to(TESTS / "systems") or item.path.name == TOYS
 
 
 def is_left_to_soak(item: pytest.Function) -> bool:
@@ -94,6 +100,7 @@ def is_left_to_soak(item: pytest.Function) -> bool:
 def pytest_collection_finish() -> None:
     """Garbage collections look at no object that is older: they are millions, and live as long as the process."""
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)  # as the tests' own objects are few
     gc.enable()
 
 

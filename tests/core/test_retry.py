@@ -98,7 +98,7 @@ class Events(RetryObserver):
         self.names.append("retried")
 
     def waits(self, outage: Transient, since: float, next_try: float) -> None:
-        assert since <= time.time() <= next_try
+        assert since <= min(time.time(), next_try)
         self.names.append(f"waits for {outage.message}")
 
     def resumed(self) -> None:

@@ -28,7 +28,7 @@ from tests.systems.reference_contexts import BufferedContext, FilesContext, Line
 
 pytestmark = pytest.mark.environments("cluster")
 TARGETS = [
-    pytest.param((BufferedContext, "foreach_batch"), id="buffered-foreach_batch"),
+    pytest.param((BufferedContext, "foreach_batch"), id="buffered-foreach_batch", marks=pytest.mark.soak),
     pytest.param((BufferedContext, "format"), id="buffered-format", marks=pytest.mark.soak),
     pytest.param((FilesContext, "foreach_batch"), id="files-foreach_batch", marks=pytest.mark.soak),
     pytest.param((LinesContext, "format"), id="file_stream-format", marks=pytest.mark.soak),
@@ -42,7 +42,7 @@ TARGETS = [
 SOURCES = [
     pytest.param((kafka_source.KafkaContext, "foreach_batch"), id="kafka"),
     pytest.param((kafka_source.TransactionalContext, "format"), id="kafka-transactions", marks=pytest.mark.soak),
-    pytest.param((PostgresStream, "format"), id="jdbc"),
+    pytest.param((PostgresStream, "format"), id="jdbc", marks=pytest.mark.soak),
     pytest.param((PostgresTables, "foreach_batch"), id="jdbc-tables", marks=pytest.mark.soak),
 ]
 every_target = pytest.mark.parametrize("case", TARGETS, indirect=True)
@@ -188,7 +188,7 @@ def test_the_case_sees_a_sink_that_writes_again(environment: Environment, case: 
 
 
 @pytest.mark.essential
-@pytest.mark.parametrize("case", TARGETS[:1], indirect=True)
+@pytest.mark.parametrize("case", [pytest.param((BufferedContext, "foreach_batch"), id="buffered")], indirect=True)
 def test_executors_lost_between_staging_and_commit_do_not_matter(environment: Environment, case: TargetCase) -> None:
     before = environment.executors()
     case.injector.set_executors(*before)

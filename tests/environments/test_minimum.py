@@ -119,7 +119,7 @@ def test_the_readme_says_what_each_feature_needs() -> None:
 
 
 KINDS = [
-    pytest.param(("4.0", "classic"), id="4.0"),
+    pytest.param(("4.0", "classic"), id="4.0", marks=pytest.mark.soak),
     pytest.param(("4.1", "classic"), id="4.1", marks=pytest.mark.soak),
     pytest.param(("4.0", "connect"), id="4.0 connect", marks=pytest.mark.soak),
     pytest.param(("4.1", "connect"), id="4.1 connect", marks=pytest.mark.soak),

@@ -48,6 +48,7 @@ print("two lives")
 """
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 def test_a_notebook_can_stop_its_session_and_begin_another(tmp_path: Path) -> None:
     """In a process of its own: the sessions of all other tests live in this one."""

@@ -151,6 +151,7 @@ def bank(folder: Path) -> Path:
     return folder / "bank.db"
 
 
+@pytest.mark.soak
 def test_a_table_has_the_newest_row_of_each_key_after_each_run(spark: Any, tmp_path: Path) -> None:
     incoming, database = tmp_path / "in", tmp_path / "bank.db"
     pipeline = Copy("jdbc_sink", tmp_path)

@@ -33,7 +33,7 @@ from ..servers import optional
 pytestmark = pytest.mark.server
 
 CREATORS = 50
-ROUNDS = 2
+ROUNDS = 1
 
 
 class Azure:

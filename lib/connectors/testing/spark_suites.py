@@ -27,7 +27,7 @@ from .faults import FailureInjector, Point, faulty_source
 from .sink_cases import SinkCases
 from .source_suite import SourceCases
 
-ROWS, BATCH, COUNT = 30, 10, 50
+ROWS, BATCH, COUNT = 30, 10, 20
 
 
 class SparkCases:

@@ -71,6 +71,7 @@ def test_a_table_that_cannot_be_written_is_named_and_the_others_are_written(spar
     assert [copied(spark, tmp_path, name) for name in ("a", "b", "c")] == [[1], [1], [1]]
 
 
+@pytest.mark.soak
 def test_with_replace_the_copy_loses_what_the_table_has_lost(spark: Any, tmp_path: Path) -> None:
     with contextlib.closing(Sqlite(tmp_path)) as shop:
         shop.run("CREATE TABLE a (id INTEGER PRIMARY KEY)", "INSERT INTO a VALUES (1), (2), (3)")

@@ -36,6 +36,7 @@ class TestSqliteByBoth(SourceSuite):
     context = contexts.SqliteByBoth
 
 
+@pytest.mark.soak
 class TestDuckDbById(SourceSuite):
     context = contexts.DuckDbById
 
