@@ -50,7 +50,8 @@ class Database:
 
     def record(self, op: str, row: dict[str, Any], lsn: int, snapshot: str = "false") -> dict[str, Any]:
         before, after = (row, None) if op == "d" else (None, row)
-        payload: dict[str, Any] = {"before": before, "after": after, "op": op, "source": {"lsn": lsn, "snapshot": snapshot}}
+        source = {"version": "3.6.1.Final", "lsn": lsn, "snapshot": snapshot}
+        payload: dict[str, Any] = {"before": before, "after": after, "op": op, "source": source}
         value = {"schema": self._schema(), "payload": payload} if self.schemas else payload
         return {"topic": self.topic, "key": json.dumps({"id": row["id"]}), "value": json.dumps(value)}
 
@@ -60,7 +61,8 @@ class Database:
     def _schema(self) -> dict[str, Any]:
         row = {"type": "struct", "fields": field_schemas(self.fields), "optional": True}
         source = {"type": "struct", "field": "source", "fields": [
-            {"field": "lsn", "type": "int64", "optional": True}, {"field": "snapshot", "type": "string"},
+            {"field": "version", "type": "string"}, {"field": "lsn", "type": "int64", "optional": True},
+            {"field": "snapshot", "type": "string"},
         ]}  # fmt: skip
         fields = [{**row, "field": "before"}, {**row, "field": "after"}, source, {"field": "op", "type": "string"}]
         return {"type": "struct", "name": "shop.public.orders.Envelope", "fields": fields}

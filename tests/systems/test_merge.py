@@ -14,8 +14,12 @@ import pytest
 from connectors import connect
 from connectors.core import CommitRefused, Misconfigured
 from connectors.core.sink import Batch
+from connectors.systems.delta.change_log import changes_of, records_of, summary_of
+from connectors.systems.delta.holes import may_have_holes
 from tests.delta_log import delta
 from tests.systems.change_logs import COLUMNS, Database
+
+DECIMAL = "org.apache.kafka.connect.data.Decimal"
 
 
 class Target:
@@ -245,24 +249,79 @@ def test_a_key_that_becomes_wider_is_remembered_as_deleted(target: Target) -> No
     assert target.rows() == expected(database)
 
 
-@pytest.mark.soak
+_TEXT, _BASE64 = "__debezium_unavailable_value", "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="
+_UUID, _HSTORE = "b68a35a7-17ad-35b3-af2a-ae46edb4545a", f'{{"{_TEXT}":"{_TEXT}"}}'
+_NUMBERS = list(_TEXT.encode())
+HOLES: list[tuple[str, dict[str, Any], Any]] = [
+    ("string", {"type": "string"}, _TEXT),
+    ("string", {"type": "string"}, _BASE64),  # bytes in JSON without a schema
+    ("string", {"type": "string"}, _HSTORE),
+    ("binary", {"type": "bytes"}, _BASE64),
+    ("array<string>", {"type": "array", "items": {"type": "string"}}, [_TEXT]),
+    ("array<string>", {"type": "array", "items": {"type": "bytes"}}, [_BASE64]),
+    ("array<string>", {"type": "array", "items": {"type": "string", "name": "io.debezium.data.Uuid"}}, [_UUID]),
+    ("array<int>", {"type": "array", "items": {"type": "int32"}}, _NUMBERS),
+    ("array<bigint>", {"type": "array", "items": {"type": "int64"}}, _NUMBERS),
+    ("map<string,string>", {"type": "map", "keys": {"type": "string"}, "values": {"type": "string"}}, {_TEXT: _TEXT}),
+]
+"""What Debezium 3.6 writes for a value of PostgreSQL that an update has not touched: type of the column, schema, JSON."""
+VALUES: dict[str, Any] = {
+    "string": "large", "binary": "AP8=", "array<string>": ["a", None, "b"], "array<int>": [95, 95], "array<bigint>": [],
+    "map<string,string>": {"a": "b", "c": "d"},
+}  # fmt: skip
+
+
 def test_a_value_that_an_update_has_not_touched_stays(target: Target) -> None:
     """PostgreSQL logs a large value only when it changes; Debezium writes a placeholder."""
-    hole = "__debezium_unavailable_value"
     database = Database()
-    target.merge(database.upsert(id=1, name="large", amount=1))
-    target.merge(database.upsert(id=1, name=hole, amount=2))
-    assert target.rows() == [{"id": 1, "name": "large", "amount": 2}]
-    target.merge(database.upsert(id=1, name="larger", amount=3), database.upsert(id=1, name=hole, amount=4))
-    assert target.rows() == [{"id": 1, "name": "larger", "amount": 4}]
+    for number, (_, schema, _) in enumerate(HOLES):
+        database.fields[f"large{number}"] = {**schema, "optional": True}
+    values = {f"large{number}": VALUES[kind] for number, (kind, _, _) in enumerate(HOLES)}
+    holes = {f"large{number}": hole for number, (_, _, hole) in enumerate(HOLES)}
+    target.merge(database.upsert(id=1, amount=1, **values))
+    target.merge(
+        database.upsert(id=1, amount=2, **holes),
+        database.upsert(id=2, amount=3, **values),
+        database.upsert(id=2, amount=4, **holes),
+        database.upsert(id=3, amount=5, **holes),
+    )
+    read = {**values, "large3": b"\x00\xff"}
+    assert target.rows() == [
+        {"id": 1, "name": None, "amount": 2, **read},
+        {"id": 2, "name": None, "amount": 4, **read},
+        {"id": 3, "name": None, "amount": 5, **dict.fromkeys(values)},
+    ]
+
+
+def test_each_form_of_the_placeholder_is_seen_in_the_text_of_a_record(spark: Any) -> None:
+    forms = [json.dumps({"large": hole}, separators=(",", ":")) for _, _, hole in HOLES]
+    others = [json.dumps({"large": value}) for value in (*VALUES.values(), [95, 100], "__debezium")]
+    frame = spark.createDataFrame([(text,) for text in (*forms, *others)], "value string")
+    rows = frame.select("value", may_have_holes(frame["value"]).alias("holes")).collect()
+    assert {row["value"] for row in rows if row["holes"]} == set(forms)
+
+
+def test_a_decimal_is_read_right_beside_other_fields_of_its_name(spark: Any) -> None:
+    """Those of Debezium's ``source``, and those in a value of the row. Base64 may also look like a number."""
+    database = Database()
+    database.fields["tags"] = {"type": "map", "keys": {"type": "string"}, "values": {"type": "string"}}
+    database.fields["version"] = {"type": "bytes", "name": DECIMAL, "parameters": {"scale": "2"}, "optional": True}
+    encoded = [database.upsert(id=1, tags={"version": "x"}, version=text) for text in ("BOI=", "1234", None)]
+    numbers = [database.upsert(id=2, tags={"version": "x"}, version="?") for _ in range(2)]
+    numbers = [as_number(record, number) for record, number in zip(numbers, ("12.50", "1E-2"), strict=True)]
+    frame = spark.createDataFrame([tuple(record.values()) for record in (*encoded, *numbers)], COLUMNS)
+    records = records_of(frame, None)
+    rows = changes_of(records, summary_of(records).schemas, None).frame.select("version").collect()
+    decimals = [Decimal("12.50"), Decimal("-26588.24"), None, Decimal("12.50"), Decimal("0.01")]
+    assert [row["version"] for row in rows] == decimals
 
 
 @pytest.mark.soak
 def test_types_that_json_lacks_are_those_of_the_database(target: Target) -> None:
     numbers = [Decimal("-123.45"), Decimal("0.01"), Decimal("98765432109876.54"), Decimal("-0.10")]
-    kafka, debezium = "org.apache.kafka.connect.data", "io.debezium.time"
+    debezium = "io.debezium.time"
     database = Database()
-    precise = {"type": "bytes", "name": f"{kafka}.Decimal", "parameters": {"scale": "2", "connect.decimal.precision": "20"}}
+    precise = {"type": "bytes", "name": DECIMAL, "parameters": {"scale": "2", "connect.decimal.precision": "20"}}
     database.fields = {
         "id": {"type": "int32"},
         "price": {**precise, "optional": True},
@@ -275,8 +334,7 @@ def test_types_that_json_lacks_are_those_of_the_database(target: Target) -> None
     records = [database.upsert(id=key, price=unscaled_base64(number), **row) for key, number in enumerate(numbers)]
     target.merge(*records)
     for key, number in enumerate(numbers, len(numbers)):
-        as_number = database.upsert(id=key, price="?", **row)
-        records.append({**as_number, "value": as_number["value"].replace('"?"', str(number))})
+        records.append(as_number(database.upsert(id=key, price="?", **row), str(number)))
     target.merge(*records[len(numbers) :])
     assert [row["price"] for row in target.rows()] == [*numbers, *numbers]
     first = target.rows()[0]
@@ -284,6 +342,11 @@ def test_types_that_json_lacks_are_those_of_the_database(target: Target) -> None
     assert first["at"].timestamp() == 1_700_000_000.123456
     assert first["seen"].timestamp() == 1728043200.5
     assert bytes(first["raw"]) == b"\x00\xff"
+
+
+def as_number(record: dict[str, Any], number: str) -> dict[str, Any]:
+    """The record with a number in place of the text "?", as ``decimal.format=NUMERIC`` has it."""
+    return {**record, "value": record["value"].replace('"?"', number)}
 
 
 def unscaled_base64(number: Decimal) -> str:

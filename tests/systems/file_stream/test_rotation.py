@@ -43,6 +43,31 @@ def test_files_that_came_and_went_between_two_batches_are_read_in_order(
     assert following.rest() == expected
 
 
+@pytest.mark.parametrize("name", ["app.log.1", "app.log-20250101", "app-20250101.log", "app.log.old"])
+def test_the_log_of_another_program_is_not_taken_for_a_rotated_file(query: Any, tmp_path: Path, name: str) -> None:
+    following = query("app.log")
+    append(tmp_path / "app-2.log", "other\n", changed=1e9)
+    append(tmp_path / "app.log", "one\n", changed=1e9)
+    assert following.rest() == ["one"]
+    append(tmp_path / "app.log", "rest\n", changed=1e9 + 1)
+    (tmp_path / "app.log").rename(tmp_path / name)
+    append(tmp_path / "app.log", "two\n", changed=1e9 + 2)
+    append(tmp_path / "app-2.log", "other\n", changed=1e9 + 2)
+    assert following.rest() == ["rest", "two"]
+    append(tmp_path / "app-2.log", "other\n", changed=1e9 + 3)
+    assert following.rest() == []
+
+
+def test_a_counter_may_get_more_digits_between_two_batches(query: Any, tmp_path: Path) -> None:
+    following = query("app.log")
+    append(tmp_path / "app.log", "8\n", changed=1e9 + 8)
+    assert following.rest() == ["8"]
+    for number in (9, 10, 11):
+        (tmp_path / "app.log").rename(tmp_path / f"app-{number}.log")
+        append(tmp_path / "app.log", f"{number}\n", changed=1e9 + number)
+    assert following.rest() == ["9", "10", "11"]
+
+
 def test_numbered_files_move_up_and_the_oldest_is_deleted(query: Any, tmp_path: Path) -> None:
     following = query("app.log")
     lines = []

@@ -17,7 +17,9 @@ import pyarrow as pa
 from ...core import Batch, Committable, Flag, FrameCommitter, Misconfigured, Options, Problem, Sink, SinkWriter, Text
 from ...core.ledger import Entry, LedgerContent, is_stream
 from ...core.options import Json, Values
+from ...formats.base import quoted
 from ...storage.location import check_location, storage_of
+from .sql import MISSING
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -28,7 +30,6 @@ _LOG: Final = "_delta_log"
 _COMMIT: Final = re.compile(r"\d{20}\.json")
 _COMMITS: Final = 200
 """So many of the newest commits of a table's log are read to show its ledger."""
-MISSING = ("DELTA_MISSING_DELTA_TABLE", "DELTA_PATH_DOES_NOT_EXIST", "DELTA_TABLE_NOT_FOUND", "TABLE_OR_VIEW_NOT_FOUND")
 
 
 TABLE: Final = Options(
@@ -142,7 +143,7 @@ class DeltaCommitter(FrameCommitter):
     def _name(self) -> str:
         """The table, as SQL names it."""
         path = self.sink.values["path"]
-        return f"delta.`{str(path).replace('`', '``')}`" if path else str(self.sink.values["table"])
+        return f"delta.{quoted(str(path))}" if path else str(self.sink.values["table"])
 
     def _exists(self) -> bool:
         """False as long as nothing was written."""

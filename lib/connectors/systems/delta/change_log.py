@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ...core import Fatal, Misconfigured, Problem
-from .change_schema import PLACEHOLDER, Cell, ChangeColumn, columns_of, columns_of_type, fields_of
+from ...formats.base import quoted
+from .change_schema import Cell, ChangeColumn, columns_of, columns_of_type, fields_of
+from .holes import may_have_holes
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -84,7 +86,7 @@ def summary_of(records: DataFrame) -> Summary:
             F.collect_set("topic").alias("topics"),
             F.max(ORDINAL).alias("last"),
             F.max("key").alias("key"),
-            F.max(value.contains(PLACEHOLDER)).alias("holes"),
+            F.max(may_have_holes(value)).alias("holes"),
             F.max(deletes).alias("deletes"),
             F.max(ends).alias("ends"),
         )
@@ -174,7 +176,7 @@ def _changes(rows: DataFrame, form: _Form) -> Changes:
 
     def cell(column: ChangeColumn) -> Column:
         exact = state(F.col("exact"), column.name) if column.exact is not None else None
-        return column.convert(Cell(state(F.col("change"), column.name), F.col("text"), exact)).cast(column.type)
+        return column.convert(Cell(state(F.col("change"), column.name), exact)).cast(column.type)
 
     cells = [cell(column).alias(column.name) for column in form.row]
     own = {
@@ -322,7 +324,7 @@ def _united(parts: Sequence[Changes]) -> Changes:
     frames = []
     for part in parts:
         cells = [
-            (F.col(_quoted(name)) if name in part.columns else F.lit(defaults.get(name))).cast(kind).alias(name)
+            (F.col(quoted(name)) if name in part.columns else F.lit(defaults.get(name))).cast(kind).alias(name)
             for name, kind in columns.items()
         ]
         own = [F.col(name) for name in (DELETED, SNAPSHOT, ENDS, POSITION, ORDINAL)]
@@ -331,7 +333,3 @@ def _united(parts: Sequence[Changes]) -> Changes:
     for frame in frames[1:]:
         whole = whole.unionByName(frame)
     return Changes(whole, columns, defaults)
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

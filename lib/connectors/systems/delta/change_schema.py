@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
     from pyspark.sql.types import DataType, StructType
 
-PLACEHOLDER: Final = "__debezium_unavailable_value"
-"""What Debezium writes for a large value of PostgreSQL that an update has not touched."""
-
 _SIMPLE: Final = {
     "int8": "tinyint",
     "int16": "smallint",
@@ -41,10 +38,9 @@ _DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
 
 @dataclass(frozen=True)
 class Cell:
-    """A value as it was ``read``, the whole JSON ``text``, and the value that was read with its ``exact`` type."""
+    """A value as it was ``read``, and as it was read with its ``exact`` type."""
 
     read: Column
-    text: Column
     exact: Column | None = None
 
 
@@ -58,7 +54,7 @@ class ChangeColumn:
     convert: Callable[[Cell], Column]
     default: Any = None
     exact: DataType | None = None
-    """The type as which the JSON is read a second time: a number that is read as text is rounded."""
+    """The type as which the JSON is read a second time: the first read rounds numbers."""
 
 
 def columns_of(fields: list[Mapping[str, Any]]) -> list[ChangeColumn]:
@@ -81,7 +77,16 @@ def fields_of(schema: str) -> list[Mapping[str, Any]]:
 
 def _column(field: Mapping[str, Any]) -> ChangeColumn:
     from pyspark.sql import functions as F
-    from pyspark.sql.types import BinaryType, DateType, DecimalType, IntegerType, LongType, StringType, TimestampType
+    from pyspark.sql.types import (
+        BinaryType,
+        DateType,
+        DecimalType,
+        IntegerType,
+        LongType,
+        StringType,
+        TimestampType,
+        VariantType,
+    )
 
     name, label = str(field["field"]), field.get("name")
     if label in _DAYS:
@@ -97,7 +102,7 @@ def _column(field: Mapping[str, Any]) -> ChangeColumn:
     if label == _DECIMAL:
         parameters = field.get("parameters") or {}
         kind = DecimalType(min(38, int(parameters.get("connect.decimal.precision", 38))), int(parameters.get("scale", 0)))
-        return ChangeColumn(name, StringType(), kind, lambda cell: _decimal(name, kind, cell), exact=kind)
+        return ChangeColumn(name, VariantType(), kind, lambda cell: _decimal(kind, cell), exact=kind)
     if field["type"] == "bytes":
         return ChangeColumn(name, StringType(), BinaryType(), lambda cell: F.unbase64(cell.read))
     kind = _type(field)
@@ -127,12 +132,15 @@ def _type(schema: Mapping[str, Any]) -> Any:
     return StringType()
 
 
-def _decimal(name: str, kind: Any, cell: Cell) -> Column:
-    """A decimal that is a number in JSON, or base64 of its unscaled bytes, as the converter's ``decimal.format`` has it."""
+def _decimal(kind: Any, cell: Cell) -> Column:
+    """A decimal that is a number in JSON, or base64 of its unscaled bytes, as the converter's ``decimal.format`` has it.
+
+    Base64 may have digits alone, so only the type of the JSON tells which one it is, and a variant keeps that type.
+    """
     from pyspark.sql import functions as F
 
-    is_base64 = cell.text.rlike(f'\\Q{json.dumps(name, ensure_ascii=False)}\\E\\s*:\\s*"')
-    content = F.unbase64(F.when(is_base64, cell.read))
+    is_base64 = F.schema_of_variant(cell.read) == "STRING"
+    content = F.unbase64(F.when(is_base64, F.variant_get(cell.read, "$", "string")))
 
     def byte(index: Column) -> Column:
         return F.conv(F.hex(F.substring(content, index, 1)), 16, 10).cast("decimal(38,0)")
@@ -146,5 +154,4 @@ def _decimal(name: str, kind: Any, cell: Cell) -> Column:
     digits = F.lpad(F.abs(signed).cast("string"), 40, "0")
     point = F.concat(F.when(signed < 0, "-").otherwise(""), F.substring(digits, 1, 40 - kind.scale), F.lit("."))
     exact = F.concat(point, F.substring(digits, 41 - kind.scale, max(1, kind.scale)) if kind.scale else F.lit("0"))
-    number = cell.read.cast(kind) if cell.exact is None else cell.exact
-    return F.when(is_base64, exact.cast(kind)).otherwise(number)
+    return F.when(is_base64, exact.cast(kind)).otherwise(cell.exact)

@@ -30,7 +30,9 @@ from ...core import (
 )
 from ...core.options import Values
 from ...core.state import digest
-from . import MISSING, DeltaCommitter, DeltaSink, RecordingCommitter
+from ...formats.base import quoted
+from . import DeltaCommitter, DeltaSink, RecordingCommitter
+from .sql import known_columns, same_key
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -60,9 +62,7 @@ def fan_out(path: str, keys: Mapping[str, Sequence[str]] | None = None, **option
 
 
 class DeltaTables(Sink):
-    """The sink behind :func:`fan_out`.
-
-    """
+    """The sink behind :func:`fan_out`."""
 
     name = NAME
     options = Options(
@@ -124,7 +124,7 @@ class DeltaTablesCommitter(RecordingCommitter):
 
     def _write(self, frame: DataFrame, table: str, schemas: Sequence[str], batch: Batch) -> None:
         location = f"{self.path}/{quote(table, safe=' $.-')}"
-        known = _known(frame, location)
+        known = known_columns(frame.sparkSession, location, is_path=True)
         by_schema = [_columns(frame, table, schema, known) for schema in schemas]  # several, when a batch met an ALTER TABLE
         rows = by_schema[0]
         for others in by_schema[1:]:
@@ -139,12 +139,11 @@ class DeltaTablesCommitter(RecordingCommitter):
 
     def _merge(self, rows: DataFrame, location: str, keys: Sequence[str], batch: Batch) -> None:
         """By key, and so the same when it is done again."""
-        same = " AND ".join(f"old.{_quoted(key)} <=> new.{_quoted(key)}" for key in keys)
         view = f"connectors_{digest(batch.prefix(), location)}"
         rows.createOrReplaceTempView(view)
         try:
             rows.sparkSession.sql(
-                f"MERGE WITH SCHEMA EVOLUTION INTO delta.{_quoted(location)} AS old USING {view} AS new ON {same} "
+                f"MERGE WITH SCHEMA EVOLUTION INTO delta.{quoted(location)} AS old USING {view} AS new ON {same_key(keys)} "
                 "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
             )
         finally:
@@ -175,18 +174,6 @@ def _is_names(columns: object) -> bool:
     return isinstance(columns, list) and bool(columns) and all(isinstance(name, str) for name in columns)
 
 
-def _known(frame: DataFrame, location: str) -> StructType | None:
-    """The columns that the Delta table has; ``None`` if it is not there yet."""
-    from pyspark.errors import AnalysisException
-
-    try:
-        return frame.sparkSession.read.format("delta").load(location).schema
-    except AnalysisException as error:
-        if error.getCondition() in (*MISSING, "PATH_NOT_FOUND"):
-            return None
-        raise
-
-
 def _columns(frame: DataFrame, table: str, schema: str, known: StructType | None) -> DataFrame:
     """The rows of one table and schema, their JSON as columns; a column that is there already keeps its type."""
     from pyspark.sql import functions as F
@@ -201,7 +188,3 @@ def _columns(frame: DataFrame, table: str, schema: str, known: StructType | None
     parsed = some.select(F.from_json("row", read, {"mode": "FAILFAST"}).alias("row"))
     cells = (F.col("row").getField(field.name).cast(types.get(field.name, field.dataType)) for field in fields)
     return parsed.select(*(cell.alias(field.name) for cell, field in zip(cells, fields, strict=True)))
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from ...core import (
@@ -29,7 +29,8 @@ from ...core import (
 )
 from ...core.ledger import Entry
 from ...core.state import digest
-from . import MISSING, TABLE, DeltaCommitter, DeltaSink, RecordingCommitter, TableSink, mark_of
+from ...formats.base import quoted
+from . import TABLE, DeltaCommitter, DeltaSink, RecordingCommitter, TableSink, mark_of
 from .change_log import (
     DELETED,
     ENDS,
@@ -44,7 +45,8 @@ from .change_log import (
     records_of,
     summary_of,
 )
-from .change_schema import PLACEHOLDER
+from .holes import hole_conditions
+from .sql import known_columns, same_key
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -142,7 +144,7 @@ class ChangeTableCommitter(RecordingCommitter):
         from pyspark.sql import functions as F
 
         if self._types is None:
-            known = self._known(spark, self._location())
+            known = self._known_columns(spark, self._location())
             self._types = None if known is None else {field.name: field.dataType for field in known}
             if known is not None:
                 self._finish_filling(spark)
@@ -195,15 +197,15 @@ class ChangeTableCommitter(RecordingCommitter):
         gone = f" WHEN NOT MATCHED BY SOURCE AND {old_position} < '{whole}' THEN DELETE" if whole else ""
         view = f"connectors_{digest(batch.prefix(), self._location())}"
         rows.createOrReplaceTempView(view)
-        columns = list(changes.columns)
-        sets = [f"{quoted(name)} = {self._new_value(name, changes, has_holes)}" for name in columns if name not in keys]
+        columns, holes = list(changes.columns), hole_conditions(changes.columns) if has_holes else {}
+        sets = [f"{quoted(name)} = {_new_value(name, holes, f'old.{quoted(name)}')}" for name in columns if name not in keys]
         sets.append(f"{quoted(self.position)} = {_stored_position('new')}")
         names = ", ".join(quoted(name) for name in (*columns, self.position))
-        values = ", ".join((*(_inserted(name, changes, has_holes) for name in columns), _stored_position("new")))
+        values = ", ".join((*(_new_value(name, holes, "NULL") for name in columns), _stored_position("new")))
         try:
             with _Transaction(spark, batch) as is_recorded:
                 spark.sql(
-                    f"MERGE INTO {self._name()} AS old USING {view} AS new ON {same(keys)} "
+                    f"MERGE INTO {self._name()} AS old USING {view} AS new ON {same_key(keys)} "
                     f"WHEN MATCHED AND {self._is_newer()} AND new.{DELETED} THEN DELETE "
                     f"WHEN MATCHED AND {self._is_newer()} THEN UPDATE SET {', '.join(sets)} "
                     f"WHEN NOT MATCHED AND NOT new.{DELETED} THEN INSERT ({names}) VALUES ({values}){gone}"
@@ -214,12 +216,6 @@ class ChangeTableCommitter(RecordingCommitter):
             self.ledger.note(batch)
         else:
             self.ledger.commit(Entry(batch.query, batch.number), ())
-
-    def _new_value(self, name: str, changes: Changes, has_holes: bool) -> str:
-        column = f"new.{quoted(name)}"
-        if not has_holes or changes.columns[name].simpleString() != "string":
-            return column
-        return f"CASE WHEN {column} = '{PLACEHOLDER}' THEN old.{quoted(name)} ELSE {column} END"
 
     def _is_newer(self) -> str:
         old = f"old.{quoted(self.position)}"
@@ -260,7 +256,7 @@ class ChangeTableCommitter(RecordingCommitter):
     def _has_deleted(self, spark: SparkSession) -> bool:
         """True if there is a table of deleted keys."""
         if self._remembers is None:
-            self._remembers = self._known(spark, self._deleted_location()) is not None
+            self._remembers = self._known_columns(spark, self._deleted_location()) is not None
         return self._remembers
 
     def _retention(self) -> int:
@@ -278,16 +274,8 @@ class ChangeTableCommitter(RecordingCommitter):
     def _deleted_name(self) -> str:
         return f"delta.{quoted(self._deleted_location())}" if self.values["path"] else self._deleted_location()
 
-    def _known(self, spark: SparkSession, location: str) -> StructType | None:
-        """The columns of a table; ``None`` if it is not there yet."""
-        from pyspark.errors import AnalysisException
-
-        try:
-            return spark.read.format("delta").load(location).schema if self.values["path"] else spark.table(location).schema
-        except AnalysisException as error:
-            if error.getCondition() in (*MISSING, "PATH_NOT_FOUND"):
-                return None
-            raise
+    def _known_columns(self, spark: SparkSession, location: str) -> StructType | None:
+        return known_columns(spark, location, is_path=bool(self.values["path"]))
 
 
 def snapshot_end(changes: Changes) -> str | None:
@@ -311,31 +299,30 @@ def newest_changes(changes: Changes, keys: Sequence[str], has_holes: bool) -> Da
     def last(condition: Column) -> Column:
         return F.max_by(whole, F.when(condition, order))
 
-    texts = [name for name, kind in changes.columns.items() if kind.simpleString() == "string" and name not in keys]
-    holed = texts if has_holes else []
-    touched = [_last_touched(name, order).alias(f"touched_{number}") for number, name in enumerate(holed)]
-    grouped = changes.frame.groupBy(*map(quoted, keys)).agg(
+    values = {name: kind for name, kind in changes.columns.items() if name not in keys}
+    holes = hole_conditions(values) if has_holes else {}
+    touched = [_last_touched(name, hole, order).alias(f"touched_{n}") for n, (name, hole) in enumerate(holes.items())]
+    grouped = changes.frame.alias("new").groupBy(*map(quoted, keys)).agg(
         last(~F.col(SNAPSHOT)).alias("change"), last(F.col(SNAPSHOT)).alias("row"), *touched
     )
     change, row = F.col("change"), F.col("row")
     is_snapshot = (row[POSITION] > change[POSITION]) & (row[ORDINAL] > change[ORDINAL])
-    winner = grouped.withColumn("winner", F.when(change.isNull() | (row.isNotNull() & is_snapshot), row).otherwise(change))
+    newest = grouped.withColumn("new", F.when(change.isNull() | (row.isNotNull() & is_snapshot), row).otherwise(change))
     cells = []
     for name in changes.frame.columns:
-        cell = F.col("winner")[name]
-        if name in holed:
-            number = holed.index(name)
-            cell = F.when(cell == PLACEHOLDER, F.coalesce(F.col(f"touched_{number}")[name], cell)).otherwise(cell)
+        cell = F.col("new")[name]
+        if name in holes:
+            number = list(holes).index(name)
+            cell = F.when(F.expr(holes[name]), F.coalesce(F.col(f"touched_{number}")[name], cell)).otherwise(cell)
         cells.append(cell.alias(name))
-    return winner.select(*cells)
+    return newest.select(*cells)
 
 
-def _last_touched(name: str, order: Column) -> Column:
+def _last_touched(name: str, hole: str, order: Column) -> Column:
     from pyspark.sql import functions as F
 
-    column = F.col(quoted(name))
-    is_value = (column.isNull() | (column != PLACEHOLDER)) & ~F.col(DELETED)
-    return F.max_by(F.struct(column.alias(name)), F.when(is_value, order))
+    is_value = ~F.coalesce(F.expr(hole), F.lit(False)) & ~F.col(DELETED)
+    return F.max_by(F.struct(F.col(quoted(name)).alias(name)), F.when(is_value, order))
 
 
 class _Transaction:
@@ -368,14 +355,6 @@ class _Transaction:
                 self._conf.unset(key)
 
 
-def same(keys: Sequence[str]) -> str:
-    return " AND ".join(f"old.{quoted(key)} <=> new.{quoted(key)}" for key in keys)
-
-
-def quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
-
-
 def is_wider(kind: Any, than: Any) -> bool:
     """True if ``kind`` holds every value of ``than``, and Delta can widen the column."""
     from pyspark.sql.types import ByteType, DecimalType, DoubleType, FloatType, IntegerType, LongType, ShortType
@@ -389,11 +368,10 @@ def is_wider(kind: Any, than: Any) -> bool:
     return isinstance(kind, DoubleType) and isinstance(than, FloatType)
 
 
-def _inserted(name: str, changes: Changes, has_holes: bool) -> str:
+def _new_value(name: str, holes: Mapping[str, str], untouched: str) -> str:
+    """The value of a column after a change, as SQL; ``untouched`` is the one where the condition of ``holes`` is true."""
     column = f"new.{quoted(name)}"
-    if has_holes and changes.columns[name].simpleString() == "string":
-        return f"nullif({column}, '{PLACEHOLDER}')"
-    return column
+    return f"CASE WHEN {holes[name]} THEN {untouched} ELSE {column} END" if name in holes else column
 
 
 def _stored_position(side: str) -> str:

@@ -1,4 +1,4 @@
-"""LineRange and their ends: ``\\n``, ``\\r\\n`` and ``\\r``, found in whole blocks of bytes at a time.
+"""Lines of a file and their ends (``\\n``, ``\\r\\n`` and ``\\r``), found in whole blocks of bytes at a time.
 
 A ``\\r`` at the end of what is there waits for what follows: it may be the first half of ``\\r\\n``.
 """

@@ -34,7 +34,7 @@ from ...formats import check_format, format_options, value_type
 from ...formats.emitter import FormatEmitter
 from ...storage.location import is_local, local_path, without_user
 from .lines import first_line_end, first_lines, last_line_end, read_lines
-from .tail import FileState, FollowedFile, TailHead, holds, is_rotated, listing, locate, look, mark_of, opened
+from .tail import FileState, FollowedFile, TailHead, holds, listing, locate, look, mark_of, opened, rotation_form
 
 _log = logging.getLogger("connectors.file_stream")
 _LARGEST_SPLIT, _SMALLEST_SPLIT = 32 << 20, 1 << 20
@@ -61,8 +61,9 @@ class FileStreamSource(Source):
 
     Columns: ``filename`` (full path), ``position`` (the byte after the line and its terminator), ``value``.
     Guarantee: exactly-once; a file can be read again from any byte. An unfinished last line waits. A file renamed within
-    its folder is read to its end first, and so are files that were rotated away between two batches. A truncated or
-    replaced file is an error, and so is one that vanishes while lines of it wait.
+    its folder is read to its end first, and so are files that were rotated away between two batches: the names of these
+    have the form of its new name, as ``app.log.2`` has that of ``app.log.1``. A truncated or replaced file is an error,
+    and so is one that vanishes while lines of it wait.
     """
 
     name = "file_stream"
@@ -204,14 +205,17 @@ class FileStreamEnumerator(SplitEnumerator[LineRange]):
 
 
 def _rotated_away(files: Mapping[str, FollowedFile], looks: Mapping[str, FileState], head: TailHead) -> Iterator[FollowedFile]:
-    """Files that took the place of a followed one and were renamed like it before any listing showed them, oldest first."""
+    """Files that took the place of a followed one and were renamed like it before any listing showed them, oldest first.
+
+    Their names have the form that the followed file got: where that is ``app.log.1``, ``app-2.log`` is another program's.
+    """
     newest = {file.born: key for key, file in files.items()}
     for home, key in newest.items():
         if files[key].path == home:
             continue
-        between = [
-            state for state in head.nodes.values() if is_rotated(state.path, home) and state.changed > looks[key].changed
-        ]
+        form = rotation_form(files[key].path, home)
+        alike = [state for state in head.nodes.values() if form and rotation_form(state.path, home) == form]
+        between = [state for state in alike if state.changed > looks[key].changed]
         for state in sorted(between, key=lambda state: state.changed):
             yield FollowedFile(state.path, state.node, home=home)
         if home in head.files:

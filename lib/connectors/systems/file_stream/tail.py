@@ -21,6 +21,7 @@ _MARK_BYTES = 256
 # What rotation adds to a name: app.log.1, app.log-20250131, app.2025-01-31.log, app-7.log. Letters are no part of it, so
 # that app.log.1.gz is not taken for lines.
 _ROTATION = re.compile(r"[.\-_]\d[\d.\-_T:]*(?=$|\.[A-Za-z]\w*$)")
+_COUNTER = re.compile(r"(?<!\d)\d{1,5}(?!\d)")  # a number that gets more digits in time; longer ones are dates
 
 
 @dataclass(frozen=True)
@@ -99,10 +100,17 @@ def look(path: str) -> FileState | None:
     return FileState(os.path.abspath(path), _node(status), status.st_size, status.st_mtime_ns)
 
 
-def is_rotated(path: str, home: str) -> bool:
-    """True if ``path`` is a name that rotation gives to a file at ``home``."""
-    same_folder = os.path.dirname(path) == os.path.dirname(home)
-    return same_folder and os.path.basename(home) in _unrotated(os.path.basename(path))
+def rotation_form(path: str, home: str) -> str | None:
+    """The name that rotation has given to a file at ``home``, with zeros for numbers; ``None`` if it has given none.
+
+    All counters have one form, ``app.log.0`` for ``app.log.12``; dates keep their length, ``app-00000000.log``.
+    """
+    folder, name = os.path.split(path)
+    for match in _ROTATION.finditer(name):
+        before, added, after = name[: match.start()], match.group(), name[match.end() :]
+        if os.path.join(folder, before + after) == home:
+            return before + re.sub(r"\d", "0", _COUNTER.sub("0", added)) + after
+    return None
 
 
 def mark_of(file: BinaryIO, at: int) -> str:
