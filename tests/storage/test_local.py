@@ -138,6 +138,18 @@ def test_what_is_put_is_durable_with_its_name_and_its_folders(disk: Watched, tmp
     assert sum("/." in path for path in disk.synced) == 1, "the file, before it had its name"
 
 
+def test_what_a_dead_process_has_made_and_not_synced_becomes_durable(disk: Watched, tmp_path: Path) -> None:
+    (tmp_path / "a/b").mkdir(parents=True)
+    (tmp_path / "a/b/c").touch()
+    storage = LocalStorage(tmp_path)
+    assert not storage.put_if_absent("a/b/c", b"content")
+    assert disk.synced == [str(tmp_path / "a/b")], "the name of the file"
+    storage.make_folder("a/b")
+    assert disk.synced[1:] == [str(tmp_path), str(tmp_path / "a")], "the names of the folders"
+    storage.make_folder("a/b")
+    assert len(disk.synced) == 3, "once in a process"
+
+
 def test_files_and_folders_are_synced_when_it_is_said_so(disk: Watched, tmp_path: Path) -> None:
     storage = LocalStorage(tmp_path)
     for number in range(20):

@@ -74,6 +74,9 @@ class Disk:
 disk: Disk = Disk()
 _checked: set[str] = set()
 """Folders that can create a file only where there is none."""
+_durable: set[Path] = set()
+"""Folders whose names this process has synced."""
+_MOST_DURABLE: Final = 10_000
 
 
 class LocalStorage(Storage):
@@ -85,8 +88,11 @@ class LocalStorage(Storage):
 
     def put_if_absent(self, name: str, content: Content) -> bool:
         target = self.path / name
-        if target.exists():
-            return False
+        created = not target.exists() and self._created(target, content)
+        disk.sync(target.parent)  # also where the file exists: whoever created it may have died before this step
+        return created
+
+    def _created(self, target: Path, content: Content) -> bool:
         temporary = self._temporary(target, content, durable=True)
         try:
             self._claim(temporary, target)
@@ -94,7 +100,6 @@ class LocalStorage(Storage):
             return False
         finally:
             disk.remove(temporary)
-        disk.sync(target.parent)
         return True
 
     def replace(self, name: str, content: Content) -> None:
@@ -238,18 +243,25 @@ class LocalStorage(Storage):
                 raise FileExistsError(errno.EEXIST, "exists", str(target)) from None
             disk.rename(source, target)  # two files of one name do not come at once: each holds the digest of its batch
 
-    @staticmethod
-    def _make(folder: Path) -> None:
-        """Makes ``folder`` and those above it; what is made is durable."""
-        missing = []
-        while not folder.is_dir():
-            if folder.exists() and not folder.is_dir():  # it may have been made in this very moment
-                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
-            missing.append(folder)
-            folder = folder.parent
-        for path in reversed(missing):
+    def _make(self, folder: Path) -> None:
+        """Makes ``folder`` and those above it, durably.
+
+        A process that died may have made one of them and not synced it: the first use in a process syncs it, below the root.
+        """
+        if folder in _durable and folder.is_dir():
+            return
+        path, chain = folder, []
+        while not path.is_dir() or (path not in _durable and self.path in path.parents):
+            if path.exists() and not path.is_dir():  # it may have been made in this very moment
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+            chain.append(path)
+            path = path.parent
+        for path in reversed(chain):
             disk.make_folder(path)
             disk.sync(path.parent)
+        if len(_durable) > _MOST_DURABLE:
+            _durable.clear()
+        _durable.update(chain)
 
 
 def _item(entry: os.DirEntry[str]) -> Item | None:

@@ -35,7 +35,14 @@ _WRONG = {
     "AccessDenied": ("storageOptions", "may not do that (AccessDenied); give credentials that may read, write and delete"),
     "InvalidAccessKeyId": ("storageOptions", "has a key that S3 does not know"),
     "SignatureDoesNotMatch": ("storageOptions", "has a secret that does not fit the key"),
+    "ExpiredToken": ("storageOptions", "has a token that has expired; give a new one with its key and secret"),
+    "InvalidToken": ("storageOptions", "has a token that S3 does not know"),
+    "PermanentRedirect": ("storageOptions", "has another region than the bucket; correct client_kwargs.region_name"),
+    "403": ("storageOptions", "may not do that (403); give credentials that may read, write and delete, or correct them"),
+    "400": ("storageOptions", "is not what S3 expects (400): correct token and client_kwargs.region_name"),
+    "301": ("storageOptions", "has another region than the bucket (301); correct client_kwargs.region_name"),
 }
+"""Codes of refusals, with the option to blame. The answer to a HEAD has no body: its code is the status."""
 _RETRIES: Final = {"mode": "standard", "total_max_attempts": 2}
 """Few: the layers above wait for outages, as ``retry.*`` says."""
 
@@ -126,7 +133,7 @@ def _error_of_answer(error: Any, bucket: str, key: str) -> Exception:
         return Misconfigured("connectors.storage", [Problem(option, f"{text} (bucket {bucket}).")])
     if status >= 500 or status == 429 or code in (*_BUSY, "SlowDown", "RequestTimeout"):
         return Transient(f"S3 answered {code} ({status}) for s3://{bucket}/{key}")
-    return cast(Exception, error)
+    return OSError(f"S3 answered {code} ({status}) for s3://{bucket}/{key}: {error.response['Error'].get('Message', '')}")
 
 
 def _error_without_answer(error: Exception) -> Exception:

@@ -21,6 +21,7 @@ from ..core.options import Values
 from ..core.sink import RETENTION
 from ..formats.text import to_json_lines
 from ..storage import is_local, storage_of
+from ..storage.location import without_user
 from .files.committer import begin
 
 
@@ -41,7 +42,7 @@ class BufferedSink(Sink):
     @classmethod
     def check(cls, values: Values) -> Iterator[Problem]:
         if not is_local(values["path"]):
-            yield Problem("path", f'must be a local or mounted folder; got "{values["path"]}".')
+            yield Problem("path", f'must be a local or mounted folder; got "{without_user(values["path"])}".')
 
     def target(self) -> str:
         return str(self.values["path"])

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from connectors.core import Batch, Misconfigured
+from connectors.core import Batch, Fatal, Misconfigured
 from connectors.systems.files import FilesSink
 from connectors.systems.files.folders import DatePattern
 from connectors.systems.files.writer import FilesWriter
@@ -53,6 +53,16 @@ class TestPartitions:
             f"day=6/kind={NULL}": [4],
         }
         assert {tuple(pq.ParquetFile(file).schema_arrow.names) for file in visible(tmp_path)} == {("id",)}
+
+    @pytest.mark.parametrize(("value", "text"), [("ü" * 200, "402 bytes"), ("a\0b", "NUL")])
+    def test_a_value_that_can_name_no_folder_is_refused_before_anything_is_recorded(
+        self, tmp_path: Path, value: str, text: str
+    ) -> None:
+        files_sink = sink(tmp_path, partitionBy="k")
+        with pytest.raises(Fatal, match=f'the column "k" .*{text}'):
+            write(files_sink, 0, pa.record_batch({"id": [1], "k": [value]}))
+        write(files_sink, 0, pa.record_batch({"id": [2], "k": ["short"]}))
+        assert by_folder(tmp_path) == {"k=short": [2]}
 
     def test_dates_and_flags_name_folders_too(self, tmp_path: Path) -> None:
         rows = pa.record_batch({"d": [datetime.date(2024, 2, 29)], "f": [True], "id": [1]})

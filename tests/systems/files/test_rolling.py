@@ -31,6 +31,11 @@ class TestPolicy:
     def groups(self, hidden_parts: list[HiddenPart], now: float, *, ending: bool = False) -> list[list[int]]:
         return [[part.size for part in group] for group in due(hidden_parts, now, self.policy, ending=ending)]
 
+    def test_a_dot_in_the_prefix_is_no_part_of_the_ending(self) -> None:
+        finals = [f"orders.v1-{number:010d}-{'a' * 12}-0.snappy.parquet" for number in range(3)]
+        hidden_parts = [HiddenPart.of(f"x/{HiddenPart.name(0, 1, final)}", "x") for final in finals]
+        assert self.groups(hidden_parts, 15 * MINUTE) == [[1, 1, 1]]
+
     def test_small_young_parts_wait(self) -> None:
         assert self.groups(parts(1, 2, 3), 10) == []
 

@@ -8,6 +8,8 @@ import uuid
 from typing import Any
 
 import pytest
+from botocore.client import BaseClient
+from botocore.exceptions import ClientError
 
 from connectors.core import Batch, Fatal, Misconfigured, Transient
 from connectors.core.commit import Commit
@@ -228,6 +230,31 @@ class TestErrors:
         gone = {**bucket.storage, "client_kwargs": {"endpoint_url": "http://127.0.0.1:9", "region_name": "us-east-1"}}
         with pytest.raises(Transient, match="cannot be reached"):
             S3Storage(bucket.path, gone).size("x")
+
+    @pytest.mark.parametrize(
+        ("code", "status", "text"),
+        [("403", 403, "credentials"), ("ExpiredToken", 400, "token"), ("400", 400, "token"), ("301", 301, "region_name")],
+    )
+    def test_a_refusal_names_the_option_also_where_the_answer_has_no_body(
+        self, bucket: Bucket, monkeypatch: pytest.MonkeyPatch, code: str, status: int, text: str
+    ) -> None:
+        def refuse(self: Any, operation: str, arguments: Any) -> None:
+            raise ClientError({"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}, operation)
+
+        monkeypatch.setattr(BaseClient, "_make_api_call", refuse)
+        with pytest.raises(Misconfigured, match=f"storageOptions .*{text}.*bucket {bucket.name}"):
+            S3Storage(bucket.path, bucket.storage).size("x")
+
+    def test_any_other_refusal_is_an_error_of_the_operating_system(
+        self, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(self: Any, operation: str, arguments: Any) -> None:
+            answer = {"Error": {"Code": "Odd", "Message": "so"}, "ResponseMetadata": {"HTTPStatusCode": 418}}
+            raise ClientError(answer, operation)
+
+        monkeypatch.setattr(BaseClient, "_make_api_call", refuse)
+        with pytest.raises(OSError, match=r"S3 answered Odd \(418\) for s3://.*: so"):
+            S3Storage(bucket.path, bucket.storage).size("x")
 
     def test_what_spark_is_told_is_of_this_bucket_alone_and_its_secrets_are_redacted_by_name(self, bucket: Bucket) -> None:
         options = spark_options(bucket.name, {**bucket.storage, "token": "t"})

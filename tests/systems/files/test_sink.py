@@ -18,6 +18,7 @@ from connectors.core.writing import stage
 from connectors.systems.buffered import BufferedSink
 from connectors.systems.file_stream import FileStreamSink
 from connectors.systems.files import FilesSink
+from connectors.systems.files.writer import FilesWriter
 
 from ..batches import write
 from .helpers import visible
@@ -42,10 +43,20 @@ class TestNames:
         write(sink(tmp_path, partPrefix="events"), IDS)
         assert visible(tmp_path)[0].name.startswith("events-")
 
-    @pytest.mark.parametrize("prefix", [".part", "_part", "a/b", ""])
+    @pytest.mark.parametrize("prefix", [".part", "_part", "a/b", "", "x" * 101])
     def test_a_prefix_that_hides_or_moves_the_files_is_refused(self, tmp_path: Path, prefix: str) -> None:
         with pytest.raises(Misconfigured, match="partPrefix"):
             sink(tmp_path, partPrefix=prefix)
+
+    def test_a_file_that_cannot_be_closed_leaves_no_stage(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fail(self: FilesWriter, folder: str) -> None:
+            self._open.pop(folder)
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(FilesWriter, "_close", fail)
+        with pytest.raises(OSError, match="No space left"):
+            write(sink(tmp_path), IDS)
+        assert not list(tmp_path.glob(".connectors/*/stage/*"))
 
     @pytest.mark.parametrize("kind", FOLDERS)
     def test_nothing_is_visible_before_the_commit_and_no_stage_is_left_after_it(self, tmp_path: Path, kind: str) -> None:

@@ -5,7 +5,8 @@ Spark's own file sink is exactly-once only for readers of its log; these files n
 once.
 """
 
-from .sink import FORMATS, FilesSink
+from .folders import FORMATS
+from .sink import FilesSink
 from .source import FilesSource
 
 __all__ = ["FORMATS", "FilesSink", "FilesSource"]

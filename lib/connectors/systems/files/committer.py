@@ -62,7 +62,7 @@ class FilesCommitter(Committer):
             for staged, bucket, *_ in committable.data["files"]:
                 name = f"{self.prefix}-{batch.file_id()}-{number}{extension(staged)}"
                 if waits:
-                    published += filter(None, [self.sealer.add(staged, bucket, name)])
+                    published.append(self.sealer.add(staged, bucket, name))
                 else:
                     published.append(str(PurePosixPath(bucket) / name))
                     self.folder.publish(staged, published[-1])

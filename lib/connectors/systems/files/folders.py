@@ -12,9 +12,12 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from ...core import Misconfigured, Problem
+from ...core import Fatal, Misconfigured, Problem
 from ...core.options import Values
 
+FORMATS: Final = ("parquet", "json", "csv", "text", "avro", "orc")
+LONGEST_NAME: Final = 255
+"""Bytes of the name of a folder or file, at most: what local file systems and HDFS have room for."""
 NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 NO_TIME: Final = f"bucket={NULL}"
 _ESCAPED: Final = re.compile(r"""[\x01-\x1f"#%'*/:=?\\\x7f{\[\]^]""")
@@ -99,7 +102,12 @@ def _can_name(kind: pa.DataType) -> bool:
 
 def _partition(name: str, value: Any) -> str:
     text = str(value).lower() if isinstance(value, bool) else str(value)
-    return f"{escaped(name)}={NULL if value is None or value == '' else escaped(text)}"
+    folder = f"{escaped(name)}={NULL if value is None or value == '' else escaped(text)}"
+    if "\0" in folder or (length := len(folder.encode())) > LONGEST_NAME:
+        text = "has a NUL" if "\0" in folder else f"makes a folder's name of {length} bytes; there is room for {LONGEST_NAME}"
+        way_out = f"nothing of this batch is recorded; cut the values of {name}, or leave it out of partitionBy"
+        raise Fatal(f'a value of the column "{name}" {text}: {folder[:40]!r}', way_out=way_out)
+    return folder
 
 
 def escaped(text: str) -> str:

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 from collections.abc import Iterator
 from typing import Any, BinaryIO, Final
 
 import pyarrow as pa
 
-from ...core import DataLoss, Fatal, Misconfigured, Poison, Problem
+from ...core import ConnectorError, DataLoss, Fatal, Misconfigured, Poison, Problem
 from ...core.clients import client_library
 from ...formats import JsonFormat, sql_type
-from ...formats.avro import INSTALL, AvroSchema
+from ...formats.avro import AvroSchema
+from ...formats.avro_writer import INSTALL
+from ...formats.base import quoted
 
 _CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
-_LINES, _ROWS, _BLOCK = 16_384, 16_384, 1 << 20
+_ROWS, _BLOCK = 16_384, 1 << 20
+_LONGEST_ROW = 16 << 20
+"""Bytes of a row of csv, at most."""
 _MAGIC: Final = {"parquet": b"PAR1", "orc": b"ORC", "avro": b"Obj\x01"}
 """How a file of each format begins."""
 _TEXT_BEGINS: Final = {b"{": "json"}
@@ -28,7 +33,12 @@ def read_file(file: Any, path: str, kind: str, schema: pa.Schema) -> Iterator[pa
             yield from {"parquet": _parquet, "orc": _orc, "avro": _avro}[kind](file, schema)
     else:
         stream = unpacked(file, path)
-        yield from {"json": _json, "csv": _csv, "text": _text}[kind](stream, path, schema)
+        try:
+            yield from {"json": _json, "csv": _csv, "text": _text}[kind](stream, path, schema)
+        except OSError as error:
+            if stream is file or error.errno is not None:
+                raise
+            raise Fatal(f"{path} cannot be unpacked: {error}", way_out="write it again, or move the file away") from None
 
 
 def schema_of(file: Any, path: str, kind: str) -> pa.Schema:
@@ -44,9 +54,10 @@ def schema_of(file: Any, path: str, kind: str) -> pa.Schema:
 
 def _own_schema(file: Any, kind: str) -> pa.Schema:
     if kind == "parquet":
-        import pyarrow.parquet as pq
-
-        return pq.read_schema(file).remove_metadata()
+        parquet = _open_parquet(file)
+        leaves = iter(range(len(parquet.schema)))
+        fields = [field.with_type(_with_zone(field.type, parquet.schema, leaves)) for field in parquet.schema_arrow]
+        return pa.schema(fields)
     if kind == "orc":
         import pyarrow.orc as orc
 
@@ -57,14 +68,32 @@ def _own_schema(file: Any, kind: str) -> pa.Schema:
     return pa.schema(list(AvroSchema(json.dumps(reader.writer_schema)).type))
 
 
+def _with_zone(kind: pa.DataType, schema: Any, leaves: Iterator[int]) -> pa.DataType:
+    """``kind`` with times in UTC where Parquet has INT96, which is Spark's older form of a timestamp.
+
+    ``leaves`` are the numbers of the columns of Parquet's ``schema`` that begin with this one: a nested column has several.
+    """
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_with_zone(field.type, schema, leaves)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_with_zone(kind.key_type, schema, leaves), _with_zone(kind.item_type, schema, leaves))
+    if pa.types.is_list(kind):
+        return pa.list_(_with_zone(kind.value_type, schema, leaves))
+    return pa.timestamp("us", "UTC") if schema.column(next(leaves)).physical_type == "INT96" else kind
+
+
 @contextlib.contextmanager
 def _naming_format(file: Any, path: str, kind: str) -> Iterator[None]:
     """An error inside is :class:`Misconfigured` where the file is of another format; it is asked only then."""
     try:
         yield
-    except Exception:  # libraries raise what they like: fastavro a SystemError
+    except ConnectorError:
+        raise
+    except Exception as error:  # libraries raise what they like: fastavro a SystemError
         file.seek(0)
         begin = file.read(max(map(len, _MAGIC.values())))
+        if isinstance(error, pa.ArrowInvalid) and begin.startswith(_MAGIC[kind]):
+            raise Fatal(f"{path} cannot be read as {kind}: {error}", way_out="move the file away, or write it again") from None
         if not begin or begin.startswith(_MAGIC[kind]):
             raise
         formats = [name for name, magic in _MAGIC.items() if begin.startswith(magic)]
@@ -75,13 +104,33 @@ def _naming_format(file: Any, path: str, kind: str) -> Iterator[None]:
 
 
 def sql_columns(schema: pa.Schema) -> str:
-    """``schema`` as Spark's SQL has it."""
-    quoted = ("`" + field.name.replace("`", "``") + "`" for field in schema)
-    return ", ".join(f"{name} {sql_type(plain(field.type))}" for name, field in zip(quoted, schema, strict=True))
+    """``schema`` as Spark's SQL has it. Raises :class:`Misconfigured` with the columns that have no type in Spark."""
+    columns, problems = [], []
+    for field in schema:
+        try:
+            columns.append(f"{quoted(field.name)} {sql_type(plain(field.type))}")
+        except ValueError as error:
+            text = f'is needed, without the column "{field.name}" of the newest file or with another type: {error}.'
+            problems.append(Problem("schema", text))
+    if problems:
+        raise Misconfigured("connectors.files", problems)
+    return ", ".join(columns)
+
+
+_WIDER: Final = {
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.decimal128(20, 0),
+    pa.float16(): pa.float32(),
+    pa.date64(): pa.date32(),
+}
 
 
 def plain(kind: pa.DataType) -> pa.DataType:
-    """``kind`` without what Spark does not tell apart: large text, dictionaries, other units of time."""
+    """``kind`` as Spark reads it: it has no large text, no dictionaries, one unit of time and no unsigned numbers."""
+    if kind in _WIDER:
+        return _WIDER[kind]
     if pa.types.is_dictionary(kind):
         return plain(kind.value_type)
     if pa.types.is_timestamp(kind):
@@ -92,8 +141,10 @@ def plain(kind: pa.DataType) -> pa.DataType:
         return pa.binary()
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(plain(field.type)) for field in kind])
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         return pa.list_(plain(kind.value_type))
+    if pa.types.is_map(kind):
+        return pa.map_(plain(kind.key_type), plain(kind.item_type))
     return kind
 
 
@@ -135,17 +186,27 @@ def unpacked(file: Any, path: str) -> Any:
 
 
 def _parquet(file: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    import pyarrow.parquet as pq
-
     try:
-        parquet = pq.ParquetFile(file)
+        parquet = _open_parquet(file)
     except pa.ArrowInvalid as error:
         raise DataLoss(f"it is no complete Parquet file: {error}") from None
     columns = [name for name in schema.names if name in parquet.schema_arrow.names]
-    if not columns:  # all values come from the path
-        yield pa.RecordBatch.from_arrays([pa.nulls(parquet.metadata.num_rows)], names=[""])
-        return
-    yield from parquet.iter_batches(batch_size=_ROWS, columns=columns, use_threads=False)
+    if columns:
+        yield from parquet.iter_batches(batch_size=_ROWS, columns=columns, use_threads=False)
+    else:
+        yield _without_columns(parquet.metadata.num_rows)
+
+
+def _open_parquet(file: Any) -> Any:
+    """INT96 in microseconds: nanoseconds, Arrow's default, have no room for the years before 1678 and after 2262."""
+    import pyarrow.parquet as pq
+
+    return pq.ParquetFile(file, coerce_int96_timestamp_unit="us")
+
+
+def _without_columns(rows: int) -> pa.RecordBatch:
+    """So many rows, whose values come from elsewhere: from the folders' names, or they are null."""
+    return pa.RecordBatch.from_arrays([pa.nulls(rows)], names=[""])
 
 
 def _orc(file: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -153,6 +214,9 @@ def _orc(file: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
 
     orc_file = orc.ORCFile(file)
     columns = [name for name in schema.names if name in orc_file.schema.names]
+    if not columns:
+        yield _without_columns(orc_file.nrows)
+        return
     for number in range(orc_file.nstripes):
         yield orc_file.read_stripe(number, columns=columns)
 
@@ -161,14 +225,8 @@ def _avro(file: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     reader = client_library("fastavro", INSTALL, connector="connectors.files").reader(file)
     names = [field["name"] for field in reader.writer_schema["fields"]]
     columns = pa.schema([schema.field(name) for name in schema.names if name in names])
-    rows: list[Any] = []
-    for row in reader:
-        rows.append(row)
-        if len(rows) == _ROWS:
-            yield pa.RecordBatch.from_pylist(rows, columns)
-            rows = []
-    if rows:
-        yield pa.RecordBatch.from_pylist(rows, columns)
+    while rows := list(itertools.islice(reader, _ROWS)):
+        yield pa.RecordBatch.from_pylist(rows, columns) if len(columns) else _without_columns(len(rows))
 
 
 def _lines(stream: Any) -> Iterator[list[bytes]]:
@@ -179,8 +237,10 @@ def _lines(stream: Any) -> Iterator[list[bytes]]:
 
 
 def _text(stream: Any, path: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    names = schema.names
+    name = "value" if "value" in names or not names else names[0]  # as in Spark, the column has any name
     for lines in _lines(stream):
-        yield pa.RecordBatch.from_pydict({"value": [line.decode(errors="replace") for line in lines]})
+        yield pa.RecordBatch.from_pydict({name: [line.decode(errors="replace") for line in lines]})
 
 
 def _json(stream: Any, path: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -197,7 +257,7 @@ def _json(stream: Any, path: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]
                 record=line,
                 way_out="read the files by connectors.file_stream with value.format=json, which can set bad lines aside",
             )
-        yield pa.RecordBatch.from_struct_array(decoded.values)
+        yield pa.RecordBatch.from_struct_array(decoded.values) if len(schema) else _without_columns(len(filled))
 
 
 def _csv(stream: Any, path: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -206,15 +266,23 @@ def _csv(stream: Any, path: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     buffered = io.BufferedReader(stream, _BLOCK)
     if not buffered.peek(1):
         return
+    names = schema.names
     kinds = {field.name: field.type for field in schema}
     try:
-        yield from csv.open_csv(
+        rows = csv.open_csv(
             buffered,
-            read_options=csv.ReadOptions(column_names=schema.names, use_threads=False),
-            parse_options=csv.ParseOptions(newlines_in_values=True),
+            read_options=csv.ReadOptions(
+                column_names=names, autogenerate_column_names=not names, use_threads=False, block_size=_LONGEST_ROW
+            ),
+            parse_options=csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=len(names) != 1),
             convert_options=csv.ConvertOptions(
                 column_types=kinds, strings_can_be_null=True, quoted_strings_can_be_null=False, null_values=[""]
             ),
         )
+        for batch in rows:
+            yield batch if names else _without_columns(batch.num_rows)
     except pa.ArrowInvalid as error:
-        raise Poison(f"{path} cannot be read as csv: {error}", way_out="correct .schema(…), or move the file away") from None
+        way_out = "correct .schema(…), or move the file away"
+        if "straddling" in str(error):  # Arrow's word for a row that is longer than its block
+            way_out = f"a row may have {_LONGEST_ROW >> 20} MB; write longer ones as json, or move the file away"
+        raise Poison(f"{path} cannot be read as csv: {error}", way_out=way_out) from None

@@ -89,7 +89,7 @@ class HiddenPart(NamedTuple):
     def kind(self) -> tuple[str, str]:
         """The bucket, and the extension: only parts that have both in common can be joined."""
         bucket, _, name = self.final.rpartition("/")
-        return bucket, name.partition(".")[2]
+        return bucket, name.rpartition("-")[2].partition(".")[2]  # partPrefix, at the begin of the name, may have a dot
 
 
 def due(parts: Iterable[HiddenPart], now: float, policy: RollingPolicy, *, ending: bool = False) -> list[list[HiddenPart]]:
@@ -153,11 +153,13 @@ class Sealer:
         self._may_have_pending = True
         """True until it is known that no decided seal waits for its publication."""
 
-    def add(self, staged: str, bucket: str, name: str) -> str | None:
-        """Takes a committed file over as a part, and names it. ``None`` for a file that was taken over before."""
+    def add(self, staged: str, bucket: str, name: str) -> str:
+        """Takes a committed file over as a part, if nobody has yet. Returns a name in the folder of the part."""
         size = self.folder.size(staged)
         part = PurePosixPath(self._parts_folder, bucket, HiddenPart.name(self.clock(), size or 0, name)).as_posix()
-        return part if size is not None and self.folder.publish(staged, part) else None
+        if size is not None:
+            self.folder.publish(staged, part)
+        return part
 
     def parts(self) -> list[HiddenPart]:
         """The parts that wait."""
@@ -250,7 +252,7 @@ _watched: dict[tuple[str, str], tuple[threading.Thread, QueryRun]] = {}
 
 def watch(sealer: Sealer, run: QueryRun, seal_at_end: bool | None) -> None:
     """Lets the parts of ``run`` be sealed in time, and at its end."""
-    key = (run.id, sealer.folder.hidden())
+    key = (run.id, f"{sealer.folder.root}/{sealer.folder.hidden()}")
     if key not in _watched:
         ending = run.ends_by_itself if seal_at_end is None else seal_at_end
         work = (sealer, run, ending, key)

@@ -34,6 +34,7 @@ from ...storage import check_location, is_local, storage_of
 from ...storage.hdfs import HDFS, ClientOf
 from ...storage.location import S3, without_user
 from .committer import FilesCommitter
+from .folders import FORMATS, LONGEST_NAME
 from .join import JOINED
 from .rolling import MAX_PART_SIZE, RollingPolicy, Sealer, seal_due_parts, watch
 from .writer import CODECS, FilesWriter, target_folders
@@ -41,7 +42,9 @@ from .writer import CODECS, FilesWriter, target_folders
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-FORMATS = ("parquet", "json", "csv", "text", "avro", "orc")
+LONGEST_PREFIX = LONGEST_NAME - 155
+"""Bytes of partPrefix, at most: behind it come the batch's number and digest, and while a part is hidden its time and size
+before it."""
 
 
 class FilesSink(FrameSink):
@@ -135,6 +138,8 @@ class FilesSink(FrameSink):
             yield Problem("bucket.timeZone", f'must be a region or an offset such as +02:00; got "{got}".')
         if values["partPrefix"][:1] in (".", "_", "") or "/" in values["partPrefix"]:
             yield Problem("partPrefix", "must not begin with . or _, since readers pass over such files, nor have a /.")
+        if (length := len(values["partPrefix"].encode())) > LONGEST_PREFIX:
+            yield Problem("partPrefix", f"must have at most {LONGEST_PREFIX} bytes; it has {length}.")
         if values["rolling"] == "policy" and values["fileFormat"] not in JOINED:
             got = values["fileFormat"]
             text = f"policy joins files without decoding them, which {got} does not allow; take onBatch, or another fileFormat."

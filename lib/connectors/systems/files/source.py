@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import glob
 import logging
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from ...core import (
     Choice,
     DataLoss,
     Duration,
+    Fatal,
     Flag,
     Json,
     Misconfigured,
@@ -37,9 +39,9 @@ from ...core import (
 from ...core.options import Values
 from ...core.state import digest
 from ...storage import check_location, is_hidden, is_local, local_path, storage_of
+from ...storage.location import without_user
+from .folders import FORMATS, NULL
 from .reader import conformed, read_file, schema_of, sql_columns
-
-_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
 @dataclass(frozen=True)
@@ -56,11 +58,13 @@ class Listing:
 
     def __init__(self, path: str, options: Mapping[str, Any], *, recursive: bool) -> None:
         self.path = str(local_path(path)) if is_local(path) else path
+        self.name = without_user(self.path)
+        """The path as it may be shown."""
         self.recursive = recursive
         folders = self.path.rstrip("/").split("/")
-        plain = next((n for n, folder in enumerate(folders) if glob.has_magic(folder)), len(folders))
-        self.root = "/".join(folders[:plain]) or "/"
-        self._patterns = folders[plain:]
+        plain = next((n for n, folder in enumerate(folders) if glob.has_magic(folder) or "{" in folder), len(folders))
+        self.root = "/".join(folders[:plain]) or ("/" if plain else ".")
+        self._patterns = [_alternatives(folder) for folder in folders[plain:]]
         self.storage = storage_of(self.root, options)
 
     def __iter__(self) -> Iterator[ListedFile]:
@@ -77,20 +81,20 @@ class Listing:
     def not_found(self) -> Problem:
         """What to tell whoever reads a path that does not exist."""
         what = "matches no file" if self._patterns else "does not exist"
-        text = f'"{self.path}" {what}. Correct it; or read a stream with .schema(…), which waits for the first file.'
+        text = f'"{self.name}" {what}. Correct it; or read a stream with .schema(…), which waits for the first file.'
         return Problem("path", text)
 
     def full(self, path: str) -> str:
         """The location of a file below the root; the root itself may be the file."""
-        return f"{self.root.rstrip('/')}/{path}" if path else self.root
+        return f"{self.storage.root.rstrip('/')}/{path}" if path else self.storage.root
 
     def open(self, path: str) -> pa.NativeFile:
         """The file, open for reading. Raises ``FileNotFoundError``."""
         return self.storage.open(path)
 
-    def _below(self, folder: str, patterns: list[str]) -> Iterator[ListedFile]:
+    def _below(self, folder: str, patterns: list[list[str]]) -> Iterator[ListedFile]:
         for item in self.storage.items(folder):
-            if is_hidden(item.name) or (patterns and not fnmatchcase(item.name, patterns[0])):
+            if is_hidden(item.name) or (patterns and not any(fnmatchcase(item.name, glob) for glob in patterns[0])):
                 continue
             path = f"{folder}/{item.name}" if folder else item.name
             if not item.is_folder and len(patterns) <= 1:
@@ -99,13 +103,21 @@ class Listing:
                 yield from self._below(path, patterns[1:])
 
 
+def _alternatives(pattern: str) -> list[str]:
+    """The patterns that ``pattern`` stands for, without braces: ``a.json`` and ``b.json`` of ``{a,b}.json``."""
+    braces = re.search(r"\{([^{}]*)\}", pattern)
+    if braces is None:
+        return [pattern]
+    begin, end = pattern[: braces.start()], pattern[braces.end() :]
+    return [whole for choice in braces[1].split(",") for whole in _alternatives(begin + choice + end)]
+
+
 def partition_values(path: str) -> dict[str, str | None]:
     """The values in the folders of ``path``: ``{"year": "2024"}`` of ``year=2024/part-0.parquet``."""
     pairs = (folder.split("=", 1) for folder in path.split("/")[:-1] if "=" in folder)
-    return {unquote(name): None if value == _NULL else unquote(value) for name, value in pairs}
+    return {unquote(name): None if value == NULL else unquote(value) for name, value in pairs}
 
 
-FORMATS = ("parquet", "json", "csv", "text", "avro", "orc")
 MOST_FILES = 1000
 """How many files a batch of a stream has at most: their names are in its offset."""
 _log = logging.getLogger("connectors.files")
@@ -203,7 +215,7 @@ class FilesEnumerator(SplitEnumerator[WholeFile]):
         self.listing = listing
         self.max_age = round(max_age * 1e9)
         self.most = most
-        self._late_files = LateFiles(listing.path, max_age)
+        self._late_files = LateFiles(listing.name, max_age)
 
     def start(self) -> Position:
         return {}
@@ -214,7 +226,7 @@ class FilesEnumerator(SplitEnumerator[WholeFile]):
             if self.most is None and not files and not self.listing.exists():  # a batch does not wait for it
                 raise Misconfigured("connectors.files", [self.listing.not_found()])
         except OSError as error:
-            raise Transient(f"{self.listing.path} cannot be listed: {error}") from None
+            raise _failure(f"{self.listing.name} cannot be listed", error) from None
         return FilesHead(files, time.time_ns())
 
     def advance(self, at: Position, head: FilesHead, limit: ReadLimit) -> Position:
@@ -243,7 +255,7 @@ class FilesEnumerator(SplitEnumerator[WholeFile]):
         since = (head.now - waiting[0].changed) / 1e9 if waiting else 0.0
         seconds = max(0.0, since)
         return [
-            PartitionProgress(self.listing.path, lag_records=None, lag_seconds=seconds, skipped=at.get("skipped", 0))
+            PartitionProgress(self.listing.name, lag_records=None, lag_seconds=seconds, skipped=at.get("skipped", 0))
         ]
 
     def _new(self, at: Position, head: FilesHead) -> Iterator[ListedFile]:
@@ -331,6 +343,12 @@ def _mark(path: str) -> str:
     return digest(path)
 
 
+def _failure(what: str, error: OSError) -> Exception:
+    if isinstance(error, PermissionError):
+        return Fatal(f"{what}: {error}", way_out="give this process the right to read it, or move it away")
+    return Transient(f"{what}: {error}")
+
+
 class FilesReader(SplitReader[WholeFile]):
     """Reads a file from its begin to its end."""
 
@@ -344,20 +362,20 @@ class FilesReader(SplitReader[WholeFile]):
     def read(self, split: WholeFile) -> Iterator[pa.RecordBatch]:
         partition: dict[str, str | None] = partition_values(split.path)
         columns = pa.schema([field for field in self.schema if field.name not in partition])
+        path = self.listing.full(split.path)
         try:
             with self.listing.open(split.path) as file:
                 if file.size() != split.size:
-                    raise DataLoss(f"{split.path} had {split.size} bytes when it was listed and has {file.size()} now")
-                path = self.listing.full(split.path)
+                    raise DataLoss(f"{path} had {split.size} bytes when it was listed and has {file.size()} now")
                 for rows in read_file(file, path, self.kind, columns):
                     yield conformed(rows, self.schema, path, partition)
         except FileNotFoundError:
-            self._lost(DataLoss(f"{split.path} was deleted or moved before it was read", way_out=_WAY_OUT))
+            self._lost(DataLoss(f"{path} was deleted or moved before it was read", way_out=_WAY_OUT))
         except DataLoss as lost:
             lost.way_out = lost.way_out or _WAY_OUT
             self._lost(lost)
         except OSError as error:
-            raise Transient(f"{split.path} cannot be read: {error}") from None
+            raise _failure(f"{path} cannot be read", error) from None
 
     def _lost(self, error: DataLoss) -> None:
         if self.fail:

@@ -154,8 +154,10 @@ class FilesWriter(SinkWriter):
         return Committable(self.rows, {"attempt": self.attempt, "files": files})
 
     def abort(self) -> None:
-        self.close()
-        self.folder.remove(self.attempt)
+        try:
+            self.close()
+        finally:
+            self.folder.remove(self.attempt)
 
     def close(self) -> None:
         for folder in list(self._open):

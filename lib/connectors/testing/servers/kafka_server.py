@@ -117,6 +117,7 @@ class KafkaServer(Server):
             "advertised.listeners": served,
             "listener.security.protocol.map": ",".join(["CONTROLLER:PLAINTEXT", *(f"{name}:{name}" for name in listeners)]),
             "log.dirs": os.fspath(self.folder / "data"),
+            "log.retention.ms": "-1",  # records may have the times of years ago
             **{f"{topic}.topic.replication.factor": "1" for topic in ("offsets", "share.coordinator.state")},
             **{f"{log}.replication.factor": "1" for log in ("transaction.state.log", "default")},
             **{f"{log}.num.partitions": "1" for log in ("offsets.topic", "transaction.state.log")},
