@@ -70,6 +70,13 @@ def test_several_sinks_are_fed_from_one_batch(spark: Any, tmp_path: Path) -> Non
     assert [spark.read.json(folder).count() for folder in folders] == [5, 5]
 
 
+def test_several_sinks_have_options_of_their_own_and_are_at_least_one() -> None:
+    with pytest.raises(Misconfigured, match=r"sink .*is an empty list"):
+        connectors.foreach_batch([])
+    with pytest.raises(Misconfigured, match=r"options .*put fileFormat into the pair"):
+        connectors.foreach_batch([("files", {"path": "out"})], file_format="json")
+
+
 def test_what_a_function_of_foreach_batch_refuses_reaches_the_user_with_a_short_traceback(
     spark: Any, tmp_path: Path
 ) -> None:

@@ -80,6 +80,11 @@ def foreach_batch(
     if isinstance(sink, type):
         return ForeachBatch(sink.of(typed, placed=True))
     problems: list[Problem] = []
+    if not sink:
+        problems.append(Problem("sink", 'is an empty list; give pairs such as [("files", {"path": …})].'))
+    if typed:
+        text = f"go with one sink, and several are given; put {', '.join(typed)} into the pair of the sink that they are for."
+        problems.append(Problem("options", text))
     functions = []
     for number, (kind, options_of_kind) in enumerate(sink, start=1):
         try:

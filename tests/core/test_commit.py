@@ -8,10 +8,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from connectors.core import Batch, CommitRefused, Committable, Committer, Fatal, Options, Sink, SinkWriter
+from connectors.core import Batch, CommitRefused, Committable, Committer, Fatal, Options, Sink, SinkWriter, Transient
 from connectors.core.commit import Commit
 from connectors.core.ledger import HISTORY, Entry, FileLedger, Verdict, once_query
 from connectors.core.writing import stage
+from connectors.storage.base import Content
 from connectors.storage.local import LocalStorage
 
 
@@ -333,3 +334,44 @@ def test_a_driver_that_dies_after_it_has_recorded_a_forgotten_batch_leaves_nothi
     Commit(sink).begin(batch(HISTORY + 5))
     assert work(sink) == []
     assert sink.ledger().unpublished() == []
+
+
+class Away(LocalStorage):
+    """A storage that answers the next ``operation`` with an outage."""
+
+    operation = ""
+
+    def _strike(self, operation: str) -> None:
+        if operation == Away.operation:
+            Away.operation = ""
+            raise Transient("S3 answered SlowDown (503)")
+
+    def put_if_absent(self, name: str, content: Content) -> bool:
+        self._strike("put")
+        return super().put_if_absent(name, content)
+
+    def replace(self, name: str, content: Content) -> None:
+        self._strike("replace")
+        super().replace(name, content)
+
+    def folders(self, folder: str = "") -> list[str]:
+        self._strike("list")
+        return super().folders(folder)
+
+
+class FarToy(Toy):
+    def ledger(self) -> FileLedger:
+        return FileLedger(Away(self.root))
+
+
+@pytest.mark.parametrize("operation", ["put", "replace", "list"])
+def test_a_short_outage_of_the_ledger_is_waited_for_at_each_step(tmp_path: Path, operation: str) -> None:
+    toy = FarToy.of({"retry.initialBackoff": "10ms"})
+    assert isinstance(toy, FarToy)
+    toy.root, toy.recorder = tmp_path, Recorder()
+    Commit(toy).finish(batch(0), staged("a"))
+    commit = Commit(toy)
+    Away.operation = operation
+    commit.finish(batch(1), staged("b"))
+    assert Away.operation == ""
+    assert [call for call in toy.recorder.calls if call[0] == "publish"] == [("publish", 0), ("publish", 1)]

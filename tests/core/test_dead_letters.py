@@ -8,11 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from connectors.core import Batch, Misconfigured, Split
+from connectors.core.commit import Commit
 from connectors.core.dead_letters import SHOWN, LetterFile, SinkLetters, SourceLetters, letters_in
+from connectors.core.ledger import once_query
+from connectors.core.writing import stage
 from connectors.storage import Storage, storage_of
 from connectors.systems.file_stream import FileStreamSink, FileStreamSource
 from connectors.testing.servers import MotoServer
@@ -180,3 +184,24 @@ def letter_file(*records: str) -> LetterFile:
     for record in records:
         letters.add({"error_class": "Poison", "error": "no", "record": record.encode()})
     return letters
+
+
+def test_letters_of_a_batch_write_appear_though_its_driver_died_before_the_publication(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"path": str(tmp_path / "out"), "errors": "deadLetter", "deadLetterPath": str(tmp_path / "letters")}
+    sink = FileStreamSink.of(options)
+    schema = pa.schema([("value", pa.string())])
+    dead = Batch(sink.sink_id(), once_query(), 0, run="first")
+    rows = pa.RecordBatch.from_pydict({"value": ["good", "ba\nd"]}, schema=schema)
+    commit = Commit(sink)
+
+    def die(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(commit.committer, "publish", die)
+    with pytest.raises(KeyboardInterrupt):
+        commit.finish(dead, [stage(sink, dead, schema, 0, iter([rows]))])
+    Commit(sink).begin(Batch(sink.sink_id(), once_query(), 0, run="second"))
+    assert [row["error_class"] for row in read(tmp_path / "letters")] == ["Poison"]
+    assert [file.read_text() for file in (tmp_path / "out").glob("part-*")] == ["good\n"]

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pytest
 
 from connectors.core import Misconfigured, metrics
-from connectors.core.epoch_source import EpochReader, EpochSplit
+from connectors.core.epoch_source import EpochReader, EpochSplit, LeaseKeeper
 from connectors.core.epochs import HISTORY, EpochLog
 from connectors.core.errors import StateError
-from connectors.core.planning import Planner, source_id
+from connectors.core.planning import Planner, reader_share, source_id
 from connectors.storage import storage_of
 from connectors.testing import QueueSuite
 from connectors.testing.contexts import open_context
@@ -152,6 +152,47 @@ def test_leases_are_extended_and_counted_while_the_batch_runs(
     assert file["events"][""]["extended"] >= 6
     (warning,) = [record.getMessage() for record in caplog.records if record.name == "connectors"]
     assert "epoch 1 takes longer than the lease of its messages (0.3 s), which is extended until the batch ends" in warning
+
+
+def test_leases_are_extended_no_more_after_the_acknowledgement(system: QueueContext) -> None:
+    query, log = SourceQuery(system, lease="300ms"), []
+    for _ in range(3):
+        system.write(3)
+        query.next(log)
+    assert query.next(log) is None
+    gc.collect()
+    keepers = [thing for thing in gc.get_objects() if isinstance(thing, LeaseKeeper)]
+    assert not [keeper for keeper in keepers if keeper.epoch < 3], "those of earlier epochs are freed"
+    for thread in [thread for thread in threading.enumerate() if thread.name == "connectors.leases"]:
+        thread.join(5)
+        assert not thread.is_alive()
+
+
+def test_an_older_checkpoint_gives_all_that_was_recorded_also_to_fewer_readers(system: QueueContext) -> None:
+    system.write(16)
+    two, log = SourceQuery(system, numPartitions="2", maxRowsPerTrigger="8"), []
+    batches = [two.next(log), two.next(log)]
+    assert two.next(log) is None  # acknowledges both
+    two.planner.close()
+    restored = log[:1]
+    one = SourceQuery(system, numPartitions="1", maxRowsPerTrigger="8")
+    assert values(one.next(restored) or []) == values(batches[1] or [])
+    assert one.next(restored) is None
+
+
+def test_each_reader_has_a_share_of_the_smallest_limit() -> None:
+    assert [reader_share(1, reader, 3) for reader in range(3)] == [1, 1, 1]
+    assert [reader_share(8, reader, 3) for reader in range(3)] == [2, 3, 3]
+
+
+def test_a_damaged_record_of_an_epoch_is_named(system: QueueContext) -> None:
+    system.write(3)
+    query, log = SourceQuery(system), []
+    query.next(log)
+    (record,) = Path(system.options()["stateLocation"]).glob("epochs/*1/*.arrow")
+    record.write_bytes(record.read_bytes()[:100])
+    with pytest.raises(StateError, match=r"epochs/0*1/.*\.arrow"):
+        query.batch(log, 0)
 
 
 def test_leases_are_extended_no_more_when_the_driver_drops_its_plan_unclosed(system: QueueContext) -> None:

@@ -235,12 +235,20 @@ def test_the_enumerator_of_a_task_is_closed(source: Numbers) -> None:
 class Doubling(RecordEmitter):
     def __init__(self) -> None:
         self.finished: list[int] = []
+        self.faults: list[str] = []
+
+    def _fail(self, step: str) -> None:
+        if step in self.faults:
+            self.faults.remove(step)
+            raise away()
 
     def emit(self, records: pa.RecordBatch, split: Split) -> pa.RecordBatch:
+        self._fail("emit")
         return batch([2 * value for value in records.column(0).to_pylist()])
 
     def finish(self, split: Split) -> None:
         assert isinstance(split, Tens)
+        self._fail("finish")
         self.finished.append(split.number)
 
 
@@ -253,6 +261,14 @@ def test_an_emitter_makes_the_rows_and_is_told_of_whole_splits_only(source: Numb
     with pytest.raises(Fatal):
         read(source)
     assert emitter.finished == [0, 1, 2, 3, 0]
+
+
+@pytest.mark.parametrize("step", ["emit", "finish"])
+def test_an_outage_of_what_the_emitter_needs_is_waited_for(source: Numbers, step: str) -> None:
+    source.emits = emitter = Doubling()
+    emitter.faults = [step, step]
+    assert read(source) == [2 * value for value in range(40)]
+    assert emitter.finished == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("fetchers", [2, 3, 8])

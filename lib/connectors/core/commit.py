@@ -123,7 +123,7 @@ class Commit:
         recorded, last = self._ledger().record(entry), self._ledger().last(entry.query)
         if last is not None and last.batch > entry.batch:
             if recorded:
-                self._ledger().mark_published(entry)
+                self._mark_published(entry)
             self._decide_letters(batch, ())
             raise CommitRefused(
                 f"batch {entry.batch} is recorded after batch {last.batch}: this driver stood still while another run of the "
@@ -155,17 +155,18 @@ class Commit:
 
     def recover(self, batch: Batch) -> None:
         """Publishes what was recorded and not finished, and sweeps old staging."""
+        live = frozenset({batch.prefix()})
+        if self.letters:
+            self.contact.call(self.letters.storage.check, reaches=False)
+            if self.committer is not None:  # before the entries of df.write go, which tell that their letters are due
+                self.contact.call(partial(self.letters.recover, self._last_number), reaches=False)
+            self.contact.call(partial(self.letters.sweep, live), reaches=False)
         if self.committer is None:
             return
         if isinstance(self.committer, Committer):
             self.contact.call(self._ledger().check)
-            for entry in self._ledger().unpublished():
+            for entry in self.contact.call(self._ledger().unpublished):
                 self._publish_pending(entry, batch.sink_id)
-        live = frozenset({batch.prefix()})
-        if self.letters:
-            self.contact.call(self.letters.storage.check, reaches=False)
-            self.contact.call(partial(self.letters.recover, self._last_number), reaches=False)
-            self.contact.call(partial(self.letters.sweep, live), reaches=False)
         self.contact.call(partial(self.committer.sweep, live), reaches=False)
         self._swept = time.monotonic()
 
@@ -177,7 +178,7 @@ class Commit:
         """
         last = self.last(entry.query)
         if last is not None and last.batch > entry.batch:
-            self._ledger().mark_published(entry)
+            self._mark_published(entry)
         else:
             self._publish(entry, Batch(sink_id, entry.query, entry.batch, entry.replace))
 
@@ -186,15 +187,18 @@ class Commit:
         if isinstance(committer, Committer):
             staged = [Committable(**state) for state in entry.committables]
             self.contact.call(lambda: committer.publish(batch, staged))
-            self._ledger().mark_published(entry)
+            self._mark_published(entry)
+
+    def _mark_published(self, entry: Entry) -> None:
+        self.contact.call(lambda: self._ledger().mark_published(entry))
 
     def _decide_letters(self, batch: Batch, committables: Sequence[Committable]) -> None:
         if self.letters:
-            self.letters.decide(batch, staged_letters(committables))
+            self.contact.call(partial(self.letters.decide, batch, staged_letters(committables)), reaches=False)
 
     def _publish_letters(self, batch: Batch, committables: Sequence[Committable]) -> None:
         if self.letters:
-            self.letters.publish(batch, staged_letters(committables))
+            self.contact.call(partial(self.letters.publish, batch, staged_letters(committables)), reaches=False)
 
     def drop_attempts(self, batch: Batch, *, failed: bool = False) -> None:
         """Removes what earlier runs have staged for ``batch``, and with ``failed`` what this run has.

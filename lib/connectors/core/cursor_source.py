@@ -129,6 +129,7 @@ class CursorEnumerator(EpochLogEnumerator[CursorSplit]):
             self._committed = last
 
     def slices(self, start: Position, end: Position, parallelism: int) -> Sequence[Slice]:
+        self.resume()
         plan = self._plan(end["epoch"], parallelism, end.get("until"))
         details = [{"positions": share, "cap": plan.get("cap")} for share in plan["shares"]]
         return [Slice(start, end, index, len(details), parallelism, detail) for index, detail in enumerate(details)]
@@ -256,7 +257,7 @@ class WholeEnumerator(SplitEnumerator[CursorSplit]):
         for part in self.slices(start, end, parallelism):
             yield from self.splits_of(part)
 
-    def close(self) -> None:
+    def stop(self) -> None:
         self.source.end()
 
 

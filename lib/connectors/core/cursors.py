@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from .epochs import Header
 from .options import Values
+from .planning import reader_share
 from .source import Split
 
 POLL_SECONDS: Final = 0.05
@@ -104,8 +105,7 @@ class CursorEpoch:
     def read(self, awake: threading.Event) -> None:
         """Reads page by page from all partitions, until a limit is reached or none has more."""
         values, split = self._values, self._split
-        limit, readers = values["maxRowsPerTrigger"], max(1, split.readers)
-        share = limit * (split.reader + 1) // readers - limit * split.reader // readers
+        share = reader_share(values["maxRowsPerTrigger"], split.reader, max(1, split.readers))
         newest = time.monotonic()
         end = newest + max(values["maxEpochTime"], self._patience)
         while not awake.is_set():

@@ -188,7 +188,6 @@ class SourceLetters:
         if self._letters is None:
             return
         letters, places = self._letters, np.asarray(self._places)
-        self._letters, self._places = None, array("Q")
         _, first = np.unique(places, return_index=True)
         if len(first) < len(places):  # the emitter saw some records twice
             letters = _only(letters, set(first.tolist()))
@@ -204,6 +203,7 @@ class SourceLetters:
             if rest.count:
                 own = digest(*sorted(key.hex() for key in _keys(rest.content())))
                 self.storage.put_if_absent(f"{name}-{own}.parquet", rest.content())
+        self._letters, self._places = None, array("Q")
 
     def _known(self, name: str) -> set[bytes]:
         """The letters of a file, each as a digest; none if there is no such file."""

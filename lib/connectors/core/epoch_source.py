@@ -14,7 +14,7 @@ import weakref
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,7 +24,7 @@ from .epochs import ID, LEASE, EpochLog, Header, Messages, Receiver, record_cont
 from .errors import Problem, StateError, Transient
 from .metrics import PLANNING, Component, Meter, Place
 from .options import REQUIRED, Duration, Int, Json, Options, Size, Text, Values
-from .planning import source_id
+from .planning import reader_share, source_id
 from .source import Position, ReadLimit, Slice, Source, Split, SplitEnumerator, SplitReader, SplitT
 
 _POLL_SECONDS: Final = 0.05
@@ -85,6 +85,9 @@ class EpochLogSource(Source):
     def begin(self) -> None:
         """A new query begins, on the driver: makes what it needs in the system, such as a consumer group. May come twice."""
 
+    def resume(self) -> None:
+        """A later run of the query begins, on the driver: makes anew what :meth:`end` has removed."""
+
     def end(self) -> None:
         """A run of the query ends, on the driver. Not called when the driver is killed."""
 
@@ -116,7 +119,8 @@ class EpochLogEnumerator(SplitEnumerator[SplitT]):
 
     def __init__(self, source: EpochLogSource) -> None:
         self.log = source.log()
-        self._begin, self._end = source.begin, source.end
+        self._begin, self._resume, self._end = source.begin, source.resume, source.end
+        self._has_begun = False
         self._poll_interval: float = source.values["pollInterval"]
 
     @abstractmethod
@@ -130,6 +134,7 @@ class EpochLogEnumerator(SplitEnumerator[SplitT]):
     def start(self) -> Position:
         log = self.log.begin()
         self._begin()
+        self._has_begun = True
         return {"epoch": 0, "log": log}
 
     def head(self) -> float | None:
@@ -141,11 +146,18 @@ class EpochLogEnumerator(SplitEnumerator[SplitT]):
 
     def advance(self, at: Position, head: float | None, limit: ReadLimit) -> Position:
         self.log.check(at["log"])
+        self.resume()
         self.acknowledge(at["epoch"])
         after: Position = {"epoch": at["epoch"] + 1, "log": at["log"], **({} if head is None else {"until": head})}
-        if self.log.readers(at["epoch"] + 1):  # recorded already: an older checkpoint was restored
-            return after
+        if recorded := self.log.readers(at["epoch"] + 1):  # an older checkpoint was restored, and numPartitions may be less
+            return {**after, "readers": max(recorded) + 1}
         return at if self._is_done(at["epoch"], head) else after
+
+    def resume(self) -> None:
+        """Before the first plan of a run."""
+        if not self._has_begun:
+            self._resume()
+            self._has_begun = True
 
     def _is_done(self, epoch: int, until: float | None) -> bool:
         """True if there is nothing to receive for now."""
@@ -168,7 +180,7 @@ class EpochLogEnumerator(SplitEnumerator[SplitT]):
     def committed(self, at: Position) -> None:
         self.acknowledge(at["epoch"])
 
-    def close(self) -> None:
+    def stop(self) -> None:
         self._end()
 
 
@@ -204,20 +216,21 @@ class EpochEnumerator(EpochLogEnumerator[EpochSplit]):
         return True
 
     def slices(self, start: Position, end: Position, parallelism: int) -> Sequence[Slice]:
+        self.resume()
         self.acknowledge(start["epoch"])
         if self.receiver.lease_seconds is not None:
             self._stop_keeper()
-            self._keeper = LeaseKeeper(self.source, end["epoch"], parallelism)
-            weakref.finalize(self, self._keeper.end)  # a driver that goes does not always close what it planned with
+            keeper = LeaseKeeper(self.source, end["epoch"], _readers(end, parallelism))
+            keeper.finalizer = weakref.finalize(self, keeper.end)  # a driver that goes does not always close its planner
+            self._keeper = keeper
         return super().slices(start, end, parallelism)
 
     def splits(self, start: Position, end: Position, parallelism: int) -> Iterator[EpochSplit]:
         for epoch in range(start["epoch"] + 1, end["epoch"] + 1):
-            for reader in range(parallelism):
-                yield EpochSplit(end["log"], epoch, reader, parallelism, end.get("until"))
+            for reader in range(readers := _readers(end, parallelism)):
+                yield EpochSplit(end["log"], epoch, reader, readers, end.get("until"))
 
     def close(self) -> None:
-        super().close()
         self._stop_keeper()
         if self._receiver is not None:
             self._receiver.close()
@@ -226,6 +239,9 @@ class EpochEnumerator(EpochLogEnumerator[EpochSplit]):
     def acknowledge(self, last: int) -> None:
         if last <= self._acknowledged:
             return
+        if self._keeper is not None and self._keeper.epoch <= last:
+            self._keeper.end()
+            self._keeper = None
         for epoch in self.log.epochs():
             if epoch <= last and not self.log.is_acknowledged(epoch):
                 if leases := self.log.leases(epoch):
@@ -240,12 +256,19 @@ class EpochEnumerator(EpochLogEnumerator[EpochSplit]):
             self._keeper = None
 
 
+def _readers(end: Position, parallelism: int) -> int:
+    """How many readers an epoch has: at least those that have recorded it."""
+    return max(parallelism, int(end.get("readers", 0)))
+
+
 class LeaseKeeper:
     """Extends the leases of an epoch's messages while its batch runs, on the driver, in a thread of its own."""
 
     def __init__(self, source: EpochSource, epoch: int, readers: int) -> None:
         self._source = source
-        self._epoch = epoch
+        self.epoch = epoch
+        self.finalizer: weakref.finalize[..., Any] | None = None
+        """What ends the thread when the enumerator is gone, and keeps this object until then."""
         self._readers = readers
         self._leases: dict[int, list[str]] = {}
         self._place = Place(PLANNING, Component("source", source.name, source_id(source)), 0)
@@ -256,6 +279,8 @@ class LeaseKeeper:
     def end(self) -> None:
         """Extends nothing more."""
         self._over.set()
+        if self.finalizer is not None:
+            self.finalizer.detach()
 
     def stop(self) -> None:
         """As :meth:`end`, and waits until the thread has ended."""
@@ -266,10 +291,13 @@ class LeaseKeeper:
         receiver, log = self._source.receiver(None), self._source.log()
         lease = receiver.lease_seconds or 0.0
         warn_at = time.monotonic() + lease
+        is_open = False
         with contextlib.closing(receiver):
-            receiver.open()
             while not self._over.wait(lease / 3):
                 try:
+                    if not is_open:
+                        receiver.open()
+                        is_open = True
                     self._read_leases(log)
                     for leases in self._leases.values():
                         receiver.extend(leases)
@@ -278,13 +306,13 @@ class LeaseKeeper:
                     if time.monotonic() > warn_at:
                         warn_at = math.inf
                         text = "connectors.%s: the batch of epoch %d takes longer than the lease of its messages (%g s), %s"
-                        _log.warning(text, self._source.name, self._epoch, lease, "which is extended until the batch ends")
+                        _log.warning(text, self._source.name, self.epoch, lease, "which is extended until the batch ends")
                 except Exception:  # a lease that ends only makes the system deliver again what is known by its id
                     _log.warning("connectors.%s: leases could not be extended", self._source.name, exc_info=True)
 
     def _read_leases(self, log: EpochLog) -> None:
         for reader in range(self._readers):
-            if reader not in self._leases and (table := log.table(self._epoch, reader, (LEASE,))) is not None:
+            if reader not in self._leases and (table := log.table(self.epoch, reader, (LEASE,))) is not None:
                 self._leases[reader] = [*table[1][LEASE].to_pylist(), *table[0].leases]
 
 
@@ -381,7 +409,7 @@ class _ReceivedEpoch:
         """Takes messages until a limit is reached or none comes."""
         values, split = self._values, self._split
         limit = values["maxRowsPerTrigger"]
-        share = limit * (split.reader + 1) // split.readers - limit * split.reader // split.readers
+        share = reader_share(limit, split.reader, split.readers)
         wait = values["pollInterval"] if split.until is None else values["drainTimeout"]
         end = time.monotonic() + max(values["maxEpochTime"], wait)
         while self._rows < share and self._bytes < values["maxBytesPerTrigger"] and not awake.is_set():

@@ -301,12 +301,16 @@ def record_content(table: pa.Table, header: Header) -> bytes:
 
 def _read(storage: Storage, name: str, columns: Sequence[str] | None) -> tuple[Header, pa.Table]:
     with storage.open(name) as file:
-        reader = pa.ipc.open_file(file)
+        try:
+            reader = pa.ipc.open_file(file)
+        except pa.ArrowInvalid as error:
+            text = f"the record {name} of an epoch, in {storage.root}, cannot be read: {error}"
+            raise StateError(text, way_out="bring the file back from a copy: its messages may be acknowledged") from None
         header, schema = Header.of(reader.schema.metadata, name), reader.schema
         if columns is None:
             return header, reader.read_all()
-        if not columns:
-            return header, schema.empty_table()
         indices = [index for column in columns if (index := schema.get_field_index(column)) >= 0]
+        if not indices:  # no columns would be all columns to Arrow
+            return header, schema.empty_table() if not columns else schema.empty_table().select([])
     with storage.open(name) as file:
         return header, pa.ipc.open_file(file, options=pa.ipc.IpcReadOptions(included_fields=indices)).read_all()

@@ -24,12 +24,12 @@ REQUIRED: Final = object()
 """The default of an option that has none."""
 
 _SECRET: Final = re.compile(
-    r"password|passphrase|secret|token|^apikey$|^connectionstring$|jaas\.config$|\bkey\.pem$|\bkeystore\.key$|^(storage)?options$"
-    r"|^headers$|^auth$|^config$",
+    r"password|passphrase|passwd|pwd$|secret|token|credential|(^|[._-])sas$|api[._-]?key$|(private|access|account)[._-]?key$"
+    r"|connection[._-]?string$|jaas\.config$|\bkey\.pem$|\bkeystore\.key$|^(storage)?options$|^headers$|^auth$|^config$",
     re.IGNORECASE,
 )
-_USER_INFO: Final = re.compile(r"(\b[a-z][a-z0-9+.:-]*://)[^\s,]+@", re.IGNORECASE)
-_SECRET_PART: Final = re.compile(r"(\b\w*(?:password|pwd|secret|token|key)=)[^&;,\s]+", re.IGNORECASE)
+_USER_INFO: Final = re.compile(r"(\b[a-z][a-z0-9+.:-]*://)(?:(?!,[a-z][a-z0-9+.:-]*://)\S)+@", re.IGNORECASE)
+_SECRET_PART: Final = re.compile(r"(\b\w*(?:password|pwd|secret|token|key)=)[^&;\s]+", re.IGNORECASE)
 
 
 def is_secret(option: str) -> bool:
@@ -38,10 +38,13 @@ def is_secret(option: str) -> bool:
 
 
 def redacted(option: str, value: object) -> str:
-    """``value`` as it may appear in a message: secrets hidden, user info and passwords cut out of URLs."""
-    if is_secret(option):
-        return "'***'"
-    return repr(_SECRET_PART.sub(r"\1***", _USER_INFO.sub(r"\1***@", str(value))))
+    """``value`` as it may appear in a message, in quotes: :func:`masked`."""
+    return repr(masked(option, value))
+
+
+def masked(option: str, value: object) -> str:
+    """``value`` as it may be shown: secrets hidden, user info and passwords cut out of URLs and connection strings."""
+    return "***" if is_secret(option) else _SECRET_PART.sub(r"\1***", _USER_INFO.sub(r"\1***@", str(value)))
 
 
 @dataclass(frozen=True)

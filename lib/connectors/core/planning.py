@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from .errors import StateError
+from .errors import StateError, Transient
 from .metrics import PLANNING, Component, Meter, Place
 from .options import is_secret
 from .progress import Waiting, packed
@@ -49,6 +49,11 @@ def even_ranges(first: int, last: int, count: int) -> Iterator[tuple[int, int]]:
         yield first + total * index // count, first + total * (index + 1) // count - 1
 
 
+def reader_share(limit: int, reader: int, readers: int) -> int:
+    """What one of ``readers`` may take of ``limit``, at least one: a reader without a share would never find its end."""
+    return max(1, limit * (reader + 1) // readers - limit * reader // readers)
+
+
 def split_count(estimate: int, largest: int, smallest: int) -> int:
     """How many splits a table of ``estimate`` bytes needs so that none is larger than ``largest``, at least one.
 
@@ -76,6 +81,7 @@ class Planner:
         self._meter = Meter(Place(PLANNING, Component("source", source.name, source_id(source)), 0, -1))
         self._enumerator: SplitEnumerator[Any] | None = None
         self._frozen: Any = None
+        self._is_to_freeze = False
         self._waiting = Waiting()
 
     @property
@@ -86,13 +92,23 @@ class Planner:
         return self._enumerator
 
     def freeze(self) -> None:
-        """From now on the data ends where it ends now: the query stops when it has read that."""
-        self._frozen = (self._call(self.enumerator.freeze),)
+        """From now on the data ends where it ends now: the query stops when it has read that.
+
+        In an outage it ends where the first :meth:`latest` finds its end: there is known whether the query has ever reached
+        the system, and so how long it waits for it.
+        """
+        try:
+            self._frozen = (self.enumerator.freeze(),)
+            self.contact.reached = True
+        except Transient:
+            self._is_to_freeze = True
 
     def latest(self, offset: Offset, limit: ReadLimit = UNLIMITED) -> Offset:
         """The end of the next batch after ``offset``; the same offset when there is nothing new."""
         at = self._position(offset)
         self.contact.reached |= at is not None
+        if self._is_to_freeze:
+            self._frozen, self._is_to_freeze = (self._call(self.enumerator.freeze),), False
         start = at if at is not None else self._call(self.enumerator.start)
         head = self._frozen[0] if self._frozen else self._call(self.enumerator.head)
         with _readable_position(offset) if at is not None else contextlib.nullcontext():
@@ -124,6 +140,7 @@ class Planner:
 
     def slices(self, start: Offset, end: Offset) -> Sequence[Slice]:
         """The tasks between two offsets. They depend on the two offsets alone."""
+        self.contact.reached = True  # an end offset exists
         after = checked(end, "the end offset")
         first, last = self._position(start), self._position(end)
         with _readable_position(end):
@@ -152,6 +169,7 @@ class Planner:
 
     def close(self) -> None:
         if self._enumerator is not None:
+            self._enumerator.stop()
             self._enumerator.close()
             self._enumerator = None
 

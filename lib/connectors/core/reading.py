@@ -9,16 +9,18 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from .errors import ConnectorError, Transient
 from .metrics import Meter
-from .retry import Backoff, RetrySettings
+from .retry import Backoff, RetrySettings, observed_retries
 from .source import RecordEmitter, Slice, Source, Split, SplitEnumerator, SplitReader
 
+T = TypeVar("T")
 _POLL_SECONDS = 0.1  # how soon a waiting fetcher notices that nobody reads any more
 
 
@@ -72,14 +74,19 @@ class _Fetcher:
         try:
             partition = self.meter.at = self.enumerator.partition_of(split)
             for batch in self._whole(split) if self.reader.atomic else self._resumed(split):
-                rows = self.emitter.emit(batch, split) if self.emitter else batch
+                rows = self._retried(partial(self.emitter.emit, batch, split)) if self.emitter else batch
                 self._count(partition, batch, rows)
                 yield rows
             self.meter.count(partition, **self.reader.counts())
             if self.emitter:
-                self.emitter.finish(split)
+                self._retried(partial(self.emitter.finish, split))
         except ConnectorError as error:
             raise error.located(f"connectors.{self.source.name}", str(split)) from None
+
+    def _retried(self, work: Callable[[], T]) -> T:
+        """``work`` of the emitter, which may ask a schema registry or write dead letters."""
+        with observed_retries(self.meter):
+            return self.retry.call(work)
 
     def _count(self, partition: str, records: pa.RecordBatch, rows: pa.RecordBatch) -> None:
         self.meter.count(partition, rows=rows.num_rows, bytes=records.nbytes)

@@ -107,7 +107,10 @@ class SplitEnumerator(ABC, Generic[SplitT]):
 
     @abstractmethod
     def head(self) -> Any:
-        """What there is to read now. Any value; only :meth:`advance` looks at it. Called before each micro-batch."""
+        """What there is to read now. Any value; only :meth:`advance` looks at it.
+
+        Called before each micro-batch, and once for a batch read, which must not wait or hold anything back.
+        """
 
     def freeze(self) -> Any:
         """What there is to read now, for a query that ends when it has read that; by default :meth:`head`.
@@ -157,8 +160,11 @@ class SplitEnumerator(ABC, Generic[SplitT]):
     def committed(self, at: Position) -> None:
         """All data up to ``at`` is in the sink. Called late, at times twice, and never for the last batch of a run."""
 
+    def stop(self) -> None:
+        """A run of the query ends, on the driver, before :meth:`close`. Not called when the driver is killed."""
+
     def close(self) -> None:
-        """Frees what the enumerator holds. Not called when the driver is killed."""
+        """Frees what the enumerator holds, on the driver and in tasks. Not called when the process is killed."""
 
 
 class SplitReader(ABC, Generic[SplitT]):

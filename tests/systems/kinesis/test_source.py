@@ -507,9 +507,14 @@ def test_a_consumer_is_registered_once_and_goes_only_when_the_user_says_so(tmp_p
     assert consumers(context) == ["query"]  # it was there before
     log: list[Any] = []
     again = SourceQuery(context, deregisterConsumer="true", stateLocation=str(tmp_path / "third"), consumerName="third")
-    again.plan(log)
-    assert consumers(context) == ["query", "third"]
+    again.next(log)
+    assert consumers(context) == ["query", "third"], "tasks have ended, the run has not"
     again.planner.close()
+    assert consumers(context) == ["query"]
+    later = SourceQuery(context, deregisterConsumer="true", stateLocation=str(tmp_path / "third"), consumerName="third")
+    later.next(log)
+    assert consumers(context) == ["query", "third"], "registered again for another run"
+    later.planner.close()
     assert consumers(context) == ["query"]
     context.close()
 

@@ -10,7 +10,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from ...batching import Throttled
@@ -155,22 +155,30 @@ def consumer_arn(client: KinesisClient, name: str) -> str:
 
 def register_consumer(client: KinesisClient, name: str) -> bool:
     """Registers the consumer if there is none, and waits until it can subscribe. True if it was registered now."""
-    stream = client.summary()["StreamARN"]
-    is_new = True
-    try:
-        client.call("register_stream_consumer", StreamARN=stream, ConsumerName=name)
-    except Fatal as refused:
-        if "ResourceInUse" not in str(refused):
-            raise
-        is_new = False
-    end = time.monotonic() + _ACTIVE_SECONDS
+    consumer = {"StreamARN": client.summary()["StreamARN"], "ConsumerName": name}
+    end, is_new = time.monotonic() + _ACTIVE_SECONDS, False
     while True:
-        description = client.call("describe_stream_consumer", StreamARN=stream, ConsumerName=name)["ConsumerDescription"]
-        if description["ConsumerStatus"] == "ACTIVE":
+        try:
+            client.call("register_stream_consumer", **consumer)
+            is_new = True
+        except Fatal as refused:
+            if "ResourceInUse" not in str(refused):
+                raise
+        status = _status(client, consumer)
+        if status == "ACTIVE":
             return is_new
         if time.monotonic() > end:
-            raise Transient(f"the consumer {name} of {client.name} is {description['ConsumerStatus']}, and not active")
+            raise Transient(f"the consumer {name} of {client.name} is {status}, and not active")
         time.sleep(_WAIT_SECONDS)
+
+
+def _status(client: KinesisClient, consumer: Mapping[str, str]) -> str:
+    try:
+        return str(client.call("describe_stream_consumer", **consumer)["ConsumerDescription"]["ConsumerStatus"])
+    except Fatal as refused:
+        if "ResourceNotFound" not in str(refused):
+            raise
+        return "DELETED"  # since it was asked for: that of an earlier run goes only now
 
 
 def deregister_consumer(client: KinesisClient, name: str) -> None:

@@ -110,8 +110,16 @@ class KinesisSource(CursorSource):
     def begin(self) -> None:
         with self._client() as client:
             client.summary()
-            if self.values["consumer"] == "efo" and register_consumer(client, self.values["consumerName"]) and self.streaming:
-                self.log().storage.put_if_absent(_REGISTERED, json.dumps({"name": self.values["consumerName"]}).encode())
+            self._register(client)
+
+    def resume(self) -> None:
+        if self.values["consumer"] == "efo":
+            with self._client() as client:
+                self._register(client)
+
+    def _register(self, client: KinesisClient) -> None:
+        if self.values["consumer"] == "efo" and register_consumer(client, self.values["consumerName"]) and self.streaming:
+            self.log().storage.put_if_absent(_REGISTERED, json.dumps({"name": self.values["consumerName"]}).encode())
 
     def end(self) -> None:
         if self.values["consumer"] == "efo" and self.values["deregisterConsumer"] and self.streaming:
@@ -126,7 +134,7 @@ class KinesisSource(CursorSource):
         if expired := [name for name in positions if name not in shards]:
             _log.warning("connectors.kinesis: %s have expired; they count as read to their ends", ", ".join(sorted(expired)))
         over = {name for name in finished if name in shards}
-        is_new = not positions and not finished
+        is_new = not self.streaming or not (positions or finished)  # a batch has no earlier epochs
         if is_new and self._begins_latest():
             over |= {name for name, shard in shards.items() if _is_closed(shard)}
         partitions = {}
