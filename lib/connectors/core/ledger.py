@@ -255,7 +255,9 @@ class FileLedger(Ledger):
         pending = []
         for query in self._all_queries():
             recorded, done = self._batches(query)
-            pending += [self._entry(query, batch) for batch in recorded - done]
+            if batches := recorded - done:
+                self.storage.sync(folders=[quote(query, safe="")])  # who recorded them may have died before that was durable
+                pending += [self._entry(query, batch) for batch in batches]
         return sorted(pending, key=lambda entry: (entry.at, entry.batch))
 
     def check(self) -> None:

@@ -74,7 +74,7 @@ class Disk:
 disk: Disk = Disk()
 _checked: set[str] = set()
 """Folders that can create a file only where there is none."""
-_durable: set[Path] = set()
+durable_folders: set[Path] = set()
 """Folders whose names this process has synced."""
 _MOST_DURABLE: Final = 10_000
 
@@ -248,10 +248,10 @@ class LocalStorage(Storage):
 
         A process that died may have made one of them and not synced it: the first use in a process syncs it, below the root.
         """
-        if folder in _durable and folder.is_dir():
+        if folder in durable_folders and folder.is_dir():
             return
         path, chain = folder, []
-        while not path.is_dir() or (path not in _durable and self.path in path.parents):
+        while not path.is_dir() or (path not in durable_folders and self.path in path.parents):
             if path.exists() and not path.is_dir():  # it may have been made in this very moment
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
             chain.append(path)
@@ -259,9 +259,9 @@ class LocalStorage(Storage):
         for path in reversed(chain):
             disk.make_folder(path)
             disk.sync(path.parent)
-        if len(_durable) > _MOST_DURABLE:
-            _durable.clear()
-        _durable.update(chain)
+        if len(durable_folders) > _MOST_DURABLE:
+            durable_folders.clear()
+        durable_folders.update(chain)
 
 
 def _item(entry: os.DirEntry[str]) -> Item | None:

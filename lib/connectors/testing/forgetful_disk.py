@@ -50,6 +50,7 @@ class ForgetfulDisk(local.Disk):
     def run(self, work: Callable[[], object]) -> None:
         """Runs ``work`` with this disk in the place of the machine's own."""
         own, local.disk = local.disk, self
+        local.durable_folders.clear()  # a fork knows what its parent has synced, in folders that had the same names
         try:
             work()
         finally:
