@@ -11,12 +11,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from connectors.core import Batch, Poison
+from connectors.core import Batch, Fatal, Poison
 from connectors.core.commit import Commit
 from connectors.core.writing import stage
 from connectors.systems.jdbc import JdbcSink
+from connectors.systems.jdbc.dialects import dialect_of, parse
+from connectors.systems.jdbc.writers import loadable_rows
 
-from .contexts import DatabaseContext, PostgresContext
+from .contexts import DatabaseContext, PostgresContext, SqliteContext
 from .test_operations import DATABASES, UPSERT, content, rows, write
 
 BODY = "id BIGINT NOT NULL PRIMARY KEY, name VARCHAR(100) NOT NULL, n INTEGER CHECK (n < 1000)"
@@ -135,3 +137,62 @@ def test_an_outage_makes_no_dead_letter(postgres: PostgresContext, tmp_path: Pat
         other.execute("ROLLBACK")
     assert letters(folder) == []
     assert content(postgres) == []
+
+
+@pytest.mark.parametrize("guarantee", [{}, {"guarantee": "idempotent", "commit": "auto"}], ids=["batch", "direct"])
+def test_a_repeated_key_is_refused_beside_a_bad_row_as_well(postgres: PostgresContext, guarantee: dict[str, str]) -> None:
+    options = {**UPSERT, **guarantee, "errors": "skip"}
+    with pytest.raises(Fatal, match="a key comes more than once"):
+        write(postgres, [rows((9, None, 1), (1, "a", 1), (2, "x", 1), (1, "b", 1))], **options)
+    assert content(postgres) == []
+    write(postgres, [rows((None, "a", 1), (2, "x", 1), (None, "b", 1))], **options)
+    assert content(postgres) == [(2, "x", 1)]
+
+
+def test_a_text_that_is_too_long_for_a_domain_or_for_bits_is_a_bad_row(postgres: PostgresContext) -> None:
+    schema = postgres.table.split(".")[0]
+    postgres.run(f"CREATE DOMAIN {schema}.code AS VARCHAR(3)")
+    postgres.run(f"CREATE DOMAIN {schema}.short AS {schema}.code")
+    domains = f"ADD code {schema}.code, ADD short {schema}.short"
+    postgres.run(f"ALTER TABLE {postgres.table} {domains}, ADD b BIT(3), ADD v VARBIT(3)")
+    wide = pa.schema([("id", pa.int64()), *((name, pa.string()) for name in ("name", "code", "short", "b", "v"))])
+    good = ("abc", "abc", "101", "1")
+    bad = [(*good[:number], "11111", *good[number + 1 :]) for number in range(4)]
+    write(postgres, [rows(*((number, "x", *row) for number, row in enumerate([good, *bad])), schema=wide)], errors="skip")
+    assert content(postgres, "id, code, short, b::text, v::text") == [(0, *good)]
+
+
+OFFSETS = pa.array([0, 2, 4], pa.int32()).buffers()[1]
+NOT_UTF8 = pa.Array.from_buffers(pa.string(), 2, [None, OFFSETS, pa.py_buffer(b"ok\xff\xfe")])
+
+
+@pytest.mark.parametrize("guarantee", ["", "at-least-once"])
+def test_a_text_that_is_not_utf8_is_a_bad_row(tmp_path: Path, guarantee: str) -> None:
+    options = {"guarantee": guarantee} if guarantee else {}
+    with contextlib.closing(SqliteContext(tmp_path / "target")) as database:
+        batch = pa.RecordBatch.from_arrays([pa.array([1, 2]), NOT_UTF8], names=["id", "name"])
+        write(database, [batch], errors="skip", **options)
+        assert content(database, "id, name") == [(1, "ok")]
+        with pytest.raises(Poison, match=r'not UTF-8.*"id": 2, "name": "\ufffd'):
+            write(database, [batch], **options)
+
+
+class Bin:
+    """Takes what a dialect cannot load."""
+
+    def __init__(self) -> None:
+        self.rows: list[Any] = []
+
+    def add(self, row: Any, error: Any) -> None:
+        self.rows.append(row)
+
+
+def test_a_number_that_mariadb_cannot_hold_is_a_bad_row() -> None:
+    batch = pa.record_batch({"id": [1, 2, 3, 4], "x": [1.5, float("inf"), None, float("-inf")]})
+    mariadb, rejects = dialect_of(parse("jdbc:mariadb://db/shop")), Bin()
+    assert loadable_rows(mariadb, batch, rejects).to_pylist() == [{"id": 1, "x": 1.5}, {"id": 3, "x": None}]
+    assert [row["id"] for row in rejects.rows] == [2, 4]
+    with pytest.raises(Poison, match="NaN or infinite"):
+        loadable_rows(mariadb, pa.record_batch({"x": [float("nan")]}), None)
+    sqlite = dialect_of(parse("sqlite:///file.db"))
+    assert loadable_rows(sqlite, batch, rejects).num_rows == 4

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,13 @@ import pytest
 
 from connectors.core.errors import Misconfigured
 from connectors.core.planning import Offset
+from connectors.systems.jdbc import JdbcSink
+from connectors.systems.jdbc.connection import Connection
+from connectors.systems.jdbc.incremental.keys import Keys
+from connectors.systems.jdbc.incremental.positions import INCREMENTING, ids_between
+from connectors.systems.jdbc.incremental.probe import Probe
+from connectors.systems.jdbc.incremental.steps import step_by_id
+from connectors.systems.jdbc.incremental.tables import StreamTable
 from connectors.systems.jdbc.incremental.writers import Holes, Writers
 from connectors.systems.jdbc.source import JdbcSource
 from connectors.testing.servers import PostgresServer
@@ -153,3 +161,128 @@ def insert_one(system: InMariaDb) -> None:
 def test_single_writer_is_refused_where_rows_are_read_by_time(mariadb: InMariaDb) -> None:
     with pytest.raises(Misconfigured, match=r"singleWriter +has no use with incremental=timestamp"):
         SourceQuery(mariadb, incremental="timestamp", timestampColumns="changed", incrementingColumn="", singleWriter="true")
+
+
+class Watching(Holes):
+    """The holes of a database whose writers the test names."""
+
+    names: frozenset[str] = frozenset()
+
+    def writers(self, connection: Connection, oid: int | None) -> Writers:
+        return Writers(self.names, self.names)
+
+
+class Ids:
+    """A table of ids in SQLite, read step by step as if ``writers`` were writing."""
+
+    def __init__(self, folder: Path) -> None:
+        self.connection = JdbcSink.of({"url": f"sqlite:///{folder}/ids.db", "dbtable": "ids"}).dialect().connect()
+        self.connection.execute("CREATE TABLE ids (id INTEGER PRIMARY KEY)")
+        self.table = StreamTable("ids", "ids", Keys(INCREMENTING, "id"), (("id", "INTEGER"),))
+        self.holes = Watching()
+        self.state: dict[str, Any] = {}
+
+    def add(self, ids: Iterable[int]) -> None:
+        self.connection.execute(f"INSERT INTO ids VALUES {', '.join(f'({number})' for number in ids)}")
+
+    def step(self, *writers: str) -> dict[str, Any]:
+        """The state after one more batch, while ``writers`` write."""
+        probe, self.holes.names = Probe(self.connection), frozenset(writers)
+        newest = probe.newest([self.table], {})["ids"]
+        step = step_by_id(probe, self.table, self.state, newest, self.holes)
+        self.state = (step and step.state(None)) or self.state
+        return self.state
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Iterator[Ids]:
+    table = Ids(tmp_path)
+    with contextlib.closing(table.connection):
+        yield table
+
+
+def test_a_hole_that_becomes_more_holes_than_are_watched_lets_the_stream_wait(table: Ids) -> None:
+    table.add([1201])
+    table.step("A", "B")
+    table.add(range(2, 1200, 2))
+    table.add(range(1202, 1300, 2))
+    state = table.step("A", "B")
+    assert (state["id"], len(state["holes"])) == (1202, 600)
+    table.add([1400])
+    assert table.step("A", "B") == state
+    assert table.step("C")["id"] == 1400
+
+
+def test_ids_behind_many_gaps_are_read_when_those_who_wrote_at_the_first_look_are_gone(table: Ids) -> None:
+    table.add(range(2, 10_001, 2))
+    assert table.step("A")["id"] == 1000
+    assert table.step("A", "B")["id"] == 1000
+    table.add([10_001, 10_003])
+    assert table.step("B") == {"id": 10_003, "holes": [[10_002, 10_002]]}
+    table.add([10_002])
+    assert table.step() == {"id": 10_003}
+
+
+def test_a_gap_of_another_table_with_the_same_name_is_watched_anew(table: Ids) -> None:
+    table.add(range(2, 4001, 2))
+    table.step("A")
+    table.connection.execute("DELETE FROM ids")
+    table.state = {}
+    table.add([1])
+    assert table.step("B") == {"id": 1, "min": 1}
+    table.add([2001, 2003])
+    assert table.step("B")["holes"] == [[2, 2000], [2002, 2002]]
+
+
+class Transactions:
+    """Transactions in a random order, over a table that is read now and then; whoever is open is a writer."""
+
+    def __init__(self, table: Ids, seed: int) -> None:
+        self.table = table
+        self.random = random.Random(seed)
+        self.open: dict[str, list[int]] = {}
+        self.begins = 0
+        self.last_id = 0
+        self.committed: list[int] = []
+        self.read: list[int] = []
+
+    def run(self, events: int) -> None:
+        for event in self.random.choices([self.begin, self.take_id, self.end, self.step], [3, 5, 2, 2], k=events):
+            event()
+        while self.open:
+            self.end()
+        before = None
+        while before != self.table.state:
+            before = self.table.state
+            self.step()
+
+    def begin(self) -> None:
+        self.begins += 1
+        self.open[str(self.begins)] = []
+
+    def take_id(self) -> None:
+        if self.open:
+            self.last_id += 1
+            self.random.choice(list(self.open.values())).append(self.last_id)
+
+    def end(self) -> None:
+        """Commits a transaction, or rolls it back."""
+        ids = self.open.pop(self.random.choice(list(self.open))) if self.open else []
+        if ids and self.random.random() < 0.7:
+            self.table.add(ids)
+            self.committed += ids
+
+    def step(self) -> None:
+        if self.committed:
+            before = self.table.state
+            ranges = ids_between(before, self.table.step(*self.open))
+            self.read += [n for n in self.committed if any((first or 0) <= n <= last for first, last in ranges)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_each_id_is_read_once_with_more_gaps_than_are_watched(table: Ids, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("connectors.systems.jdbc.incremental.steps.HOLE_LIMIT", 1 + seed % 4)
+    monkeypatch.setattr("connectors.systems.jdbc.incremental.probe._GAPS", 3)
+    transactions = Transactions(table, seed)
+    transactions.run(200)
+    assert sorted(transactions.read) == sorted(transactions.committed)

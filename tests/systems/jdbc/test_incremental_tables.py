@@ -9,14 +9,16 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
 
-from connectors.core.errors import Fatal, Misconfigured
+from connectors.core.errors import Fatal, Misconfigured, StateError
 from connectors.core.planning import Offset
 from connectors.systems.jdbc.connection import Connection
+from connectors.systems.jdbc.dialects import Table, dialect_of, parse
+from connectors.systems.jdbc.incremental.tables import CatalogTable, keys_of
 from connectors.systems.jdbc.source import JdbcSource
 from connectors.testing import SourceContext
 from connectors.testing.servers import MariaDbServer, PostgresServer
@@ -250,3 +252,74 @@ def test_a_thousand_tables_are_found_in_seconds(tmp_path: Path) -> None:
     with contextlib.closing(enumerator):
         assert len(enumerator.head().tables) == 1000
     assert time.monotonic() - began < 10
+
+
+class SqliteTable(SourceContext):
+    """A query over one table, by the options ``more``."""
+
+    source = JdbcSource
+    schema = pa.schema([("id", pa.int64())])
+    more: ClassVar[dict[str, str]] = {}
+
+    def options(self) -> dict[str, str]:
+        address = {"url": f"sqlite:///{self.folder}/tables.db", "retry.initialBackoff": "10ms"}
+        return {**address, "incremental": "incrementing", "incrementingColumn": "id", **self.more}
+
+    def write(self, count: int) -> list[dict[str, Any]]:
+        raise NotImplementedError
+
+
+def one_table(sqlite: Sqlite, **more: str) -> SourceQuery:
+    return SourceQuery(type("One", (SqliteTable,), {"more": more})(sqlite.folder))
+
+
+def test_each_session_of_a_stream_begins_with_the_users_statement(sqlite: Sqlite) -> None:
+    sqlite.run("CREATE TABLE a (id INTEGER PRIMARY KEY)", "INSERT INTO a VALUES (1)")
+    reading = one_table(sqlite, query="SELECT * FROM mine", sessionInitStatement="CREATE TEMP VIEW mine AS SELECT * FROM a")
+    assert reading.rest([]) == [{"id": 1}]
+    with pytest.raises(Misconfigured, match=r"sessionInitStatement +is 'no statement', and .*syntax error"):
+        one_table(sqlite, dbtable="a", sessionInitStatement="no statement").rest([])
+
+
+def test_another_spelling_of_the_table_does_not_read_it_again(sqlite: Sqlite) -> None:
+    sqlite.run("CREATE TABLE a (id INTEGER PRIMARY KEY)", "INSERT INTO a VALUES (1)")
+    log = list[Offset]()
+    assert one_table(sqlite, dbtable="a").rest(log) == [{"id": 1}]
+    with pytest.raises(StateError, match=r"has read a, and by dbtable .* main\.a\n.*write the name as before"):
+        one_table(sqlite, dbtable="main.a").rest(log)
+    assert one_table(sqlite, dbtable="a").rest(log) == []
+
+
+@pytest.mark.parametrize("ids", ["REAL", "DECIMAL(10, 2)", "TEXT", ""])
+def test_ids_that_are_no_whole_numbers_are_refused(sqlite: Sqlite, ids: str) -> None:
+    sqlite.run(f"CREATE TABLE a (id {ids})", "INSERT INTO a VALUES ('1.5')")
+    with pytest.raises(Misconfigured, match=r'incrementingColumn +names "id" of a, whose .* no whole number'):
+        one_table(sqlite, dbtable="a").rest([])
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_whole"),
+    [
+        ("numeric", True), ("numeric(20)", True), ("numeric(20, 0)", True), ("decimal(20,0) unsigned", True), ("bigint", True),
+        ("numeric(20,2)", False), ("DECIMAL(18,3)", False), ("double precision", False),
+    ],
+)  # fmt: skip
+def test_numbers_with_a_scale_are_no_ids(kind: str, is_whole: bool) -> None:
+    values = JdbcSource.of(
+        {"url": "jdbc:postgresql://db/shop", "dbtable": "a", "incremental": "incrementing", "incrementingColumn": "id"}
+    ).values
+    table = CatalogTable(Table("a"), (("id", kind),))
+    with contextlib.nullcontext() if is_whole else pytest.raises(Misconfigured, match="no whole number"):
+        keys_of(values, table, dialect_of(parse("jdbc:postgresql://db/shop")))
+
+
+def test_names_of_tables_that_are_not_there_are_reported_and_those_with_a_schema_refused(
+    sqlite: Sqlite, caplog: pytest.LogCaptureFixture
+) -> None:
+    sqlite.run("CREATE TABLE a (id INTEGER PRIMARY KEY)", "INSERT INTO a VALUES (1)")
+    with caplog.at_level(logging.WARNING, "connectors.jdbc"):
+        assert read(SourceQuery(sqlite, tables="a,b"), list[Offset]()) == {"a": [{"id": 1}]}
+    assert "b: the option tables gives this name" in caplog.text
+    for names in ("main.a,a", "main.a"):
+        with pytest.raises(Misconfigured, match=r'names "main\.a", and the default schema has no such table'):
+            read(SourceQuery(sqlite, tables=names), list[Offset]())

@@ -276,3 +276,51 @@ def test_a_missing_table_is_told_at_the_start(database: DatabaseContext) -> None
     sink = JdbcSink.of({**database.options(), "dbtable": f"{database.table}_not"})
     with pytest.raises(Misconfigured, match="createTable=true"):
         Commit(sink).begin(Batch(sink.sink_id(), "q", 0))
+
+
+DECIMALS = pa.schema([("id", pa.int64()), ("name", pa.string()), ("n", pa.decimal128(10, 2))])
+
+
+def keyed_in_sqlite(folder: Path, order: str) -> SqliteContext:
+    class Ordered(SqliteContext):
+        body = f"id BIGINT NOT NULL PRIMARY KEY, name VARCHAR(100), n {order}"
+
+    return Ordered(folder / "target")
+
+
+@pytest.mark.parametrize("kind", ["DECIMAL(10, 2)", "TEXT"])
+def test_decimals_of_sqlite_have_the_order_of_numbers(tmp_path: Path, kind: str) -> None:
+    with contextlib.closing(keyed_in_sqlite(tmp_path, kind)) as database:
+        new, old = (1, "new", Decimal("10.00")), (1, "old", Decimal("9.00"))
+        write(database, [rows(new, old, schema=DECIMALS)], **UPSERT, orderColumn="n")
+        assert content(database, "name") == [("new",)]
+
+
+def test_direct_writes_into_sqlite_compare_decimals_as_numbers_or_refuse_to(tmp_path: Path) -> None:
+    direct = {**UPSERT, "orderColumn": "n", "guarantee": "idempotent"}
+    with contextlib.closing(keyed_in_sqlite(tmp_path, "DECIMAL(10, 2)")) as database:
+        for name, order in (("old", "9.00"), ("new", "10.00"), ("older", "-8")):
+            write(database, [rows((1, name, Decimal(order)), schema=DECIMALS)], **direct)
+        assert content(database, "name") == [("new",)]
+        with pytest.raises(Misconfigured, match=r'orderColumn +names "n", a decimal, which made has as text \(TEXT\)'):
+            write(database, [rows(schema=DECIMALS)], **{**direct, "createTable": "true", "dbtable": "made"})
+        wide = pa.schema([*list(DECIMALS)[:2], ("n", pa.decimal128(20, 2))])
+        with pytest.raises(Misconfigured, match=r"orderColumn .*up to 15 digits.* Cast it to decimal\(15"):
+            write(database, [rows((1, "x", Decimal(1)), schema=wide)], **UPSERT, orderColumn="n")
+
+
+def test_an_update_without_columns_to_change_only_deletes(tmp_path: Path) -> None:
+    keys = pa.schema([("id", pa.int64()), ("gone", pa.bool_())])
+    with contextlib.closing(keyed_in_sqlite(tmp_path, "INTEGER")) as database:
+        write(database, [rows((1, "a", 1), (2, "b", 2))])
+        write(database, [rows((1, True), (2, False), schema=keys)], operation="update", keyColumns="id", deleteColumn="gone")
+        assert content(database) == [(2, "b", 2)]
+
+
+def test_a_table_of_the_users_with_the_name_of_a_stage_is_left_alone(tmp_path: Path) -> None:
+    with contextlib.closing(keyed_in_sqlite(tmp_path, "INTEGER")) as database:
+        database.run("CREATE TABLE connectors_staged (id INTEGER)")
+        write(database, [rows((1, "a", 1))])
+        write(database, [rows((1, "b", 1))], **UPSERT)
+        assert content(database) == [(1, "b", 1)]
+        assert database.query("SELECT count(*) FROM connectors_staged") == [(0,)]

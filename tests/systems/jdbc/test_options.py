@@ -16,7 +16,7 @@ from connectors.core.ledger import Entry, once_query
 from connectors.core.options import Options
 from connectors.core.writing import stage
 from connectors.systems.jdbc import JdbcSink
-from connectors.systems.jdbc.dialects import DatabaseAddress, parse
+from connectors.systems.jdbc.dialects import DatabaseAddress, Table, parse
 from connectors.systems.jdbc.target import table_of
 from connectors.testing.servers import PostgresServer
 
@@ -184,3 +184,22 @@ def test_an_option_error_does_not_show_the_password() -> None:
 def test_the_sink_travels_to_the_tasks() -> None:
     sink = pickle.loads(pickle.dumps(JdbcSink.of({**BASE, "password": "p"})))
     assert sink.address().password == "p"
+
+
+def test_an_ipv6_address_keeps_its_brackets_where_rows_are_loaded() -> None:
+    dialect: Any = JdbcSink.of({"url": "jdbc:postgresql://[::1]:5433/db", "user": "u", "dbtable": "t"}).dialect()
+    assert dialect.load_url().startswith("postgresql://u@[::1]:5433/db?")
+
+
+def test_a_percent_sign_in_a_name_is_no_placeholder_of_mariadb() -> None:
+    sql = JdbcSink.of({"url": "jdbc:mariadb://db/shop", "dbtable": "t"}).dialect().insert_values(Table("50%"), ["id", "share%"])
+    assert sql % (1, 2) == "INSERT INTO `50%` (`id`, `share%`) VALUES (1, 2)"
+
+
+@pytest.mark.parametrize("guarantee", ["at-least-once", "idempotent"])
+def test_a_database_without_savepoints_finds_no_bad_rows_in_small_transactions(guarantee: str) -> None:
+    duckdb = {"url": "duckdb:///x.duckdb", "dbtable": "t", "operation": "upsert", "keyColumns": "id", "errors": "skip"}
+    with pytest.raises(Misconfigured, match=r"errors +cannot be skip with guarantee"):
+        JdbcSink.of({**duckdb, "guarantee": guarantee})
+    JdbcSink.of({**duckdb, "guarantee": "exactly-once"})
+    JdbcSink.of({**duckdb, "guarantee": guarantee, "url": "sqlite:///x.db"})

@@ -17,7 +17,7 @@ from connectors.core.errors import ConnectorError
 from connectors.core.ledger import once_query
 from connectors.core.writing import stage
 from connectors.systems.jdbc import JdbcSink
-from connectors.systems.jdbc.rows import cast_values
+from connectors.systems.jdbc.rows import as_arrow, cast_values
 from connectors.testing import same_records
 
 from .batch_reading import DATABASES, NAMES, fill, read, table_of
@@ -231,3 +231,11 @@ def test_lists_keep_their_borders_in_slices_and_behind_nulls() -> None:
         texts = sliced.to_pylist()
         expected = [items and [None if value is None else Decimal(f"{value}.0") for value in items] for items in texts]
         assert cast_values(sliced, kind).to_pylist() == expected
+
+
+@pytest.mark.parametrize("number", [1700000000, 1700000000.0, 1700000000_000, 1700000000_000_000])
+@pytest.mark.parametrize("beside", [[], [None, "2023-11-14 22:13:20.5"]])
+def test_a_number_in_a_column_of_times_is_a_unix_time_whatever_stands_beside_it(number: float, beside: list[Any]) -> None:
+    times = as_arrow([number, *beside], pa.timestamp("us")).to_pylist()
+    assert times[0] == datetime.datetime(2023, 11, 14, 22, 13, 20)
+    assert times[1:] == [None, datetime.datetime(2023, 11, 14, 22, 13, 20, 500_000)][: len(beside)]

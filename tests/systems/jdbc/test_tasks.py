@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -203,3 +204,14 @@ def test_a_query_that_gives_other_rows_each_time_is_refused_before_any_task(on_p
         sink.check_replay(lambda: False)
     others = {name: value for name, value in on_postgresql.options().items() if name not in ("commit", "numPartitions")}
     JdbcSink.of(others).check_replay(lambda: False)
+
+
+def test_a_replay_without_rows_is_compared_with_what_an_earlier_run_has_written(tmp_path: Path) -> None:
+    with contextlib.closing(Keyless(tmp_path / "target")) as database:
+        sink, batch = sink_of(database)
+        write(sink, batch, 0, SLOTS[0])  # and the run dies
+        with pytest.raises(CommitRefused, match=r"the tasks 0 of .* have other rows"):
+            Commit(sink_of(database)[0]).finish(batch, [], 0)
+        Commit(sink_of(database, 0, onReplayMismatch="skip")[0]).finish(batch, [], 0)
+        empty = JdbcSink.of(database.options())
+        Commit(empty).finish(Batch(empty.sink_id(), QUERY, 1), [], 0)

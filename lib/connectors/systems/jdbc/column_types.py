@@ -89,6 +89,11 @@ def _key(key: Any) -> str:
     return key if isinstance(key, str) else json.dumps(key, default=str)
 
 
+def unix_scale(number: float) -> int:
+    """Units in a second: numbers are seconds, milliseconds or microseconds since 1970, whichever makes a year near ours."""
+    return next((scale for scale in (1, 1000, 1_000_000) if abs(number) < 1e11 * scale), 1_000_000_000)
+
+
 def as_python(batch: pa.RecordBatch, *, plain: bool) -> list[tuple[Any, ...]]:
     """The rows of a flat batch for a driver's ``executemany``.
 

@@ -133,7 +133,7 @@ class JdbcCommitter(GlobalCommitter):
         return StageMove(connection, plan, stages) if staged else None
 
     def _check_tasks(self, connection: Connection, batch: Batch, committables: Sequence[Committable]) -> None:
-        if self.sink.mode == "task" and committables and self.sink.values["onReplayMismatch"] == "stop":
+        if self.sink.mode == "task" and self.sink.values["onReplayMismatch"] == "stop":
             TaskSlots(self._dialect, self._target.table, batch.sink_id).check(connection, batch, committables)
 
     def _check_stage(self, move: StageMove, committables: Sequence[Committable]) -> None:
@@ -146,7 +146,6 @@ class JdbcCommitter(GlobalCommitter):
     def _load_files(self, connection: Connection, schema: pa.Schema, staged: Sequence[Committable]) -> None:
         """Into a table that only this connection sees, and before the transaction begins."""
         dialect, columns = self._dialect, staged_columns(self._dialect, schema)
-        connection.execute(f"DROP TABLE IF EXISTS {dialect.table(TEMPORARY_STAGE)}")
         connection.execute(dialect.create_stage(TEMPORARY_STAGE, columns, temporary=True))
         for committable in staged:
             with ArrowStage.reader(self._folder(), committable.data["file"]) as file:

@@ -23,7 +23,7 @@ from .dialects import Dialect
 from .load import Loader, RowLoader, loader_for
 from .stage import TEMPORARY_STAGE, StageMove
 from .target import WritePlan, refuse, staged_columns
-from .writers import target_rows, without_zero_bytes
+from .writers import loadable_rows, target_rows
 
 
 class DirectWriter(SinkWriter):
@@ -138,7 +138,7 @@ class DirectWriter(SinkWriter):
 
     def _stage(self, loader: Loader, rows: pa.Table, refusals: _Refusals | None = None) -> StageMove:
         names = [name for name, _ in self._stage_columns]
-        batches = [without_zero_bytes(self.dialect, batch, refusals) for batch in rows.to_batches()]
+        batches = [loadable_rows(self.dialect, batch, refusals) for batch in rows.to_batches()]
         loader.connection.execute(self.dialect.create_stage(TEMPORARY_STAGE, self._stage_columns, temporary=True))
         loader.load(TEMPORARY_STAGE, pa.Table.from_batches(batches, rows.schema).rename_columns(names), temporary=True)
         move = StageMove(loader.connection, self.plan, [TEMPORARY_STAGE], keep_newer=True)

@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from ...core.errors import Misconfigured, Poison, Problem
 from ...formats.base import quoted, sql_type
 from ...formats.json import parsed, reader
-from .column_types import is_json
+from .column_types import is_json, unix_scale
 from .connection import Connection
 from .dialects import Column, Dialect
 from .dialects.postgresql import PostgreSql
@@ -38,10 +38,9 @@ _REFUSED = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, Val
 
 def as_arrow(cells: Sequence[Any], kind: pa.DataType, name: str = "") -> pa.Array:
     """A column of ``cells`` as ``kind``. Raises :class:`Poison`, naming the column, for one that is no such value."""
-    try:
-        return pa.array(cells, kind)
-    except _REFUSED:
-        pass
+    if not pa.types.is_timestamp(kind) or not any(isinstance(cell, (int, float)) for cell in cells):
+        with contextlib.suppress(*_REFUSED):
+            return pa.array(cells, kind)
     try:
         return _converted(cells, kind)
     except _REFUSED as wrong:
@@ -94,9 +93,9 @@ def _whole(cell: Any) -> int:
 
 
 def _moment(cell: Any) -> Any:
-    """Text is read by Arrow; a number is a Unix time, in seconds, as SQLite's functions have it."""
+    """Text is read by Arrow. A number is a Unix time in the units that :func:`unix_scale` finds."""
     if isinstance(cell, (int, float)):
-        return datetime.datetime(1970, 1, 1) + datetime.timedelta(seconds=cell)
+        return datetime.datetime(1970, 1, 1) + datetime.timedelta(seconds=cell / unix_scale(cell))
     return cell
 
 
@@ -156,7 +155,9 @@ class AdbcRows(Rows):
     def __init__(self, dialect: PostgreSql, fetchsize: int = 0) -> None:
         super().__init__(dialect, fetchsize)
         self._cursor: Any = None
-        settings = (*dialect.settings(), *dialect.reading_settings())
+        own = (dialect.session_statement,) if dialect.session_statement else ()
+        self.spoilt = bool(own)
+        settings = (*dialect.settings(), *dialect.reading_settings(), *own)
         self.connection = AdbcConnection(dialect, settings, autocommit=True)
 
     def control(self) -> contextlib.AbstractContextManager[Connection]:

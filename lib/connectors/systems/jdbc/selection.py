@@ -11,7 +11,7 @@ from ...core.errors import Fatal, Misconfigured, Poison, Problem
 from ...core.options import Values
 from .connection import Connection
 from .dialects import Column, Dialect, Table
-from .target import table_of
+from .target import column_called, table_of
 
 NAME = "connectors.jdbc"
 _QUERY = re.compile(r"\s*\((?P<query>.*)\)\s*(?:as\s+)?(?P<alias>\"(?:[^\"]|\"\")+\"|`(?:[^`]|``)+`|\w+)?\s*", re.S | re.I)
@@ -74,9 +74,7 @@ class Selection:
 
     def column(self, name: str) -> Column | None:
         """The column called ``name``; in another case only if there is one such."""
-        exact = [column for column in self.columns if column.name == name]
-        close = exact or [column for column in self.columns if column.name.lower() == name.lower()]
-        return close[0] if len(close) == 1 else None
+        return column_called(name, self.columns)
 
     def require_column(self, option: str, name: str) -> Column:
         """The column called ``name``. Raises :class:`Misconfigured`, naming ``option``, if there is none."""

@@ -154,6 +154,7 @@ class JdbcSink(FrameSink):
             yield Problem("dbtable", f"must be {wrong}.")
         yield from _check_keys(values)
         yield from _check_commit(values)
+        yield from _check_errors(values)
         if values["guarantee"] == "idempotent" and values["operation"] == "insert":
             yield Problem("guarantee", "idempotent needs operation=upsert or update with keyColumns; inserts are exactly-once.")
 
@@ -319,7 +320,7 @@ def _check_commit(values: Values) -> Iterator[Problem]:
     commit = values["commit"]
     if values["guarantee"] not in (None, "exactly-once") and commit != "auto":
         yield Problem("commit", f"has no use with guarantee={values['guarantee']}: rows then go straight into the table.")
-    if commit in ("prepared", "task") and _has_one_writer(values):
+    if commit in ("prepared", "task") and _dialect_kind(values).one_writer:
         yield Problem("commit", f"{commit} is there for PostgreSQL and MariaDB: a file has one writer at a time; take batch.")
     if commit == "task" and values["errors"] != "fail":
         yield Problem("commit", f"task cannot set bad rows aside; take commit=batch with errors={values['errors']}.")
@@ -327,8 +328,16 @@ def _check_commit(values: Values) -> Iterator[Problem]:
         yield Problem("numPartitions", "has a use with commit=task only; else repartition the rows before they are written.")
 
 
-def _has_one_writer(values: Values) -> bool:
+def _check_errors(values: Values) -> Iterator[Problem]:
+    is_direct = values["guarantee"] in ("idempotent", "at-least-once")
+    if is_direct and values["errors"] != "fail" and not _dialect_kind(values).savepoints:
+        text = f"cannot be {values['errors']} with guarantee={values['guarantee']}: this database has no savepoints"
+        yield Problem("errors", f"{text}, by which bad rows are found in small transactions. Take guarantee=exactly-once.")
+
+
+def _dialect_kind(values: Values) -> type[Dialect]:
+    """The dialect of a ``url``; of a wrong one, which is a problem by itself, a dialect that has everything."""
     try:
-        return DIALECTS[parse(values["url"]).dialect].one_writer
+        return DIALECTS[parse(values["url"]).dialect]
     except ValueError:
-        return False
+        return Dialect

@@ -148,9 +148,6 @@ class RangeReader(SplitReader[RangeSplit]):
     def _open_rows(self) -> Rows:
         if self._rows is None:
             self._rows = rows_for(self.dialect, self.source.values["fetchsize"])
-            if self.source.values["sessionInitStatement"]:
-                self._rows.spoilt = True
-                self._rows.execute(self.source.values["sessionInitStatement"])
         return self._rows
 
     def _disconnect(self, *, spoilt: bool = False) -> None:
@@ -241,7 +238,7 @@ class JdbcSource(Source):
                 "timeZone": Text("UTC", meaning="of times without a zone"),
                 "preferTimestampNTZ": Flag(False, meaning="times without a zone become timestamp_ntz"),
                 "snapshot": Flag(True, meaning="on PostgreSQL all partitions of an action see the same moment"),
-                "sessionInitStatement": Text(None, meaning="runs first in each session"),
+                "sessionInitStatement": Text(None, meaning="runs first in each session that reads"),
                 "request.timeout": Duration(30.0, meaning="for connecting and for locks"),
                 **{name: Flag(None, meaning="accepted from Spark's options, without effect") for name in _PUSH_DOWN},
             },
@@ -288,7 +285,9 @@ class JdbcSource(Source):
         return parse(self.values["url"], self.values["user"], self.values["password"])
 
     def dialect(self) -> Dialect:
-        return dialect_of(self.address(), self.values["request.timeout"])
+        dialect = dialect_of(self.address(), self.values["request.timeout"])
+        dialect.session_statement = self.values["sessionInitStatement"] or ""
+        return dialect
 
     def shares_moment(self) -> bool:
         """Whether the partitions of a batch are read at one moment."""

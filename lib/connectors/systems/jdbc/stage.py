@@ -123,15 +123,20 @@ class StageMove:
     def check_keys(self) -> None:
         """Refuses a batch with a key more than once, if nothing says which row is the last one.
 
-        An upsert need not be asked where the database itself refuses repeated keys.
+        An upsert need not be asked where the database itself refuses a statement with repeated keys.
         """
+        if not (self.dialect.tells_repeated_keys and self.plan.operation == "upsert" and self.plan.delete is None):
+            self._refuse_repeated_keys()
+
+    def _refuse_repeated_keys(self) -> None:
+        """Rows whose key is null have no key in common."""
         plan = self.plan
-        by_database = self.dialect.tells_repeated_keys and plan.operation == "upsert" and plan.delete is None
-        if not self.stages or not plan.keys or plan.order is not None or by_database:
+        if not self.stages or not plan.keys or plan.order is not None:
             return
         keys = self._keys()
         union = self._union([f"c{index}" for index in plan.key_indexes])
-        sql = f"SELECT {keys} FROM ({union}) AS connectors_all GROUP BY {keys} HAVING count(*) > 1 LIMIT 1"
+        present = " AND ".join(f"c{index} IS NOT NULL" for index in plan.key_indexes)
+        sql = f"SELECT {keys} FROM ({union}) AS connectors_all WHERE {present} GROUP BY {keys} HAVING count(*) > 1 LIMIT 1"
         if self.connection.rows(sql):
             raise repeated_keys()
 
@@ -141,7 +146,11 @@ class StageMove:
             self._move(None)
 
     def move_all_but(self, rejects: RejectedRows) -> None:
-        """Moves everything but the rows that the database refuses, which ``rejects`` takes."""
+        """Moves everything but the rows that the database refuses, which ``rejects`` takes.
+
+        The search by halves may move rows with the same key one after the other, so no database would refuse them.
+        """
+        self._refuse_repeated_keys()
         for number, stage in enumerate(self.stages):
             first, last = self.dialect.positions(self.connection, stage)
             if last >= first:
@@ -182,7 +191,7 @@ class StageMove:
         elif plan.operation == "upsert":
             statements = dialect.upsert(plan.table, plan.names, plan.keys, plan.updated, select, self.order)
         else:
-            statements = (dialect.update(plan.table, plan.keys, plan.updated, select, self.order),)
+            statements = (dialect.update(plan.table, plan.keys, plan.updated, select, self.order),) if plan.updated else ()
         if plan.delete is not None:
             deleted = self._select(plan.key_indexes, plan.keys, f"c{plan.delete}", rows)
             statements += (dialect.delete(plan.table, plan.keys, deleted),)
@@ -222,7 +231,8 @@ class StageMove:
 
     def _ranked(self) -> str:
         """All rows of all stages; rank 1 has the last one of each key."""
-        order = f"c{self.plan.order}"
+        assert self.plan.order is not None
+        order = self.dialect.ordered(f"c{self.plan.order}", self.schema.field(self.plan.order).type)
         newest = f"CASE WHEN {order} IS NULL THEN 1 ELSE 0 END, {order} DESC"
         rank = f"row_number() OVER (PARTITION BY {self._keys()} ORDER BY {newest}) AS connectors_rank"
         staged, position = ", ".join(self._all_columns()), self.dialect.position()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import pyarrow as pa
 
@@ -16,6 +17,9 @@ from .dialects import Column, Dialect, Table
 
 _NAME_PART = r'"(?:[^"]|"")+"|`(?:[^`]|``)+`|[^\s".`()]+'
 _NAME = re.compile(rf"\s*(?:(?P<schema>{_NAME_PART})\s*\.\s*)?(?P<name>{_NAME_PART})\s*")
+
+_EXACT_DIGITS: Final = 15
+"""Decimal digits that a floating point number of 64 bits always keeps."""
 
 
 def table_of(text: str, dialect: Dialect | None = None) -> Table:
@@ -130,8 +134,11 @@ class Target:
 
     def _steering_only(self) -> set[str | None]:
         """Columns that a new table does not get. Direct writes compare rows with the order that is in the table."""
-        is_direct = self.values["guarantee"] in ("idempotent", "at-least-once")
-        return {self.values["deleteColumn"], None if is_direct else self.values["orderColumn"]}
+        return {self.values["deleteColumn"], None if self._is_direct else self.values["orderColumn"]}
+
+    @property
+    def _is_direct(self) -> bool:
+        return self.values["guarantee"] in ("idempotent", "at-least-once")
 
     def _sql_type(self, field: pa.Field, is_key: bool) -> str:
         return f"{self.dialect.sql_type(field.type, key=is_key)}{' NOT NULL' if is_key else ''}"
@@ -139,7 +146,7 @@ class Target:
     def _new_fields(self, columns: Sequence[Column], schema: pa.Schema) -> list[pa.Field]:
         """The fields that the table gets columns for, with ``evolveSchema``."""
         steering = self._steering_only()
-        new = [field for field in schema if field.name not in steering and _match(field.name, columns) is None]
+        new = [field for field in schema if field.name not in steering and column_called(field.name, columns) is None]
         if not new or not self.values["evolveSchema"]:
             return []
         required = [
@@ -155,7 +162,8 @@ class Target:
             try:
                 connection.execute(self.dialect.add_column(self.table, field.name, str(self.dialect.sql_type(field.type))))
             except ConnectorError:
-                if _match(field.name, self.dialect.columns(connection, self.table)) is None:  # else another writer was faster
+                columns = self.dialect.columns(connection, self.table)
+                if column_called(field.name, columns) is None:  # else another writer was faster
                     raise
         return self.dialect.columns(connection, self.table)
 
@@ -166,13 +174,27 @@ class Target:
         yield from self._types_not_supported(schema)
         yield from wrong_columns(self.values, schema)
         yield from self._unmatched_columns(columns, schema)
+        yield from self._unordered(columns, schema)
         if self.values["operation"] == "upsert":
             yield from self._not_unique(connection, columns)
+
+    def _unordered(self, columns: Sequence[Column], schema: pa.Schema) -> Iterator[Problem]:
+        """SQLite has decimals as text, and compares their values as floating point numbers."""
+        order = self.values["orderColumn"]
+        if not self.dialect.plain_values or order not in schema.names or not pa.types.is_decimal(schema.field(order).type):
+            return
+        kind, column = schema.field(order).type, column_called(order, columns)
+        if kind.precision > _EXACT_DIGITS:
+            text = f'names "{order}", a {kind}; {self.dialect.name} compares up to {_EXACT_DIGITS} digits of a decimal exactly.'
+            yield Problem("orderColumn", f"{text} Cast it to decimal({_EXACT_DIGITS}, …), or to a whole number of small units.")
+        elif self._is_direct and column is not None and not _is_number(column.kind):
+            text = f'names "{order}", a decimal, which {self.table} has as text ({column.sql}), in the order of letters.'
+            yield Problem("orderColumn", f"{text} Make the table with a column of the type NUMERIC, or take another guarantee.")
 
     def _unmatched_columns(self, columns: Sequence[Column], schema: pa.Schema) -> Iterator[Problem]:
         steering = {self.values["orderColumn"], self.values["deleteColumn"]}
         names = ", ".join(column.name for column in columns)
-        matches = {name: _match(name, columns) for name in schema.names}
+        matches = {name: column_called(name, columns) for name in schema.names}
         for name, column in matches.items():
             if column is None and name not in steering:
                 yield Problem(name, f"is no column of {self.table} ({names}); leave it out, or set evolveSchema=true.")
@@ -182,7 +204,7 @@ class Target:
                     yield Problem(column.name, f"is required by {self.table} and not in the rows.")
 
     def _not_unique(self, connection: Connection, columns: Sequence[Column]) -> Iterator[Problem]:
-        keys = frozenset(column.name for key in self.values["keyColumns"] if (column := _match(key, columns)))
+        keys = frozenset(column.name for key in self.values["keyColumns"] if (column := column_called(key, columns)))
         if len(keys) == len(self.values["keyColumns"]) and keys not in self.dialect.unique_keys(connection, self.table):
             named = ", ".join(sorted(keys))
             yield Problem("keyColumns", f"must be a primary key or unique in {self.table}; ({named}) is not. Add a constraint.")
@@ -192,7 +214,7 @@ class Target:
         mappings = tuple(
             ColumnMapping(index, field.type, column)
             for index, field in enumerate(schema)
-            if (column := _match(field.name, columns)) is not None
+            if (column := column_called(field.name, columns)) is not None
         )
         target_names = {schema.field(mapping.index).name: mapping.target.name for mapping in mappings}
         keys = tuple(target_names[key] for key in values["keyColumns"])
@@ -260,12 +282,22 @@ def refuse(problems: Iterable[Problem]) -> None:
         raise Misconfigured("connectors.jdbc", listed)
 
 
+def _is_number(kind: pa.DataType | None) -> bool:
+    return kind is not None and (pa.types.is_decimal(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
 def _unsupported(field: pa.Field, dialect: Dialect) -> Problem:
     return Problem(field.name, f"has the type {field.type}, which {dialect.name} cannot hold; cast it in the query.")
 
 
-def _match(name: str, columns: Sequence[Column]) -> Column | None:
+def column_called(name: str, columns: Sequence[Column]) -> Column | None:
     """The column called ``name``; in another case only if there is one such."""
-    exact = [column for column in columns if column.name == name]
-    close = exact or [column for column in columns if column.name.lower() == name.lower()]
+    own = own_name(name, [column.name for column in columns])
+    return next((column for column in columns if column.name == own), None)
+
+
+def own_name(name: str, names: Sequence[str]) -> str | None:
+    """The one of ``names`` that is ``name``; in another case only if there is one such."""
+    exact = [own for own in names if own == name]
+    close = exact or [own for own in names if own.lower() == name.lower()]
     return close[0] if len(close) == 1 else None

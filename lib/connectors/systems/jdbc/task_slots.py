@@ -68,9 +68,13 @@ class TaskSlots:
 
     def _rows_of_slots(self, connection: Connection, batch: Batch) -> dict[int, int | None]:
         """The slots of ``batch`` that are written, and how many rows each has."""
-        slots = {f"{batch.query}/{slot}": slot for slot in range(self.recorded(connection, batch, 1))}
-        entries = self.ledger.entries(connection)
-        return {slots[entry.query]: entry.rows for entry in entries if entry.query in slots and entry.batch == batch.number}
+        entries = [entry for entry in self.ledger.entries(connection) if entry.batch == batch.number]
+        names = [entry.query.rpartition("/") for entry in entries]
+        return {
+            int(slot): entry.rows
+            for entry, (query, _, slot) in zip(entries, names, strict=True)
+            if query == batch.query and slot.isdigit()
+        }
 
     def _insert_rows(self, connection: Connection, query: str, slots: int) -> None:
         """Before the tasks need them: on MariaDB, two tasks that insert side by side would lock each other out."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from abc import abstractmethod
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -94,7 +94,7 @@ class TableWriter(LoadingWriter):
         self.empty = {"schema": packed(schema)}
 
     def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        return without_zero_bytes(self.dialect, with_json_text(batch), self.rejects)
+        return loadable_rows(self.dialect, with_json_text(batch), self.rejects)
 
     def begin(self, loader: load.Loader) -> bool:
         loader.connection.execute(self.dialect.create_stage(self.table, self.stage_columns))
@@ -116,11 +116,13 @@ class FileWriter(SinkWriter):
 
     def __init__(self, dialect: Dialect, folder: SinkFolder, batch: Batch, schema: pa.Schema) -> None:
         staged_columns(dialect, schema)  # refuses types before anything is written
+        self.dialect = dialect
         self.schema = schema
         self.stage = ArrowStage(folder, batch.attempt())
 
     def write(self, batch: pa.RecordBatch) -> None:
-        self.stage.write(with_json_text(batch).replace_schema_metadata(None))
+        rows = loadable_rows(self.dialect, with_json_text(batch), self.rejects)
+        self.stage.write(rows.replace_schema_metadata(None))
 
     def prepare(self) -> Committable:
         self.stage.close()
@@ -144,7 +146,7 @@ class PreparedWriter(LoadingWriter):
         self.name = prepared_name(batch)
 
     def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        return target_rows(self.dialect, self.plan, batch)
+        return target_rows(self.dialect, self.plan, batch, self.rejects)
 
     def begin(self, loader: load.Loader) -> bool:
         loader.begin(self.dialect.begin_prepared(self.name))
@@ -178,7 +180,9 @@ class TaskWriter(LoadingWriter):
         self.empty = {"task": slot}
 
     def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        return with_json_text(batch) if self.plan.via_stage else target_rows(self.dialect, self.plan, batch)
+        if self.plan.via_stage:
+            return loadable_rows(self.dialect, with_json_text(batch), self.rejects)
+        return target_rows(self.dialect, self.plan, batch, self.rejects)
 
     def begin(self, loader: load.Loader) -> bool:
         loader.begin()
@@ -206,9 +210,11 @@ class TaskWriter(LoadingWriter):
         return self.empty
 
 
-def target_rows(dialect: Dialect, plan: WritePlan, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """``batch`` with the target's columns. Raises :class:`Poison` if a value does not fit."""
-    rows = with_json_text(batch).select([column.index for column in plan.columns])
+def target_rows(
+    dialect: Dialect, plan: WritePlan, batch: pa.RecordBatch, rejects: RejectedRows | None = None
+) -> pa.RecordBatch:
+    """The :func:`loadable_rows` of ``batch`` with the target's columns. Raises :class:`Poison` if a value does not fit."""
+    rows = loadable_rows(dialect, with_json_text(batch), rejects).select([column.index for column in plan.columns])
     if not dialect.loads_exactly:
         return rows
     try:
@@ -217,23 +223,81 @@ def target_rows(dialect: Dialect, plan: WritePlan, batch: pa.RecordBatch) -> pa.
         raise Poison(f"a value does not fit into {plan.table}: {error}") from None
 
 
-def without_zero_bytes(dialect: Dialect, batch: pa.RecordBatch, rejects: RejectedRows | None) -> pa.RecordBatch:
-    """``batch`` without rows whose text has a zero byte, for which PostgreSQL would refuse the whole load.
+def loadable_rows(dialect: Dialect, batch: pa.RecordBatch, rejects: RejectedRows | None) -> pa.RecordBatch:
+    """``batch`` without rows that a driver, or the database, refuses together with all others of a load.
 
     Raises :class:`Poison` if there are no ``rejects`` to take them.
     """
-    texts = [column for column in batch.columns if pa.types.is_string(column.type) or pa.types.is_large_string(column.type)]
-    if not dialect.refuses_zero_bytes or not texts:
-        return batch
+    for find_good, reason in _LOADABLE:
+        good = find_good(dialect, batch)
+        if good is None or pc.all(good).as_py():
+            continue
+        if rejects is None:
+            raise Poison(reason)
+        for row in _readable(batch.filter(pc.invert(good))).to_pylist():
+            rejects.add(row, reason)
+        batch = batch.filter(good)
+    return batch
+
+
+def _with_utf8(dialect: Dialect, batch: pa.RecordBatch) -> pa.Array | None:
+    return _all_good([_are_utf8(text) for text in _texts(batch) if not _is_valid(text)])
+
+
+def _without_zero_bytes(dialect: Dialect, batch: pa.RecordBatch) -> pa.Array | None:
+    texts = _texts(batch) if dialect.refuses_zero_bytes else []
+    return _all_good([pc.invert(pc.match_substring(text, "\0")) for text in texts])
+
+
+def _with_finite_numbers(dialect: Dialect, batch: pa.RecordBatch) -> pa.Array | None:
+    columns = batch.columns if dialect.refuses_infinity else []
+    return _all_good([pc.is_finite(column) for column in columns if pa.types.is_floating(column.type)])
+
+
+_LOADABLE: Final = (
+    (_with_utf8, "a text that is not UTF-8"),
+    (_without_zero_bytes, "a text with a zero byte, which PostgreSQL cannot hold"),
+    (_with_finite_numbers, "a number that is NaN or infinite, which MariaDB cannot hold"),
+)
+"""What finds the good rows of a batch (``None``: all of them), and what the others have."""
+
+
+def _texts(batch: pa.RecordBatch) -> list[pa.Array]:
+    return [column for column in batch.columns if _is_text(column)]
+
+
+def _is_text(column: pa.Array) -> bool:
+    return bool(pa.types.is_string(column.type) or pa.types.is_large_string(column.type))
+
+
+def _all_good(columns: Sequence[pa.Array]) -> pa.Array | None:
+    """Which rows are good in each of ``columns``; nulls are good."""
     good: Any = None
-    for text in texts:
-        clean = pc.fill_null(pc.invert(pc.match_substring(text, "\0")), True)
-        good = clean if good is None else pc.and_(good, clean)
-    if pc.all(good).as_py():
-        return batch
-    refused = "a text with a zero byte, which PostgreSQL cannot hold"
-    if rejects is None:
-        raise Poison(refused)
-    for row in batch.filter(pc.invert(good)).to_pylist():
-        rejects.add(row, refused)
-    return batch.filter(good)
+    for column in columns:
+        present = pc.fill_null(column, True)
+        good = present if good is None else pc.and_(good, present)
+    return good
+
+
+def _is_valid(text: pa.Array) -> bool:
+    try:
+        text.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _are_utf8(text: pa.Array) -> pa.Array:
+    cells = text.cast(pa.large_binary()).to_pylist()
+    return pa.array([None if cell is None else cell.decode(errors="replace").encode() == cell for cell in cells], pa.bool_())
+
+
+def _readable(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """``batch`` with U+FFFD for what is not UTF-8, so that its rows can be shown."""
+    columns = [_decoded(column) if _is_text(column) else column for column in batch.columns]
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+
+def _decoded(text: pa.Array) -> pa.Array:
+    cells = text.cast(pa.large_binary()).to_pylist()
+    return pa.array([None if cell is None else cell.decode(errors="replace") for cell in cells], text.type)

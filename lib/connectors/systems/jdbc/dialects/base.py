@@ -45,7 +45,8 @@ class Table:
 class Column:
     """A column of a table: ``sql`` is its type in the database, ``kind`` that type in Arrow (``None``: no equal).
 
-    ``collation`` names the rules by which its text is compared, where a statement must name them.
+    ``collation`` names the rules by which its text is compared, where a statement must name them. ``base`` is the type of a
+    domain's values, without its length.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Column:
     nullable: bool = True
     default: bool = False
     collation: str = ""
+    base: str = ""
 
 
 def row_bytes(columns: Sequence[Column]) -> int:
@@ -109,6 +111,8 @@ class Dialect(ABC):
     """What takes and gives rows as Arrow: ``adbc`` or ``duckdb``; else the driver has rows of Python values."""
     refuses_zero_bytes: ClassVar[bool] = False
     """True if no text may hold a zero byte."""
+    refuses_infinity: ClassVar[bool] = False
+    """True if no number may be infinite or NaN."""
     shares_snapshots: ClassVar[bool] = False
     """True if one session can export its snapshot to others."""
     samples_pages: ClassVar[bool] = False
@@ -129,6 +133,8 @@ class Dialect(ABC):
     def __init__(self, address: DatabaseAddress, timeout: float) -> None:
         self.address = address
         self.timeout = timeout
+        self.session_statement = ""
+        """What runs first in each session that reads, as ``sessionInitStatement`` says."""
 
     @property
     def idle_seconds(self) -> float:
@@ -251,9 +257,17 @@ class Dialect(ABC):
     def connect_to_read(self) -> Connection:
         """A new connection that only reads, in autocommit mode."""
         try:
-            return Connection(self, self.open_to_read())
+            connection = Connection(self, self.open_to_read())
         except self.errors() as error:
             raise self.refused(error) from None
+        try:
+            if self.session_statement:
+                connection.execute(self.session_statement)
+        except (Fatal, Poison) as refused:
+            connection.close()
+            problem = Problem("sessionInitStatement", f"is {self.session_statement!r}, and {refused.message}; correct it.")
+            raise Misconfigured("connectors.jdbc", [problem]) from None
+        return connection
 
     def open_to_read(self) -> Any:
         return self.open()
@@ -318,6 +332,10 @@ class Dialect(ABC):
 
     def key(self, expression: str, staged: pa.DataType, target: Column) -> str:
         """``expression``, staged as the type ``staged``, in a form that is compared by the rules of ``target``."""
+        return expression
+
+    def ordered(self, expression: str, staged: pa.DataType) -> str:
+        """``expression``, staged as the type ``staged``, in a form that has the order of its values."""
         return expression
 
     def insert(self, target: Table, columns: Sequence[str], select: str) -> str:

@@ -59,7 +59,7 @@ class MariaDb(Dialect):
     identifier = f"VARCHAR(200) CHARACTER SET utf8mb4 COLLATE {_BINARY_COLLATION}"
     # else a new key locks the gap that it belongs to, and two tasks with new keys in one gap are a deadlock
     before_small = ("SET TRANSACTION ISOLATION LEVEL READ COMMITTED",)
-    prepares = True
+    prepares = refuses_infinity = True
     clock = "SELECT UTC_TIMESTAMP(6)"
     text_type = "CHAR"
     prepared_needs = "a server that is no node of a Galera cluster, where XA is not to be had"
@@ -139,6 +139,11 @@ class MariaDb(Dialect):
     def key(self, expression: str, staged: pa.DataType, target: Column) -> str:
         is_text = family(staged) == "string" and target.collation
         return f"{expression} COLLATE {target.collation}" if is_text else expression
+
+    def insert_values(self, table: Table, columns: Sequence[str]) -> str:
+        """PyMySQL formats the statement, so a % in a name is doubled."""
+        into = f"INSERT INTO {self.table(table)} ({self.names(columns)})".replace("%", "%%")
+        return f"{into} VALUES ({self.slots(len(columns))})"
 
     def cast(self, expression: str, staged: pa.DataType, target: Column) -> str:
         return self.key(expression, staged, target)

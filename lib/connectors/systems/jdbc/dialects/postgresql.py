@@ -34,7 +34,11 @@ _ANY_NUMERIC = pa.decimal128(38, 18)
 
 _COLUMNS = """
 SELECT a.attname::text, format_type(a.atttypid, a.atttypmod), t.typname::text, NOT a.attnotnull,
-    a.atthasdef OR a.attidentity <> ''
+    a.atthasdef OR a.attidentity <> '',
+    (WITH RECURSIVE types AS (
+        SELECT t.typbasetype WHERE t.typtype = 'd'
+        UNION ALL SELECT p.typbasetype FROM types JOIN pg_type p ON p.oid = types.typbasetype WHERE p.typtype = 'd'
+    ) SELECT format_type(p.oid, NULL) FROM types JOIN pg_type p ON p.oid = types.typbasetype WHERE p.typtype <> 'd')
 FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
 WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '' ORDER BY a.attnum
 """
@@ -123,7 +127,8 @@ class PostgreSql(Dialect):
         where = self.address
         user = quote(where.user or "", safe="") + (f":{quote(where.password, safe='')}" if where.password else "")
         more = "&".join(f"{name}={quote(value, safe='')}" for name, value in self.parameters().items())
-        return f"postgresql://{user}{'@' if user else ''}{where.host}:{where.port}/{quote(where.database, safe='')}?{more}"
+        host = f"[{where.host}]" if ":" in where.host else where.host
+        return f"postgresql://{user}{'@' if user else ''}{host}:{where.port}/{quote(where.database, safe='')}?{more}"
 
     def errors(self) -> tuple[type[Exception], ...]:
         return (self.module("psycopg").Error, self.module("adbc_driver_manager").Error)
@@ -161,7 +166,10 @@ class PostgreSql(Dialect):
 
     def columns(self, connection: Connection, table: Table) -> list[Column]:
         rows = connection.rows(_COLUMNS, [self.table(table)])
-        return [Column(name, sql, _loaded_type(kind, sql), nullable, default) for name, sql, kind, nullable, default in rows]
+        return [
+            Column(name, sql, _loaded_type(kind, sql), nullable, default, base=base or "")
+            for name, sql, kind, nullable, default, base in rows
+        ]
 
     def unique_keys(self, connection: Connection, table: Table) -> list[frozenset[str]]:
         return [frozenset(names) for (names,) in connection.rows(_UNIQUE_KEYS, [self.table(table)])]
@@ -214,9 +222,15 @@ class PostgreSql(Dialect):
         return super().add_column(table, column, sql).replace("ADD COLUMN", "ADD COLUMN IF NOT EXISTS", 1)
 
     def cast(self, expression: str, staged: pa.DataType, target: Column) -> str:
-        """Casts text for columns of other types; PostgreSQL converts all else itself, or refuses it."""
-        is_text = target.sql.upper().startswith(("TEXT", "VARCHAR", "CHAR"))
-        return expression if is_text or family(staged) != "string" else f"CAST({expression} AS {target.sql})"
+        """Casts text for columns of other types; PostgreSQL converts all else itself, or refuses it.
+
+        A cast to a length would cut a longer text, so the column checks the length.
+        """
+        kind = target.base or target.sql
+        is_text = kind.upper().startswith(("TEXT", "VARCHAR", "CHAR"))
+        if is_text or family(staged) != "string":
+            return expression
+        return f"CAST({expression} AS {'bit varying' if kind.startswith('bit') else kind})"
 
     def positions(self, connection: Connection, stage: Table) -> tuple[int, int]:
         name = self.table(stage).replace("'", "''")

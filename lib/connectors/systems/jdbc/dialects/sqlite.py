@@ -92,6 +92,9 @@ class Sqlite(Dialect):
     def bound(self, placeholder: str, sql: str) -> str:
         return placeholder  # SQLite compares values by what they are
 
+    def ordered(self, expression: str, staged: pa.DataType) -> str:
+        return f"CAST({expression} AS NUMERIC)" if pa.types.is_decimal(staged) else expression
+
     def errors(self) -> tuple[type[Exception], ...]:
         return (sqlite3.Error,)
 

@@ -42,6 +42,12 @@ which of them wrote a row: by times, a row whose transaction lasts longer than `
 
 **SQLite and DuckDB** have one writer at a time, so ids become visible in their order.
 
+**Gaps.** 500 gaps of a table are watched at a time. The ids past them wait until all who wrote when the driver first saw them
+are gone, so a transaction that stays open keeps a stream with more gaps from going on, and ``availableNow`` ends before them.
+With ``singleWriter`` no gap is watched.
+
+**Names.** A stream of one table has the table by the name of its first start: another spelling of ``dbtable`` is refused.
+
 **Times** past the database's clock wait. A limit of rows never cuts inside equal times, so it may be exceeded by one group.
 Times without a zone are a wall clock in ``timeZone``: the hour that comes twice in autumn is read after its second pass;
 dates are read when their day is over. Rows without a key are left out and counted (``rows without a key`` among the

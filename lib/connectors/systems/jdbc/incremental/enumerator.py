@@ -25,7 +25,7 @@ from ....core.planning import fair_shares
 from ..connection import Connection
 from ..dialects import Dialect
 from .keys import PLAIN, like, limit, moment_of
-from .options import zone_of
+from .options import is_stream_of_tables, zone_of
 from .positions import BULK, INCREMENTING, TableSplit, changed, table_splits, tables
 from .probe import LateTransactions, Newest, Probe
 from .steps import Step, step_by_id, step_by_time, step_of_bulk
@@ -96,6 +96,7 @@ class StreamEnumerator(SplitEnumerator[TableSplit]):
 
     def _advance(self, probe: Probe, at: Position, head: StreamHead, limit: ReadLimit) -> Position:
         before = tables(at)
+        self._check_name(before, head)
         after = self._remembered(before, head)
         steps = dict(self._steps(probe, before, head))
         shares = fair_shares(limit.rows, {name: step.backlog(limit.rows) for name, step in steps.items()})
@@ -180,11 +181,14 @@ class StreamEnumerator(SplitEnumerator[TableSplit]):
 
     def _discover(self, probe: Probe, *, strict: bool = False) -> None:
         with self._time_boxed(probe.connection):
-            current, wrong = stream_tables(self.values, probe.connection)
-        if wrong and strict:
-            raise wrong
-        if wrong:
-            self._report("", f"some tables are not read: {wrong}")
+            discovery = stream_tables(self.values, probe.connection)
+        current = dict(discovery.tables)
+        if discovery.wrong and strict:
+            raise discovery.wrong
+        if discovery.wrong:
+            self._report("", f"some tables are not read: {discovery.wrong}")
+        for name in discovery.absent:
+            self._report(name, "the option tables gives this name, and the default schema has no such table yet")
         for name in sorted(set(self._tables or ()) - set(current)):
             self._report(name, "the table is gone", at=str(self._discovered_at))
         for name in sorted(set(current) - set(self._tables if self._tables is not None else current)):
@@ -277,6 +281,16 @@ class StreamEnumerator(SplitEnumerator[TableSplit]):
                 way_out="set onTypeChange=cast to read them as the stream's own columns are, or, with tables, as they are now",
             )
         self._report(table.name, f"its columns have changed ({change})", at=table.schema)
+
+    def _check_name(self, before: Mapping[str, Any], head: StreamHead) -> None:
+        """A stream of one table goes on with this table only: by another name, it would be read from its beginning."""
+        if before and not is_stream_of_tables(self.values) and not set(before) >= set(head.tables):
+            known, name = ", ".join(before), ", ".join(head.tables)
+            option = "query" if self.values["query"] is not None else "dbtable"
+            raise StateError(
+                f"the checkpoint has read {known}, and by {option} the stream is to read {name}",
+                way_out=f"write the name as before ({known}), or give the query a checkpointLocation of its own",
+            )
 
     def _remembered(self, before: Mapping[str, Any], head: StreamHead) -> dict[str, Any]:
         """The states of tables that are there; also of others that would be known again by their ``oid``."""

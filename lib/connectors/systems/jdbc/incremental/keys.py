@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
+from ..column_types import unix_scale
 from ..dialects import Dialect
 from ..selection import Clause, Value, clause, join_clauses
 from .positions import BOTH, BULK, INCREMENTING, Interval, State
@@ -76,7 +77,7 @@ def _put_back(before: datetime.datetime, after: datetime.datetime, zone: ZoneInf
 def moment_of(plain: Any, zone: ZoneInfo) -> datetime.datetime | None:
     """The latest moment that ``plain``, a text or a number, can mean in ``zone``; ``None`` if it is no time."""
     if isinstance(plain, (int, float)):
-        return datetime.datetime.fromtimestamp(plain / _scale(plain), UTC)
+        return datetime.datetime.fromtimestamp(plain / unix_scale(plain), UTC)
     try:
         text = re.sub(r"\.(\d{1,6})\d*", lambda match: "." + match[1].ljust(6, "0"), str(plain).strip())
         moment = datetime.datetime.fromisoformat(text.replace("Z", "+00:00"))
@@ -88,7 +89,7 @@ def moment_of(plain: Any, zone: ZoneInfo) -> datetime.datetime | None:
 def like(sample: Any, until: datetime.datetime, zone: ZoneInfo) -> Any:
     """The last time that may be read, ``until``, in the form that ``sample`` has, so that it compares as that does."""
     if isinstance(sample, (int, float)):
-        return type(sample)(until.timestamp() * _scale(sample))
+        return type(sample)(until.timestamp() * unix_scale(sample))
     text = str(sample).strip()
     if len(text) == 10:
         return limit(until, 0, DAY, zone)
@@ -97,11 +98,6 @@ def like(sample: Any, until: datetime.datetime, zone: ZoneInfo) -> Any:
         end = "Z" if text.endswith("Z") else "+00:00"
         return until.astimezone(UTC).replace(tzinfo=None).isoformat(between, "microseconds") + end
     return safe_wall(until, zone).isoformat(between, "microseconds")
-
-
-def _scale(number: float) -> int:
-    """Units in a second: numbers are seconds, milliseconds or microseconds since 1970, whichever makes a year near ours."""
-    return next((scale for scale in (1, 1000, 1_000_000) if abs(number) < 1e11 * scale), 1_000_000_000)
 
 
 _EPOCH: Final = 1 << 32

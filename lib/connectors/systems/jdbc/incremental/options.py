@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 from zoneinfo import ZoneInfo
@@ -23,6 +23,12 @@ class TableChoice:
 
     names: tuple[str, ...] = ()
     pattern: str = ""
+
+    def unknown(self, tables: Collection[str]) -> list[str]:
+        """The names that no one of ``tables`` has; the ``pattern`` if none matches it."""
+        if self.pattern:
+            return [] if any(table in self for table in tables) else [self.pattern]
+        return [name for name in self.names if name not in tables]
 
     def __contains__(self, name: object) -> bool:
         return re.fullmatch(self.pattern, str(name)) is not None if self.pattern else name in self.names

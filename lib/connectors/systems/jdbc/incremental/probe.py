@@ -12,13 +12,15 @@ import datetime
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from itertools import islice
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
+from ....core.errors import Misconfigured, Problem
 from ..connection import Connection
 from ..dialects import Dialect
-from ..selection import Clause, Value, clause, join_clauses, rows_of
+from ..selection import NAME, Clause, Value, clause, join_clauses, rows_of
 from .keys import between, limit
 from .positions import BOTH, BULK, INCREMENTING, Interval, State
 from .tables import StreamTable
@@ -57,12 +59,12 @@ class Probe:
         by_id = [table for table in tables if table.keys.mode == INCREMENTING]
         by_time = [table for table in tables if table.keys.mode not in (INCREMENTING, BULK)]
         for table, (number,) in self._of_each(by_id, self._largest_id):
-            newest[table.name] = Newest(None, int(number))
+            newest[table.name] = Newest(None, _whole(table, number))
         for table, (at,) in self._of_each(by_time, lambda table: self._largest_time(table, limits.get(table.name))):
             newest[table.name] = Newest(at)
         both = [table for table in by_time if table.keys.mode == BOTH and table.name in newest]
         for table, (number,) in self._of_each(both, lambda table: self._largest_id_at(table, newest[table.name].at)):
-            newest[table.name] = Newest(newest[table.name].at, int(number))
+            newest[table.name] = Newest(newest[table.name].at, _whole(table, number))
         return newest
 
     def any(self, table: StreamTable, rows: Clause) -> bool:
@@ -105,7 +107,8 @@ class Probe:
         inside = between(table.keys, self.dialect, {}, {"id": last}, ids)
         following = f"lead({number}) OVER (ORDER BY {number}) AS next"
         follow = (f"SELECT {number} AS here, {following} FROM {table.source} WHERE ", *inside)
-        gaps = ("SELECT here + 1, next - 1 FROM (", *follow, f") pairs WHERE next - here > 1 ORDER BY 1 LIMIT {_GAPS + most}")
+        order = f"ORDER BY here LIMIT {_GAPS + most}"  # by an expression, every gap would be sorted first
+        gaps = ("SELECT here + 1, next - 1 FROM (", *follow, f") pairs WHERE next - here > 1 {order}")
         middle: list[Interval] = [(int(low), int(high)) for low, high in rows_of(self.connection, gaps)]
         ends = (f"SELECT min({number}), max({number}) FROM {table.source} WHERE ", *inside)
         ((lowest, highest),) = rows_of(self.connection, ends)
@@ -151,6 +154,14 @@ class Probe:
         time, number = table.keys.time(self.dialect), table.keys.id(self.dialect)
         same = Value(at, table.keys.time_type)
         return clause(f"SELECT max({number}) AS v FROM {table.source} WHERE {time} = ", same)
+
+
+def _whole(table: StreamTable, number: Any) -> int:
+    """An id. Raises :class:`Misconfigured` for one that lies between others, or is no number: the position would pass by it."""
+    if isinstance(number, (int, Decimal)) and number == int(number):
+        return int(number)
+    text = f'names "{table.keys.incrementing}" of {table.name}, whose largest value is {number!r}, no whole number.'
+    raise Misconfigured(NAME, [Problem("incrementingColumn", f"{text} Give a column of whole numbers, or take timestamps.")])
 
 
 class LateTransactions:

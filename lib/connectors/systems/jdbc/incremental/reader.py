@@ -6,7 +6,7 @@ import logging
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,7 +16,7 @@ from ....core.dead_letters import to_json
 from ....core.options import Values
 from ..connection import Connection
 from ..dialects import Dialect, Table
-from ..rows import ColumnReader, Rows, columns_text, rows_for
+from ..rows import ColumnReader, Rows, columns_schema, columns_text, rows_for
 from ..selection import Clause, Selection, Value, clause, join_clauses, read_selection, select
 from .keys import Keys, between
 from .options import is_stream_of_tables
@@ -24,7 +24,6 @@ from .positions import BOTH, BULK, INCREMENTING, Interval, TableSplit, state_of
 from .tables import catalog_table
 
 _log = logging.getLogger("connectors.jdbc")
-_UTC: Final = pa.timestamp("us", "UTC")
 
 
 @dataclass
@@ -137,7 +136,7 @@ class TableReader(SplitReader[TableSplit]):
         return join_clauses([rows, clause(f"{keys.time(self.dialect)} > ", key)], " AND ")
 
     def _columns(self, selection: Selection) -> ColumnReader:
-        schema = row_schema(selection, ntz=self._ntz) if is_stream_of_tables(self.values) else self.schema
+        schema = columns_schema(selection, ntz=self._ntz) if is_stream_of_tables(self.values) else self.schema
         return ColumnReader(self.dialect, selection, schema, self.values["timeZone"])
 
     @property
@@ -182,18 +181,6 @@ def batches_of_whole_keys(
 
 def _concatenated(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
-
-
-def row_schema(selection: Selection, *, ntz: bool) -> pa.Schema:
-    """The columns of a row that becomes JSON."""
-    kinds = (pa.string() if column.kind is None else column.kind for column in selection.columns)
-    return pa.schema([(column.name, _kind(kind, ntz)) for column, kind in zip(selection.columns, kinds, strict=True)])
-
-
-def _kind(kind: pa.DataType, ntz: bool) -> pa.DataType:
-    if pa.types.is_list(kind):
-        return pa.list_(_kind(kind.value_type, ntz))
-    return _UTC if pa.types.is_timestamp(kind) and not ntz else kind
 
 
 def _keys(split: TableSplit, selection: Selection) -> Keys:

@@ -75,13 +75,16 @@ class _ById:
             return None
         if not writing and not old:
             return self._state(last, later, smallest)
-        missing = self.probe.missing(self.table, [*old, *new], HOLE_LIMIT) if writing or old else []
+        doubtful = difference(new, self.holes.settled(self.table.name, self.known, writing)) if writing else []
+        missing = self.probe.missing(self.table, [*old, *doubtful], HOLE_LIMIT) if old or doubtful else []
         still_missing = intersection(old, missing)
         arrivals = difference(old, still_missing)
         still_open = self.holes.open(self.table.name, still_missing, writing)
-        fresh = intersection(new, missing) if writing else []
-        if len(still_open) + len(fresh) > HOLE_LIMIT:
-            fresh, last = self._fewer(fresh, HOLE_LIMIT - len(still_open), last)
+        fresh = intersection(doubtful, missing)
+        room = max(0, HOLE_LIMIT - len(still_open))
+        if len(fresh) > room:
+            fresh, last = self._fewer(fresh, room, last)
+        self.holes.watch_ahead(self.table.name, last, self.last, writing)
         if not arrivals and (self.known is not None and last <= self.known):
             return None
         self.holes.watch(self.table.name, fresh, writing)

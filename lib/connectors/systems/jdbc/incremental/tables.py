@@ -5,7 +5,7 @@ columns of each.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from ....core.options import Values
 from ..connection import Connection
 from ..dialects import Dialect, Table
 from ..selection import NAME, read_selection, source_of
+from ..target import own_name
 from .keys import PLAIN, Keys, kind_of
 from .options import is_stream_of_tables, mode_wanted
 from .positions import BOTH, BULK, INCREMENTING, fingerprint
@@ -97,8 +98,6 @@ def catalog_table(connection: Connection, table: Table) -> CatalogTable | None:
         "mariadb": f"c.table_name = {mark} AND c.table_schema = {schema or 'database()'}",
     }[connection.dialect.system]
     statement, _ = _ALL[connection.dialect.system]
-    if "%" in mark:
-        statement = statement.replace("%'", "%%'")
     tables = _by_table(connection.rows(statement.format(condition=condition), values[: condition.count(mark)]), table.schema)
     return next(iter(tables.values()), None)
 
@@ -121,9 +120,13 @@ def _by_table(rows: Sequence[Sequence[Any]], schema: str) -> dict[str, CatalogTa
 
 
 _WHOLE: Final = re.compile(
-    r"u?(tiny|small|medium|big|huge)?int(eger)?([248]|\(\d+\))?( unsigned)?|oid|(numeric|decimal)\b.*", re.I
+    r"u?(tiny|small|medium|big|huge)?int(eger)?([248]|\(\d+\))?( unsigned)?|oid"
+    r"|(numeric|decimal)( ?\(\d+(, ?0)?\))?( unsigned)?",
+    re.I,
 )
+_FRACTIONS: Final = re.compile(r"real|float|double|(numeric|decimal) ?\(\d+, ?0*[1-9]", re.I)
 _TEXT: Final = re.compile(r"(char|text|varchar|character varying|varbinary|bit|nvarchar|bpchar)\b[^(]*\(.*\)", re.I)
+_QUALIFIED: Final = re.compile(r"\w+\.\w+")
 QUERY: Final = "query"
 """What a query is called in positions, where a table has its name."""
 
@@ -150,21 +153,38 @@ class StreamTable:
         return [(name, _TEXT.sub(lambda match: match[1], kind)) for name, kind in self.columns]
 
 
-def stream_tables(values: Values, connection: Connection) -> tuple[dict[str, StreamTable], Misconfigured | None]:
-    """Everything that is there to read, by name, and what is wrong with the tables that cannot be read."""
+@dataclass(frozen=True)
+class Discovery:
+    """The tables that can be read, by name; names of the option ``tables`` that no table has; what is wrong with others."""
+
+    tables: Mapping[str, StreamTable]
+    absent: Sequence[str]
+    wrong: Misconfigured | None
+
+
+def stream_tables(values: Values, connection: Connection) -> Discovery:
+    """Looks which tables there are."""
+    absent: Sequence[str] = ()
     if is_stream_of_tables(values):
-        entries = [table for name, table in catalog_tables(connection).items() if name in values["tables"]]
+        catalog = catalog_tables(connection)
+        entries = [table for name, table in catalog.items() if name in values["tables"]]
+        absent = values["tables"].unknown(catalog)
     else:
         entries = [_single(values, connection)]
     tables: dict[str, StreamTable] = {}
-    problems: list[Problem] = []
+    problems = [_with_schema(name) for name in absent if _QUALIFIED.fullmatch(name)]
     for entry in entries:
         try:
             table = _stream_table(values, entry, connection.dialect)
             tables[table.name] = table
         except Misconfigured as wrong:
             problems += wrong.problems
-    return tables, Misconfigured(NAME, problems) if problems else None
+    return Discovery(tables, absent, Misconfigured(NAME, problems) if problems else None)
+
+
+def _with_schema(name: str) -> Problem:
+    text = f'names "{name}", and the default schema has no such table.'
+    return Problem("tables", f"{text} Give names without a schema; the url sets the default one.")
 
 
 def _single(values: Values, connection: Connection) -> CatalogTable:
@@ -234,11 +254,10 @@ def _number(values: Values, table: CatalogTable) -> str | None:
 
 
 def _is_whole(kind: str, dialect: Dialect) -> bool:
-    return dialect.plain_values or _WHOLE.fullmatch(kind) is not None
+    """A type of SQLite says little about values, so a query of its largest id decides (:mod:`.probe`)."""
+    return not _FRACTIONS.match(kind) if dialect.plain_values else _WHOLE.fullmatch(kind) is not None
 
 
 def _name(table: CatalogTable, name: str) -> str | None:
     """A column's own name for ``name``, which may differ in case where only one does."""
-    exact = [column for column, _ in table.columns if column == name]
-    close = exact or [column for column, _ in table.columns if column.lower() == name.lower()]
-    return close[0] if len(close) == 1 else None
+    return own_name(name, [column for column, _ in table.columns])

@@ -45,6 +45,8 @@ class Holes:
 
     single_writer: bool = False
     _watches: dict[str, list[_Watch]] = field(default_factory=dict)
+    _ahead: dict[str, list[_Watch]] = field(default_factory=dict)
+    """Ids that were taken when the driver looked, but that no position has reached yet."""
 
     def writers(self, connection: Connection, oid: int | None) -> Writers:
         """Who may fill holes of a table with that ``oid``."""
@@ -68,6 +70,23 @@ class Holes:
         """From now on, ``writers`` may fill ``holes``."""
         if holes and writers:
             self._watches.setdefault(table, []).append(_Watch(writers.names, list(holes)))
+
+    def watch_ahead(self, table: str, after: int, last: int, writers: Writers) -> None:
+        """Only ``writers`` may fill ids past ``after`` and up to ``last``, which was the newest id when they were looked up."""
+        watches = [watch for watch in self._ahead.get(table, []) if watch.holes[-1][1] > after]
+        ids: list[Interval] = [(after + 1, last)] if last > after else []
+        for watch in watches:
+            ids = difference(ids, watch.holes)
+        self._ahead[table] = [*watches, _Watch(writers.names, ids)] if ids else watches
+
+    def settled(self, table: str, known: int | None, writers: Writers) -> list[Interval]:
+        """The ids past ``known`` that nobody can fill any more: all who could when they were first looked up are gone."""
+        if known is None:
+            self._ahead.pop(table, None)  # the first batch, perhaps of another table of that name
+        watches = self._ahead.get(table, [])
+        for watch in watches:
+            watch.writers = writers.remaining(watch.writers)
+        return union(interval for watch in watches if not watch.writers for interval in watch.holes)
 
 
 HERE: Final = "(SELECT oid FROM pg_database WHERE datname = current_database())"
