@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from datetime import date, datetime, timezone
 from decimal import Decimal
 from typing import Any
 
@@ -129,7 +130,11 @@ def test_bytes_after_the_last_field_are_an_error() -> None:
     schema = AvroSchema(json.dumps(record(("x", "long"))))
     decoded = AvroReader(schema, schema.type).decode(pa.array([b"\x02", b"\x02\x02", b"", b"\x80"], pa.binary()))
     assert decoded.values.to_pylist() == [{"x": 1}, None, None, None]
-    assert [failure.error for failure in decoded.bad] == ["has more bytes than its schema", "ends within x", "ends within x"]
+    assert [failure.error for failure in decoded.bad] == [
+        "has more bytes than its schema",
+        "ends within x",
+        "ends within x",
+    ]
 
 
 def test_two_records_that_lend_each_other_bytes_are_both_bad() -> None:
@@ -179,3 +184,78 @@ def test_null_is_the_second_branch_of_what_is_derived_as_it_is_in_sparks_to_avro
     kind = pa.struct([("a", pa.int64()), ("s", pa.string()), ("n", pa.int32())])
     decoded = AvroFormat(kind).decode(pa.array([b"\x00\x02\x00\x02x\x02"], pa.binary()))
     assert decoded.values.to_pylist() == [{"a": 1, "s": "x", "n": None}]
+
+
+def written(schema: Any, kind: pa.DataType, row: Any) -> Any:
+    """``row`` as ``schema`` has it, read by fastavro."""
+    (raw,) = AvroFormat(kind, FormatSettings(avro_schema=json.dumps(schema))).encode(pa.array([row], kind)).to_pylist()
+    return fastavro.schemaless_reader(io.BytesIO(raw), fastavro.parse_schema(schema))
+
+
+def test_null_is_written_as_null_and_never_as_the_default() -> None:
+    schema = record()
+    schema["fields"] = [
+        {"name": "n", "type": ["int", "null"], "default": 5},
+        {"name": "m", "type": "boolean", "default": True},
+    ]
+    kind = pa.struct([("n", pa.int32()), ("m", pa.bool_())])
+    assert written(schema, kind, {"n": None, "m": False}) == {"n": None, "m": False}
+    with pytest.raises(ValueError, match="m is null, which its Avro schema does not take"):
+        written(schema, kind, {"n": 1, "m": None})
+
+
+def test_a_field_without_a_column_is_written_with_its_default_or_as_null() -> None:
+    inner = {**record(("a", "int"), ("b", "int")), "name": "I"}
+    inner["fields"][1]["default"] = 2
+    schema = record(("id", "long"), ("maybe", ["int", "null"]), ("raw", "bytes"), ("n", "int"), ("inner", inner))
+    for field, default in zip(schema["fields"][2:], ("\u00ff", 7, {"a": 1}), strict=True):
+        field["default"] = default
+    row = written(schema, pa.struct([("id", pa.int64())]), {"id": 1})
+    assert row == {"id": 1, "maybe": None, "raw": b"\xff", "n": 7, "inner": {"a": 1, "b": 2}}
+
+
+def test_a_column_is_written_as_the_branch_that_takes_its_type() -> None:
+    schema = record(("x", [{"type": "long", "logicalType": "timestamp-millis"}, "string", "null"]))
+    assert written(schema, pa.struct([("x", pa.string())]), {"x": "t"}) == {"x": "t"}
+
+
+DEFAULTS: list[tuple[Any, Any, Any]] = [
+    (
+        {"type": "long", "logicalType": "timestamp-millis"},
+        1_700_000_000_000,
+        datetime.fromtimestamp(1.7e9, timezone.utc),
+    ),
+    (
+        {"type": "long", "logicalType": "timestamp-micros"},
+        1_700_000_000_000_000,
+        datetime.fromtimestamp(1.7e9, timezone.utc),
+    ),
+    ({"type": "int", "logicalType": "date"}, 1, date(1970, 1, 2)),
+    ({"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 2}, "\u00ff\u0080", Decimal("-1.28")),
+    (["null", "int"], None, None),
+    (["string", "null"], "x", "x"),
+    ({"type": "array", "items": "bytes"}, ["\u00ff"], [b"\xff"]),
+    ({"type": "map", "values": "int"}, {"a": 1}, [("a", 1)]),
+    (record(("b", "bytes"), ("c", ["null", "int"]), name="D"), {"b": "\u00ff", "c": None}, {"b": b"\xff", "c": None}),
+]
+
+
+@pytest.mark.parametrize(("kind", "default", "value"), DEFAULTS, ids=str)
+def test_a_default_of_the_reader_is_a_value_of_its_type(kind: Any, default: Any, value: Any) -> None:
+    reader = record(("a", "int"))
+    reader["fields"].append({"name": "new", "type": kind, "default": default})
+    target = AvroSchema(json.dumps(reader)).type
+    assert read(record(("a", "int")), {"a": 1}, target, reader) == {"a": 1, "new": value}
+
+
+def test_records_in_lists_and_maps_have_the_defaults_of_the_reader() -> None:
+    def schema(*more: Any) -> Any:
+        item = {**record(("a", "int"), name="I"), "name": "I"}
+        item["fields"] += more
+        return record(
+            ("l", {"type": "array", "items": item}), ("m", ["null", {"type": "map", "values": ["null", "I"]}])
+        )
+
+    reader = schema({"name": "b", "type": "int", "default": 9})
+    row = read(schema(), {"l": [{"a": 1}], "m": {"k": {"a": 2}}}, AvroSchema(json.dumps(reader)).type, reader)
+    assert row == {"l": [{"a": 1, "b": 9}], "m": [("k", {"a": 2, "b": 9})]}

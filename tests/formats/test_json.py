@@ -234,3 +234,14 @@ def test_the_type_of_the_value_follows_from_the_format() -> None:
     assert kind() == "string"
     assert kind(**{"value.format": "bytes"}) == "binary"
     assert kind(**{"value.format": "JSON", "schema": "a long, s string"}) == "struct<a long, s string>"
+
+
+def test_a_float_is_written_with_its_own_digits_as_sparks_to_json_does() -> None:
+    kind = pa.struct([("f", pa.float32()), ("d", pa.float64())])
+    for value in (1.1, 3.4e38, 1e-45, 16_777_216.0, -0.1):
+        column = pa.array([{"f": value, "d": value}], kind)
+        (record,) = JsonFormat(kind).encode(column).to_pylist()
+        assert json.loads(record) == {"f": value, "d": value}
+        assert JsonFormat(kind).decode(pa.array([record], pa.binary())).values.equals(column)
+    odd = pa.array([{"f": float("nan")}, {"f": float("-inf")}], kind)
+    assert JsonFormat(kind).encode(odd).to_pylist() == [b'{"f":"NaN"}', b'{"f":"-Infinity"}']

@@ -287,3 +287,15 @@ def test_protobuf_without_a_descriptor_is_said_at_once(tmp_path: Path) -> None:
     with pytest.raises(Misconfigured) as caught:
         format_options("bytes").parse("connectors.toy", {"value.format": "protobuf"}, check_format)
     assert {problem.option for problem in caught.value.problems} == {"value.descriptorFile", "value.messageName"}
+
+
+def test_a_row_without_a_required_field_is_a_value_error(tmp_path: Path) -> None:
+    fields = [field("id", 1, Proto.TYPE_INT32, Proto.LABEL_REQUIRED), field("x", 2, Proto.TYPE_INT32)]
+    file = descriptor_pb2.FileDescriptorProto(name="old.proto", package="old", syntax="proto2")
+    file.message_type.add(name="M", field=fields)
+    path = tmp_path / "old.desc"
+    path.write_bytes(descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString())
+    kind = pa.struct([("id", pa.int32()), ("x", pa.int32())])
+    codec = ProtobufFormat(kind, FormatSettings(descriptor_file=str(path), message_name="old.M"))
+    with pytest.raises(ValueError, match=r"old\.M.*missing required fields: id"):
+        codec.encode(pa.array([{"id": None, "x": 1}], kind))

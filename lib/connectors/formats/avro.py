@@ -1,14 +1,14 @@
 """Avro: bodies of records, alone or in the frame of a schema registry.
 
 A schema is read and checked, as Arrow types, or derived from Arrow types. The reader makes Arrow columns by a tree of nodes
-(:mod:`.avro_nodes`), one for each part of the writer's schema; the writer is fastavro's.
+(:mod:`.avro_nodes`), one for each part of the writer's schema; the writer (:mod:`.avro_writer`) is fastavro's.
 """
 
 from __future__ import annotations
 
-import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any, Final
 
 import numpy as np
@@ -17,10 +17,10 @@ import pyarrow as pa
 from ..core.clients import client_library
 from ..core.errors import Misconfigured, Problem
 from .avro_nodes import ListNode, MapNode, MembersNode, Node, RecordNode, Records, TextNode, UnionNode, fits, leaf
+from .avro_writer import INSTALL, AvroWriter
 from .base import BadRecord, Decoded, Format, FormatSettings, fields_of, present, spread
 from .registry import framed_by
 
-INSTALL: Final = "'fastavro>=1.9'"
 _PRIMITIVE: Final = {
     "null": pa.null(),
     "boolean": pa.bool_(),
@@ -123,7 +123,10 @@ class _SchemaDeriver:
         return _leaf(kind)
 
     def _field(self, field: pa.Field, name: str) -> Any:
-        schema = {"name": field.name, "type": self._nullable(field.type, f"{name}_{field.name}")}
+        try:
+            schema = {"name": field.name, "type": self._nullable(field.type, f"{name}_{field.name}")}
+        except ValueError as wrong:
+            raise ValueError(f"{field.name}: {wrong}") from None
         return {**schema, "default": None} if self.null_first else schema
 
     def _nullable(self, kind: pa.DataType, name: str) -> Any:
@@ -159,115 +162,6 @@ def _leaf(kind: pa.DataType) -> Any:
 def _bytes_for(precision: int) -> int:
     """The fewest bytes that hold every whole number of so many digits, with its sign."""
     return (int(10**precision).bit_length() + 8) // 8
-
-
-_Conversion = Callable[[Any], Any]
-
-
-class AvroWriter:
-    """Writes values of ``kind`` with one schema. Raises ``ValueError`` for a value that the schema has no room for."""
-
-    def __init__(self, schema: AvroSchema, kind: pa.DataType) -> None:
-        self._library = client_library("fastavro", INSTALL, connector="connectors")
-        self._names: set[str] = set()
-        self._schema = schema
-        self._parsed = self._library.parse_schema(self._physical(schema.root), _force=True)
-        self._convert = self._conversion(schema.root, kind)
-        self._numbers = _in_numbers(kind)
-
-    def encode(self, values: pa.Array) -> pa.Array:
-        rows = values.cast(self._numbers).to_pylist()
-        return pa.array([None if row is None else self._body(row) for row in rows], pa.binary())
-
-    def _body(self, row: Any) -> bytes:
-        out = io.BytesIO()
-        try:
-            self._library.schemaless_writer(out, self._parsed, self._convert(row))
-        except (TypeError, OverflowError, AttributeError, KeyError) as wrong:
-            raise ValueError(f"cannot be written with its Avro schema: {wrong}") from None
-        return out.getvalue()
-
-    def _physical(self, part: Any) -> Any:
-        """``part`` with times as numbers: Python's own times end with the year 9999."""
-        part = self._schema.resolved(part)
-        if isinstance(part, list):
-            return [self._physical(branch) for branch in part]
-        kind = part["type"]
-        if isinstance(kind, (dict, list)):
-            return self._physical(kind)
-        if part.get("name") in self._names:
-            return part["name"]
-        physical = {key: value for key, value in part.items() if not key.startswith("__")}
-        if "name" in part:
-            self._names.add(part["name"])
-        if physical.get("logicalType") != "decimal":
-            physical.pop("logicalType", None)
-        if kind in ("record", "error"):
-            physical["fields"] = [{"name": field["name"], "type": self._physical(field["type"])} for field in part["fields"]]
-        if kind in ("array", "map"):
-            inner = "items" if kind == "array" else "values"
-            physical[inner] = self._physical(part[inner])
-        return physical
-
-    def _conversion(self, part: Any, kind: pa.DataType) -> _Conversion:
-        """The function that turns a value of Arrow into the value that fastavro takes."""
-        part = self._schema.resolved(part)
-        if isinstance(part, list):
-            return self._union(part, kind)
-        name = part["type"]
-        if isinstance(name, (dict, list)):
-            return self._conversion(name, kind)
-        if name in ("record", "error") and pa.types.is_struct(kind):
-            types = {field.name: field.type for field in fields_of(kind)}
-            inner = [
-                (field["name"], self._conversion(field["type"], types[field["name"]]), field.get("default"))
-                for field in part["fields"]
-                if field["name"] in types
-            ]
-            return lambda row: {key: _or_default(convert, row[key], default) for key, convert, default in inner}
-        if name == "array":
-            item = self._conversion(part["items"], kind.value_type)
-            return lambda values: [_or_default(item, value) for value in values]
-        if name == "map":
-            item = self._conversion(part["values"], kind.item_type)
-            return lambda pairs: {key: _or_default(item, value) for key, value in pairs}
-        return _milliseconds if part.get("logicalType", "").endswith("timestamp-millis") else _same
-
-    def _union(self, branches: list[Any], kind: pa.DataType) -> _Conversion:
-        resolved = map(self._schema.resolved, branches)
-        parts = [branch for branch in resolved if isinstance(branch, list) or branch["type"] != "null"]
-        if not parts:
-            return _same
-        if len(parts) == 1 or not pa.types.is_struct(kind):
-            return self._conversion(parts[0], kind)
-        members = [
-            (field.name, self._conversion(branch, field.type)) for field, branch in zip(fields_of(kind), parts, strict=True)
-        ]
-        return lambda row: next((convert(row[key]) for key, convert in members if row[key] is not None), None)
-
-
-def _same(value: Any) -> Any:
-    return value
-
-
-def _milliseconds(value: int) -> int:
-    return value // 1000
-
-
-def _or_default(convert: _Conversion, value: Any, default: Any = None) -> Any:
-    return default if value is None else convert(value)
-
-
-def _in_numbers(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_struct(kind):
-        return pa.struct([(field.name, _in_numbers(field.type)) for field in fields_of(kind)])
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return pa.list_(_in_numbers(kind.value_type))
-    if pa.types.is_map(kind):
-        return pa.map_(kind.key_type, _in_numbers(kind.item_type))
-    if pa.types.is_timestamp(kind):
-        return pa.int64()
-    return pa.int32() if pa.types.is_date32(kind) else kind
 
 
 class AvroReader:
@@ -314,36 +208,62 @@ class _Compiler:
             return self._record(schema, want, path, reader)
         if kind == "array":
             fits(want is None or pa.types.is_list(want) or pa.types.is_large_list(want), kind, want, path)
-            item = self.node(schema["items"], want.value_type if want is not None else None, path)
+            items = self._reader_part(reader, kind).get("items")
+            item = self.node(schema["items"], want.value_type if want is not None else None, path, items)
             return ListNode(want, path, item)
         if kind == "map":
             fits(want is None or pa.types.is_map(want), kind, want, path)
             inner = (want.key_type, want.item_type) if want is not None else (None, None)
-            return MapNode(want, path, TextNode(inner[0], path), self.node(schema["values"], inner[1], path))
+            values = self.node(schema["values"], inner[1], path, self._reader_part(reader, kind).get("values"))
+            return MapNode(want, path, TextNode(inner[0], path), values)
         return leaf(kind, schema, want, path)
 
     def _record(self, schema: Any, want: pa.DataType | None, path: str, reader: Any) -> Node:
         fits(want is None or pa.types.is_struct(want), "record", want, path)
         types = {field.name: field.type for field in fields_of(want)} if want is not None else {}
-        readers = {field["name"]: field for field in self._fields(reader)}
+        readers = {field["name"]: field for field in self._reader_part(reader, schema["type"]).get("fields", ())}
         inner = []
         for field in schema["fields"]:
             name, reads = field["name"], readers.get(field["name"], {}).get("type")
             inner.append((name, self.node(field["type"], types.get(name), f"{path}.{name}" if path else name, reads)))
         written = {name for name, _ in inner}
-        missing = ((name, field) for name, field in readers.items() if name not in written)
-        defaults = {name: field["default"] for name, field in missing if "default" in field}
+        missing = ((name, field) for name, field in readers.items() if name not in written and "default" in field)
+        defaults = {name: self._default(field["type"], field["default"]) for name, field in missing}
         return RecordNode(want, path, inner, defaults)
 
-    def _fields(self, reader: Any) -> list[Any]:
+    def _default(self, part: Any, value: Any) -> Any:
+        """A default of the reader's schema, which is JSON, as Arrow takes it."""
+        assert self.reader is not None
+        part = self.reader.resolved(part)
+        if value is None:
+            return None
+        if isinstance(part, list):
+            return self._default(next(each for each in part if each != "null"), value)
+        kind, logical = part["type"], part.get("logicalType", "")
+        if isinstance(kind, (dict, list)):
+            return self._default(kind, value)
+        if kind in ("record", "error"):
+            return {f["name"]: self._default(f["type"], value.get(f["name"], f.get("default"))) for f in part["fields"]}
+        if kind == "array":
+            return [self._default(part["items"], item) for item in value]
+        if kind == "map":
+            return [(key, self._default(part["values"], item)) for key, item in value.items()]
+        if kind in ("bytes", "fixed"):
+            raw = value.encode("latin-1")  # JSON has bytes as text of the same code points
+            unscaled = int.from_bytes(raw, "big", signed=True)
+            return Decimal(f"{unscaled}E-{part.get('scale', 0)}") if logical == "decimal" else raw
+        return value * 1000 if logical.endswith("timestamp-millis") else value
+
+    def _reader_part(self, reader: Any, kind: str) -> dict[str, Any]:
+        """The part of the reader's schema that reads a record, an array or a map; empty if it has none, or several."""
         if reader is None or self.reader is None:
-            return []
+            return {}
         reader = self.reader.resolved(reader)
-        if isinstance(reader, list):
-            branches = map(self.reader.resolved, reader)
-            records = [branch for branch in branches if isinstance(branch, dict) and "fields" in branch]
-            reader = records[0] if len(records) == 1 else {}
-        return list(reader.get("fields", []))
+        if isinstance(reader, dict) and isinstance(reader["type"], (dict, list)):
+            return self._reader_part(reader["type"], kind)
+        branches = [self.reader.resolved(each) for each in (reader if isinstance(reader, list) else [reader])]
+        parts = [branch for branch in branches if isinstance(branch, dict) and branch["type"] == kind]
+        return parts[0] if len(parts) == 1 else {}
 
     def _union(self, branches: list[Any], want: pa.DataType | None, path: str, reader: Any) -> Node:
         resolved = [self.writer.resolved(branch) for branch in branches]
@@ -394,13 +314,19 @@ class AvroFormat(Format):
                 ) from None
         return present(self._plain.decode, records.cast(pa.binary()))
 
+    def check_encode(self) -> None:
+        self._record_writer()
+
     def encode(self, values: pa.Array) -> pa.Array:
-        if self._writer is None:
-            self._writer = AvroWriter(self._schema(null_first=self._framing is not None), self.kind)
-        bodies = self._writer.encode(values)
+        bodies = self._record_writer().encode(values)
         if self._framing is None:
             return bodies
         return self._framing.encode(bodies, self.settings.avro_schema or derived(self.kind, null_first=True), "AVRO")
+
+    def _record_writer(self) -> AvroWriter:
+        if self._writer is None:
+            self._writer = AvroWriter(self._schema(null_first=self._framing is not None), self.kind)
+        return self._writer
 
     def _schema(self, *, null_first: bool) -> AvroSchema:
         return self._user_schema or AvroSchema(derived(self.kind, null_first=null_first))

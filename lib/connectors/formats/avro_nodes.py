@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .base import fields_of
+from .base import fields_of, scattered
 
 Ints = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
@@ -357,20 +357,11 @@ class RecordNode(Node):
         fields = fields_of(self.want)
         for field in fields:
             if columns.get(field.name) is None:
-                default = pa.array([_default(self.defaults.get(field.name), field.type)], field.type)
+                default = pa.array([self.defaults.get(field.name)], field.type)
                 columns[field.name] = default.take(pa.array(np.zeros(len(at), np.int64)))
         if not fields:
             return pa.array([{}] * len(at), self.want)
         return pa.StructArray.from_arrays([columns[field.name] for field in fields], fields=fields)
-
-
-def _default(value: Any, kind: pa.DataType) -> Any:
-    """A default as JSON has it, as Arrow takes it: bytes are text of the same code points there."""
-    if isinstance(value, str) and (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
-        return value.encode("latin-1")
-    if isinstance(value, dict) and pa.types.is_struct(kind):
-        return {field.name: _default(value.get(field.name), field.type) for field in fields_of(kind)}
-    return list(value.items()) if isinstance(value, dict) else value
 
 
 class UnionNode(Node):
@@ -392,7 +383,7 @@ class UnionNode(Node):
             return None
         if len(pieces) == 1 and len(places[0]) == len(at):
             return pieces[0]
-        return _scattered(pieces, places, len(at), self.want)
+        return scattered(pieces, places, len(at), self.want)
 
     def _branch(self, at: Cursor) -> Ints:
         branch = at.numbers(self.path)
@@ -413,7 +404,7 @@ class MembersNode(UnionNode):
                 assert node.want is not None
                 which = np.flatnonzero(branch == number)
                 pieces = [_through(node, at, which)] if len(which) else []
-                members.append(_scattered(pieces, [which] if len(which) else [], len(at), node.want))
+                members.append(scattered(pieces, [which] if len(which) else [], len(at), node.want))
         nothing = [number for number, node in enumerate(self.nodes) if node is None]
         mask = pa.array(np.isin(branch, [*nothing, -1]))
         return pa.StructArray.from_arrays(members, fields=fields_of(self.want), mask=mask)
@@ -427,16 +418,6 @@ def _through(node: Node, at: Cursor, which: Ints) -> Any:
     values = node.read(part)
     at.follow(part, which)
     return values
-
-
-def _scattered(pieces: list[pa.Array], places: list[Ints], count: int, kind: pa.DataType) -> pa.Array:
-    if not pieces:
-        return pa.nulls(count, kind)
-    source = np.full(count, -1, np.int64)
-    where = np.concatenate(places)
-    source[where] = np.arange(len(where))
-    values = pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)
-    return values.take(pa.array(source, mask=source < 0))
 
 
 class ListNode(Node):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -67,6 +68,9 @@ class Format(ABC):
         Raises :class:`~connectors.core.errors.Transient` when something that it needs, such as a registry, is away.
         """
 
+    def check_encode(self) -> None:  # noqa: B027
+        """Raises ``ValueError`` if no value of ``kind`` has bytes. A sink calls it before its first row."""
+
     def encode(self, values: pa.Array) -> pa.Array:
         """``values`` (of ``kind``) as bytes; a null value is a null record. Raises ``ValueError`` for what has no bytes."""
         raise NotImplementedError(f"the format {self.name} only reads")
@@ -114,6 +118,16 @@ def spread(values: pa.Array, valid: pa.Array) -> pa.Array:
     """``values`` at the places where ``valid`` is true, null at the others."""
     places = pc.subtract(pc.cumulative_sum(valid.cast(pa.int64())), 1)
     return values.take(pc.if_else(valid, places, pa.scalar(None, pa.int64())))
+
+
+def scattered(pieces: Sequence[pa.Array], places: Sequence[Any], count: int, kind: pa.DataType) -> pa.Array:
+    """An array of ``count`` values: those of ``pieces`` at their ``places``, null where there is none."""
+    if not pieces:
+        return pa.nulls(count, kind)
+    source = np.full(count, -1, np.int64)
+    where = np.concatenate(places)
+    source[where] = np.arange(len(where))
+    return pa.concat_arrays(pieces).take(pa.array(source, mask=source < 0))
 
 
 def fields_of(kind: pa.DataType) -> list[pa.Field]:

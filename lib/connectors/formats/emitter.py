@@ -71,18 +71,8 @@ class FormatEmitter(RecordEmitter):
             self.letters.put(split)
 
     def _without(self, rows: pa.RecordBatch, records: pa.RecordBatch, bad: Sequence[BadRecord], split: Split) -> pa.RecordBatch:
-        for failure in bad:
-            record = records.column(self._value)[failure.index].as_py()
-            where = dumps({name: records.column(name)[failure.index].as_py() for name in self.position})
-            if self.errors == "fail":
-                names = " and ".join(dict.fromkeys(format.name for format in self.formats.values()))
-                begin = "has no value" if record is None else f"begins with {record[:80]!r}"
-                raise Poison(
-                    f"a record cannot be read as {names}: {failure.error}; it {begin}",
-                    record=record or b"",
-                    where=where,
-                    way_out="set errors=deadLetter with a deadLetterPath, or errors=skip",
-                )
+        if self.errors == "fail":
+            raise self._poison(records, bad[0])
         indices = [record.index for record in bad]
         if self.letters:
             self._set_aside(self.letters, records.take(pa.array(indices)), bad, split)
@@ -91,6 +81,17 @@ class FormatEmitter(RecordEmitter):
         keep = pa.array([True] * rows.num_rows).to_numpy(zero_copy_only=False).copy()
         keep[indices] = False
         return rows.filter(pa.array(keep))
+
+    def _poison(self, records: pa.RecordBatch, failure: BadRecord) -> Poison:
+        record = records.column(self._value)[failure.index].as_py()
+        names = " and ".join(dict.fromkeys(format.name for format in self.formats.values()))
+        begin = "has no value" if record is None else f"begins with {record[:80]!r}"
+        return Poison(
+            f"a record cannot be read as {names}: {failure.error}; it {begin}",
+            record=record or b"",
+            where=dumps({name: records.column(name)[failure.index].as_py() for name in self.position}),
+            way_out="set errors=deadLetter with a deadLetterPath, or errors=skip",
+        )
 
     def _set_aside(self, letters: SourceLetters, records: pa.RecordBatch, bad: Sequence[BadRecord], split: Split) -> None:
         """Each of the bad ``records`` becomes a letter that can be sent again: with its key, headers and timestamp."""

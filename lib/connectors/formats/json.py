@@ -289,6 +289,8 @@ def _key_text(key: Any) -> str:
 def _leaf_text(kind: pa.DataType) -> Callable[[Any], str]:
     if pa.types.is_boolean(kind):
         return lambda value: "true" if value else "false"
+    if pa.types.is_float32(kind):
+        return _single_text
     if pa.types.is_floating(kind):
         return _float_text
     if pa.types.is_decimal(kind):
@@ -312,6 +314,11 @@ def _float_text(value: float) -> str:
     if math.isfinite(value):
         return repr(value)
     return '"NaN"' if math.isnan(value) else f'"{"-" if value < 0 else ""}Infinity"'
+
+
+def _single_text(value: float) -> str:
+    """The fewest digits that tell a number of 32 bits from its neighbours."""
+    return str(np.float32(value)) if math.isfinite(value) else _float_text(value)
 
 
 _ROW = re.compile(r" in row (\d+)")

@@ -119,6 +119,7 @@ class ProtobufFormat(Format):
                 "connectors", [Problem("schema", f"does not fit {self.settings.message_name}: {wrong}.")]
             )
         self._framing = framed_by(self.settings)
+        self._encode_error = client_library("google.protobuf.message", INSTALL, connector="connectors").EncodeError
         self._read = _message_reader(self._message.descriptor, kind)
         self._write = _message_writer(self._message.descriptor, kind)
 
@@ -149,9 +150,9 @@ class ProtobufFormat(Format):
         message = self._message.message_class()
         try:
             self._write(message, row)
-        except TypeError as wrong:
+            return bytes(message.SerializeToString())
+        except (TypeError, self._encode_error) as wrong:
             raise ValueError(f"cannot be written as {self._message.descriptor.full_name}: {wrong}") from None
-        return bytes(message.SerializeToString())
 
 
 def protobuf_message(settings: FormatSettings, side: str = "value") -> ProtobufMessage:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from ..core.clients import client_library
 from ..core.errors import Misconfigured, Problem, Transient
-from .base import BadRecord, Decoded, FormatSettings
+from .base import BadRecord, Decoded, FormatSettings, scattered
 
 _INSTALL = "'confluent-kafka[schemaregistry]>=2.6'"
 _HEADER = 5
@@ -149,7 +149,7 @@ class Framing:
             pieces.append(decoded.values)
             places.append(at)
             bad += [replace(record, index=int(at[record.index])) for record in decoded.bad]
-        return Decoded(_placed(pieces, places, len(records), kind), sorted(bad, key=lambda record: record.index))
+        return Decoded(scattered(pieces, places, len(records), kind), sorted(bad, key=lambda record: record.index))
 
     def encode(self, bodies: pa.Array, text: str, kind: str) -> pa.Array:
         """``bodies`` framed with the id of the schema ``text``, which is registered when it is new."""
@@ -195,13 +195,3 @@ def _no_frame(short: bool, magic: int) -> str:
     if short:
         return "shorter than the 5 bytes that a schema registry's frame has"
     return f"begins with the byte {magic}; a schema registry's frame begins with 0"
-
-
-def _placed(pieces: list[pa.Array], places: list[Any], count: int, kind: pa.DataType) -> pa.Array:
-    """``pieces`` put together, each value at its place, and null where there is none."""
-    if not pieces:
-        return pa.nulls(count, kind)
-    source = np.full(count, -1, np.int64)
-    at = np.concatenate(places)
-    source[at] = np.arange(len(at))
-    return pa.concat_arrays(pieces).take(pa.array(source, mask=source < 0))

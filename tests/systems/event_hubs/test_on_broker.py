@@ -49,17 +49,29 @@ def plain() -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
-    """A broker behind TLS; ``$ConnectionString`` may prepare no transaction whose id begins with ``no``."""
+    """A broker behind TLS; ``$ConnectionString`` may prepare no transaction whose id begins with ``no``.
+
+    It may create no topic whose name begins with ``ledger``, and do all else with such a topic.
+    """
     acls = {"authorizer_class_name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer"}
     acls |= {"allow_everyone_if_no_acl_found": "true", "super_users": "User:ANONYMOUS"}
     issued = certificates(tmp_path_factory.mktemp("issued"))
     with KafkaServer(tls=issued, connection_string=WITH_ENTITY, **acls) as server:
         server.create_topic("flights", 2)
         admin: Any = AdminClient({"bootstrap.servers": server.bootstrap})
-        kind, place = ResourceType.TRANSACTIONAL_ID, ResourcePatternType.PREFIXED
-        who, no = "User:$ConnectionString", AclPermissionType.DENY
-        denied = AclBinding(kind, "no", place, who, "*", AclOperation.ALL, no)
-        for future in admin.create_acls([denied]).values():
+        who, yes, no = "User:$ConnectionString", AclPermissionType.ALLOW, AclPermissionType.DENY
+        prefixed, cluster = (
+            ResourcePatternType.PREFIXED,
+            (ResourceType.BROKER, "kafka-cluster", ResourcePatternType.LITERAL),
+        )
+        rules = [
+            AclBinding(ResourceType.TRANSACTIONAL_ID, "no", prefixed, who, "*", AclOperation.ALL, no),
+            AclBinding(ResourceType.TOPIC, "ledger", prefixed, who, "*", AclOperation.CREATE, no),
+            AclBinding(ResourceType.TOPIC, "ledger", prefixed, who, "*", AclOperation.ALL, yes),
+            AclBinding(*cluster, who, "*", AclOperation.CREATE, no),
+            AclBinding(*cluster, who, "*", AclOperation.ALL, yes),
+        ]
+        for future in admin.create_acls(rules).values():
             future.result(30)
         yield server
 
@@ -85,7 +97,9 @@ def write(sink: Any, number: int = 0, rows: pa.RecordBatch = ROWS) -> None:
 
 def values(source: Any) -> list[bytes]:
     parts = Planner(source).whole()
-    return sorted(row["value"] for part in parts for batch in read_slice(source, part, SCHEMA) for row in batch.to_pylist())
+    return sorted(
+        row["value"] for part in parts for batch in read_slice(source, part, SCHEMA) for row in batch.to_pylist()
+    )
 
 
 def test_events_are_written_and_read_by_a_connection_string(plain: dict[str, str]) -> None:
@@ -137,6 +151,21 @@ def test_a_service_that_has_transactions_makes_the_sink_exactly_once(
     write(sink)
     commit = Commit(EventHubsSink.of(typed))
     assert commit.begin(Batch(sink.sink_id(), "q", 0)).name != "WRITE", "a replay finds the batch"
+    assert values(EventHubsSource.of({**trusted, "subscribe": hub})) == VALUES
+
+
+def test_a_user_who_may_not_create_topics_needs_a_ledger_topic_of_somebody_else(
+    trusted: dict[str, str], secure: KafkaServer, hub: str, tmp_path: Path
+) -> None:
+    ledger = f"ledger-{hub}"
+    typed = {**trusted, "topic": hub, "transactionalIdPrefix": hub, "stagingLocation": str(tmp_path)}
+    with pytest.raises(
+        Misconfigured, match=f'"{ledger}" does not exist, and this user may not create topics'
+    ) as refused:
+        write(EventHubsSink.of({**typed, "ledgerTopic": ledger}))
+    assert [problem.option for problem in refused.value.problems] == ["ledgerTopic"]
+    secure.create_topic(ledger, 32)
+    write(EventHubsSink.of({**typed, "ledgerTopic": ledger}))
     assert values(EventHubsSource.of({**trusted, "subscribe": hub})) == VALUES
 
 

@@ -143,6 +143,11 @@ def test_a_topic_that_grows_while_the_query_runs_takes_what_it_has_room_for_now(
         target.write([{"value": "x", "partition": 4}], schema, **options)
 
 
+def test_a_queue_of_one_record_is_room_enough_for_a_batch_and_its_ledger_entry(target: Target) -> None:
+    target.write(rows(1, 2, 3), TEXT, **{"kafka__queue.buffering.max.messages": "1"})
+    assert sorted(target.values()) == ["v1", "v2", "v3"]
+
+
 COLUMNS: list[tuple[dict[str, Any], str]] = [
     ({"key": pa.string()}, "value"),
     ({"value": pa.int64()}, "value"),

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from connectors.core import Misconfigured
+from connectors.systems.kafka.errors import producer_error
 
 from .sink_target import TEXT, Target, rows
 
@@ -43,6 +45,13 @@ def test_a_jaas_login_is_the_clients_user_and_password(target: Target) -> None:
     assert target.values() == ["v1"]
 
 
+def test_an_error_of_the_ledger_topic_names_its_option() -> None:
+    error = KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+    for topic in ("topic", "ledgerTopic"):
+        refusal: Any = producer_error(error, "the ledger cannot be read", topic=topic)
+        assert [problem.option for problem in refusal.problems] == [topic]
+
+
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"transactionalIdPrefix": None, "stagingLocation": None, "guarantee": "exactly-once"}, "transactionalIdPrefix"),
     ({"kafka.bootstrap.servers": None}, "kafka.bootstrap.servers"),
@@ -52,6 +61,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"kafka.acks": "1"}, "kafka.acks"),
     ({"kafka.key.serializer": "org.apache.Some"}, "kafka.key.serializer"),
     ({"kafka.ssl.truststore.location": "x.jks"}, "kafka.ssl.truststore.location"),
+    ({"kafka.buffer.memory": "32MB"}, "kafka.buffer.memory"),
+    ({"kafka.delivery.timeout.ms": "2m"}, "kafka.delivery.timeout.ms"),
     ({"topics": "a,b"}, "topics"),
     ({"orderColumn": "at"}, "orderColumn"),
     ({"operation": "upsert", "transactionalIdPrefix": None, "stagingLocation": None}, "operation"),

@@ -39,6 +39,7 @@ TAKEN: list[dict[str, str]] = [
     {"kafka.client.dns.lookup": "use_all_dns_ips"},
     SASL,
     {"kafka.security.protocol": "SSL", "kafka.ssl.endpoint.identification.algorithm": ""},
+    {"kafka.ssl.truststore.certificates": "-----BEGIN CERTIFICATE-----"},
     {"kafka.isolation.level": "read_uncommitted"},
 ]
 """What real jobs give to ``format("kafka")``, beside brokers and topic."""
@@ -57,6 +58,7 @@ REFUSED: list[tuple[str, str, str]] = [
     ("kafka.sasl.jaas.config", "com.sun.security.auth.module.Krb5LoginModule required;", "PlainLoginModule"),
     ("kafka.fetch.min.byte", "1", "No such configuration"),
     ("kafka.fetch.min.bytes", "many", "Invalid value"),
+    ("kafka.buffer.memory", "32MB", "must be a whole number"),
     ("startingOffset", "earliest", "did you mean"),
     ("startingOffsets", "first", "must be earliest, latest, committed or JSON"),
     ("endingOffsets", '{"orders":{"0":-2}', "JSON"),
@@ -100,6 +102,12 @@ def test_spark_s_names_reach_the_client_under_its_own() -> None:
     assert config["fetch.wait.max.ms"] == "7"
     assert (config["isolation.level"], config["enable.auto.commit"]) == ("read_committed", "false")
     assert source.values["retry.initialBackoff"] == 0.25
+
+
+def test_a_backslash_in_a_jaas_password_is_written_twice() -> None:
+    jaas = JAAS.replace('se\\"cret', r"a\\b\"c")
+    source: Any = KafkaSource.of({**BASE, **SASL, "kafka.sasl.jaas.config": jaas})
+    assert source.config()["sasl.password"] == r"a\b" + '"c'
 
 
 def test_a_batch_waits_for_as_many_offsets_as_the_user_wants() -> None:
@@ -163,7 +171,9 @@ def test_progress_tells_the_lag_of_each_partition() -> None:
     query = Query(topic.options(maxRowsPerTrigger="3"))
     query.next()
     head = query.planner.enumerator.head()
-    progress = {partition.partition: partition for partition in query.planner.enumerator.progress(query.log[-1]["at"], head)}
+    progress = {
+        partition.partition: partition for partition in query.planner.enumerator.progress(query.log[-1]["at"], head)
+    }
     first = progress[f"{topic.name}-0"]
     assert (first.position, first.latest, first.lag_records) == (2, 5, 3)
     assert progress[f"{topic.name}-1"].lag_records == 0

@@ -289,10 +289,14 @@ def make_ledger_topic(config: Mapping[str, str], name: str) -> None:
         except client().KafkaException as error:
             if error_name(error) == "TOPIC_ALREADY_EXISTS":
                 return
-            if error_name(error).endswith("AUTHORIZATION_FAILED"):
-                text = f"the topic {name} cannot be made: make it (cleanup.policy=compact, {LEDGER_PARTITIONS} partitions)."
+            if not error_name(error).endswith("AUTHORIZATION_FAILED"):
+                raise
+            if not _is_visible(admin, name):  # brokers refuse before they look whether it exists
+                text = (
+                    f'"{name}" does not exist, and this user may not create topics; let somebody create it '
+                    f"(cleanup.policy=compact, {LEDGER_PARTITIONS} partitions), and give this user READ and WRITE there."
+                )
                 raise Misconfigured("connectors.kafka", [Problem("ledgerTopic", text)]) from None
-            raise
 
 
 def transaction_maximum(config: Mapping[str, str]) -> int | None:
@@ -338,6 +342,13 @@ def _described_partitions(admin: Any, name: str) -> int | None:
             if error_name(error).endswith("AUTHORIZATION_FAILED"):
                 raise producer_error(error, failure) from None
             raise
+
+
+def _is_visible(admin: Any, name: str) -> bool:
+    """True if the topic exists, and the user may see it."""
+    with contextlib.suppress(Misconfigured):
+        return _described_partitions(admin, name) is not None
+    return False
 
 
 def _largest(admin: Any, name: str) -> int:

@@ -52,6 +52,7 @@ class KafkaCommitter(GlobalCommitter):
             if transaction.begin():
                 transaction.send(self._records(staged), rejects)
                 self._show_time(transaction.commit(entry))
+                self._count_rejected(rejects.count)
         else:
             self.remember(entry)
         for committable in committables:
@@ -97,6 +98,11 @@ class KafkaCommitter(GlobalCommitter):
             timeout = self.sink.values["transactionTimeout"]
             active_meter().now(transaction_ms=round(seconds * 1000), timeout_ms=round(timeout * 1000))
 
+    def _count_rejected(self, rejected: int) -> None:
+        """Moves rows that were ``rejected`` here from the metric ``rows``, where the carrier counts them, to ``errors``."""
+        letters = rejected if self.sink.values["errors"] == "deadLetter" else 0
+        active_meter().count(rows=-rejected, errors=rejected, dead_letters=letters)
+
 
 class KafkaFrameCommitter(KafkaCommitter, FrameCommitter):
     """Lets tasks send a whole DataFrame: nothing is staged, and the driver handles no rows. For ``foreach_batch``."""
@@ -122,6 +128,7 @@ class KafkaFrameCommitter(KafkaCommitter, FrameCommitter):
         else:
             delivery = _send_in_slots(self.slots, frame, batch, layout)
         self._show_time(delivery.seconds)
+        self._count_rejected(delivery.rejected)
         if layout is not None and delivery.rows:
             self.slots.finish(Entry(batch.query, batch.number, delivery.rows), layout)
         return delivery.rows
@@ -153,7 +160,8 @@ def _send_in_slots(slots: TransactionSlots, frame: DataFrame, batch: Batch, layo
 
 def _total(reports: Sequence[TaskReport]) -> Delivery:
     seconds = max((report["seconds"] for report in reports), default=0.0)
-    return Delivery(sum(report["rows"] for report in reports), seconds)
+    rows, rejected = (sum(report[name] for report in reports) for name in ("rows", "rejected"))
+    return Delivery(rows, seconds, rejected)
 
 
 def _row_hash(frame: DataFrame) -> str:

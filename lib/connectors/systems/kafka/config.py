@@ -25,7 +25,7 @@ _MODULES: Final = ("PlainLoginModule", "ScramLoginModule")
 
 _RENAMED: Final[dict[str, tuple[str, Callable[[str], str]]]] = {
     "max.request.size": ("message.max.bytes", str),
-    "buffer.memory": ("queue.buffering.max.kbytes", lambda value: str(max(1, int(value) // 1024))),
+    "buffer.memory": ("queue.buffering.max.kbytes", lambda value: _kibibytes(value)),
     "delivery.timeout.ms": ("message.timeout.ms", str),
     "ssl.keystore.key": ("ssl.key.pem", str),
     "ssl.keystore.certificate.chain": ("ssl.certificate.pem", str),
@@ -33,6 +33,11 @@ _RENAMED: Final[dict[str, tuple[str, Callable[[str], str]]]] = {
     "ssl.endpoint.identification.algorithm": ("ssl.endpoint.identification.algorithm", lambda value: value or "none"),
     "acks": ("acks", lambda value: "all" if value == "-1" else value),
 }
+_NUMBERS: Final = (
+    "batch.size", "buffer.memory", "delivery.timeout.ms", "max.request.size", "message.max.bytes", "message.timeout.ms",
+    "queue.buffering.max.kbytes", "queue.buffering.max.messages",
+)  # fmt: skip
+"""Settings that the sink calculates with."""
 _WITHOUT_MEANING: Final = frozenset({"max.block.ms", "client.dns.lookup", "metadata.max.idle.ms", "security.providers"})
 
 
@@ -41,7 +46,7 @@ def client_config(values: Values) -> dict[str, str]:
     config: dict[str, str] = {}
     for name, value in _options(values).items():
         if name == _JAAS:
-            login = {key: text.replace('\\"', '"') for key, text in _LOGIN.findall(value)}
+            login = {key: re.sub(r"\\(.)", r"\1", text) for key, text in _LOGIN.findall(value)}
             config.update({f"sasl.{key}": text for key, text in login.items()})
         elif name not in _WITHOUT_MEANING:
             translated, convert = _RENAMED.get(name, (name, str))
@@ -58,12 +63,19 @@ def check_config(values: Values) -> Iterator[Problem]:
     for name, value in options.items():
         if name in _REFUSED:
             yield Problem(PREFIX + name, _REFUSED[name])
+        if name in _NUMBERS and not value.isdecimal():
+            yield Problem(PREFIX + name, f'must be a whole number, without a unit; got "{value}".')
         if name == _JAAS and not (any(module in value for module in _MODULES) and len(_LOGIN.findall(value)) >= 2):
             text = f"must be a {' or '.join(_MODULES)} with username and password; or give kafka.sasl.username and so on."
             yield Problem(PREFIX + name, text)
     if "gssapi" in options.get("sasl.mechanism", options.get("sasl.mechanisms", "")).lower():
         text = "GSSAPI (Kerberos) is not in the Python client; take PLAIN, SCRAM or OAUTHBEARER."
         yield Problem("kafka.sasl.mechanism", text)
+
+
+def _kibibytes(value: str) -> str:
+    """``value`` in bytes as KiB; as it is where :func:`check_config` refuses it."""
+    return str(max(1, int(value) // 1024)) if value.isdecimal() else value
 
 
 def _options(values: Values) -> dict[str, str]:
@@ -127,7 +139,6 @@ SOURCE_REFUSED: Final[Mapping[str, str]] = {
     "kafka.sasl.kerberos.keytab": _KERBEROS,
     "kafka.sasl.kerberos.principal": _KERBEROS,
     "kafka.ssl.truststore.password": "has no use without a Java key store; give kafka.ssl.ca.location, a file in PEM.",
-    "kafka.ssl.truststore.certificates": "is not supported; give kafka.ssl.ca.location or kafka.ssl.ca.pem.",
 }
 _FIXED: Final = {
     "enable.auto.commit": "false",

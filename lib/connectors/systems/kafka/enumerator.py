@@ -38,7 +38,8 @@ class KafkaEnumerator(SplitEnumerator[OffsetRange]):
         self._planned: Position | None = None
         self._waiting_since: float | None = None
         drift = source.values["maxDrift"]
-        self._alignment = None if drift is None else Alignment(drift, source.values["idleTimeout"])
+        is_aligned = drift is not None and source.streaming
+        self._alignment = Alignment(drift, source.values["idleTimeout"]) if is_aligned else None
 
     @property
     def cluster(self) -> Cluster:
@@ -55,7 +56,7 @@ class KafkaEnumerator(SplitEnumerator[OffsetRange]):
         return self._published
 
     def head(self) -> KafkaHead:
-        return self._head()
+        return replace(self._head(), frozen=not self.source.streaming)
 
     def freeze(self) -> KafkaHead:
         return replace(self._head(fresh=True), frozen=True)

@@ -95,14 +95,20 @@ def connector_error(name: str, text: str, failure: str) -> ConnectorError:
     return Transient(f"{failure}: {text}")
 
 
-def producer_error(error: Any, failure: str, reports: Sequence[tuple[str, str]] = ()) -> ConnectorError:
-    """The error to raise for a ``KafkaException`` of a sink; ``reports`` of the client may name the cause."""
+def producer_error(
+    error: Any, failure: str, reports: Sequence[tuple[str, str]] = (), *, topic: str = "topic"
+) -> ConnectorError:
+    """The error to raise for a ``KafkaException`` of a sink; ``reports`` of the client may name the cause.
+
+    ``topic`` is the option of the topic that the client was busy with.
+    """
     name, text = error_name(error), error.args[0].str()
     if name in FENCED:
         return Fenced(f"{failure}: another attempt or another run has taken over")
     for cause, report in [(name, text), *reversed(reports)]:
         if cause in _OPTIONS:
-            return Misconfigured("connectors.kafka", [Problem(_OPTIONS[cause], f"{failure}: {report}")])
+            option = topic if _OPTIONS[cause] == "topic" else _OPTIONS[cause]
+            return Misconfigured("connectors.kafka", [Problem(option, f"{failure}: {report}")])
     text = f"{text} ({reports[-1][1]})" if reports else text
     translated = connector_error(name, text, failure)
     return Fatal(translated.message) if name == "MSG_SIZE_TOO_LARGE" else translated

@@ -47,6 +47,7 @@ class RecordFeeder:
         self.topic = topic
         self.patience = patience
         self._max_messages = int(config["queue.buffering.max.messages"])
+        self._chunk_records = min(_CHUNK_RECORDS, max(1, self._max_messages // 2))
         self._max_bytes = int(config["queue.buffering.max.kbytes"]) * 1024
         self._batch_size = int(config["batch.size"])
         self._queued_bytes = 0
@@ -61,8 +62,8 @@ class RecordFeeder:
                 rejects.add(readable(records.slice(number, 1).to_pylist()[0]), bad[number])
             mask = keep_mask(records, bad)
             records, size = records.filter(pa.array(mask)), size[mask]
-        for first, last in _chunks(size, min(self._max_bytes // 4, _CHUNK_BYTES)):
-            self._wait_for_room(last - first, int(size[first:last].sum()))
+        for first, last in _chunks(size, self._chunk_records, min(self._max_bytes // 4, _CHUNK_BYTES)):
+            self.wait_for_room(last - first, int(size[first:last].sum()))
             self._queue(records.slice(first, last - first))
         return int(records.num_rows)
 
@@ -87,7 +88,7 @@ class RecordFeeder:
         for row in records.to_pylist():
             more = {name: row[name] for name in ("partition", "timestamp") if row.get(name) is not None}
             if row.get("headers"):
-                more["headers"] = [(header["key"], header["value"]) for header in row["headers"] if header is not None]
+                more["headers"] = [(header["key"], header["value"]) for header in row["headers"]]
             produce(row.get("topic") or self.topic, row["value"], row.get("key"), **more)
 
     def _refusals(self, records: pa.RecordBatch, size: Any) -> dict[int, str]:
@@ -126,7 +127,7 @@ class RecordFeeder:
                 bad[int(row)] = why.format(topic.name, topic.partitions, column[int(row)])
         return bad
 
-    def _wait_for_room(self, count: int, size: int) -> None:
+    def wait_for_room(self, count: int, size: int = 0) -> None:
         """Waits before a chunk, never inside: after a refused record, later ones of the same key would overtake it."""
         deadline = time.monotonic() + self.patience
         is_full = self._queued_bytes + size > self._max_bytes * 3 // 4
@@ -177,13 +178,13 @@ class NativeProducer:
             raise Transient(f"records were not queued: {self._functions.err2name(code).decode()}")
 
 
-def _chunks(size: Any, max_bytes: int) -> list[tuple[int, int]]:
-    """Ranges of at most :data:`_CHUNK_RECORDS` records and about ``max_bytes`` bytes."""
+def _chunks(size: Any, max_records: int, max_bytes: int) -> list[tuple[int, int]]:
+    """Ranges of at most ``max_records`` records and about ``max_bytes`` bytes."""
     chunks, first, total = [], 0, np.cumsum(size)
     while first < len(size):
         before = int(total[first - 1]) if first else 0
         last = int(np.searchsorted(total, before + max_bytes, side="right"))
-        last = min(max(last, first + 1), first + _CHUNK_RECORDS, len(size))
+        last = min(max(last, first + 1), first + max_records, len(size))
         chunks.append((first, last))
         first = last
     return chunks

@@ -40,6 +40,20 @@ class Serializer:
         self._formats = {
             side: format_of(values, schema.field(side).type, side, values["topic"]) for side in self._sides
         }
+        if problems := list(self._unwritable()):
+            raise Misconfigured("connectors.kafka", problems)
+
+    def _unwritable(self) -> Iterator[Problem]:
+        """The problems of columns of which no row has bytes: without them, ``errors=skip`` would leave out every row."""
+        for side, form in self._formats.items():
+            schema = f"{side}.avroSchema"
+            try:
+                form.check_encode()
+            except ValueError as wrong:
+                if self.values[schema]:
+                    yield Problem(schema, f"does not fit the column {side}: {wrong}; correct one of the two.")
+                else:
+                    yield Problem(side, f"cannot be written with {side}.format={form.name}: {wrong}; cast or drop the column.")
 
     def records(self, rows: pa.RecordBatch, rejects: Rejects) -> pa.RecordBatch:
         """The records of ``rows``; bad rows go to ``rejects``."""

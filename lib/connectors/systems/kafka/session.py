@@ -29,6 +29,7 @@ _CALL_SECONDS: Final = 5.0
 _GRACE: Final = 3.0
 """Seconds that a call may take beyond its timeout before the client counts as stuck."""
 _CONNECT_SECONDS: Final = 1.0
+_LEDGER: Final = "ledgerTopic"
 _OUTAGE: Final = ("_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE")
 _MAX_IDLE: Final = 64
 """Idle sessions of a process; each has two clients with threads of their own, and a process has room for 1,024 clients."""
@@ -101,12 +102,12 @@ class KafkaSession:
 
     def read_ledger(self, *partitions: int) -> list[LedgerState]:
         """The ledger's entries at ``partitions``. Waits while a transaction that would change them is open."""
-        with self.guarded("the ledger cannot be read"):
+        with self.guarded("the ledger cannot be read", _LEDGER):
             return self._ledger.read(*partitions)
 
     def write_note(self, note: LedgerState) -> None:
         """Writes the ledger's note of queries without rows, outside of transactions."""
-        with self.guarded("the ledger cannot be written"):
+        with self.guarded("the ledger cannot be written", _LEDGER):
             self._ledger.write_note(note)
 
     def begin(self, ledger: LedgerState) -> None:
@@ -131,6 +132,7 @@ class KafkaSession:
         """Commits the transaction with ``ledger``. Returns the seconds that it was open."""
         settings = self.settings
         key = settings.record_key(settings.offset_partition)
+        self.feeder().wait_for_room(1)
         self.producer.produce(settings.ledger_topic, ledger.text(), key, partition=settings.record_partition)
         self._add_offset(ledger)
         self._until(self.producer.commit_transaction, "the transaction cannot be committed")
@@ -145,7 +147,7 @@ class KafkaSession:
             send = self.producer.send_offsets_to_transaction
             _call_in_time(partial(send, [token], self._ledger.group(), seconds), seconds + _GRACE)
 
-        self._until(add, "the ledger entry cannot be added")
+        self._until(add, "the ledger entry cannot be added", _LEDGER)
 
     def _leave_transaction(self) -> None:
         self.in_transaction = False
@@ -160,19 +162,22 @@ class KafkaSession:
     # ---- errors
 
     @contextlib.contextmanager
-    def guarded(self, failure: str) -> Iterator[None]:
-        """An error inside aborts the open transaction, closes the session, and is raised as an error of this library."""
+    def guarded(self, failure: str, topic: str = "topic") -> Iterator[None]:
+        """An error inside aborts the open transaction, closes the session, and is raised as an error of this library.
+
+        ``topic`` is the option of the topic that the calls inside are about.
+        """
         try:
             yield
         except client().KafkaException as error:
-            raise self._failed(producer_error(error, failure, self._reports.errors)) from None
+            raise self._failed(producer_error(error, failure, self._reports.errors, topic=topic)) from None
         except Transient as error:
             raise self._failed(error) from None
         except BaseException:
             self.abort()
             raise
 
-    def _until(self, call: Callable[[float], Any], failure: str) -> None:
+    def _until(self, call: Callable[[float], Any], failure: str, topic: str = "topic") -> None:
         """Repeats ``call`` while the client says that it may be repeated, for ``patience`` seconds."""
         deadline = time.monotonic() + self.settings.patience
         while True:
@@ -187,7 +192,7 @@ class KafkaSession:
                     continue
                 if error_name(error) == "INVALID_TRANSACTION_TIMEOUT":
                     raise self._timeout_error() from None
-                raise self._failed(producer_error(error, failure, self._reports.errors)) from None
+                raise self._failed(producer_error(error, failure, self._reports.errors, topic=topic)) from None
 
     def _timeout_error(self) -> Misconfigured:
         maximum = transaction_maximum(dict(self.settings.config))

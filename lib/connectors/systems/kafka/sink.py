@@ -13,7 +13,7 @@ from ...core.ledger import LedgerContent
 from ...core.options import Choice, Duration, Int, Options, Text, Values
 from ...core.sink import RETENTION, Batch, FrameSink, Guarantee, SinkWriter
 from ...formats import format_options
-from ...formats.options import check_format
+from ...formats.options import check_format, sides
 from ...storage import storage_of
 from .cluster import MAX_SLOTS
 from .committer import KafkaCommitter, KafkaFrameCommitter
@@ -206,7 +206,8 @@ def _check_settings(values: Values) -> Iterator[Problem]:
         yield Problem("kafka.enable.idempotence", "must be true for exactly-once.")
     if _exactly_once(values) and config.get("acks", "all") != "all":
         yield Problem("kafka.acks", f"must be all for exactly-once; got {config['acks']}.")
-    if int(config.get("message.timeout.ms", 0)) > values["transactionTimeout"] * 1000:
+    timeout = config.get("message.timeout.ms", "")
+    if timeout.isdecimal() and int(timeout) > values["transactionTimeout"] * 1000:
         text = f"must not be above transactionTimeout ({round(values['transactionTimeout'] * 1000)} ms)."
         yield Problem("kafka.delivery.timeout.ms", text)
 
@@ -221,6 +222,10 @@ def _check_slots(values: Values) -> Iterator[Problem]:
 def _check_formats(values: Values) -> Iterator[Problem]:
     typed = Values({**dict(values), "schema": "c string", "key.schema": "c string"}, frozenset(), {})  # the frame has others
     yield from (problem for problem in check_format(typed) if problem.option not in ("errors", "deadLetterPath"))
+    for side in sides(values) if values["schemaRegistry.url"] and not values["topic"] else ():
+        if values[f"{side}.format"] in ("avro", "protobuf", "json") and not values[f"{side}.subject"]:
+            text = "missing; the subject in the schema registry, which follows from topic only where that is an option."
+            yield Problem(f"{side}.subject", text)
 
 
 def _check_at_least_once(values: Values) -> Iterator[Problem]:

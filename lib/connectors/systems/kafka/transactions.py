@@ -66,10 +66,11 @@ class TaskRecords:
 
 
 class Delivery(NamedTuple):
-    """The number of rows that were sent, and the seconds that the longest of their transactions was open."""
+    """The number of rows, the seconds that the longest of their transactions was open, and how many rows were rejected."""
 
     rows: int = 0
     seconds: float = 0.0
+    rejected: int = 0
 
 
 class Transaction:
@@ -120,15 +121,14 @@ class Transaction:
                 batches = list(records)
                 records = last_of_each_key(pa.Table.from_batches(batches)).to_batches() if batches else []
             count = sum(feeder.feed(batch, rejects) for batch in records)
-            if rejects.count:
-                rejects.decide()
+            rejects.decide()  # also without any: an earlier attempt may have left its own
             return count
 
     def write(self, records: TaskRecords, layout: SlotLayout | None = None) -> Delivery:
         """Sends the rows of a task, and commits them with their number."""
         self.send(records, records.rejects)
         seconds = self.commit(Entry(self.query, self.number, records.count), layout)
-        return Delivery(records.count, seconds)
+        return Delivery(records.count, seconds, records.rejects.count)
 
     def commit(self, entry: Entry, layout: SlotLayout | None = None) -> float:
         """Commits the records together with ``entry``. Returns the seconds that the transaction was open."""
@@ -257,4 +257,9 @@ class TransactionSlots:
         """The layout of the next batch. A batch that an earlier run has begun keeps its number of slots."""
         pending = ledger.layout
         slots = pending.slots if pending is not None and pending.query == query else self._count
+        if slots > 1 and self.sink.values["errors"] == "deadLetter":  # only a pending layout: the option is refused
+            raise CommitRefused(
+                f"a batch may be written in part, by a run with slots={slots}: its slots cannot have dead letters",
+                way_out="set errors=fail or errors=skip until it is committed",
+            )
         return SlotLayout(query, slots, self._run) if slots > 1 else None
