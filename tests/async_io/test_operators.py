@@ -47,6 +47,12 @@ def test_rows_are_enriched(spark, wait):
     assert sorted(map(tuple, out.collect())) == expected(500)
 
 
+def test_a_lookup_with_a_misspelt_column_is_refused_at_once(spark):
+    lookup = async_io.HttpLookup("http://host/users/{user_idd}", failed="null")
+    with pytest.raises(Misconfigured, match=r'url .*names the column "user_idd", which the rows do not have: id'):
+        spark.range(3).transform(async_io.ordered_wait, lookup, schema="name string")
+
+
 def test_each_partition_keeps_its_order(spark):
     async def jittery(row):
         await asyncio.sleep((row["id"] * 7919 % 13) / 1000)

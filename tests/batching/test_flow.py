@@ -238,6 +238,19 @@ def test_an_outage_of_five_minutes_is_waited_for(breaker: BreakerPolicy) -> None
     assert 302 < simulation.now < 400
 
 
+def test_an_answer_to_a_request_from_before_an_outage_does_not_end_it() -> None:
+    def answer(number: int, entries: list[int]) -> Answer:
+        if number == 1:
+            return Answer(seconds=1.5)  # after the failure of the other one
+        return Answer(error=outage if simulation.now < 302 else None)
+
+    simulation = Simulation(answer, retry=RetrySettings(outage_timeout=600.0))
+    flow = simulation.run([(0.0, list(range(20)))])
+    assert simulation.sent[1].at == 0.0
+    assert flow.error is None
+    assert sorted(simulation.applied) == list(range(20))
+
+
 def test_an_outage_is_waited_for_only_so_long_and_the_error_says_since_when() -> None:
     retry = RetrySettings(outage_timeout=600.0)
     simulation = Simulation(lambda number, entries: Answer(error=outage), retry=retry, reached=True)

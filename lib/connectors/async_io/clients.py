@@ -1,9 +1,10 @@
 """Ready lookups, each a few lines on a well-kept client: HTTP (aiohttp), Redis, SQL (SQLAlchemy), DynamoDB (aioboto3).
 
-In templates such as ``users/{user_id}`` names in braces are input columns. What an answer has beyond the operator's
-schema is left out. ``missing`` says what a row without answer gets, ``failed`` what a row gets whose call failed after
-its retries: ``null`` keeps it with nulls, ``drop`` leaves it out, ``fail`` (only ``failed``; its default) fails the task.
-Clients are shared by all tasks of a worker. Outages are ``Transient``, so ``retry=Retry()`` covers them.
+In templates such as ``users/{user_id}`` names in braces are input columns; a row with a null in one of them is not asked
+for, and is missing. What an answer has beyond the operator's schema is left out. ``missing`` says what a row without answer
+gets, ``failed`` what a row gets whose call failed after its retries: ``null`` keeps it with nulls, ``drop`` leaves it out,
+``fail`` (only ``failed``; its default) fails the task. Clients are shared by all tasks of a worker. Outages are
+``Transient``, so ``retry=Retry()`` covers them.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
-from typing import Any, Final
+from string import Formatter
+from typing import Any, ClassVar, Final
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -28,6 +31,9 @@ _FALLBACKS: Final[dict[str, Rows]] = {"null": {}, "drop": None}
 class _Lookup(AsyncFunction):
     """What the ready lookups have in common; a subclass gives ``connect`` and ``ask``."""
 
+    key_option: ClassVar[str]
+    """The argument that names columns of the input."""
+
     def __init__(self, missing: str = "null", failed: str = "fail") -> None:
         problems = []
         if missing not in _FALLBACKS:
@@ -38,12 +44,36 @@ class _Lookup(AsyncFunction):
             raise Misconfigured(f"async_io.{type(self).__name__}", problems)
         self.missing, self.failed = missing, failed
 
+    def key_names(self) -> Sequence[str]:
+        """The columns of the input that a call asks by. Raises ``ValueError`` with a phrase after "must be"."""
+        raise NotImplementedError
+
+    def check_columns(self, columns: Sequence[str]) -> Iterator[Problem]:
+        try:
+            names = self.key_names()
+        except ValueError as wrong:
+            yield Problem(self.key_option, f"must be {wrong}.")
+            return
+        for name in dict.fromkeys(names):
+            if name not in columns:
+                text = f'names the column "{name}", which the rows do not have: {", ".join(columns)}.'
+                yield Problem(self.key_option, text)
+
     async def open(self, context: Context) -> None:
+        self._keys = self.key_names()
         self.schema, self.names = context.schema, context.schema.names
         await self.connect(context)
 
     async def async_invoke(self, row: Any) -> Any:
-        return await (self.ask_all(row) if isinstance(row, list) else self.ask(row))
+        if not isinstance(row, list):
+            return self.answer(None) if self._is_missing(row) else await self.ask(row)
+        rows = [part for part in row if not self._is_missing(part)]
+        answers = iter(await self.ask_all(rows) if rows else ())
+        return [self.answer(None) if self._is_missing(part) else next(answers) for part in row]
+
+    def _is_missing(self, row: Row) -> bool:
+        """True for a key with a null, which no service has."""
+        return any(row[name] is None for name in self._keys)
 
     def timeout(self, row: Row) -> Rows:
         if self.failed == "fail":
@@ -77,11 +107,16 @@ class HttpLookup(_Lookup):
     404 is a missing key; 408, 429 and 5xx are outages (``Retry-After`` is heeded), other statuses bad records.
     """
 
+    key_option = "url"
+
     def __init__(
         self, url: str, headers: Mapping[str, str] | None = None, *, missing: str = "null", failed: str = "fail"
     ):
         super().__init__(missing, failed)
         self.url, self.headers = url, dict(headers or {})
+
+    def key_names(self) -> Sequence[str]:
+        return _names_in(self.url)
 
     async def connect(self, context: Context) -> None:
         aiohttp = _library("aiohttp")
@@ -121,9 +156,14 @@ class RedisLookup(_Lookup):
     With ``batch_size`` above 1, a call is one ``MGET``, or a pipeline of ``HMGET``.
     """
 
+    key_option = "key"
+
     def __init__(self, url: str, key: str, *, json: bool = False, missing: str = "null", failed: str = "fail") -> None:
         super().__init__(missing, failed)
         self.url, self.key, self.json = url, key, json
+
+    def key_names(self) -> Sequence[str]:
+        return _names_in(self.key)
 
     async def connect(self, context: Context) -> None:
         from ..systems.redis.connection import connect  # here, since it brings the whole connector along
@@ -178,18 +218,25 @@ class SqlLookup(_Lookup):
     """The rows of ``query``, such as ``select name from users where id = :user_id``: none, one or several per input.
 
     ``url`` is SQLAlchemy's, with an asynchronous driver: ``postgresql+asyncpg://…``. A call of several rows runs their
-    queries one after the other on one connection.
+    queries one after the other on one connection. A column of the schema that the query does not give is an error.
     """
+
+    key_option = "query"
 
     def __init__(self, url: str, query: str, *, missing: str = "null", failed: str = "fail") -> None:
         super().__init__(missing, failed)
         self.url, self.query = url, query
 
+    def key_names(self) -> Sequence[str]:
+        return list(_library("sqlalchemy").text(self.query).compile().params)
+
+    def _is_missing(self, row: Row) -> bool:
+        return False  # a query may have a meaning for a null
+
     async def connect(self, context: Context) -> None:
         sqlalchemy, asynchronous = _library("sqlalchemy"), _library("sqlalchemy.ext.asyncio")
         self.failures = (sqlalchemy.exc.DBAPIError, OSError)
         self.statement = sqlalchemy.text(self.query)
-        self.parameters = list(self.statement.compile().params)
         self.engine = context.shared(
             f"sql {context.capacity} {self.url}",
             lambda: asynchronous.create_async_engine(self.url, pool_size=context.capacity, pool_pre_ping=True),
@@ -206,7 +253,12 @@ class SqlLookup(_Lookup):
             raise _failure_of_sql(error) from error
 
     async def _select(self, connection: Any, row: Row) -> Rows:
-        result = await connection.execute(self.statement, {name: row[name] for name in self.parameters})
+        result = await connection.execute(self.statement, {name: row[name] for name in self._keys})
+        columns = list(result.keys())
+        for name in self.names:
+            if name not in columns:
+                text = f'has the column "{name}", which the query does not give: {", ".join(columns)}.'
+                raise Misconfigured("async_io.SqlLookup", [Problem("schema", text)])
         return self.answer([dict(row) for row in result.mappings()])
 
 
@@ -235,11 +287,16 @@ class DynamoDbLookup(_Lookup):
     above 1, a call is a ``BatchGetItem`` for each hundred keys; what the service leaves out of it is asked for again.
     """
 
+    key_option = "key_columns"
+
     def __init__(
         self, table: str, key_columns: Sequence[str], *, missing: str = "null", failed: str = "fail", **config: Any
     ) -> None:
         super().__init__(missing, failed)
         self.table, self.key_columns, self.config = table, list(key_columns), config
+
+    def key_names(self) -> Sequence[str]:
+        return self.key_columns
 
     async def connect(self, context: Context) -> None:
         session, config = _library("aioboto3").Session(), _library("botocore.config").Config
@@ -249,10 +306,8 @@ class DynamoDbLookup(_Lookup):
             resource = await session.resource("dynamodb", config=pool, **self.config).__aenter__()
             return await resource.Table(self.table)
 
-        self.outage, self.refusal = (
-            _library("botocore.exceptions").HTTPClientError,
-            _library("botocore.exceptions").ClientError,
-        )
+        errors = _library("botocore.exceptions")
+        self.outages, self.refusal = (errors.HTTPClientError, errors.ConnectionError), errors.ClientError
         self.client = await context.shared(
             f"dynamodb {self.table} {context.capacity} {sorted(self.config.items())}", make
         )
@@ -295,7 +350,7 @@ class DynamoDbLookup(_Lookup):
     def _errors(self) -> Iterator[None]:
         try:
             yield
-        except self.outage as error:
+        except self.outages as error:
             raise Transient(str(error)) from error
         except self.refusal as error:
             raise _refusal_of_aws(error) from error
@@ -311,6 +366,14 @@ def _number(value: Any) -> Any:
     if isinstance(value, Decimal):
         return int(value) if value == value.to_integral_value() else float(value)
     return value
+
+
+def _names_in(template: str) -> list[str]:
+    """The columns that a template names, also by a part of them, such as ``{user[id]}``."""
+    try:
+        return [re.split(r"[.\[]", name)[0] for _, name, _, _ in Formatter().parse(template) if name is not None]
+    except ValueError:
+        raise ValueError(f'text with columns in braces, such as users/{{user_id}}; got "{template}"') from None
 
 
 def _filled(template: str, row: Row, form: Any) -> str:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
-from ..core.errors import ConnectorError, Fatal, Poison, Transient
+from ..core.errors import ConnectorError, Fatal, Misconfigured, Poison, Problem, Transient
 from ..core.metrics import Meter
 from ..core.options import is_secret
 
@@ -111,6 +111,10 @@ class AsyncFunction:
     Only :meth:`async_invoke` must be there. Make clients in :meth:`open`, never in ``__init__``: they do not travel.
     """
 
+    def check_columns(self, columns: Sequence[str]) -> Iterator[Problem]:
+        """What is wrong with the function for rows with these columns; called on the driver."""
+        yield from ()
+
     async def open(self, context: Context) -> None:
         """Called once per task, before any row."""
 
@@ -195,6 +199,8 @@ class Fallbacks:
 
     def __call__(self, row: Row, cause: BaseException) -> Any:
         self._counters.failures += 1
+        if isinstance(cause, Misconfigured):
+            raise cause
         try:
             result = self._function.timeout(row)
         except NoFallback:

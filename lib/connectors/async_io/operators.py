@@ -136,6 +136,7 @@ def _wait(
     problems += _policy_problems(policies)
     values = _read_tuning(name, tuning, problems)
     resolved = _function(function, problems)
+    problems += resolved.check_columns(df.columns) if resolved is not None else ()
     columns, key = _columns(df, keep, policies["cache"], problems)
     result = _result_schema(df, schema, columns, problems)
     if problems or resolved is None or values is None or result is None:

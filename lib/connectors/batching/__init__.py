@@ -6,7 +6,7 @@ part                       what it does
 :class:`BatchingSink`      the description: the common options ``batch.*``, ``request.*``, ``circuitBreaker.*``
 :class:`BatchingWriter`    a task's writer; a system gives ``send(entries) -> failed entries``
 :mod:`.flow`               what waits, what is sent, what failed means: no threads, no time
-:mod:`.sending`            the same with threads and a clock
+:mod:`.sink`               the description and the writer, with threads and a clock
 =========================  =====================================================================================
 
 Entries that a target refuses for now are sent again, alone, at the front of the queue and in their order, after a pause that

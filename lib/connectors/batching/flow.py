@@ -357,8 +357,10 @@ class Flow:
         """Failures of requests that were under way together are one failure."""
         if outage is not None and whole:
             self.outage = Outage(outage, self.outage.since if self.outage else self._now())
-        else:
+        elif request.number >= self._round:
             self._end_outage()
+        else:  # an answer to a request from before the failure: the target may be away by now
+            self.contact.reached = True
         if outage is None:
             self.breaker.succeeded()
             self.rate.up()

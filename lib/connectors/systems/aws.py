@@ -51,7 +51,16 @@ _REFUSED: Final = (
     "NotAuthorized",
     "KMSAccessDenied",
 )
-_THROTTLED: Final = ("ProvisionedThroughputExceeded", "Throttl", "KMSThrottl", "LimitExceeded", "TooManyRequests", "SlowDown")
+_THROTTLED: Final = (
+    "ProvisionedThroughputExceeded",
+    "Throttl",
+    "KMSThrottl",
+    "LimitExceeded",
+    "RequestLimitExceeded",
+    "RequestThrottled",
+    "TooManyRequests",
+    "SlowDown",
+)
 _BUSY: Final = ("TransactionConflict", "TransactionInProgress", "ReplicatedWriteConflict")
 _OUTAGES: Final = ("InternalFailure", "InternalServerError", "ServiceUnavailable", "RequestTimeout", "Unavailable")
 

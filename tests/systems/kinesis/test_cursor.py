@@ -51,7 +51,9 @@ def test_a_replay_of_packed_records_takes_several_pages_to_its_end() -> None:
     assert pages == [4, 2]
 
 
-def test_a_batch_from_the_latest_record_on_leaves_out_the_shards_that_were_split(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_from_the_latest_record_on_leaves_out_the_shards_that_were_split(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     source = KinesisSource.of({"streamName": "s", "region": "eu-central-1", "startingPosition": "LATEST"})
     shards = {
         "parent": {"SequenceNumberRange": {"StartingSequenceNumber": "1", "EndingSequenceNumber": "9"}},

@@ -155,6 +155,19 @@ def test_a_group_that_was_deleted_is_data_loss(system: StreamContext) -> None:
     assert numbers(SourceQuery(system, failOnDataLoss="false").rest(log)) == [3, 4]  # the others are known by their ids
 
 
+def test_a_stream_that_was_deleted_is_data_loss(system: StreamContext) -> None:
+    system.write(3)
+    log: list[Any] = []
+    SourceQuery(system).rest(log)
+    system.client.delete(system.stream)
+    with pytest.raises(DataLoss, match=r'has no group "spark" any more'):
+        SourceQuery(system).rest(log)
+    query = SourceQuery(system, failOnDataLoss="false")
+    assert query.rest(log) == []
+    written = system.write(2)
+    assert numbers(query.rest(log)) == numbers(written)
+
+
 def test_a_key_that_holds_no_stream_is_named(system: StreamContext) -> None:
     system.client.set(system.stream, "text")
     with pytest.raises(Fatal, match=r'the key "stream-.*" holds no stream'):

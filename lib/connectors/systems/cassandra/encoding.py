@@ -6,7 +6,7 @@ import ipaddress
 import struct
 import uuid
 from collections.abc import Callable, Sequence
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
 import numpy as np
@@ -91,15 +91,16 @@ class ColumnEncoder:
     def __call__(self, column: pa.Array) -> list[Cell]:
         try:
             return self._by_column(column)
-        except (pa.ArrowException, ValueError, OverflowError):
+        except (pa.ArrowException, ValueError, ArithmeticError):
             return [cell for row in range(len(column)) for cell in self._of_row(column.slice(row, 1))]
 
     def _of_row(self, value: pa.Array) -> list[Cell]:
         try:
             return self._by_column(value)
-        except (pa.ArrowException, ValueError, OverflowError, struct.error) as wrong:
+        except (pa.ArrowException, ValueError, ArithmeticError, struct.error) as wrong:
             cql = cql_of(self.kind)
-            text = " ".join(str(wrong).split())
+            value_text = repr(value[0].as_py()) if isinstance(wrong, InvalidOperation) else str(wrong)
+            text = " ".join(value_text.split())
             return [Poison(f'the column "{self.name}" has a value that is no {cql}: {text}')]
 
     def _by_column(self, column: pa.Array) -> list[Cell]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Mapping, Sequence
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any, Final
 
 import pyarrow as pa
@@ -18,6 +18,8 @@ Attribute = Mapping[str, Any]
 """A value as DynamoDB has it: its type and what it holds, such as ``{"N": "1.5"}``."""
 
 _DIGITS: Final = 38
+_EXACT: Final = Context(prec=_DIGITS)
+"""Python's own context rounds to 28 digits."""
 _TOO_LONG: Final = 1 << 63
 """A whole number that no bigint holds."""
 _LARGEST, _SMALLEST = Decimal("9.9999999999999999999999999999999999999E+125"), Decimal("1E-130")
@@ -94,9 +96,14 @@ def _number(name: str, text: str) -> Attribute | Poison:
     value = Decimal(text)
     if not value.is_finite():
         return Poison(f'the column "{name}" is {text}, which DynamoDB has not')
-    if value and not (_SMALLEST <= abs(value) <= _LARGEST and len(value.normalize().as_tuple().digits) <= _DIGITS):
+    if value and not (_SMALLEST <= abs(value) <= _LARGEST and _digits(value) <= _DIGITS):
         return Poison(f'the column "{name}" is {text}, and a number of DynamoDB has {_DIGITS} digits, from 1E-130 to 1E+126')
     return {"N": text}
+
+
+def _digits(value: Decimal) -> int:
+    """The digits of a number without the zeros at its end."""
+    return len("".join(map(str, value.as_tuple().digits)).rstrip("0"))
 
 
 def _writer(name: str, kind: pa.DataType) -> Callable[[Any], Any]:
@@ -152,5 +159,5 @@ def text_of(attribute: Attribute) -> str:
     """A key's value as text, the same for values that are the same to DynamoDB."""
     ((kind, value),) = attribute.items()
     if kind == "N":
-        return f"N{Decimal(value).normalize()}"
+        return f"N{Decimal(value).normalize(_EXACT)}"
     return f"{kind}{base64.b64encode(value).decode() if kind == 'B' else value}"

@@ -28,6 +28,8 @@ _BODY: Final = {
     "update": (b'{"doc":', b"}"),
     "upsert": (b'{"doc":', b',"doc_as_upsert":true}'),
 }
+_LONGEST_ID: Final = 512
+"""Bytes of an id. The server refuses the whole request for a longer one."""
 _ACTION: Final = {"upsert": "update"}
 
 
@@ -59,6 +61,8 @@ class BulkWriter(BatchingWriter):
             return body
         if missing := self._missing(id, version, index):
             return Poison(f'the column "{missing}" is null')
+        if id is not None and not 0 < len(id.encode()) <= _LONGEST_ID:
+            return Poison(f'the column "{self.id}" must have 1 to {_LONGEST_ID} bytes, as the server has it; it is {id!r:.300}')
         meta: dict[str, Any] = {}
         if id is not None:
             meta["_id"] = id

@@ -154,7 +154,7 @@ class HttpWriter(BatchingWriter):
         keys = self._keys(rows, bodies)
         entries: list[Request | Poison] = []
         for url, key, body in zip(urls, keys, bodies, strict=True):
-            bad = next((part for part in (url, body) if isinstance(part, Poison)), None)
+            bad = next((part for part in (url, key, body) if isinstance(part, Poison)), None)
             entries.append(bad if bad is not None else Request(url, key, body))  # type: ignore[arg-type]
         return entries
 
@@ -185,8 +185,8 @@ class HttpWriter(BatchingWriter):
             return bodies[0]
         return b"[" + b",".join(bodies) + b"]" if self._values["body"] == "json" else b"\n".join([*bodies, b""])
 
-    def _keys(self, rows: pa.RecordBatch, bodies: Sequence[bytes | Poison]) -> list[str]:
-        """The idempotency key of each row."""
+    def _keys(self, rows: pa.RecordBatch, bodies: Sequence[bytes | Poison]) -> Sequence[str | Poison]:
+        """The idempotency key of each row; a null in ``idColumn`` has none, for its rows would share it."""
         if self._values["idempotencyHeader"] is None:
             return [""] * rows.num_rows
         batch, column = self._batch, self._values["idColumn"]
@@ -196,7 +196,8 @@ class HttpWriter(BatchingWriter):
         else:
             names = [digest(body) for body in bodies]
             parts = [f"{name}-{self._number(name)}" for name in names]
-        return [digest(batch.sink_id, batch.query, batch.number, part, length=32) for part in parts]
+        null = Poison(f'the column "{column}" is null')
+        return [null if part is None else digest(batch.sink_id, batch.query, batch.number, part, length=32) for part in parts]
 
     def _number(self, name: str) -> int:
         """How many equal rows came before."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import datetime
+import re
 import threading
 import time
 from collections import Counter
@@ -12,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from decimal import Decimal
-from functools import cached_property, partial
+from functools import cached_property, partial, reduce
 from typing import Any, ClassVar, Final
 
 import pyarrow as pa
@@ -361,7 +362,7 @@ def _new(records: Sequence[Any], digests: Sequence[str], sweep: Sweep, cursor: I
 def _is_new(value: Any, name: str, sweep: Sweep, cursor: Incremental) -> bool:
     if sweep.after is None:
         return True
-    return bool(name not in sweep.seen and value >= _before(sweep.after, cursor.lookback))
+    return name not in sweep.seen and not _is_less(value, _before(sweep.after, cursor.lookback))
 
 
 def _value(record: Any, cursor: Incremental) -> Any:
@@ -381,21 +382,46 @@ def _after(sweep: Sweep, handed_on: Sequence[tuple[Any, str]], resource: Resourc
     if cursor is None or not handed_on:
         return replace(sweep, read=names)
     values = {name: _value(record, cursor) for record, name in handed_on}
-    top = max([*values.values(), *([] if sweep.top is None else [sweep.top])])
+    top = reduce(_later, values.values(), sweep.top)
     return replace(sweep, read=names, top=top, top_seen=_near(top, {**sweep.top_seen, **values}, cursor))
 
 
 def _ended(sweep: Sweep, cursor: Incremental | None) -> Sweep:
     if cursor is None or sweep.top is None:
         return Sweep(sweep.after, sweep.seen)
-    after = sweep.top if sweep.after is None else max(sweep.after, sweep.top)
+    after = _later(sweep.after, sweep.top)
     return Sweep(after, _near(after, {**sweep.seen, **sweep.top_seen}, cursor))
 
 
 def _near(top: Any, values: Mapping[str, Any], cursor: Incremental) -> dict[str, Any]:
     """The digests of records that may come again when those since ``top`` are asked for."""
     first = _before(top, cursor.lookback)
-    return {name: value for name, value in values.items() if value >= first}
+    return {name: value for name, value in values.items() if not _is_less(value, first)}
+
+
+def _later(value: Any, other: Any) -> Any:
+    return other if value is None or _is_less(value, other) else value
+
+
+def _is_less(value: Any, other: Any) -> bool:
+    """Compares times with a zone as times, since one time has several texts; all else as it is."""
+    moment, other_moment = _moment(value), _moment(other)
+    return bool(value < other if moment is None or other_moment is None else moment < other_moment)
+
+
+def _moment(value: Any) -> datetime.datetime | None:
+    """The time that a text stands for; ``None`` if it has no zone or is no time."""
+    try:
+        moment = _iso_time(value) if isinstance(value, str) else None
+    except ValueError:
+        return None
+    return moment if moment is not None and moment.tzinfo is not None else None
+
+
+def _iso_time(text: str) -> datetime.datetime:
+    """A time in ISO 8601. Python 3.10 knows no Z, no zone without a colon, and no fraction but of 3 or 6 digits."""
+    text = re.sub(r"(\d[+-]\d\d)(\d\d)$", r"\1:\2", text.replace("Z", "+00:00"))
+    return datetime.datetime.fromisoformat(re.sub(r"\.(\d+)", lambda digits: f".{digits[1]:0<6.6}", text))
 
 
 def _asked(after: Any, cursor: Incremental) -> Any:
@@ -409,6 +435,6 @@ def _before(value: Any, lookback: str) -> Any:
         return value
     if not isinstance(value, str):
         return value - float(lookback)
-    moment = datetime.datetime.fromisoformat(value.replace("Z", "+00:00")) - datetime.timedelta(seconds=duration(lookback))
+    moment = _iso_time(value) - datetime.timedelta(seconds=duration(lookback))
     text = moment.isoformat()
     return text.replace("+00:00", "Z") if value.endswith("Z") else text

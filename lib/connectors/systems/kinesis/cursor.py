@@ -62,6 +62,12 @@ def order(position: Position) -> Key:
     return -1, 0
 
 
+def _is_same(position: Position, other: Position) -> bool:
+    """True if both are before the same record. Positions without a sequence number all have one order."""
+    key = order(position)
+    return key == order(other) and (key[0] >= 0 or position.get("from") == other.get("from"))
+
+
 def _order_of(record: Mapping[str, Any]) -> Key:
     return int(record["SequenceNumber"]), record.get("Sub", _ALL)
 
@@ -85,10 +91,10 @@ class Shard:
 
     def seek(self, position: Position) -> None:
         """Goes to ``position``, without contact if it is here, or just before the last page."""
-        if order(position) == order(self.position):
+        if _is_same(position, self.position):
             self.position = position
             return
-        if self.previous is not None and order(position) == order(self.previous[0]):
+        if self.previous is not None and _is_same(position, self.previous[0]):
             self.position, self.records = position, self.previous[1] + self.records
         else:
             self.close()
@@ -220,7 +226,9 @@ class KinesisCursor(Cursor):
         shard.seek(position)
         has_polled = not shard.records and not shard.is_closed and self.fetch(partition, shard, rows, is_replay=end is not None)
         records = shard.take(rows, None if end is None else order(end))
-        reached = end is not None and (bool(shard.records) or order(shard.position) == order(end))
+        reached = end is not None and (
+            order(shard.position) == order(end) or (bool(shard.records) and _order_of(shard.records[0]) > order(end))
+        )
         is_finished = shard.is_closed and not shard.records
         if is_finished and end is None:
             del self.client.shards[partition]

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final
 
-from ...core import REQUIRED, Fatal, Options, Problem, Text, Transient, Values
+from ...core import REQUIRED, Fatal, Options, Poison, Problem, Text, Transient, Values
 from ...core.clients import client_library
 
 CONNECTION: Final = Options(
@@ -21,6 +21,7 @@ CONNECTION: Final = Options(
 _INSTALL: Final = "google-cloud-pubsub"
 _SERVICE: Final = "pubsub.googleapis.com:443"
 _LARGEST: Final = 64 << 20
+_WRONG_NAME: Final = "resource name"
 _NO_TOKEN: Final = "invalid_grant"
 _CREDENTIALS: Final = (
     "give a service account's key by credentialsSecret, or name its file by the environment's GOOGLE_APPLICATION_CREDENTIALS"
@@ -46,6 +47,7 @@ class PubSubClient:
         library = client_library("google.pubsub_v1", _INSTALL, connector=connector)
         errors = self._errors = client_library("google.api_core.exceptions", _INSTALL, connector=connector)
         self._outages = (errors.ServerError, errors.TooManyRequests, errors.Aborted, errors.Cancelled)
+        self._is_publisher = kind == "publisher"
         self.types = library.types
         transports = client_library(f"google.pubsub_v1.services.{kind}.transports", _INSTALL, connector=connector)
         transport = getattr(transports, f"{kind.capitalize()}GrpcTransport")
@@ -66,6 +68,8 @@ class PubSubClient:
         except errors.GoogleAPICallError as error:
             if _NO_TOKEN in str(error):
                 raise Fatal(f"Pub/Sub accepts no credentials: {error.message}", way_out=_CREDENTIALS) from None
+            if self._is_publisher and isinstance(error, errors.InvalidArgument) and _WRONG_NAME not in error.message:
+                raise Poison(f"{name} takes no such message: {error.message}") from None
             if isinstance(error, self._outages) or "TRANSIENT" in self._reasons(error):
                 raise Transient(f"Pub/Sub does not answer for {name}: {error}") from None
             raise Fatal(f"Pub/Sub refuses a call on {name}: {error.message}") from None

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.types as types
 
-from ...batching import BatchingSink, BatchingWriter, Failure, batching_options
-from ...core import REQUIRED, Batch, Options, Poison, Problem, Text, Values
+from ...batching import BatchingSink, BatchingWriter, Failure, Throttled, batching_options
+from ...core import REQUIRED, Batch, Options, Poison, Problem, Text, Transient, Values
 from .connection import CONNECTION, PubSubClient, check_connection
 
 _MESSAGES: Final = 1_000
@@ -20,7 +21,8 @@ _OVERHEAD: Final = 64
 class PubSubSink(BatchingSink):
     """Publishes each row as a message: ``data``, with attributes and an ordering key if columns for them are named.
 
-    Messages of an ordering key arrive in the order in which a task has them, also when a request is sent again.
+    Messages of an ordering key arrive in the order in which a task has them, also when a request is sent again. The service
+    takes one ordering key in a call, so a request with many of them is many calls.
 
     Guarantee: at-least-once: a replay publishes again.
     """
@@ -63,11 +65,18 @@ class PubSubSink(BatchingSink):
         return PublishWriter(self, batch)
 
 
-_TEXT: Final = (types.is_string, types.is_large_string)
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(types.is_string(kind) or types.is_large_string(kind))
+
+
+def _is_text_map(kind: pa.DataType) -> bool:
+    return types.is_map(kind) and _is_text(kind.key_type) and _is_text(kind.item_type)
+
+
 _COLUMNS: Final = {
-    "dataColumn": (*_TEXT, types.is_binary, types.is_large_binary),
-    "attributesColumn": (types.is_map,),
-    "orderingKeyColumn": _TEXT,
+    "dataColumn": (_is_text, types.is_binary, types.is_large_binary),
+    "attributesColumn": (_is_text_map,),
+    "orderingKeyColumn": (_is_text,),
 }
 
 
@@ -102,10 +111,38 @@ class PublishWriter(BatchingWriter):
         return [entry.ordering_key or object() for entry in entries] if self._values["orderingKeyColumn"] else None
 
     def send(self, entries: list[Any]) -> Iterator[Failure]:
-        request = self._client.types.PublishRequest(self._request(topic=self._topic, messages=entries))
+        """Publishes the messages of each ordering key by a call of its own: the service takes one key in a call."""
+        end = time.monotonic() + self.limits.timeout
+        places: dict[str, list[int]] = {}
+        for place, entry in enumerate(entries):
+            places.setdefault(entry.ordering_key, []).append(place)
+        for of_key in places.values():
+            yield from self._send_in_order(entries, of_key, end)
+
+    def _send_in_order(self, entries: list[Any], places: list[int], end: float) -> Iterator[Failure]:
+        """Publishes the messages at ``places``: in halves where the service refuses one, and none after an outage."""
+        parts = [places]
+        while parts:
+            part = parts.pop(0)
+            try:
+                self._publish([entries[place] for place in part], end)
+            except Poison as error:
+                middle = len(part) // 2
+                if middle:
+                    parts = [part[:middle], part[middle:], *parts]
+                else:
+                    yield part[0], error
+            except Transient as error:
+                yield from ((place, error) for rest in (part, *parts) for place in rest)
+                return
+
+    def _publish(self, messages: list[Any], end: float) -> None:
+        seconds = end - time.monotonic()
+        if seconds < self.limits.timeout / 2:
+            raise Throttled("the request takes too long")
+        request = self._client.types.PublishRequest(self._request(topic=self._topic, messages=messages))
         with self._client.errors(self._topic):
-            self._client.client.publish(request=request, timeout=self._values["request.timeout"], retry=None)
-        yield from ()
+            self._client.client.publish(request=request, timeout=seconds, retry=None)
 
     def close(self) -> None:
         super().close()

@@ -95,10 +95,10 @@ class PubSubReceiver(Receiver):
 
     def receive(self, rows: int, seconds: float) -> Messages | None:
         end = time.monotonic() + seconds
-        while not (answer := self._pull(min(rows, _PULL), end - time.monotonic())):
-            if (left := end - time.monotonic()) <= 0:
+        while not (answer := self._pull(min(rows, _PULL), left := end - time.monotonic())):
+            if left <= 0:  # that call did not wait, so the service has answered it
                 return None
-            time.sleep(min(_POLL_SECONDS, left))
+            time.sleep(min(_POLL_SECONDS, max(0.0, end - time.monotonic())))
         leases = [received.ack_id for received in answer]
         self.extend(leases)
         return _messages([received.message for received in answer], leases)
@@ -136,7 +136,7 @@ class PubSubReceiver(Receiver):
             try:
                 answer = client.client.pull(request=request, timeout=_SECONDS if is_short else seconds, retry=None)
             except Exception as error:
-                if client.has_ended(error):
+                if client.has_ended(error) and not is_short:
                     return ()
                 raise
         return type(answer).pb(answer).received_messages  # type: ignore[no-any-return]

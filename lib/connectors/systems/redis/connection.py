@@ -26,6 +26,8 @@ _CLUSTER, _SENTINEL = ("redis+cluster", "rediss+cluster"), ("redis+sentinel", "r
 SCHEMES: Final = tuple(f"{scheme}://" for scheme in ("redis", "rediss", "unix", *_CLUSTER, *_SENTINEL))
 _RAW: Final = ("XREADGROUP", "XCLAIM", "XRANGE", "XPENDING")
 _SECONDS: Final = 10.0
+_PASSING: Final = ("BUSY ", "NOREPLICAS ", "UNBLOCKED ")
+"""Refusals that end: a script runs, replicas are away, a primary has become a replica."""
 
 
 def check_connection(values: Values) -> Iterator[Problem]:
@@ -164,8 +166,8 @@ class RedisClient:
         except exceptions.NoPermissionError as error:
             raise Fatal(f"Redis refuses a command: {error}", way_out="grant the user what the message names") from None
         except (exceptions.ResponseError, exceptions.RedisClusterException) as error:
-            if str(error).startswith("BUSY "):
-                raise Transient(f"Redis is busy with a script: {error}") from None
+            if str(error).startswith(_PASSING):
+                raise Transient(f"Redis does not take a command now: {error}") from None
             raise Fatal(f"Redis refuses a command: {error}") from None
 
     def outages(self) -> tuple[type[Exception], ...]:

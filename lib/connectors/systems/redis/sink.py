@@ -171,6 +171,8 @@ class CommandWriter(BatchingWriter):
             fields = self._fields(rows)
             entries: list[Any] = [(command, key, *head, *row) for key, row in zip(columns[0], fields, strict=True)]
             columns.append([row or Poison("all columns are null") for row in fields])
+            if nested := [field.name for field in rows.schema if types.is_nested(field.type)]:
+                columns.append(documents(rows.select(nested), self._json))  # of a NaN in one, which JSON has not
         else:
             if template := values["field"] or (values["scoreColumn"] and f"{{{values['scoreColumn']}}}"):
                 columns.append(filled(template, rows, self._json))

@@ -145,7 +145,7 @@ class RedisReceiver(Receiver):
     def _named(self, error: Fatal) -> Fatal:
         if "WRONGTYPE" in str(error) or "not a stream" in str(error):
             return Fatal(f'the key "{self.stream}" holds no stream', way_out="name another one by the option stream")
-        if "NOGROUP" in str(error):
+        if "NOGROUP" in str(error) or "no such key" in str(error):
             return DataLoss(
                 f'the stream "{self.stream}" has no group "{self.group}" any more: it was deleted, or the server lost its data',
                 way_out=f"{_WAY_OUT}: the group is then made anew, from startingPosition on",
