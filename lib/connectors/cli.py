@@ -82,6 +82,8 @@ def run(
     Exit code: 0 for SUCCESS and SUCCESS_WITH_FAILURES, 2 when the bundle or the command line is wrong, else 1.
     """
     overrides = _pairs("--param", parameters)
+    if on == "workspace":
+        _refuse_local_options(volumes, runs, opens)
     from connectors.bundle import Reporter, run_job
 
     from .bundle.model import GOOD
@@ -161,7 +163,7 @@ def deploy(target: str | None, variables: tuple[str, ...], by: str | None, plan:
         _by_databricks_cli("plan" if plan else "deploy", target, variables, *options)
     from .workspace.commands import deploy_there
 
-    deploy_there(_target_of(target, variables), plan=plan, force_lock=force_lock)
+    deploy_there(_target_of(target, variables, every_job=True), plan=plan, force_lock=force_lock)
 
 
 @main.command()
@@ -177,7 +179,7 @@ def destroy(
         _by_databricks_cli("summary" if plan else "destroy", target, variables, *options)
     from .workspace.commands import destroy_there
 
-    destroy_there(_target_of(target, variables), plan=plan, force_lock=force_lock, auto_approve=auto_approve)
+    destroy_there(_target_of(target, variables, every_job=True), plan=plan, force_lock=force_lock, auto_approve=auto_approve)
 
 
 @main.group(invoke_without_command=True)
@@ -186,6 +188,7 @@ def destroy(
 @click.pass_context
 def runs(context: click.Context, target: str | None, variables: tuple[str, ...], limit: int) -> None:
     """Lists the latest runs of the target's jobs in the workspace."""
+    context.obj = (target, variables)
     if context.invoked_subcommand is None:
         from .workspace.commands import list_runs
 
@@ -196,11 +199,14 @@ def runs(context: click.Context, target: str | None, variables: tuple[str, ...],
 @click.argument("run", type=int)
 @click.option("--html", is_flag=True, help="Write its page, with the executed notebooks, below runs/.")
 @_target
-def runs_show(run: int, html: bool, target: str | None, variables: tuple[str, ...]) -> None:
+@click.pass_obj
+def runs_show(
+    of_group: tuple[str | None, tuple[str, ...]], run: int, html: bool, target: str | None, variables: tuple[str, ...]
+) -> None:
     """Shows the RUN of a workspace: its tasks, their states and links, and why one failed."""
     from .workspace.commands import show_run
 
-    show_run(_target_of(target, variables), run, html=html)
+    show_run(_target_of(target or of_group[0], (*of_group[1], *variables)), run, html=html)
 
 
 @main.command()
@@ -319,17 +325,10 @@ def ledger_show(target: str, options: tuple[str, ...], batches: int) -> None:
     kafka://broker:9092, redis://host:6379, or dynamodb://region. Options that reach it are those of the sink: user, password,
     dbtable (a table in the ledger's schema), storageOptions, kafka.*, ledgerTopic; a secret may be {{secrets/scope/key}}.
     """
-    from connectors.core.errors import ConnectorError
-
     from .listing import ledger_lines
     from .systems import ledgers_in
 
-    try:
-        contents = ledgers_in(target, _pairs("--option", options))
-    except ConnectorError as error:
-        if isinstance(error, Misconfigured):
-            raise
-        raise click.ClickException(str(error)) from None
+    contents = ledgers_in(target, _pairs("--option", options))
     if not contents:
         raise click.ClickException(f"no sink has recorded anything in {target}, or nothing is there.")
     for content in contents:
@@ -373,8 +372,6 @@ def connect(worker: Path, connector: tuple[Path, ...], once: bool) -> None:
     A source writes to the topics of bootstrap.servers, exactly-once; a sink reads its topics from there. Properties that mean
     something else here, or nothing, are listed first. Exit code: 2 for what cannot start, 1 if a connector failed, else 0.
     """
-    from connectors.core.errors import ConnectorError
-
     from .workbench import session
     from .workbench.standalone import read_files, remarks, run
 
@@ -408,16 +405,19 @@ def transactions(bootstrap: str, prefix: str, abort: bool, config: Path | None) 
     also shuts out a query that is still running: it begins its batch again. If the brokers do not show the list, --abort takes
     the prefix itself for an id.
     """
-    from connectors.core.errors import ConnectorError
-
     from .systems.kafka.open_transactions import client_settings, report
 
     settings = client_settings(bootstrap, config.read_text() if config else "")
-    try:
-        for line in report(settings, prefix, abort=abort):
-            click.echo(line)
-    except ConnectorError as error:
-        raise click.ClickException(str(error)) from None
+    for line in report(settings, prefix, abort=abort):
+        click.echo(line)
+
+
+def _refuse_local_options(volumes: str, runs: Path | None, opens: bool) -> None:
+    given = {"--volumes workspace": volumes != "local", f"--runs {runs}": runs is not None, "--open": opens}
+    options = ", ".join(option for option, is_given in given.items() if is_given)
+    if options:
+        text = "is for a run on this machine; leave it out with --on workspace."
+        raise click.UsageError(f"{options} {text} The page of a run there is written by runs show RUN --html.")
 
 
 def _open_page(page: Path) -> None:
@@ -449,10 +449,10 @@ def _bundle(target: str | None, variables: tuple[str, ...]) -> Bundle:
     return load(Path.cwd(), target, _pairs("--var", variables))
 
 
-def _target_of(target: str | None, variables: tuple[str, ...]) -> Target:
+def _target_of(target: str | None, variables: tuple[str, ...], *, every_job: bool = False) -> Target:
     from .workspace import open_target
 
-    return open_target(Path.cwd(), target, _pairs("--var", variables))
+    return open_target(Path.cwd(), target, _pairs("--var", variables), every_job=every_job)
 
 
 def _examined(target: str | None, variables: tuple[str, ...], fetch: bool, compute: bool) -> Iterable[Finding]:

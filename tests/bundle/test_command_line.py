@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -147,6 +148,24 @@ def test_deploy_and_destroy_call_the_databricks_cli_and_keep_its_exit_code(
     monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
     assert call(bench, *arguments).exit_code == 3
     assert (bench.root / "called").read_text().strip() == called
+
+
+def test_options_of_a_run_here_are_refused_for_a_run_in_a_workspace(bench: Workbench) -> None:
+    options = ["--open", "--runs", "x", "--volumes", "workspace"]
+    result = call(bench, "run", "job", "--on", "workspace", *options)
+    text = "--volumes workspace, --runs x, --open is for a run on this machine"
+    assert (result.exit_code, text in result.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("options", [("runs", "-t", "prod", "show", "1"), ("runs", "show", "1", "-t", "prod"),
+                                     ("runs", "-t", "dev", "show", "1", "-t", "prod")])  # fmt: skip
+def test_runs_show_takes_the_target_of_runs(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
+) -> None:
+    targets: list[Any] = []
+    monkeypatch.setattr("connectors.workspace.open_target", lambda folder, name, variables, **more: targets.append(name))
+    monkeypatch.setattr("connectors.workspace.commands.show_run", lambda *arguments, **more: None)
+    assert (call(bench, *options).exit_code, targets) == (0, ["prod"])
 
 
 def test_a_bundle_with_problems_is_not_deployed(bench: Workbench) -> None:

@@ -295,6 +295,20 @@ def test_jobs_that_run_each_other_are_refused(bench: Workbench) -> None:
     assert 'other.b: runs the job "job" from within itself' in bench.problems()
 
 
+def test_an_iteration_and_a_task_of_its_name_have_notebooks_of_their_own(bench: Workbench) -> None:
+    loop = {"task_key": "load", "for_each_task": {"inputs": "[1]", "task": bench.task("in", "print('loop')")}}
+    bench.job("job", loop, bench.task("load-1", "print('task')", after="load"))
+    result = bench.run()
+    assert (result.printed("load-iteration-1-1"), result.printed("load-1-1")) == ("loop\n", "task\n")
+
+
+def test_a_circle_of_jobs_that_does_not_hold_the_first_is_refused(bench: Workbench) -> None:
+    for key, other in (("job", "b"), ("b", "c"), ("c", "b")):
+        bench.job(key, {"task_key": "t", "run_job_task": {"job_id": f"${{resources.jobs.{other}.id}}"}})
+    [problem] = bench.check({}).problems
+    assert (problem.option, problem.text) == ("c.t", 'runs the job "b" from within itself: b -> c -> b.')
+
+
 def test_a_job_that_is_not_of_this_bundle_cannot_be_run(bench: Workbench) -> None:
     bench.job("job", {"task_key": "a", "run_job_task": {"job_id": 123}})
     assert "job.a: job_id 123 is no job of this bundle; one of ${resources.jobs.job.id}" in bench.problems()

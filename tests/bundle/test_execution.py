@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import MagicMock, PropertyMock
 
 import nbformat
 import pytest
 
+from connectors.bundle.engine import NotebookEngine
 from connectors.core.errors import Misconfigured
 
 from .conftest import Workbench
@@ -38,6 +41,36 @@ def test_folder_path_environment_and_modules_are_put_back(bench: Workbench) -> N
     bench.run()
     assert (sys.modules["__main__"], os.getcwd(), sys.path) == (main, folder, path)
     assert "LEFT" not in os.environ
+
+
+def test_a_module_beside_a_notebook_is_that_of_no_other_notebook(bench: Workbench) -> None:
+    for folder in ("x", "y"):
+        bench.write(f"notebooks/{folder}/helper_module.py", f"WHO, CALLS = '{folder}', []")
+        bench.write(f"notebooks/{folder}/helper_package/deep.py", f"WHO = '{folder}'")
+    code = "import helper_module as own, helper_package.deep as deep\nown.CALLS.append(1)\nprint(own.WHO, deep.WHO, own.CALLS)"
+    first, second = ({"task_key": key, "notebook_task": {"notebook_path": bench.notebook(f"{folder}/n", code)}}
+                     for key, folder in (("a", "x"), ("b", "y")))  # fmt: skip
+    bench.job("job", first, {**second, "depends_on": [{"task_key": "a"}]})
+    result = bench.run()
+    assert (result.printed("a-1"), result.printed("b-1")) == ("x x [1]\n", "y y [1]\n")
+
+
+def test_a_session_is_tidied_as_far_as_it_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spark = MagicMock()
+    type(spark.streams).active = PropertyMock(side_effect=RuntimeError("broken"))
+    spark.catalog.currentCatalog.return_value = "spark_catalog"
+    spark.catalog.currentDatabase.return_value = "default"
+    spark.conf.getAll = {}
+    monkeypatch.setattr("connectors.workbench.start.start", lambda log: spark)
+    monkeypatch.setattr("connectors.bundle.engine.query_log", MagicMock())
+    monkeypatch.setattr(NotebookEngine, "session", spark)
+    engine = NotebookEngine(tmp_path / "log")
+    engine.start()
+    spark.catalog.currentDatabase.return_value = "side"
+    spark.catalog.listTables.return_value = [SimpleNamespace(name="view", isTemporary=True)]
+    assert engine.tidy() == []
+    spark.catalog.setCurrentDatabase.assert_called_once_with("default")
+    spark.catalog.dropTempView.assert_called_once_with("view")
 
 
 def test_the_working_folder_is_the_notebooks(bench: Workbench) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,28 @@ def test_yes_and_dates_stay_text(bench: Workbench) -> None:
         "resources: {jobs: {job: {parameters: [{name: a, default: yes}, {name: b, default: 2024-01-02}], tasks: []}}}",
     )
     assert bench.load().job("job").parameters == {"a": "yes", "b": "2024-01-02"}
+
+
+def test_an_absolute_include_is_refused(bench: Workbench) -> None:
+    bench.write("databricks.yml", {"bundle": {"name": "x"}, "include": ["/etc/x/*.yml"], "targets": TARGETS})
+    assert 'include: "/etc/x/*.yml" is an absolute path; give one relative to databricks.yml.' in bench.problems()
+
+
+def test_a_user_without_a_name_is_its_number(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_name() -> str:
+        raise KeyError("getpwuid(): uid not found: 12345")
+
+    monkeypatch.setattr("getpass.getuser", no_name)
+    variables(bench, {"x": {"default": "${workspace.current_user.short_name}"}})
+    assert resolved(bench) == f"user_{os.getuid()}"
+
+
+def test_times_stay_text_and_numbers_are_numbers(bench: Workbench) -> None:
+    values = "[12:30, 1:00:30.5, 12, -7, 0x1f, 0b11, 017, 1_000, 1.5, .5, -1.5e+3, .inf]"
+    bench.write("databricks.yml", f"bundle: {{name: test}}\ntargets: {{dev: {{}}}}\nsync: {{paths: {values}}}")
+    infinity = float("inf")
+    expected = ["12:30", "1:00:30.5", 12, -7, 31, 3, 15, 1000, 1.5, 0.5, -1500.0, infinity]
+    assert bench.load().config["sync"]["paths"] == expected
 
 
 def test_the_default_target_is_taken_when_none_is_named(bench: Workbench) -> None:

@@ -59,6 +59,12 @@ def test_no_path_of_this_machine_is_stored(bench: Workbench) -> None:
     assert text == "… …/x …/y\n"
 
 
+def test_a_task_whose_key_begins_with_that_of_another_keeps_its_outputs(bench: Workbench) -> None:
+    bench.job("job", bench.task("load", "print('of load')"), bench.task("load-more", "print('of load-more')", after="load"))
+    store_outputs(bench.load(), ["job"])
+    assert [texts(stored(bench, name)) for name in ("load", "load-more")] == [["of load\n"], ["of load-more\n"]]
+
+
 def test_a_volume_is_stored_without_the_folder_that_stands_for_it(bench: Workbench) -> None:
     bench.job("job", bench.task("a", "from connectors import workbench\nprint(workbench.workdir('/Volumes/main/data'))"))
     store_outputs(bench.load(), ["job"])

@@ -48,6 +48,22 @@ def states(page: str) -> dict[str, str]:
     return dict(re.findall(r'<span class="key">([^<]+)</span><span class="pill \w+">([^<]+)</span>', section(page, "tasks")))
 
 
+SECRETS = {
+    "url": ("redis://default:hunter2@host:6379", "redis://***@host:6379"),
+    "connection_string": ("Endpoint=sb://x/;SharedAccessKey=hunter2", "***"),
+    "endpoint": ("Endpoint=sb://x/;SharedAccessKeyName=root;SharedAccessKey=hunter2", "Endpoint=sb://x/;SharedAccessKeyName=root;"),
+    "api_key": ("hunter2", "***"),
+    "db_password": ("hunter2", "***"),
+}
+
+
+def test_the_parameters_on_a_page_have_their_secrets_hidden(bench: Workbench) -> None:
+    parameters = [{"name": name, "default": value} for name, (value, _) in SECRETS.items()]
+    _, page = page_of(bench, bench.task("a", "1"), parameters=parameters)
+    assert "hunter2" not in page
+    assert all(shown in page for _, shown in SECRETS.values())
+
+
 def test_a_page_has_each_task_with_its_state_error_and_words(bench: Workbench) -> None:
     tasks = (
         bench.task("a", 'dbutils.notebook.exit("3 rows")'), bench.task("b", "1/0", after="a"), bench.task("c", "1", after="b"),

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from connectors.bundle.model import REFUSED_KINDS
+from connectors.bundle.loading import job_list
+from connectors.bundle.model import SERVICE_KINDS
 from connectors.core.errors import Misconfigured
 
 from .conftest import TARGETS, Workbench, condition, outcome
@@ -27,10 +28,50 @@ def test_a_task_that_waits_for_itself_is_a_circle(bench: Workbench) -> None:
     assert "circle: a -> a" in bench.problems()
 
 
-@pytest.mark.parametrize("kind", REFUSED_KINDS)
-def test_a_task_type_that_only_the_service_runs_is_refused_by_name(bench: Workbench, kind: str) -> None:
-    bench.job("job", {"task_key": "a", kind: {"x": 1}})
-    assert f"job.a: {kind} is not supported locally; supported are notebook_task" in bench.problems()
+@pytest.mark.parametrize("kind", SERVICE_KINDS)
+def test_a_task_type_that_only_the_service_runs_is_refused_by_a_run_here_and_noted_else(
+    bench: Workbench, kind: str
+) -> None:
+    bench.job("job", {"task_key": "a", kind: {"x": 1}}, bench.task("b", "1", after="a"))
+    text = f"{kind} is not supported locally; supported are notebook_task"
+    assert (bench.problems(), f"job.a: {text}" in bench.notes()) == ("", True)
+    with pytest.raises(Misconfigured, match=rf"job\.a +{text}"):
+        bench.run()
+
+
+def test_what_is_wrong_with_one_job_keeps_no_other_from_running(bench: Workbench) -> None:
+    bench.job("job", bench.task("a", "1"))
+    bench.job("query", {"task_key": "q", "sql_task": {"warehouse_id": "w"}})
+    bench.job("circle", bench.task("c", "1", after="c"))
+    assert bench.run("job").states["job"] == "SUCCESS"
+    with pytest.raises(Misconfigured, match="c -> c"):
+        bench.run("circle")
+    assert "circle" in job_list(bench.load())
+
+
+def test_what_is_wrong_with_a_job_that_another_runs_keeps_both_from_running(bench: Workbench) -> None:
+    bench.job("job", {"task_key": "a", "run_job_task": {"job_id": "${resources.jobs.query.id}"}})
+    bench.job("query", {"task_key": "q", "sql_task": {"warehouse_id": "w"}})
+    with pytest.raises(Misconfigured, match=r"query\.q +sql_task is not supported locally"):
+        bench.run("job")
+
+
+@pytest.mark.parametrize("entry", [{"group_name": "x"}, {"level": "CAN_VIEW"}, "x"])
+def test_a_permission_says_who_may_do_what(bench: Workbench, entry: Any) -> None:
+    bench.job("job", bench.task("a", "1"), permissions=[entry])
+    text = f"each entry of permissions needs a level and one of user_name, group_name, service_principal_name; got {entry!r}"
+    assert bench.problems() == f"job: {text}"
+    bench.job("job", bench.task("a", "1"))
+    bench.write("more.yml", {"permissions": [entry]})
+    bench.write("databricks.yml", {"bundle": {"name": "x"}, "include": ["*.yml", "jobs/*.yml"], "targets": TARGETS})
+    assert bench.problems() == f"the bundle: {text}"
+
+
+def test_an_environment_that_is_not_declared_is_found_in_a_loop_too(bench: Workbench) -> None:
+    inner = {**bench.task("in", "1"), "environment_key": "defalt"}
+    environments = [{"environment_key": "default", "spec": {"environment_version": "6"}}]
+    bench.job("job", {"task_key": "a", "for_each_task": {"inputs": "[1]", "task": inner}}, environments=environments)
+    assert 'job.in: environment "defalt" is not declared by this job; did you mean "default"?' in bench.problems()
 
 
 def test_a_mistyped_field_is_refused_with_a_suggestion(bench: Workbench) -> None:

@@ -23,6 +23,7 @@ FIRST = [
     "dbutils.jobs.taskValues.set('app', spark.sparkContext.applicationId)",
     "spark.conf.set('spark.sql.shuffle.partitions', '7')",
     "spark.range(3).createOrReplaceTempView('left')",
+    "spark.sql('CREATE DATABASE side')\nspark.catalog.setCurrentDatabase('side')",
     "spark.readStream.format('rate').load().writeStream.format('noop').queryName('forgotten').start();",
     "spark.range(2).show()",
     "display(spark.range(3))",
@@ -37,7 +38,8 @@ SECOND = [
     "from pyspark.sql.functions import udf\n"
     "def library(n):\n    import connectors\n    return connectors.__file__\n"
     "worker = spark.range(1).select(udf(library)('id')).first()[0]",
-    "print(json.dumps([same, partitions, views, len(spark.streams.active), rows, worker]))",
+    "database = spark.catalog.currentDatabase()",
+    "print(json.dumps([same, partitions, views, len(spark.streams.active), database, rows, worker]))",
 ]
 BLOCKED = [
     "import time\nfrom pyspark.sql.functions import udf",
@@ -107,9 +109,9 @@ def test_all_tasks_share_one_session(result: Result) -> None:
     assert printed(result, "second-1")[0] is True
 
 
-def test_settings_views_and_streams_of_a_task_end_with_it(result: Result) -> None:
-    _, partitions, views, streams, *_ = printed(result, "second-1")
-    assert (partitions, views, streams) == ("4", [], 0)
+def test_settings_views_database_and_streams_of_a_task_end_with_it(result: Result) -> None:
+    _, partitions, views, streams, database, *_ = printed(result, "second-1")
+    assert (partitions, views, streams, database) == ("4", [], 0, "default")
     assert 'note: stream "forgotten" was still active at the end of first and was stopped' in result.text
 
 

@@ -169,6 +169,13 @@ def test_a_failed_query_keeps_its_error_and_one_without_a_note_is_listed_too() -
     assert states == {"orders": (FAILED, "it broke"), "other": (UNKNOWN, "")}
 
 
+def test_a_query_without_a_note_and_a_commit_is_as_old_as_its_newest_file() -> None:
+    with Meter(Place("other.1", Component("source", "sequence", "s"), 0)) as meter:
+        meter.count(rows=1)
+    [query] = queries_of_machine()
+    assert abs(query.at - time.time()) < 60
+
+
 def test_queries_that_run_come_first_then_the_newest() -> None:
     for name, state, start in (("old", ENDED, 10.0), ("new", ENDED, 20.0), ("runs", "running", 5.0)):
         metrics.write_note(name, {**note(started(state)), "name": name, "started": start, "ended": start})

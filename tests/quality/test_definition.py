@@ -50,6 +50,7 @@ def test_all_wrong_arguments_are_in_one_error() -> None:
         (quality.in_set("a", [b"x"]), "bytes"),
         (quality.in_set("a", [decimal.Decimal("NaN")]), "not finite"),
         (quality.row_count(-1), "got -1"),
+        (quality.row_count(None, 0), "has min above max: 1 > 0"),
         (quality.row_count(True), "got True"),
         (quality.fresh("a", "1 day", as_of=datetime.datetime(2020, 1, 1)), "time zone"),
     ],

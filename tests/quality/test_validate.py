@@ -90,6 +90,7 @@ def test_an_empty_output_fails_unless_no_rows_are_allowed(spark: SparkSession) -
     others = [quality.not_null("id"), quality.unique("id"), quality.fresh("ts", "1 day"), quality.between("id", 1)]
     assert not quality.Checks(others).validate(empty).ok
     assert not quality.Checks([*others, quality.row_count(max=9)]).validate(empty).ok
+    assert not quality.Checks([quality.row_count(None, 9)]).validate(empty).ok
     assert quality.Checks([*others, quality.row_count(min=0)]).validate(empty).ok
     with pytest.raises(quality.QualityFailed, match=r"row_count\(min=1\): 0 rows"):
         quality.Checks(others).validate(empty).enforce()

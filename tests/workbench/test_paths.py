@@ -21,6 +21,24 @@ def test_a_volume_has_its_place_below_runs_when_run_locally(tmp_path: Path, monk
     assert workdir("/Volumes/main/s/v") == str(tmp_path / "runs" / "Volumes/main/s/v")
 
 
+def test_a_machine_whose_disks_are_below_volumes_has_no_catalog_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exists = Path.exists
+    monkeypatch.setattr(Path, "exists", lambda path: str(path) == "/Volumes" or exists(path))  # as on macOS
+    monkeypatch.setattr(settings, "library", lambda: tmp_path / "lib")
+    assert workdir("/Volumes/main/s/v") == str(tmp_path / "runs" / "Volumes/main/s/v")
+
+
+def test_the_variable_for_volumes_wins_over_a_catalog_that_exists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exists = Path.exists
+    monkeypatch.setattr(Path, "exists", lambda path: str(path) in ("/Volumes", "/Volumes/main") or exists(path))
+    monkeypatch.setenv("CONNECTORS_VOLUMES", str(tmp_path))
+    assert workdir("/Volumes/main/s/v") == str(tmp_path / "Volumes/main/s/v")
+
+
 def test_in_a_workspace_a_volume_is_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DATABRICKS_RUNTIME_VERSION", "18.1")
     monkeypatch.setattr(settings, "VOLUMES", f"{tmp_path}/")

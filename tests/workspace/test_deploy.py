@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from typing import Any
 
 import pytest
@@ -132,6 +133,58 @@ def test_a_production_target_has_its_permissions_and_schedules(place: Place) -> 
     assert place.deploy() == ["target dev: nothing to change"]
 
 
+def test_permissions_that_left_the_bundle_leave_the_owner_alone(place: Place) -> None:
+    def write_permissions(**permissions: Any) -> None:
+        targets = {"dev": {"mode": "production", **permissions}}
+        place.write("databricks.yml", {"bundle": {"name": "test"}, "include": ["jobs/*.yml"], "targets": targets})
+
+    place.job("first", place.task("a", "1"))
+    write_permissions(permissions=[{"group_name": "users", "level": "CAN_MANAGE"}])
+    place.deploy()
+    write_permissions()
+    place.deploy()
+    job, folder = (
+        place.workspace.jobs.permissions[name] for name in sorted(place.workspace.jobs.permissions, reverse=True)
+    )
+    user = {"user_name": "dev.user@example.com"}
+    assert job == [{**user, "permission_level": "IS_OWNER"}]
+    assert folder == [{**user, "permission_level": "CAN_MANAGE"}]
+    assert place.deploy() == ["target dev: nothing to change"]
+
+
+def write_notebook(place: Place, name: str, *others: str) -> None:
+    """The bundle's only job, of this notebook; ``others`` are more notebooks."""
+    shutil.rmtree(place.root / "notebooks", ignore_errors=True)
+    for other in others:
+        place.notebook(other, "1")
+    place.job("first", {"task_key": "load", "notebook_task": {"notebook_path": place.notebook(name, "1")}})
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("load", "load/part"), ("load/part", "load"), ("load/deep/part", "load")]
+)
+def test_a_notebook_may_become_a_folder_and_a_folder_a_notebook(place: Place, before: str, after: str) -> None:
+    write_notebook(place, before, "other")
+    place.deploy()
+    write_notebook(place, after, "other")
+    place.deploy()
+    folder = f"{ROOT}/files/notebooks/"
+    notebooks = [path.removeprefix(folder) for path in place.workspace.tree.paths() if path.startswith(folder)]
+    assert notebooks == sorted([after, "other"])
+    assert place.deploy() == ["target dev: nothing to change"]
+
+
+def test_a_deployment_that_died_after_a_notebook_became_a_folder_goes_on(place: Place) -> None:
+    write_notebook(place, "load")
+    place.deploy()
+    state = place.workspace.tree.content(f"{ROOT}/state/connectors.json")
+    write_notebook(place, "load/part")
+    place.deploy()
+    place.workspace.tree.put(f"{ROOT}/state/connectors.json", state)
+    place.deploy()
+    assert f"{ROOT}/files/notebooks/load/part" in place.workspace.tree.paths()
+
+
 def test_destroy_leaves_nothing(place: Place) -> None:
     two_jobs(place)
     place.deploy()
@@ -148,6 +201,26 @@ def test_destroy_asks_first_and_its_plan_only_lists(place: Place) -> None:
     assert "delete  job first" in place.call("destroy", "--by", "sdk", "--plan").output
     assert place.call("destroy", "--by", "sdk").exit_code == 1  # nobody answers
     assert set(place.jobs) == {"first", "second"}
+
+
+def test_a_job_of_a_task_that_only_the_service_runs_is_deployed(place: Place) -> None:
+    query = {"query": {"query_id": "1"}, "warehouse_id": "w"}
+    place.job("first", place.task("a", "1"), {"task_key": "q", "sql_task": query})
+    place.deploy()
+    tasks: Any = place.jobs["first"]["tasks"]
+    assert tasks[1]["sql_task"] == query
+
+
+def test_a_file_that_only_the_cli_finds_is_refused(place: Place) -> None:
+    place.job("first", {"task_key": "q", "sql_task": {"file": {"path": "../q.sql"}, "warehouse_id": "w"}})
+    result = place.call("deploy", "--by", "sdk")
+    assert (result.exit_code, "names a file relative to the bundle, ../q.sql" in result.stderr) == (2, True)
+
+
+def test_a_job_without_tasks_is_refused(place: Place) -> None:
+    place.job("first")
+    result = place.call("deploy", "--by", "sdk")
+    assert (result.exit_code, "first   has no tasks" in result.stderr) == (2, True)
 
 
 def test_what_only_the_cli_deploys_is_refused_by_name(place: Place) -> None:

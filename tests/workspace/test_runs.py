@@ -70,6 +70,18 @@ def test_a_failure_is_told_with_its_error_and_the_line_of_its_cell(place: Place)
     assert re.match(r"job  FAILED", text.splitlines()[-1])
 
 
+def test_the_parameters_of_a_run_have_their_secrets_hidden(place: Place) -> None:
+    place.job("job", place.task("a", "1"), parameters=[{"name": "db_password", "default": ""}, {"name": "url", "default": ""}])
+    place.deploy()
+    run(place, "--param", "db_password=hunter2", "--param", "url=redis://default:hunter2@host")
+    [number] = place.workspace.jobs.runs
+    lines = place.call("runs", "show", str(number)).output
+    assert ("hunter2" in lines, "db_password=***" in lines, "url=redis://***@host" in lines) == (False, True, True)
+    place.call("runs", "show", str(number), "--html")
+    [page] = place.root.rglob("index.html")
+    assert "hunter2" not in page.read_text()
+
+
 def test_a_run_is_started_once_though_its_answer_is_lost(place: Place) -> None:
     place.job("job", place.task("a", "1"))
     place.deploy()

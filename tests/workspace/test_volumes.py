@@ -10,6 +10,9 @@ from typing import Any
 import databricks.sdk  # noqa: F401 - loaded once, for the times of the tests
 import pytest
 
+from connectors.workspace.volumes import folders_of
+from tests.bundle.conftest import Workbench
+
 from .conftest import Place
 
 APPEND = """
@@ -94,6 +97,62 @@ def test_a_file_that_changed_on_both_sides_stops_the_run_with_everything_as_it_w
     assert files(volume(place)) == {"part/0.txt": "changed there as well"}
     shutil.rmtree(mirror)
     assert run(place).exit_code == 0
+
+
+@pytest.mark.parametrize("removed", ["Volumes", "Volumes/main/sales/data/x/keep"])
+def test_a_copy_that_somebody_removes_here_is_copied_again(place: Place, removed: str) -> None:
+    (volume(place) / "keep").mkdir(parents=True)
+    (volume(place) / "keep" / "in.txt").write_text("input")
+    run(place)
+    shutil.rmtree(next((place.root / "runs").glob("volumes-*")) / removed)
+    assert run(place).exit_code == 0
+    assert files(volume(place))["keep/in.txt"] == "input"
+
+
+def test_what_a_run_removed_that_died_is_removed_by_the_next_run(place: Place) -> None:
+    volume(place).mkdir()
+    (volume(place) / "old.txt").write_text("from the workspace")
+    place.workspace.faults.refuse("DELETE .*/fs/files/.*", 403)
+    assert run(place).exit_code == 1
+    assert run(place).exit_code == 0
+    assert "old.txt" not in files(volume(place))
+
+
+def test_a_download_that_broke_off_leaves_nothing_to_write_back(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    def break_off(source: Any, target: Any) -> None:
+        target.write(b"hal")
+        raise KeyboardInterrupt
+
+    volume(place).mkdir()
+    (volume(place) / "new.bin").write_text("whole")
+    with monkeypatch.context() as patched:
+        patched.setattr("connectors.workspace.volumes.shutil.copyfileobj", break_off)
+        run(place)
+    assert run(place).exit_code == 0
+    assert set(files(volume(place))) == {"new.bin", "part/1.txt"}
+    assert ".part" not in str(place.workspace.faults.calls)
+
+
+def test_a_job_that_the_job_runs_has_its_volumes_too(place: Place) -> None:
+    place.job("outer", {"task_key": "t", "run_job_task": {"job_id": "${resources.jobs.job.id}"}})
+    assert place.call("run", "outer", "--volumes", "workspace").exit_code == 0
+    assert files(volume(place)) == {"part/0.txt": "after 0"}
+
+
+@pytest.mark.parametrize(
+    ("value", "paths"),
+    [
+        ("/Volumes/main/sales/data/my orders/", ["/Volumes/main/sales/data/my orders"]),
+        ("from /Volumes/a/b/c to /Volumes/d/e/f", ["/Volumes/a/b/c", "/Volumes/d/e/f"]),
+        ("/Volumes/a/b/c /Volumes/d/e/f", ["/Volumes/a/b/c", "/Volumes/d/e/f"]),
+        ('["/Volumes/a/b/c"]', ["/Volumes/a/b/c"]),
+    ],
+)
+def test_a_value_that_is_one_path_may_hold_blanks(tmp_path: Path, value: str, paths: list[str]) -> None:
+    bench = Workbench(tmp_path)
+    bench.job("job", bench.task("a", "1"))
+    bundle = bench.load()
+    assert folders_of(bundle, bundle.job("job"), {"workdir": value}) == paths
 
 
 def test_a_copy_whose_end_was_not_noted_is_no_conflict(place: Place) -> None:

@@ -10,10 +10,10 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from .compute import check_compute
+from .compute import check_compute, entries
 from .configuration import Findings, did_you_mean, one_letter_apart, resource_references
 from .loading import Bundle
-from .model import CONDITION, FOR_EACH, NOTEBOOK, RUN_JOB, Job, Task, upstream
+from .model import CONDITION, FOR_EACH, NOTEBOOK, RUN_JOB, SERVICE_KINDS, Job, Task, upstream
 from .notebooks import Notebook, UnreadableNotebook, read_notebook
 from .references import BadReference, Reference, Scope, lookup, misspelled, references
 
@@ -25,7 +25,8 @@ ENDED_MEMBERS = ("run_id", "result_state", "execution_count", "notebook_path")
 def check_job(bundle: Bundle, job: Job, overrides: Mapping[str, str] | None = None) -> Findings:
     """What is wrong with ``job`` when started with the parameters ``overrides``; the jobs that it runs are included."""
     findings = Findings()
-    for part in _with_jobs_run(bundle, job, findings):
+    for part in with_jobs_run(bundle, job, findings):
+        findings.add(part.findings)
         notebooks = dict(_notebooks(part, findings))
         _check_references(part, overrides or {} if part is job else {}, findings)
         _check_resources(bundle, part, findings)
@@ -57,25 +58,30 @@ def texts(task: Task) -> Iterator[tuple[str, str]]:
     elif task.kind == RUN_JOB:
         fields = task.spec.get("job_parameters") or {}
     else:
-        names = {CONDITION: ("left", "right"), FOR_EACH: ("inputs",)}[task.kind]
+        names = {CONDITION: ("left", "right"), FOR_EACH: ("inputs",)}.get(task.kind, ())
         fields = {name: task.spec.get(name) for name in names}
     yield from ((name, value) for name, value in fields.items() if isinstance(value, str))
 
 
-def _with_jobs_run(bundle: Bundle, job: Job, findings: Findings) -> list[Job]:
+def with_jobs_run(bundle: Bundle, job: Job, findings: Findings) -> list[Job]:
+    """The job and all jobs that its run starts. A job that is none of the bundle's, and a circle, are in ``findings``."""
     jobs = {job.key: job}
-    for outer in (waiting := [job]):
+
+    def visit(outer: Job, path: tuple[str, ...]) -> None:
         for task in (part for part in outer.parts if part.kind == RUN_JOB):
             key = job_run_by(task)
             if key is None or key not in bundle.jobs:
                 known = ", ".join(f"${{resources.jobs.{name}.id}}" for name in bundle.jobs)
                 text = f"job_id {task.spec.get('job_id')!r} is no job of this bundle; one of {known}"
                 findings.problem(f"{outer.key}.{task.key}", text)
-            elif key == job.key or key == outer.key:
-                findings.problem(f"{outer.key}.{task.key}", f'runs the job "{key}" from within itself.')
+            elif key in path:
+                circle = " -> ".join([*path[path.index(key) :], key])
+                findings.problem(f"{outer.key}.{task.key}", f'runs the job "{key}" from within itself: {circle}.')
             elif key not in jobs:
                 jobs[key] = bundle.jobs[key]
-                waiting.append(bundle.jobs[key])
+                visit(bundle.jobs[key], (*path, key))
+
+    visit(job, (job.key,))
     return list(jobs.values())
 
 
@@ -163,7 +169,8 @@ def _check_parameters(job: Job, notebooks: Mapping[str, Notebook], findings: Fin
 
 def _used(job: Job, notebooks: Mapping[str, Notebook]) -> set[str] | None:
     """The names of the parameters that some task uses; None when that is not known."""
-    if any(part.kind == RUN_JOB for part in job.parts) or any(notebook.takes_any() for notebook in notebooks.values()):
+    takes_any = (RUN_JOB, *SERVICE_KINDS)
+    if any(part.kind in takes_any for part in job.parts) or any(notebook.takes_any() for notebook in notebooks.values()):
         return None
     widgets = {name for notebook in notebooks.values() for name in notebook.widgets()}
     named = {
@@ -201,7 +208,7 @@ class _Anything(dict[str, Any]):
 
 
 def validate(bundle: Bundle) -> Findings:
-    """All problems and notes of the bundle."""
+    """All problems and notes of the bundle. What only a local run cannot do is a note."""
     findings = Findings(list(bundle.findings.problems), list(bundle.findings.notes))
     if not bundle.jobs:
         findings.problem("resources.jobs", "there is no job in this bundle.")
@@ -213,7 +220,7 @@ def validate(bundle: Bundle) -> Findings:
         _check_environments(bundle, job, findings)
         check_compute(job, dict(_notebooks(job, Findings())), findings)
     findings.problems = list(dict.fromkeys(findings.problems))
-    findings.notes = list(dict.fromkeys(findings.notes))
+    findings.notes = list(dict.fromkeys([*findings.notes, *findings.local_problems]))
     return findings
 
 
@@ -250,8 +257,8 @@ def _synced(bundle: Bundle, path: Path) -> bool:
 def _check_environments(bundle: Bundle, job: Job, findings: Findings) -> None:
     declared = [entry for entry in job.config.get("environments") or [] if isinstance(entry, dict)]
     environments = {str(entry.get("environment_key")): entry for entry in declared}
-    for task in job.config.get("tasks") or []:
-        key = task.get("environment_key") if isinstance(task, dict) else None
+    for task in entries(job):
+        key = task.get("environment_key")
         if key is not None and key not in environments:
             where = f"{job.key}.{task.get('task_key')}"
             findings.problem(where, f'environment "{key}" is not declared by this job{did_you_mean(key, environments)}')

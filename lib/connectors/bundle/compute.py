@@ -45,7 +45,8 @@ def entries(job: Job) -> Iterator[Config]:
     """The tasks as written, those inside loops too."""
     for entry in tasks_in(job.config):
         yield entry
-        nested = (entry.get(FOR_EACH) or {}).get("task")
+        loop = entry.get(FOR_EACH)
+        nested = loop.get("task") if isinstance(loop, dict) else None
         if isinstance(nested, dict):
             yield nested
 

@@ -25,10 +25,11 @@ from ..core.errors import Misconfigured, Problem
 
 @dataclass
 class Findings:
-    """``problems`` keep a job from starting; ``notes`` do not."""
+    """``problems`` keep a job from starting, ``local_problems`` from starting on this machine; ``notes`` do not."""
 
     problems: list[Problem] = field(default_factory=list)
     notes: list[Problem] = field(default_factory=list)
+    local_problems: list[Problem] = field(default_factory=list)
 
     def problem(self, where: str, text: str) -> None:
         self.problems.append(Problem(where, text))
@@ -36,14 +37,19 @@ class Findings:
     def note(self, where: str, text: str) -> None:
         self.notes.append(Problem(where, text))
 
+    def local_problem(self, where: str, text: str) -> None:
+        self.local_problems.append(Problem(where, text))
+
     def add(self, other: Findings) -> None:
         self.problems += other.problems
         self.notes += other.notes
+        self.local_problems += other.local_problems
 
-    def enforce(self, what: str) -> None:
-        """Raises :class:`Misconfigured` with every problem, if there is one."""
-        if self.problems:
-            raise Misconfigured(what, list(dict.fromkeys(self.problems)))
+    def enforce(self, what: str, *, local: bool = False) -> None:
+        """Raises :class:`Misconfigured` with every problem, ``local`` ones on demand, if there is one."""
+        problems = [*self.problems, *(self.local_problems if local else ())]
+        if problems:
+            raise Misconfigured(what, list(dict.fromkeys(problems)))
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -149,15 +155,23 @@ Config = dict[str, Any]
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML as the CLI reads it: ``yes`` and ``on`` are text, so are dates, and a key given twice is an error."""
+    """YAML as the CLI reads it: ``yes`` and ``on`` are text, so are dates and times, and a key given twice is an error."""
 
 
-_PLAIN_TEXT = {"tag:yaml.org,2002:bool", "tag:yaml.org,2002:timestamp"}
+_OWN_PATTERNS: Final = {f"tag:yaml.org,2002:{kind}" for kind in ("bool", "timestamp", "int", "float")}
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag not in _PLAIN_TEXT]
+    first: [(tag, pattern) for tag, pattern in resolvers if tag not in _OWN_PATTERNS]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), "tTfF")
+# Numbers are those of PyYAML without base 60, where 12:30 is 750.
+_FLOAT: Final = (
+    r"^(?:[-+]?[0-9][0-9_]*\.[0-9_]*(?:[eE][-+][0-9]+)?|\.[0-9][0-9_]*(?:[eE][-+][0-9]+)?"
+    r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
+)
+_INT: Final = r"^(?:[-+]?0b[01_]+|[-+]?0[0-7_]+|[-+]?(?:0|[1-9][0-9_]*)|[-+]?0x[0-9a-fA-F_]+)$"
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(_FLOAT), "-+0123456789.")
+_Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(_INT), "-+0123456789")
 
 
 def _map(loader: _Loader, node: yaml.MappingNode) -> Config:
@@ -242,6 +256,9 @@ def _read_file(file: Path, root: Path, findings: Findings) -> Config:
 def _included(root: Path, patterns: list[str], findings: Findings) -> Iterator[Path]:
     read_files = {root / name for name in ROOT_FILES}
     for pattern in patterns:
+        if Path(str(pattern)).is_absolute():
+            findings.problem("include", f'"{pattern}" is an absolute path; give one relative to databricks.yml.')
+            continue
         matches = sorted(path for path in root.glob(str(pattern)) if path.is_file())
         if not matches and not re.search(r"[*?\[]", str(pattern)):
             findings.problem("include", f'"{pattern}" names no file.')
@@ -321,10 +338,17 @@ def configuration(
     """
     config = _overridden(source.config, target)
     config["variables"] = _variables(source, target, command_line, findings)
-    config["workspace"] = _workspace(config, user or getpass.getuser())
+    config["workspace"] = _workspace(config, user or _machine_user())
     resolve = Interpolation(config, findings)
     sections = {key: value for key, value in config.items() if key not in ("targets", "include")}
     return {key: resolve.resolved(value, key) for key, value in sections.items()}
+
+
+def _machine_user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container runs as any number, which has no name
+        return f"user_{os.getuid()}"
 
 
 def _overridden(config: Config, target: str) -> Config:

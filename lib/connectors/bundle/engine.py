@@ -26,6 +26,8 @@ class NotebookEngine:
     def __init__(self, log: Path) -> None:
         self.log = log
         self._settings: dict[str, str] | None = None
+        self._place = ("", "")
+        """The current catalog and database at the start."""
         self._foreign = self.session is not None
         self.queries: QueryLog | None = None
         """The log of the session's queries; ``None`` before its start, and on Spark Connect."""
@@ -46,6 +48,7 @@ class NotebookEngine:
         spark = start(log=self.log)
         if self._settings is None:
             self._settings = _settings(spark)
+            self._place = _place(spark)
         self.queries = None if is_connect(spark) else query_log(spark)
         return spark
 
@@ -54,14 +57,22 @@ class NotebookEngine:
         return [run.standing() for run in self.queries.running()] if self.queries else []
 
     def tidy(self) -> list[str]:
-        """Stops active streams, drops temporary views, puts settings back; returns the names of the streams."""
+        """Stops active streams, drops temporary views, puts the current database and the settings back.
+
+        Returns the names of the streams.
+        """
         stopped: list[str] = []
-        with suppress(Exception):  # a session that a notebook has broken shows itself to who needs it next
-            spark = self.session
-            if spark is not None and (self._settings is not None or not self._foreign):
-                stopped += [_stop(query) for query in spark.streams.active]
-                _drop_temporary_views(spark)
-                self._reset_settings(spark)
+        steps: list[Callable[[SparkSession], object]] = [
+            lambda spark: stopped.extend(map(_stop, spark.streams.active)),
+            self._reset_place,
+            _drop_temporary_views,
+            self._reset_settings,
+        ]
+        for step in steps:
+            with suppress(Exception):  # a session that a notebook has broken shows itself to who needs it next
+                spark = self.session
+                if spark is not None and (self._settings is not None or not self._foreign):
+                    step(spark)
         return stopped
 
     def cancel(self) -> None:
@@ -82,6 +93,12 @@ class NotebookEngine:
             with suppress(Exception):
                 spark.stop()
 
+    def _reset_place(self, spark: SparkSession) -> None:
+        if self._settings is not None and _place(spark) != self._place:
+            catalog, database = self._place
+            spark.catalog.setCurrentCatalog(catalog)
+            spark.catalog.setCurrentDatabase(database)
+
     def _reset_settings(self, spark: SparkSession) -> None:
         now = _settings(spark)
         before = now if self._settings is None else self._settings
@@ -91,6 +108,10 @@ class NotebookEngine:
 
 def _settings(spark: SparkSession) -> dict[str, str]:
     return dict(spark.conf.getAll)
+
+
+def _place(spark: SparkSession) -> tuple[str, str]:
+    return spark.catalog.currentCatalog(), spark.catalog.currentDatabase()
 
 
 def _drop_temporary_views(spark: SparkSession) -> None:

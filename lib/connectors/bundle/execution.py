@@ -372,8 +372,8 @@ def _printing_to(recorder: OutputRecorder) -> Iterator[None]:
 
 @contextmanager
 def _own_environment(notebook: Path) -> Iterator[None]:
-    """The folder, the search path and the environment of one notebook; the next one finds them as they were."""
-    folder, path, environment = os.getcwd(), list(sys.path), dict(os.environ)
+    """The folder, the search path, the modules and the environment of one notebook; the next one finds them as they were."""
+    folder, path, environment, modules = os.getcwd(), list(sys.path), dict(os.environ), set(sys.modules)
     os.chdir(notebook.parent)
     sys.path.insert(0, str(notebook.parent))
     os.environ["MPLBACKEND"] = _INLINE
@@ -384,6 +384,20 @@ def _own_environment(notebook: Path) -> Iterator[None]:
         sys.path[:] = path
         os.environ.clear()
         os.environ.update(environment)
+        for name in _modules_of(notebook.parent, set(sys.modules) - modules):
+            del sys.modules[name]
+
+
+def _modules_of(folder: Path, names: set[str]) -> Iterator[str]:
+    """Those of the modules that come from ``folder``: the next notebook may have others of the same names beside it."""
+    beside = {path.stem for path in folder.glob("*")}
+    for name in names:
+        top = name.partition(".")[0]
+        if top in beside:
+            module = sys.modules[name]
+            files = [file for file in (getattr(module, "__file__", None), *getattr(module, "__path__", ())) if file]
+            if any(Path(file) == folder / f"{top}.py" or Path(file).is_relative_to(folder / top) for file in files):
+                yield name
 
 
 def _plot_inline(shell: Any) -> None:

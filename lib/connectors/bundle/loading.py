@@ -10,12 +10,15 @@ from typing import Any
 from ..core.errors import Misconfigured, Problem
 from . import model
 from .configuration import Config, Findings, choose_target, configuration, did_you_mean, find_root, jobs_in, read
-from .model import Job, check_graph, in_order
+from .model import Job, check_permissions, in_order
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """The bundle in folder ``root`` for one ``target``; ``findings`` hold what was wrong when it was loaded."""
+    """The bundle in folder ``root`` for one ``target``; ``findings`` hold what is wrong with its files.
+
+    What is wrong with one job is in the findings of that job.
+    """
 
     root: Path
     target: str
@@ -45,7 +48,7 @@ def load(
 
     ``target``: by default the bundle's default target. ``variables``: values that win over all others. ``user``: the
     user name for ``${workspace.current_user.userName}``, by default this machine's. Raises :class:`Misconfigured` when
-    there is no bundle or no such target; everything else that is wrong is in ``findings``.
+    there is no bundle or no such target; everything else that is wrong is in ``findings``, of the bundle or of a job.
     """
     root = find_root(folder.resolve())
     if root is None:
@@ -57,10 +60,9 @@ def load(
         findings.enforce("the bundle")
     chosen = choose_target(source.config, target)
     config = configuration(source, chosen, variables or {}, user, findings)
+    check_permissions("the bundle", config, findings)
     prefix = _prefix(config)
-    jobs = {key: model.job(key, job, prefix, findings) for key, job in jobs_in(config).items()}
-    for job in jobs.values():
-        check_graph(job.key, job.tasks, findings)
+    jobs = {key: model.job(key, job, prefix) for key, job in jobs_in(config).items()}
     return Bundle(root, chosen, config, jobs, source.job_files, findings)
 
 
@@ -78,7 +80,8 @@ def job_list(bundle: Bundle) -> str:
 
 def _job(bundle: Bundle, job: Job) -> Iterator[str]:
     yield f"{job.key}  ({job.name})"
-    yield f"  tasks       {', '.join(task.key for task in in_order(job.tasks))}"
+    tasks = job.tasks.values() if job.findings.problems else in_order(job.tasks)
+    yield f"  tasks       {', '.join(task.key for task in tasks)}"
     parameters = ", ".join(f"{name}={default}" for name, default in job.parameters.items())
     yield f"  parameters  {parameters or 'none'}"
     yield f"  schedule    {_schedule(bundle, job.config)}"

@@ -128,11 +128,12 @@ def _as_number(op: str, text: str) -> Decimal:
 
 NOTEBOOK, CONDITION, FOR_EACH, RUN_JOB = "notebook_task", "condition_task", "for_each_task", "run_job_task"
 KINDS: Final = (NOTEBOOK, CONDITION, FOR_EACH, RUN_JOB)
-REFUSED_KINDS: Final = (
+SERVICE_KINDS: Final = (
     "alert_task", "clean_rooms_notebook_task", "dashboard_task", "dbt_cloud_task", "dbt_platform_task", "dbt_task",
     "gen_ai_compute_task", "pipeline_task", "power_bi_task", "python_operator_task", "python_wheel_task",
     "spark_jar_task", "spark_python_task", "spark_submit_task", "sql_task",
 )  # fmt: skip
+"""Tasks that only the service runs."""
 _TASK_FIELDS: Final = (
     "task_key", "description", "depends_on", "run_if", "disabled", "max_retries", "min_retry_interval_millis",
     "retry_on_timeout", "timeout_seconds",
@@ -189,7 +190,10 @@ class Task:
 
 @dataclass(frozen=True)
 class Job:
-    """A job: ``parameters`` are its declared ones with their defaults, ``ignored`` what only the service acts on."""
+    """A job: ``parameters`` are its declared ones with their defaults, ``ignored`` what only the service acts on.
+
+    ``findings`` have what is wrong with its configuration: they concern no other job.
+    """
 
     key: str
     name: str
@@ -200,6 +204,7 @@ class Job:
     queued: bool = True
     ignored: tuple[str, ...] = ()
     config: Config = field(default_factory=dict)
+    findings: Findings = field(default_factory=Findings)
 
     @property
     def parts(self) -> list[Task]:
@@ -207,8 +212,9 @@ class Job:
         return [part for task in self.tasks.values() for part in task.parts]
 
 
-def job(key: str, config: Config, prefix: str, findings: Findings) -> Job:
-    """The job that ``config`` defines; ``prefix`` goes before its name. What is wrong with it is in ``findings``."""
+def job(key: str, config: Config, prefix: str) -> Job:
+    """The job that ``config`` defines; ``prefix`` goes before its name."""
+    findings = Findings()
     if "git_source" in config:
         findings.problem(key, "git_source is not supported locally: the runner takes notebooks from this folder.")
     _unknown_fields(key, config, (*_JOB_FIELDS, *_JOB_IGNORED, "git_source"), findings)
@@ -216,6 +222,8 @@ def job(key: str, config: Config, prefix: str, findings: Findings) -> Job:
     known = {task.key: task for task in tasks if task is not None}
     if not tasks:
         findings.problem(key, "has no tasks.")
+    check_graph(key, known, findings)
+    check_permissions(key, config, findings)
     of_tasks = {name for task in config.get("tasks") or [] if isinstance(task, dict) for name in task}
     ignored = [name for name in _JOB_IGNORED if name in config] + [name for name in _TASK_IGNORED if name in of_tasks]
     return Job(
@@ -228,6 +236,7 @@ def job(key: str, config: Config, prefix: str, findings: Findings) -> Job:
         queued=_flag("enabled", config.get("queue") or {"enabled": True}),
         ignored=tuple(dict.fromkeys(ignored)),
         config=config,
+        findings=findings,
     )
 
 
@@ -236,7 +245,7 @@ def _task(job: str, entry: Any, findings: Findings, inside: str = "") -> Task | 
         findings.problem(job, f"each task needs a task_key; got {entry!r:.80}")
         return None
     where = f"{inside or job}.{entry['task_key']}"
-    _unknown_fields(where, entry, (*_TASK_FIELDS, *_TASK_IGNORED, *KINDS, *REFUSED_KINDS), findings)
+    _unknown_fields(where, entry, (*_TASK_FIELDS, *_TASK_IGNORED, *KINDS, *SERVICE_KINDS), findings)
     kind = _kind(where, entry, findings, (NOTEBOOK, CONDITION, RUN_JOB) if inside else KINDS)
     if kind is None:
         return None
@@ -259,16 +268,19 @@ def _task(job: str, entry: Any, findings: Findings, inside: str = "") -> Task | 
 
 
 def _kind(where: str, entry: Config, findings: Findings, allowed: tuple[str, ...]) -> str | None:
-    kinds = [name for name in entry if name in KINDS or name in REFUSED_KINDS]
+    kinds = [name for name in entry if name in KINDS or name in SERVICE_KINDS]
     for name in kinds:
-        if name not in allowed:
-            place = "inside a for_each_task" if name in KINDS else "locally"
-            findings.problem(where, f"{name} is not supported {place}; supported are {', '.join(allowed)}.")
+        if name in SERVICE_KINDS:
+            findings.local_problem(where, f"{name} is not supported locally; supported are {', '.join(allowed)}.")
+        elif name not in allowed:
+            findings.problem(
+                where, f"{name} is not supported inside a for_each_task; supported are {', '.join(allowed)}."
+            )
     if not kinds:
         findings.problem(where, f"has no task type; one of {', '.join(allowed)}.")
     if len(kinds) > 1:
         findings.problem(where, f"has several task types, {', '.join(kinds)}; make a task of each.")
-    usable = [name for name in kinds if name in allowed and isinstance(entry[name], dict)]
+    usable = [name for name in kinds if name in (*allowed, *SERVICE_KINDS) and isinstance(entry[name], dict)]
     return usable[0] if len(usable) == len(kinds) == 1 else None
 
 
@@ -280,7 +292,7 @@ _OPERATORS: Final = (
 
 
 def _check_spec(where: str, kind: str, spec: Config, findings: Findings) -> None:
-    for name in _NEEDS[kind]:
+    for name in _NEEDS.get(kind, ()):
         if spec.get(name) is None:
             findings.problem(where, f"{kind} needs {name}.")
     if kind == CONDITION and spec.get("op") is not None and spec["op"] not in _OPERATORS:
@@ -319,6 +331,18 @@ def _parameters(key: str, config: Config, findings: Findings) -> dict[str, str]:
             findings.problem(key, f'the name of parameter "{name}" may hold letters, digits, "_", "-" and "." only.')
         parameters[name] = as_text(item["default"])
     return parameters
+
+
+PRINCIPALS: Final = ("user_name", "group_name", "service_principal_name")
+"""Whom an entry of permissions may name."""
+
+
+def check_permissions(where: str, config: Config, findings: Findings) -> None:
+    """Reports entries of ``permissions`` that do not say who may do what."""
+    for entry in _list(where, "permissions", config, findings):
+        if not isinstance(entry, dict) or not entry.get("level") or not any(entry.get(name) for name in PRINCIPALS):
+            text = f"each entry of permissions needs a level and one of {', '.join(PRINCIPALS)}; got {entry!r:.80}"
+            findings.problem(where, text)
 
 
 def _list(where: str, name: str, config: Config, findings: Findings) -> list[Any]:

@@ -75,7 +75,9 @@ def source_hash(source: str) -> str:
 
 def _take_over(bundle: Bundle, job: str, runs: Path) -> Iterator[Path]:
     for task in bundle.job(job).tasks.values():
-        attempts = sorted(runs.glob(f"*/{task.key}-*.ipynb"), key=lambda file: file.stat().st_mtime)
+        name = re.compile(re.escape(task.key) + r"-\d+\.ipynb")
+        attempts = [file for file in runs.glob("*/*.ipynb") if name.fullmatch(file.name)]
+        attempts.sort(key=lambda file: file.stat().st_mtime)
         if task.notebook is None or not attempts:
             continue
         stored, executed = read_notebook(task.notebook).content, read_notebook(attempts[-1]).content

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ..core.dead_letters import letters_in
-from ..core.options import is_secret
+from ..core.options import masked
 from ..metrics.frame import abouts_of
 from ..metrics.history import QueryHistory
 from ..quality.report import Report, observed_reports
@@ -101,7 +101,7 @@ class RunRecorder:
         return RunRecord(
             job.key, run, str(state), self._started, time.time() - self._started, tasks,
             description=as_text(job.config.get("description") or ""), target=bundle.target, where=platform.node(),
-            parameters={name: "***" if is_secret(name) else value for name, value in parameters.items()},
+            parameters={name: masked(name, value) for name, value in parameters.items()},
             versions=versions(),
         )  # fmt: skip
 

@@ -165,6 +165,8 @@ def _for_each(attempt: Attempt) -> TaskOutcome:
     again = "" if attempt.number == 1 else f"-of-try-{attempt.number}"
     for number, item in enumerate(inputs, start=1):
         label = f"{attempt.label}-{number}{again}"
+        if label in run.job.tasks:  # its notebook would be that of the task
+            label = f"{attempt.label}-iteration-{number}{again}"
         scope = replace(attempt.scope, input=item, in_loop=True)
         ended = run.with_retries(nested, label, scope, attempt.limits, run.reporter.inside())
         failures += ended.state not in GOOD
@@ -194,10 +196,9 @@ def _is_task_value(reference: Reference) -> bool:
 
 
 def _run_job(attempt: Attempt) -> TaskOutcome:
-
     run = attempt.run
     own = {name: attempt.text(value) for name, value in (attempt.task.spec.get("job_parameters") or {}).items()}
-    job = run.bundle.job(run.job_run_by(attempt.task))
+    job = run.bundle.job(job_run_by(attempt.task) or "")
     child = JobRun(
         run.bundle,
         job,
@@ -249,7 +250,7 @@ def run_job(
     job = bundle.job(key)
     findings = check_job(bundle, job, parameters)
     bundle.findings.enforce("the bundle")
-    findings.enforce(f"job {key}")
+    findings.enforce(f"job {key}", local=True)
     check_only(job, only)
     for note in findings.notes:
         is_of_call = note.option.startswith("--param ")
@@ -329,10 +330,6 @@ class JobRun:
             self.reporter.files(_short(self.folder, Path.cwd()), counts)
         self.reporter.ended(self.job.key, state, clock.seconds)
         return state
-
-    def job_run_by(self, task: Task) -> str:
-        """The key of the job that a run_job_task runs."""
-        return job_run_by(task) or ""
 
     def with_retries(self, task: Task, label: str, scope: Scope, limits: RunLimits, reporter: Reporter) -> Ended:
         """Runs a task until it succeeds or has no more tries, and tells how it ended."""

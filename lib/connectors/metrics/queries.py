@@ -8,8 +8,10 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import quote
 
-from ..core.metrics import counted_queries, note_of
+from ..core.metrics import counted_queries, folder, note_of
+from ..storage.location import storage_of
 from .frame import Row, abouts_of, rows_of
 from .history import RUNNING, lag_of, unit_of
 
@@ -64,7 +66,7 @@ def _standing(query: str) -> QueryStanding:
         query,
         str(note.get("name") or query[:8]),
         state,
-        max([float(note.get("ended") or note.get("started") or 0.0), *commits]),
+        max([float(note.get("ended") or note.get("started") or 0.0), *commits]) or _last_change(query),
         tuple(_sink(row, abouts.get(row["component"], {})) for row in rows if row["component"].startswith("sink ")),
         lag_of(rows),
         unit_of(rows),
@@ -74,6 +76,13 @@ def _standing(query: str) -> QueryStanding:
         int(note.get("process") or 0),
         str(note.get("machine") or ""),
     )
+
+
+def _last_change(query: str) -> float:
+    """When the newest file of a query was written."""
+    root = folder()
+    items = storage_of(root).items(quote(query, safe="").replace(".", "%2E")) if root else []
+    return max((item.changed / 1e9 for item in items), default=0.0)
 
 
 def _sink(row: Row, about: Mapping[str, str]) -> SinkStanding:

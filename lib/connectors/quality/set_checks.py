@@ -49,28 +49,33 @@ class RowCount(Check):
     max: int | None = None
 
     @property
+    def least(self) -> int:
+        """``min``, by default 1: an output without rows is hardly ever meant."""
+        return 1 if self.min is None else self.min
+
+    @property
     def meaning(self) -> str:
         if self.max is None:
-            return f"at least {self.min or 0} row{'' if self.min == 1 else 's'}"
-        return f"{self.min or 0} to {self.max} rows"
+            return f"at least {self.least} row{'' if self.least == 1 else 's'}"
+        return f"{self.least} to {self.max} rows"
 
     def off_by(self, rows: int) -> int:
         """How many rows are missing or too many."""
         extra = rows - self.max if self.max is not None else 0
-        return max((self.min or 0) - rows, extra, 0)
+        return max(self.least - rows, extra, 0)
 
     def expectation(self) -> Expectation:
         from .expectations import ExpectTableRowCountToBeBetween
 
-        return ExpectTableRowCountToBeBetween(min_value=self.min or 0, max_value=self.max, **self._labels)
+        return ExpectTableRowCountToBeBetween(min_value=self.least, max_value=self.max, **self._labels)
 
     def problems(self) -> Iterator[str]:
         limits = {"min": self.min, "max": self.max}
         wrong = {key: value for key, value in limits.items() if value is not None and not _is_count(value)}
         for key, value in wrong.items():
             yield f"{key} must be a whole number, 0 or more; got {value!r}"
-        if not wrong and self.min is not None and self.max is not None and self.min > self.max:
-            yield f"has min above max: {self.min} > {self.max}"
+        if not wrong and self.max is not None and self.least > self.max:
+            yield f"has min above max: {self.least} > {self.max}"
 
 
 @dataclass(frozen=True)

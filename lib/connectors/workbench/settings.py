@@ -32,13 +32,15 @@ def workdir(value: str) -> str:
     """The folder for a notebook's data: ``value`` as it is, except that a volume has its place here when run locally.
 
     A volume (``/Volumes/catalog/schema/name/…``) exists only in a workspace; locally the same path below ``runs/`` of the
-    repository, or below ``$CONNECTORS_VOLUMES``, stands for it, so that one parameter serves both. The folder is made.
+    repository stands for it, so that one parameter serves both. ``$CONNECTORS_VOLUMES`` names another folder, and wins
+    wherever it is set. The folder is made.
     """
     if not value:
         raise Misconfigured("the notebook", [Problem("workdir", "missing; give a folder or a volume.")])
-    local = value.startswith(VOLUMES) and not in_workspace() and not Path(VOLUMES).exists()
-    volumes = Path(os.environ.get(VOLUMES_VARIABLE) or library().parent / "runs")
-    folder = volumes / value.lstrip("/") if local else Path(value).expanduser()
+    volumes = os.environ.get(VOLUMES_VARIABLE)
+    catalog = Path(*Path(value).parts[:3])  # /Volumes itself exists on every macOS
+    local = value.startswith(VOLUMES) and bool(volumes or not (in_workspace() or catalog.exists()))
+    folder = Path(volumes or library().parent / "runs") / value.lstrip("/") if local else Path(value).expanduser()
     if "://" in value:
         return value
     folder.mkdir(parents=True, exist_ok=True)

@@ -19,7 +19,7 @@ from ..bundle import Bundle, validate
 from ..bundle.configuration import Config
 from ..core.errors import Misconfigured, Problem
 from .client import WorkspaceError, once, refusals
-from .files import local_files, remove, upload
+from .files import local_files, make_way, remove, upload
 from .settings import (
     MARK,
     check_support,
@@ -29,6 +29,7 @@ from .settings import (
     job_permissions,
     job_settings,
     mark,
+    owner_alone,
     with_ids,
 )
 from .state import JobMemory, State, StateStore
@@ -136,7 +137,7 @@ class Deployment:
         plan = Plan(
             uploads=[path for path, text in self._hashes.items() if uploaded.get(path) != text],
             removals=[path for path in uploaded if path not in self._hashes],
-            folder=bool(folder_permissions(self._bundle, self._user)) and state.folder != self._folder_fingerprint(),
+            folder=state.folder != self._folder_fingerprint(),
         )
         documents = self._documents(state)
         ids = {key: job.id for key, job in state.jobs.items() if documents.get(key) is not None}
@@ -159,8 +160,7 @@ class Deployment:
             return "its settings have changed"
         if job.seen != fingerprint(document):
             return "somebody has changed it in the workspace"
-        expected = fingerprint(self._permissions[key]) if self._permissions[key] else ""
-        return "its permissions have changed" if job.permissions != expected else ""
+        return "its permissions have changed" if job.permissions != _mark_of(self._permissions[key]) else ""
 
     def _documents(self, state: State) -> dict[str, Mapping[str, Any] | None]:
         """What the service has of each remembered job; ``None`` for one that is gone."""
@@ -218,11 +218,12 @@ class Deployment:
         for key in plan.deletions:
             self._delete_job(state, key)
         if plan.removals:
-            remove(self._client, self._bundle.root, self._files, plan.removals)
+            remove(self._client, self._files, [path for path in plan.removals if path in state.files])
             state.files = {path: text for path, text in state.files.items() if path not in plan.removals}
             self._say(f"delete  {len(plan.removals)} files")
         if plan.folder:
-            self._grant("directories", self._folder_id(), folder_permissions(self._bundle, self._user))
+            permissions = folder_permissions(self._bundle, self._user) or owner_alone(self._user, "CAN_MANAGE")
+            self._grant("directories", self._folder_id(), permissions)
             state.folder = self._folder_fingerprint()
 
     def _upload(self, plan: Plan, state: State) -> None:
@@ -232,6 +233,8 @@ class Deployment:
         def done(path: str) -> None:
             state.files[path] = self._hashes[path]
 
+        for path in make_way(self._client, self._files, plan.removals, plan.uploads):
+            del state.files[path]
         upload(self._client, self._bundle.root, self._files, plan.uploads, done)
         self._say(f"upload  {len(plan.uploads)} files to {self._files}")
 
@@ -262,9 +265,9 @@ class Deployment:
     def _finish(self, state: State, key: str, settings: Config) -> None:
         """Permissions, and what the service has made of the settings: a later difference is somebody else's."""
         job, permissions = state.jobs[key], self._permissions[key]
-        if permissions and job.permissions != fingerprint(permissions):
-            self._grant("jobs", str(job.id), permissions)
-        job.permissions = fingerprint(permissions) if permissions else ""
+        if job.permissions != _mark_of(permissions):
+            self._grant("jobs", str(job.id), permissions or owner_alone(self._user, "IS_OWNER"))
+        job.permissions = _mark_of(permissions)
         job.seen, job.sent = fingerprint(self._document(job)), fingerprint(settings)
 
     def _created(self, key: str, settings: Config) -> int:
@@ -330,7 +333,7 @@ class Deployment:
             return str(self._client.workspace.get_status(self._root).object_id)
 
     def _folder_fingerprint(self) -> str:
-        return fingerprint(folder_permissions(self._bundle, self._user))
+        return _mark_of(folder_permissions(self._bundle, self._user))
 
     def _with_ids(self, state: State, key: str) -> Config:
         ids = {other: job.id for other, job in state.jobs.items()}
@@ -340,3 +343,8 @@ class Deployment:
     def link(self, number: int) -> str:
         """The page of a job."""
         return f"{self._client.config.host}/jobs/{number}"
+
+
+def _mark_of(permissions: list[dict[str, Any]]) -> str:
+    """What the state remembers of permissions; empty where the bundle says none."""
+    return fingerprint(permissions) if permissions else ""

@@ -8,11 +8,12 @@ import posixpath
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
 from ..bundle import Bundle
-from .client import refusals, write_file
+from .client import WorkspaceError, refusals, write_file
 
 if TYPE_CHECKING:
     from databricks.sdk import WorkspaceClient
@@ -54,9 +55,33 @@ def upload(client: WorkspaceClient, root: Path, target: str, paths: Iterable[str
             done(path)
 
 
-def remove(client: WorkspaceClient, root: Path, target: str, paths: Iterable[str]) -> None:
+def make_way(client: WorkspaceClient, target: str, removals: Iterable[str], uploads: Iterable[str]) -> list[str]:
+    """Removes those of ``removals`` that are in the way of ``uploads``, and returns them.
+
+    A notebook ``load`` is in the way of a folder ``load``, and the files of that folder are in the way of that notebook.
+    """
+    names, folders = set[str](), set[str]()
+    for path in uploads:
+        names.update(_names_there(path))
+        folders.update(_folders_of(path))
+    paths = [
+        path for path in removals if (names | folders).intersection(_names_there(path)) or names & _folders_of(path)
+    ]
+    remove(client, target, paths)
+    emptied = {folder for path in paths for folder in _folders_of(path) if names & {folder, *_folders_of(folder)}}
+    for folder in sorted(emptied, key=len, reverse=True):
+        with suppress(WorkspaceError), refusals(folder):  # of a folder with files of others, the upload tells
+            client.workspace.delete(posixpath.join(target, folder))
+    return paths
+
+
+def _folders_of(path: str) -> set[str]:
+    return {str(folder) for folder in PurePosixPath(path).parents} - {"."}
+
+
+def remove(client: WorkspaceClient, target: str, paths: Iterable[str]) -> None:
     """Removes uploaded files that are no longer in the bundle."""
-    from databricks.sdk.errors import NotFound
+    from databricks.sdk.errors import BadRequest, NotFound
 
     for path in paths:
         for name in _names_there(path):
@@ -66,6 +91,9 @@ def remove(client: WorkspaceClient, root: Path, target: str, paths: Iterable[str
                     break
                 except NotFound:  # a notebook has lost its suffix, or somebody else was faster
                     continue
+                except BadRequest as refused:
+                    if refused.error_code != "DIRECTORY_NOT_EMPTY":  # else a folder has its name by now
+                        raise
 
 
 def _names_there(path: str) -> Iterator[str]:

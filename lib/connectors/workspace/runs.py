@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..bundle import Reporter, State, check_job, check_only
 from ..bundle.model import GOOD, KINDS, Job
+from ..core.options import masked
 from .client import WorkspaceError, refusals
 from .target import Target
 
@@ -54,7 +55,7 @@ class TaskStatus:
 
 @dataclass(frozen=True)
 class RunStatus:
-    """How far a run is. ``started`` is a UTC time; ``parameters`` are the job's with their values."""
+    """How far a run is. ``started`` is a UTC time; ``parameters`` are the job's with their values, secrets hidden."""
 
     run_id: int
     job_id: int
@@ -191,7 +192,7 @@ def _status(run: Any) -> RunStatus:
             latest[key] = task
     tasks = tuple(_task_status(key, task) for key, task in latest.items())
     pairs = tuple(
-        (item.name or "", item.value if item.value is not None else item.default or "")
+        (item.name or "", masked(item.name or "", item.value if item.value is not None else item.default or ""))
         for item in run.job_parameters or []
     )
     started = datetime.fromtimestamp((run.start_time or 0) / 1000, timezone.utc)

@@ -18,14 +18,13 @@ from typing import Any, Final
 
 from ..bundle import Bundle, Findings
 from ..bundle.configuration import Config, as_text, resource_references
-from ..bundle.model import Job
+from ..bundle.model import PRINCIPALS, Job
 
 MARK: Final = "deployment_id"
 """The tag by which a deployment knows a job again that it created without hearing of it."""
 
 _LEVELS: Final = {"CAN_RUN": "CAN_MANAGE_RUN"}
 _FOLDER_LEVELS: Final = {"CAN_VIEW": "CAN_READ"}
-_PRINCIPALS: Final = ("user_name", "group_name", "service_principal_name")
 _PATHS_OF_LIBRARIES: Final = ("requirements", "whl", "jar")
 _JOB_ID: Final = re.compile(r"\$\{resources\.jobs\.([\w-]+)\.id\}")
 
@@ -47,7 +46,18 @@ def check_support(bundle: Bundle) -> Findings:
                 if isinstance(library, dict) and "*" in str(library.get("whl", "")):
                     text = f"names a file that is built, {library['whl']}; deploy by the Databricks CLI."
                     findings.problem(f"{job.key}.{where}", text)
+            for path in _files_of(entry):
+                if not path.startswith("/") and "://" not in path:
+                    text = f"names a file relative to the bundle, {path}; deploy by the Databricks CLI."
+                    findings.problem(f"{job.key}.{where}", text)
     return findings
+
+
+def _files_of(entry: Config) -> list[str]:
+    """The files of tasks that only the service runs."""
+    sql, script, dbt = (entry.get(kind) or {} for kind in ("sql_task", "spark_python_task", "dbt_task"))
+    files = [(sql.get("file") or {}).get("path"), script.get("python_file"), dbt.get("project_directory")]
+    return [str(path) for path in files if path]
 
 
 def job_settings(bundle: Bundle, job: Job, metadata: str) -> Config:
@@ -82,15 +92,20 @@ def job_permissions(bundle: Bundle, job: Job, user: str) -> list[dict[str, Any]]
     entries = _access(declared, _LEVELS)
     owners = [entry for entry in entries if entry["permission_level"] == "IS_OWNER"]
     others = [entry for entry in entries if entry.get(_kind_of(user)) != user]
-    return others if owners else [*others, {_kind_of(user): user, "permission_level": "IS_OWNER"}]
+    return others if owners else [*others, *owner_alone(user, "IS_OWNER")]
 
 
 def folder_permissions(bundle: Bundle, user: str) -> list[dict[str, Any]]:
     """Who may do what with the deployed files; empty where the bundle does not say."""
     entries = _access(bundle.config.get("permissions") or [], _FOLDER_LEVELS)
     if entries and not any(entry.get(_kind_of(user)) == user for entry in entries):
-        entries.append({_kind_of(user): user, "permission_level": "CAN_MANAGE"})
+        entries += owner_alone(user, "CAN_MANAGE")
     return entries
+
+
+def owner_alone(user: str, level: str) -> list[dict[str, Any]]:
+    """The permissions that nobody but ``user`` has, at this level."""
+    return [{_kind_of(user): user, "permission_level": level}]
 
 
 def mark(bundle: Bundle, key: str) -> str:
@@ -187,7 +202,7 @@ def _access(declared: list[Any], levels: Mapping[str, str]) -> list[dict[str, An
     """Entries of the permissions service; of two for one principal the first counts."""
     entries: dict[tuple[str, str], dict[str, Any]] = {}
     for entry in declared:
-        name = next((name for name in _PRINCIPALS if entry.get(name)), "")
+        name = next(name for name in PRINCIPALS if entry.get(name))
         level = levels.get(entry["level"], entry["level"])
         entries.setdefault((name, entry[name]), {name: entry[name], "permission_level": level})
     return list(entries.values())

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..bundle import Bundle, load
+from ..bundle import Bundle, Findings, load
 from ..core.errors import Misconfigured, Problem
 from .client import connect, refusals, user_of
 from .state import State, StateStore
@@ -59,10 +59,16 @@ class Target:
         return None
 
 
-def open_target(folder: Path, name: str | None, variables: Mapping[str, str]) -> Target:
-    """Logs in to the workspace of a target. Raises :class:`Misconfigured` where that cannot be done."""
+def open_target(folder: Path, name: str | None, variables: Mapping[str, str], *, every_job: bool = False) -> Target:
+    """Logs in to the workspace of a target. Raises :class:`Misconfigured` where that cannot be done.
+
+    With ``every_job`` it also raises for a job whose configuration is wrong.
+    """
     local = load(folder, name, variables)
-    local.findings.enforce("the bundle")
+    findings = Findings(list(local.findings.problems))
+    for job in local.jobs.values() if every_job else ():
+        findings.add(job.findings)
+    findings.enforce("the bundle")
     client = connect(local)
     user = user_of(client)
     bundle = load(folder, name, variables, user)

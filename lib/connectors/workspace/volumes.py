@@ -13,14 +13,16 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ..bundle.checks import texts
+from ..bundle import Bundle
+from ..bundle.checks import texts, with_jobs_run
+from ..bundle.configuration import Findings
 from ..bundle.model import Job
 from ..core.errors import Misconfigured, Problem
 from ..workbench.settings import VOLUMES_VARIABLE
@@ -32,8 +34,15 @@ if TYPE_CHECKING:
     from .target import Target
 
 _PATH: Final = re.compile(r"/Volumes/[^/\s\"'$]+/[^/\s\"'$]+/[^\s\"'$]+")
+_WHOLE: Final = re.compile(r"/Volumes/[^/]+/[^/]+/(?:(?!/Volumes/)[^\n\"'$])+")
+"""A value that is one path, in which blanks are allowed."""
 _AT_ONCE: Final = 8
 _INDEX: Final = "index.json"
+_RUNNING: Final = "Volumes/running.json"
+"""The folders whose run has not written everything back: what is missing there, the run has removed.
+
+The file is part of the copy: who removes the copy removes it, too.
+"""
 
 
 @dataclass(frozen=True)
@@ -50,7 +59,8 @@ class Copied:
 def mirrored(target: Target, job: Job, parameters: Mapping[str, str], say: Callable[[str], None]) -> Iterator[None]:
     """Inside, the volumes that ``job`` names are copies of those of the workspace; at the end they are written back."""
     name = hashlib.sha256(str(target.client.config.host).encode()).hexdigest()[:12]
-    mirror = VolumeMirror(target.client, target.bundle.root / "runs" / f"volumes-{name}", folders_of(job, parameters), say)
+    folders = folders_of(target.bundle, job, parameters)
+    mirror = VolumeMirror(target.client, target.bundle.root / "runs" / f"volumes-{name}", folders, say)
     mirror.update()
     before = os.environ.get(VOLUMES_VARIABLE)
     os.environ[VOLUMES_VARIABLE] = str(mirror.folder)
@@ -63,11 +73,18 @@ def mirrored(target: Target, job: Job, parameters: Mapping[str, str], say: Calla
         mirror.write_back()
 
 
-def folders_of(job: Job, parameters: Mapping[str, str]) -> list[str]:
-    """The folders of volumes that a run of ``job`` is given, none below another."""
-    values = [*{**job.parameters, **parameters}.values(), *(text for task in job.parts for _, text in texts(task))]
-    folders = sorted({match.rstrip("/") for value in values for match in _PATH.findall(value)})
+def folders_of(bundle: Bundle, job: Job, parameters: Mapping[str, str]) -> list[str]:
+    """The folders of volumes that a run of ``job`` names, and the jobs that it runs, none below another."""
+    values: list[str] = []
+    for part in with_jobs_run(bundle, job, Findings()):
+        values += {**part.parameters, **job.parameters, **parameters}.values()
+        values += [text for task in part.parts for _, text in texts(task)]
+    folders = sorted({path.rstrip("/") for value in values for path in _paths_in(value)})
     return [path for path in folders if not any(path.startswith(other + "/") for other in folders)]
+
+
+def _paths_in(value: str) -> list[str]:
+    return [value] if _WHOLE.fullmatch(value) else _PATH.findall(value)
 
 
 class VolumeMirror:
@@ -77,10 +94,10 @@ class VolumeMirror:
         self._client, self._paths, self._say = client, paths, say
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        self._index = self._read_index()
+        self._index = {path: Copied(**entry) for path, entry in self._read(_INDEX, {}).items()}
 
     def update(self) -> None:
-        """Writes back what an earlier run has left, then takes over what has changed in the volumes."""
+        """Writes back what an earlier run has left, then takes over what has changed in the volumes; a run begins."""
         self.write_back()
         remote = self._remote()
         changed = [path for path, (size, modified) in remote.items() if not self._is_known(path, size, modified)]
@@ -92,18 +109,27 @@ class VolumeMirror:
             self._local(path).unlink(missing_ok=True)
             del self._index[path]
         self._save()
+        self._write(_RUNNING, [*self._read(_RUNNING, []), *self._paths])
         if changed or gone:
             self._say(f"volumes  {len(changed)} files copied from the workspace, {len(gone)} removed here")
 
     def write_back(self) -> None:
-        """Copies what has changed here into the volumes, the oldest change first.
+        """Copies what has changed here into the volumes, the oldest change first, and removes there what a run removed here.
 
-        Raises :class:`Misconfigured` where the volume's file has changed as well.
+        A file that is missing here for another reason, such as a copy that somebody removed, is copied again by the next
+        :meth:`update`. Raises :class:`Misconfigured` where the volume's file has changed as well.
         """
         changed = sorted(self._changed(), key=lambda path: self._local(path).stat().st_mtime_ns)
-        removed = [path for path in self._index if self._is_ours(path) and not self._local(path).exists()]
-        if not changed and not removed:
-            return
+        missing = [path for path in self._index if self._is_ours(path) and not self._local(path).exists()]
+        running: list[str] = self._read(_RUNNING, [])
+        removed = [path for path in missing if _is_below(path, running)]
+        for path in set(missing).difference(removed):
+            del self._index[path]
+        if changed or removed:
+            self._copy_back(changed, removed)
+        self._write(_RUNNING, [folder for folder in running if not self._is_ours(folder)])
+
+    def _copy_back(self, changed: list[str], removed: list[str]) -> None:
         self._check_conflicts([*changed, *removed])
         done: list[str] = []
         try:
@@ -125,7 +151,8 @@ class VolumeMirror:
         if both:
             text = (
                 f"{len(both)} files have changed in the workspace and here, such as {both[0]}. To go on from the workspace's, "
-                f"remove {self.folder}; its changes are lost then."
+                f"remove the whole folder {self.folder}; its changes are lost then. A part of it that is missing counts as "
+                "removed by the run."
             )
             raise Misconfigured("the run", [Problem("--volumes", text)])
 
@@ -160,7 +187,7 @@ class VolumeMirror:
     def _download(self, path: str) -> str:
         file = self._local(path)
         file.parent.mkdir(parents=True, exist_ok=True)
-        part = file.with_name(f".{file.name}.part")
+        part = self.folder / f"{hashlib.sha256(path.encode()).hexdigest()}.part"  # in the copy, it would be written back
         with refusals(f"reading {path}"):
             contents = self._client.files.download(path).contents
             assert contents is not None
@@ -215,17 +242,25 @@ class VolumeMirror:
         return (copied.local_size, copied.local_modified) if copied else None
 
     def _is_ours(self, path: str) -> bool:
-        return any(path.startswith(root + "/") or path == root for root in self._paths)
+        return _is_below(path, self._paths)
 
     def _local(self, path: str) -> Path:
         return self.folder / path.lstrip("/")
 
-    def _read_index(self) -> dict[str, Copied]:
-        file = self.folder / _INDEX
-        entries = json.loads(file.read_text()) if file.exists() else {}
-        return {path: Copied(**entry) for path, entry in entries.items()}
+    def _read(self, name: str, default: Any) -> Any:
+        file = self.folder / name
+        return json.loads(file.read_text()) if file.exists() else default
 
     def _save(self) -> None:
-        part = self.folder / f"{_INDEX}.part"
-        part.write_text(json.dumps({path: asdict(copied) for path, copied in self._index.items()}))
-        part.replace(self.folder / _INDEX)
+        self._write(_INDEX, {path: asdict(copied) for path, copied in self._index.items()})
+
+    def _write(self, name: str, content: Any) -> None:
+        file = self.folder / name
+        file.parent.mkdir(exist_ok=True)
+        part = file.with_suffix(".part")
+        part.write_text(json.dumps(content))
+        part.replace(file)
+
+
+def _is_below(path: str, folders: Iterable[str]) -> bool:
+    return any(path == folder or path.startswith(folder + "/") for folder in folders)
