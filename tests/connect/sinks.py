@@ -146,6 +146,59 @@ class StrictConnector(BufferingConnector):
         return StrictTask
 
 
+class RecordOffsetTask(OffsetTask):
+    """Takes the offsets that it keeps from its records."""
+
+    def flush(self, offsets: Mapping[TopicPartition, int]) -> None:
+        super().flush(
+            {TopicPartition(r.original_topic, r.original_partition): r.original_offset + 1 for r in self.buffer}
+        )
+
+
+class RecordOffsetConnector(OffsetConnector):
+    def task_class(self) -> type[SinkTask]:
+        return RecordOffsetTask
+
+
+class RotatingTask(BufferingTask):
+    """Writes a file for each ``size`` records, and names the offset behind it in one answer only."""
+
+    def start(self, props: Mapping[str, str]) -> None:
+        super().start(props)
+        self.size = int(props["size"])
+        self.news: dict[TopicPartition, int] = {}
+
+    def put(self, records: Sequence[SinkRecord]) -> None:
+        super().put(records)
+        while len(self.buffer) >= self.size:
+            file, rest = self.buffer[: self.size], self.buffer[self.size :]
+            last, self.buffer = file[-1], file
+            self.flush({})
+            self.buffer = rest
+            self.news[TopicPartition(last.original_topic, last.original_partition)] = last.original_offset + 1
+            self.context.request_commit()
+
+    def pre_commit(self, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
+        news, self.news = self.news, {}
+        return news
+
+
+class RotatingConnector(BufferingConnector):
+    def task_class(self) -> type[SinkTask]:
+        return RotatingTask
+
+
+class RevokedConnector(BufferingConnector):
+    """Fails outside a call, where it was not started twice."""
+
+    def start(self, props: Mapping[str, str]) -> None:
+        super().start(props)
+        target = TARGETS[props["target"]]
+        target.events.append("connector started")
+        if target.events.count("connector started") == 1:
+            self.context.raise_error(RuntimeError("the token has expired"))
+
+
 class SlowTask(BufferingTask):
     """Acknowledges in the background: ``pre_commit`` tells of it bit by bit."""
 

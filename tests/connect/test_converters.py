@@ -10,9 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from connectors.connect import DataException, RecordConverter, Schema, Struct
+from connectors.connect import DataException, RecordConverter, Schema, SchemaBuilder, Struct
 from connectors.connect.columns import Column
 from connectors.connect.converters import converter_of, converter_problems
+from connectors.connect.json_data import JsonReader
 
 from .test_data import NESTED, PERSON, _nested
 
@@ -66,6 +67,18 @@ def test_json_decimals_as_numbers() -> None:
         "t", Column.of(NESTED, [_nested(price=Decimal("-0.01"))])
     )
     assert json.loads(plain[0].as_py())["price"] == "/w=="
+
+
+@pytest.mark.parametrize("format", ["BASE64", "NUMERIC"])
+@pytest.mark.parametrize("envelope", ["true", "false"])
+def test_json_decimals_keep_all_their_digits(format: str, envelope: str) -> None:
+    decimal = SchemaBuilder.decimal(2).optional().build()
+    schema = SchemaBuilder.struct().field("d", decimal).field("f", Schema.OPTIONAL_FLOAT64_SCHEMA).build()
+    row = Struct(schema).put("d", Decimal("123456789012345678901234567890123456.78")).put("f", 0.1)
+    converter = make_converter("JsonConverter", schemas_enable=envelope, decimal_format=format)
+    (body,) = converter.from_connect("t", Column.of(schema, [row])).to_pylist()
+    reader = JsonReader(True) if envelope == "true" else JsonReader.of(schema)
+    assert reader.read(body) == (schema, row)
 
 
 def test_json_that_is_none_or_no_envelope_is_refused() -> None:

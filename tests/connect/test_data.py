@@ -15,7 +15,6 @@ from connectors.connect import DataException, Schema, SchemaBuilder, SchemaExcep
 from connectors.connect.data import from_arrow, schema_of, to_arrow
 from connectors.connect.errors import SchemaBuilderException
 from connectors.connect.json_data import schema_from, schema_json
-from connectors.connect.transforms.base import by_schema
 
 PERSON = (
     SchemaBuilder.struct()
@@ -67,20 +66,6 @@ def test_con_16_a_static_schema_is_one_object_with_one_arrow_type() -> None:
         again.field(field.name, field.schema)
     assert again.build() == PERSON
     assert hash(again.build()) == hash(PERSON)
-
-
-def test_con_16_a_dynamic_schema_is_computed_once_until_it_changes() -> None:
-    computed: list[Schema] = []
-
-    def widened(schema: Schema) -> Schema:
-        computed.append(schema)
-        return schema
-
-    cached = by_schema(widened)
-    other = SchemaBuilder.struct().field("id", Schema.INT64_SCHEMA).build()
-    for schema in [PERSON, PERSON, other, other, PERSON]:
-        cached(schema)
-    assert computed == [PERSON, other]
 
 
 def test_con_17_a_mismatch_names_both_schemas() -> None:
@@ -145,6 +130,13 @@ def test_values_of_every_type_go_to_arrow_and_back() -> None:
         None if row is None else Struct.of(schema, {f.name: row.get(f.name) for f in NESTED.fields}) for row in rows
     ]
     assert from_arrow(to_arrow(moved, schema), schema) == moved
+
+
+def test_a_null_among_structs_with_a_required_struct() -> None:
+    inner = SchemaBuilder.struct().field("x", Schema.INT32_SCHEMA).build()
+    outer = SchemaBuilder.struct().optional().field("inner", inner).build()
+    rows = [None, Struct(outer).put("inner", Struct(inner).put("x", 1)), None]
+    assert from_arrow(to_arrow(rows, outer), outer) == rows
 
 
 def test_a_schema_goes_to_json_and_back() -> None:

@@ -253,7 +253,7 @@ def test_a_record_of_a_sink_has_all_cells_of_its_row(jvm: Jvm, tmp_path: Path) -
         timestamp=[datetime.fromtimestamp(TIME // 1000, timezone.utc), None, None],
     )
     reader = RecordReader(jvm, STRINGS, tmp_path)
-    records, bad = reader.records(pa.concat_tables([rows.slice(1, 1), rows.slice(2), rows.slice(0, 1)]))
+    records, bad, _ = reader.records(pa.concat_tables([rows.slice(1, 1), rows.slice(2), rows.slice(0, 1)]))
     assert bad == []
     assert [shown(record) for record in records] == [
         ("thème", 1, 1, None, None, "ü", [("x", "1"), ("y", None)]),
@@ -269,7 +269,7 @@ def test_bytes_that_lie_behind_a_null_are_no_cell(jvm: Jvm, tmp_path: Path) -> N
     values = pa.Array.from_buffers(pa.binary(), 3, buffers)
     assert values.to_pylist() == [b"a", None, b"c"]
     rows = sink_rows().set_column(SINK_COLUMNS.index("value"), "value", values)
-    records, _ = RecordReader(jvm, STRINGS, tmp_path).records(rows)
+    records, _, _ = RecordReader(jvm, STRINGS, tmp_path).records(rows)
     assert [record.value() for record in records] == ["a", None, "c"]
 
 
@@ -283,7 +283,7 @@ def test_a_row_that_its_converter_refuses_is_named_and_those_behind_it_are_read(
     if part == "header":
         cells = [[{"key": "h", "value": value}] for value in cells]
     rows = sink_rows(**{"headers" if part == "header" else part: cells})
-    records, (bad,) = RecordReader(jvm, properties, tmp_path).records(rows)
+    records, (bad,), _ = RecordReader(jvm, properties, tmp_path).records(rows)
     assert [record.kafkaOffset() for record in records] == [0, 2]
     assert (bad.place, bad.stage) == (1, f"{part.upper()}_CONVERTER")
     assert bad.executing_class == "org.apache.kafka.connect.converters.LongConverter"
@@ -302,5 +302,6 @@ def test_a_sinks_row_that_a_transform_drops_is_no_record(jvm: Jvm, tmp_path: Pat
     rows = sink_rows(value=[b"a", None, b"c"])
     for negate, values in (("false", ["a", "c"]), ("true", [None])):
         properties = {**STRINGS, **transforms, "transforms.drop.negate": negate}
-        records, bad = RecordReader(jvm, properties, tmp_path).records(rows)
+        records, bad, ends = RecordReader(jvm, properties, tmp_path).records(rows)
         assert ([record.value() for record in records], bad) == (values, [])
+        assert ends == {("t", 1): 3 if negate == "false" else 2}

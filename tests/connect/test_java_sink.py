@@ -8,6 +8,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +16,8 @@ import pytest
 
 from connectors.connect.errors import ConnectException
 from connectors.connect.host import HEADERS, SINK_COLUMNS
-from connectors.connect.java.sink_host import JavaSinkHost
+from connectors.connect.java.sink_host import JavaSinkHost, _JavaTask
+from connectors.connect.java.validation import _without_secret, secrets_of
 from connectors.testing.servers import PostgresServer
 from tests.connect.java_sources import DEBEZIUM_JDBC, FILES, exists, settings
 from tests.servers import required
@@ -80,6 +82,73 @@ def test_a_row_that_no_converter_reads_is_a_dead_letter(tmp_path: Path) -> None:
     assert letters[0].error_class == "org.apache.kafka.connect.errors.DataException"
     with started(file_sink(path)) as host, pytest.raises(ConnectException, match="DataException"):
         host.task(0, ["t"]).put(rows([b"{bad"]))
+
+
+def test_a_number_that_json_lacks_makes_a_bad_row_that_names_its_column(tmp_path: Path) -> None:
+    path = tmp_path / "out.txt"
+    inner = pa.StructArray.from_arrays([pa.array([0.5, 0.5, None, float("-inf")])], ["y"])
+    values = pa.StructArray.from_arrays([pa.array([1.5, float("nan"), None, 2.5]), inner], ["x", "inner"])
+    with started(file_sink(path, errors__tolerance="all")) as host:
+        task = host.task(0, ["t"])
+        letters = task.put(rows(values))
+        task.flush()
+    assert path.read_text() == "Struct{x=1.5,inner=Struct{y=0.5}}\nStruct{inner=Struct{}}\n"
+    assert [(letter.offset, letter.stage, letter.message.split(" which")[0]) for letter in letters] == [
+        (1, "VALUE_CONVERTER", "value.x is NaN or infinite,"),
+        (3, "VALUE_CONVERTER", "value.inner.y is NaN or infinite,"),
+    ]
+    with started(file_sink(path)) as host, pytest.raises(ConnectException, match=r"value\.x is NaN or infinite"):
+        host.task(0, ["t"]).put(rows(values))
+
+
+def test_times_with_microseconds_reach_java_in_milliseconds(tmp_path: Path) -> None:
+    path, moment = tmp_path / "out.txt", 1_704_067_200_123_456
+    kind = pa.timestamp("us", tz="UTC")
+    values = pa.StructArray.from_arrays([pa.array([moment, -1], kind)], ["at"])
+    table = rows(values).set_column(6, "timestamp", pa.array([moment, -1], kind))
+    with started(file_sink(path)) as host:
+        task = host.task(0, ["t"])
+        task.put(table)
+        task.flush()
+    lines = path.read_text().splitlines()
+    assert lines == ["Struct{at=Mon Jan 01 00:00:00 UTC 2024}", "Struct{at=Wed Dec 31 23:59:59 UTC 1969}"]
+
+
+def test_secrets_inside_a_url_are_in_no_message() -> None:
+    properties = {
+        "connection.uri": "mongodb://bob:hunter22@db/x",
+        "camel.sink.url": "aws2-sqs:q?accessKey=AKIA&secretKey=s3cr3t&region=eu",
+        "db.password": "swordfish",
+        "name": "x",
+    }
+    assert secrets_of(properties) == ["hunter22", "AKIA", "s3cr3t", "swordfish"]
+    message = "Invalid value mongodb://bob:hunter22@db/x for configuration connection.uri: no such host"
+    assert _without_secret("connection.uri", message, properties) == (
+        "Invalid value mongodb://***@db/x for configuration connection.uri: no such host"
+    )
+
+
+class _Answers:
+    """A ``preCommit`` in Java: its offsets by partition, or nothing."""
+
+    def __init__(self, **ends: int) -> None:
+        self._ends = ends
+
+    def get(self, place: str) -> Any:
+        end = self._ends.get(place)
+        return None if end is None else SimpleNamespace(offset=lambda: end)
+
+
+def test_a_partition_that_pre_commit_does_not_name_is_not_acknowledged() -> None:
+    task = object.__new__(_JavaTask)
+    task._partitions = {("t", 0): "a", ("t", 1): "b"}
+    task._unacknowledged = {("t", 0): 3, ("t", 1): 5}
+    task._acknowledged = {}
+    behind = []
+    for answers in (None, _Answers(a=3), _Answers(b=4), _Answers(b=5)):
+        task._note_acknowledged(answers)
+        behind.append(task._behind())
+    assert behind == [("t", 0), ("t", 1), ("t", 1), None]
 
 
 @pytest.mark.soak

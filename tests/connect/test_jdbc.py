@@ -136,6 +136,22 @@ def test_con_16_the_schema_of_a_table_is_computed_again_only_when_its_columns_ch
     assert run.rows()[-1]["value"].endswith(b'"ok":false,"note":"new"}')
 
 
+def test_a_number_without_a_scale_is_text_with_all_its_digits(tables: Tables, run: Run) -> None:
+    tables.execute(
+        "DROP TABLE customers",
+        "DROP TABLE orders",
+        "CREATE TABLE orders (id INTEGER PRIMARY KEY, price NUMERIC)",
+        "INSERT INTO orders VALUES (1, 1.5), (2, NULL), (3, 7)",
+    )
+    run.start()
+    run.until(3)
+    assert [row["value"] for row in run.rows()] == [
+        b'{"id":1,"price":"1.5"}',
+        b'{"id":2,"price":null}',
+        b'{"id":3,"price":"7"}',
+    ]
+
+
 def test_an_outage_of_the_database_is_waited_for(tables: Tables, run: Run) -> None:
     tables.insert("orders", 1, 3)
     run.start()

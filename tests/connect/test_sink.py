@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import threading
 from collections.abc import Mapping
@@ -16,8 +17,10 @@ from connectors.connect import SchemaException
 from connectors.connect.errors import ConnectException
 from connectors.core import Batch, Guarantee, Misconfigured, Transient
 from connectors.core.commit import Commit
+from connectors.core.errors import Fatal
 from connectors.core.writing import stage
 from connectors.systems.connect import ConnectSink
+from connectors.systems.connect.sink import sink_rows
 
 from . import sinks
 from .sinks import TARGETS, Target
@@ -92,6 +95,120 @@ def test_con_09_exactly_once_needs_offsets_in_the_rows() -> None:
         sink.refuse_frame(pa.schema([("value", pa.string()), ("topic", pa.string())]), placed=True)
     with pytest.raises(Misconfigured, match=r"exactly-once.*is not possible, only.*at-least-once"):
         Write(sinks.BufferingConnector, {"guarantee": "exactly-once"})
+
+
+def test_without_exactly_once_the_offsets_of_a_target_leave_no_row_out() -> None:
+    write = Write(sinks.OffsetConnector, {"guarantee": "at-least-once"}, topics="t")
+    write.batch(pa.table({"value": ["a", "b", "c"]}), 0)
+    write.batch(pa.table({"value": ["d"]}), -1)  # df.write
+    write.batch(pa.table({"value": ["e"]}), -1)
+    write.batch(pa.table({"value": ["f"]}), 0)  # a new checkpoint
+    write.batch(placed_rows("t", 100, 102), 1)
+    write.batch(placed_rows("t", 0, 2), 1)  # of another Spark task, which comes later
+    assert write.target.tables == {"t": [*"abcdef", "t-100", "t-101", "t-0", "t-1"]}
+
+
+def placed_rows(topic: str, first: int, end: int) -> pa.Table:
+    """Rows of partition 0 of a topic."""
+    count = end - first
+    return pa.table(
+        {
+            "topic": [topic] * count,
+            "partition": pa.array([0] * count, pa.int32()),
+            "offset": pa.array(range(first, end), pa.int64()),
+            "value": [f"{topic}-{number}" for number in range(first, end)],
+        }
+    )
+
+
+@pytest.mark.parametrize("kind", [sinks.OffsetConnector, sinks.RecordOffsetConnector])
+def test_con_09_a_transform_that_changes_topics_leaves_exactly_once_as_it_is(kind: type) -> None:
+    write = Write(
+        kind,
+        transforms="route",
+        transforms_route_type="org.apache.kafka.connect.transforms.RegexRouter",
+        transforms_route_regex=".*",
+        transforms_route_replacement="all",
+    )
+    write.batch(placed_rows("x", 0, 4), 0)
+    write.batch(placed_rows("x", 0, 5), 0)  # a replay, with more
+    write.batch(placed_rows("y", 0, 3), 1)
+    expected = [f"x-{number}" for number in range(5)] + [f"y-{number}" for number in range(3)]
+    assert write.target.tables == {"all": expected}
+
+
+def test_exactly_once_refuses_a_row_without_a_place_and_other_sinks_fill_it() -> None:
+    table = pa.table(
+        {
+            "topic": ["t"] * 3,
+            "partition": pa.array([1, None, 1], pa.int32()),
+            "offset": pa.array([5, 6, None], pa.int64()),
+            "value": ["a", "b", "c"],
+        }
+    )
+    with pytest.raises(Fatal, match=r"(?s)null in partition or offset.*guarantee=at-least-once"):
+        Write(sinks.OffsetConnector).batch(table)
+    places = [(row["partition"], row["offset"]) for row in sink_rows(table.to_batches()[0], None, 7, 40).to_pylist()]
+    assert places == [(1, 5), (7, 6), (1, 42)]
+    write = Write(sinks.BufferingConnector)
+    write.batch(table, subtask=7)
+    assert write.target.tables == {"t": ["a", "b", "c"]}
+
+
+def test_con_08_an_offset_that_a_task_names_once_counts_and_a_partition_that_it_never_names_is_an_error() -> None:
+    write = Write(sinks.RotatingConnector, {"outageTimeout": "1s"}, size="2", consumer_override_max_poll_records="2")
+    write.batch(rows(4))
+    assert write.target.tables == {"t": ["v0", "v1", "v2", "v3"]}
+    short = Write(sinks.RotatingConnector, {"outageTimeout": "100ms"}, size="3")
+    with pytest.raises(Transient, match=r"(?s)not acknowledged t-0 for outageTimeout=0.1s.*shorter than a batch"):
+        short.batch(rows(4))
+
+
+def test_records_that_a_transform_drops_behind_the_last_one_need_no_acknowledgement() -> None:
+    write = Write(
+        sinks.RotatingConnector,
+        {"outageTimeout": "1s"},
+        size="2",
+        transforms="drop",
+        transforms_drop_type="org.apache.kafka.connect.transforms.Filter",
+        transforms_drop_predicate="isNull",
+        predicates="isNull",
+        predicates_isNull_type="org.apache.kafka.connect.transforms.predicates.RecordIsTombstone",
+    )
+    write.batch(pa.table({"topic": ["t"] * 4, "value": ["a", "b", None, None]}))
+    assert write.target.tables == {"t": ["a", "b"]}
+
+
+def test_a_connector_that_has_failed_is_started_anew_for_the_next_batch() -> None:
+    write = Write(sinks.RevokedConnector)
+    with pytest.raises(ConnectException, match="the token has expired"):
+        write.batch(rows(1))
+    write.batch(rows(1))
+    assert write.target.tables == {"t": ["v0"]}
+
+
+def test_times_with_microseconds_are_milliseconds_in_connect_rounded_down() -> None:
+    after = datetime.datetime(2024, 1, 1, 0, 0, 0, 123456, tzinfo=datetime.timezone.utc)
+    before = datetime.datetime(1969, 12, 31, 23, 59, 59, 999_500, tzinfo=datetime.timezone.utc)
+    time = pa.timestamp("us", tz="UTC")
+    times = pa.array([after, before], time)
+    table = pa.table(
+        {
+            "topic": ["t"] * 2,
+            "timestamp": times,
+            "at": times,
+            "inner": pa.StructArray.from_arrays([times], ["at"], mask=pa.array([False, True])),
+            "list": pa.array([None, [after]], pa.list_(time)),
+            "map": pa.array([[("a", after), ("b", before)], None], pa.map_(pa.string(), time)),
+        }
+    )
+    write = Write(sinks.BufferingConnector)
+    write.batch(pa.concat_tables([table.slice(1), table.slice(0, 1)]))
+    earlier, later = (value.to_dict() for value in write.target.tables["t"])
+    floored = after.replace(microsecond=123_000), before.replace(microsecond=999_000)
+    assert earlier == {"at": floored[1], "inner": None, "list": [floored[0]], "map": None}
+    expected = {"a": floored[0], "b": floored[1]}
+    assert later == {"at": floored[0], "inner": {"at": floored[0]}, "list": None, "map": expected}
 
 
 def test_con_12_new_topics_are_opened_as_they_come_and_tasks_create_one_table_once() -> None:
@@ -206,3 +323,4 @@ def test_wrong_options_are_told_together() -> None:
         ConnectSink.of({"config": json.dumps(config), "deadLetterPath": "/tmp/x"})
     options = {problem.option for problem in refused.value.problems}
     assert options >= {"connector.class", "topics.regex", "errors.deadletterqueue.topic.name", "deadLetterPath"}
+    assert "bootstrap.servers" in options

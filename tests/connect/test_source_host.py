@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import threading
 import time
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from connectors.connect import SourceConnector, SourceRecord, SourceTask
+from connectors.connect import DataException, Schema, SourceBatch, SourceConnector, SourceRecord, SourceTask
 from connectors.connect.offsets import partition_key
-from connectors.core.errors import Fatal, Misconfigured
+from connectors.connect.pipeline import SourcePipeline
+from connectors.core.errors import Fatal, Misconfigured, Transient
 from connectors.core.source import ReadLimit
 
 from .database import Database, FlakyConnector, Run, TablesConnector, TableTask, outages, running
@@ -238,6 +241,41 @@ def test_an_outage_is_polled_again_without_a_new_start() -> None:
         assert database.events.count("task started with a") == 1
 
 
+def test_an_outage_is_no_idleness_and_an_error_when_it_lasts() -> None:
+    database = Database("a")
+    database.broken["poll"] = outages(10_000)
+    run = Run(FlakyConnector, database, backoff=0.01)
+    run.host.settings = dataclasses.replace(run.settings, outage_timeout=0.5)
+    run.start()
+    with contextlib.closing(run.host):
+        assert run.next(seconds=0.2) == []
+        assert run.host.idle_seconds() < 0.1
+        with pytest.raises(Transient, match=r"(?s)outageTimeout=0.5s: the database is away") as away:
+            run.next(seconds=5.0)
+    assert away.value.is_waited_for
+
+
+def test_a_record_that_does_not_fit_its_schema_or_whose_header_fails_is_set_aside() -> None:
+    pipeline = SourcePipeline({"errors.tolerance": "all", "header.converter": "JsonConverter"}, lambda _: False)
+    values: list[Any] = [0, "one", 2, 3, 4]
+    records = [
+        SourceRecord(
+            {"p": 1}, {"o": n}, "t", value, value_schema=Schema.INT64_SCHEMA, headers={"h": object() if n == 3 else n}
+        )
+        for n, value in enumerate(values)
+    ]
+    outcome = pipeline.run(pipeline.in_columns(records))
+    assert outcome.rows["value"].to_pylist() == [b"0", b"2", b"4"]
+    assert outcome.delivered == {0, 2, 4}
+    assert [(letter.stage, letter.value) for letter in outcome.letters] == [
+        ("VALUE_CONVERTER", b"one"),
+        ("HEADER_CONVERTER", b"3"),
+    ]
+    strict = SourcePipeline({}, lambda _: False)
+    with pytest.raises(DataException, match="'one'"):
+        strict.in_columns(records)
+
+
 def test_a_task_that_fails_shows_its_trace_while_others_run_and_starts_again_from_its_offsets() -> None:
     database = Database("a", "b")
     database.insert(20)
@@ -310,12 +348,20 @@ def test_boundary_poll_a_poll_is_never_divided(slow: Database) -> None:
 
 
 def test_boundary_interval_records_come_when_it_is_over(slow: Database) -> None:
+    slow.batch = 1
     with use(
         TablesConnector, slow, transaction_boundary="interval", **{"transaction_boundary_interval_ms": 600}
     ) as run:
-        slow.insert(8)
+        slow.insert(10**9)
         assert run.next(seconds=0.2) == []
-        run.until(8)
+        run.until(1)
+        assert run.records[0].rows.num_rows > 1
+
+
+def test_boundary_interval_ends_early_when_there_is_nothing_more(slow: Database) -> None:
+    with use(TablesConnector, slow, transaction_boundary="interval") as run:  # of a minute
+        slow.insert(8)
+        run.until(8, seconds=5.0)
         assert [part.rows.num_rows for part in run.records] == [8]
 
 
@@ -325,6 +371,43 @@ def test_boundary_connector_transactions_end_where_the_task_says(slow: Database)
     with use(Transactions, slow, transaction_boundary="connector") as run:
         run.until(6)
         assert [int(row["key"].decode().strip('"')) for row in run.rows()] == [1, 2, 3, 7, 8, 9]  # 4 to 6 were aborted
+
+
+def test_boundary_connector_an_abort_drops_what_earlier_polls_gave_of_the_transaction(slow: Database) -> None:
+    slow.batch = 2
+    slow.insert(10)
+    with use(Transactions, slow, transaction_boundary="connector") as run:
+        run.until(6)
+        assert run.sequences() == {"a": [1, 2, 3, 7, 8, 9]}
+        assert run.offsets == {'{"table":"a"}': {"n": 9}}
+
+
+class BatchTask(TableTask):
+    """Gives batches of three rows in columns; the first transaction, of two of them, is aborted."""
+
+    def poll(self) -> SourceBatch | None:  # type: ignore[override]
+        at = self._at["a"]
+        context = self.context.transaction_context()
+        if at >= 9 or context is None:
+            self._stopping.wait(0.01)
+            return None
+        self._at["a"] = at + 3
+        if at:
+            (context.abort_transaction if at == 3 else context.commit_transaction)()
+        numbers = pa.array([at + 1, at + 2, at + 3])
+        text = numbers.cast(pa.string())
+        return SourceBatch({"table": "a"}, "n", numbers, "db.a", text, Schema.STRING_SCHEMA, text, Schema.STRING_SCHEMA)
+
+
+class Batches(TablesConnector):
+    def task_class(self) -> type[SourceTask]:
+        return BatchTask
+
+
+def test_boundary_connector_an_abort_drops_batches_in_columns() -> None:
+    with use(Batches, Database("a"), transaction_boundary="connector") as run:
+        run.until(3)
+        assert run.sequences() == {"a": [7, 8, 9]}
 
 
 class TransactionTask(TableTask):

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from connectors.connect import (
@@ -22,6 +23,7 @@ from connectors.connect.data import plain
 from connectors.connect.errors import ConnectException
 from connectors.connect.tolerance import Tolerance
 from connectors.connect.transforms import TRANSFORMS, Chain, RecordPredicate, RecordTransform
+from connectors.connect.transforms.times import DatePattern
 
 PACKAGE = "org.apache.kafka.connect.transforms."
 INNER = SchemaBuilder.struct().optional().field("x", Schema.INT32_SCHEMA).build()
@@ -176,6 +178,23 @@ def test_timestamp_converter() -> None:
         ("TimestampConverter$Value", {"target.type": "Timestamp", "unix.precision": "seconds"}),
     )
     assert seconds.value == datetime.datetime(1970, 1, 1, 0, 0, 5, tzinfo=datetime.timezone.utc)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        ("yyyy-MM-dd'T'HH:mm:ss.SSSXXX", "2024-01-05T03:04:05.678Z"),
+        ("yyyy-MM-dd'T'HH:mm:ssX", "2024-01-05T03:04:05Z"),
+        ("d/M/yyyy H:m:s", "5/1/2024 3:4:5"),
+        ("dd.MM.yy HH Z", "05.01.24 03 +0000"),
+    ],
+)
+def test_date_patterns_write_what_java_writes_and_read_it(pattern: str, text: str) -> None:
+    moment = datetime.datetime(2024, 1, 5, 3, 4, 5, 678000, tzinfo=datetime.timezone.utc)
+    dates = DatePattern(pattern)
+    assert dates.text(moment) == text
+    assert dates.texts(pa.array([moment, None])).to_pylist() == [text, None]
+    assert dates.text(dates.moment(text)) == text
 
 
 def test_timestamp_router() -> None:

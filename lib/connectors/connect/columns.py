@@ -90,10 +90,6 @@ class Records:
             extra={name: column.take(at) for name, column in self.extra.items()},
         )
 
-    def where(self, mask: Sequence[bool]) -> Records:
-        """The records where ``mask`` is true."""
-        return self if all(mask) else self.take([place for place, keep in enumerate(mask) if keep])
-
     def slice(self, first: int, count: int) -> Records:
         return replace(
             self,

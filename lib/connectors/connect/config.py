@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Any, Final
 
 from ..core.errors import Problem
-from ..core.options import is_secret, redacted
+from ..core.options import redacted
 from .errors import ConfigException
 
 NO_DEFAULT_VALUE: Final = object()
@@ -217,8 +217,3 @@ def _parsed(kind: ConfigType, raw: Any) -> Any:
             return [part for part in re.split(r"\s*,\s*", text) if part] if text else []
         return list(text)
     return text if kind is not ConfigType.STRING or text is None else str(raw)
-
-
-def shown_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """Properties as a log may show them: without secrets."""
-    return {name: "***" if is_secret(name) else redacted(name, value).strip("'") for name, value in properties.items()}

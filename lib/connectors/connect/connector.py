@@ -218,7 +218,7 @@ class SinkTaskContext(ABC):
 
     @abstractmethod
     def offset(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """The target has everything below these offsets: such records are not put again."""
+        """The target has everything below these offsets: such records are not put again where the sink is exactly-once."""
 
     @abstractmethod
     def assignment(self) -> set[TopicPartition]:
@@ -258,7 +258,10 @@ class SinkTask(ABC):
         """Sends what is buffered, and returns when the system has acknowledged all of it, up to ``offsets``."""
 
     def pre_commit(self, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
-        """The offsets up to which everything is in the target; by default all, after :meth:`flush`."""
+        """The offsets up to which everything is in the target; by default all, after :meth:`flush`.
+
+        A partition that is missing is not acknowledged, until a later answer names it: the batch waits for that.
+        """
         self.flush(offsets)
         return offsets
 

@@ -280,11 +280,6 @@ def _text(value: Any) -> str:
     return "null" if value is None else str(value)
 
 
-def joined(parts: Sequence[pa.Array]) -> pa.Array:
-    """Arrays of binary as one."""
-    return parts[0] if len(parts) == 1 else pa.concat_arrays([part.cast(pa.binary()) for part in parts])
-
-
 def converted(converter: Converter, topics: pa.Array, column: Column) -> pa.Array:
     """The bytes of ``column``, topic by topic, since a converter may know a schema by its topic."""
     if column.schema is None and column.data.count(None) == len(column):

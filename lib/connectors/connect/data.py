@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any, ClassVar, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from .errors import DataException, SchemaBuilderException, SchemaException
 
@@ -457,15 +458,13 @@ def to_arrow(values: Iterable[Any], schema: Schema) -> pa.Array:
                 row.validate()
             elif not schema.optional and not schema.has_default:
                 schema.validate(None)
-        has_nulls = any(row is None for row in rows)
-        columns = [
-            to_arrow(
-                [None if row is None else row.get(target.name) for row in rows],
-                replace(target.schema, optional=True) if has_nulls else target.schema,
-            )
-            for target in schema.fields
-        ]
+        present = [row for row in rows if row is not None]
+        columns = [to_arrow([row.get(target.name) for row in present], target.schema) for target in schema.fields]
         mask = pa.array([row is None for row in rows], pa.bool_())
+        if len(present) < len(rows):
+            numbers = iter(range(len(present)))
+            places = pa.array([None if row is None else next(numbers) for row in rows], pa.int64())
+            columns = [column.take(places) for column in columns]
         if not columns:
             return pa.array([None if row is None else {} for row in rows], pa.struct([]))
         return pa.StructArray.from_arrays(columns, fields=list(schema.arrow()), mask=mask)
@@ -482,6 +481,35 @@ def to_arrow(values: Iterable[Any], schema: Schema) -> pa.Array:
         for row in rows:
             schema.validate(row)
         raise DataException(f"{schema.title()}: {wrong}") from None
+
+
+def cast_to(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """``array`` as ``kind``, the Arrow type of a schema. Times lose what is finer than Connect's milliseconds."""
+    if pa.types.is_timestamp(array.type) and pa.types.is_timestamp(kind):
+        moments = array.cast(pa.timestamp(array.type.unit, tz="UTC"))
+        return pc.floor_temporal(moments, unit="millisecond").cast(kind)
+    if pa.types.is_time64(array.type) and pa.types.is_time32(kind):
+        return pc.floor_temporal(array, unit="millisecond").cast(kind)
+    if pa.types.is_struct(array.type) and array.type.num_fields:
+        columns = [cast_to(column, field.type) for column, field in zip(array.flatten(), kind, strict=True)]
+        return pa.StructArray.from_arrays(columns, fields=list(kind), mask=array.is_null())
+    if pa.types.is_map(array.type):
+        entry = pa.struct([array.type.key_field, array.type.item_field])
+        lists = array.cast(pa.list_(entry))
+        keys, items = lists.flatten().flatten()
+        offsets = _list_offsets(lists)
+        return pa.MapArray.from_arrays(offsets, cast_to(keys, kind.key_type), cast_to(items, kind.item_type))
+    if pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
+        return pa.ListArray.from_arrays(_list_offsets(array), cast_to(array.flatten(), kind.value_type))
+    return array.cast(kind)
+
+
+def _list_offsets(lists: pa.Array) -> pa.Array:
+    """Where each list begins in its flattened values, with null for a null list, and the end of the last one."""
+    ends = pc.cumulative_sum(pc.list_value_length(lists).cast(pa.int32()).fill_null(0))
+    starts = pa.concat_arrays([pa.array([0], pa.int32()), ends])
+    valid = pa.concat_arrays([lists.is_valid(), pa.array([True])])
+    return pc.if_else(valid, starts, pa.scalar(None, pa.int32()))
 
 
 def _needs_check(schema: Schema, rows: Sequence[Any]) -> bool:

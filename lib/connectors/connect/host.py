@@ -24,7 +24,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from ..core.errors import Problem
+from ..core.errors import Problem, Transient
 from ..core.source import ReadLimit
 
 HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -253,8 +253,11 @@ class SinkHost(ABC):
         """As :meth:`SourceHost.validate`. Called on the driver before the first task."""
 
     @abstractmethod
-    def task(self, number: int, topics: Sequence[str]) -> SinkHostTask:
+    def task(self, number: int, topics: Sequence[str], *, uses_offsets: bool = False) -> SinkHostTask:
         """The task with this number, started and with the partitions (topic, number) of ``topics`` opened.
+
+        ``uses_offsets`` says that all rows of a partition come to this task, in the order of offsets that stay the same in a
+        replay. Only then are rows left out that the target has already, as the task says by ``context.offset``.
 
         Task configurations are dealt out by ``number`` modulo their count.
         """
@@ -262,6 +265,18 @@ class SinkHost(ABC):
     @abstractmethod
     def close(self) -> None:
         """Stops everything. Called when a worker ends or the host was idle for long."""
+
+
+def unacknowledged_error(topic: str, partition: int, settings: ConnectorSettings) -> Transient:
+    """The error of a sink task whose ``preCommit`` does not answer with the end of a partition."""
+    return Transient(
+        f"the task has not acknowledged {topic}-{partition} for outageTimeout={settings.outage_timeout:g}s: preCommit does not "
+        "answer that its target has all records",
+        is_waited_for=True,
+        connector=settings.log,
+        way_out="a connector that writes by a rotation of its own (flush.size, rotate.interval.ms …) needs one that is shorter "
+        "than a batch",
+    )
 
 
 def source_host(settings: ConnectorSettings) -> SourceHost:

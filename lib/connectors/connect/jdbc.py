@@ -176,6 +176,8 @@ def _field_schema(api: Any, kind: Any, values: Sequence[Any]) -> Schema:
     if isinstance(kind, types.Float):
         return Schema.OPTIONAL_FLOAT64_SCHEMA
     if isinstance(kind, types.Numeric):
+        if kind.precision is None and kind.scale is None:  # each value has a scale of its own: text keeps all digits
+            return Schema.OPTIONAL_STRING_SCHEMA
         return SchemaBuilder.decimal(kind.scale or 0).optional().build()
     if isinstance(kind, types.DateTime):
         return SchemaBuilder.timestamp().optional().build()
@@ -200,7 +202,7 @@ def _value(value: Any, schema: Schema) -> Any:
         if schema.type is Type.BOOLEAN and isinstance(value, int):
             return bool(value)
         return value
-    return str(value)
+    return f"{value:f}" if isinstance(value, Decimal) else str(value)
 
 
 def engine_of(values: Mapping[str, Any]) -> Any:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import base64
 import datetime
 import math
+import re
 from collections.abc import Callable, Mapping
-from decimal import Decimal
+from decimal import Context, Decimal
 from functools import lru_cache
 from typing import Any, Final
 
@@ -15,11 +16,15 @@ import pyarrow.compute as pc
 
 from .data import DATE, DECIMAL, TIME, TIMESTAMP, Field, Schema, Struct, Type, from_arrow, plain
 from .errors import DataException
-from .json_text import json_bytes, parsed_json
+from .json_text import exactly_parsed_json, json_bytes, json_number, parsed_json
 
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 _DAY: Final = datetime.date(1970, 1, 1)
 _MILLISECOND: Final = datetime.timedelta(milliseconds=1)
+_WIDE: Final = Context(prec=1000)
+"""Decimals are moved and cut without rounding: Python's own context has 28 digits."""
+_LONG_NUMBER: Final = re.compile(rb"[\d.]{17}")
+"""More digits than a float keeps."""
 _SAFE: Final = r'["\\\x00-\x1f]'
 
 
@@ -137,6 +142,8 @@ class JsonReader:
                 f"Converting byte[] to Kafka Connect data failed due to serialization error: {wrong}"
             ) from None
         if self._schema is not None:
+            if _LONG_NUMBER.search(body) and has_decimal(self._schema):
+                value = exactly_parsed_json(body)
             return self._schema, value_from(self._schema, value)
         if not self._envelope:
             return None, value
@@ -149,12 +156,21 @@ class JsonReader:
         if value["schema"] is None:
             return None, value["payload"]
         schema = _known_schema(json_bytes(value["schema"]))
+        if _LONG_NUMBER.search(body) and has_decimal(schema):
+            value = exactly_parsed_json(body)
         return schema, value_from(schema, value["payload"])
 
 
 @lru_cache(maxsize=1000)
 def _known_schema(text: bytes) -> Schema:
     return schema_from(parsed_json(text))
+
+
+@lru_cache(maxsize=1000)
+def has_decimal(schema: Schema) -> bool:
+    """Whether values of ``schema`` hold decimals."""
+    inner = [*(field.schema for field in schema.fields), schema.key_schema, schema.value_schema]
+    return schema.name == DECIMAL or any(has_decimal(part) for part in inner if part is not None)
 
 
 def value_from(schema: Schema, value: Any) -> Any:
@@ -168,8 +184,8 @@ def value_from(schema: Schema, value: Any) -> Any:
     if schema.name == DECIMAL:
         scale = int(schema.parameter("scale") or 0)
         if isinstance(value, str):
-            return Decimal(int.from_bytes(base64.b64decode(value), "big", signed=True)).scaleb(-scale)
-        return Decimal(str(value)).quantize(Decimal(1).scaleb(-scale))
+            return Decimal(int.from_bytes(base64.b64decode(value), "big", signed=True)).scaleb(-scale, _WIDE)
+        return Decimal(str(value)).quantize(Decimal(1).scaleb(-scale), context=_WIDE)
     if schema.logical:
         return _TIMES[schema.logical](int(value))
     if schema.type is Type.STRUCT:
@@ -185,7 +201,7 @@ def value_from(schema: Schema, value: Any) -> Any:
         return {value_from(schema.key_schema, key): value_from(schema.value_schema, item) for key, item in pairs}
     if schema.type is Type.BYTES:
         return base64.b64decode(value)
-    if schema.type in (Type.FLOAT32, Type.FLOAT64) and isinstance(value, (int, float)):
+    if schema.type in (Type.FLOAT32, Type.FLOAT64) and isinstance(value, (int, float, Decimal)):
         return float(value)
     schema.validate(value)
     return value
@@ -227,7 +243,7 @@ def _inner_json(schema: Schema, *, numeric: bool) -> Callable[[Any], Any]:
             return lambda pairs: {name: value(item) for name, item in pairs.items()}
         return lambda pairs: [[key(name), value(item)] for name, item in pairs.items()]
     if schema.name == DECIMAL:
-        return (lambda number: float(number)) if numeric else _unscaled
+        return (lambda number: json_number(f"{number:f}")) if numeric else _unscaled
     if schema.name == DATE:
         return lambda day: (day - _DAY).days
     if schema.name == TIME:

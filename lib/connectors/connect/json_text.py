@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from typing import Any
 
 try:
     import orjson
 except ImportError:  # pragma: no cover - the library's requirements have it
     orjson = None  # type: ignore[assignment]
+
+
+def json_number(digits: str) -> Any:
+    """A number for :func:`json_bytes` with exactly these ``digits``."""
+    return float(digits) if orjson is None else orjson.Fragment(digits)
+
+
+def exactly_parsed_json(text: str | bytes) -> Any:
+    """As :func:`parsed_json`, and slower: fractions are ``Decimal``."""
+    return json.loads(text, parse_float=Decimal)
 
 
 def sorted_json(value: Any) -> str:

@@ -8,12 +8,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from .columns import INDEX, Records
+from .columns import INDEX, Column, Records, of_source_records
 from .converters import Converter, converted, converter_of
 from .host import HEADERS, SOURCE_COLUMNS, DeadLetter
-from .records import Headers
+from .records import Headers, SourceRecord
 from .tolerance import Failure, Tolerance, error_text
 from .transforms import Chain
+
+_KEY, _VALUE, _HEADERS = "_key", "_value", "_headers"
 
 
 @dataclass
@@ -47,31 +49,52 @@ class SourcePipeline:
         self._header = converter_of(properties, "header")
         self._task = task
 
+    def in_columns(self, records: Sequence[SourceRecord], first: int = 0) -> list[Records]:
+        """``records`` in columns, numbered from ``first`` on. One that does not fit its schema fails as in a converter."""
+        try:
+            return list(of_source_records(records, first))
+        except Exception as error:
+            if not self.tolerance.tolerates:
+                raise
+            if len(records) == 1:
+                self.tolerance.failed("VALUE_CONVERTER", type(self._value), _without_schema(records[0], first), error)
+                return []
+        half = len(records) // 2
+        return [*self.in_columns(records[:half], first), *self.in_columns(records[half:], first + half)]
+
     def run(self, batches: Sequence[Records]) -> Outcome:
         """``batches``, whose records are numbered (:data:`INDEX`), as rows of :data:`SOURCE_COLUMNS`."""
         tables, delivered = [], set()
         for batch in batches:
             for records in self._chain.apply(batch, self.tolerance):
-                for part, (key, value) in self._converted(records):
-                    tables.append(_rows(part, key, value, self._header))
+                for part in self._converted(records):
+                    tables.append(_rows(part))
                     if self._names_delivered:
                         delivered.update(part.extra[INDEX].to_pylist())
         letters = [self._letter(failure) for failure in self.tolerance.take()]
         rows = pa.concat_tables(tables) if tables else SOURCE_COLUMNS.empty_table()
         return Outcome(rows, letters, delivered)
 
-    def _converted(self, records: Records) -> list[tuple[Records, tuple[pa.Array, pa.Array]]]:
-        out = []
-        for with_key, key in self.tolerance.each(
-            "KEY_CONVERTER", type(self._key), lambda part: converted(self._key, part.topic, part.key), records
-        ):
-            keyed = replace(with_key, extra={**with_key.extra, "_key": key})
-            for part, value in self.tolerance.each(
-                "VALUE_CONVERTER", type(self._value), lambda part: converted(self._value, part.topic, part.value), keyed
-            ):
-                bare = {name: column for name, column in part.extra.items() if name != "_key"}
-                out.append((replace(part, extra=bare), (part.extra["_key"], value)))
-        return out
+    def _converted(self, records: Records) -> list[Records]:
+        """The records that all three converters take, with what they give as further columns."""
+        steps: list[tuple[str, str, Converter, Callable[[Records], pa.Array]]] = [
+            (_KEY, "KEY_CONVERTER", self._key, lambda part: converted(self._key, part.topic, part.key)),
+            (_VALUE, "VALUE_CONVERTER", self._value, lambda part: converted(self._value, part.topic, part.value)),
+            (
+                _HEADERS,
+                "HEADER_CONVERTER",
+                self._header,
+                lambda part: header_column(part.headers, len(part), self._header),
+            ),
+        ]
+        parts = [records]
+        for name, stage, converter, work in steps:
+            parts = [
+                replace(part, extra={**part.extra, name: column})
+                for before in parts
+                for part, column in self.tolerance.each(stage, type(converter), work, before)
+            ]
+        return parts
 
     def _letter(self, failure: Failure) -> DeadLetter:
         record = failure.record
@@ -93,6 +116,12 @@ class SourcePipeline:
         )
 
 
+def _without_schema(record: SourceRecord, number: int) -> Records:
+    """A record whose key or value does not fit its schema, for its dead letter."""
+    bare = record.replaced(key_schema=None, value_schema=None)
+    return next(of_source_records([bare], number))
+
+
 def _shown(value: Any) -> bytes | None:
     """A key or value that did not get through a converter, as bytes for a person."""
     if value is None or isinstance(value, bytes):
@@ -100,13 +129,13 @@ def _shown(value: Any) -> bytes | None:
     return (value if isinstance(value, str) else repr(value)).encode()
 
 
-def _rows(records: Records, key: pa.Array, value: pa.Array, header: Converter) -> pa.Table:
+def _rows(records: Records) -> pa.Table:
     columns = [
         records.topic,
         records.partition.cast(pa.int32()),
-        key,
-        value,
-        header_column(records.headers, len(records), header),
+        records.extra[_KEY],
+        records.extra[_VALUE],
+        records.extra[_HEADERS],
         records.timestamp.cast(pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC")),
         records.extra["sourcePartition"],
         records.extra["sourceOffset"],
@@ -118,8 +147,6 @@ def header_column(headers: Sequence[Headers] | None, count: int, converter: Conv
     """Headers as a column of keys and bytes; null where a record has none."""
     if headers is None:
         return pa.nulls(count, HEADERS)
-    from .columns import Column
-
     return pa.array(
         [
             [

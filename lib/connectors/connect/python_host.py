@@ -192,6 +192,8 @@ class PythonSourceHost(SourceHost):
         """Raises for a failure that ends the query."""
         if self._raised is not None:
             raise Fatal(f"the connector has failed: {self._raised}") from self._raised
+        if outage := next((thread.outage for thread in self._threads if thread.outage is not None), None):
+            raise outage
         statuses = self.statuses()
         if statuses and all(status.final for status in statuses):
             failed = statuses[0]

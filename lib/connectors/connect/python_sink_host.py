@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
@@ -18,7 +18,7 @@ from .connector import (
     TopicPartition,
 )
 from .errors import ConnectException, RetriableException
-from .host import ConnectorSettings, DeadLetter, SinkHost, SinkHostTask
+from .host import ConnectorSettings, DeadLetter, SinkHost, SinkHostTask, unacknowledged_error
 from .plugins import connector_class
 from .records import SinkRecord
 from .sink_pipeline import SinkPipeline, letter_of
@@ -44,7 +44,7 @@ class PythonSinkHost(SinkHost):
     def validate(self) -> list[Problem]:
         return sink_problems(self.settings.properties)
 
-    def task(self, number: int, topics: Sequence[str]) -> PythonSinkTask:
+    def task(self, number: int, topics: Sequence[str], *, uses_offsets: bool = False) -> PythonSinkTask:
         if self._connector is None:
             connector = connector_class(self.settings.class_name, SinkConnector)()
             connector.initialize(_Context(self))
@@ -58,7 +58,7 @@ class PythonSinkHost(SinkHost):
         if not self._configs:
             raise ConnectException("the connector gave no task configuration, so nothing can be written")
         config = {**self.settings.properties, **self._configs[number % len(self._configs)]}
-        return PythonSinkTask(self._connector.task_class(), config, self.settings, number)
+        return PythonSinkTask(self._connector.task_class(), config, self.settings, number, uses_offsets)
 
     def outdate(self) -> None:
         """The task configurations are asked for again, before the next task."""
@@ -89,15 +89,25 @@ class PythonSinkTask(SinkHostTask):
     """One sink task from ``start`` to ``stop``."""
 
     def __init__(
-        self, kind: type[SinkTask], config: Mapping[str, str], settings: ConnectorSettings, number: int
+        self,
+        kind: type[SinkTask],
+        config: Mapping[str, str],
+        settings: ConnectorSettings,
+        number: int,
+        uses_offsets: bool,
     ) -> None:
         self.number = number
+        self.uses_offsets = uses_offsets
         self._settings = settings
         self._pipeline = SinkPipeline(config, self._wait, number)
         self._context = _TaskContext(self, config)
         self._most = int(config.get("consumer.override.max.poll.records", _POLL_RECORDS))
         self._partitions: set[TopicPartition] = set()
         self._ends: dict[TopicPartition, int] = {}
+        """Where the rows of each partition end."""
+        self._record_ends: dict[TopicPartition, int] = {}
+        """Where the records end that were put; transforms may have dropped the rows behind."""
+        self._acknowledged: dict[TopicPartition, int] = {}
         self._letters: list[DeadLetter] = []
         self._task = kind()
         self._task.initialize(self._context)
@@ -110,26 +120,22 @@ class PythonSinkTask(SinkHostTask):
     def put(self, rows: pa.Table) -> list[DeadLetter]:
         records = self._pipeline.run(rows)
         self._letters += self._pipeline.letters()
-        self._open({TopicPartition(record.topic or "", record.partition or 0) for record in records})
+        ends = _ends(rows)
+        self._open(set(ends))
         for first in range(0, len(records), self._most):
             self._put([record for record in records[first : first + self._most] if self._is_new(record)])
-        for topic, partition, offset in _last_places(rows):
-            place = TopicPartition(topic, partition)
-            # A target that is ahead of these rows, as with a new checkpoint, must not hear that it has less.
-            self._ends[place] = max(offset + 1, self._context.offsets.get(place, 0))
+        _advance(self._ends, ends.items())
         return self._taken()
 
     def flush(self) -> list[DeadLetter]:
         end = time.monotonic() + self._settings.outage_timeout
         while True:
-            done = self._retried(lambda: self._task.pre_commit(dict(self._ends)))
-            waiting = [place for place, offset in self._ends.items() if done.get(place, offset) < offset]
-            if not waiting:
+            self._pre_commit()
+            behind = [place for place, last in self._record_ends.items() if self._acknowledged.get(place, 0) < last]
+            if not behind:
                 return self._taken()
             if time.monotonic() > end:
-                raise Transient(
-                    f"the task does not acknowledge {waiting[0].topic}-{waiting[0].partition}", is_waited_for=True
-                )
+                raise unacknowledged_error(*behind[0], self._settings)
             time.sleep(_ACKNOWLEDGED_PAUSE)
             self._put([])
 
@@ -157,17 +163,25 @@ class PythonSinkTask(SinkHostTask):
 
     def _is_new(self, record: SinkRecord) -> bool:
         """False for a record that the target has already, as the task has said by ``context.offset``."""
-        place = TopicPartition(record.topic or "", record.partition or 0)
-        return record.offset >= self._context.offsets.get(place, record.offset)
+        return record.original_offset >= self._context.offsets.get(_place(record), record.original_offset)
 
     def _put(self, records: Sequence[SinkRecord]) -> None:
         self._retried(lambda: self._task.put(records))
+        ends: dict[TopicPartition, int] = {}
+        _advance(ends, ((_place(record), record.original_offset + 1) for record in records))
+        _advance(self._record_ends, ends.items())
+        for place in ends:
+            self._acknowledged.pop(place, None)
         if self._context.wants_commit:
             self._context.wants_commit = False
-            ends = {**self._context.offsets, **self._ends}
-            for record in records:
-                ends[TopicPartition(record.topic or "", record.partition or 0)] = record.offset + 1
-            self._retried(lambda: self._task.pre_commit(ends))
+            _advance(self._ends, self._record_ends.items())
+            self._pre_commit()
+
+    def _pre_commit(self) -> None:
+        """Keeps what the task answers: it may name each offset in one answer only."""
+        # A target that is ahead of the rows, as with a new checkpoint, must not hear that it has less.
+        ends = {place: max(end, self._context.offsets.get(place, 0)) for place, end in self._ends.items()}
+        self._acknowledged.update(self._retried(lambda: self._task.pre_commit(ends)))
 
     def _retried(self, work: Callable[[], Output]) -> Output:
         """``work``, tried again with the same records as long as it raises RetriableException, within ``outageTimeout``."""
@@ -205,7 +219,8 @@ class _TaskContext(SinkTaskContext):
         return self._config
 
     def offset(self, offsets: Mapping[TopicPartition, int]) -> None:
-        self.offsets.update(offsets)
+        if self._task.uses_offsets:
+            self.offsets.update(offsets)
 
     def assignment(self) -> set[TopicPartition]:
         return set(self.partitions)
@@ -228,10 +243,21 @@ class _Reporter(ErrantRecordReporter):
         self._task.report(record, error)
 
 
-def _last_places(rows: pa.Table) -> list[tuple[str, int, int]]:
-    """The last offset of each topic and partition."""
+def _ends(rows: pa.Table) -> dict[TopicPartition, int]:
+    """The offset behind the last row of each topic and partition."""
     last = rows.select(["topic", "partition", "offset"]).group_by(["topic", "partition"]).aggregate([("offset", "max")])
-    return [(row["topic"], row["partition"], row["offset_max"]) for row in last.to_pylist()]
+    return {TopicPartition(row["topic"], row["partition"]): row["offset_max"] + 1 for row in last.to_pylist()}
+
+
+def _advance(ends: dict[TopicPartition, int], others: Iterable[tuple[TopicPartition, int]]) -> None:
+    """Moves ``ends`` to ``others`` where these are later."""
+    for place, end in others:
+        ends[place] = max(end, ends.get(place, 0))
+
+
+def _place(record: SinkRecord) -> TopicPartition:
+    """The partition of the row that a record was, before transforms."""
+    return TopicPartition(record.original_topic, record.original_partition)
 
 
 def _full_name(kind: type[Any]) -> str:

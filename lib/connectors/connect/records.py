@@ -120,7 +120,9 @@ class ConnectRecord:
 
     @classmethod
     def _names(cls) -> list[str]:
-        return [name for base in cls.__mro__ for name in getattr(base, "__slots__", ()) if name != "origin"]
+        return [
+            name for base in cls.__mro__ for name in getattr(base, "__slots__", ()) if not name.startswith("origin")
+        ]
 
     def __repr__(self) -> str:
         shown = ", ".join(
@@ -165,9 +167,13 @@ class SourceRecord(ConnectRecord):
 
 
 class SinkRecord(ConnectRecord):
-    """A record for a sink; ``offset`` is its place in (``topic``, ``partition``), the same in each replay."""
+    """A record for a sink; ``offset`` is its place in (``topic``, ``partition``), the same in each replay.
 
-    __slots__ = ("offset", "origin")
+    Transforms may change ``topic`` and ``partition``. ``original_topic``, ``original_partition`` and ``original_offset`` are
+    those of the row (KIP-793): by them ``open``, ``pre_commit`` and ``context.offset`` name partitions.
+    """
+
+    __slots__ = ("offset", "origin", "original_offset", "original_partition", "original_topic")
 
     def __init__(
         self,
@@ -185,6 +191,9 @@ class SinkRecord(ConnectRecord):
         self.topic = topic
         self.partition = partition
         self.offset = offset
+        self.original_topic = topic
+        self.original_partition = partition
+        self.original_offset = offset
         self.origin: Any = None  # the row that the record was made of, for dead letters
         self.value = value
         self.value_schema = value_schema

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from .columns import INDEX, Column, Records, numbers
 from .converters import converter_of
-from .data import Schema, schema_of
+from .data import Schema, cast_to, schema_of
 from .host import DeadLetter
 from .records import Header, Headers, SinkRecord
 from .tolerance import Tolerance, error_text
@@ -27,7 +27,6 @@ class SinkPipeline:
         self._chain = Chain.of(properties)
         self._key = converter_of(properties, "key")
         self._value = converter_of(properties, "value")
-        self._header = converter_of(properties, "header")
         self._task = task
         self._rows = pa.table({})
         self._schemas: dict[pa.DataType, Schema] = {}
@@ -35,6 +34,7 @@ class SinkPipeline:
     def run(self, rows: pa.Table) -> list[SinkRecord]:
         """The records of ``rows``, each with its origin; the failed ones are :meth:`letters`."""
         self._rows = rows
+        topics, partitions, offsets = (rows[name].to_pylist() for name in ("topic", "partition", "offset"))
         records: list[SinkRecord] = []
         first = 0
         for batch in rows.combine_chunks().to_batches():
@@ -44,6 +44,8 @@ class SinkPipeline:
                     sink_records = part.to_sink_records()
                     for record, place in zip(sink_records, part.extra[INDEX].to_pylist(), strict=True):
                         record.origin = (rows, place)
+                        record.original_topic, record.original_partition = topics[place], partitions[place]
+                        record.original_offset = offsets[place]
                     records += sink_records
         return records
 
@@ -64,7 +66,7 @@ class SinkPipeline:
             batch["partition"],
             Column(None, [None] * count),
             Column(None, [None] * count),
-            batch["timestamp"].cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64()),
+            cast_to(batch["timestamp"], pa.timestamp("ms", tz="UTC")).cast(pa.int64()),
             _headers(batch["headers"]),
             {
                 "offset": batch["offset"],
@@ -97,7 +99,7 @@ class SinkPipeline:
         if data.type not in self._schemas:
             self._schemas[data.type] = schema_of(data.type)
         schema = self._schemas[data.type]
-        return Column(schema, data.cast(schema.arrow()))
+        return Column(schema, cast_to(data, schema.arrow()))
 
 
 def _pieces(records: Records, raw: str, converter: Any) -> list[tuple[int, int, Column]]:

@@ -17,10 +17,11 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from .columns import Records, batch_offsets, of_source_batch, of_source_records, offsets_of
+from ..core.errors import Transient
+from .columns import Records, batch_offsets, of_source_batch, offsets_of
 from .connector import SourceTask, SourceTaskContext, TransactionContext
 from .errors import RetriableException, trace
-from .host import ConnectorSettings, DeadLetter, TaskStatus
+from .host import SOURCE_COLUMNS, ConnectorSettings, DeadLetter, TaskStatus
 from .offsets import OffsetStorageReader, OffsetStore
 from .pipeline import SourcePipeline
 from .records import SourceBatch, SourceRecord
@@ -72,6 +73,10 @@ class Transaction:
         for name, count in other.counts.items():
             self.counts[name] = self.counts.get(name, 0) + count
 
+    def aborted(self) -> Transaction:
+        """What remains of a transaction that the connector aborts: its records count as read."""
+        return Transaction([SOURCE_COLUMNS.empty_table()], self.offsets, counts=self.counts)
+
 
 class TaskThread:
     """Runs one task from its start to its stop, over any number of restarts."""
@@ -90,6 +95,9 @@ class TaskThread:
         self.is_quiet = False
         self.idle_since: float | None = None
         """Since when the task polls and gives nothing; ``None`` while it does something else."""
+        self.outage: Transient | None = None
+        """The error of a system that was away for longer than ``outage_timeout``."""
+        self._away_since: float | None = None
         self._kind = kind
         self._config = config
         self._store = store
@@ -182,17 +190,19 @@ class TaskThread:
                 if self._quiescing.is_set() and not self._must_go_on(pending):
                     self._deliver(pending)
                     break
-                if self.idle_since is None:
+                if self.idle_since is None and self._away_since is None:
                     self.idle_since = time.monotonic()
                 polled = self._polled(task)
                 if polled is not None:
                     self.idle_since = None
-                    for transaction, ends in self._cut(polled, pipeline, transactions):
+                    for transaction, commits in self._cut(polled, pipeline, transactions):
                         pending.add(transaction)
-                        if ends:
-                            self._deliver(pending)
+                        if commits is not None:
+                            self._deliver(pending if commits else pending.aborted())
                             pending = Transaction()
-                if self._boundaries.interval is not None and time.monotonic() - began >= self._boundaries.interval:
+                # Without records an interval ends early: a run that ends when there is nothing more must deliver its last one.
+                interval = self._boundaries.interval
+                if interval is not None and (polled is None or time.monotonic() - began >= interval):
                     self._deliver(pending)
                     pending, began = Transaction(), time.monotonic()
         finally:
@@ -209,11 +219,9 @@ class TaskThread:
         try:
             polled = task.poll()
         except RetriableException as error:
-            _log.warning(
-                "%s: task %d failed to poll records and tries again: %s", self._settings.log, self.number, error
-            )
-            self._stopping.wait(_RETRY_PAUSE)
+            self._await_return(error)
             return None
+        self._away_since = None
         if isinstance(polled, SourceBatch):
             return [polled] if len(polled) else None
         if not polled:
@@ -222,22 +230,35 @@ class TaskThread:
             return None
         return polled
 
+    def _await_return(self, error: RetriableException) -> None:
+        """Pauses in an outage, which is no idleness. Raises :class:`Transient` when it has lasted for too long."""
+        self.idle_since = None
+        self._away_since = self._away_since or time.monotonic()
+        timeout = self._settings.outage_timeout
+        if time.monotonic() - self._away_since > timeout:
+            text = f"task {self.number} could not poll for outageTimeout={timeout:g}s: {error}"
+            raise Transient(text, is_waited_for=True, connector=self._settings.log) from error
+        _log.warning("%s: task %d failed to poll records and tries again: %s", self._settings.log, self.number, error)
+        self._stopping.wait(_RETRY_PAUSE)
+
     def _cut(
         self, polled: Sequence[Any], pipeline: SourcePipeline, transactions: TaskTransactions | None
-    ) -> list[tuple[Transaction, bool]]:
-        """What was polled as transactions, and whether each ends."""
+    ) -> list[tuple[Transaction, bool | None]]:
+        """What was polled as transactions, and whether each is committed, aborted (false) or goes on (``None``)."""
+        end = True if self._boundaries.each_poll else None
         if isinstance(polled[0], SourceBatch):
             transaction = Transaction()
             for batch in polled:
-                transaction.add(self._transaction([of_source_batch(batch)], (), batch_offsets(batch), len(batch), pipeline))
-            ends = transactions.ends_batch() if transactions is not None else self._boundaries.each_poll
-            return [(transaction, ends)]
-        parts = [(polled, self._boundaries.each_poll, True)] if transactions is None else transactions.cut(polled)
+                transaction.add(
+                    self._transaction([of_source_batch(batch)], (), batch_offsets(batch), len(batch), pipeline)
+                )
+            return [(transaction, end if transactions is None else transactions.batch_end())]
+        parts = [(polled, end)] if transactions is None else transactions.cut(polled)
         cut = []
-        for records, ends, delivers in parts:
-            batches = list(of_source_records(records)) if delivers else []
-            delivered = records if delivers else ()
-            cut.append((self._transaction(batches, delivered, offsets_of(records), len(records), pipeline), ends))
+        for records, commits in parts:
+            delivered = () if commits is False else records
+            batches = pipeline.in_columns(delivered)
+            cut.append((self._transaction(batches, delivered, offsets_of(records), len(records), pipeline), commits))
         return cut
 
     def _transaction(
@@ -281,6 +302,9 @@ class TaskThread:
         self.idle_since = None
         self._state = "FAILED"
         _log.error("%s: task %d failed", self._settings.log, self.number, exc_info=error)
+        if isinstance(error, Transient) and error.is_waited_for:
+            self.outage, self._is_final = error, True
+            return False
         if self._failures >= self._settings.restarts:
             self._is_final = True
             return False

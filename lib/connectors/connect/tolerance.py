@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from ..core.errors import Problem
 from .columns import Records
@@ -21,7 +21,6 @@ from .errors import ConnectException, RetriableException, class_name, trace
 Output = TypeVar("Output")
 _FIRST_PAUSE: Final = 0.04
 
-STAGES: Final = ("TRANSFORMATION", "KEY_CONVERTER", "VALUE_CONVERTER", "HEADER_CONVERTER", "TASK_PUT", "TASK_POLL")
 ERRORS: Final = (
     ConfigDef()
     .define(
@@ -144,8 +143,3 @@ def error_problems(properties: Mapping[str, str], *, sink: bool) -> list[Problem
 def error_text(error: BaseException) -> tuple[str, str, str]:
     """Class, message and stack of what was raised, as a dead letter has them."""
     return class_name(error), str(error), trace(error)
-
-
-def places(parts: Sequence[tuple[Records, Any]]) -> list[Records]:
-    """The records of what :meth:`Tolerance.each` gave."""
-    return [records for records, _ in parts]

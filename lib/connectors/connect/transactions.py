@@ -98,20 +98,20 @@ class TaskTransactions(TransactionContext):
         else:
             self._ends[id(record)] = commits
 
-    def ends_batch(self) -> bool:
-        """Whether the transaction ends with the batch that was polled last."""
-        ends, self._batch = self._batch is True, None
-        return ends
+    def batch_end(self) -> bool | None:
+        """True if the transaction is committed with the last batch of ``poll``, False if aborted, ``None`` if it goes on."""
+        commits, self._batch = self._batch, None
+        return commits
 
-    def cut(self, records: Sequence[SourceRecord]) -> Iterator[tuple[Sequence[SourceRecord], bool, bool]]:
-        """Parts of a poll: the records, whether the transaction ends with them, and whether they are delivered."""
+    def cut(self, records: Sequence[SourceRecord]) -> Iterator[tuple[Sequence[SourceRecord], bool | None]]:
+        """Parts of a poll, each with how the transaction ends there, as :meth:`batch_end` has it."""
         first = 0
         for place, record in enumerate(records):
             commits = self._ends.pop(id(record), None)
             if commits is None and place == len(records) - 1:
-                commits, self._batch = self._batch, None
+                commits = self.batch_end()
             if commits is not None:
-                yield records[first : place + 1], commits, commits
+                yield records[first : place + 1], commits
                 first = place + 1
         if first < len(records):
-            yield records[first:], False, True
+            yield records[first:], None

@@ -176,7 +176,7 @@ def _milliseconds(value: int) -> int:
 def _is_number(kind: pa.DataType) -> bool:
     """True for types whose values Python writes as numbers: times and dates too, see :func:`_in_numbers`."""
     tests = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
-    return any(test(kind) for test in (*tests, pa.types.is_timestamp, pa.types.is_date32))
+    return any(test(kind) for test in (*tests, pa.types.is_timestamp, pa.types.is_date32, pa.types.is_time))
 
 
 def _is_text(kind: pa.DataType) -> bool:

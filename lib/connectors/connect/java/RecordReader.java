@@ -3,7 +3,10 @@ package connectors.connect.java;
 import java.io.DataInputStream;
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
+import java.util.HashMap;
 import java.util.List;
+import java.util.Map;
+import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.record.TimestampType;
 import org.apache.kafka.connect.connector.ConnectRecord;
 import org.apache.kafka.connect.data.SchemaAndValue;
@@ -25,6 +28,7 @@ public final class RecordReader {
     private final DataInputStream headerCounts;
     private final RowFile.Cells headerKeys;
     private final RowFile.Cells headerValues;
+    private final Map ends = new HashMap();
     private Throwable failure = null;
 
     public RecordReader(Steps steps, String path, List sizes) throws IOException {
@@ -50,6 +54,7 @@ public final class RecordReader {
                 ConnectRecord record = steps.transformed(next.record());
                 if (record != null) {
                     records.add(record);
+                    next.noteEnd();
                 }
             } catch (Throwable thrown) {
                 failure = thrown;
@@ -62,6 +67,11 @@ public final class RecordReader {
     /** What was thrown for the row at which the last call of read has ended, else null. */
     public Throwable failure() {
         return failure;
+    }
+
+    /** The offset behind the last record of each topic and partition of the rows, whatever the transforms made of these. */
+    public Map ends() {
+        return ends;
     }
 
     public void close() throws IOException {
@@ -91,6 +101,14 @@ public final class RecordReader {
             for (int index = 0; index < names.length; index++) {
                 names[index] = text(headerKeys.next());
                 headers[index] = headerValues.next();
+            }
+        }
+
+        void noteEnd() {
+            TopicPartition place = new TopicPartition(topic, partition);
+            Long known = (Long) ends.get(place);
+            if (known == null || known.longValue() <= offset) {
+                ends.put(place, Long.valueOf(offset + 1));
             }
         }
 

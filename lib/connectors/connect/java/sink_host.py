@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from py4j.protocol import Py4JJavaError
 
 from ...core.errors import Fatal, Problem, Transient
 from ..errors import ConnectException
-from ..host import ConnectorSettings, DeadLetter, SinkHost, SinkHostTask
+from ..host import ConnectorSettings, DeadLetter, SinkHost, SinkHostTask, unacknowledged_error
 from .failures import JavaFailure, failure, failure_of
 from .jars import plugin_class_path
 from .jvm import Jvm, JvmDied
@@ -48,7 +47,7 @@ class JavaSinkHost(SinkHost):
     def validate(self) -> list[Problem]:
         return validated(self.settings, sink=True)
 
-    def task(self, number: int, topics: Sequence[str]) -> JavaSinkTask:
+    def task(self, number: int, topics: Sequence[str], *, uses_offsets: bool = False) -> JavaSinkTask:
         return JavaSinkTask(self, number)
 
     @property
@@ -197,15 +196,18 @@ class _JavaTask:
         self.number = index
         self._partitions: dict[tuple[str, int], Any] = {}
         self._ends: dict[tuple[str, int], int] = {}
-        self._rewinds: dict[tuple[str, int], int] = {}
+        """Where the rows of each topic and partition end."""
+        self._unacknowledged: dict[tuple[str, int], int] = {}
+        """Where the records end that were put since the last flush; transforms may have dropped the rows behind."""
+        self._acknowledged: dict[tuple[str, int], int] = {}
         self.task = self.jvm.instance(engine.connector.taskClass().getName())
         self.task.initialize(self._context(config))
         self._retried(lambda: self.task.start(config))
 
     def put(self, rows: pa.Table) -> list[DeadLetter]:
         self._open(rows)
-        rows = self._wanted(rows)
-        records, bad = self.reader.records(rows)
+        self.calls.clear()  # what a task asks of its context has no effect, and the queue would grow
+        records, bad, ends = self.reader.records(rows)
         size = int(records.size())
         for first in range(0, size, self.most):
             last = min(first + self.most, size)
@@ -213,17 +215,21 @@ class _JavaTask:
             self._retried(lambda part=part: self.task.put(part))  # type: ignore[misc]
             self.jvm.release(part)
         self.jvm.release(records)
+        for place, end in ends.items():
+            self._unacknowledged[place] = max(end, self._unacknowledged.get(place, 0))
+            self._acknowledged.pop(place, None)
         return [*(self._letter(rows, row) for row in bad), *self._reported()]
 
     def flush(self) -> list[DeadLetter]:
         end = time.monotonic() + self.settings.outage_timeout
         while True:
-            done = self._retried(lambda: self.task.preCommit(self._offsets()))
-            behind = self._behind(done)
-            if not behind:
+            self._note_acknowledged(self._retried(lambda: self.task.preCommit(self._offsets())))
+            behind = self._behind()
+            if behind is None:
+                self._unacknowledged.clear()
                 return self._reported()
             if time.monotonic() > end:
-                raise Transient(f"the task does not acknowledge {behind}", is_waited_for=True, connector=self.settings.log)
+                raise unacknowledged_error(*behind, self.settings)
             time.sleep(_ACKNOWLEDGED_PAUSE)
             self._retried(lambda: self.task.put(self.jvm.java.java.util.ArrayList()))
 
@@ -256,34 +262,25 @@ class _JavaTask:
                 self.assignment.add(partition)
             self.task.open(added)
 
-    def _wanted(self, rows: pa.Table) -> pa.Table:
-        """Without the rows that the task has in its target already: it asks for a later offset by its context."""
-        while (call := self.calls.poll()) is not None:
-            if str(call.getKey()) == "offset":
-                for partition, offset in _asked_offsets(call.getValue()):
-                    self._rewinds[str(partition.topic()), int(partition.partition())] = offset
-        if not self._rewinds:
-            return rows
-        least = [
-            self._rewinds.get(place, -1) for place in zip(rows["topic"].to_pylist(), rows["partition"].to_pylist(), strict=True)
-        ]
-        return rows.filter(pc.greater_equal(rows["offset"], pa.array(least, pa.int64())))
-
     def _offsets(self) -> Any:
-        """Where the task's records end; never before the offset that it has asked for, which its target has reached."""
+        """Where the task's rows end."""
         offsets = self.jvm.java.java.util.HashMap()
         for place, end in self._ends.items():
-            end = max(end, self._rewinds.get(place, 0))
             metadata = self.jvm.java.org.apache.kafka.clients.consumer.OffsetAndMetadata(end)
             offsets.put(self._partitions[place], metadata)
         return offsets
 
-    def _behind(self, done: Any) -> str:
-        for (topic, partition), end in self._ends.items():
-            reached = done.get(self._partitions[topic, partition]) if done is not None else None
-            if reached is not None and int(reached.offset()) < end:
-                return f"{topic}-{partition}"
-        return ""
+    def _note_acknowledged(self, offsets: Any) -> None:
+        """Keeps what ``preCommit`` answers: a task may name each offset in one answer only."""
+        for place in self._unacknowledged:
+            reached = offsets.get(self._partitions[place]) if offsets is not None else None
+            if reached is not None:
+                self._acknowledged[place] = int(reached.offset())
+
+    def _behind(self) -> tuple[str, int] | None:
+        """A topic and partition whose records the target does not have; one that no answer has named counts as such."""
+        behind = (place for place, end in self._unacknowledged.items() if self._acknowledged.get(place, 0) < end)
+        return next(behind, None)
 
     def _retried(self, work: Callable[[], Output]) -> Output:
         """``work``, done again with the same records while the connector says that this may help."""
@@ -325,18 +322,11 @@ class _JavaTask:
     def _letter(self, rows: pa.Table, row: BadRow) -> DeadLetter:
         cells = {name: rows[name][row.place].as_py() for name in ("topic", "partition", "offset", "key", "value", "headers")}
         headers = [(header["key"], header["value"]) for header in cells["headers"] or ()]
-        at = milliseconds(rows["timestamp"][row.place]).as_py()
+        at = milliseconds(rows["timestamp"].slice(row.place, 1))[0].as_py()
         return DeadLetter(
             cells["topic"], cells["partition"], cells["offset"], _bytes(cells["key"]), _bytes(cells["value"]), headers, at,
             row.stage, row.executing_class, row.failure.kind, row.failure.message, row.failure.trace, self.number,
         )  # fmt: skip
-
-
-def _asked_offsets(arguments: Any) -> list[tuple[Any, int]]:
-    """The partitions and offsets of ``SinkTaskContext.offset``: a map, or one of each."""
-    if len(arguments) == 2:
-        return [(arguments[0], int(arguments[1]))]
-    return [(entry.getKey(), int(entry.getValue())) for entry in list(arguments[0].entrySet())]
 
 
 def _bytes(value: Any) -> bytes | None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any, Final
@@ -13,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..data import schema_of
+from ..data import cast_to, schema_of
 from ..errors import ConnectException
 from ..host import HEADERS
 from ..json_data import JsonWriter, schema_json
@@ -22,6 +23,8 @@ from .failures import JavaFailure, failure
 from .jvm import Jvm
 from .steps import Steps
 
+_JSON: Final = "org.apache.kafka.connect.json.JsonConverter"
+_DATA_ERROR: Final = "org.apache.kafka.connect.errors.DataException"
 _NULL: Final = -(2**63)
 """Stands for null among numbers."""
 
@@ -46,11 +49,16 @@ class RecordReader:
         self.tolerates = errors["errors.tolerance"] == "all"
         self._converters: dict[tuple[str, pa.DataType], Any] = {}
 
-    def records(self, rows: pa.Table) -> tuple[Any, list[BadRow]]:
+    def records(self, rows: pa.Table) -> tuple[Any, list[BadRow], dict[tuple[str, int], int]]:
         """The records of ``rows`` as a Java list, and the rows that are none, where errors are tolerated.
 
-        Raises :class:`ConnectException` where they are not.
+        The third is the offset behind the last record of each topic and partition of the rows. Raises
+        :class:`ConnectException` where errors are not tolerated.
         """
+        if unread := self._unread(rows):
+            places = [place for place in range(rows.num_rows) if place not in unread]
+            records, bad, ends = self.records(rows.take(places))
+            return records, [*unread.values(), *(replace(row, place=places[row.place]) for row in bad)], ends
         (keys, key_converter), (values, value_converter) = self._side(rows, "key"), self._side(rows, "value")
         out, steps = self.jvm.java.java.util.ArrayList(), self.steps.java(key_converter, value_converter)
         parts = [*_cells(rows["topic"])]
@@ -61,11 +69,27 @@ class RecordReader:
             file.flush()
             reader = self.jvm.compiled("RecordReader", steps, file.name, self._java_sizes(sizes))
         try:
-            return out, self._read(reader, steps, rows.num_rows, out)
+            bad = self._read(reader, steps, rows.num_rows, out)
+            return out, bad, _ends(reader.ends())
         finally:
             if self.jvm.is_alive():
                 reader.close()
                 self.jvm.release(reader)
+
+    def _unread(self, rows: pa.Table) -> dict[int, BadRow]:
+        """The rows with a number that the JSON of typed columns lacks: Java's converter would read zero."""
+        unread: dict[int, BadRow] = {}
+        for part in ("key", "value"):
+            if not _has_non_finite(rows[part].combine_chunks()):
+                continue
+            for place, value in enumerate(rows[part].to_pylist()):
+                if path := _non_finite(value, part):
+                    text = f"{path} is NaN or infinite, which JSON for Java has no form of; leave it out or write null"
+                    if not self.tolerates:
+                        raise ConnectException(f"{_DATA_ERROR}: {text}")
+                    failed = JavaFailure(_DATA_ERROR, text, "")
+                    unread[place] = BadRow(place, f"{part.upper()}_CONVERTER", _JSON, failed)
+        return unread
 
     def _read(self, reader: Any, steps: Any, count: int, out: Any) -> list[BadRow]:
         at, bad = 0, []
@@ -87,12 +111,12 @@ class RecordReader:
             return column.cast(pa.binary()), self.steps.converters[part]
         if (part, kind) not in self._converters:
             schema = schema_of(kind)
-            converter = self.jvm.instance("org.apache.kafka.connect.json.JsonConverter")
+            converter = self.jvm.instance(_JSON)
             content = json.dumps(schema_json(schema))
             converter.configure({"schemas.enable": "true", "schema.content": content}, part == "key")
             self._converters[part, kind] = converter
         schema = schema_of(kind)
-        data = column.combine_chunks().cast(schema.arrow())
+        data = cast_to(column.combine_chunks(), schema.arrow())
         return pa.chunked_array([JsonWriter(numeric=False, envelope=False).write(schema, data)]), self._converters[part, kind]
 
     def _java_sizes(self, sizes: Sequence[int]) -> Any:
@@ -100,6 +124,37 @@ class RecordReader:
         for size in sizes:
             java.add(size)
         return java
+
+
+def _has_non_finite(column: pa.Array) -> bool:
+    """Whether NaN or an infinity is anywhere in a column."""
+    kind = column.type
+    if pa.types.is_floating(kind):
+        return not pc.all(pc.is_finite(column)).as_py() if len(column) > column.null_count else False
+    if pa.types.is_struct(kind):
+        return any(_has_non_finite(child) for child in column.flatten())
+    if pa.types.is_map(kind):
+        return _has_non_finite(column.keys) or _has_non_finite(column.items)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return _has_non_finite(column.flatten())
+    return False
+
+
+def _non_finite(value: Any, path: str) -> str:
+    """Where in ``value`` NaN or an infinity is; empty for nowhere."""
+    if isinstance(value, float):
+        return "" if math.isfinite(value) else path
+    if isinstance(value, dict):
+        return next(filter(None, (_non_finite(item, f"{path}.{name}") for name, item in value.items())), "")
+    if isinstance(value, (list, tuple)):  # a map is a list of pairs
+        return next(filter(None, (_non_finite(item, path) for item in value)), "")
+    return ""
+
+
+def _ends(java: Any) -> dict[tuple[str, int], int]:
+    """Offsets by topic and partition, out of a Java map."""
+    entries = [(entry.getKey(), entry.getValue()) for entry in list(java.entrySet())]
+    return {(str(place.topic()), int(place.partition())): int(end) for place, end in entries}
 
 
 def _cells(column: pa.ChunkedArray) -> tuple[Any, Any]:
@@ -125,9 +180,9 @@ def _headers(column: pa.ChunkedArray) -> tuple[Any, ...]:
     return _numbers(pc.list_value_length(headers), 0), *_cells(keys), *_cells(values)
 
 
-def milliseconds(times: Any) -> Any:
+def milliseconds(times: pa.ChunkedArray) -> pa.Array:
     """Times as Connect has them."""
-    return times.cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64())
+    return cast_to(times.combine_chunks(), pa.timestamp("ms", tz="UTC")).cast(pa.int64())
 
 
 def chunks(rows: pa.Table, size: int) -> Iterator[pa.Table]:

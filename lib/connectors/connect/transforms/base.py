@@ -1,13 +1,13 @@
 """What transforms stand on: a transform takes records in columns; those of keys and values work on Arrow, or on maps.
 
 A record with a schema has its fields as Arrow columns, so a whole batch is changed at once; a new schema is computed once per
-schema that comes. A record without schema is a Python map, changed one by one.
+batch. A record without schema is a Python map, changed one by one.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -112,20 +112,6 @@ def struct_column(schema: Schema, fields: Sequence[tuple[str, Schema, pa.Array]]
     arrays = [array.cast(field_schema.arrow()) for _, field_schema, array in fields]
     mask = data.is_null() if data.null_count else None
     return Column(after, pa.StructArray.from_arrays(arrays, fields=list(after.arrow()), mask=mask))
-
-
-def by_schema(work: Callable[[Schema], Any]) -> Callable[[Schema], Any]:
-    """``work``, done once for each schema, as long as there are few of them."""
-    known: dict[Schema, Any] = {}
-
-    def cached(schema: Schema) -> Any:
-        if schema not in known:
-            if len(known) >= 16:
-                known.clear()
-            known[schema] = work(schema)
-        return known[schema]
-
-    return cached
 
 
 def with_default(field: Field, array: pa.Array, replaces: bool) -> pa.Array:

@@ -49,6 +49,8 @@ _LETTERS: Final = {
     "z": "%Z",
     "SSS": "\1",
 }
+_WRITTEN: Final = {"M": "%-m", "d": "%-d", "H": "%-H", "m": "%-M", "s": "%-S", "X": "Z", "XX": "Z", "XXX": "Z"}
+"""What is written in another form than Python reads: numbers without leading zeros, and Z for UTC."""
 _TOKEN: Final = re.compile(r"'((?:[^']|'')*)'|([A-Za-z])\2*|[^A-Za-z']+")
 
 
@@ -57,20 +59,23 @@ class DatePattern:
 
     def __init__(self, pattern: str) -> None:
         self.pattern = pattern
-        parts = []
+        parts, written = [], []
         for match in _TOKEN.finditer(pattern):
             token = match[0]
             if token.startswith("'"):
                 parts.append((match[1].replace("''", "'") or "'").replace("%", "%%"))
+                written.append(parts[-1])
             elif token[0].isalpha():
                 if token not in _LETTERS:
                     raise ConfigException(f'"{token}" in the pattern "{pattern}" is not supported')
                 parts.append(_LETTERS[token])
+                written.append(_WRITTEN.get(token, parts[-1]))
             else:
                 parts.append(token.replace("%", "%%"))
-        self._format = "".join(parts)
+                written.append(parts[-1])
+        self._read_format, self._format = "".join(parts), "".join(written)
         self._has_milliseconds = "\1" in self._format
-        self._is_plain = not self._has_milliseconds and not re.search(r"%[pzZAaBb]", self._format)
+        self._is_plain = not self._has_milliseconds and not re.search(r"%[pzZAaBb-]", self._format)
 
     def text(self, moment: datetime.datetime) -> str:
         """The text of ``moment``."""
@@ -86,7 +91,7 @@ class DatePattern:
     def moment(self, text: str) -> datetime.datetime:
         """The time of ``text``. Raises :class:`DataException`."""
         try:
-            parsed = datetime.datetime.strptime(text, self._format.replace("\1", "%f"))
+            parsed = datetime.datetime.strptime(text, self._read_format.replace("\1", "%f"))
         except ValueError:
             message = f"Could not parse timestamp: value ({text}) does not match pattern ({self.pattern})"
             raise DataException(message) from None

@@ -8,7 +8,7 @@ from typing import Any
 from ...connect.dead_letters import context_headers
 from ...connect.host import DeadLetter
 from ...core.clients import client_library
-from ...core.errors import Misconfigured, Problem, Transient
+from ...core.errors import Transient
 
 _INSTALL = "'confluent-kafka>=2.6'"
 _SECONDS = 60.0
@@ -62,13 +62,9 @@ class DeadLetterTopic:
 
     def _opened(self) -> Any:
         if self._producer is None:
-            servers = self._properties.get("bootstrap.servers")
-            if not servers:
-                text = "missing in config; it names the cluster of the dead-letter topic."
-                raise Misconfigured("connectors.connect", [Problem("bootstrap.servers", text)])
             prefix = "producer.override."
             own = {key[len(prefix) :]: value for key, value in self._properties.items() if key.startswith(prefix)}
-            settings = {"bootstrap.servers": servers, **own}
+            settings = {"bootstrap.servers": self._properties["bootstrap.servers"], **own}
             self._create(settings)
             library = client_library("confluent_kafka", _INSTALL, connector="connectors.connect")
             self._producer = library.Producer(settings)

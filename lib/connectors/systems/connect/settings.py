@@ -53,6 +53,13 @@ def letter_problems(values: Values) -> Iterator[Problem]:
             yield Problem("deadLetterPath", "has no use without errors.tolerance=all in config.")
 
 
+def topic_problems(values: Values) -> Iterator[Problem]:
+    """The problem of a dead-letter topic without a cluster."""
+    config = values["config"]
+    if config.get("errors.deadletterqueue.topic.name") and not config.get("bootstrap.servers"):
+        yield Problem("bootstrap.servers", "missing in config; it names the cluster of the dead-letter topic.")
+
+
 def _text(value: Any) -> str:
     """A property as text: JSON numbers and booleans stand for what a properties file would have."""
     if isinstance(value, bool):

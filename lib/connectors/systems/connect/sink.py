@@ -16,11 +16,12 @@ from ...connect.plugins import OwnClasses, connector_class
 from ...core import Batch, Committable, FrameSink, Guarantee, Options, Problem, Sink, SinkWriter, Text
 from ...core.clients import ClientPool
 from ...core.dead_letters import Rejects, SinkLetters
+from ...core.errors import Fatal
 from ...core.options import Json, Values
 from ...core.state import digest, dumps
 from ...storage.location import storage_of
 from .dead_letter_topic import DeadLetterTopic
-from .settings import CONNECT_OPTIONS, config_problems, letter_problems, settings_of
+from .settings import CONNECT_OPTIONS, config_problems, letter_problems, settings_of, topic_problems
 
 _OFFSETS_PER_BATCH: Final = 1 << 32
 """Offsets of rows that have none: the number of the batch times this, and the number of the row in its task."""
@@ -60,6 +61,7 @@ class ConnectSink(FrameSink):
         settings = settings_of(values)
         yield from sink_host(settings).validate()
         yield from letter_problems(values)
+        yield from topic_problems(values)
         if "topics" in settings.properties and "topics.regex" in settings.properties:
             yield Problem("topics.regex", "is given beside topics; give one of the two.")
         yield from _topic_problems(settings)
@@ -104,7 +106,10 @@ class ConnectSink(FrameSink):
             return
         if not {"partition", "offset"} <= set(schema.names):
             text = "exactly-once needs rows with partition and offset, the same ones in each replay, as Kafka's; set "
-            yield Problem("guarantee", text + "guarantee=at-least-once to write these.")
+            text += (
+                "guarantee=at-least-once to write these: what the connector asks for by context.offset is ignored then."
+            )
+            yield Problem("guarantee", text)
         if not placed:
             text = "exactly-once needs foreach_batch, which gives each partition to one task, in order; set "
             yield Problem("guarantee", text + "guarantee=at-least-once to write by format.")
@@ -116,19 +121,21 @@ class ConnectSink(FrameSink):
         return self, frame.repartition(*place).sortWithinPartitions(*place, "offset")
 
     def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> ConnectWriter:
-        return ConnectWriter(self, batch, subtask)
+        return ConnectWriter(self, batch, schema, subtask)
 
 
 class ConnectWriter(SinkWriter):
     """Hands the rows of one task attempt to a sink task, and flushes it at the end."""
 
-    def __init__(self, sink: ConnectSink, batch: Batch, subtask: int) -> None:
+    def __init__(self, sink: ConnectSink, batch: Batch, schema: pa.Schema, subtask: int) -> None:
         self._settings = sink.settings()
         self._key = digest(
             dumps(dict(self._settings.properties)), self._settings.plugin_path, self._settings.plugin_packages
         )
         self._subtask = subtask
         self._first_offset = max(batch.number, 0) * _OFFSETS_PER_BATCH
+        # Offsets that a target keeps say something of rows whose places stay the same, and of which one task has all in order.
+        self._uses_offsets = sink.guarantee() is Guarantee.EXACTLY_ONCE and {"partition", "offset"} <= set(schema.names)
         self._subscription = _Subscription(self._settings)
         self._host: SinkHost | None = None
         self._task: SinkHostTask | None = None
@@ -137,6 +144,11 @@ class ConnectWriter(SinkWriter):
         self._rows = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
+        if self._uses_offsets and (batch["partition"].null_count or batch["offset"].null_count):
+            raise Fatal(
+                "a row has a null in partition or offset, and exactly-once needs both",
+                way_out="fill them, leave such rows out, or set guarantee=at-least-once",
+            )
         rows = self._subscription.subscribed(
             sink_rows(batch, self._subscription.default, self._subtask, self._first_offset)
         )
@@ -159,6 +171,9 @@ class ConnectWriter(SinkWriter):
         if self._task is not None:
             task, self._task = self._task, None
             task.close(failed=True)
+        if self._host is not None:  # a connector that has failed must not come to the next batch
+            host, self._host = self._host, None
+            host.close()
 
     def close(self) -> None:
         if self._host is not None:
@@ -170,7 +185,8 @@ class ConnectWriter(SinkWriter):
     def _opened(self, rows: pa.Table) -> SinkHostTask:
         if self._task is None:
             self._host = _HOSTS.take(self._key) or sink_host(self._settings)
-            self._task = self._host.task(self._subtask, pc.unique(rows["topic"]).to_pylist())
+            topics = pc.unique(rows["topic"]).to_pylist()
+            self._task = self._host.task(self._subtask, topics, uses_offsets=self._uses_offsets)
         return self._task
 
     def _set_aside(self, letters: Sequence[DeadLetter]) -> None:
@@ -228,6 +244,7 @@ def sink_rows(batch: pa.RecordBatch, topic: str | None, subtask: int, first_offs
     types = {"topic": pa.string(), "partition": pa.int32(), "offset": pa.int64(), "headers": HEADERS}
     columns = {name: batch[name] if name in names else missing[name] for name in missing}
     columns = {name: column.cast(types[name]) if name in types else column for name, column in columns.items()}
+    columns |= {name: pc.coalesce(columns[name], missing[name]) for name in ("partition", "offset")}
     return pa.table({**columns, "value": value}).select(list(SINK_COLUMNS))
 
 

@@ -142,7 +142,6 @@ class ConnectEnumerator(EpochLogEnumerator[RecordedSplit]):
         self._offsets: dict[str, Any] = {}
         self._pending: list[TaskRecords] = []
         self._committed = -1
-        self._last_records = 0.0
         self._statuses = ""
         self._is_known = False
 
