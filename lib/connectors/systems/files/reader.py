@@ -10,7 +10,7 @@ from typing import Any, BinaryIO, Final
 
 import pyarrow as pa
 
-from ...core import ConnectorError, DataLoss, Fatal, Misconfigured, Poison, Problem
+from ...core import DataLoss, Fatal, Misconfigured, Poison, Problem
 from ...core.clients import client_library
 from ...formats import JsonFormat, sql_type
 from ...formats.avro import AvroSchema
@@ -87,8 +87,6 @@ def _naming_format(file: Any, path: str, kind: str) -> Iterator[None]:
     """An error inside is :class:`Misconfigured` where the file is of another format; it is asked only then."""
     try:
         yield
-    except ConnectorError:
-        raise
     except Exception as error:  # libraries raise what they like: fastavro a SystemError
         file.seek(0)
         begin = file.read(max(map(len, _MAGIC.values())))
