@@ -20,7 +20,7 @@ class Lookup(async_io.AsyncFunction):
         return None if row["id"] % 10 == 9 else {"twice": 2 * row["id"]}
 
 
-@pytest.mark.parametrize("wait", [async_io.ordered_wait, async_io.unordered_wait])
+@pytest.mark.parametrize("wait", [pytest.param(async_io.ordered_wait, marks=pytest.mark.soak), async_io.unordered_wait])
 def test_rows_are_enriched(environment: Environment, wait: Any) -> None:
     ids = environment.spark.range(0, 200, numPartitions=2)
     rows = ids.transform(wait, Lookup(), schema="twice long", cache=async_io.Cache(["id"])).collect()

@@ -1,5 +1,7 @@
 """The reference connectors pass the cases of the kit on Spark: a source and a sink in every environment, others locally."""
 
+import pytest
+
 from connectors.testing.spark_suites import SparkSinkSuite, SparkSourceSuite
 
 from .reference_contexts import (
@@ -21,6 +23,7 @@ class TestQueue(SparkSourceSuite):
     context = QueueContext
 
 
+@pytest.mark.soak
 class TestFileStream(SparkSourceSuite):
     context = FileStreamContext
 
@@ -34,5 +37,6 @@ class TestFiles(SparkSinkSuite):
     context = FilesContext
 
 
+@pytest.mark.soak
 class TestFileStreamSink(SparkSinkSuite):
     context = LinesContext

@@ -70,6 +70,7 @@ def test_a_task_that_is_given_up_by_format_is_named_in_the_table(spark: Any, tmp
 
 
 @pytest.mark.spark
+@pytest.mark.soak
 def test_tasks_that_end_one_by_one_are_no_silence(spark: Any, tmp_path: Path) -> None:
     import connectors
     from connectors.core import Batch

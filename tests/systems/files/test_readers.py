@@ -85,7 +85,9 @@ def readers(target: Any) -> list[Callable[[], list[int]]]:
     return [partial(by_pyarrow, target.folder), partial(by_duckdb, target.folder)]
 
 
-@pytest.mark.parametrize(("kind", "batches"), [(FilesContext, 100), (Rolled, 100), (S3Context, 20)])
+@pytest.mark.parametrize(
+    ("kind", "batches"), [(FilesContext, 100), (Rolled, 100), pytest.param(S3Context, 20, marks=pytest.mark.soak)]
+)
 def test_every_read_during_a_run_with_faults_is_of_complete_files(tmp_path: Path, kind: Any, batches: int) -> None:
     target = kind(tmp_path / "target")
     target.folder.mkdir()

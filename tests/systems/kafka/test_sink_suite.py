@@ -26,6 +26,7 @@ class TestStaged(FewerKills):
     context = KafkaContext
 
 
+@pytest.mark.soak
 class TestAtLeastOnce(FewerKills):
     class context(AtLeastOnceContext):  # noqa: N801
         carriers: ClassVar[tuple[str, ...]] = ("format",)
