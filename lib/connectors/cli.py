@@ -413,8 +413,8 @@ def transactions(bootstrap: str, prefix: str, abort: bool, config: Path | None) 
 
 
 def _refuse_local_options(volumes: str, runs: Path | None, opens: bool) -> None:
-    given = {"--volumes workspace": volumes != "local", f"--runs {runs}": runs is not None, "--open": opens}
-    options = ", ".join(option for option, is_given in given.items() if is_given)
+    local = {"--volumes workspace": volumes != "local", f"--runs {runs}": runs is not None, "--open": opens}
+    options = ", ".join(option for option, is_set in local.items() if is_set)
     if options:
         text = "is for a run on this machine; leave it out with --on workspace."
         raise click.UsageError(f"{options} {text} The page of a run there is written by runs show RUN --html.")

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connectors.connect import DataException, Schema, SchemaBuilder, SchemaException, Struct, require_schema
-from connectors.connect.data import from_arrow, schema_of, to_arrow
+from connectors.connect.arrow_data import from_arrow, schema_of, to_arrow
 from connectors.connect.errors import SchemaBuilderException
 from connectors.connect.json_data import schema_from, schema_json
 

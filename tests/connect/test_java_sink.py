@@ -17,7 +17,8 @@ import pytest
 from connectors.connect.errors import ConnectException
 from connectors.connect.host import HEADERS, SINK_COLUMNS
 from connectors.connect.java.sink_host import JavaSinkHost, _JavaTask
-from connectors.connect.java.validation import _without_secret, secrets_of
+from connectors.connect.java.validation import _without_secret
+from connectors.core.options import secrets_in
 from connectors.testing.servers import PostgresServer
 from tests.connect.java_sources import DEBEZIUM_JDBC, FILES, exists, settings
 from tests.servers import required
@@ -121,7 +122,8 @@ def test_secrets_inside_a_url_are_in_no_message() -> None:
         "db.password": "swordfish",
         "name": "x",
     }
-    assert secrets_of(properties) == ["hunter22", "AKIA", "s3cr3t", "swordfish"]
+    secrets = [text for key, value in properties.items() for text in secrets_in(key, value)]
+    assert secrets == ["hunter22", "AKIA", "s3cr3t", "swordfish"]
     message = "Invalid value mongodb://bob:hunter22@db/x for configuration connection.uri: no such host"
     assert _without_secret("connection.uri", message, properties) == (
         "Invalid value mongodb://***@db/x for configuration connection.uri: no such host"

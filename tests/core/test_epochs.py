@@ -14,9 +14,10 @@ import pyarrow as pa
 import pytest
 
 from connectors.core import Misconfigured, metrics
-from connectors.core.epoch_source import EpochReader, EpochSplit, LeaseKeeper
+from connectors.core.epoch_source import EpochReader, EpochSplit
 from connectors.core.epochs import HISTORY, EpochLog
 from connectors.core.errors import StateError
+from connectors.core.leases import LeaseKeeper
 from connectors.core.planning import Planner, reader_share, source_id
 from connectors.storage import storage_of
 from connectors.testing import QueueSuite

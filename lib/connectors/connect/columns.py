@@ -15,7 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .data import Schema, from_arrow, to_arrow
+from .arrow_data import from_arrow, to_arrow
+from .data import Schema
 from .json_text import parsed_json, sorted_json
 from .offsets import partition_key
 from .records import Headers, SinkRecord, SourceBatch, SourceRecord

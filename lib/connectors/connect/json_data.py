@@ -14,7 +14,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .data import DATE, DECIMAL, TIME, TIMESTAMP, Field, Schema, Struct, Type, from_arrow, plain
+from .arrow_data import from_arrow
+from .data import DATE, DECIMAL, TIME, TIMESTAMP, Field, Schema, Struct, Type, plain
 from .errors import DataException
 from .json_text import exactly_parsed_json, json_bytes, json_number, parsed_json
 

@@ -21,10 +21,11 @@ from ..formats.avro import AvroSchema
 from ..formats.base import Decoded
 from ..formats.protobuf import protobuf_message
 from ..formats.registry import Framing, RegisteredSchema, UnknownSchema, registry_of
+from .arrow_data import schema_of
 from .columns import Column
 from .config import ConfigDef
 from .converters import Converter
-from .data import DATE, DECIMAL, TIME, TIMESTAMP, Field, Schema, Type, schema_of
+from .data import DATE, DECIMAL, TIME, TIMESTAMP, Field, Schema, Type
 from .errors import DataException, RetriableException
 from .json_data import JsonReader, JsonWriter
 

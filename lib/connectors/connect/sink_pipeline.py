@@ -8,9 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from .arrow_data import cast_to, schema_of
 from .columns import INDEX, Column, Records, numbers
 from .converters import converter_of
-from .data import Schema, cast_to, schema_of
+from .data import Schema
 from .host import DeadLetter
 from .records import Header, Headers, SinkRecord
 from .tolerance import Tolerance, error_text

@@ -155,14 +155,13 @@ class Commit:
 
     def recover(self, batch: Batch) -> None:
         """Publishes what was recorded and not finished, and sweeps old staging."""
-        live = frozenset({batch.prefix()})
-        if self.letters:
-            self.contact.call(self.letters.storage.check, reaches=False)
-            if self.committer is not None:  # before the entries of df.write go, which tell that their letters are due
-                self.contact.call(partial(self.letters.recover, self._last_number), reaches=False)
-            self.contact.call(partial(self.letters.sweep, live), reaches=False)
         if self.committer is None:
             return
+        live = frozenset({batch.prefix()})
+        if self.letters:  # before the entries of df.write go, which tell that their letters are due
+            self.contact.call(self.letters.storage.check, reaches=False)
+            self.contact.call(partial(self.letters.recover, self._last_number), reaches=False)
+            self.contact.call(partial(self.letters.sweep, live), reaches=False)
         if isinstance(self.committer, Committer):
             self.contact.call(self._ledger().check)
             for entry in self.contact.call(self._ledger().unpublished):

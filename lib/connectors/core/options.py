@@ -28,8 +28,8 @@ _SECRET: Final = re.compile(
     r"|connection[._-]?string$|jaas\.config$|\bkey\.pem$|\bkeystore\.key$|^(storage)?options$|^headers$|^auth$|^config$",
     re.IGNORECASE,
 )
-_USER_INFO: Final = re.compile(r"(\b[a-z][a-z0-9+.:-]*://)(?:(?!,[a-z][a-z0-9+.:-]*://)\S)+@", re.IGNORECASE)
-_SECRET_PART: Final = re.compile(r"(\b\w*(?:password|pwd|secret|token|key)=)[^&;\s]+", re.IGNORECASE)
+_USER_INFO: Final = re.compile(r"(\b[a-z][a-z0-9+.:-]*://)((?:(?!,[a-z][a-z0-9+.:-]*://)\S)+)@", re.IGNORECASE)
+_SECRET_PART: Final = re.compile(r"(\b\w*(?:password|pwd|secret|token|key)=)([^&;\s]+)", re.IGNORECASE)
 
 
 def is_secret(option: str) -> bool:
@@ -45,6 +45,14 @@ def redacted(option: str, value: object) -> str:
 def masked(option: str, value: object) -> str:
     """``value`` as it may be shown: secrets hidden, user info and passwords cut out of URLs and connection strings."""
     return "***" if is_secret(option) else _SECRET_PART.sub(r"\1***", _USER_INFO.sub(r"\1***@", str(value)))
+
+
+def secrets_in(option: str, value: str) -> list[str]:
+    """The texts of ``value`` that :func:`masked` hides, for messages of others that quote them."""
+    if is_secret(option):
+        return [value]
+    passwords = [match[2].partition(":")[2] for match in _USER_INFO.finditer(value)]
+    return [text for text in (*passwords, *(match[2] for match in _SECRET_PART.finditer(value))) if text]
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ def workdir(value: str) -> str:
 
     A volume (``/Volumes/catalog/schema/name/…``) exists only in a workspace; locally the same path below ``runs/`` of the
     repository stands for it, so that one parameter serves both. ``$CONNECTORS_VOLUMES`` names another folder, and wins
-    wherever it is set. The folder is made.
+    wherever it is set. Makes the folder.
     """
     if not value:
         raise Misconfigured("the notebook", [Problem("workdir", "missing; give a folder or a volume.")])

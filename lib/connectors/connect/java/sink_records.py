@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..data import cast_to, schema_of
+from ..arrow_data import cast_to, schema_of
 from ..errors import ConnectException
 from ..host import HEADERS
 from ..json_data import JsonWriter, schema_json

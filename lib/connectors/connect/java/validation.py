@@ -12,7 +12,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 
 from ...core.cache_folder import cache
 from ...core.errors import Misconfigured, Problem
-from ...core.options import is_secret, redacted
+from ...core.options import masked, secrets_in
 from ..host import ConnectorSettings
 from ..tolerance import error_problems
 from .failures import failure_of
@@ -23,10 +23,6 @@ from .steps import converter_class, converter_settings, names, with_prefix
 _SOURCE: Final = "org.apache.kafka.connect.source.SourceConnector"
 _SINK: Final = "org.apache.kafka.connect.sink.SinkConnector"
 _SECONDS: Final = 180.0
-_SECRETS_OF_URL: Final = (
-    re.compile(r"\b[a-z][a-z0-9+.:-]*://[^\s,/:@]*:([^\s,]+)@", re.IGNORECASE),
-    re.compile(r"\b\w*(?:password|pwd|secret|token|key)=([^&;,\s]+)", re.IGNORECASE),
-)
 _VALID_SECONDS: Final = 600.0
 """Spark asks in each of the processes that it starts for a query: what was right a moment ago is not asked for again."""
 
@@ -61,16 +57,8 @@ def connector_jvm(settings: ConnectorSettings, jars: Sequence[str]) -> Jvm:
     """
     name = re.sub(r"[^\w.-]", "_", settings.properties.get("name", ""))
     options = [f"-Dconnectors.connector={name}", *settings.properties.get("java.options", "").split()]
-    return Jvm(jars, options, secrets_of(settings.properties), settings.log)
-
-
-def secrets_of(properties: Mapping[str, str]) -> list[str]:
-    """The texts that no message may show: secret properties, and what is secret inside a URL."""
-    secrets: list[str] = []
-    for key, value in properties.items():
-        inside = [match[1] for pattern in _SECRETS_OF_URL for match in pattern.finditer(value)]
-        secrets += [value] if is_secret(key) else inside
-    return secrets
+    secrets = [text for key, value in settings.properties.items() for text in secrets_in(key, value)]
+    return Jvm(jars, options, secrets, settings.log)
 
 
 def property_problems(jvm: Jvm, jars: Sequence[str], properties: Mapping[str, str], *, sink: bool) -> list[Problem]:
@@ -134,7 +122,7 @@ def _exactly_once_problem(connector: Any, properties: Mapping[str, str]) -> Iter
 def _without_secret(name: str, message: str, properties: Mapping[str, str]) -> str:
     """The connector's message, with the value of its property as the library shows it."""
     value = properties.get(name)
-    return message.replace(value, redacted(name, value)[1:-1]) if value else message
+    return message.replace(value, masked(name, value)) if value else message
 
 
 def _step_problems(jvm: Jvm, properties: Mapping[str, str]) -> Iterator[Problem]:

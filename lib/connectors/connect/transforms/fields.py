@@ -10,9 +10,10 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from ..arrow_data import to_arrow
 from ..columns import Column, Records
 from ..config import ConfigDef, non_empty
-from ..data import Field, Schema, SchemaBuilder, Type, to_arrow
+from ..data import Field, Schema, SchemaBuilder, Type
 from ..errors import ConfigException, DataException
 from .base import REPLACE_NULL, SideTransform, as_map, children, replaces_null, struct_column, with_default
 

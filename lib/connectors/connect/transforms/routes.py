@@ -10,9 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..arrow_data import from_arrow
 from ..columns import Column, Records
 from ..config import ConfigDef, non_empty, valid_string
-from ..data import Schema, Type, from_arrow
+from ..data import Schema, Type
 from ..errors import ConfigException, DataException
 from .base import REPLACE_NULL, SideTransform, Transform, as_map, children, replaces_null, struct_column, with_default
 

@@ -19,10 +19,10 @@ from ...core.ledger import Entry, LedgerContent, is_stream
 from ...core.options import Json, Values
 from ...formats.base import quoted
 from ...storage.location import check_location, storage_of
-from .sql import MISSING
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 _MARK = "connectors"
 _RECENT = 20
@@ -31,6 +31,15 @@ _COMMIT: Final = re.compile(r"\d{20}\.json")
 _COMMITS: Final = 200
 """So many of the newest commits of a table's log are read to show its ledger."""
 
+
+_MISSING: Final = (
+    "DELTA_MISSING_DELTA_TABLE",
+    "DELTA_PATH_DOES_NOT_EXIST",
+    "DELTA_TABLE_NOT_FOUND",
+    "PATH_NOT_FOUND",
+    "TABLE_OR_VIEW_NOT_FOUND",
+)
+"""The conditions of Spark's errors that say: there is no such table."""
 
 TABLE: Final = Options(
     path=Text(None, meaning="the folder of the table; the first batch creates it"),
@@ -155,7 +164,7 @@ class DeltaCommitter(FrameCommitter):
         try:
             SparkSession.active().sql(f"DESCRIBE DETAIL {self._name()}").collect()
         except AnalysisException as error:
-            if error.getCondition() in MISSING:
+            if error.getCondition() in _MISSING:
                 return False
             raise
         return True
@@ -179,6 +188,23 @@ class RecordingCommitter(FrameCommitter):
 
     def discard(self, committable: Committable) -> None:
         """Nothing is staged."""
+
+
+def same_key(keys: Sequence[str]) -> str:
+    """The condition of a MERGE that the rows ``old`` and ``new`` have one key."""
+    return " AND ".join(f"old.{quoted(key)} <=> new.{quoted(key)}" for key in keys)
+
+
+def known_columns(spark: SparkSession, location: str, *, is_path: bool) -> StructType | None:
+    """The columns of the table at ``location``, a folder or a name; ``None`` if there is no table yet."""
+    from pyspark.errors import AnalysisException
+
+    try:
+        return spark.read.format("delta").load(location).schema if is_path else spark.table(location).schema
+    except AnalysisException as error:
+        if error.getCondition() in _MISSING:
+            return None
+        raise
 
 
 def mark_of(batch: Batch) -> str:

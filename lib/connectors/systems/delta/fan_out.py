@@ -31,8 +31,7 @@ from ...core import (
 from ...core.options import Values
 from ...core.state import digest
 from ...formats.base import quoted
-from . import DeltaCommitter, DeltaSink, RecordingCommitter
-from .sql import known_columns, same_key
+from . import DeltaCommitter, DeltaSink, RecordingCommitter, known_columns, same_key
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -30,7 +30,7 @@ from ...core import (
 from ...core.ledger import Entry
 from ...core.state import digest
 from ...formats.base import quoted
-from . import TABLE, DeltaCommitter, DeltaSink, RecordingCommitter, TableSink, mark_of
+from . import TABLE, DeltaCommitter, DeltaSink, RecordingCommitter, TableSink, known_columns, mark_of, same_key
 from .change_log import (
     DELETED,
     ENDS,
@@ -46,7 +46,6 @@ from .change_log import (
     summary_of,
 )
 from .holes import hole_conditions
-from .sql import known_columns, same_key
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -90,7 +90,7 @@ def _key(key: Any) -> str:
 
 
 def unix_scale(number: float) -> int:
-    """Units in a second: numbers are seconds, milliseconds or microseconds since 1970, whichever makes a year near ours."""
+    """Units in a second: numbers are seconds, milliseconds or microseconds since 1970, whichever gives a year of our time."""
     return next((scale for scale in (1, 1000, 1_000_000) if abs(number) < 1e11 * scale), 1_000_000_000)
 
 

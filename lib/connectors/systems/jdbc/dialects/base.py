@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from ....core.clients import client_library
 from ....core.errors import ConnectorError, Fatal, Misconfigured, Poison, Problem, Transient
+from ....core.options import redacted
 from ..column_types import as_python, family
 from ..connection import Connection, LockTimeout, ServerSession
 
@@ -265,7 +266,8 @@ class Dialect(ABC):
                 connection.execute(self.session_statement)
         except (Fatal, Poison) as refused:
             connection.close()
-            problem = Problem("sessionInitStatement", f"is {self.session_statement!r}, and {refused.message}; correct it.")
+            statement = redacted("sessionInitStatement", self.session_statement)
+            problem = Problem("sessionInitStatement", f"is {statement}, and {refused.message}; correct it.")
             raise Misconfigured("connectors.jdbc", [problem]) from None
         return connection
 
