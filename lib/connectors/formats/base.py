@@ -127,7 +127,8 @@ def scattered(pieces: Sequence[pa.Array], places: Sequence[Any], count: int, kin
     source = np.full(count, -1, np.int64)
     where = np.concatenate(places)
     source[where] = np.arange(len(where))
-    return pa.concat_arrays(pieces).take(pa.array(source, mask=source < 0))
+    values = pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)
+    return values.take(pa.array(source, mask=source < 0))
 
 
 def fields_of(kind: pa.DataType) -> list[pa.Field]:

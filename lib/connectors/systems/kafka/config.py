@@ -23,9 +23,15 @@ _JAAS: Final = "sasl.jaas.config"
 _LOGIN: Final = re.compile(r'\b(username|password)\s*=\s*"((?:[^"\\]|\\.)*)"')
 _MODULES: Final = ("PlainLoginModule", "ScramLoginModule")
 
+
+def _kibibytes(value: str) -> str:
+    """``value`` in bytes as KiB; as it is where :func:`check_config` refuses it."""
+    return str(max(1, int(value) // 1024)) if value.isdecimal() else value
+
+
 _RENAMED: Final[dict[str, tuple[str, Callable[[str], str]]]] = {
     "max.request.size": ("message.max.bytes", str),
-    "buffer.memory": ("queue.buffering.max.kbytes", lambda value: _kibibytes(value)),
+    "buffer.memory": ("queue.buffering.max.kbytes", _kibibytes),
     "delivery.timeout.ms": ("message.timeout.ms", str),
     "ssl.keystore.key": ("ssl.key.pem", str),
     "ssl.keystore.certificate.chain": ("ssl.certificate.pem", str),
@@ -71,11 +77,6 @@ def check_config(values: Values) -> Iterator[Problem]:
     if "gssapi" in options.get("sasl.mechanism", options.get("sasl.mechanisms", "")).lower():
         text = "GSSAPI (Kerberos) is not in the Python client; take PLAIN, SCRAM or OAUTHBEARER."
         yield Problem("kafka.sasl.mechanism", text)
-
-
-def _kibibytes(value: str) -> str:
-    """``value`` in bytes as KiB; as it is where :func:`check_config` refuses it."""
-    return str(max(1, int(value) // 1024)) if value.isdecimal() else value
 
 
 def _options(values: Values) -> dict[str, str]:

@@ -157,28 +157,28 @@ def register_consumer(client: KinesisClient, name: str) -> bool:
     """Registers the consumer if there is none, and waits until it can subscribe. True if it was registered now."""
     consumer = {"StreamARN": client.summary()["StreamARN"], "ConsumerName": name}
     end, is_new = time.monotonic() + _ACTIVE_SECONDS, False
-    while True:
-        try:
-            client.call("register_stream_consumer", **consumer)
-            is_new = True
-        except Fatal as refused:
-            if "ResourceInUse" not in str(refused):
-                raise
-        status = _status(client, consumer)
-        if status == "ACTIVE":
-            return is_new
+    while (status := _status(client, consumer)) != "ACTIVE":
+        if status is None:  # never registered, or that of an earlier run has just gone
+            try:
+                client.call("register_stream_consumer", **consumer)
+                is_new = True
+            except Fatal as refused:
+                if "ResourceInUse" not in str(refused):
+                    raise
         if time.monotonic() > end:
             raise Transient(f"the consumer {name} of {client.name} is {status}, and not active")
         time.sleep(_WAIT_SECONDS)
+    return is_new
 
 
-def _status(client: KinesisClient, consumer: Mapping[str, str]) -> str:
+def _status(client: KinesisClient, consumer: Mapping[str, str]) -> str | None:
+    """The state of a consumer; ``None`` if there is none."""
     try:
         return str(client.call("describe_stream_consumer", **consumer)["ConsumerDescription"]["ConsumerStatus"])
     except Fatal as refused:
         if "ResourceNotFound" not in str(refused):
             raise
-        return "DELETED"  # since it was asked for: that of an earlier run goes only now
+        return None
 
 
 def deregister_consumer(client: KinesisClient, name: str) -> None:
