@@ -12,7 +12,7 @@ import pytest
 
 from connectors.core import Batch, Misconfigured
 from connectors.core.commit import Commit
-from connectors.core.ledger import Verdict
+from connectors.core.ledger import Entry, FileLedger, Verdict
 from connectors.storage import local, storage_of
 from connectors.storage.local import LocalStorage
 from connectors.systems.files import FilesSink
@@ -148,6 +148,15 @@ def test_what_a_dead_process_has_made_and_not_synced_becomes_durable(disk: Watch
     assert disk.synced[1:] == [str(tmp_path), str(tmp_path / "a")], "the names of the folders"
     storage.make_folder("a/b")
     assert len(disk.synced) == 3, "once in a process"
+
+
+def test_an_entry_that_a_dead_process_has_recorded_is_durable_before_it_is_published(disk: Watched, tmp_path: Path) -> None:
+    entry = Entry("q", 0)
+    FileLedger(LocalStorage(tmp_path)).record(entry)
+    disk.synced.clear()  # as if it had died before
+    (unpublished,) = FileLedger(LocalStorage(tmp_path)).unpublished()
+    assert unpublished.batch == 0
+    assert disk.synced == [str(tmp_path / "q")]
 
 
 def test_files_and_folders_are_synced_when_it_is_said_so(disk: Watched, tmp_path: Path) -> None:
