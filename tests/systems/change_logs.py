@@ -7,7 +7,11 @@ import random
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-COLUMNS: Final = "topic string, key string, value string"
+COLUMNS: Final = "topic string, key string, value string, headers array<struct<key: string, value: binary>>"
+AGAIN: Final = [("__connectors.snapshot", b"again")]
+"""The headers of the first record behind the start of a snapshot that was interrupted."""
+PLAIN: Final = "id INT, name STRING, amount BIGINT"
+"""The columns of a row, for values without schemas."""
 _FIELDS: Final = {
     "id": {"type": "int32", "optional": False},
     "name": {"type": "string", "optional": True},
@@ -48,12 +52,28 @@ class Database:
         last = len(rows) - 1 if only is None else -1
         return [self.record("r", row, self.lsn, "last" if at == last else "true") for at, row in enumerate(rows)]
 
-    def record(self, op: str, row: dict[str, Any], lsn: int, snapshot: str = "false") -> dict[str, Any]:
+    def incremental(self, *keys: int) -> list[dict[str, Any]]:
+        """Rows that an incremental snapshot reads: no position of the log comes with them."""
+        return [self.record("r", self.rows[key], None, "incremental") for key in keys]
+
+    def truncate(self) -> dict[str, Any]:
+        self.lsn += 10
+        self.rows.clear()
+        return self.record("t", None, self.lsn)
+
+    def record(
+        self, op: str, row: dict[str, Any] | None, lsn: int | None, snapshot: str = "false", commit: int | None = None
+    ) -> dict[str, Any]:
+        """A record of Debezium; ``commit`` is the end of the transaction before it."""
         before, after = (row, None) if op == "d" else (None, row)
-        source = {"version": "3.6.1.Final", "lsn": lsn, "snapshot": snapshot}
+        if snapshot == "false" and lsn is not None and commit is None:
+            commit = lsn - 5  # each change is a transaction
+        sequence = json.dumps([None if place is None else str(place) for place in (commit, lsn)])
+        source = {"version": "3.6.1.Final", "sequence": sequence, "lsn": lsn, "snapshot": snapshot}
         payload: dict[str, Any] = {"before": before, "after": after, "op": op, "source": source}
         value = {"schema": self._schema(), "payload": payload} if self.schemas else payload
-        return {"topic": self.topic, "key": json.dumps({"id": row["id"]}), "value": json.dumps(value)}
+        key = None if row is None else json.dumps({"id": row["id"]})
+        return {"topic": self.topic, "key": key, "value": json.dumps(value)}
 
     def tombstone(self, key: int) -> dict[str, Any]:
         return {"topic": self.topic, "key": json.dumps({"id": key}), "value": None}
@@ -61,7 +81,8 @@ class Database:
     def _schema(self) -> dict[str, Any]:
         row = {"type": "struct", "fields": field_schemas(self.fields), "optional": True}
         source = {"type": "struct", "field": "source", "fields": [
-            {"field": "version", "type": "string"}, {"field": "lsn", "type": "int64", "optional": True},
+            {"field": "version", "type": "string"}, {"field": "sequence", "type": "string", "optional": True},
+            {"field": "lsn", "type": "int64", "optional": True},
             {"field": "snapshot", "type": "string"},
         ]}  # fmt: skip
         fields = [{**row, "field": "before"}, {**row, "field": "after"}, source, {"field": "op", "type": "string"}]

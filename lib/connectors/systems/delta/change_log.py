@@ -1,106 +1,150 @@
 """A change log of Kafka Connect as columns: which row of a table each record changes, how, and where in the log it stands.
 
 Two forms are read. Debezium's *envelope* has ``op``, ``before``, ``after`` and ``source``. The *unwrapped* form, of Debezium's
-``ExtractNewRecordState``, has the row beside ``__op``, ``__deleted`` and the position: ``__lsn``, or ``__file`` and ``__pos``.
+``ExtractNewRecordState``, has the row beside ``__deleted`` and what ``add.fields`` adds: ``__op``, ``__source_sequence`` …
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from ...core import Fatal, Misconfigured, Problem
-from ...formats.base import quoted
 from .change_schema import Cell, ChangeColumn, columns_of, columns_of_type, fields_of
+from .column_types import common_type, fitted
 from .holes import may_have_holes
+from .positions import ARRIVAL, ATTEMPTS, FIELDS, LogOrder, order_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
 NAME: Final = "connectors.connect.merge"
-DELETED, SNAPSHOT, ENDS, POSITION, ORDINAL = (
-    f"__connectors_{name}" for name in ("deleted", "snapshot", "ends", "position", "ordinal")
+DELETED, SNAPSHOT, ENDS, ATTEMPT, TRUNCATES, DIGITS, LOG, ORDINAL, POSITION = (
+    f"__connectors_{name}"
+    for name in ("deleted", "snapshot", "ends", "attempt", "truncates", "digits", "log", "ordinal", "position")
 )
-"""Columns beside those of the row: is it deleted, or of a snapshot, or its last one; its place in the log, and in the batch."""
+"""Columns beside those of the row: is it deleted, of a snapshot, the last one of it, and of which; is it a truncation; its
+place in the database's log, and which log that is; its place in the batch; and all places as one text (``positions.py``)."""
 
 _OUTER: Final = "schema string, payload string"
-_OWN: Final = "__"
-_SOURCE: Final = ("lsn", "file", "pos", "row", "scn", "change_lsn", "ts_ms", "snapshot")
-_LAST: Final = ("last", "last_in_data_collection")
-"""What Debezium calls the last row of a snapshot, and of a table in it."""
+_METADATA: Final = frozenset(
+    {
+        "op", "deleted", "ts_ms", "ts_us", "ts_ns", "ts_sec", "table", "db", "schema", "collection", "name", "version",
+        "connector", "snapshot", "sequence", "lsn", "txId", "xmin", "origin", "origin_lsn", "file", "pos", "row", "gtid",
+        "server_id", "thread", "query", "commit_lsn", "change_lsn", "event_serial_no", "scn", "commit_scn", "ord", "rs",
+    }
+)  # fmt: skip
+"""What ``add.fields`` may name, behind ``__`` or ``__source_``; another column with such a name is the table's own."""
+_DEBEZIUM_ONLY: Final = (
+    r'"name"\s*:\s*"io\.debezium\.connector\.(common\.(Heartbeat|TransactionMetadata)|[\w.]*SchemaChange)(Key|Value)?"'
+)
+"""Records that tell of Debezium itself, by the name of their schema."""
+_HEARTBEATS: Final = "__debezium-heartbeat"
+_AGAIN: Final = "__connectors.snapshot"
+"""The header of the first record behind the start of a snapshot that was interrupted before."""
 
 
 @dataclass(frozen=True)
 class Changes:
-    """The changes of a batch: ``frame`` has the columns of the table, by their names and types, and those of this module."""
+    """The changes of a batch: ``frame`` has the columns of the table, by their names and types, and those of this module.
+
+    ``defaults`` are the values of rows that are older than a column; ``required`` are columns without null that tell none.
+    """
 
     frame: DataFrame
     columns: dict[str, Any]
-    defaults: dict[str, Any]
-
-
-def records_of(frame: DataFrame, topic: str | None) -> DataFrame:
-    """The records that say something: ``key`` and ``value`` as text, in the order of the log."""
-    from pyspark.sql import functions as F
-
-    if missing := [name for name in ("value",) if name not in frame.columns]:
-        text = f"must have the columns of connectors.connect; it has no {', '.join(missing)}."
-        raise Misconfigured(NAME, [Problem("stream", text)])
-    key = F.col("key").cast("string") if "key" in frame.columns else F.lit(None).cast("string")
-    topics = F.col("topic") if "topic" in frame.columns else F.lit("")
-    value, ordinal = F.col("value").cast("string"), F.monotonically_increasing_id()
-    rows = frame.select(topics.alias("topic"), key.alias("key"), value.alias("value"), ordinal.alias(ORDINAL))
-    rows = rows.where(F.col("value").isNotNull())
-    return rows if topic is None else rows.where(F.col("topic") == topic)
+    defaults: dict[str, Column]
+    required: frozenset[str]
+    order: str
+    is_envelope: bool
 
 
 @dataclass(frozen=True)
 class Summary:
     """What one look at the records of a batch has found: their schemas as JSON text, oldest first, ``None`` for plain values.
 
-    ``has_holes``: there are values that an update has not touched. ``may_delete`` is false where no record deletes, and
-    ``may_end_snapshot`` where none is the last one of a snapshot.
+    ``topics`` are those of changes. ``has_holes``: there are values that an update has not touched. ``may_…`` is false where no
+    record deletes, truncates, or comes from a snapshot. ``again`` is the ordinal of the last record, of any topic, with which
+    an interrupted snapshot begins again; ``streams`` says that there are changes of the log, of any topic.
     """
 
     schemas: list[str | None]
-    key: str | None
-    has_holes: bool
-    may_delete: bool
-    may_end_snapshot: bool
+    topics: list[str]
+    key: str | None = None
+    has_holes: bool = False
+    may_delete: bool = False
+    may_truncate: bool = False
+    may_be_snapshot: bool = False
+    streams: bool = False
+    again: int | None = None
 
 
-def summary_of(records: DataFrame) -> Summary:
-    """A look at ``records``. Raises :class:`Misconfigured` for records of several topics."""
+def records_of(frame: DataFrame) -> DataFrame:
+    """The records: ``topic``, ``key`` and ``value`` as text, in the order of the stream; and whether a snapshot begins anew."""
+    from pyspark.sql import functions as F
+
+    if "value" not in frame.columns:
+        raise Misconfigured(NAME, [Problem("stream", "must have the columns of connectors.connect; it has no value.")])
+
+    def text(name: str) -> Column:
+        return (F.col(name) if name in frame.columns else F.lit(None)).cast("string")
+
+    topic = F.col("topic") if "topic" in frame.columns else F.lit("")
+    again = F.coalesce(F.exists("headers", lambda header: header["key"] == _AGAIN), F.lit(False))
+    again = again if "headers" in frame.columns else F.lit(False)
+    return frame.select(
+        topic.alias("topic"), text("key").alias("key"), text("value").alias("value"), again.alias("again"),
+        F.monotonically_increasing_id().alias(ORDINAL),
+    )  # fmt: skip
+
+
+def summary_of(records: DataFrame, topic: str | None) -> Summary:
+    """A look at ``records``; schemas and keys are those of ``topic``, or of all topics that have changes."""
     from pyspark.sql import functions as F
 
     value = F.col("value")
-    deletes = F.expr(r"value RLIKE '\"(op|__op)\"\\s*:\\s*\"d\"|\"__deleted\"\\s*:\\s*\"true\"'")
-    ends = value.rlike(r'"(__source_|__)?snapshot"\s*:\s*"last')
+    is_change = value.isNotNull() & ~F.col("topic").startswith(_HEARTBEATS) & ~value.rlike(_DEBEZIUM_ONLY)
+    chosen = is_change if topic is None else is_change & (F.col("topic") == topic)
+
+    def operation(*letters: str) -> Column:
+        return value.rlike(rf'"(op|__op)"\s*:\s*"[{"".join(letters)}]"')
+
+    def seen(condition: Column) -> Column:
+        return F.max(F.coalesce(chosen & condition, F.lit(False)))
+
+    schema = F.when(chosen, F.col("schema"))
     rows = (
         _outer(records)
-        .groupBy("schema")
+        .groupBy(schema.alias("schema"), chosen.alias("chosen"))
         .agg(
-            F.collect_set("topic").alias("topics"),
+            F.collect_set(F.when(is_change, F.col("topic"))).alias("topics"),
             F.max(ORDINAL).alias("last"),
-            F.max("key").alias("key"),
-            F.max(may_have_holes(value)).alias("holes"),
-            F.max(deletes).alias("deletes"),
-            F.max(ends).alias("ends"),
+            F.max(F.when(chosen, F.col("key"))).alias("key"),
+            seen(may_have_holes(value)).alias("holes"),
+            seen(operation("d") | value.rlike(r'"__deleted"\s*:\s*"true"')).alias("deletes"),
+            seen(operation("t")).alias("truncates"),
+            seen(operation("r")).alias("snapshot"),
+            F.max(F.coalesce(is_change & operation("c", "u", "d") & ~operation("r"), F.lit(False))).alias("streams"),
+            F.max(F.when(F.col("again"), F.col(ORDINAL))).alias("again"),
         )
         .collect()
     )
-    topics = sorted({topic for row in rows for topic in row["topics"]})
-    if len(topics) > 1:
-        text = f"missing; the stream has {len(topics)} topics ({', '.join(topics[:3])}, …), and a table is fed from one."
-        raise Misconfigured(NAME, [Problem("topic", text)])
-    ordered = sorted(rows, key=lambda row: row["last"])
-    key = next((row["key"] for row in ordered if row["key"] is not None), None)
-    holes, may_delete = any(row["holes"] for row in ordered), any(row["deletes"] for row in ordered)
-    may_end = any(row["ends"] for row in ordered)
-    return Summary([row["schema"] for row in ordered], key, holes, may_delete, may_end)
+    ordered = sorted((row for row in rows if row["chosen"]), key=lambda row: row["last"])
+
+    def any_of(name: str) -> bool:
+        return any(row[name] for row in ordered)
+
+    return Summary(
+        [row["schema"] for row in ordered],
+        sorted({name for row in rows for name in row["topics"]}),
+        next((row["key"] for row in ordered if row["key"] is not None), None),
+        any_of("holes"), any_of("deletes"), any_of("truncates"), any_of("snapshot"),
+        any(row["streams"] for row in rows),
+        max((row["again"] for row in rows if row["again"] is not None), default=None),
+    )  # fmt: skip
 
 
 def key_columns(key: str | None) -> list[str]:
@@ -113,21 +157,31 @@ def key_columns(key: str | None) -> list[str]:
     raise Misconfigured(NAME, [Problem("keyColumns", text)])
 
 
-def changes_of(records: DataFrame, schemas: Sequence[str | None], plain: StructType | None) -> Changes:
-    """The changes that ``records`` hold, whose values have ``schemas``; ``plain`` is the schema of those that carry none."""
+def changes_of(
+    records: DataFrame,
+    schemas: Sequence[str | None],
+    plain: StructType | None,
+    known: Mapping[str, Any] | None = None,
+    fills: Mapping[str, Any] | None = None,
+) -> Changes:
+    """The changes that ``records``, all of one topic, hold, whose values have ``schemas``.
+
+    ``plain`` is the schema of values that carry none. ``known`` are the columns of the table: a column keeps its type there
+    unless a wider one holds all values of both. ``fills`` are the user's values, as JSON, of rows that are older than a
+    column. Raises :class:`Misconfigured` where the form does not tell all there is to know.
+    """
     from pyspark.sql import functions as F
 
-    outer = _outer(records)
+    outer = _outer(records.where(F.col("value").isNotNull()))
     parts = []
     for schema in schemas:
         if schema is None:
             part = outer.where("schema IS NULL").withColumn("text", F.col("value"))
-            fields = columns_of_type(plain) if plain is not None else _inferred(part)
-            parts.append(_changes(part, _form_of(fields)))
+            parts.append(_Part(part, _plain_form(part, plain)))
         else:
             part = outer if len(schemas) == 1 else outer.where(F.col("schema") == schema)
-            parts.append(_changes(part.withColumn("text", F.col("payload")), _declared(schema)))
-    return _united(parts)
+            parts.append(_Part(part.withColumn("text", F.col("payload")), _declared_form(schema)))
+    return _united(parts, known or {}, fills or {})
 
 
 def _outer(records: DataFrame) -> DataFrame:
@@ -141,90 +195,141 @@ def _outer(records: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True)
 class _Form:
-    """How the fields of a value are laid out."""
+    """How a value is laid out: the columns of the row, and the fields that tell of its place, by Debezium's names of them."""
 
     row: list[ChangeColumn]
     is_envelope: bool
-    position: list[str]
+    source: dict[str, str]
+    has_operation: bool = True
 
 
-def _declared(text: str) -> _Form:
+def _declared_form(text: str) -> _Form:
     fields = fields_of(text)
     by_name = {str(field["field"]): field for field in fields}
-    if not _is_envelope(by_name):
-        own = [name for name in by_name if name.startswith(_OWN)]
-        row = columns_of([field for field in fields if not str(field["field"]).startswith(_OWN)])
-        return _Form(row, False, own)
-    source = [str(field["field"]) for field in by_name.get("source", {}).get("fields", [])]
-    return _Form(columns_of(by_name["after"]["fields"]), True, source)
+    if _is_envelope(by_name):
+        source = [str(field["field"]) for field in by_name.get("source", {}).get("fields", [])]
+        return _Form(columns_of(by_name["after"]["fields"]), True, {name: name for name in source if name in FIELDS})
+    return _unwrapped_form(columns_of(fields))
+
+
+def _plain_form(part: DataFrame, schema: StructType | None) -> _Form:
+    """The form of values without a schema: it is seen in one of them, and ``schema`` has the columns of a row."""
+    from pyspark.sql.types import StringType
+
+    if schema is None:
+        text = (
+            'missing; the values carry no schema, so name the columns of a row, such as "id INT, name STRING", '
+            "or set value.converter.schemas.enable=true."
+        )
+        raise Misconfigured(NAME, [Problem("schema", text)])
+    row = part.select("text").head()
+    value = json.loads(row["text"]) if row is not None else {}
+    if not isinstance(value, dict):
+        raise Fatal(f"a change must be a JSON object; it is {row['text'][:200] if row else ''}", connector=NAME)
+    if _is_envelope(value):
+        return _Form(columns_of_type(schema), True, {name: name for name in value.get("source") or {} if name in FIELDS})
+    extra = [ChangeColumn(name, StringType(), StringType(), lambda cell: cell.read) for name in value if _metadata(name)]
+    return _unwrapped_form([*columns_of_type(schema), *extra])
 
 
 def _is_envelope(names: Any) -> bool:
     return "op" in names and "after" in names
 
 
-def _changes(rows: DataFrame, form: _Form) -> Changes:
-    """The changes of records that have one schema."""
-    from pyspark.sql import functions as F
-
-    parsed = rows.withColumn("change", F.from_json("text", _read_type(form), {"mode": "FAILFAST"}))
-    op, deleted, state, place = _places(form)
-    last = place["snapshot"].isin(*_LAST) if "snapshot" in place else F.lit(False)
-    has_exact = any(column.exact is not None for column in form.row)
-    if has_exact:
-        parsed = parsed.withColumn("exact", F.from_json("value", _exact_type(form))["payload"])
-
-    def cell(column: ChangeColumn) -> Column:
-        exact = state(F.col("exact"), column.name) if column.exact is not None else None
-        return column.convert(Cell(state(F.col("change"), column.name), exact)).cast(column.type)
-
-    cells = [cell(column).alias(column.name) for column in form.row]
-    own = {
-        DELETED: deleted,
-        SNAPSHOT: op == "r",
-        ENDS: (op == "r") & F.coalesce(last, F.lit(False)),
-        POSITION: _position(place),
-        ORDINAL: F.col(ORDINAL),
-    }
-    known = parsed.where(op.isNull() | (op != "m"))
-    refusal = F.raise_error(F.lit("a truncation (op t) is not applied: name t in the connector's skipped.operations"))
-    checked = F.when(op == "t", refusal).otherwise(op)
-    frame = known.withColumn("op", checked).where(F.col("op").isNull() | (F.col("op") != ""))
-    frame = frame.select(*cells, *(expression.alias(name) for name, expression in own.items()))
-    types = {column.name: column.type for column in form.row}
-    return Changes(frame, types, {column.name: column.default for column in form.row if column.default is not None})
+def _metadata(name: str) -> str | None:
+    """The field of Debezium that a field of the unwrapped form stands for."""
+    plain = name.removeprefix("__").removeprefix("source_")
+    return plain if name.startswith("__") and plain in _METADATA else None
 
 
-def _form_of(columns: list[ChangeColumn]) -> _Form:
-    """The form of plain JSON, of its columns: those of an envelope, or of a row."""
-    by_name = {column.name: column for column in columns}
-    if not _is_envelope(by_name):
-        own = [name for name in by_name if name.startswith(_OWN)]
-        return _Form([column for column in columns if not column.name.startswith(_OWN)], False, own)
-    row: Any = by_name["after"].type
-    if not hasattr(row, "fields"):  # a batch of deletions
-        row = by_name["before"].type
-    source = getattr(by_name["source"].type, "names", []) if "source" in by_name else []
-    return _Form(columns_of_type(row), True, list(source))
+def _unwrapped_form(columns: list[ChangeColumn]) -> _Form:
+    names = {name: column.name for column in columns if (name := _metadata(column.name))}
+    if "deleted" not in names:
+        text = (
+            "must tell a deletion, and in the unwrapped form only __deleted does: set "
+            "delete.tombstone.handling.mode=rewrite of ExtractNewRecordState, and add.fields=op,source.sequence "
+            "(MySQL and MariaDB: op,gtid,file,pos,row), or leave the transform out. "
+            "Deletions that came without are not in the table: take a new snapshot."
+        )
+        raise Misconfigured(NAME, [Problem("value", text)])
+    row = [column for column in columns if not _metadata(column.name)]
+    source = {name: own for name, own in names.items() if name in FIELDS}
+    return _Form(row, False, source, has_operation="op" in names)
+
+
+@dataclass
+class _Part:
+    """The records of one schema, read."""
+
+    rows: DataFrame
+    form: _Form
+    order: LogOrder = field(init=False)
+
+    def __post_init__(self) -> None:
+        from pyspark.sql import functions as F
+
+        parsed = self.rows.withColumn("change", F.from_json("text", _read_type(self.form), {"mode": "FAILFAST"}))
+        if any(column.exact is not None for column in self.form.row):
+            parsed = parsed.withColumn("exact", F.from_json("value", _exact_type(self.form))["payload"])
+        change = F.col("change")
+        source = change["source"] if self.form.is_envelope else change
+        fields = {name: source[own] for name, own in self.form.source.items()}
+        self.order = order_of(fields, has_operation=self.form.has_operation)
+        if self.form.is_envelope:
+            self._operation, self._deleted = change["op"], change["op"] == "d"
+        else:
+            self._operation = change["__op"] if self.form.has_operation else F.lit(None).cast("string")
+            self._deleted = F.coalesce(change["__deleted"].cast("string") == "true", F.lit(False))
+        self._mark = fields.get("snapshot", F.lit(None).cast("string"))
+        places = [fields[name].cast("string") for name in ATTEMPTS if name in fields]
+        self._attempt = F.concat_ws(" ", *places) if places else F.lit(None).cast("string")
+        self._parsed = parsed.where(self._operation.isNull() | (self._operation != "m"))
+
+    def value(self, column: ChangeColumn) -> Column:
+        """The value of ``column`` after the change, or that of the deleted row, as ``column.type``."""
+        from pyspark.sql import functions as F
+
+        def state(parsed: Column) -> Column:
+            if not self.form.is_envelope:
+                return parsed[column.name]
+            return F.when(self._deleted, parsed["before"][column.name]).otherwise(parsed["after"][column.name])
+
+        exact = state(F.col("exact")) if column.exact is not None else None
+        return column.convert(Cell(state(F.col("change")), exact)).cast(column.type)
+
+    def select(self, cells: Sequence[Column]) -> DataFrame:
+        """The changes, with ``cells`` as the columns of the row."""
+        from pyspark.sql import functions as F
+
+        is_read = F.coalesce(self._operation == "r", F.lit(False))
+        text = F.lit(None).cast("string")
+        own = {
+            DELETED: F.coalesce(self._deleted, F.lit(False)),
+            SNAPSHOT: is_read,
+            ENDS: is_read & F.coalesce(self._mark.startswith("last"), F.lit(False)),
+            ATTEMPT: F.when(is_read & (self._attempt != ""), self._attempt),
+            TRUNCATES: F.coalesce(self._operation == "t", F.lit(False)),
+            DIGITS: text if self.order.digits is None else F.when(~is_read, self.order.digits),
+            LOG: text if self.order.log is None else F.when(~is_read, self.order.log),
+            ORDINAL: F.col(ORDINAL),
+        }
+        return self._parsed.select(*cells, *(expression.alias(name) for name, expression in own.items()))
 
 
 def _read_type(form: _Form) -> StructType:
-    from pyspark.sql.types import LongType, StringType, StructType
+    from pyspark.sql.types import DataType, StructType
 
     row = StructType()
     for column in form.row:
         row = row.add(column.name, column.read)
-    numbers = {"lsn", "pos", "row", "ts_ms"}
+    place = StructType()
+    for name, own in form.source.items():
+        place = place.add(own, DataType.fromDDL(FIELDS[name]))
     if form.is_envelope:
-        source = StructType()
-        for name in form.position:
-            if name in _SOURCE:
-                source = source.add(name, LongType() if name in numbers else StringType())
-        return StructType().add("op", "string").add("before", row).add("after", row).add("source", source)
-    for name in form.position:
-        number = name.removeprefix(_OWN).removeprefix("source_") in numbers
-        row = row.add(name, LongType() if number else StringType())
-    return row
+        return StructType().add("op", "string").add("before", row).add("after", row).add("source", place)
+    for own in ("__deleted", *(("__op",) if form.has_operation else ())):
+        place = place.add(own, "string")
+    return StructType([*row, *place])
 
 
 def _exact_type(form: _Form) -> StructType:
@@ -238,98 +343,56 @@ def _exact_type(form: _Form) -> StructType:
     return StructType().add("payload", StructType().add("before", row).add("after", row) if form.is_envelope else row)
 
 
-def _places(form: _Form) -> tuple[Column, Column, Callable[[Column, str], Column], dict[str, Column]]:
-    """The operation, whether it deletes, a column of the row out of what was parsed, and the fields of the position."""
+def _united(parts: Sequence[_Part], known: Mapping[str, Any], fills: Mapping[str, Any]) -> Changes:
+    """All parts with the columns of all, in types that hold the values of all and of the table.
+
+    Where there is no such type, the table's stays, or else the newest; a value that it does not hold is an error.
+    """
     from pyspark.sql import functions as F
 
-    change = F.col("change")
-    if form.is_envelope:
-        op = change["op"]
-        deleted = op == "d"
-        source = {name: change["source"][name] for name in form.position if name in _SOURCE}
-
-        def state(parsed: Column, name: str) -> Column:
-            return F.when(deleted, parsed["before"][name]).otherwise(parsed["after"][name])
-
-        return op, deleted, state, source
-    fields = set(form.position)
-    if "__deleted" not in fields and "__op" not in fields:
-        text = (
-            "must tell a deletion: set delete.tombstone.handling.mode=rewrite and add.fields=op,lsn (MySQL and MariaDB: "
-            "op,file,pos,row) of ExtractNewRecordState, or leave the transform out."
-        )
-        raise Misconfigured(NAME, [Problem("value", text)])
-    op = change["__op"] if "__op" in fields else F.lit(None).cast("string")
-    deleted = F.coalesce(change["__deleted"] == "true", F.lit(False)) if "__deleted" in fields else op == "d"
-    names = {name.removeprefix(_OWN).removeprefix("source_"): name for name in form.position}
-    return op, deleted, lambda parsed, name: parsed[name], {name: change[own] for name, own in names.items()}
-
-
-def _position(fields: dict[str, Column]) -> Column:
-    """Where a change stands in the database's log, as text that sorts as the log does."""
-    from pyspark.sql import functions as F
-
-    def digits(column: Column, width: int = 20) -> Column:
-        return F.lpad(F.coalesce(column.cast("string"), F.lit("0")), width, "0")
-
-    if "lsn" in fields:
-        return digits(fields["lsn"])
-    if "file" in fields and "pos" in fields:
-        number = F.regexp_extract(F.coalesce(fields["file"], F.lit("")), r"(\d*)$", 1)
-        row = fields.get("row", F.lit(0))
-        return F.concat(digits(number, 10), digits(fields["pos"]), digits(row, 10))
-    for name in ("scn", "change_lsn", "ts_ms"):
-        if name in fields:
-            return F.coalesce(fields[name].cast("string"), F.lit("")) if name == "change_lsn" else digits(fields[name])
-    text = "must have a position in the log: source.lsn, or source.file and source.pos; unwrapped: add.fields=op,lsn."
-    raise Misconfigured(NAME, [Problem("value", text)])
-
-
-def _inferred(part: DataFrame) -> list[ChangeColumn]:
-    """The columns of plain JSON, by a look at all of it."""
-    from pyspark.sql import functions as F
-    from pyspark.sql.types import DataType, StructType
-
-    row = part.select(F.schema_of_variant_agg(F.parse_json("text")).alias("schema")).head()
-    text = str(row["schema"]) if row is not None else ""
-    if not text.startswith("OBJECT<"):
-        raise Fatal(f"a change must be a JSON object; it is {text[:200]}", connector=NAME)
-    kind = DataType.fromDDL(text.replace("OBJECT<", "STRUCT<").replace("VOID", "STRING"))
-    assert isinstance(kind, StructType)
-    return columns_of_type(_without_decimals(kind))
-
-
-def _without_decimals(kind: Any) -> Any:
-    """``kind`` with doubles for numbers that have a point: how many digits they have depends on the batch."""
-    from pyspark.sql.types import ArrayType, DecimalType, DoubleType, StructType
-
-    if isinstance(kind, DecimalType):
-        return DoubleType()
-    if isinstance(kind, ArrayType):
-        return ArrayType(_without_decimals(kind.elementType))
-    if isinstance(kind, StructType):
-        struct = StructType()
-        for field in kind:
-            struct = struct.add(field.name, _without_decimals(field.dataType))
-        return struct
-    return kind
-
-
-def _united(parts: Sequence[Changes]) -> Changes:
-    """All parts with the columns of all: a column has its newest type, and its default in rows that are older than it."""
-    from pyspark.sql import functions as F
-
-    columns = {name: kind for part in parts for name, kind in part.columns.items()}
-    defaults = {name: default for part in parts for name, default in part.defaults.items()}
+    newest = {column.name: column for part in parts for column in part.form.row}
+    types: dict[str, Any] = {}
+    for name, column in newest.items():
+        wide = known.get(name, column.type)
+        for part in parts:
+            for other in part.form.row:
+                if other.name == name:
+                    wide = common_type(wide, other.type) or known.get(name, column.type)
+        types[name] = wide
+    defaults = {
+        name: fitted(column.value_of(fills.get(name, column.default)), column.type, types[name], name)
+        for name, column in newest.items()
+        if name in fills or column.default is not None
+    }
     frames = []
     for part in parts:
+        own = {column.name: column for column in part.form.row}
         cells = [
-            (F.col(quoted(name)) if name in part.columns else F.lit(defaults.get(name))).cast(kind).alias(name)
-            for name, kind in columns.items()
+            fitted(part.value(own[name]), own[name].type, kind, name)
+            if name in own
+            else defaults.get(name, F.lit(None)).cast(kind)
+            for name, kind in types.items()
         ]
-        own = [F.col(name) for name in (DELETED, SNAPSHOT, ENDS, POSITION, ORDINAL)]
-        frames.append(part.frame.select(*cells, *own))
+        frames.append(part.select([cell.alias(name) for cell, name in zip(cells, types, strict=True)]))
     whole = frames[0]
     for frame in frames[1:]:
         whole = whole.unionByName(frame)
-    return Changes(whole, columns, defaults)
+    required = frozenset(name for name, column in newest.items() if column.is_required and name not in fills)
+    if unknown := [name for name in required if name not in known and any(name not in _names(part) for part in parts)]:
+        raise unknown_value(unknown[0])
+    orders = {part.order.name for part in parts}
+    order = orders.pop() if len(orders) == 1 else ARRIVAL
+    return Changes(whole, types, defaults, required, order, all(part.form.is_envelope for part in parts))
+
+
+def _names(part: _Part) -> set[str]:
+    return {column.name for column in part.form.row}
+
+
+def unknown_value(name: str) -> Misconfigured:
+    """The error of a new column that allows no null, whose value in older rows the log does not tell."""
+    text = (
+        f"the new column {name} allows no null, and its default is gone again, so the log does not tell which value the rows "
+        f'before it have. Give it: fill={{"{name}": …}}, as JSON; null leaves them empty.'
+    )
+    return Misconfigured(NAME, [Problem("fill", text)])

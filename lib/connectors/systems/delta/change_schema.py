@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 from ...core.errors import Fatal
@@ -34,6 +35,19 @@ _MICROS: Final = "io.debezium.time.MicroTimestamp"
 _NANOS: Final = "io.debezium.time.NanoTimestamp"
 _ZONED: Final = "io.debezium.time.ZonedTimestamp"
 _DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
+_VARIABLE_DECIMAL: Final = "io.debezium.data.VariableScaleDecimal"
+"""A ``numeric`` without precision: each value has a scale of its own."""
+_FREE_SCALE: Final = 18
+"""The digits behind the point of a column for such numbers, of 38 in all."""
+_LAST_MICROS, _FIRST_MICROS = 253402300799999999, -62135596800000000
+"""What PostgreSQL's ``infinity`` and ``-infinity`` become, as ``connectors.jdbc`` reads them: 9999-12-31 and 0001-01-01."""
+_INFINITY: Final = {
+    "ms": (9223372036825200, -9223372036832400),
+    "us": (9223372036825200000, -9223372036832400000),
+    "ns": ((1 << 63) - 1, -(1 << 63)),
+}
+"""What Debezium writes for them."""
+_INFINITE_DAYS: Final = (-2147472692, -2147472691)
 
 
 @dataclass(frozen=True)
@@ -46,7 +60,11 @@ class Cell:
 
 @dataclass(frozen=True)
 class ChangeColumn:
-    """A column of a table: its ``name``, the type that its JSON is ``read`` as, and the ``type`` that it gets."""
+    """A column of a table: its ``name``, the type that its JSON is ``read`` as, and the ``type`` that it gets.
+
+    ``default`` is the JSON of the value that rows have which are older than the column, if the log tells one.
+    ``is_required`` says that the database allows no null.
+    """
 
     name: str
     read: DataType
@@ -55,6 +73,21 @@ class ChangeColumn:
     default: Any = None
     exact: DataType | None = None
     """The type as which the JSON is read a second time: the first read rounds numbers."""
+    is_required: bool = False
+
+    def value_of(self, json_value: Any) -> Column:
+        """The value that ``json_value``, as a record has it, stands for."""
+        from pyspark.sql import functions as F
+        from pyspark.sql.types import StructType
+
+        if self.exact is not None and isinstance(json_value, (int, Decimal)):
+            return F.lit(Decimal(json_value)).cast(self.type)
+        text = F.lit(json.dumps({"v": json_value}, default=float))
+
+        def read(kind: DataType) -> Column:
+            return F.from_json(text, StructType().add("v", kind), {"mode": "FAILFAST"})["v"]
+
+        return self.convert(Cell(read(self.read), read(self.exact) if self.exact is not None else None)).cast(self.type)
 
 
 def columns_of(fields: list[Mapping[str, Any]]) -> list[ChangeColumn]:
@@ -69,7 +102,7 @@ def columns_of_type(kind: StructType) -> list[ChangeColumn]:
 
 def fields_of(schema: str) -> list[Mapping[str, Any]]:
     """The fields of the JSON text of a struct schema."""
-    parsed = json.loads(schema)
+    parsed = json.loads(schema, parse_float=Decimal)
     if parsed.get("type") != "struct":
         raise Fatal(f"a change must be a struct; its schema is {schema[:200]}", connector="connectors.connect.merge")
     return list(parsed["fields"])
@@ -84,29 +117,66 @@ def _column(field: Mapping[str, Any]) -> ChangeColumn:
         IntegerType,
         LongType,
         StringType,
+        StructType,
         TimestampType,
         VariantType,
     )
 
     name, label = str(field["field"]), field.get("name")
+
+    def column(
+        read: DataType, kind: DataType, convert: Callable[[Cell], Column], exact: DataType | None = None
+    ) -> ChangeColumn:
+        is_required = field.get("optional") is False and "default" not in field
+        return ChangeColumn(name, read, kind, convert, field.get("default"), exact, is_required)
+
     if label in _DAYS:
-        return ChangeColumn(name, IntegerType(), DateType(), lambda cell: F.date_from_unix_date(cell.read))
+        return column(IntegerType(), DateType(), _date)
     if label in _MILLIS:
-        return ChangeColumn(name, LongType(), TimestampType(), lambda cell: F.timestamp_millis(cell.read))
+        return column(LongType(), TimestampType(), lambda cell: _time(cell, "ms", F.timestamp_millis(cell.read)))
     if label == _MICROS:
-        return ChangeColumn(name, LongType(), TimestampType(), lambda cell: F.timestamp_micros(cell.read))
+        return column(LongType(), TimestampType(), lambda cell: _time(cell, "us", F.timestamp_micros(cell.read)))
     if label == _NANOS:
-        return ChangeColumn(name, LongType(), TimestampType(), lambda cell: F.timestamp_micros(F.floor(cell.read / 1000)))
+        nanos = lambda cell: _time(cell, "ns", F.timestamp_micros(F.floor(cell.read / 1000)))  # noqa: E731
+        return column(LongType(), TimestampType(), nanos)
     if label == _ZONED:
-        return ChangeColumn(name, StringType(), TimestampType(), lambda cell: cell.read.cast("timestamp"))
+        return column(StringType(), TimestampType(), _zoned)
     if label == _DECIMAL:
         parameters = field.get("parameters") or {}
         kind = DecimalType(min(38, int(parameters.get("connect.decimal.precision", 38))), int(parameters.get("scale", 0)))
-        return ChangeColumn(name, VariantType(), kind, lambda cell: _decimal(kind, cell), exact=kind)
+        return column(VariantType(), kind, lambda cell: _decimal(kind, cell), exact=kind)
+    if label == _VARIABLE_DECIMAL:
+        free = StructType().add("scale", IntegerType()).add("value", StringType())
+        return column(free, DecimalType(38, _FREE_SCALE), lambda cell: _free_decimal(name, cell.read))
     if field["type"] == "bytes":
-        return ChangeColumn(name, StringType(), BinaryType(), lambda cell: F.unbase64(cell.read))
+        return column(StringType(), BinaryType(), lambda cell: F.unbase64(cell.read))
     kind = _type(field)
-    return ChangeColumn(name, kind, kind, _as_it_is, field.get("default"))
+    return column(kind, kind, _as_it_is)
+
+
+def _date(cell: Cell) -> Column:
+    from pyspark.sql import functions as F
+
+    last, first = (F.lit(micros // 86_400_000_000) for micros in (_LAST_MICROS, _FIRST_MICROS))
+    latest, earliest = _INFINITE_DAYS
+    days = F.when(cell.read == latest, last).when(cell.read == earliest, first).otherwise(cell.read)
+    return F.date_from_unix_date(days.cast("int"))
+
+
+def _time(cell: Cell, unit: str, time: Column) -> Column:
+    from pyspark.sql import functions as F
+
+    latest, earliest = _INFINITY[unit]
+    time = F.when(cell.read <= earliest, F.timestamp_micros(F.lit(_FIRST_MICROS))).otherwise(time)
+    return F.when(cell.read >= latest, F.timestamp_micros(F.lit(_LAST_MICROS))).otherwise(time)
+
+
+def _zoned(cell: Cell) -> Column:
+    from pyspark.sql import functions as F
+
+    latest, earliest = (F.timestamp_micros(F.lit(micros)) for micros in (_LAST_MICROS, _FIRST_MICROS))
+    time = F.when(cell.read == "-infinity", earliest).otherwise(cell.read.cast("timestamp"))
+    return F.when(cell.read == "infinity", latest).otherwise(time)
 
 
 def _as_it_is(cell: Cell) -> Column:
@@ -140,18 +210,54 @@ def _decimal(kind: Any, cell: Cell) -> Column:
     from pyspark.sql import functions as F
 
     is_base64 = F.schema_of_variant(cell.read) == "STRING"
-    content = F.unbase64(F.when(is_base64, F.variant_get(cell.read, "$", "string")))
+    digits, is_negative = _unscaled(F.when(is_base64, F.variant_get(cell.read, "$", "string")))
+    return F.when(is_base64, _with_point(digits, is_negative, F.lit(kind.scale)).cast(kind)).otherwise(cell.exact)
+
+
+def _free_decimal(name: str, value: Column) -> Column:
+    """A number that brings its own scale, in a column of one scale; what does not fit is an error."""
+    from pyspark.sql import functions as F
+
+    digits, is_negative = _unscaled(value["value"])
+    text = _with_point(digits, is_negative, value["scale"])
+    kind = f"decimal(38,{_FREE_SCALE})"
+    number = text.try_cast(kind)
+    is_exact = F.length(F.rtrim(F.lit("0"), F.substring_index(text, ".", -1))) <= _FREE_SCALE
+    message = F.concat(
+        F.lit(f"column {name}: "), text, F.lit(f" does not fit {kind}, which a numeric without precision becomes. "),
+        F.lit("Set decimal.handling.mode=string, or give the column a precision."),
+    )  # fmt: skip
+    return F.when(value.isNull() | (number.isNotNull() & is_exact), number).otherwise(F.raise_error(message))
+
+
+def _unscaled(base64: Column) -> tuple[Column, Column]:
+    """The digits of the whole number whose bytes are ``base64``, and whether it is negative."""
+    from pyspark.sql import functions as F
+
+    content = F.unbase64(base64)
 
     def byte(index: Column) -> Column:
-        return F.conv(F.hex(F.substring(content, index, 1)), 16, 10).cast("decimal(38,0)")
+        return F.conv(F.hex(F.substring(content, index, 1)), 16, 10).cast(whole)
+
+    whole = "decimal(38,0)"
+    is_negative = byte(F.lit(1)) >= 128
+
+    def magnitude(index: Column) -> Column:
+        return F.when(is_negative, 255 - byte(index)).otherwise(byte(index)).cast(whole)
 
     steps = F.sequence(F.lit(1), F.length(content))
-    zero, whole = F.lit(0).cast("decimal(38,0)"), "decimal(38,0)"
-    unsigned = F.aggregate(F.transform(steps, byte), zero, lambda sum, digit: (sum * 256 + digit).cast(whole))
-    range_of = F.aggregate(steps, F.lit(1).cast(whole), lambda product, _: (product * 256).cast(whole))
-    is_negative = byte(F.lit(1)) >= 128
-    signed = F.when(is_negative, (unsigned - range_of).cast(whole)).otherwise(unsigned)
-    digits = F.lpad(F.abs(signed).cast("string"), 40, "0")
-    point = F.concat(F.when(signed < 0, "-").otherwise(""), F.substring(digits, 1, 40 - kind.scale), F.lit("."))
-    exact = F.concat(point, F.substring(digits, 41 - kind.scale, max(1, kind.scale)) if kind.scale else F.lit("0"))
-    return F.when(is_base64, exact.cast(kind)).otherwise(cell.exact)
+    zero = F.lit(0).cast(whole)
+    total = F.aggregate(F.transform(steps, magnitude), zero, lambda sum, digit: (sum * 256 + digit).cast(whole))
+    return (total + F.when(is_negative, 1).otherwise(0)).cast(whole).cast("string"), is_negative
+
+
+def _with_point(digits: Column, is_negative: Column, scale: Column) -> Column:
+    """The text of a number with these ``digits``, of which ``scale`` are behind the point."""
+    from pyspark.sql import functions as F
+
+    padded = F.concat(digits, F.repeat(F.lit("0"), F.greatest(-scale, F.lit(0))))
+    behind = F.greatest(scale, F.lit(0))
+    padded = F.lpad(padded, F.greatest(F.length(padded), behind + 1), F.lit("0"))
+    front = F.length(padded) - behind
+    sign = F.when(is_negative, "-").otherwise("")
+    return F.concat(sign, F.substring(padded, F.lit(1), front), F.lit("."), F.substring(padded, front + 1, behind + 1))

@@ -1,14 +1,16 @@
 """A change log becomes the table that it tells of: ``writeStream.foreachBatch(connectors.connect.merge(path))``.
 
 The last change of each key in a batch is merged into a Delta table, with the ledger entry in the same transaction. A change
-applies only if it is newer than the row, by its position in the database's log, so repeats and older changes do no harm:
+applies only if it is newer than the row, so repeats and older changes do no harm:
 
-* two changes of the log, or two rows of snapshots, are compared by position;
-* a change of the log always follows the row of a snapshot that it comes behind: a transaction that was open during the snapshot
-  has a lower position than the snapshot;
-* a snapshot that has ended holds every row there was: rows that are older than it, and not in it, are gone. An interrupted one
-  starts again, and the log has no word of what was deleted between the two;
-* a deleted key is remembered in a table beside (``<table>_deleted``), so that an older row does not bring it back.
+* two changes of the log are compared by their positions in the database's log (``positions.py``), and else by arrival;
+* a row of a snapshot takes the place of what arrived before it, and a change of the log takes the place of a row of a snapshot:
+  each was read from the database after all that the stream had told by then;
+* a deleted key is remembered in a table beside (``<table>_deleted``), so that an older change does not bring it back;
+* an initial snapshot that the table began with and that was interrupted starts again, and no log tells what was deleted
+  between the two: when the new one has ended, rows that only the first one had are gone. No other snapshot deletes.
+
+What the merge must remember of the log is in a property of the table (``log_state.py``).
 """
 
 from __future__ import annotations
@@ -16,36 +18,36 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from ...core import (
-    Batch,
-    Duration,
-    Misconfigured,
-    Names,
-    Options,
-    Problem,
-    Text,
-)
+from ...core import Batch, Choice, Duration, Fatal, Json, Misconfigured, Names, Options, Problem, Text
 from ...core.ledger import Entry
 from ...core.state import digest
 from ...formats.base import quoted
 from . import TABLE, DeltaCommitter, DeltaSink, RecordingCommitter, TableSink, known_columns, mark_of, same_key
 from .change_log import (
+    ATTEMPT,
     DELETED,
+    DIGITS,
     ENDS,
+    LOG,
     NAME,
     ORDINAL,
     POSITION,
     SNAPSHOT,
+    TRUNCATES,
     Changes,
     Summary,
     changes_of,
     key_columns,
     records_of,
     summary_of,
+    unknown_value,
 )
 from .holes import hole_conditions
+from .log_state import STATE_PROPERTY, LogState, SnapshotRows
+from .positions import ARRIVAL, PLACE_LENGTH, place_of, place_text
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -56,6 +58,7 @@ _FROM_SNAPSHOT: Final = "r"
 _AT: Final = "_deleted_at"
 _FILL: Final = "connectors.fill"
 """The property of a table whose new column waits for its default."""
+_TIMES: Final = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
 _TRANSACTION: Final = "spark.databricks.delta.write"
 _METADATA: Final = "spark.databricks.delta.commitInfo.userMetadata"
 
@@ -63,12 +66,15 @@ _METADATA: Final = "spark.databricks.delta.commitInfo.userMetadata"
 def merge(path: str | None = None, **options: Any) -> Callable[[DataFrame, int], None]:
     """A function for ``writeStream.foreachBatch`` that keeps a Delta table equal to the table of a change log.
 
-    The stream is ``connectors.connect`` with a connector such as Debezium's, its values Debezium's envelope or the unwrapped
-    form, as JSON with or without schemas; without, types are guessed from the JSON unless ``schema`` is given. ``path`` is the
-    folder of the table, or ``table`` its name; ``keyColumns`` identify a row, by default the fields of the records' keys.
+    The stream is ``connectors.connect`` with a connector such as Debezium's, or the topic that one has written; its values are
+    Debezium's envelope or the unwrapped form, as JSON. Those with schemas tell the types; those without need ``schema``.
+    ``path`` is the folder of the table, or ``table`` its name; ``keyColumns`` identify a row, by default the fields of the
+    records' keys.
 
-    Exactly-once. New columns are added, and filled with the default that the database has for them; a column keeps the type
-    that it has, unless a wider one holds all its values. ``_position`` is where the row's last change stands in the log.
+    Exactly-once. New columns are added, and filled with the default that the database has for them. A column becomes wider
+    where one type holds all its values; a value that would be altered stops the query. PostgreSQL's ``infinity`` is the last
+    microsecond of the year 9999, ``-infinity`` the first of the year 1. ``_position`` is where a row's last change stands.
+    What the log does not tell with certainty stops the query, with a sentence that says what is missing.
     """
     from ... import foreach_batch
 
@@ -83,10 +89,13 @@ class ChangeTable(TableSink):
         keyColumns=Names((), meaning="the columns that identify a row; default: the fields of the records' keys"),
         topic=Text(None, meaning="the topic that feeds the table; needed when the stream has several"),
         schema=Text(None, meaning="the columns of a row, for values without schemas: id INT, name STRING"),
+        truncate=Choice("refuse", among=("refuse", "delete"), meaning="what a TRUNCATE in the database does"),
+        fill=Json({}, kind=dict, meaning="values for rows that are older than a column, where the log tells none"),
+        order=Choice(None, among=("log", ARRIVAL), meaning="arrival: changes count as they come, whatever their positions"),
         positionColumn=Text("_position", meaning="the column that says where a row's last change stands in the log"),
         deletedRetention=Duration(7 * 86400.0, meaning="deleted keys are remembered for so long"),
     )
-    conditions = "foreach_batch only; changes with positions in the database's log"
+    conditions = "foreach_batch only; the changes come in the order of the log, and the whole log comes"
 
     def committer(self) -> ChangeTableCommitter:
         return ChangeTableCommitter(self)
@@ -101,21 +110,44 @@ class ChangeTableCommitter(RecordingCommitter):
         self.ledger = DeltaCommitter(DeltaSink.of({**place, "sinkId": sink.sink_id()}))  # type: ignore[arg-type]
         self.position = str(self.values["positionColumn"])
         self._types: dict[str, Any] | None = None
+        self._state: LogState | None = None
+        self._is_known = False
         self._remembers: bool | None = None
 
     def commit_frame(self, frame: DataFrame, batch: Batch) -> None:
         """Merges the changes that ``frame`` holds, and records the batch."""
-        records = records_of(frame, self.values["topic"]).persist()
+        records = records_of(frame).persist()
         try:
-            summary = summary_of(records)
-            if summary.schemas:
+            spark = records.sparkSession
+            self._read_table(spark)
+            topic = self.values["topic"] or (self._state.topic if self._state else None)
+            summary = summary_of(records, topic)
+            topic = self._topic(summary, topic)
+            if summary.schemas and topic is not None:
                 keys = list(self.values["keyColumns"]) or key_columns(summary.key)
-                changes = changes_of(records, summary.schemas, self._schema())
-                self._apply(changes, keys, summary, batch, records.sparkSession)
-            else:
-                self.ledger.commit(Entry(batch.query, batch.number), ())
+                own = records.where(records["topic"] == topic)
+                changes = changes_of(own, summary.schemas, self._schema(), self._types, self.values["fill"])
+                self._apply(changes, keys, topic, summary, batch, spark)
+                return
+            if self._snapshot_ends(spark, None, summary, batch):
+                spark.sql(f"DELETE FROM {self._name()} AS old WHERE {self._is_ghost()}")
+            self.ledger.commit(Entry(batch.query, batch.number), ())
+            self._close_snapshot(spark, summary.streams)
         finally:
             records.unpersist()
+
+    def _topic(self, summary: Summary, topic: str | None) -> str | None:
+        """The topic of the table. Raises :class:`Misconfigured` where it is not certain."""
+        if self.values["topic"] or not summary.topics:
+            return topic
+        if len(summary.topics) > 1:
+            names = ", ".join(summary.topics[:3])
+            text = f"missing; the stream has {len(summary.topics)} topics ({names}, …), and a table is fed from one."
+            raise Misconfigured(NAME, [Problem("topic", text)])
+        if topic is not None and summary.topics != [topic]:
+            text = f"missing; the table is fed from {topic}, and the stream has {summary.topics[0]} as well."
+            raise Misconfigured(NAME, [Problem("topic", text)])
+        return summary.topics[0]
 
     def _schema(self) -> StructType | None:
         from pyspark.sql.types import StructType
@@ -123,63 +155,150 @@ class ChangeTableCommitter(RecordingCommitter):
         return StructType.fromDDL(self.values["schema"]) if self.values["schema"] else None  # type: ignore[return-value]
 
     def _apply(
-        self, changes: Changes, keys: Sequence[str], summary: Summary, batch: Batch, spark: SparkSession
+        self, changes: Changes, keys: Sequence[str], topic: str, summary: Summary, batch: Batch, spark: SparkSession
     ) -> None:
         if missing := [key for key in keys if key not in changes.columns]:
             text = f"{', '.join(missing)} is no column of the changes, which have {', '.join(changes.columns)}."
             raise Misconfigured(NAME, [Problem("keyColumns", text)])
-        newest = newest_changes(changes, keys, summary.has_holes).persist()
+        self._prepare(spark, changes, topic, summary, batch)
+        state = self._ordered(spark, changes, batch)
+        placed = _placed(changes, state, batch)
+        cut = _truncation(placed) if summary.may_truncate else None
+        if cut is not None:
+            state = self._truncated(spark, state, cut[0])
+            placed = replace(placed, frame=placed.frame.where(_is_behind(*cut)))
+        ends = self._snapshot_ends(spark, changes, summary, batch)
+        gone = [self._is_ghost()] if ends else []
+        if cut is not None:
+            gone.append(f"(endswith({self._old()}, '{_FROM_SNAPSHOT}') OR {self._old()} < '{cut[0]}')")
+        newest = newest_changes(placed, keys, summary.has_holes, summary.may_be_snapshot).persist()
         try:
-            self._prepare(spark, changes)
             if summary.may_delete:
                 self._remember(spark, newest.where(DELETED), keys, batch)
-            whole = snapshot_end(changes) if summary.may_end_snapshot else None
-            self._merge(spark, self._alive(spark, newest, keys), changes, keys, batch, summary.has_holes, whole)
+            rows = self._alive(spark, newest, keys, state)
+            self._merge(spark, rows, placed, keys, batch, summary.has_holes, " OR ".join(gone))
         finally:
             newest.unpersist()
+        if ends:
+            self._close_snapshot(spark, summary.streams)
 
-    def _prepare(self, spark: SparkSession, changes: Changes) -> None:
+    def _truncated(self, spark: SparkSession, state: LogState, position: str) -> LogState:
+        """The state behind a truncation. Raises :class:`Fatal` unless the user wants it."""
+        if self.values["truncate"] == "refuse":
+            raise Fatal(
+                f"the table behind {state.topic} was truncated",
+                connector=NAME,
+                way_out="give truncate=delete, so that its rows are deleted here as well",
+            )
+        return self._note(spark, replace(state, truncated=max(state.truncated or "", position)))
+
+    def _read_table(self, spark: SparkSession) -> None:
+        """Looks, once a run, at what the table has and remembers; finishes what an earlier run has begun."""
+        if self._is_known:
+            return
+        known = self._known_columns(spark, self._location())
+        if known is not None:
+            self._types = {column.name: column.dataType for column in known if column.name != self.position}
+            properties = {row["key"]: row["value"] for row in spark.sql(f"SHOW TBLPROPERTIES {self._name()}").collect()}
+            if STATE_PROPERTY in properties:
+                self._state = LogState.of(properties[STATE_PROPERTY], self._location())
+            if _FILL in properties:
+                self._finish_filling(spark, json.loads(properties[_FILL]))
+        self._is_known = True
+
+    def _prepare(self, spark: SparkSession, changes: Changes, topic: str, summary: Summary, batch: Batch) -> None:
         """Makes the table, or gives it the columns that are new."""
         from pyspark.sql import functions as F
 
-        if self._types is None:
-            known = self._known_columns(spark, self._location())
-            self._types = None if known is None else {field.name: field.dataType for field in known}
-            if known is not None:
-                self._finish_filling(spark)
         if self._types is None:
             columns = [F.lit(None).cast(kind).alias(name) for name, kind in changes.columns.items()]
             empty = spark.range(0).select(*columns, F.lit("").alias(self.position))
             writer = empty.write.format("delta").mode("append").option("delta.enableTypeWidening", "true")
             writer.save(self.values["path"]) if self.values["path"] else writer.saveAsTable(self.values["table"])
             self._types = dict(changes.columns)
-            return
+        if self._state is None:
+            has_rows = bool(spark.sql(f"SELECT 1 FROM {self._name()} LIMIT 1").collect())
+            is_initial = summary.may_be_snapshot and not has_rows
+            self._note(spark, LogState(topic, snapshot=place_text(batch.number, 0) if is_initial else None))
         types = self._types
         for name, kind in changes.columns.items():
             if name not in types:
-                self._add_column(spark, name, kind.simpleString(), changes.defaults.get(name))
+                self._add_column(spark, name, kind.simpleString(), changes)
                 types[name] = kind
-            elif is_wider(kind, types[name]):
+            elif kind != types[name]:
                 spark.sql(f"ALTER TABLE {self._name()} ALTER COLUMN {quoted(name)} TYPE {kind.simpleString()}")
                 types[name] = kind
 
-    def _add_column(self, spark: SparkSession, name: str, kind: str, default: Any) -> None:
+    def _add_column(self, spark: SparkSession, name: str, kind: str, changes: Changes) -> None:
         """Adds a column, and fills in its default. The table remembers what is to be filled, until that is done."""
-        if default is not None:
-            fill = f"{quoted(name)} = CAST({_literal(default)} AS {kind})"
-            spark.sql(f"ALTER TABLE {self._name()} SET TBLPROPERTIES ('{_FILL}' = {_literal(fill)})")
-        spark.sql(f"ALTER TABLE {self._name()} ADD COLUMNS ({quoted(name)} {kind})")
-        if default is not None:
-            self._finish_filling(spark)
+        from pyspark.sql import functions as F
 
-    def _finish_filling(self, spark: SparkSession) -> None:
+        if name in changes.required and spark.sql(f"SELECT 1 FROM {self._name()} LIMIT 1").collect():
+            raise unknown_value(name)
+        fill = None
+        if (default := changes.defaults.get(name)) is not None:
+            text = spark.range(1).select(F.to_json(F.struct(default.alias("v")), {"timestampFormat": _TIMES})).collect()[0][0]
+            fill = {"column": name, "kind": kind, "text": text}
+            self._set_property(spark, _FILL, json.dumps(fill))
+        spark.sql(f"ALTER TABLE {self._name()} ADD COLUMNS ({quoted(name)} {kind})")
+        if fill is not None:
+            self._finish_filling(spark, fill)
+
+    def _finish_filling(self, spark: SparkSession, fill: Mapping[str, str]) -> None:
         """Does what an earlier run, or this one, has begun. No change of the log has come behind it."""
-        properties = spark.sql(f"SHOW TBLPROPERTIES {self._name()}").where(f"key = '{_FILL}'").collect()
-        for row in properties:
-            column = str(row["value"]).split(" = ")[0].strip("`")
-            if column in spark.sql(f"SELECT * FROM {self._name()} LIMIT 0").columns:
-                spark.sql(f"UPDATE {self._name()} SET {row['value']}")
-            spark.sql(f"ALTER TABLE {self._name()} UNSET TBLPROPERTIES IF EXISTS ('{_FILL}')")
+        name, schema = fill["column"], f"v {fill['kind']}"
+        if name in spark.sql(f"SELECT * FROM {self._name()} LIMIT 0").columns:
+            times = f"map('timestampFormat', {_literal(_TIMES)})"
+            value = f"from_json({_literal(fill['text'])}, {_literal(schema)}, {times}).v"
+            spark.sql(f"UPDATE {self._name()} SET {quoted(name)} = {value}")
+        spark.sql(f"ALTER TABLE {self._name()} UNSET TBLPROPERTIES IF EXISTS ('{_FILL}')")
+
+    def _ordered(self, spark: SparkSession, changes: Changes, batch: Batch) -> LogState:
+        """The state, with the order of the batch."""
+        from pyspark.sql import functions as F
+
+        state = self._state
+        assert state is not None
+        order = ARRIVAL if ARRIVAL in (self.values["order"], state.order) else changes.order
+        logs = []
+        if order != ARRIVAL:
+            logs = changes.frame.agg(F.sort_array(F.collect_set(LOG)).alias("logs")).collect()[0]["logs"]
+        return self._note(spark, state.ordered(order, list(logs), batch.query))
+
+    def _note(self, spark: SparkSession, state: LogState) -> LogState:
+        """Remembers ``state``."""
+        if state != self._state:
+            self._set_property(spark, STATE_PROPERTY, state.text())
+            self._state = state
+        return state
+
+    def _set_property(self, spark: SparkSession, name: str, value: str) -> None:
+        spark.sql(f"ALTER TABLE {self._name()} SET TBLPROPERTIES ('{name}' = {_literal(value)})")
+
+    def _snapshot_ends(self, spark: SparkSession, changes: Changes | None, summary: Summary, batch: Batch) -> bool:
+        """Notes what the batch has of the initial snapshot. True if the last row of the table is in it, or the log follows."""
+        state = self._state
+        if state is None or state.snapshot is None:
+            return False
+        rows = snapshot_rows(changes, batch) if changes is not None and summary.may_be_snapshot else None
+        again = None if summary.again is None else place_text(batch.number, summary.again)
+        self._note(spark, state.with_snapshot(again, rows))
+        return summary.streams or (rows is not None and rows.is_complete)
+
+    def _close_snapshot(self, spark: SparkSession, streams: bool) -> None:
+        """Notes that the table is read, once what was not read again is deleted; changes of the log end the snapshot."""
+        state = self._state
+        if state is not None and state.snapshot is not None:
+            self._note(spark, replace(state, snapshot=None, attempt=None) if streams else replace(state, is_read=True))
+
+    def _old(self) -> str:
+        return f"old.{quoted(self.position)}"
+
+    def _is_ghost(self) -> str:
+        """SQL: the row is of the initial snapshot, from before it began again."""
+        assert self._state is not None
+        place = f"right(rtrim('{_FROM_SNAPSHOT}', {self._old()}), {PLACE_LENGTH})"
+        return f"(endswith({self._old()}, '{_FROM_SNAPSHOT}') AND {place} < '{self._state.snapshot}')"
 
     def _merge(
         self,
@@ -189,11 +308,9 @@ class ChangeTableCommitter(RecordingCommitter):
         keys: Sequence[str],
         batch: Batch,
         has_holes: bool,
-        whole: str | None,
+        gone: str,
     ) -> None:
-        """``whole`` is the position of a snapshot that ends in this batch: what it has not read any more is gone."""
-        old_position = f"rtrim('{_FROM_SNAPSHOT}', old.{quoted(self.position)})"
-        gone = f" WHEN NOT MATCHED BY SOURCE AND {old_position} < '{whole}' THEN DELETE" if whole else ""
+        """``gone`` is a condition of rows that are deleted unless the batch has them; empty for none."""
         view = f"connectors_{digest(batch.prefix(), self._location())}"
         rows.createOrReplaceTempView(view)
         columns, holes = list(changes.columns), hole_conditions(changes.columns) if has_holes else {}
@@ -201,13 +318,14 @@ class ChangeTableCommitter(RecordingCommitter):
         sets.append(f"{quoted(self.position)} = {_stored_position('new')}")
         names = ", ".join(quoted(name) for name in (*columns, self.position))
         values = ", ".join((*(_new_value(name, holes, "NULL") for name in columns), _stored_position("new")))
+        deletion = f" WHEN NOT MATCHED BY SOURCE AND ({gone}) THEN DELETE" if gone else ""
         try:
             with _Transaction(spark, batch) as is_recorded:
                 spark.sql(
                     f"MERGE INTO {self._name()} AS old USING {view} AS new ON {same_key(keys)} "
                     f"WHEN MATCHED AND {self._is_newer()} AND new.{DELETED} THEN DELETE "
                     f"WHEN MATCHED AND {self._is_newer()} THEN UPDATE SET {', '.join(sets)} "
-                    f"WHEN NOT MATCHED AND NOT new.{DELETED} THEN INSERT ({names}) VALUES ({values}){gone}"
+                    f"WHEN NOT MATCHED AND NOT new.{DELETED} THEN INSERT ({names}) VALUES ({values}){deletion}"
                 )
         finally:
             spark.catalog.dropTempView(view)
@@ -217,11 +335,7 @@ class ChangeTableCommitter(RecordingCommitter):
             self.ledger.commit(Entry(batch.query, batch.number), ())
 
     def _is_newer(self) -> str:
-        old = f"old.{quoted(self.position)}"
-        return (
-            f"((NOT new.{SNAPSHOT} AND endswith({old}, '{_FROM_SNAPSHOT}')) "
-            f"OR new.{POSITION} > rtrim('{_FROM_SNAPSHOT}', {old}))"
-        )
+        return f"(new.{SNAPSHOT} OR endswith({self._old()}, '{_FROM_SNAPSHOT}') OR new.{POSITION} > {self._old()})"
 
     def _remember(self, spark: SparkSession, deletes: DataFrame, keys: Sequence[str], batch: Batch) -> None:
         """Appends the deleted keys before the rows go. A key may be there several times: its last position counts."""
@@ -236,10 +350,12 @@ class ChangeTableCommitter(RecordingCommitter):
             old = f"{_AT} < current_timestamp() - INTERVAL {self._retention()} SECONDS"
             spark.sql(f"DELETE FROM {self._deleted_name()} WHERE {old}")
 
-    def _alive(self, spark: SparkSession, newest: DataFrame, keys: Sequence[str]) -> DataFrame:
-        """Without rows that are older than the deletion of their key."""
+    def _alive(self, spark: SparkSession, newest: DataFrame, keys: Sequence[str], state: LogState) -> DataFrame:
+        """Without changes that are older than a truncation, or than the deletion of their key."""
         from pyspark.sql import functions as F
 
+        if state.truncated is not None:
+            newest = newest.where(F.col(SNAPSHOT) | (F.col(POSITION) > state.truncated))
         if not self._has_deleted(spark):
             return newest
         place = self._deleted_location()
@@ -249,7 +365,7 @@ class ChangeTableCommitter(RecordingCommitter):
         condition: Any = F.lit(True)
         for key in keys:
             condition = condition & newest[quoted(key)].eqNullSafe(gone[quoted(key)])
-        older = condition & ~newest[DELETED] & (newest[POSITION] <= gone["gone"])
+        older = condition & ~newest[DELETED] & ~newest[SNAPSHOT] & (newest[POSITION] <= gone["gone"])
         return newest.join(gone, older, "left_anti")
 
     def _has_deleted(self, spark: SparkSession) -> bool:
@@ -277,44 +393,70 @@ class ChangeTableCommitter(RecordingCommitter):
         return known_columns(spark, location, is_path=bool(self.values["path"]))
 
 
-def snapshot_end(changes: Changes) -> str | None:
-    """The position of the last snapshot whose last row is among ``changes``."""
+def _placed(changes: Changes, state: LogState, batch: Batch) -> Changes:
+    """``changes`` with their positions."""
     from pyspark.sql import functions as F
 
-    row = changes.frame.where(ENDS).agg(F.max(POSITION).alias("position")).head()
-    return str(row["position"]) if row is not None and row["position"] is not None else None
+    digits = F.lit("") if state.order == ARRIVAL else F.coalesce(F.col(DIGITS), F.lit(""))
+    position = F.concat(F.lit(f"{state.generation:03d}"), digits, place_of(batch.number, F.col(ORDINAL)))
+    return replace(changes, frame=changes.frame.withColumn(POSITION, position))
 
 
-def newest_changes(changes: Changes, keys: Sequence[str], has_holes: bool) -> DataFrame:
+def snapshot_rows(changes: Changes, batch: Batch) -> SnapshotRows | None:
+    """What a batch has of snapshots; ``None`` if it has no row of one."""
+    from pyspark.sql import functions as F
+
+    by_attempt = changes.frame.where(SNAPSHOT).groupBy(ATTEMPT)
+    rows = by_attempt.agg(F.min(ORDINAL).alias("first"), F.max(ORDINAL).alias("last"), F.max(ENDS).alias("ends")).collect()
+    if not rows:
+        return None
+    newest = max(rows, key=lambda row: row["last"])
+    return SnapshotRows(newest[ATTEMPT], place_text(batch.number, newest["first"]), newest["ends"])
+
+
+def _truncation(changes: Changes) -> tuple[str, int] | None:
+    """The position of the last truncation among ``changes``, and its place in the batch."""
+    from pyspark.sql import functions as F
+
+    row = changes.frame.where(TRUNCATES).agg(F.max(POSITION).alias("position"), F.max(ORDINAL).alias("ordinal")).head()
+    return (row["position"], row["ordinal"]) if row is not None and row["position"] is not None else None
+
+
+def _is_behind(position: str, ordinal: int) -> Column:
+    """True for changes behind a truncation."""
+    from pyspark.sql import functions as F
+
+    return ~F.col(TRUNCATES) & F.when(F.col(SNAPSHOT), F.col(ORDINAL) > ordinal).otherwise(F.col(POSITION) > position)
+
+
+def newest_changes(changes: Changes, keys: Sequence[str], has_holes: bool, may_be_snapshot: bool) -> DataFrame:
     """One change for each key: the one that holds after all of the batch.
 
-    With ``has_holes``, a value that an update has not touched is that of the change before it, if the batch has that.
+    A row of a snapshot takes the place of what came before it; of changes of the log behind it, the one with the last position
+    holds. With ``has_holes``, a value that an update has not touched is that of the change before it, if the batch has that.
     """
+    from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    whole = F.struct(*(F.col(quoted(name)) for name in changes.frame.columns))
-    order = F.struct(POSITION, ORDINAL)
-
-    def last(condition: Column) -> Column:
-        return F.max_by(whole, F.when(condition, order))
-
+    frame = changes.frame
+    if may_be_snapshot:
+        last_read = F.max(F.when(F.col(SNAPSHOT), F.col(ORDINAL))).over(Window.partitionBy(*map(quoted, keys)))
+        frame = frame.withColumn("__last_read", last_read)
+        frame = frame.where(F.col("__last_read").isNull() | (F.col(ORDINAL) >= F.col("__last_read"))).drop("__last_read")
+    whole = F.struct(*(F.col(quoted(name)) for name in frame.columns))
+    order = F.struct((~F.col(SNAPSHOT)).alias("streams"), F.col(POSITION))
     values = {name: kind for name, kind in changes.columns.items() if name not in keys}
     holes = hole_conditions(values) if has_holes else {}
     touched = [_last_touched(name, hole, order).alias(f"touched_{n}") for n, (name, hole) in enumerate(holes.items())]
-    grouped = changes.frame.alias("new").groupBy(*map(quoted, keys)).agg(
-        last(~F.col(SNAPSHOT)).alias("change"), last(F.col(SNAPSHOT)).alias("row"), *touched
-    )
-    change, row = F.col("change"), F.col("row")
-    is_snapshot = (row[POSITION] > change[POSITION]) & (row[ORDINAL] > change[ORDINAL])
-    newest = grouped.withColumn("new", F.when(change.isNull() | (row.isNotNull() & is_snapshot), row).otherwise(change))
+    grouped = frame.alias("new").groupBy(*map(quoted, keys)).agg(F.max_by(whole, order).alias("new"), *touched)
     cells = []
-    for name in changes.frame.columns:
+    for name in frame.columns:
         cell = F.col("new")[name]
         if name in holes:
             number = list(holes).index(name)
             cell = F.when(F.expr(holes[name]), F.coalesce(F.col(f"touched_{number}")[name], cell)).otherwise(cell)
         cells.append(cell.alias(name))
-    return newest.select(*cells)
+    return grouped.select(*cells)
 
 
 def _last_touched(name: str, hole: str, order: Column) -> Column:
@@ -354,19 +496,6 @@ class _Transaction:
                 self._conf.unset(key)
 
 
-def is_wider(kind: Any, than: Any) -> bool:
-    """True if ``kind`` holds every value of ``than``, and Delta can widen the column."""
-    from pyspark.sql.types import ByteType, DecimalType, DoubleType, FloatType, IntegerType, LongType, ShortType
-
-    if isinstance(kind, DecimalType) and isinstance(than, DecimalType):
-        grows = kind.scale >= than.scale and kind.precision - kind.scale >= than.precision - than.scale
-        return grows and kind != than
-    order = [ByteType, ShortType, IntegerType, LongType]
-    if type(kind) in order and type(than) in order:
-        return order.index(type(kind)) > order.index(type(than))
-    return isinstance(kind, DoubleType) and isinstance(than, FloatType)
-
-
 def _new_value(name: str, holes: Mapping[str, str], untouched: str) -> str:
     """The value of a column after a change, as SQL; ``untouched`` is the one where the condition of ``holes`` is true."""
     column = f"new.{quoted(name)}"
@@ -377,11 +506,6 @@ def _stored_position(side: str) -> str:
     return f"concat({side}.{POSITION}, if({side}.{SNAPSHOT}, '{_FROM_SNAPSHOT}', ''))"
 
 
-def _literal(value: Any) -> str:
-    """A default as SQL."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, (int, float)):
-        return str(value)
-    text = value if isinstance(value, str) else json.dumps(value)
+def _literal(text: str) -> str:
+    """``text`` as SQL."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

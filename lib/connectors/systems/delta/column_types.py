@@ -1,0 +1,65 @@
+"""Types of a Delta column and of values that come for it: what holds both, and a value that is not altered on its way.
+
+Delta widens a column in place (type widening): integers to larger ones, to decimals and doubles; decimals; floats to doubles.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+_DIGITS: Final = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
+"""The integer types, from small to large, and how many digits their values have."""
+_DOUBLE_DIGITS: Final = 15
+"""Whole numbers with so many digits are exact in a double."""
+
+
+def common_type(one: Any, other: Any) -> Any | None:
+    """The smallest type that holds all values of both; ``None`` if there is none."""
+    from pyspark.sql.types import DecimalType, DoubleType, FloatType
+
+    if one == other:
+        return one
+    digits = [_DIGITS.get(kind.simpleString(), 0) for kind in (one, other)]
+    if all(digits):
+        return one if digits[0] > digits[1] else other
+    decimals = [DecimalType(number, 0) if number else kind for kind, number in zip((one, other), digits, strict=True)]
+    if all(isinstance(kind, DecimalType) for kind in decimals):
+        scale = max(kind.scale for kind in decimals)
+        precision = max(kind.precision - kind.scale for kind in decimals) + scale
+        return DecimalType(precision, scale) if precision <= 38 else None
+    is_floating = [isinstance(kind, (FloatType, DoubleType)) for kind in (one, other)]
+    fits = all(is_float or 0 < number <= _DOUBLE_DIGITS for is_float, number in zip(is_floating, digits, strict=True))
+    return DoubleType() if fits else None
+
+
+def fitted(value: Column, kind: Any, target: Any, name: str) -> Column:
+    """``value``, of type ``kind``, as ``target``. What would be altered is an error of the query that names the column."""
+    from pyspark.sql import functions as F
+
+    if kind == target:
+        return value
+    cast = value.try_cast(target)
+    is_kept = cast.isNotNull()
+    if _is_comparable(kind):
+        is_kept = is_kept & cast.try_cast(kind).eqNullSafe(value)
+    message = F.concat(
+        F.lit(f"column {name}: the value "),
+        F.coalesce(F.to_json(F.struct(value.alias(name))), F.lit("?")),
+        F.lit(
+            f" of type {kind.simpleString()} does not fit the column's type {target.simpleString()}, and no type holds both. "
+            "Convert it in the database or by a transform, or start a new table."
+        ),
+    )
+    return F.when(value.isNull() | is_kept, cast).otherwise(F.raise_error(message))
+
+
+def _is_comparable(kind: Any) -> bool:
+    """False for maps, and types with a map in them."""
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    if isinstance(kind, StructType):
+        return all(_is_comparable(field.dataType) for field in kind)
+    return _is_comparable(kind.elementType) if isinstance(kind, ArrayType) else not isinstance(kind, MapType)
