@@ -7,6 +7,8 @@ import random
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from connectors.systems.delta.change_log import Changes, changes_of, records_of, summary_of
+
 COLUMNS: Final = "topic string, key string, value string, headers array<struct<key: string, value: binary>>"
 AGAIN: Final = [("__connectors.snapshot", b"again")]
 """The headers of the first record behind the start of a snapshot that was interrupted."""
@@ -21,6 +23,19 @@ _FIELDS: Final = {
 
 def field_schemas(fields: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"field": name, **schema} for name, schema in fields.items()]
+
+
+def changes(
+    spark: Any, *records: dict[str, Any], plain: str | None = None, fills: dict[str, Any] | None = None, **known: str
+) -> Changes:
+    """The changes of ``records``, for a table with the columns ``known``."""
+    from pyspark.sql.types import DataType
+
+    rows = [(record["topic"], record["key"], record["value"], record.get("headers")) for record in records]
+    frame = records_of(spark.createDataFrame(rows, COLUMNS))
+    types = {name: DataType.fromDDL(kind) for name, kind in known.items()}
+    schema: Any = DataType.fromDDL(plain) if plain else None
+    return changes_of(frame, summary_of(frame, None).schemas, schema, types, fills)
 
 
 @dataclass

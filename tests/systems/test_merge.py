@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from connectors import connect
-from connectors.core import CommitRefused, Misconfigured
+from connectors.core import CommitRefused, Fatal, Misconfigured, StateError
 from connectors.core.sink import Batch
-from connectors.systems.delta.change_log import Changes, changes_of, records_of, summary_of
 from connectors.systems.delta.holes import may_have_holes
 from tests.delta_log import delta
-from tests.systems.change_logs import AGAIN, COLUMNS, PLAIN, Database
+from tests.systems.change_logs import AGAIN, COLUMNS, PLAIN, Database, changes
 
 DECIMAL = "org.apache.kafka.connect.data.Decimal"
+ZONED = "io.debezium.time.ZonedTimestamp"
 
 
 class Target:
@@ -301,17 +301,6 @@ def test_each_form_of_the_placeholder_is_seen_in_the_text_of_a_record(spark: Any
     assert {row["value"] for row in rows if row["holes"]} == set(forms)
 
 
-def changes(spark: Any, *records: dict[str, Any], plain: str | None = None, **known: str) -> Changes:
-    """The changes of ``records``, for a table with the columns ``known``."""
-    from pyspark.sql.types import DataType
-
-    rows = [(record["topic"], record["key"], record["value"], record.get("headers")) for record in records]
-    frame = records_of(spark.createDataFrame(rows, COLUMNS))
-    types = {name: DataType.fromDDL(kind) for name, kind in known.items()}
-    schema: Any = DataType.fromDDL(plain) if plain else None
-    return changes_of(frame, summary_of(frame, None).schemas, schema, types)
-
-
 def test_a_decimal_is_read_right_beside_other_fields_of_its_name(spark: Any) -> None:
     """Those of Debezium's ``source``, and those in a value of the row. Base64 may also look like a number."""
     database = Database()
@@ -447,3 +436,175 @@ def test_a_crash_after_the_merge_is_known_by_the_ledger(target: Target, monkeypa
     assert target.rows() == expected(database)
     assert len(list((target.path / "_delta_log").glob("*.json"))) == versions
     assert delta(target.path).num_rows == 1
+
+
+def test_only_the_initial_snapshot_of_a_table_deletes_what_it_has_not_read(target: Target) -> None:
+    """A blocking snapshot of a part ends with ``last`` as well. Of an emptied table a second snapshot has no row at all."""
+    database = Database()
+    for key in range(6):
+        database.upsert(id=key, name=f"n{key}", amount=key)
+    target.merge(*database.snapshot(only=4))
+    database.delete(1)
+    again = database.snapshot()
+    again[0]["headers"] = AGAIN
+    target.merge(*again)
+    assert target.rows() == expected(database)
+    target.merge(database.upsert(id=9, name="streamed", amount=9))
+    part = Database(rows={key: database.rows[key] for key in (2, 3)}, lsn=database.lsn + 50)
+    target.merge(*part.snapshot())
+    target.merge(*part.incremental(2))
+    assert target.rows() == expected(database)
+
+
+def test_rows_of_an_interrupted_snapshot_of_a_table_that_is_empty_now_are_gone(target: Target) -> None:
+    database, users = Database(), Database(topic="shop.public.users")
+    target.options["topic"] = database.topic
+    target.restart()
+    for key in range(4):
+        database.upsert(id=key, name=f"n{key}", amount=key)
+    target.merge(*database.snapshot(only=3))
+    database.rows.clear()
+    users.upsert(id=1, name="u", amount=1)
+    begin = users.snapshot()
+    begin[0]["headers"] = AGAIN
+    target.merge(*begin)
+    assert len(target.rows()) == 3
+    target.merge(users.upsert(id=2, name="u", amount=1))
+    assert target.rows() == []
+
+
+def test_the_order_of_the_log_is_not_the_order_of_lsn(target: Target) -> None:
+    """B inserts key 7 and waits for C; A deletes 7 and commits; C rolls back, and B commits: d at 256, then c at 192."""
+    database = Database()
+    row = {"id": 7, "name": "seventh", "amount": 7}
+    target.merge(database.record("c", row, 100, commit=50))
+    deletion = database.record("d", {"id": 7}, 256, commit=150)
+    insertion = database.record("c", {**row, "name": "again"}, 192, commit=300)
+    target.merge(deletion)
+    target.merge(insertion)
+    assert target.rows() == [{**row, "name": "again"}]
+    target.merge(deletion, insertion)
+    assert target.rows() == [{**row, "name": "again"}], "repeats change nothing"
+
+
+def test_changes_of_one_position_count_in_the_order_of_their_arrival(target: Target) -> None:
+    """SQL Server gives the changes of a statement one ``change_lsn``; a time is no position at all."""
+
+    def change(name: str, **source: Any) -> dict[str, Any]:
+        payload = {"op": "u", "before": None, "after": {"id": 1, "name": name}, "source": {"ts_ms": 5, **source}}
+        return {"topic": "t", "key": '{"id": 1}', "value": json.dumps(payload)}
+
+    target.options["schema"] = "id INT, name STRING"
+    target.restart()
+    lsn = {"commit_lsn": "0000002b:00000b48:0004", "change_lsn": "0000002b:00000b48:0003"}
+    target.merge(change("first", **lsn, event_serial_no=1))
+    target.merge(change("second", **lsn, event_serial_no=2))
+    target.merge(change("third", **lsn, event_serial_no=2))
+    target.merge(change("old", **lsn, event_serial_no=1))
+    assert target.rows() == [{"id": 1, "name": "third"}]
+
+
+def test_an_incremental_snapshot_repairs_rows_and_brings_them_back(target: Target) -> None:
+    database = Database()
+    target.merge(database.upsert(id=1, name="a", amount=1), database.upsert(id=2, name="b", amount=2), database.delete(2))
+    database.rows = {1: {"id": 1, "name": "repaired", "amount": 5}, 2: {"id": 2, "name": "back", "amount": 6}}
+    target.merge(*database.incremental(1, 2))
+    assert target.rows() == expected(database)
+    target.merge(database.delete(2), database.upsert(id=1, name="later", amount=7))
+    assert target.rows() == expected(database)
+
+
+def test_a_table_remembers_its_topic_and_heartbeats_are_no_topic(target: Target) -> None:
+    orders, users = Database(), Database(topic="shop.public.users")
+    heartbeat = {"topic": "__debezium-heartbeat.shop", "key": '{"serverName": "shop"}', "value": '{"ts_ms": 5}'}
+    target.merge(orders.upsert(id=1, name="order", amount=1), heartbeat)
+    target.merge(heartbeat)
+    target.restart()
+    with pytest.raises(Misconfigured, match=r"topic .*fed from shop\.public\.orders.*shop\.public\.users"):
+        target.merge(users.upsert(id=1, name="user", amount=1))
+    assert target.rows() == expected(orders)
+
+
+def test_a_truncation_stops_the_query_or_deletes_the_rows_before_it(target: Target) -> None:
+    database = Database()
+    late = database.upsert(id=1, name="late", amount=1)
+    first = [database.upsert(id=2, name="b", amount=2), database.upsert(id=3, name="c", amount=3)]
+    target.merge(*first)
+    batch = [database.upsert(id=4, name="d", amount=4), database.truncate(), database.upsert(id=3, name="new", amount=5)]
+    with pytest.raises(Fatal, match="truncate=delete"):
+        target.merge(*batch, number=1)
+    target.options["truncate"] = "delete"
+    target.restart()
+    target.merge(*batch, number=1)
+    assert target.rows() == expected(database)
+    target.merge(late)
+    assert target.rows() == expected(database), "what was before the truncation stays gone"
+
+
+def test_another_server_stops_the_query_and_order_arrival_goes_on(target: Target) -> None:
+    def change(name: str, server: int, pos: int) -> dict[str, Any]:
+        source = {"file": f"bin.{pos:06d}", "pos": pos, "row": 0, "server_id": server, "gtid": None}
+        payload = {"op": "u", "before": None, "after": {"id": 1, "name": name}, "source": source}
+        return {"topic": "t", "key": '{"id": 1}', "value": json.dumps(payload)}
+
+    target.options["schema"] = "id INT, name STRING"
+    target.restart()
+    target.merge(change("before", 1, 900))
+    with pytest.raises(StateError, match="order=arrival"):
+        target.merge(change("behind the failover", 2, 4), number=1)
+    target.options["order"] = "arrival"
+    target.restart()
+    target.merge(change("behind the failover", 2, 4), number=1)
+    assert target.rows() == [{"id": 1, "name": "behind the failover"}]
+
+
+def test_typed_defaults_fill_the_rows_that_are_there_and_types_widen(target: Target) -> None:
+    database = Database()
+    database.fields["amount"] = {"type": "int32", "optional": True}
+    target.merge(database.upsert(id=1, name="a", amount=7))
+    micros = {"type": "int64", "name": "io.debezium.time.MicroTimestamp", "optional": True, "default": 1_700_000_000_123_456}
+    price = {"type": "bytes", "name": DECIMAL, "parameters": {"scale": "2"}, "optional": True, "default": "BOI="}
+    raw = {"type": "bytes", "optional": True, "default": "AP8="}
+    database.fields |= {"at": micros, "price": price, "raw": raw, "amount": {"type": "double", "optional": True}}
+    target.merge(database.upsert(id=2, name="b", amount=10.75))
+    row = target.rows()[0]
+    assert (row["at"].timestamp(), row["price"], bytes(row["raw"])) == (1_700_000_000.123456, Decimal("12.50"), b"\x00\xff")
+    assert [row["amount"] for row in target.rows()] == [7.0, 10.75]
+    database.fields["must"] = {"type": "int32", "optional": False}
+    batch = database.upsert(id=3, name="c", amount=1.5, must=1)
+    with pytest.raises(Misconfigured, match="fill"):
+        target.merge(batch, number=2)
+    target.options["fill"] = {"must": 7}
+    target.restart()
+    target.merge(batch, number=2)
+    assert [row["must"] for row in target.rows()] == [7, 7, 1]
+
+
+KEYS: list[tuple[str, dict[str, Any], Any, Any]] = [
+    ("zoned", {"type": "string", "name": ZONED}, "2024-10-04T14:00:00+02:00", "2024-10-04T12:00:00Z"),
+    ("real", {"type": "float"}, 0.1, 0.1),
+    ("zero", {"type": "double"}, 0.0, -0.0),
+    ("binary", {"type": "bytes"}, "AP8=", "AP8="),
+]
+
+
+def test_a_key_finds_its_row_however_it_is_written(spark: Any, tmp_path: Path) -> None:
+    """Times in another zone, floats, both zeros, bytes: all keys of one table, so that each must match."""
+    database = Database()
+    target = Target(spark, tmp_path / "keyed", keyColumns=",".join(["id", *(name for name, *_ in KEYS)]))
+    database.fields |= {name: {**schema, "optional": False} for name, schema, _, _ in KEYS}
+    first, second = ({name: values[at] for name, _, *values in KEYS} for at in (0, 1))
+    target.merge(database.record("c", {"id": 1, **first, "amount": 1}, 200))
+    target.merge(database.record("u", {"id": 1, **second, "amount": 2}, 300))
+    assert [row["amount"] for row in target.rows()] == [2]
+    target.merge(database.record("d", {"id": 1, **second}, 400))
+    assert target.rows() == []
+
+
+def test_a_text_that_is_a_number_finds_the_row_with_that_number(spark: Any, tmp_path: Path) -> None:
+    database = Database(schemas=False)
+    first = Target(spark, tmp_path / "orders", schema="id BIGINT, name STRING")
+    first.merge(database.record("c", {"id": 42, "name": "a"}, 200))
+    target = Target(spark, tmp_path / "orders", schema="id STRING, name STRING")
+    target.merge(database.record("u", {"id": "42", "name": "b"}, 300), number=1)
+    assert target.rows() == [{"id": 42, "name": "b"}]

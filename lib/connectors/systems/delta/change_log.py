@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ...core import Fatal, Misconfigured, Problem
 from .change_schema import Cell, ChangeColumn, columns_of, columns_of_type, fields_of
-from .column_types import common_type, fitted
+from .column_types import fitted, united_types
 from .holes import may_have_holes
 from .positions import ARRIVAL, ATTEMPTS, FIELDS, LogOrder, order_of
 
@@ -175,12 +175,10 @@ def changes_of(
     outer = _outer(records.where(F.col("value").isNotNull()))
     parts = []
     for schema in schemas:
-        if schema is None:
-            part = outer.where("schema IS NULL").withColumn("text", F.col("value"))
-            parts.append(_Part(part, _plain_form(part, plain)))
-        else:
-            part = outer if len(schemas) == 1 else outer.where(F.col("schema") == schema)
-            parts.append(_Part(part.withColumn("text", F.col("payload")), _declared_form(schema)))
+        is_own = F.col("schema").eqNullSafe(F.lit(schema))
+        # Spark may read the JSON before it filters, so others have no text
+        part = outer.where(is_own).withColumn("text", F.when(is_own, F.col("value" if schema is None else "payload")))
+        parts.append(_Part(part, _plain_form(part, plain) if schema is None else _declared_form(schema)))
     return _united(parts, known or {}, fills or {})
 
 
@@ -344,21 +342,11 @@ def _exact_type(form: _Form) -> StructType:
 
 
 def _united(parts: Sequence[_Part], known: Mapping[str, Any], fills: Mapping[str, Any]) -> Changes:
-    """All parts with the columns of all, in types that hold the values of all and of the table.
-
-    Where there is no such type, the table's stays, or else the newest; a value that it does not hold is an error.
-    """
+    """All parts with the columns of all, in types that hold the values of all and of the table."""
     from pyspark.sql import functions as F
 
     newest = {column.name: column for part in parts for column in part.form.row}
-    types: dict[str, Any] = {}
-    for name, column in newest.items():
-        wide = known.get(name, column.type)
-        for part in parts:
-            for other in part.form.row:
-                if other.name == name:
-                    wide = common_type(wide, other.type) or known.get(name, column.type)
-        types[name] = wide
+    types = united_types([{column.name: column.type for column in part.form.row} for part in parts], known)
     defaults = {
         name: fitted(column.value_of(fills.get(name, column.default)), column.type, types[name], name)
         for name, column in newest.items()

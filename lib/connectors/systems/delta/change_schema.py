@@ -95,9 +95,16 @@ def columns_of(fields: list[Mapping[str, Any]]) -> list[ChangeColumn]:
     return [_column(field) for field in fields]
 
 
-def columns_of_type(kind: StructType) -> list[ChangeColumn]:
+def columns_of_type(schema: StructType) -> list[ChangeColumn]:
     """The columns of a schema of Spark, for JSON that carries none."""
-    return [ChangeColumn(field.name, field.dataType, field.dataType, _as_it_is) for field in kind]
+    from pyspark.sql.types import DecimalType, VariantType
+
+    def column(name: str, kind: DataType) -> ChangeColumn:
+        if isinstance(kind, DecimalType):  # as a decimal, Spark would round what does not fit
+            return ChangeColumn(name, VariantType(), kind, lambda cell: _plain_decimal(name, kind, cell.read))
+        return ChangeColumn(name, kind, kind, _as_it_is)
+
+    return [column(field.name, field.dataType) for field in schema]
 
 
 def fields_of(schema: str) -> list[Mapping[str, Any]]:
@@ -214,6 +221,19 @@ def _decimal(kind: Any, cell: Cell) -> Column:
     return F.when(is_base64, _with_point(digits, is_negative, F.lit(kind.scale)).cast(kind)).otherwise(cell.exact)
 
 
+def _plain_decimal(name: str, kind: Any, value: Column) -> Column:
+    """A number of JSON without a schema; one that would be rounded is an error."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import DecimalType
+
+    text = F.variant_get(value, "$", "string")
+    wide = DecimalType(38, 38 - kind.precision + kind.scale)
+    number = text.try_cast(kind)
+    message = F.concat(F.lit(f"column {name}: "), text, F.lit(f" does not fit {kind.simpleString()}, its type in schema"))
+    is_kept = number.cast(wide).eqNullSafe(text.try_cast(wide))
+    return F.when(text.isNull() | (number.isNotNull() & is_kept), number).otherwise(F.raise_error(message))
+
+
 def _free_decimal(name: str, value: Column) -> Column:
     """A number that brings its own scale, in a column of one scale; what does not fit is an error."""
     from pyspark.sql import functions as F
@@ -222,7 +242,7 @@ def _free_decimal(name: str, value: Column) -> Column:
     text = _with_point(digits, is_negative, value["scale"])
     kind = f"decimal(38,{_FREE_SCALE})"
     number = text.try_cast(kind)
-    is_exact = F.length(F.rtrim(F.lit("0"), F.substring_index(text, ".", -1))) <= _FREE_SCALE
+    is_exact = F.length(F.rtrim(F.substring_index(text, ".", -1), F.lit("0"))) <= _FREE_SCALE
     message = F.concat(
         F.lit(f"column {name}: "), text, F.lit(f" does not fit {kind}, which a numeric without precision becomes. "),
         F.lit("Set decimal.handling.mode=string, or give the column a precision."),

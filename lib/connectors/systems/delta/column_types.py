@@ -5,10 +5,13 @@ Delta widens a column in place (type widening): integers to larger ones, to deci
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from ...formats.base import quoted
+
 if TYPE_CHECKING:
-    from pyspark.sql import Column
+    from pyspark.sql import Column, SparkSession
 
 _DIGITS: Final = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
 """The integer types, from small to large, and how many digits their values have."""
@@ -33,6 +36,26 @@ def common_type(one: Any, other: Any) -> Any | None:
     is_floating = [isinstance(kind, (FloatType, DoubleType)) for kind in (one, other)]
     fits = all(is_float or 0 < number <= _DOUBLE_DIGITS for is_float, number in zip(is_floating, digits, strict=True))
     return DoubleType() if fits else None
+
+
+def united_types(parts: Sequence[Mapping[str, Any]], known: Mapping[str, Any]) -> dict[str, Any]:
+    """The types of the columns of all ``parts``, which hold the values of all and of the table with the columns ``known``.
+
+    Where there is no such type, the table's stays, or else that of the newest part.
+    """
+    types: dict[str, Any] = {}
+    for name, newest in {name: kind for part in parts for name, kind in part.items()}.items():
+        types[name] = known.get(name, newest)
+        for part in parts:
+            types[name] = common_type(types[name], part.get(name, newest)) or known.get(name, newest)
+    return types
+
+
+def widen(spark: SparkSession, table: str, known: Mapping[str, Any], types: Mapping[str, Any]) -> None:
+    """Gives the columns of ``table``, a name in SQL, that are ``known`` the wider ``types``."""
+    for name, kind in types.items():
+        if name in known and kind != known[name]:
+            spark.sql(f"ALTER TABLE {table} ALTER COLUMN {quoted(name)} TYPE {kind.simpleString()}")
 
 
 def fitted(value: Column, kind: Any, target: Any, name: str) -> Column:

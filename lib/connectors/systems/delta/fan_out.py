@@ -32,10 +32,10 @@ from ...core.options import Values
 from ...core.state import digest
 from ...formats.base import quoted
 from . import DeltaCommitter, DeltaSink, RecordingCommitter, known_columns, same_key
+from .column_types import fitted, united_types, widen
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructType
 
 NAME: Final = "delta_tables"
 LEDGER: Final = "_batches"
@@ -51,8 +51,8 @@ def fan_out(path: str, keys: Mapping[str, Sequence[str]] | None = None, **option
     row, by table: a changed row then takes the place of the one before it, and without them each version is a row.
     ``operation="replace"`` is for ``incremental=bulk``: a batch takes the place of everything in its tables.
 
-    Exactly-once. New columns are added; a column keeps the type that it has, and a value that does not fit is an error. A row
-    that is deleted in the database stays, unless tables are replaced.
+    Exactly-once. New columns are added; a column becomes wider where one type holds all its values, and a value that would be
+    altered is an error. A row that is deleted in the database stays, unless tables are replaced.
     """
     from ... import foreach_batch
 
@@ -124,7 +124,11 @@ class DeltaTablesCommitter(RecordingCommitter):
     def _write(self, frame: DataFrame, table: str, schemas: Sequence[str], batch: Batch) -> None:
         location = f"{self.path}/{quote(table, safe=' $.-')}"
         known = known_columns(frame.sparkSession, location, is_path=True)
-        by_schema = [_columns(frame, table, schema, known) for schema in schemas]  # several, when a batch met an ALTER TABLE
+        declared = [_types(schema) for schema in schemas]  # several, when a batch met an ALTER TABLE
+        known_types = {} if known is None else {field.name: field.dataType for field in known}
+        types = united_types(declared, known_types)
+        by_schema = [_columns(frame, table, schema, kinds, types) for schema, kinds in zip(schemas, declared, strict=True)]
+        widen(frame.sparkSession, f"delta.{quoted(location)}", known_types, types)
         rows = by_schema[0]
         for others in by_schema[1:]:
             rows = rows.unionByName(others, allowMissingColumns=True)
@@ -133,6 +137,7 @@ class DeltaTablesCommitter(RecordingCommitter):
             return
         replacing = self.sink.values["operation"] == "replace"
         writer = rows.write.format("delta").mode("overwrite" if replacing else "append").option("mergeSchema", "true")
+        writer = writer.option("delta.enableTypeWidening", "true")
         writer = writer.option("txnAppId", f"{batch.sink_id}:{batch.query}:{table}").option("txnVersion", str(batch.number))
         writer.save(location)
 
@@ -173,17 +178,27 @@ def _is_names(columns: object) -> bool:
     return isinstance(columns, list) and bool(columns) and all(isinstance(name, str) for name in columns)
 
 
-def _columns(frame: DataFrame, table: str, schema: str, known: StructType | None) -> DataFrame:
-    """The rows of one table and schema, their JSON as columns; a column that is there already keeps its type."""
+def _types(schema: str) -> dict[str, Any]:
+    from pyspark.sql.types import StructType
+
+    fields: Any = StructType.fromDDL(schema)
+    return {field.name: field.dataType for field in fields}
+
+
+def _columns(
+    frame: DataFrame, table: str, schema: str, declared: Mapping[str, Any], types: Mapping[str, Any]
+) -> DataFrame:
+    """The rows of one table and schema, their JSON as columns of ``types``."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import DecimalType, StringType, StructType
 
-    fields: Any = StructType.fromDDL(schema)
-    types = {field.name: field.dataType for field in known or ()}
     read = StructType()
-    for field in fields:  # decimals are text in JSON, so that none is rounded
-        read.add(field.name, StringType() if isinstance(field.dataType, DecimalType) else field.dataType)
+    for name, kind in declared.items():  # decimals are text in JSON, so that none is rounded
+        read.add(name, StringType() if isinstance(kind, DecimalType) else kind)
     some = frame.where((F.col("table") == table) & (F.col("schema") == schema))
     parsed = some.select(F.from_json("row", read, {"mode": "FAILFAST"}).alias("row"))
-    cells = (F.col("row").getField(field.name).cast(types.get(field.name, field.dataType)) for field in fields)
-    return parsed.select(*(cell.alias(field.name) for cell, field in zip(cells, fields, strict=True)))
+    cells = (
+        fitted(F.col("row").getField(name).cast(kind), kind, types[name], f"{table}.{name}").alias(name)
+        for name, kind in declared.items()
+    )
+    return parsed.select(*cells)

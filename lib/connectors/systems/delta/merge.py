@@ -45,6 +45,7 @@ from .change_log import (
     summary_of,
     unknown_value,
 )
+from .column_types import widen
 from .holes import hole_conditions
 from .log_state import STATE_PROPERTY, LogState, SnapshotRows
 from .positions import ARRIVAL, PLACE_LENGTH, place_of, place_text
@@ -220,14 +221,12 @@ class ChangeTableCommitter(RecordingCommitter):
             has_rows = bool(spark.sql(f"SELECT 1 FROM {self._name()} LIMIT 1").collect())
             is_initial = summary.may_be_snapshot and not has_rows
             self._note(spark, LogState(topic, snapshot=place_text(batch.number, 0) if is_initial else None))
-        types = self._types
         for name, kind in changes.columns.items():
-            if name not in types:
+            if name not in self._types:
                 self._add_column(spark, name, kind.simpleString(), changes)
-                types[name] = kind
-            elif kind != types[name]:
-                spark.sql(f"ALTER TABLE {self._name()} ALTER COLUMN {quoted(name)} TYPE {kind.simpleString()}")
-                types[name] = kind
+                self._types[name] = kind
+        widen(spark, self._name(), self._types, changes.columns)
+        self._types.update(changes.columns)
 
     def _add_column(self, spark: SparkSession, name: str, kind: str, changes: Changes) -> None:
         """Adds a column, and fills in its default. The table remembers what is to be filled, until that is done."""
