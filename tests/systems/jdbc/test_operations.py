@@ -66,6 +66,37 @@ def test_an_upsert_inserts_new_keys_and_changes_old_ones(database: DatabaseConte
     assert content(database) == [(1, "a", 1), (2, "B", 3), (3, "c", 4)]
 
 
+TIMES = pa.timestamp("us", tz="+02:00")
+NOON = datetime.datetime(2024, 10, 4, 12, 0, tzinfo=datetime.timezone.utc)
+SAME_KEYS: dict[str, tuple[pa.DataType, str, Any, Any]] = {
+    "time in another zone": (TIMES, "TIMESTAMPTZ TIMESTAMPTZ - -", NOON.astimezone(datetime.timezone.min), NOON),
+    "both zeros": (pa.float64(), "FLOAT8 DOUBLE REAL DOUBLE", 0.0, -0.0),
+    "real": (pa.float32(), "REAL REAL - -", 0.1, 0.1),
+    "not a number": (pa.float64(), "FLOAT8 DOUBLE - -", float("nan"), float("nan")),
+    "binary": (pa.binary(), "BYTEA BLOB BLOB VARBINARY(8)", b"\0\xff", b"\0\xff"),
+    "text that is a number": (pa.string(), "BIGINT BIGINT BIGINT BIGINT", "42", "42"),
+}
+"""Type of the key, type of its column in PostgreSQL, DuckDB, SQLite and MariaDB, and two values that are one key."""
+
+
+@pytest.mark.parametrize("case", SAME_KEYS)
+def test_an_upsert_finds_its_row_however_the_key_is_written(database: DatabaseContext, case: str) -> None:
+    """The row is updated, not doubled, and a deletion finds it. (PostgreSQL compares NaN as equal, as Spark does.)"""
+    kind, columns, first, second = SAME_KEYS[case]
+    kinds = (PostgresContext, DuckDbContext, SqliteContext, MariaDbContext)
+    column = next(column for kind, column in zip(kinds, columns.split(), strict=True) if isinstance(database, kind))
+    if column == "-":
+        pytest.skip("the database has no such key")
+    database.run(f"DROP TABLE {database.table}")
+    database.run(f"CREATE TABLE {database.table} (id {column} NOT NULL PRIMARY KEY, n INTEGER)")
+    keyed = pa.schema([("id", kind), ("n", pa.int32()), ("gone", pa.bool_())])
+    for key, number, gone in ((first, 1, False), (second, 2, False)):
+        write(database, [rows((key, number, gone), schema=keyed)], **UPSERT, deleteColumn="gone")
+    assert database.query(f"SELECT n FROM {database.table}") == [(2,)]
+    write(database, [rows((second, 3, True), schema=keyed)], **UPSERT, deleteColumn="gone")
+    assert database.query(f"SELECT n FROM {database.table}") == []
+
+
 def test_an_upsert_changes_only_update_columns(database: DatabaseContext) -> None:
     write(database, [rows((1, "a", 1))], **UPSERT)
     write(database, [rows((1, "b", 2), (2, "c", 3))], **UPSERT, updateColumns="n")
