@@ -4,8 +4,8 @@ An author subclasses :class:`SourceConnector` and :class:`SourceTask`, or :class
 runs the class by ``spark.readStream.format("connectors.connect").option("config", …)``. :mod:`.host` is the seam between the
 runtime and what runs the tasks.
 
-There is no JDBC source here: ``connectors.jdbc`` with ``tables`` copies a whole database, in order also where rows with earlier
-ids are committed late. For files there is ``connectors.file_stream``; the pair of :mod:`.files` is an example.
+There is no JDBC source here: ``connectors.jdbc`` with ``tables`` copies a whole database, and misses no row that is committed
+after rows with later ids. For files there is ``connectors.file_stream``; the pair of :mod:`.files` is an example.
 """
 
 from importlib import import_module

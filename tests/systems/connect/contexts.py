@@ -139,6 +139,7 @@ class TablesContext(SourceContext):
     source = ConnectSource
     schema = SCHEMA
     undated = "a row does not say when it was written"
+    classes = (SqliteSourceConnector,)
     tables: ClassVar[Sequence[str]] = ("customers", "orders", "payments")
 
     def __init__(self, folder: Path) -> None:
