@@ -93,3 +93,10 @@ def test_a_class_that_is_none_is_told() -> None:
     for name, text in (("", "missing"), ("no.such.Class", "no Python class"), ("FileStreamSink", "no SourceConnector")):
         problems = source_host(ConnectorSettings({"connector.class": name})).validate()
         assert any(problem.option == "connector.class" and text in problem.text for problem in problems)
+
+
+def test_the_file_source_does_not_claim_to_be_exactly_once() -> None:
+    properties = {"connector.class": "FileStreamSource", "file": "x", "topic": "t", "exactly.once.support": "required"}
+    (problem,) = source_host(ConnectorSettings(properties)).validate()
+    assert problem.option == "exactly.once.support"
+    assert problem.text == "is required, and the connector does not support it with these settings."

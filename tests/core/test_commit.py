@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from connectors.core import Batch, CommitRefused, Committable, Committer, Fatal, Options, Sink, SinkWriter, Transient
 from connectors.core.commit import Commit
 from connectors.core.ledger import HISTORY, Entry, FileLedger, Verdict, once_query
+from connectors.core.sink import DriverClock
 from connectors.core.writing import stage
 from connectors.storage.base import Content
 from connectors.storage.local import LocalStorage
@@ -245,6 +247,20 @@ def test_names_of_a_batch_are_its_own_and_short() -> None:
     assert sorted(batch(number).file_id() for number in (10, 9, 100)) == [
         batch(number).file_id() for number in (9, 10, 100)
     ]
+
+
+def test_the_time_of_a_batch_goes_on_where_the_clock_of_the_machine_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, hour = DriverClock(), 3600 * 1_000_000
+    assert abs(clock() - time.time_ns() // 1000) < hour
+    for hours in (1, -5, 0):
+        before, now = clock(), time.time_ns()
+        monkeypatch.setattr(time, "time_ns", lambda now=now, hours=hours: now + hours * hour * 1000)
+        assert clock() > before
+        monkeypatch.undo()
+    assert clock() - time.time_ns() // 1000 > hour // 2, "what was written within the hour is older"
+    older = Batch("s", "q", 0)
+    assert older.time < Batch("s", "q", 0).time
+    assert older == Batch("s", "q", 0)
 
 
 class Writer(SinkWriter):

@@ -1,4 +1,4 @@
-"""A database by one connector while its tables come and go, by the notebook ``connect_sources``."""
+"""An API by one connector while its stations come and go, by the notebook ``connect_sources``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["foreign_files"]
 @pytest.mark.spark
 @pytest.mark.soak
 @pytest.mark.usefixtures("foreign_files")
-def test_every_table_is_copied_once_and_tasks_are_dealt_out_anew(spark: Any, tmp_path: Path) -> None:
+def test_every_station_is_copied_once_and_tasks_are_dealt_out_anew(spark: Any, tmp_path: Path) -> None:
     execution = Execution("connect_sources", spark, tmp_path, {"tick": "0.1"})
-    assert execution.exit() == "7 tables, each row once; tasks were dealt out 4 times"
+    assert execution.exit() == "7 stations, each reading once; tasks were dealt out 4 times"
     assert execution.pictures() == 1

@@ -3,6 +3,9 @@
 An author subclasses :class:`SourceConnector` and :class:`SourceTask`, or :class:`SinkConnector` and :class:`SinkTask`; a user
 runs the class by ``spark.readStream.format("connectors.connect").option("config", …)``. :mod:`.host` is the seam between the
 runtime and what runs the tasks.
+
+There is no JDBC source here: ``connectors.jdbc`` with ``tables`` copies a whole database, and misses no row that is committed
+after rows with later ids. For files there is ``connectors.file_stream``; the pair of :mod:`.files` is an example.
 """
 
 from importlib import import_module

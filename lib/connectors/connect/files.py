@@ -1,7 +1,7 @@
 """Connect's pair of file connectors, on the runtime: the first example of its guide.
 
-``org.apache.kafka.connect.file.FileStreamSourceConnector`` names them, too, and so does ``FileStreamSource``.
-For plain files ``connectors.file_stream`` is the faster one: it reads a file in many tasks.
+``org.apache.kafka.connect.file.FileStreamSourceConnector`` names them, too, and so does ``FileStreamSource``. Production reads
+files by ``connectors.file_stream``: it follows files that are rotated or truncated, and reads a file in many tasks.
 """
 
 from __future__ import annotations
@@ -36,10 +36,15 @@ SOURCE_CONFIG: Final = (
 
 
 class FileStreamSourceConnector(SourceConnector):
-    """Reads a file line by line, and what is appended to it. One task.
+    """Reads a file line by line, and what is appended to it, as long as nothing else happens to the file. One task.
 
     Settings: ``file``, ``topic``, ``batch.size``. The source partition is ``{"filename": …}``, the offset ``{"position": …}``,
-    the byte after the line. A file that does not exist yet is waited for.
+    the byte after the line. A file that does not exist yet is waited for. A line ends with ``\n`` or ``\r\n``: a lone ``\r``
+    is a part of it.
+
+    The offset says nothing about the file itself. So a file that is truncated and written anew is read from the middle of a
+    line, and one that takes the place of the file is not read before the next start, and then from the old position.
+    ``connectors.file_stream`` follows both.
     """
 
     def start(self, props: Mapping[str, str]) -> None:
@@ -58,8 +63,8 @@ class FileStreamSourceConnector(SourceConnector):
         return SOURCE_CONFIG
 
     def exactly_once_support(self, props: Mapping[str, str]) -> ExactlyOnceSupport | None:
-        """Positions in a file say exactly where to go on; standard input cannot be read again."""
-        return ExactlyOnceSupport.SUPPORTED if props.get("file") else ExactlyOnceSupport.UNSUPPORTED
+        """A position does not say whether the file is still the one that was read; standard input cannot be read again."""
+        return ExactlyOnceSupport.UNSUPPORTED
 
 
 class FileStreamSourceTask(SourceTask):

@@ -12,9 +12,8 @@ OWN: dict[str, type] = {}
 KNOWN: Final = {
     "org.apache.kafka.connect.file.FileStreamSourceConnector": "connectors.connect.files.FileStreamSourceConnector",
     "org.apache.kafka.connect.file.FileStreamSinkConnector": "connectors.connect.files.FileStreamSinkConnector",
-    "connectors.connect.jdbc.JdbcSourceConnector": "connectors.connect.jdbc.JdbcSourceConnector",
 }
-"""The classes of the library by the names that they may be called by: the file pair by Connect's own."""
+"""The file pair by Connect's own names."""
 
 
 def short_names(known: Iterable[str]) -> dict[str, str]:

@@ -17,12 +17,13 @@ A micro-batch is the checkpoint. A batch is first *staged*, then *decided* (one 
 
 from __future__ import annotations
 
+import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 import pyarrow as pa
 
@@ -43,12 +44,27 @@ class Guarantee(str, Enum):
     AT_LEAST_ONCE = "at-least-once"
 
 
+class DriverClock:
+    """Microseconds since 1970. They never go back in a process, whatever happens to the clock of its machine."""
+
+    def __init__(self) -> None:
+        self._ahead = 0
+
+    def __call__(self) -> int:
+        self._ahead = max(self._ahead, time.time_ns() - time.monotonic_ns())
+        return (self._ahead + time.monotonic_ns()) // 1000
+
+
+driver_time: Final = DriverClock()
+
+
 @dataclass(frozen=True)
 class Batch:
     """One micro-batch: ``number`` of ``query`` (its id in the checkpoint), written by the sink called ``sink_id``.
 
     ``replace`` asks that the batch takes the place of all that the target holds. ``run`` names the run of the query that
-    writes it: another one after each restart.
+    writes it: another one after each restart. ``time`` is when the driver began with it, by :class:`DriverClock`; a batch
+    that is replayed has a later one.
     """
 
     sink_id: str
@@ -56,6 +72,7 @@ class Batch:
     number: int
     replace: bool = False
     run: str = ""
+    time: int = field(default_factory=driver_time, compare=False)
 
     def prefix(self) -> str:
         """The part of a staging name that all attempts at this batch share: letters and digits."""

@@ -11,22 +11,26 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from pyspark.sql.types import StructType
 
 from ..core.commit import Commit
-from ..core.sink import Batch, Sink
+from ..core.sink import Batch, Sink, driver_time
 from .measure import count_commit, sink_meter
 from .session import arrow_schema, task_ids, task_run
 from .workers import Staged, abort_batch, committables, plainly, stage_in_task
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """``df.writeStream.format``: each micro-batch is committed once, also when Spark replays it."""
+    """``df.writeStream.format``: each micro-batch is committed once, also when Spark replays it.
+
+    The driver makes one for each batch and sends it to the tasks, and one for its commit.
+    """
 
     def __init__(self, sink: Sink, schema: StructType) -> None:
         self.sink = sink
         self.columns = schema
+        self.time = driver_time()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         query, number, subtask = task_ids()
-        batch = Batch(self.sink.sink_id(), str(query), number, run=task_run())
+        batch = Batch(self.sink.sink_id(), str(query), number, run=task_run(), time=self.time)
         with plainly(), sink_meter(self.sink, batch, subtask).counting() as meter:
             if subtask == 0:  # no code of the driver runs before the tasks
                 Commit(self.sink).drop_attempts(batch)

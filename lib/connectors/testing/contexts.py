@@ -49,6 +49,9 @@ class SourceContext(ABC):
     short_lease: ClassVar[Mapping[str, str]] = {}
     """Options that lease a message for a second or so. Empty skips the case of leases that end."""
 
+    classes: ClassVar[Sequence[type]] = ()
+    """Classes of your own that the options name, for ``connectors.register``."""
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         """Those of a case: what they hold, such as a thread that extends leases, ends with it."""

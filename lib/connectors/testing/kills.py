@@ -28,7 +28,7 @@ from .contexts import SinkContext, SourceContext
 from .driver import SparkQuery, start_driver
 from .environments import CLUSTER, LOCAL
 from .faults import ACKNOWLEDGEMENT_POINTS, EPOCH_POINTS, Action, FailureInjector, Point
-from .spark_suites import spark_query
+from .spark_suites import class_name, spark_query
 
 DRIVER, EXECUTOR, NOTHING = OUTCOMES = ("driver killed", "executor killed", "not reached")
 _START_SECONDS = 300.0
@@ -77,9 +77,9 @@ class Kills:
         query = spark_query(target, self.folder / name, carrier)
         if system := self.sources.get(name):
             query.source, query.source_options = system.source.name, {**system.options(), **system.limit}
-            query.select = ["*"]
+            query.select, query.classes = ["*"], [*query.classes, *map(class_name, system.classes)]
             if system.source.name not in SYSTEMS or issubclass(system.source, EpochLogSource):
-                query.source_class = f"{system.source.__module__}:{system.source.__name__}"
+                query.source_class = class_name(system.source)
         return query
 
     def _round(self, number: int, queries: Mapping[str, SparkQuery], rows: int, chance: random.Random) -> None:

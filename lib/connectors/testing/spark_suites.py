@@ -46,8 +46,9 @@ class SparkSourceSuite(SourceCases, SparkCases):
 
     @pytest.fixture
     def spark(self, environment: Environment) -> Any:
-        if self.context.source.name not in SYSTEMS:
-            connectors.register(environment.spark, self.context.source)
+        own = [] if self.context.source.name in SYSTEMS else [self.context.source]
+        if classes := [*own, *self.context.classes]:
+            connectors.register(environment.spark, *classes)
         return environment.spark
 
     def test_a_batch_read_gives_everything_once(self, spark: Any, system: SourceContext) -> None:
@@ -199,11 +200,16 @@ def spark_query(target: SinkContext, folder: Path, carrier: str, rows: int = ROW
         name=f"{kind.name}_{carrier}_{os.getpid()}_{time.monotonic_ns()}",
         source="sequence",
         source_options={"end": str(rows), "maxRowsPerTrigger": str(BATCH), "numPartitions": "2"},
-        sink=f"{kind.__module__}:{kind.__name__}",
+        sink=class_name(kind),
         sink_options=target.options(),
         carrier=carrier,
         checkpoint=str(folder / "checkpoint"),
         faults=str(folder / "faults"),
         select=list(target.select),
-        classes=[f"{own.__module__}:{own.__name__}" for own in target.classes],
+        classes=[class_name(own) for own in target.classes],
     )
+
+
+def class_name(kind: type) -> str:
+    """``"module:Class"``, as :class:`SparkQuery` names classes."""
+    return f"{kind.__module__}:{kind.__name__}"

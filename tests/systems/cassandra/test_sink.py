@@ -25,10 +25,12 @@ def tables() -> Tables:
     return Tables()
 
 
-def write(tables: Tables, table: str, rows: pa.Table, **options: str) -> Any:
+def write(
+    tables: Tables, table: str, rows: pa.Table, batch: Batch | None = None, subtask: int = 0, **options: str
+) -> Any:
     """What a task that writes rows says."""
     sink = CassandraSink.of({**tables.options(table), **options})
-    return stage(sink, Batch("s", "q", 0), rows.schema, 0, iter(rows.to_batches()))
+    return stage(sink, batch or Batch("s", "q", 0), rows.schema, subtask, iter(rows.to_batches()))
 
 
 def stored(tables: Tables, table: str, columns: str = "*") -> list[tuple[Any, ...]]:
@@ -67,6 +69,67 @@ def test_a_time_is_a_column_too_where_the_table_has_it_and_may_not_be_null(table
         write(tables, table, rows, timestampColumn="at")
     write(tables, table, rows, timestampColumn="at", errors="skip")
     assert stored(tables, table, "id, at, writetime(at)") == [(1, 7, 7)]
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("records", ["1", "100"])
+@pytest.mark.parametrize("ignore", ["true", "false"])
+def test_of_rows_of_one_key_and_one_time_the_last_one_is_written(tables: Tables, records: str, ignore: str) -> None:
+    table = tables.make("k int, c int, v int, w int, s int static, primary key (k, c)")
+    schema = pa.schema({**dict.fromkeys("kcvws", pa.int32()), "gone": pa.bool_(), "at": pa.int64()})
+
+    def change(*rows: tuple[int | None, ...]) -> None:
+        changes = [dict(zip(schema.names, (*row[:5], row[5:] == (1,), 7), strict=True)) for row in rows]
+        frame = pa.Table.from_pylist(changes, schema)
+        options = {"timestampColumn": "at", "deleteColumn": "gone", "ignoreNulls": ignore, "batch.maxRecords": records}
+        write(tables, table, frame, **options)
+
+    change((1, 1, 1, 9, 1), (1, 1, 2, 3, 0))  # v or w alone would be the larger one
+    change((2, 1, 1, None, 5), (2, 1, None, 2, None))
+    change((3, 1, 9, 9, 9), (3, 2, 1, 1, 2), (3, 3, 1, 1, 1))
+    change((4, 1, 9, 9, 9), (4, 1, 9, 9, 9, 1), (4, 1, 1, None, 1))
+    change((5, 1, 9, 9, 9), (5, 1, 9, 9, 9, 1))
+    v, w, s = (1, 2, 5) if ignore == "true" else (None, 2, None)
+    assert stored(tables, table, "k, c, v, w, s") == [
+        (1, 1, 2, 3, 0), (2, 1, v, w, s), (3, 1, 9, 9, 1), (3, 2, 1, 1, 1), (3, 3, 1, 1, 1), (4, 1, 1, None, 1),
+        (5, None, None, None, 9),
+    ]  # fmt: skip
+
+
+@pytest.mark.server
+def test_a_late_copy_of_a_task_of_an_older_batch_never_wins(tables: Tables) -> None:
+    table = tables.make("id int primary key, v text, w text")
+    older, newer = Batch("s", "q", 0), Batch("s", "q", 1)
+    schema = pa.schema([("id", pa.int32()), ("v", pa.string()), ("w", pa.string()), ("gone", pa.bool_())])
+    rows = pa.Table.from_pylist([{"id": id, "v": "old", "w": "old", "gone": False} for id in range(5)], schema)
+    write(tables, table, rows, older, deleteColumn="gone")
+    changes = [{"id": id, "v": "new", "w": None, "gone": id == 4} for id in range(5)]
+    write(tables, table, pa.Table.from_pylist(changes, schema), newer, deleteColumn="gone")
+    write(tables, table, rows, older, deleteColumn="gone")
+    assert stored(tables, table) == [(id, "new", None) for id in range(4)]
+
+
+@pytest.mark.server
+def test_a_late_copy_of_a_deletion_leaves_newer_rows(tables: Tables) -> None:
+    table = tables.make("id int primary key, v text")
+    older, newer = Batch("s", "q", 0), Batch("s", "q", 1)
+    deletion = pa.table({"id": pa.array([1], pa.int32()), "v": ["old"], "gone": [True]})
+    row = pa.table({"id": pa.array([1], pa.int32()), "v": ["new"], "gone": [False]})
+    write(tables, table, row, newer, deleteColumn="gone")
+    write(tables, table, deletion, older, deleteColumn="gone")
+    assert stored(tables, table) == [(1, "new")]
+
+
+@pytest.mark.server
+def test_rows_of_one_key_in_two_tasks_of_a_batch_are_not_mixed(tables: Tables) -> None:
+    table = tables.make("id int primary key, v int, w int")
+    schema = pa.schema(dict.fromkeys(("id", "v", "w"), pa.int32()))
+    batch, times = Batch("s", "q", 0), []
+    for subtask, (v, w) in enumerate([(1, 9), (9, 1)]):
+        write(tables, table, pa.table({"id": [1], "v": [v], "w": [w]}, schema), batch, subtask)
+        times += tables.execute(f"select writetime(v) as time from {KEYSPACE}.{table}")
+    assert stored(tables, table) == [(1, 9, 1)]
+    assert [row.time - batch.time for row in times] == [0, 100], "the time is the driver's"
 
 
 @pytest.mark.server
@@ -125,17 +188,16 @@ def test_static_columns_are_those_of_the_last_row_of_a_partition(tables: Tables,
 
 
 @pytest.mark.server
-def test_the_rows_of_a_partition_go_together_and_static_columns_once(tables: Tables) -> None:
+def test_the_rows_of_a_partition_go_together(tables: Tables) -> None:
     table = tables.make("k int, c int, s text static, v int, primary key (k, c)")
     schema = pa.schema([("k", pa.int32()), ("c", pa.int32()), ("s", pa.string()), ("v", pa.int32())])
     sink = CassandraSink.of(tables.options(table))
     with shared_client(sink.values, knows_replicas=True) as client:
         statements = Statements.of(client, sink.values, schema)
         rows = [{"k": number % 2, "c": number, "s": "s", "v": 0} for number in range(10)]
-        writes: list[Any] = statements.writes(pa.RecordBatch.from_pylist(rows, schema))
-        (groups,) = statements.rounds(writes)
-        assert [sorted(write.kind for write in group.writes) for group in groups] == [["insert"] * 5 + ["static"]] * 2
-        assert [sorted(set(group.done())) for group in groups] == [[0, 2, 4, 6, 8], [1, 3, 5, 7, 9]]
+        writes: list[Any] = statements.writes(pa.RecordBatch.from_pylist(rows, schema), 0)
+        groups = statements.groups(writes)
+        assert [group.done() for group in groups] == [[0, 2, 4, 6, 8], [1, 3, 5, 7, 9]]
         assert [type(statements.statement(group)).__name__ for group in groups] == ["BatchStatement"] * 2
 
 
@@ -150,6 +212,28 @@ def test_counters_are_added_to_where_a_replay_may_count_twice(tables: Tables) ->
     assert stored(tables, table, "k, c, n") == [(1, 1, 22), (1, 2, 14)]
     with pytest.raises(Misconfigured, match=r"ttl   has no use with .*counters"):
         write(tables, table, rows, guarantee="at-least-once", ttl="5s")
+
+
+@pytest.mark.server
+def test_a_list_whose_elements_a_second_write_would_double_is_refused(tables: Tables) -> None:
+    table = tables.make("id int primary key, tags list<text>, frozen_tags frozen<list<text>>, more set<text>")
+    column = pa.array([["a", "b"]], pa.list_(pa.string()))
+    columns = {"id": pa.array([1], pa.int32()), "frozen_tags": column, "more": column, "at": pa.array([5], pa.int64())}
+    batch = Batch("s", "q", 0)
+    for _ in range(2):
+        write(tables, table, pa.table(columns), timestampColumn="at")
+        write(tables, table, pa.table(columns).drop_columns("at"), batch)
+    assert stored(tables, table, "frozen_tags, more, tags") == [(["a", "b"], {"a", "b"}, None)]
+    rows = pa.table({**columns, "tags": column})
+    text = r'the list "tags", which is not frozen: .*; make the column a frozen list or a set, or leave the option away'
+    with pytest.raises(Misconfigured, match=rf"timestampColumn   cannot be: .*{text}"):
+        write(tables, table, rows, timestampColumn="at", guarantee="at-least-once")
+    rows = rows.drop_columns("at")
+    with pytest.raises(Misconfigured, match=r'guarantee   must be at-least-once; .*"tags".* Give it if that may be, or make'):
+        write(tables, table, rows, batch)
+    for _ in range(2):
+        write(tables, table, rows, batch, guarantee="at-least-once")
+    assert stored(tables, table, "tags") == [(["a", "b", "a", "b"],)], "this is why"
 
 
 @pytest.mark.server

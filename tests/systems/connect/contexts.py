@@ -1,17 +1,27 @@
-"""Connectors of Connect's model, as the suites see them: the file pair, the JDBC source, and a sink that keeps offsets."""
+"""Connectors of Connect's model, as the suites see them: the file pair, tables of SQLite, and a sink that keeps offsets."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import sqlite3
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from connectors.connect import SinkConnector, SinkRecord, SinkTask, TopicPartition
+from connectors.connect import (
+    SinkConnector,
+    SinkRecord,
+    SinkTask,
+    SourceConnector,
+    SourceRecord,
+    SourceTask,
+    TopicPartition,
+    group_partitions,
+)
 from connectors.connect.host import SOURCE_COLUMNS
 from connectors.core import Guarantee
 from connectors.systems.connect import ConnectSink, ConnectSource
@@ -70,12 +80,66 @@ def row(topic: str, key: bytes | None, value: bytes, partition: str, offset: str
     }
 
 
+@contextlib.contextmanager
+def open_shop(path: Path | str, tables: Iterable[str]) -> Iterator[sqlite3.Connection]:
+    """A database with ``tables``."""
+    with contextlib.closing(sqlite3.connect(path, timeout=30)) as database:
+        database.execute("PRAGMA journal_mode=WAL")
+        for table in tables:
+            database.execute(f"CREATE TABLE IF NOT EXISTS {table} (id INTEGER PRIMARY KEY, name TEXT)")
+        yield database
+
+
+class SqliteSourceConnector(SourceConnector):
+    """Reads tables of a database; each task has a group of them."""
+
+    def start(self, props: Mapping[str, str]) -> None:
+        self._props = dict(props)
+
+    def task_class(self) -> type[SourceTask]:
+        return SqliteSourceTask
+
+    def task_configs(self, max_tasks: int) -> Sequence[Mapping[str, str]]:
+        groups = group_partitions(self._props["tables"].split(","), max_tasks)
+        return [{**self._props, "tables": ",".join(group)} for group in groups]
+
+    def stop(self) -> None:
+        """There is nothing to end."""
+
+
+class SqliteSourceTask(SourceTask):
+    """Reads two rows of each table in a poll, in the order of their ids."""
+
+    def start(self, props: Mapping[str, str]) -> None:
+        self._path, self._stopping = props["path"], threading.Event()
+        tables = props["tables"].split(",")
+        offsets = self.context.offset_storage_reader().offsets([{"table": table} for table in tables])
+        self._at = {table: offset["id"] if offset else 0 for table, offset in zip(tables, offsets, strict=True)}
+
+    def poll(self) -> list[SourceRecord] | None:
+        records = []
+        with open_shop(self._path, self._at) as database:
+            for table, at in self._at.items():
+                query = f"SELECT id, name FROM {table} WHERE id > ? ORDER BY id LIMIT 2"
+                for id, name in database.execute(query, (at,)).fetchall():
+                    value = {"id": id, "name": name}
+                    records.append(SourceRecord({"table": table}, {"id": id}, f"shop.{table}", value))
+                    self._at[table] = id
+        if not records:
+            self._stopping.wait(0.02)
+        return records or None
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+
 class TablesContext(SourceContext):
-    """A database of three tables, by the JDBC source of the guide, with two tasks."""
+    """A database of three tables, by a connector with two tasks."""
 
     source = ConnectSource
     schema = SCHEMA
     undated = "a row does not say when it was written"
+    classes = (SqliteSourceConnector,)
     tables: ClassVar[Sequence[str]] = ("customers", "orders", "payments")
 
     def __init__(self, folder: Path) -> None:
@@ -85,22 +149,16 @@ class TablesContext(SourceContext):
 
     def options(self) -> dict[str, str]:
         config = {
-            "connector.class": "JdbcSource",
-            "connection.url": f"sqlite:///{self.path}",
+            "connector.class": f"{SqliteSourceConnector.__module__}.SqliteSourceConnector",
+            "path": str(self.path),
+            "tables": ",".join(self.tables),
             "tasks.max": "2",
-            "topic.prefix": "shop.",
-            "batch.max.rows": "2",
-            "poll.interval.ms": "20",
-            "table.poll.interval.ms": "200",
         }
         return {"config": json.dumps(config), "stateLocation": str(self.folder / "log"), **TIMES}
 
     def write(self, count: int) -> list[dict[str, Any]]:
         rows = []
-        with contextlib.closing(sqlite3.connect(self.path, timeout=30)) as database:
-            database.execute("PRAGMA journal_mode=WAL")
-            for table in self.tables:
-                database.execute(f"CREATE TABLE IF NOT EXISTS {table} (id INTEGER PRIMARY KEY, name TEXT)")
+        with open_shop(self.path, self.tables) as database:
             for number in range(self.count, self.count + count):
                 table, id = self.tables[number % 3], number // 3 + 1
                 database.execute(f"INSERT INTO {table} VALUES ({id}, 'row {id}')")

@@ -30,6 +30,9 @@ from .connection import CONNECTION, check_connection, give_back, shared_client, 
 from .writing import Group, Statements, Write
 
 _LONGEST_TTL: Final = 630_720_000
+_TASK_TIME: Final = 100
+"""Microseconds between the first rows of two tasks. Spark starts a task in more time than that, and a row takes a task more
+than a microsecond: the times of a batch are over before it ends, and so before the next one begins."""
 _BUSY: Final = ("WriteTimeout", "OverloadedErrorMessage", "Unavailable")
 _OF_ROW: Final = ("key may not be empty", "key length", "oversized", "too large", "too big", "longer than", "guardrail")
 """What is in the messages about one row. Others are about the table, and no row could be written."""
@@ -38,12 +41,20 @@ _OF_ROW: Final = ("key may not be empty", "key length", "oversized", "too large"
 class CassandraSink(BatchingSink):
     """Writes each row in the place of the one with its primary key; columns that the rows do not have stay as they are.
 
-    Rows of one partition go together, in an unlogged batch, which Cassandra applies at once. With ``timestampColumn`` a row is
-    written as of that time, so that a late older one never wins, whatever order they come in; without it the last one of a
-    key does. A null deletes the value of its column, unless ``ignoreNulls`` is set.
+    Rows of one partition go together, in an unlogged batch, which Cassandra applies at once. A null deletes the value of its
+    column, unless ``ignoreNulls`` is set.
 
-    Counters are added to, not set: a replay would add again, so they are refused unless ``guarantee=at-least-once`` says that
-    this may be.
+    Cassandra keeps what has the newest time of writing. With ``timestampColumn`` that is a row's own time, so a late older row
+    never wins. Without it, it is the time at which the driver began the batch, and the place of the row in its task: the last
+    row of a key wins, and a late task of an older batch changes nothing. The clocks of the executors have no part in it; those
+    of drivers that run a query one after another must agree.
+
+    Of rows of one key and one time the last one of a record batch is written. Of those in different record batches, tasks or
+    batches Cassandra takes the larger value of each column, which mixes them, and a deletion before any value. Without
+    ``timestampColumn`` two tasks of a batch seldom meet in a time; repartition rows by the key where the last one must win.
+
+    Counters are added to, not set, and a list that is not frozen has its elements twice after a second write. So both are
+    refused unless ``guarantee=at-least-once`` says that this may be, and such a list with ``timestampColumn`` in any case.
 
     Guarantee: idempotent by the primary key: a replay writes the same values into the same rows.
     """
@@ -58,7 +69,9 @@ class CassandraSink(BatchingSink):
                 "batch.maxInFlight": Int(8, at_least=1, meaning="requests of a task, of batch.maxRecords rows each, under way"),
                 "ttl": Duration(None, meaning="rows expire after so long; default: as the table says"),
                 "timestampColumn": Text(
-                    None, meaning="the time of writing, a timestamp or microseconds: a row of an older time never wins"
+                    None,
+                    meaning="the time of writing, a timestamp or microseconds: a row of an older time never wins; default: "
+                    "the time at which the driver began the batch",
                 ),
                 "deleteColumn": Text(None, meaning="a boolean column: true deletes the row of the key"),
                 "ignoreNulls": Flag(False, meaning="a null leaves the value as it is, in place of deleting it"),
@@ -67,7 +80,11 @@ class CassandraSink(BatchingSink):
         )
     )
     promise = Guarantee.IDEMPOTENT
-    conditions = "rows are written by the primary key; with timestampColumn an older row never wins; counters are at-least-once"
+    conditions = (
+        "rows are written by the primary key, as of timestampColumn or else of the driver's clock; an older row never wins; of "
+        "rows of one key and one time in different tasks or batches the larger value of each column wins; counters and lists "
+        "that are not frozen are at-least-once"
+    )
 
     @classmethod
     def check(cls, values: Values) -> Iterator[Problem]:
@@ -112,14 +129,14 @@ class CassandraSink(BatchingSink):
 
     def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> RowWriter:
         self.refuse_frame(schema, placed=False)
-        return RowWriter(self, batch, schema)
+        return RowWriter(self, batch, schema, batch.time + _TASK_TIME * subtask)
 
 
 class RowWriter(BatchingWriter):
-    """Writes the rows of one task."""
+    """Writes the rows of one task. ``time`` is that of writing of its first row, in microseconds since 1970."""
 
-    def __init__(self, sink: CassandraSink, batch: Batch, schema: pa.Schema) -> None:
-        self._values = sink.values
+    def __init__(self, sink: CassandraSink, batch: Batch, schema: pa.Schema, time: int) -> None:
+        self._time = time
         contact = Contact(RetrySettings.of(sink.values), reached=batch.number > 0)
         self._client, self._pool_key = contact.call(lambda: take_client(sink.values, knows_replicas=True))
         try:
@@ -135,27 +152,28 @@ class RowWriter(BatchingWriter):
         return replace(limits, timeout=limits.timeout + 1.0)  # the driver gives up first, and knows more
 
     def entries(self, rows: pa.RecordBatch) -> Sequence[Write | Poison]:
-        return self._statements.writes(rows)
+        writes = self._statements.writes(rows, self._time)
+        self._time += rows.num_rows
+        return writes
 
     def sizes(self, entries: Sequence[Write]) -> list[int]:
         return [entry.size for entry in entries]
 
     def keys(self, entries: Sequence[Write]) -> Sequence[Hashable] | None:
-        """Rows with a time of their own may overtake each other; rows with static columns must not, in one partition."""
+        """Rows with a time may overtake each other; of lightweight transactions on one key the first one must stay it."""
         statements = self._statements
-        if statements.is_timed or statements.adds:
+        if not statements.is_conditional:
             return None
         return [entry.partition if statements.static else entry.key for entry in entries]
 
     def send(self, entries: list[Write]) -> Iterator[Failure]:
-        """The rows of a request, all of a round under way at once, ordered by their replicas."""
+        """The rows of a request, all under way at once, ordered by their replicas."""
+        statements = [(group, self._statements.statement(group)) for group in self._statements.groups(entries)]
+        statements.sort(key=lambda pair: self._client.replica(pair[1]))
+        requests = [(group, self._client.request(statement)) for group, statement in statements]
         failures: dict[int, BaseException] = {}
-        for groups in self._statements.rounds(entries):
-            statements = [(group, self._statements.statement(group)) for group in groups]
-            statements.sort(key=lambda pair: self._client.replica(pair[1]))
-            requests = [(group, self._client.request(statement)) for group, statement in statements]
-            for group, request in requests:
-                failures.update(self._failures(group, request))
+        for group, request in requests:
+            failures.update(self._failures(group, request))
         return iter(failures.items())
 
     def _failures(self, group: Group, request: Any) -> Iterator[Failure]:

@@ -1,8 +1,7 @@
 """The statements that write rows, and which rows of a request go together.
 
-Without a time of their own, the rows of an unlogged batch all get the same one, and of two values of one time Cassandra keeps
-the larger. So what a later row of the same key replaces is not sent, a row that comes after a deletion of its key is sent after
-it, and static columns go once for each partition.
+Each row has a time of writing of its own, so requests may overtake each other. Of two cells of one time Cassandra keeps the
+larger, column by column, which would mix two rows: a cell that a later row of the same time replaces is not sent.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ class Group:
 
 class Statements:
     """Makes writes of rows of certain columns. ``static`` says that there are static columns among them, ``adds`` that they
-    are added to counters, ``is_timed`` that each row has a time of its own.
+    are added to counters, ``is_timed`` that each row has a time of writing: a counter and a lightweight transaction have none.
     """
 
     def __init__(self, client: CassandraClient, values: Values, table: Table, columns: Sequence[str]) -> None:
@@ -64,10 +63,10 @@ class Statements:
         self.partition_size, self.key_size = len(table.names("partition_key")), len(table.key)
         self._has_key = set(table.key) <= set(columns)
         self.adds = table.has_counters
-        self.is_timed = values["timestampColumn"] is not None
         self._static = [place for place, name in enumerate(columns) if name in table.names("static")]
         self.static = bool(self._static)
         self.is_conditional: bool = values["ifNotExists"]
+        self.is_timed = not (self.adds or self.is_conditional)
         self._unset = client.unset
         self._ttl = [] if values["ttl"] is None else [struct.pack(">i", int(values["ttl"]))]
         self.prepared = {kind: client.prepare(text) for kind, text in self._texts().items()}
@@ -89,43 +88,43 @@ class Statements:
         if unknown := [name for name in schema.names if name not in own and name not in markers]:
             text = f'has no column "{unknown[0]}", which the rows have: {", ".join(own)}; names keep their case.'
             problems.append(Problem("table", f"{table.name} {text}"))
-        problems += _counter_problems(table, values)
+        problems += [*_counter_problems(table, values), *_list_problems(table, values, schema)]
         if problems:
             raise Misconfigured(NAME, problems)
         statements = cls(client, values, table, [name for name in own if name in schema.names])
         statements._refuse_types(schema)
         return statements
 
-    def writes(self, rows: pa.RecordBatch) -> list[Write | Poison]:
-        """A write for each row, or the :class:`Poison` that it is."""
+    def writes(self, rows: pa.RecordBatch, time: int) -> list[Write | Poison]:
+        """A write for each row, or the :class:`Poison` that it is.
+
+        Rows without a time of their own are as of ``time``, in microseconds, and each a microsecond after the one before it.
+        """
         columns = [encode(rows.column(name)) for name, encode in zip(self.columns, self._encoders, strict=True)]
-        deletes = self._flags(rows)
-        tails = self._tails(rows)
-        bad = any(Poison in set(map(type, column)) for column in columns) or Poison in set(map(type, tails))
+        deletes, times = self._flags(rows), self._times(rows, time)
+        if self.values["timestampColumn"] is not None:
+            self._settle_ties(columns, deletes, times)
+        bad = any(Poison in set(map(type, column)) for column in (*columns, times))
         keyless = not self._has_key or any(None in column for column in columns[: self.key_size])
         plain = not (bad or keyless or any(deletes))
         kind, size = ADD if self.adds else INSERT, self.partition_size
         writes: list[Write | Poison] = []
-        for row, is_deleted, tail in zip(zip(*columns, strict=True), deletes, tails, strict=True):
+        for row, is_deleted, at in zip(zip(*columns, strict=True), deletes, times, strict=True):
+            tail = () if at is None else (at,)
             if plain:
                 writes.append(Write(kind, row[:size], row[: self.key_size], self._cells(kind, row, tail), _size(row)))
             else:
                 writes.append(self._write(row, is_deleted, tail))
         return writes
 
-    def rounds(self, entries: Sequence[Write]) -> Iterator[list[Group]]:
-        """The writes of a request, in groups of one partition each; a round is sent when the one before it is done."""
-        if self.is_conditional:
-            first: dict[Key, tuple[list[int], Write]] = {}
-            for place, entry in enumerate(entries):
-                first.setdefault(entry.key, ([], entry))[0].append(place)
-            yield _grouped(list(first.values()), single=True)
-            return
-        if self.is_timed or self.adds:
-            yield _grouped([([place], entry) for place, entry in enumerate(entries)])
-            return
-        for round in self._ordered(entries):
-            yield _grouped(round)
+    def groups(self, entries: Sequence[Write]) -> list[Group]:
+        """The writes of a request, in groups of one partition each; lightweight transactions alone, one for each key."""
+        if not self.is_conditional:
+            return _grouped([([place], entry) for place, entry in enumerate(entries)])
+        first: dict[Key, tuple[list[int], Write]] = {}
+        for place, entry in enumerate(entries):
+            first.setdefault(entry.key, ([], entry))[0].append(place)
+        return _grouped(list(first.values()), single=True)
 
     def statement(self, group: Group) -> Any:
         """What the driver sends for a group."""
@@ -139,55 +138,42 @@ class Statements:
             return write.cells
         return [self._unset if cell is None else cell for cell in write.cells]
 
-    def _ordered(self, entries: Sequence[Write]) -> list[list[tuple[list[int], Write]]]:
-        """The writes of each round, each with the places of the entries that it stands for."""
-        rounds: list[dict[Key, tuple[list[int], Write]]] = [{}]
-        current: dict[Key, int] = {}
-        static: dict[Key, tuple[list[int], Write]] = {}
-        for place, entry in enumerate(entries):
-            if self.static and entry.kind != DELETE:
-                self._collect_static(static, place, entry)
-                if entry.kind == STATIC:
-                    continue
-            number = current.get(entry.key, 0)
-            earlier = rounds[number].get(entry.key)
-            if earlier is not None and earlier[1].kind == DELETE and entry.kind != DELETE:
-                number += 1
-                earlier = None
-                if number == len(rounds):
-                    rounds.append({})
-            places = [*earlier[0], place] if earlier else [place]
-            rounds[number][entry.key] = places, self._merged(earlier[1] if earlier else None, entry)
-            current[entry.key] = number
-        ordered = [list(round.values()) for round in rounds]
-        ordered[0] = [*ordered[0], *static.values()]
-        return ordered
+    def _settle_ties(self, columns: list[list[Any]], deletes: list[bool], times: list[Any]) -> None:
+        """Of the cells of one column, key and time the last one stays; the others are not set.
 
-    def _collect_static(self, static: dict[Key, tuple[list[int], Write]], place: int, entry: Write) -> None:
-        """Keeps the newest values of the static columns of each partition."""
-        cells = self._static_cells(entry)
-        if (earlier := static.get(entry.partition)) is not None and self.values["ignoreNulls"]:
-            cells = [old if new is None else new for old, new in zip(earlier[1].cells, cells, strict=True)]
-        places = [*earlier[0], place] if earlier else [place]
-        static[entry.partition] = places, Write(STATIC, entry.partition, entry.partition, cells, _size(cells))
+        A deletion takes along what has its time: one that a row of its key and time follows is as of a microsecond earlier.
+        """
+        size = self.key_size if self._has_key else self.partition_size
+        keys = list(zip(*columns[:size], times, strict=True))
+        if len(set(keys)) == len(keys) and not self.static:
+            return
+        partitions = list(zip(*columns[: self.partition_size], times, strict=True))
+        cells = zip(*columns, times, strict=True)
+        places = [place for place, row in enumerate(cells) if Poison not in set(map(type, row))][::-1]
+        rows = [place for place in places if not deletes[place]]
+        for number, column in enumerate(columns[size:], size):
+            if number in self._static:
+                self._keep_last(column, partitions, rows, deletes)
+            else:
+                self._keep_last(column, keys, places, deletes)
+        followed = set[Key]()
+        for place in places:
+            if not deletes[place]:
+                followed.add(keys[place])
+            elif keys[place] in followed:
+                times[place] = _earlier(times[place])
 
-    def _static_cells(self, entry: Write) -> list[Any]:
-        if entry.kind == STATIC:
-            return list(entry.cells)
-        return [*entry.partition, *(entry.cells[place] for place in self._static), *self._ttl]
+    def _keep_last(self, column: list[Any], owners: Sequence[Key], places: Sequence[int], deletes: Sequence[bool]) -> None:
+        """Leaves of the cells of each owner the last one; ``places`` are those of the rows, the last one first."""
+        settled = set[Key]()
+        for place in places:
+            if owners[place] in settled:
+                column[place] = self._unset
+            elif deletes[place] or column[place] is not None or not self.values["ignoreNulls"]:
+                settled.add(owners[place])
 
-    def _merged(self, earlier: Write | None, entry: Write) -> Write:
-        if entry.kind != INSERT:
-            return entry
-        cells = list(entry.cells)
-        if earlier is not None and self.values["ignoreNulls"]:
-            cells = [old if new is None else new for old, new in zip(earlier.cells, cells, strict=True)]
-        for place in self._static:
-            cells[place] = self._unset
-        return entry._replace(cells=cells)
-
-    def _write(self, row: Key, is_deleted: bool, tail: Any) -> Write | Poison:
-        bad = next((cell for cell in (*row, tail) if isinstance(cell, Poison)), None)
+    def _write(self, row: Key, is_deleted: bool, tail: Key) -> Write | Poison:
+        bad = next((cell for cell in (*row, *tail) if isinstance(cell, Poison)), None)
         if bad is not None:
             return bad
         key, partition = row[: self.key_size], row[: self.partition_size]
@@ -207,7 +193,7 @@ class Statements:
         """True for a row that has values of the partition alone: no clustering key, and nothing but static columns."""
         size = self.partition_size
         others = [cell for place, cell in enumerate(row) if place >= size and place not in self._static]
-        return self.static and not any(cell is not None for cell in others)
+        return self.static and not any(isinstance(cell, bytes) for cell in others)
 
     def _cells(self, kind: str, row: Key, tail: Sequence[Any]) -> list[Any]:
         if kind == ADD:
@@ -218,16 +204,18 @@ class Statements:
         name = self.values["deleteColumn"]
         return [False] * rows.num_rows if name is None else [bool(flag) for flag in rows.column(name).to_pylist()]
 
-    def _tails(self, rows: pa.RecordBatch) -> list[Any]:
-        """The cell of the time of writing of each row, in a list; nothing where rows have no time of their own."""
+    def _times(self, rows: pa.RecordBatch, time: int) -> list[Any]:
+        """The cell of the time of writing of each row; ``None`` where the statement takes none."""
+        if not self.is_timed:
+            return [None] * rows.num_rows
         name = self.values["timestampColumn"]
         if name is None:
-            return [()] * rows.num_rows
+            return list(sized(pa.array(range(time, time + rows.num_rows), pa.int64()), ">i8"))
         column = rows.column(name)
         if pa.types.is_timestamp(column.type):
             column = pc.cast(column, pa.timestamp("us", column.type.tz))
         missing = Poison(f'the column "{name}" is null, and the time of writing')
-        return [missing if cell is None else [cell] for cell in sized(column.cast(pa.int64()), ">i8")]
+        return [missing if cell is None else cell for cell in sized(column.cast(pa.int64()), ">i8")]
 
     def _texts(self) -> dict[str, str]:
         """The statements by their kinds."""
@@ -277,7 +265,12 @@ def _grouped(writes: Sequence[tuple[list[int], Write]], *, single: bool = False)
 
 
 def _size(cells: Sequence[Any]) -> int:
-    return sum([len(cell) for cell in cells if cell])
+    return sum([len(cell) for cell in cells if type(cell) is bytes])
+
+
+def _earlier(time: bytes) -> bytes:
+    """A microsecond before ``time``."""
+    return struct.pack(">q", struct.unpack(">q", time)[0] - 1)
 
 
 def _is_of_partitions(table: Table, schema: pa.Schema) -> bool:
@@ -299,3 +292,16 @@ def _counter_problems(table: Table, values: Values) -> Iterator[Problem]:
     for option in ("ifNotExists", "ignoreNulls"):
         if values[option]:
             yield Problem(option, f"has no use with {table.name}, which has counters.")
+
+
+def _list_problems(table: Table, values: Values, schema: pa.Schema) -> Iterator[Problem]:
+    """A write gives the elements of a list keys of its own, and takes away those of an older time: not those of the same."""
+    lists = [column.name for column in table.columns if column.type.startswith("list<") and column.name in schema.names]
+    if not lists or values["ifNotExists"]:
+        return
+    text = f'{table.name} has the list "{lists[0]}", which is not frozen: a row that is written again has its elements twice'
+    way_out = "make the column a frozen list or a set"
+    if values["timestampColumn"] is not None:
+        yield Problem("timestampColumn", f"cannot be: {text}; {way_out}, or leave the option away.")
+    elif values["guarantee"] != Guarantee.AT_LEAST_ONCE.value:
+        yield Problem("guarantee", f"must be at-least-once; {text}. Give it if that may be, or {way_out}.")
