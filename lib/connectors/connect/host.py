@@ -17,15 +17,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from ..core.errors import Problem, Transient
 from ..core.source import ReadLimit
+
+if TYPE_CHECKING:
+    from .connector import TopicPartition
 
 HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
@@ -225,6 +228,18 @@ class SourceHost(ABC):
         """Stops tasks and connector. May be called twice, and from another thread."""
 
 
+class LetterBox(ABC):
+    """Takes the dead letters of a task whose target keeps offsets, before these move past the letters' rows."""
+
+    @abstractmethod
+    def put(self, letters: Sequence[DeadLetter]) -> None:
+        """Returns when the letters are durable: whatever dies afterwards, they are there."""
+
+    def offsets(self, place: TopicPartition) -> Set[int]:
+        """The rows of a partition that are dead letters already, by an earlier attempt at the same batch."""
+        return frozenset()
+
+
 class SinkHostTask(ABC):
     """A started sink task in a worker. Used by one thread."""
 
@@ -253,11 +268,14 @@ class SinkHost(ABC):
         """As :meth:`SourceHost.validate`. Called on the driver before the first task."""
 
     @abstractmethod
-    def task(self, number: int, topics: Sequence[str], *, uses_offsets: bool = False) -> SinkHostTask:
+    def task(
+        self, number: int, topics: Sequence[str], *, uses_offsets: bool = False, letters: LetterBox | None = None
+    ) -> SinkHostTask:
         """The task with this number, started and with the partitions (topic, number) of ``topics`` opened.
 
         ``uses_offsets`` says that all rows of a partition come to this task, in the order of offsets that stay the same in a
-        replay. Only then are rows left out that the target has already, as the task says by ``context.offset``.
+        replay. Only then are rows left out that the target has already, as the task says by ``context.offset``. Then dead
+        letters go to ``letters`` at once, and their rows are left out of a replay, too.
 
         Task configurations are dealt out by ``number`` modulo their count.
         """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
@@ -18,7 +18,7 @@ from .connector import (
     TopicPartition,
 )
 from .errors import ConnectException, RetriableException
-from .host import ConnectorSettings, DeadLetter, SinkHost, SinkHostTask, unacknowledged_error
+from .host import ConnectorSettings, DeadLetter, LetterBox, SinkHost, SinkHostTask, unacknowledged_error
 from .plugins import connector_class
 from .records import SinkRecord
 from .sink_pipeline import SinkPipeline, letter_of
@@ -44,7 +44,9 @@ class PythonSinkHost(SinkHost):
     def validate(self) -> list[Problem]:
         return sink_problems(self.settings.properties)
 
-    def task(self, number: int, topics: Sequence[str], *, uses_offsets: bool = False) -> PythonSinkTask:
+    def task(
+        self, number: int, topics: Sequence[str], *, uses_offsets: bool = False, letters: LetterBox | None = None
+    ) -> PythonSinkTask:
         if self._connector is None:
             connector = connector_class(self.settings.class_name, SinkConnector)()
             connector.initialize(_Context(self))
@@ -58,7 +60,7 @@ class PythonSinkHost(SinkHost):
         if not self._configs:
             raise ConnectException("the connector gave no task configuration, so nothing can be written")
         config = {**self.settings.properties, **self._configs[number % len(self._configs)]}
-        return PythonSinkTask(self._connector.task_class(), config, self.settings, number, uses_offsets)
+        return PythonSinkTask(self._connector.task_class(), config, self.settings, number, uses_offsets, letters)
 
     def outdate(self) -> None:
         """The task configurations are asked for again, before the next task."""
@@ -95,9 +97,13 @@ class PythonSinkTask(SinkHostTask):
         settings: ConnectorSettings,
         number: int,
         uses_offsets: bool,
+        letters: LetterBox | None,
     ) -> None:
         self.number = number
         self.uses_offsets = uses_offsets
+        self._box = letters
+        self._set_aside: dict[TopicPartition, Set[int]] = {}
+        """The rows that are in the box since an earlier attempt."""
         self._settings = settings
         self._pipeline = SinkPipeline(config, self._wait, number)
         self._context = _TaskContext(self, config)
@@ -118,10 +124,10 @@ class PythonSinkTask(SinkHostTask):
         return self._pipeline.tolerance.tolerates
 
     def put(self, rows: pa.Table) -> list[DeadLetter]:
-        records = self._pipeline.run(rows)
-        self._letters += self._pipeline.letters()
         ends = _ends(rows)
         self._open(set(ends))
+        records = self._pipeline.run(self._undecided(rows))
+        self._keep(self._pipeline.letters())
         for first in range(0, len(records), self._most):
             self._put([record for record in records[first : first + self._most] if self._is_new(record)])
         _advance(self._ends, ends.items())
@@ -150,16 +156,36 @@ class PythonSinkTask(SinkHostTask):
         """Sets a record aside that the task has refused."""
         if not self.tolerates:
             raise ConnectException(f"Error encountered in TASK_PUT: {error}") from error
+        if record.origin is None:  # it was reported before the same call was tried again
+            return
+        (rows, place), record.origin = record.origin, None
         kind, message, stack = error_text(error)
-        rows, place = record.origin
         name = _full_name(type(self._task))
-        self._letters.append(letter_of(rows, place, "TASK_PUT", name, kind, message, stack, self.number))
+        self._keep([letter_of(rows, place, "TASK_PUT", name, kind, message, stack, self.number)])
+
+    def _keep(self, letters: Sequence[DeadLetter]) -> None:
+        """Keeps letters for the caller. They are in the box before the task goes on: it may commit offsets in any call."""
+        if self._box is not None and letters:
+            self._box.put(letters)
+        self._letters += letters
 
     def _open(self, partitions: set[TopicPartition]) -> None:
         if new := sorted(partitions - self._partitions):
             self._partitions |= set(new)
             self._context.partitions = set(self._partitions)
             self._retried(lambda: self._task.open(new))
+            if self._box is not None:
+                self._set_aside.update({place: self._box.offsets(place) for place in new})
+
+    def _undecided(self, rows: pa.Table) -> pa.Table:
+        """The rows that are neither in the target, as the task has said, nor dead letters."""
+        ends, letters = self._context.offsets, self._set_aside
+        if not ends and not any(letters.values()):
+            return rows
+        cells = zip(*(rows[name].to_pylist() for name in ("topic", "partition", "offset")), strict=True)
+        places = ((TopicPartition(topic, partition), offset) for topic, partition, offset in cells)
+        is_open = [ends.get(place, offset) <= offset and offset not in letters.get(place, ()) for place, offset in places]
+        return rows.filter(pa.array(is_open, pa.bool_()))
 
     def _is_new(self, record: SinkRecord) -> bool:
         """False for a record that the target has already, as the task has said by ``context.offset``."""

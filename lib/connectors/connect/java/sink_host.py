@@ -16,7 +16,7 @@ from py4j.protocol import Py4JJavaError
 
 from ...core.errors import Fatal, Problem, Transient
 from ..errors import ConnectException
-from ..host import ConnectorSettings, DeadLetter, SinkHost, SinkHostTask, unacknowledged_error
+from ..host import ConnectorSettings, DeadLetter, LetterBox, SinkHost, SinkHostTask, unacknowledged_error
 from .failures import JavaFailure, failure, failure_of
 from .jars import plugin_class_path
 from .jvm import Jvm, JvmDied
@@ -47,7 +47,9 @@ class JavaSinkHost(SinkHost):
     def validate(self) -> list[Problem]:
         return validated(self.settings, sink=True)
 
-    def task(self, number: int, topics: Sequence[str], *, uses_offsets: bool = False) -> JavaSinkTask:
+    def task(
+        self, number: int, topics: Sequence[str], *, uses_offsets: bool = False, letters: LetterBox | None = None
+    ) -> JavaSinkTask:
         return JavaSinkTask(self, number)
 
     @property

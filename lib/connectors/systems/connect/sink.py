@@ -11,7 +11,16 @@ import pyarrow.compute as pc
 
 from ...connect.connector import SinkConnector
 from ...connect.dead_letters import letter_fields
-from ...connect.host import HEADERS, SINK_COLUMNS, ConnectorSettings, DeadLetter, SinkHost, SinkHostTask, sink_host
+from ...connect.host import (
+    HEADERS,
+    SINK_COLUMNS,
+    ConnectorSettings,
+    DeadLetter,
+    LetterBox,
+    SinkHost,
+    SinkHostTask,
+    sink_host,
+)
 from ...connect.plugins import OwnClasses, connector_class
 from ...core import Batch, Committable, FrameSink, Guarantee, Options, Problem, Sink, SinkWriter, Text
 from ...core.clients import ClientPool
@@ -19,8 +28,10 @@ from ...core.dead_letters import Rejects, SinkLetters
 from ...core.errors import Fatal
 from ...core.options import Json, Values
 from ...core.state import digest, dumps
+from ...storage.base import Storage
 from ...storage.location import storage_of
 from .dead_letter_topic import DeadLetterTopic
+from .placed_letters import PlacedLetters
 from .settings import CONNECT_OPTIONS, config_problems, letter_problems, settings_of, topic_problems
 
 _OFFSETS_PER_BATCH: Final = 1 << 32
@@ -90,10 +101,18 @@ class ConnectSink(FrameSink):
         return f"{properties.get('name', '')} {properties['connector.class']}"
 
     def letters(self) -> SinkLetters | None:
+        if self.guarantee() is Guarantee.EXACTLY_ONCE or not self.values["deadLetterPath"]:
+            return None
+        return SinkLetters(self._letter_storage(), self.name, self.sink_id(), repeats=True)
+
+    def placed_letters(self, batch: Batch) -> PlacedLetters | None:
+        """Where the letters of an exactly-once batch go; ``None`` unless the user asked for them."""
         if not self.values["deadLetterPath"]:
             return None
-        storage = storage_of(self.values["deadLetterPath"], self.values["storageOptions"])
-        return SinkLetters(storage, self.name, self.sink_id(), repeats=True)
+        return PlacedLetters(self._letter_storage(), batch, self.settings().properties.get("name", ""))
+
+    def _letter_storage(self) -> Storage:
+        return storage_of(self.values["deadLetterPath"], self.values["storageOptions"])
 
     def rejects(self, batch: Batch, staged: Sequence[str] = ()) -> Rejects:
         return Rejects(f"connectors.{self.name}", "deadLetter", self.letters(), batch, staged)
@@ -139,7 +158,8 @@ class ConnectWriter(SinkWriter):
         self._subscription = _Subscription(self._settings)
         self._host: SinkHost | None = None
         self._task: SinkHostTask | None = None
-        self._topic: DeadLetterTopic | None = DeadLetterTopic.of(self._settings.properties)
+        self._topic = DeadLetterTopic.of(self._settings.properties)
+        self._box: LetterBox | None = (self._topic or sink.placed_letters(batch)) if self._uses_offsets else None
         self.rejects = sink.rejects(batch)
         self._rows = 0
 
@@ -186,13 +206,15 @@ class ConnectWriter(SinkWriter):
         if self._task is None:
             self._host = _HOSTS.take(self._key) or sink_host(self._settings)
             topics = pc.unique(rows["topic"]).to_pylist()
-            self._task = self._host.task(self._subtask, topics, uses_offsets=self._uses_offsets)
+            self._task = self._host.task(self._subtask, topics, uses_offsets=self._uses_offsets, letters=self._box)
         return self._task
 
     def _set_aside(self, letters: Sequence[DeadLetter]) -> None:
         assert self.rejects is not None
         for letter in letters:
-            if self._topic is not None:
+            if self._box is not None:  # it has them
+                self.rejects.count += 1
+            elif self._topic is not None:
                 self._topic.send(letter)
                 self.rejects.count += 1
             else:
