@@ -15,12 +15,12 @@ import pyarrow as pa
 import pytest
 
 from connectors.connect.errors import ConnectException
-from connectors.connect.host import HEADERS, SINK_COLUMNS
+from connectors.connect.host import HEADERS, SINK_COLUMNS, ConnectorSettings
 from connectors.connect.java.sink_host import JavaSinkHost, _JavaTask
 from connectors.connect.java.validation import _without_secret
 from connectors.core.options import secrets_in
 from connectors.testing.servers import PostgresServer
-from tests.connect.java_sources import DEBEZIUM_JDBC, FILES, exists, settings
+from tests.connect.java_sources import DEBEZIUM_JDBC, FILES, exists, probe, probe_lines, probe_properties, settings
 from tests.servers import required
 
 FILE_SINK = "org.apache.kafka.connect.file.FileStreamSinkConnector"
@@ -40,6 +40,21 @@ def rows(values: Any, key: Any = None, first: int = 0) -> pa.Table:
         "timestamp": pa.nulls(count, pa.timestamp("us", tz="UTC")),
     }
     return pa.table(columns).select(list(SINK_COLUMNS))
+
+
+@pytest.fixture(scope="module")
+def plugins(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the probe's jar."""
+    return probe(tmp_path_factory.mktemp("probe"))
+
+
+@contextmanager
+def probing(plugins: Path, properties: dict[str, str], **more: Any) -> Iterator[JavaSinkHost]:
+    host = JavaSinkHost(ConnectorSettings(properties, str(plugins), **more))
+    try:
+        yield host
+    finally:
+        host.close()
 
 
 @contextmanager
@@ -73,8 +88,7 @@ def test_a_row_that_no_converter_reads_is_a_dead_letter(tmp_path: Path) -> None:
     path = tmp_path / "out.txt"
     with started(file_sink(path, errors__tolerance="all")) as host:
         task = host.task(0, ["t"])
-        letters = task.put(rows([b'"good"', b"{bad", b'"better"', b"{", b'"best"']))
-        task.flush()
+        letters = [*task.put(rows([b'"good"', b"{bad", b'"better"', b"{", b'"best"'])), *task.flush()]
     assert path.read_text() == "good\nbetter\nbest\n"
     assert [(letter.offset, letter.value, letter.stage) for letter in letters] == [
         (1, b"{bad", "VALUE_CONVERTER"),
@@ -91,8 +105,7 @@ def test_a_number_that_json_lacks_makes_a_bad_row_that_names_its_column(tmp_path
     values = pa.StructArray.from_arrays([pa.array([1.5, float("nan"), None, 2.5]), inner], ["x", "inner"])
     with started(file_sink(path, errors__tolerance="all")) as host:
         task = host.task(0, ["t"])
-        letters = task.put(rows(values))
-        task.flush()
+        letters = [*task.put(rows(values)), *task.flush()]
     assert path.read_text() == "Struct{x=1.5,inner=Struct{y=0.5}}\nStruct{inner=Struct{}}\n"
     assert [(letter.offset, letter.stage, letter.message.split(" which")[0]) for letter in letters] == [
         (1, "VALUE_CONVERTER", "value.x is NaN or infinite,"),
@@ -169,17 +182,26 @@ def test_transforms_run_in_the_jvm(tmp_path: Path) -> None:
     assert path.read_text() == "a\nb\n"
 
 
-@pytest.mark.soak
-def test_a_jvm_that_dies_before_the_flush_is_replaced_and_no_row_is_lost(tmp_path: Path) -> None:
+def test_a_jvm_that_dies_before_the_flush_is_replaced_no_row_is_lost_and_each_bad_one_is_one_letter(tmp_path: Path) -> None:
     path = tmp_path / "out.txt"
-    with started(file_sink(path)) as host:
+    with started(file_sink(path, errors__tolerance="all")) as host:
         task = host.task(0, ["t"])
-        task.put(rows([b'"one"']))
+        letters = task.put(rows([b'"one"', b"{"]))
         assert host.pid is not None
         os.kill(host.pid, signal.SIGKILL)
-        task.put(rows([b'"two"'], first=1))
-        task.flush()
+        letters += task.put(rows([b'"two"', b"{"], first=2))
+        letters += task.flush()
     assert {"one", "two"} <= set(path.read_text().split())
+    assert [letter.offset for letter in letters] == [1, 3]
+
+
+def test_a_record_that_a_task_reports_again_since_its_put_is_tried_again_is_one_letter(tmp_path: Path, plugins: Path) -> None:
+    properties = probe_properties(tmp_path, refuses="b", outages="2", errors__tolerance="all")
+    with probing(plugins, properties) as host:
+        task = host.task(0, ["t"])
+        letters = [*task.put(rows([b"a", b"b", b"c"])), *task.flush()]
+    assert [(letter.offset, letter.message) for letter in letters] == [(1, "refused")]
+    assert [line for line in probe_lines(tmp_path) if line.startswith("value")] == ["value a", "value c"]
 
 
 @pytest.mark.server

@@ -247,7 +247,7 @@ class SinkHostTask(ABC):
     def put(self, rows: pa.Table) -> list[DeadLetter]:
         """Hands records of :data:`SINK_COLUMNS` to the task, after converters and transforms; it may buffer them.
 
-        Returns those that failed for good, where ``errors.tolerance`` allows it; else raises. Raises
+        Returns those that failed for good, perhaps of earlier calls, where ``errors.tolerance`` allows it; else raises. Raises
         :class:`~connectors.core.errors.Transient` for an outage (a RetriableException that lasted).
         """
 

@@ -81,13 +81,15 @@ class JavaSinkTask(SinkHostTask):
         self.host, self.number = host, number
         self.settings = host.settings
         self._unacknowledged: list[pa.Table] = []
+        self._letters: list[DeadLetter] = []
+        """Those of rows that are not acknowledged: they come again with their rows when the JVM dies."""
         self._deaths = 0
 
     def put(self, rows: pa.Table) -> list[DeadLetter]:
         letters = []
         for part in chunks(rows, _UNACKNOWLEDGED):
             self._unacknowledged.append(part)
-            letters += self._surviving(lambda part=part: self._engine().put(self.number, part))  # type: ignore[misc]
+            self._letters += self._surviving(lambda part=part: self._engine().put(self.number, part))  # type: ignore[misc]
             if sum(table.num_rows for table in self._unacknowledged) >= _UNACKNOWLEDGED:
                 letters += self.flush()
         return letters
@@ -96,6 +98,7 @@ class JavaSinkTask(SinkHostTask):
         if not self._unacknowledged:
             return []
         letters = self._surviving(lambda: self._engine().flush(self.number))
+        letters, self._letters = [*self._letters, *letters], []
         self._unacknowledged.clear()
         return letters
 
@@ -116,6 +119,7 @@ class JavaSinkTask(SinkHostTask):
                 _log.warning("%s", death)
                 if self._deaths > self.settings.restarts:
                     raise Fatal(f"{death.message}; it was started {self._deaths} times", connector=self.settings.log) from None
+                self._letters.clear()
                 again = list(self._unacknowledged)
                 work = lambda again=again: self._put_again(again)  # type: ignore[misc]  # noqa: E731
 
@@ -301,13 +305,13 @@ class _JavaTask:
                 pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _reported(self) -> list[DeadLetter]:
-        """What the task has refused by its reporter."""
-        letters = []
+        """What the task has refused by its reporter; once, also where its call was tried again."""
+        reported, letters = None, []
         while (report := self.reports.poll()) is not None:
-            if str(report.getKey()) == "report":
+            reported = self.jvm.java.java.util.IdentityHashMap() if reported is None else reported
+            if str(report.getKey()) == "report" and reported.put(report.getValue()[0], True) is None:
                 record, thrown = report.getValue()[0], report.getValue()[1]
-                cause = failure(thrown, self.jvm.masked)
-                letters.append(self._letter_of_record(record, cause))
+                letters.append(self._letter_of_record(record, failure(thrown, self.jvm.masked)))
         return letters
 
     def _letter_of_record(self, record: Any, cause: JavaFailure) -> DeadLetter:
