@@ -104,9 +104,9 @@ def probe(folder: Path, package: str = "probe") -> Path:
     (work / "classes").mkdir(parents=True)
     (work / "ProbeSinkConnector.java").write_text(source)
     path = os.pathsep.join(plugin_class_path(None, [FILES]))
-    compiler = ["-cp", path, "org.codehaus.commons.compiler.samples.CompilerDemo", "-d", str(work / "classes"), "-classpath", path]
-    java = str(use_java() / "bin" / "java")
-    subprocess.run([java, *compiler, str(work / "ProbeSinkConnector.java")], check=True, capture_output=True)
+    compiler = [str(use_java() / "bin" / "java"), "-cp", path, "org.codehaus.commons.compiler.samples.CompilerDemo"]
+    files = ["-d", str(work / "classes"), "-classpath", path, str(work / "ProbeSinkConnector.java")]
+    subprocess.run([*compiler, *files], check=True, capture_output=True)
     (folder / "plugins").mkdir(exist_ok=True)
     with zipfile.ZipFile(folder / "plugins" / f"{package}-1.0.jar", "w") as jar:
         for file in (work / "classes").rglob("*.class"):
