@@ -11,7 +11,7 @@ _KAFKA: Final = "org.apache.kafka.connect"
 _DEFAULTS: Final = {
     "key": f"{_KAFKA}.json.JsonConverter",
     "value": f"{_KAFKA}.json.JsonConverter",
-    "header": f"{_KAFKA}.storage.StringConverter",
+    "header": f"{_KAFKA}.storage.SimpleHeaderConverter",
 }
 _SHORT: Final = {
     "Json": f"{_KAFKA}.json.JsonConverter",
