@@ -11,14 +11,14 @@ import pyarrow as pa
 
 from ..core.errors import Fatal, Misconfigured, Problem
 from ..core.source import ReadLimit
+from .common_settings import check_task_count
 from .connector import ConnectorContext, SourceConnector, SourceTask
-from .errors import ConnectException
 from .host import ConnectorSettings, Offsets, SourceHost, TaskRecords, TaskStatus, merged
 from .offsets import OffsetStorageReader, OffsetStore
 from .plugins import connector_class
 from .records import RecordMetadata
 from .task_thread import Signal, TaskThread, Transaction
-from .validation import source_problems
+from .validation import property_problems
 
 _JOIN_SECONDS = 10.0
 _LINGER, _LONGEST_LINGER = 0.05, 1.0
@@ -44,7 +44,7 @@ class PythonSourceHost(SourceHost):
         self._closed = threading.Event()
 
     def validate(self) -> list[Problem]:
-        return source_problems(self.settings.properties)
+        return property_problems(self.settings, sink=False)
 
     def start(self, offsets: Offsets) -> None:
         if problems := self.validate():
@@ -139,8 +139,7 @@ class PythonSourceHost(SourceHost):
         self._requested.clear()
         most = int(self.settings.properties.get("tasks.max", 1))
         configs = [dict(config) for config in connector.task_configs(most)]
-        if len(configs) > most:
-            raise ConnectException(f"the connector gave {len(configs)} task configurations, and tasks.max is {most}")
+        check_task_count(len(configs), self.settings.properties, self.settings.log)
         kind = connector.task_class()
         self._generation += 1
         self._dealt = time.monotonic()

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 import pyarrow as pa
 
 from ..core.errors import Problem, Transient
+from .common_settings import check_task_count
 from .connector import (
     ConnectorContext,
     ErrantRecordReporter,
@@ -23,7 +24,7 @@ from .plugins import connector_class
 from .records import SinkRecord
 from .sink_pipeline import SinkPipeline, letter_of
 from .tolerance import error_text
-from .validation import sink_problems
+from .validation import property_problems
 
 Output = TypeVar("Output")
 _POLL_RECORDS: Final = 500
@@ -42,7 +43,7 @@ class PythonSinkHost(SinkHost):
         self._is_outdated = False
 
     def validate(self) -> list[Problem]:
-        return sink_problems(self.settings.properties)
+        return property_problems(self.settings, sink=True)
 
     def task(
         self, number: int, topics: Sequence[str], *, uses_offsets: bool = False, letters: LetterBox | None = None
@@ -55,6 +56,7 @@ class PythonSinkHost(SinkHost):
         if self._is_outdated:
             most = int(self.settings.properties.get("tasks.max", 1))
             self._configs, self._is_outdated = [dict(config) for config in self._connector.task_configs(most)], False
+            check_task_count(len(self._configs), self.settings.properties, self.settings.log)
         if self._raised is not None:
             raise ConnectException(f"the connector has failed: {self._raised}") from self._raised
         if not self._configs:

@@ -25,6 +25,7 @@ from typing import Any, Final
 from ...core.errors import Transient
 from ...jvm.java import use_java
 from ...jvm.maven import spark_jars
+from .jars import named_classes
 
 MEMORY: Final = (
     "-Xmx144m",
@@ -58,6 +59,10 @@ class JvmDied(Transient):
     """The child JVM is gone: it crashed, ran out of memory, was killed, or did not answer in time."""
 
 
+class AmbiguousAlias(ValueError):
+    """Several classes of the jars are known by one alias."""
+
+
 class Jvm:
     """A JVM with ``jars`` on its class path. ``secrets`` are texts that its log must not show."""
 
@@ -83,7 +88,8 @@ class Jvm:
         return self.process.poll() is None
 
     def class_of(self, name: str) -> Any:
-        return self.java.java.lang.Class.forName(name)
+        """The class with this name or alias. Raises :class:`AmbiguousAlias`."""
+        return self.java.java.lang.Class.forName(self._full_name(name))
 
     def instance(self, name: str) -> Any:
         """A new object of a class of the jars, by its constructor without arguments."""
@@ -165,6 +171,14 @@ class Jvm:
         with contextlib.suppress(OSError):
             if self.process.stdin is not None:
                 self.process.stdin.close()
+
+    def _full_name(self, name: str) -> str:
+        if "." in name:
+            return name
+        classes = named_classes(self._jars, name)
+        if len(classes) > 1:
+            raise AmbiguousAlias(f"{name} may be {' or '.join(classes)}; give the full name.")
+        return classes[0] if classes else name
 
     @cached_property
     def _sources(self) -> Any:

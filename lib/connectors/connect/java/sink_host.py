@@ -15,6 +15,7 @@ import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 
 from ...core.errors import Fatal, Problem, Transient
+from ..common_settings import check_task_count
 from ..errors import ConnectException
 from ..host import ConnectorSettings, DeadLetter, LetterBox, SinkHost, SinkHostTask, unacknowledged_error
 from .failures import JavaFailure, failure, failure_of
@@ -144,6 +145,7 @@ class _SinkEngine:
                 self.connector.initialize(context)
                 self.connector.start(properties)
                 self.configs = [dict(config) for config in self.connector.taskConfigs(int(properties.get("tasks.max", "1")))]
+                check_task_count(len(self.configs), properties, settings.log)
         except Py4JJavaError as error:
             failed = failure_of(error, jvm.masked)
             jvm.close()
