@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from ..core.errors import Problem, Transient
+from ..core.options import secrets_in
 from ..core.source import ReadLimit
 
 if TYPE_CHECKING:
@@ -79,6 +80,10 @@ class ConnectorSettings:
     @property
     def is_java(self) -> bool:
         return bool(self.plugin_path or self.plugin_packages)
+
+    def secrets(self) -> list[str]:
+        """The texts that no message, log or dead letter may show."""
+        return [text for key, value in self.properties.items() for text in secrets_in(key, value)]
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 import pyarrow as pa
 
 from ..core.errors import Problem, Transient
+from ..core.options import masker
 from .common_settings import check_task_count
 from .connector import (
     ConnectorContext,
@@ -18,7 +19,7 @@ from .connector import (
     SinkTaskContext,
     TopicPartition,
 )
-from .errors import ConnectException, RetriableException
+from .errors import ConnectException, RetriableException, masked_error, masking
 from .host import ConnectorSettings, DeadLetter, LetterBox, SinkHost, SinkHostTask, unacknowledged_error
 from .plugins import connector_class
 from .records import SinkRecord
@@ -37,9 +38,10 @@ class PythonSinkHost(SinkHost):
 
     def __init__(self, settings: ConnectorSettings) -> None:
         self.settings = settings
+        self._mask = masker(settings.secrets())
         self._connector: SinkConnector | None = None
         self._configs: list[Mapping[str, str]] = []
-        self._raised: BaseException | None = None
+        self._raised: Exception | None = None
         self._is_outdated = False
 
     def validate(self) -> list[Problem]:
@@ -48,6 +50,17 @@ class PythonSinkHost(SinkHost):
     def task(
         self, number: int, topics: Sequence[str], *, uses_offsets: bool = False, letters: LetterBox | None = None
     ) -> PythonSinkTask:
+        with masking(self._mask):
+            connector = self._started()
+        if self._raised is not None:
+            raise ConnectException(f"the connector has failed: {self._raised}") from self._raised
+        if not self._configs:
+            raise ConnectException("the connector gave no task configuration, so nothing can be written")
+        config = {**self.settings.properties, **self._configs[number % len(self._configs)]}
+        return PythonSinkTask(connector.task_class(), config, self.settings, number, uses_offsets, letters)
+
+    def _started(self) -> SinkConnector:
+        """The connector, with its task configurations up to date."""
         if self._connector is None:
             connector = connector_class(self.settings.class_name, SinkConnector)()
             connector.initialize(_Context(self))
@@ -57,20 +70,15 @@ class PythonSinkHost(SinkHost):
             most = int(self.settings.properties.get("tasks.max", 1))
             self._configs, self._is_outdated = [dict(config) for config in self._connector.task_configs(most)], False
             check_task_count(len(self._configs), self.settings.properties, self.settings.log)
-        if self._raised is not None:
-            raise ConnectException(f"the connector has failed: {self._raised}") from self._raised
-        if not self._configs:
-            raise ConnectException("the connector gave no task configuration, so nothing can be written")
-        config = {**self.settings.properties, **self._configs[number % len(self._configs)]}
-        return PythonSinkTask(self._connector.task_class(), config, self.settings, number, uses_offsets, letters)
+        return self._connector
 
     def outdate(self) -> None:
         """The task configurations are asked for again, before the next task."""
         self._is_outdated = True
 
-    def fail(self, error: BaseException) -> None:
+    def fail(self, error: Exception) -> None:
         """The connector has failed outside a call."""
-        self._raised = error
+        self._raised = masked_error(error, self._mask)
 
     def close(self) -> None:
         if self._connector is not None:
@@ -85,7 +93,7 @@ class _Context(ConnectorContext):
     def request_task_reconfiguration(self) -> None:
         self._host.outdate()
 
-    def raise_error(self, error: BaseException) -> None:
+    def raise_error(self, error: Exception) -> None:
         self._host.fail(error)
 
 
@@ -107,6 +115,7 @@ class PythonSinkTask(SinkHostTask):
         self._set_aside: dict[TopicPartition, Set[int]] = {}
         """The rows that are in the box since an earlier attempt."""
         self._settings = settings
+        self._mask = masker(settings.secrets())
         self._pipeline = SinkPipeline(config, self._wait, number)
         self._context = _TaskContext(self, config)
         self._most = int(config.get("consumer.override.max.poll.records", _POLL_RECORDS))
@@ -148,14 +157,16 @@ class PythonSinkTask(SinkHostTask):
             self._put([])
 
     def close(self, failed: bool = False) -> None:
-        try:
-            if self._partitions and not failed:
-                self._task.close(sorted(self._partitions))
-        finally:
-            self._task.stop()
+        with masking(self._mask):
+            try:
+                if self._partitions and not failed:
+                    self._task.close(sorted(self._partitions))
+            finally:
+                self._task.stop()
 
-    def report(self, record: SinkRecord, error: BaseException) -> None:
+    def report(self, record: SinkRecord, error: Exception) -> None:
         """Sets a record aside that the task has refused."""
+        error = masked_error(error, self._mask)
         if not self.tolerates:
             raise ConnectException(f"Error encountered in TASK_PUT: {error}") from error
         if record.origin is None:  # it was reported before the same call was tried again
@@ -216,7 +227,8 @@ class PythonSinkTask(SinkHostTask):
         end, pause = time.monotonic() + self._settings.outage_timeout, self._settings.restart_backoff
         while True:
             try:
-                return work()
+                with masking(self._mask):
+                    return work()
             except RetriableException as outage:
                 asked, self._context.pause = self._context.pause, None
                 seconds = asked if asked is not None else pause
@@ -267,7 +279,7 @@ class _Reporter(ErrantRecordReporter):
     def __init__(self, task: PythonSinkTask) -> None:
         self._task = task
 
-    def report(self, record: SinkRecord, error: BaseException) -> None:
+    def report(self, record: SinkRecord, error: Exception) -> None:
         self._task.report(record, error)
 
 

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from ..core.errors import Problem
-from ..core.options import is_secret, redacted
+from ..core.options import masker, redacted
 from .common_settings import common_problems, note_without_effect
 from .config import ConfigDef, ConfigValue, between
 from .connector import Connector, SinkConnector, SourceConnector
 from .converters import converter_problems
+from .errors import masking
 from .host import ConnectorSettings
 from .plugins import connector_class
 from .transactions import TRANSACTIONS, transaction_problems
@@ -47,7 +48,10 @@ _PREFIXES: Final = (
 def property_problems(settings: ConnectorSettings, *, sink: bool) -> list[Problem]:
     """The problems of a connector's properties. What has no effect is told once."""
     note_without_effect(settings.properties, settings.log, sink=sink)
-    return sorted(set(_problems(settings.properties, sink)))
+    mask = masker(settings.secrets())
+    with masking(mask):
+        problems = list(_problems(settings.properties, sink))
+    return sorted({Problem(problem.option, mask(problem.text)) for problem in problems})
 
 
 def _problems(properties: Mapping[str, str], is_sink: bool) -> Iterator[Problem]:
@@ -80,6 +84,4 @@ def _listed(answers: list[ConfigValue], properties: Mapping[str, str]) -> Iterat
     for answer in answers:
         for text in answer.error_messages:
             shown = "" if answer.name not in properties else f"; got {redacted(answer.name, properties[answer.name])}"
-            secret = is_secret(answer.name) and properties.get(answer.name)
-            clean = text.replace(str(properties[answer.name]), "***") if secret else text
-            yield Problem(answer.name, f"{clean.rstrip('.')}{shown}.")
+            yield Problem(answer.name, f"{text.rstrip('.')}{shown}.")

@@ -11,18 +11,18 @@ import contextlib
 import ctypes
 import logging
 import os
-import re
 import signal
 import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from importlib.resources import files
 from typing import Any, Final
 
 from ...core.errors import Transient
+from ...core.options import masker
 from ...jvm.java import use_java
 from ...jvm.maven import spark_jars
 from .jars import named_classes
@@ -255,15 +255,6 @@ class Jvm:
                 self.tail.append(line)
                 with contextlib.suppress(OSError, ValueError):
                     print(f"[{self.name} {self.pid}] {line}", file=sys.stderr, flush=True)
-
-
-def masker(secrets: Sequence[str]) -> Callable[[str], str]:
-    """A function that replaces each of ``secrets`` in a text. A short one is replaced only where it is a word."""
-    patterns = [re.escape(text) if len(text) > 3 else rf"(?<!\w){re.escape(text)}(?!\w)" for text in secrets if text.strip()]
-    if not patterns:
-        return str
-    pattern = re.compile("|".join(sorted(patterns, key=len, reverse=True)))
-    return lambda text: pattern.sub("*****", text)
 
 
 def quiet_py4j() -> None:
