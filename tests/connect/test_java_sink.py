@@ -18,6 +18,7 @@ from connectors.connect.errors import ConnectException
 from connectors.connect.host import HEADERS, SINK_COLUMNS, ConnectorSettings
 from connectors.connect.java.sink_host import JavaSinkHost, _JavaTask
 from connectors.connect.java.validation import _without_secret
+from connectors.core.errors import Transient
 from connectors.core.options import secrets_in
 from connectors.testing.servers import PostgresServer
 from tests.connect.java_sources import DEBEZIUM_JDBC, FILES, exists, probe, probe_lines, probe_properties, settings
@@ -162,8 +163,24 @@ def test_a_partition_that_pre_commit_does_not_name_is_not_acknowledged() -> None
     behind = []
     for answers in (None, _Answers(a=3), _Answers(b=4), _Answers(b=5)):
         task._note_acknowledged(answers)
-        behind.append(task._behind())
+        behind.append(task._behind(task._unacknowledged))
     assert behind == [("t", 0), ("t", 1), ("t", 1), None]
+
+
+def test_a_sink_that_keeps_offsets_itself_and_never_names_them_is_waited_for_unless_that_is_said(
+    tmp_path: Path, plugins: Path
+) -> None:
+    properties = probe_properties(tmp_path, acknowledges="false")
+    with probing(plugins, properties, outage_timeout=0.2) as host:
+        task = host.task(0, ["t"])
+        task.put(rows([b"a"]))
+        with pytest.raises(Transient, match=r"(?s)not acknowledged t-0.*set offsets=sink"):
+            task.flush()
+    with probing(plugins, properties, outage_timeout=600.0, awaits_offsets=False) as host:
+        task = host.task(0, ["t"])
+        task.put(rows([b"b"]))
+        assert task.flush() == []
+    assert {"value a", "value b"} <= set(probe_lines(tmp_path))
 
 
 @pytest.mark.soak

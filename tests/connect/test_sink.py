@@ -248,6 +248,19 @@ def test_con_08_an_offset_that_a_task_names_once_counts_and_a_partition_that_it_
         short.batch(rows(4))
 
 
+def test_with_offsets_of_the_sink_only_what_an_answer_names_is_waited_for() -> None:
+    write = Write(sinks.RotatingConnector, {"outageTimeout": "10 minutes", "offsets": "sink"}, size="3")
+    write.batch(rows(4))
+    assert write.target.tables == {"t": ["v0", "v1", "v2"]}  # the fourth is the connector's own to keep
+    slow = Write(sinks.SlowConnector, {"offsets": "sink"})
+    slow.batch(rows(9))
+    assert len(slow.target.tables["t"]) == 9
+    offsets = Write(sinks.OffsetConnector, {"offsets": "sink"})
+    assert offsets.sink.guarantee() is Guarantee.AT_LEAST_ONCE
+    with pytest.raises(Misconfigured, match=r"exactly-once.*is not possible.*offsets=sink"):
+        Write(sinks.OffsetConnector, {"offsets": "sink", "guarantee": "exactly-once"})
+
+
 def test_records_that_a_transform_drops_behind_the_last_one_need_no_acknowledgement() -> None:
     write = Write(
         sinks.RotatingConnector,

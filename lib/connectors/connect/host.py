@@ -60,8 +60,8 @@ class ConnectorSettings:
 
     ``properties`` are Connect's own, with secrets looked up. ``plugin_path`` or ``plugin_packages`` mean a Java class.
     ``restarts`` bounds how often a failed task starts again, with pauses from ``restart_backoff`` seconds, doubled each time
-    up to ``restart_max_backoff``. A sink that is away is waited for, for ``outage_timeout`` seconds. ``log`` names the
-    connector in messages.
+    up to ``restart_max_backoff``. A sink that is away is waited for, for ``outage_timeout`` seconds. ``awaits_offsets`` is false
+    for one that keeps offsets itself, and need not name them. ``log`` names the connector in messages.
     """
 
     properties: Mapping[str, str] = field(repr=False)
@@ -72,6 +72,7 @@ class ConnectorSettings:
     restart_max_backoff: float = 60.0
     outage_timeout: float = 600.0
     log: str = "connectors.connect"
+    awaits_offsets: bool = True
 
     @property
     def class_name(self) -> str:
@@ -298,7 +299,7 @@ def unacknowledged_error(topic: str, partition: int, settings: ConnectorSettings
         is_waited_for=True,
         connector=settings.log,
         way_out="a connector that writes by a rotation of its own (flush.size, rotate.interval.ms …) needs one that is shorter "
-        "than a batch",
+        "than a batch; for one that keeps offsets itself and never names them, set offsets=sink",
     )
 
 

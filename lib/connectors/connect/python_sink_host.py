@@ -147,8 +147,12 @@ class PythonSinkTask(SinkHostTask):
     def flush(self) -> list[DeadLetter]:
         end = time.monotonic() + self._settings.outage_timeout
         while True:
-            self._pre_commit()
-            behind = [place for place, last in self._record_ends.items() if self._acknowledged.get(place, 0) < last]
+            answer = self._pre_commit()
+            behind = [
+                place
+                for place, last in self._record_ends.items()
+                if self._acknowledged.get(place, 0) < last and (self._settings.awaits_offsets or place in answer)
+            ]
             if not behind:
                 return self._taken()
             if time.monotonic() > end:
@@ -216,11 +220,13 @@ class PythonSinkTask(SinkHostTask):
             _advance(self._ends, self._record_ends.items())
             self._pre_commit()
 
-    def _pre_commit(self) -> None:
-        """Keeps what the task answers: it may name each offset in one answer only."""
+    def _pre_commit(self) -> Mapping[TopicPartition, int]:
+        """What the task answers. That is kept: it may name each offset in one answer only."""
         # A target that is ahead of the rows, as with a new checkpoint, must not hear that it has less.
         ends = {place: max(end, self._context.offsets.get(place, 0)) for place, end in self._ends.items()}
-        self._acknowledged.update(self._retried(lambda: self._task.pre_commit(ends)))
+        answer = self._retried(lambda: self._task.pre_commit(ends))
+        self._acknowledged.update(answer)
+        return answer
 
     def _retried(self, work: Callable[[], Output]) -> Output:
         """``work``, tried again with the same records as long as it raises RetriableException, within ``outageTimeout``."""

@@ -7,7 +7,7 @@ import logging
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -231,8 +231,8 @@ class _JavaTask:
     def flush(self) -> list[DeadLetter]:
         end = time.monotonic() + self.settings.outage_timeout
         while True:
-            self._note_acknowledged(self._retried(lambda: self.task.preCommit(self._offsets())))
-            behind = self._behind()
+            named = self._note_acknowledged(self._retried(lambda: self.task.preCommit(self._offsets())))
+            behind = self._behind(self._unacknowledged if self.settings.awaits_offsets else named)
             if behind is None:
                 self._unacknowledged.clear()
                 return self._reported()
@@ -278,16 +278,19 @@ class _JavaTask:
             offsets.put(self._partitions[place], metadata)
         return offsets
 
-    def _note_acknowledged(self, offsets: Any) -> None:
-        """Keeps what ``preCommit`` answers: a task may name each offset in one answer only."""
+    def _note_acknowledged(self, offsets: Any) -> list[tuple[str, int]]:
+        """Keeps what ``preCommit`` answers, and gives what it has named: a task may name each offset in one answer only."""
+        named = []
         for place in self._unacknowledged:
             reached = offsets.get(self._partitions[place]) if offsets is not None else None
             if reached is not None:
                 self._acknowledged[place] = int(reached.offset())
+                named.append(place)
+        return named
 
-    def _behind(self) -> tuple[str, int] | None:
-        """A topic and partition whose records the target does not have; one that no answer has named counts as such."""
-        behind = (place for place, end in self._unacknowledged.items() if self._acknowledged.get(place, 0) < end)
+    def _behind(self, places: Iterable[tuple[str, int]]) -> tuple[str, int] | None:
+        """One of the topics and partitions whose records the target does not have, as far as answers have named them."""
+        behind = (place for place in places if self._acknowledged.get(place, 0) < self._unacknowledged[place])
         return next(behind, None)
 
     def _retried(self, work: Callable[[], Output]) -> Output:

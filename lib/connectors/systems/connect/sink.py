@@ -26,7 +26,7 @@ from ...core import Batch, Committable, FrameSink, Guarantee, Options, Problem, 
 from ...core.clients import ClientPool
 from ...core.dead_letters import Rejects, SinkLetters
 from ...core.errors import Fatal
-from ...core.options import Json, Values
+from ...core.options import Choice, Json, Values
 from ...core.state import digest, dumps
 from ...storage.base import Storage
 from ...storage.location import storage_of
@@ -50,16 +50,29 @@ class ConnectSink(FrameSink):
 
     Guarantee: at-least-once; idempotent where the connector says so (``is_idempotent``). Exactly-once where it keeps offsets in
     the target (``keeps_offsets``): by ``foreach_batch``, which gives each partition to one task in the order of its offsets,
-    and for rows with ``partition`` and ``offset``, as those of Kafka.
+    and for rows with ``partition`` and ``offset``, as those of Kafka. Its dead letters are in ``deadLetterPath``, or in their
+    topic, before the target moves past their rows; a row that is a letter is not put again.
+
+    A batch is committed when ``preCommit`` names the end of each partition. A connector that keeps offsets itself may name none
+    for ever: ``offsets=sink`` waits only for partitions that an answer names. Spark does not bring rows again that such a
+    connector has taken and not written when its process dies: at-least-once is then the connector's own promise.
     """
 
     name = "connect"
     options = CONNECT_OPTIONS | Options(
         deadLetterPath=Text(None, meaning="the folder of records that fail, Parquet; needs errors.tolerance=all"),
         storageOptions=Json({}, kind=dict, meaning="fsspec's keys for deadLetterPath; or objects of them by location"),
+        offsets=Choice(
+            "spark",
+            among=("spark", "sink"),
+            meaning="sink: the connector keeps offsets itself and names none; its batch is done when it has taken the rows",
+        ),
     )
     promise = Guarantee.EXACTLY_ONCE
-    conditions = "the connector keeps offsets in its target; else at-least-once"
+    conditions = (
+        "the connector keeps offsets in its target; else at-least-once; offsets=sink: for rows that the connector has taken, "
+        "what it promises itself"
+    )
     writers_retry = True
     extensions = OwnClasses()
 
@@ -80,6 +93,8 @@ class ConnectSink(FrameSink):
     @classmethod
     def strongest(cls, values: Values) -> tuple[Guarantee, str]:
         settings = settings_of(values)
+        if not settings.awaits_offsets:
+            return Guarantee.AT_LEAST_ONCE, "offsets=sink: a batch is committed before the connector says that it is written"
         if settings.is_java:
             return Guarantee.AT_LEAST_ONCE, "nothing tells whether a Java connector keeps offsets in its target"
         try:
