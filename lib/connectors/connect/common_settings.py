@@ -85,12 +85,13 @@ def note_without_effect(properties: Mapping[str, str], log: str, *, sink: bool) 
     for key, why in without_effect(properties, sink=sink).items():
         by_reason.setdefault(why, []).append(key)
     if by_reason:
-        _note(log, "; ".join(f"{', '.join(sorted(keys))} ({why})" for why, keys in by_reason.items()))
+        connector = f"{log} {properties.get('name', '')}".strip()
+        _note(connector, "; ".join(f"{', '.join(sorted(keys))} ({why})" for why, keys in by_reason.items()))
 
 
 @lru_cache(maxsize=64)
-def _note(log: str, text: str) -> None:
-    _log.warning("%s: without effect: %s", log, text)
+def _note(connector: str, text: str) -> None:
+    _log.warning("%s: without effect: %s", connector, text)
 
 
 def check_task_count(count: int, properties: Mapping[str, str], log: str) -> None:

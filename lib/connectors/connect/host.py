@@ -60,8 +60,8 @@ class ConnectorSettings:
 
     ``properties`` are Connect's own, with secrets looked up. ``plugin_path`` or ``plugin_packages`` mean a Java class.
     ``restarts`` bounds how often a failed task starts again, with pauses from ``restart_backoff`` seconds, doubled each time
-    up to ``restart_max_backoff``. A sink that is away is waited for, for ``outage_timeout`` seconds. ``awaits_offsets`` is false
-    for one that keeps offsets itself, and need not name them. ``log`` names the connector in messages.
+    up to ``restart_max_backoff``. A sink that is away is waited for, for ``outage_timeout`` seconds; ``awaits_offsets`` is
+    false for one that keeps offsets itself, and need not name them. ``log`` names the connector in messages.
     """
 
     properties: Mapping[str, str] = field(repr=False)
