@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import connectors
 from connectors.connect.errors import ConnectException
 from connectors.connect.host import HEADERS, SINK_COLUMNS, ConnectorSettings
 from connectors.connect.java.sink_host import JavaSinkHost, _JavaTask
@@ -165,6 +169,52 @@ def test_a_partition_that_pre_commit_does_not_name_is_not_acknowledged() -> None
         task._note_acknowledged(answers)
         behind.append(task._behind(task._unacknowledged))
     assert behind == [("t", 0), ("t", 1), ("t", 1), None]
+
+
+KILLED = """
+import json, os, signal, sys
+import pyarrow as pa
+from connectors.connect.host import ConnectorSettings
+from connectors.connect.java.sink_host import JavaSinkHost
+from tests.connect.test_java_sink import rows
+
+properties, plugins, is_done = json.loads(sys.argv[1])
+host = JavaSinkHost(ConnectorSettings(properties, plugins))
+for _ in range(2):
+    task = host.task(0, ["t"])
+    task.put(rows([b"a"]))
+    task.flush()
+    if is_done:
+        task.close()
+print(host.pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+def test_task_and_connector_are_stopped_when_their_worker_is_killed_unless_a_batch_is_under_way(
+    tmp_path: Path, plugins: Path, is_done: bool
+) -> None:
+    arguments = json.dumps([probe_properties(tmp_path), str(plugins), is_done])
+    folders = os.pathsep.join([str(Path(connectors.__file__).parents[1]), str(Path(__file__).parents[2])])
+    environment = {**os.environ, "PYTHONPATH": folders}
+    program = subprocess.run([sys.executable, "-c", KILLED, arguments], env=environment, stdout=subprocess.PIPE, text=True)
+    assert program.returncode == -signal.SIGKILL
+    until = time.monotonic() + 15
+    while exists(int(program.stdout)):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    stopped = [line for line in probe_lines(tmp_path) if line.endswith("stopped")]
+    assert stopped == (["task stopped", "connector stopped"] if is_done else [])
+
+
+def test_task_and_connector_are_stopped_once_when_their_host_is_closed(tmp_path: Path, plugins: Path) -> None:
+    with probing(plugins, probe_properties(tmp_path)) as host:
+        task = host.task(0, ["t"])
+        task.put(rows([b"a"]))
+        task.flush()
+        task.close()
+    assert [line for line in probe_lines(tmp_path) if line.endswith("stopped")] == ["task stopped", "connector stopped"]
 
 
 def test_a_sink_that_keeps_offsets_itself_and_never_names_them_is_waited_for_unless_that_is_said(

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from ..core.errors import Fatal, Misconfigured, Problem
 from ..core.options import masker
+from ..core.process_end import call_at_end
 from ..core.source import ReadLimit
 from .common_settings import check_task_count
 from .connector import ConnectorContext, SourceConnector, SourceTask
@@ -54,6 +55,7 @@ class PythonSourceHost(SourceHost):
             raise Misconfigured(self.settings.log, problems)
         pa.array([0])  # imports pandas, where it is: for a second or two, which is no time of a poll
         self._store = OffsetStore(offsets)
+        call_at_end(self.close)
         with masking(self._mask):
             self._connector = connector_class(self.settings.class_name, SourceConnector)()
             self._connector.initialize(_Context(self))

@@ -1,8 +1,9 @@
 """A child JVM, driven over py4j, that never outlives the process that started it; and the Java of this package inside it.
 
-The JVM ends when its standard input closes, and on Linux the kernel kills it with its parent, too. What it prints goes to this
-process's standard error, which is Spark's log, with secrets replaced. A call that does not return within its time kills it: a
-JVM that hangs then looks like one that died, and is replaced like one.
+The JVM ends when its standard input closes, and on Linux the kernel tells it to end with its parent, too. What runs in it may
+be stopped then (:attr:`Jvm.at_exit`). What it prints goes to this process's standard error, which is Spark's log, with secrets
+replaced. A call that does not return within its time kills it: a JVM that hangs then looks like one that died, and is replaced
+like one.
 """
 
 from __future__ import annotations
@@ -51,6 +52,8 @@ _SAFETY: Final = (
 )
 _TAIL: Final = 60
 _START_SECONDS: Final = 60.0
+_END_SECONDS: Final = 10.0
+"""How long a JVM may go on when its parent is gone."""
 _PR_SET_PDEATHSIG: Final = 1
 _LIBC: Final = ctypes.CDLL(None) if sys.platform == "linux" else None
 
@@ -99,6 +102,11 @@ class Jvm:
         """A new object of a class whose Java source lies in this package. It has one constructor."""
         (constructor,) = self._sources.loadClass(f"{__package__}.{name}").getConstructors()
         return constructor.newInstance(self._array("Object", *arguments))
+
+    @cached_property
+    def at_exit(self) -> Any:
+        """Takes tasks and connectors (``AtExit.java``) that are to be stopped when the JVM ends with its parent."""
+        return self.compiled("AtExit", int(_END_SECONDS * 1000))
 
     def context(self, interface: str, answers: Mapping[str, Any], calls: Any) -> Any:
         """An implementation of ``interface`` whose methods answer what ``answers`` holds under their names.
@@ -153,7 +161,10 @@ class Jvm:
         return self._mask(text)
 
     def close(self, seconds: float = 5.0) -> None:
-        """Ends the JVM: first by the end of its input, then by force."""
+        """Ends the JVM: first by the end of its input, then by force. What runs in it is stopped before, by its owner."""
+        if "at_exit" in vars(self):
+            with contextlib.suppress(Exception):
+                self.at_exit.clear()
         with contextlib.suppress(Exception):
             self.gateway.shutdown()
         with contextlib.suppress(OSError):
@@ -272,7 +283,7 @@ class _NotOfPy4j(logging.Filter):
 
 def _die_with_parent() -> None:
     if _LIBC is not None:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _drain(stream: Any) -> None:

@@ -64,7 +64,14 @@ class JavaSinkHost(SinkHost):
             self._folder = self._folder or Path(tempfile.mkdtemp(prefix="connect-"))
             jars = plugin_class_path(self.settings.plugin_path, self.settings.plugin_packages)
             self._engine = _SinkEngine(connector_jvm(self.settings, jars), self.settings, self.properties, self._folder)
+        self._engine.wake()
         return self._engine
+
+    def rest(self) -> None:
+        """Nothing is under way until the next batch: should the worker end meanwhile, connector and tasks are stopped."""
+        if self._engine is not None:
+            with contextlib.suppress(JvmDied):
+                self._engine.rest()
 
     def close(self) -> None:
         engine, folder = self._engine, self._folder
@@ -106,6 +113,8 @@ class JavaSinkTask(SinkHostTask):
     def close(self, failed: bool = False) -> None:
         if failed:
             self.host.close()
+        else:
+            self.host.rest()
 
     def _engine(self) -> _SinkEngine:
         return self.host.engine()
@@ -136,6 +145,7 @@ class _SinkEngine:
     def __init__(self, jvm: Jvm, settings: ConnectorSettings, properties: dict[str, str], folder: Path) -> None:
         self.jvm, self.settings, self.properties = jvm, settings, properties
         self.tasks: dict[int, _JavaTask] = {}
+        self._rests = False
         try:
             with jvm.within(_START_SECONDS, "start the connector"):
                 self.reader = RecordReader(jvm, properties, folder)
@@ -164,6 +174,21 @@ class _SinkEngine:
     def flush(self, number: int) -> list[DeadLetter]:
         with self.jvm.within(_CALL_SECONDS + self.settings.outage_timeout, "flush records"):
             return self._told(lambda: self._task(number).flush())
+
+    def rest(self) -> None:
+        """From now on, the end of the JVM stops tasks and connector."""
+        with self.jvm.within(_START_SECONDS, "rest"):
+            for task in self.tasks.values():
+                self.jvm.at_exit.add(task.task)
+            self.jvm.at_exit.add(self.connector)
+        self._rests = True
+
+    def wake(self) -> None:
+        """A batch begins: a call that is under way must not meet a task that is being stopped."""
+        if self._rests:
+            with self.jvm.within(_START_SECONDS, "go on"):
+                self.jvm.at_exit.clear()
+            self._rests = False
 
     def stop(self) -> None:
         with contextlib.suppress(JvmDied, Py4JJavaError):

@@ -37,7 +37,10 @@ from .settings import CONNECT_OPTIONS, config_problems, letter_problems, setting
 _OFFSETS_PER_BATCH: Final = 1 << 32
 """Offsets of rows that have none: the number of the batch times this, and the number of the row in its task."""
 
-_HOSTS: Final[ClientPool[SinkHost]] = ClientPool(lambda host: host.close())
+_IDLE_SECONDS: Final = 45.0
+"""Spark ends a worker that was idle for a minute; before that, connectors are stopped."""
+
+_HOSTS: Final[ClientPool[SinkHost]] = ClientPool(lambda host: host.close(), _IDLE_SECONDS)
 
 
 class ConnectSink(FrameSink):
