@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import time
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,8 +14,10 @@ from typing import Any, Final
 import pyarrow as pa
 
 from connectors.connect.host import SOURCE_COLUMNS, ConnectorSettings, TaskRecords
+from connectors.connect.java.jars import plugin_class_path
 from connectors.connect.java.source_host import JavaSourceHost
 from connectors.core.source import ReadLimit
+from connectors.jvm.java import use_java
 
 FILES: Final = "org.apache.kafka:connect-file:4.3.1"
 DEBEZIUM: Final = "io.debezium:debezium-connector-postgres:3.6.1.Final"
@@ -90,6 +95,43 @@ def rows_of(records: list[TaskRecords]) -> list[dict[str, Any]]:
 
 def values_of(records: list[TaskRecords]) -> list[bytes]:
     return [row["value"] for row in rows_of(records)]
+
+
+def probe(folder: Path, package: str = "probe") -> Path:
+    """A folder with a jar of ``ProbeSinkConnector.java``, which is compiled into ``package``."""
+    source = (Path(__file__).parent / "ProbeSinkConnector.java").read_text().replace("package probe;", f"package {package};")
+    work = folder / f"compiled-{package}"
+    (work / "classes").mkdir(parents=True)
+    (work / "ProbeSinkConnector.java").write_text(source)
+    path = os.pathsep.join(plugin_class_path(None, [FILES]))
+    compiler = [str(use_java() / "bin" / "java"), "-cp", path, "org.codehaus.commons.compiler.samples.CompilerDemo"]
+    files = ["-d", str(work / "classes"), "-classpath", path, str(work / "ProbeSinkConnector.java")]
+    subprocess.run([*compiler, *files], check=True, capture_output=True)
+    (folder / "plugins").mkdir(exist_ok=True)
+    with zipfile.ZipFile(folder / "plugins" / f"{package}-1.0.jar", "w") as jar:
+        for file in (work / "classes").rglob("*.class"):
+            jar.write(file, file.relative_to(work / "classes"))
+        jar.writestr("META-INF/services/org.apache.kafka.connect.sink.SinkConnector", f"{package}.ProbeSinkConnector\n")
+    return folder / "plugins"
+
+
+def probe_properties(folder: Path, **more: str) -> dict[str, str]:
+    """Properties of the probe, which writes its lines to ``folder/"log"``."""
+    named = {key.replace("__", "."): value for key, value in more.items()}
+    string = "org.apache.kafka.connect.storage.StringConverter"
+    return {
+        "connector.class": "probe.ProbeSinkConnector",
+        "name": "probe",
+        "topics": "t",
+        "log": str(folder / "log"),
+        "value.converter": string,
+        **named,
+    }
+
+
+def probe_lines(folder: Path) -> list[str]:
+    log = folder / "log"
+    return log.read_text().splitlines() if log.exists() else []
 
 
 def exists(pid: int | None) -> bool:

@@ -37,6 +37,13 @@ class Target:
         self.events: list[str] = []
         self.outages = 0
         self.refuses: set[Any] = set()
+        self.deaths: list[str] = []
+        """The moments at which a task dies, each once."""
+
+    def reach(self, moment: str) -> None:
+        if moment in self.deaths:
+            self.deaths.remove(moment)
+            raise RuntimeError(f"dead where {moment}")
 
     def create(self, table: str) -> None:
         """Creates a table. Raises ``FileExistsError`` where another task was faster."""
@@ -107,6 +114,23 @@ class BufferingConnector(SinkConnector):
         """There is nothing to end."""
 
 
+class ReportingTask(BufferingTask):
+    """Reports what the target refuses before it takes the others."""
+
+    def put(self, records: Sequence[SinkRecord]) -> None:
+        reporter = self.context.errant_record_reporter()
+        assert reporter is not None
+        for record in records:
+            if record.value in self.target.refuses:
+                reporter.report(record, ValueError(f"the target refuses {record.value}"))
+        super().put([record for record in records if record.value not in self.target.refuses])
+
+
+class ReportingConnector(BufferingConnector):
+    def task_class(self) -> type[SinkTask]:
+        return ReportingTask
+
+
 class OffsetTask(BufferingTask):
     """Keeps the offset of each partition in the target, in one step with the records, and asks to begin there."""
 
@@ -130,6 +154,26 @@ class OffsetConnector(BufferingConnector):
 
     def task_class(self) -> type[SinkTask]:
         return OffsetTask
+
+
+class RefusingTask(OffsetTask):
+    """Reports what the target refuses, and then commits the rest with the offsets."""
+
+    def flush(self, offsets: Mapping[TopicPartition, int]) -> None:
+        reporter = self.context.errant_record_reporter()
+        assert reporter is not None
+        for record in self.buffer:
+            if record.value in self.target.refuses:
+                reporter.report(record, ValueError(f"the target refuses {record.value}"))
+        self.buffer = [record for record in self.buffer if record.value not in self.target.refuses]
+        self.target.reach("refused")
+        super().flush(offsets)
+        self.target.reach("committed")
+
+
+class RefusingConnector(OffsetConnector):
+    def task_class(self) -> type[SinkTask]:
+        return RefusingTask
 
 
 class StrictTask(BufferingTask):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from connectors.connect import ConfigDef, ConfigException, between, group_partitions, valid_string
-from connectors.connect.host import ConnectorSettings, source_host
+from connectors.connect.common_settings import without_effect
+from connectors.connect.host import ConnectorSettings, sink_host, source_host
 from connectors.connect.python_host import PythonSourceHost
 
 DEFINITION = (
@@ -48,6 +49,68 @@ def test_all_problems_come_at_once_and_secrets_stay_hidden() -> None:
     assert texts["batch"] == "must be at least 1 and at most 1000; got '0'."
     with pytest.raises(ConfigException, match=r"url: missing.*batch: must be"):
         DEFINITION.parse({"batch": "x"})
+
+
+def problems_of(**properties: str) -> dict[str, str]:
+    """What is wrong with the properties of a file sink."""
+    named = {key.replace("__", "."): value for key, value in properties.items()}
+    host = sink_host(ConnectorSettings({"connector.class": "FileStreamSink", "topics": "t", "file": "x", **named}))
+    return {problem.option: problem.text for problem in host.validate()}
+
+
+def test_an_alias_is_given_once() -> None:
+    drop = {"transforms__t__type": "DropHeaders", "transforms__t__headers": "h"}
+    assert problems_of(transforms="t", **drop) == {}
+    assert problems_of(transforms="t, t", **drop) == {"transforms": 'has "t" twice; give each alias once.'}
+
+
+def test_dead_letters_do_not_go_to_a_topic_that_the_sink_reads() -> None:
+    letters = {"errors__tolerance": "all", "errors__deadletterqueue__topic__name": "dlq"}
+    assert problems_of(**letters) == {}
+    for topics in ({"topics": "t, dlq"}, {"topics__regex": "d.*", "topics": ""}):
+        assert "is among the topics that the sink reads" in problems_of(**{**letters, **topics})[
+            "errors.deadletterqueue.topic.name"
+        ]
+
+
+def test_a_reference_to_a_config_provider_is_refused_with_the_way_out() -> None:
+    properties = {"a__password": "${file:/run/secrets:db}", "b": "${env:HOME} ${file:/x:y}", "c": "${topic}"}
+    assert problems_of(**properties) == {}  # without a provider of that name, Connect takes the text as it is
+    problems = problems_of(config__providers="file,vault", **properties)
+    assert set(problems) == {"a.password", "b"}
+    assert problems["a.password"] == (
+        'refers to the config provider "file", and there are none here; write {{secrets/scope/key}} in its place.'
+    )
+
+
+def test_properties_without_effect_are_told_once_with_the_reason(caplog: pytest.LogCaptureFixture) -> None:
+    ignored = {
+        "consumer.override.auto.offset.reset": "latest",
+        "consumer.override.isolation.level": "read_committed",
+        "producer.override.linger.ms": "5",
+        "admin.override.client.id": "x",
+        "topic.creation.default.partitions": "3",
+        "offsets.storage.topic": "o",
+        "config.action.reload": "none",
+        "config.providers": "file",
+        "connector.plugin.version": "1",
+        "value.converter.plugin.version": "1",
+        "transforms.t.plugin.version": "1",
+    }
+    used = {"consumer.override.max.poll.records": "7", "transforms": "t", "transforms.t.type": "DropHeaders"}
+    common = {"connector.class": "FileStreamSink", "topics": "t", "file": "x", "transforms.t.headers": "h"}
+    settings = ConnectorSettings({**ignored, **used, **common}, log="connectors.connect once")
+    for _ in range(2):
+        assert sink_host(settings).validate() == []
+    (message,) = [record.getMessage() for record in caplog.records if "once: without effect" in record.getMessage()]
+    assert all(name in message for name in ignored)
+    assert set(without_effect(settings.properties, sink=True)) == set(ignored)
+    assert "consumer.override.isolation.level (the rows come from Spark" in message
+    letters = {"errors.tolerance": "all", "errors.deadletterqueue.topic.name": "d"}
+    assert "producer.override.linger.ms" not in without_effect({**ignored, **letters}, sink=True)
+    assert {"consumer.override.max.poll.records", "producer.override.linger.ms"} < set(
+        without_effect({**ignored, **used}, sink=False)
+    )
 
 
 def test_a_connectors_problems_are_one_list() -> None:

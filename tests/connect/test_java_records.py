@@ -273,6 +273,20 @@ def test_bytes_that_lie_behind_a_null_are_no_cell(jvm: Jvm, tmp_path: Path) -> N
     assert [record.value() for record in records] == ["a", None, "c"]
 
 
+def test_headers_are_text_that_has_its_types_again_unless_their_converter_is_named(jvm: Jvm, tmp_path: Path) -> None:
+    data = jvm.java.org.apache.kafka.connect.data
+    schema = data.SchemaBuilder.struct().field("id", data.Schema.INT32_SCHEMA).build()
+    source = record(jvm, "v")
+    source.headers().addStruct("struct", data.Struct(schema).put("id", 3)).addBytes("bytes", b"\x00\xff").addInt("int", 7)
+    plain = {name: value for name, value in STRINGS.items() if not name.startswith("header.")}
+    headers = written(jvm, tmp_path, [source], plain).table["headers"].to_pylist()[0]
+    assert [header["value"] for header in headers] == [b'{"id":3}', b"AP8=", b"7"]
+    more = [*headers, {"key": "bool", "value": b"true"}, {"key": "none", "value": None}]
+    sink, *_ = RecordReader(jvm, plain, tmp_path).records(sink_rows(headers=[more, None, None]))[0]
+    values = [header.value() for header in sink.headers().iterator()]
+    assert [dict(values[0]), *values[1:]] == [{"id": 3}, "AP8=", 7, True, None]
+
+
 @pytest.mark.parametrize("part", ["key", "value", "header"])
 def test_a_row_that_its_converter_refuses_is_named_and_those_behind_it_are_read(
     jvm: Jvm, tmp_path: Path, part: str

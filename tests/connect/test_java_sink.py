@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,13 +17,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import connectors
 from connectors.connect.errors import ConnectException
-from connectors.connect.host import HEADERS, SINK_COLUMNS
+from connectors.connect.host import HEADERS, SINK_COLUMNS, ConnectorSettings
 from connectors.connect.java.sink_host import JavaSinkHost, _JavaTask
 from connectors.connect.java.validation import _without_secret
+from connectors.core.errors import Transient
 from connectors.core.options import secrets_in
 from connectors.testing.servers import PostgresServer
-from tests.connect.java_sources import DEBEZIUM_JDBC, FILES, exists, settings
+from tests.connect.java_sources import DEBEZIUM_JDBC, FILES, exists, probe, probe_lines, probe_properties, settings
 from tests.servers import required
 
 FILE_SINK = "org.apache.kafka.connect.file.FileStreamSinkConnector"
@@ -40,6 +45,21 @@ def rows(values: Any, key: Any = None, first: int = 0) -> pa.Table:
         "timestamp": pa.nulls(count, pa.timestamp("us", tz="UTC")),
     }
     return pa.table(columns).select(list(SINK_COLUMNS))
+
+
+@pytest.fixture(scope="module")
+def plugins(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the probe's jar."""
+    return probe(tmp_path_factory.mktemp("probe"))
+
+
+@contextmanager
+def probing(plugins: Path, properties: dict[str, str], **more: Any) -> Iterator[JavaSinkHost]:
+    host = JavaSinkHost(ConnectorSettings(properties, str(plugins), **more))
+    try:
+        yield host
+    finally:
+        host.close()
 
 
 @contextmanager
@@ -73,8 +93,7 @@ def test_a_row_that_no_converter_reads_is_a_dead_letter(tmp_path: Path) -> None:
     path = tmp_path / "out.txt"
     with started(file_sink(path, errors__tolerance="all")) as host:
         task = host.task(0, ["t"])
-        letters = task.put(rows([b'"good"', b"{bad", b'"better"', b"{", b'"best"']))
-        task.flush()
+        letters = [*task.put(rows([b'"good"', b"{bad", b'"better"', b"{", b'"best"'])), *task.flush()]
     assert path.read_text() == "good\nbetter\nbest\n"
     assert [(letter.offset, letter.value, letter.stage) for letter in letters] == [
         (1, b"{bad", "VALUE_CONVERTER"),
@@ -91,8 +110,7 @@ def test_a_number_that_json_lacks_makes_a_bad_row_that_names_its_column(tmp_path
     values = pa.StructArray.from_arrays([pa.array([1.5, float("nan"), None, 2.5]), inner], ["x", "inner"])
     with started(file_sink(path, errors__tolerance="all")) as host:
         task = host.task(0, ["t"])
-        letters = task.put(rows(values))
-        task.flush()
+        letters = [*task.put(rows(values)), *task.flush()]
     assert path.read_text() == "Struct{x=1.5,inner=Struct{y=0.5}}\nStruct{inner=Struct{}}\n"
     assert [(letter.offset, letter.stage, letter.message.split(" which")[0]) for letter in letters] == [
         (1, "VALUE_CONVERTER", "value.x is NaN or infinite,"),
@@ -149,8 +167,70 @@ def test_a_partition_that_pre_commit_does_not_name_is_not_acknowledged() -> None
     behind = []
     for answers in (None, _Answers(a=3), _Answers(b=4), _Answers(b=5)):
         task._note_acknowledged(answers)
-        behind.append(task._behind())
+        behind.append(task._behind(task._unacknowledged))
     assert behind == [("t", 0), ("t", 1), ("t", 1), None]
+
+
+KILLED = """
+import json, os, signal, sys
+import pyarrow as pa
+from connectors.connect.host import ConnectorSettings
+from connectors.connect.java.sink_host import JavaSinkHost
+from tests.connect.test_java_sink import rows
+
+properties, plugins, is_done = json.loads(sys.argv[1])
+host = JavaSinkHost(ConnectorSettings(properties, plugins))
+for _ in range(2):
+    task = host.task(0, ["t"])
+    task.put(rows([b"a"]))
+    task.flush()
+    if is_done:
+        task.close()
+print(host.pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+def test_task_and_connector_are_stopped_when_their_worker_is_killed_unless_a_batch_is_under_way(
+    tmp_path: Path, plugins: Path, is_done: bool
+) -> None:
+    arguments = json.dumps([probe_properties(tmp_path), str(plugins), is_done])
+    folders = os.pathsep.join([str(Path(connectors.__file__).parents[1]), str(Path(__file__).parents[2])])
+    environment = {**os.environ, "PYTHONPATH": folders}
+    program = subprocess.run([sys.executable, "-c", KILLED, arguments], env=environment, stdout=subprocess.PIPE, text=True)
+    assert program.returncode == -signal.SIGKILL
+    until = time.monotonic() + 15
+    while exists(int(program.stdout)):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    stopped = [line for line in probe_lines(tmp_path) if line.endswith("stopped")]
+    assert stopped == (["task stopped", "connector stopped"] if is_done else [])
+
+
+def test_task_and_connector_are_stopped_once_when_their_host_is_closed(tmp_path: Path, plugins: Path) -> None:
+    with probing(plugins, probe_properties(tmp_path)) as host:
+        task = host.task(0, ["t"])
+        task.put(rows([b"a"]))
+        task.flush()
+        task.close()
+    assert [line for line in probe_lines(tmp_path) if line.endswith("stopped")] == ["task stopped", "connector stopped"]
+
+
+def test_a_sink_that_keeps_offsets_itself_and_never_names_them_is_waited_for_unless_that_is_said(
+    tmp_path: Path, plugins: Path
+) -> None:
+    properties = probe_properties(tmp_path, acknowledges="false")
+    with probing(plugins, properties, outage_timeout=0.2) as host:
+        task = host.task(0, ["t"])
+        task.put(rows([b"a"]))
+        with pytest.raises(Transient, match=r"(?s)not acknowledged t-0.*set offsets=sink"):
+            task.flush()
+    with probing(plugins, properties, outage_timeout=600.0, awaits_offsets=False) as host:
+        task = host.task(0, ["t"])
+        task.put(rows([b"b"]))
+        assert task.flush() == []
+    assert {"value a", "value b"} <= set(probe_lines(tmp_path))
 
 
 @pytest.mark.soak
@@ -169,17 +249,26 @@ def test_transforms_run_in_the_jvm(tmp_path: Path) -> None:
     assert path.read_text() == "a\nb\n"
 
 
-@pytest.mark.soak
-def test_a_jvm_that_dies_before_the_flush_is_replaced_and_no_row_is_lost(tmp_path: Path) -> None:
+def test_a_jvm_that_dies_before_the_flush_is_replaced_no_row_is_lost_and_each_bad_one_is_one_letter(tmp_path: Path) -> None:
     path = tmp_path / "out.txt"
-    with started(file_sink(path)) as host:
+    with started(file_sink(path, errors__tolerance="all")) as host:
         task = host.task(0, ["t"])
-        task.put(rows([b'"one"']))
+        letters = task.put(rows([b'"one"', b"{"]))
         assert host.pid is not None
         os.kill(host.pid, signal.SIGKILL)
-        task.put(rows([b'"two"'], first=1))
-        task.flush()
+        letters += task.put(rows([b'"two"', b"{"], first=2))
+        letters += task.flush()
     assert {"one", "two"} <= set(path.read_text().split())
+    assert [letter.offset for letter in letters] == [1, 3]
+
+
+def test_a_record_that_a_task_reports_again_since_its_put_is_tried_again_is_one_letter(tmp_path: Path, plugins: Path) -> None:
+    properties = probe_properties(tmp_path, refuses="b", outages="2", errors__tolerance="all")
+    with probing(plugins, properties) as host:
+        task = host.task(0, ["t"])
+        letters = [*task.put(rows([b"a", b"b", b"c"])), *task.flush()]
+    assert [(letter.offset, letter.message) for letter in letters] == [(1, "refused")]
+    assert [line for line in probe_lines(tmp_path) if line.startswith("value")] == ["value a", "value c"]
 
 
 @pytest.mark.server

@@ -15,7 +15,8 @@ import pytest
 
 from connectors.connect import SchemaException
 from connectors.connect.errors import ConnectException
-from connectors.core import Batch, Guarantee, Misconfigured, Transient
+from connectors.connect.host import DeadLetter
+from connectors.core import Batch, Committable, Guarantee, Misconfigured, Transient
 from connectors.core.commit import Commit
 from connectors.core.errors import Fatal
 from connectors.core.writing import stage
@@ -47,10 +48,16 @@ class Write:
 
     def batch(self, rows: list[dict[str, Any]] | pa.Table, number: int = 0, subtask: int = 0) -> None:
         """Stages rows and commits them, as a batch."""
+        staged = self.stage(rows, number, subtask)
+        Commit(self.sink).finish(self._batch(number), [staged])
+
+    def stage(self, rows: list[dict[str, Any]] | pa.Table, number: int = 0, subtask: int = 0) -> Committable:
+        """Stages rows: what a driver does that dies before the commit."""
         table = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist(rows)
-        batch = Batch(self.sink.sink_id(), "query", number, run="run")
-        staged = stage(self.sink, batch, table.schema, subtask, iter(table.to_batches()))
-        Commit(self.sink).finish(batch, [staged])
+        return stage(self.sink, self._batch(number), table.schema, subtask, iter(table.to_batches()))
+
+    def _batch(self, number: int) -> Batch:
+        return Batch(self.sink.sink_id(), "query", number, run="run")
 
 
 def rows(count: int, topic: str = "t") -> list[dict[str, Any]]:
@@ -95,6 +102,83 @@ def test_con_09_exactly_once_needs_offsets_in_the_rows() -> None:
         sink.refuse_frame(pa.schema([("value", pa.string()), ("topic", pa.string())]), placed=True)
     with pytest.raises(Misconfigured, match=r"exactly-once.*is not possible, only.*at-least-once"):
         Write(sinks.BufferingConnector, {"guarantee": "exactly-once"})
+
+
+class PlacedWrite(Write):
+    """Twenty rows into a target that keeps offsets and refuses two of them; a third one is no JSON."""
+
+    def __init__(self, folder: Path) -> None:
+        json_values = {"value_converter": "org.apache.kafka.connect.json.JsonConverter"}
+        schemaless = {"value_converter_schemas_enable": "false", "errors_tolerance": "all"}
+        super().__init__(sinks.RefusingConnector, {"deadLetterPath": str(folder)}, **json_values, **schemaless)
+        self.folder = folder
+        self.target.refuses = {3, 18}
+
+    def placed(self, first: int = 0, end: int = 20) -> pa.Table:
+        values = [b"{" if number == 7 else b"%d" % number for number in range(first, end)]
+        rows = placed_rows("t", first, end)
+        return rows.set_column(rows.schema.get_field_index("value"), "value", pa.array(values))
+
+    def letters(self) -> list[int]:
+        """The offsets of the dead letters."""
+        return sorted(json.loads(letter["position"])["offset"] for letter in pq.read_table(self.folder).to_pylist())
+
+    def expect(self, *letters: int) -> None:
+        """Each of the rows is in the target or a dead letter, once."""
+        assert self.letters() == list(letters)
+        assert sorted(self.target.tables["t"]) == [number for number in range(20) if number not in letters]
+
+
+def test_a_driver_that_dies_before_the_commit_leaves_its_letters_to_the_replay(tmp_path: Path) -> None:
+    write = PlacedWrite(tmp_path)
+    write.stage(write.placed())
+    write.batch(write.placed())
+    write.expect(3, 7, 18)
+    write.batch(write.placed())  # the driver has died behind the commit
+    write.expect(3, 7, 18)
+
+
+@pytest.mark.parametrize("moment", ["refused", "committed"])
+def test_a_task_that_dies_between_a_letter_and_the_targets_commit_or_behind_it_loses_no_row(
+    tmp_path: Path, moment: str
+) -> None:
+    write = PlacedWrite(tmp_path)
+    write.target.deaths = [moment]
+    with pytest.raises(RuntimeError, match="dead where"):
+        write.stage(write.placed())
+    write.batch(write.placed(0, 9))  # Spark has made other tasks, and other pieces, of the same rows
+    write.batch(write.placed(9, 20))
+    write.expect(3, 7, 18)
+
+
+def test_a_row_that_is_a_dead_letter_stays_one_when_the_target_would_take_it_later(tmp_path: Path) -> None:
+    write = PlacedWrite(tmp_path)
+    write.target.deaths = ["refused"]
+    with pytest.raises(RuntimeError, match="dead where"):
+        write.stage(write.placed())
+    write.target.refuses = {11}
+    write.batch(write.placed())
+    write.expect(3, 7, 11, 18)
+
+
+def test_two_attempts_at_once_set_a_row_aside_once(tmp_path: Path) -> None:
+    write = PlacedWrite(tmp_path)
+    batch = Batch(write.sink.sink_id(), "query", 0)
+    boxes = [write.sink.placed_letters(batch), write.sink.placed_letters(batch)]
+    for box, offsets in zip([*boxes, boxes[0]], [(1, 2), (2, 3), (3, 4)], strict=True):
+        assert box is not None
+        box.put([DeadLetter("t", 0, offset, None, None, [], None, "TASK_PUT", "", "", "") for offset in offsets])
+    assert write.letters() == [1, 2, 3, 4]
+
+
+def test_a_row_that_a_task_reports_again_since_its_call_is_tried_again_is_one_letter(tmp_path: Path) -> None:
+    write = Write(
+        sinks.ReportingConnector, {"deadLetterPath": str(tmp_path), "restart.initialBackoff": "10ms"}, errors_tolerance="all"
+    )
+    write.target.refuses, write.target.outages = {"v1"}, 2
+    write.batch(rows(3))
+    assert pq.read_table(tmp_path).num_rows == 1
+    assert write.target.tables == {"t": ["v0", "v2"]}
 
 
 def test_without_exactly_once_the_offsets_of_a_target_leave_no_row_out() -> None:
@@ -162,6 +246,19 @@ def test_con_08_an_offset_that_a_task_names_once_counts_and_a_partition_that_it_
     short = Write(sinks.RotatingConnector, {"outageTimeout": "100ms"}, size="3")
     with pytest.raises(Transient, match=r"(?s)not acknowledged t-0 for outageTimeout=0.1s.*shorter than a batch"):
         short.batch(rows(4))
+
+
+def test_with_offsets_of_the_sink_only_what_an_answer_names_is_waited_for() -> None:
+    write = Write(sinks.RotatingConnector, {"outageTimeout": "10 minutes", "offsets": "sink"}, size="3")
+    write.batch(rows(4))
+    assert write.target.tables == {"t": ["v0", "v1", "v2"]}  # the fourth is the connector's own to keep
+    slow = Write(sinks.SlowConnector, {"offsets": "sink"})
+    slow.batch(rows(9))
+    assert len(slow.target.tables["t"]) == 9
+    offsets = Write(sinks.OffsetConnector, {"offsets": "sink"})
+    assert offsets.sink.guarantee() is Guarantee.AT_LEAST_ONCE
+    with pytest.raises(Misconfigured, match=r"exactly-once.*is not possible.*offsets=sink"):
+        Write(sinks.OffsetConnector, {"offsets": "sink", "guarantee": "exactly-once"})
 
 
 def test_records_that_a_transform_drops_behind_the_last_one_need_no_acknowledgement() -> None:

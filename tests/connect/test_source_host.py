@@ -46,7 +46,7 @@ def test_con_02_a_connector_may_give_fewer_tasks() -> None:
 
 def test_con_02_more_task_configurations_than_allowed_are_refused() -> None:
     run = Run(Greedy, Database("a"), tasks_max=1)
-    with pytest.raises(Exception, match=r"gave 2 task configurations, and tasks\.max is 1"):
+    with pytest.raises(Exception, match=r"gives 2 task configurations, and tasks\.max is 1"):
         run.start()
     run.host.close()
 

@@ -6,12 +6,14 @@ import os
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient
 
 from connectors.cli import main
 from connectors.connect.properties import parse_properties
@@ -56,6 +58,61 @@ def test_what_cannot_start_is_listed_with_exit_code_2(tmp_path: Path) -> None:
         "no.properties",
     ):
         assert text in result.output, result.output
+
+
+def test_references_to_config_providers_and_wrong_resets_are_refused_in_each_file(tmp_path: Path) -> None:
+    state = {"bootstrap__servers": "x:1", "offset__storage__file__filename": str(tmp_path / "offsets")}
+    providers = {"config__providers": "file", "consumer__sasl__jaas__config": "${file:/run/jaas:config}"}
+    worker = write(tmp_path, "worker.properties", **state, **providers, consumer__auto__offset__reset="newest")
+    sink = write(
+        tmp_path, "sink.properties", name="a", connector__class="FileStreamSink", topics="t", file="${file:/x:path}",
+    )  # fmt: skip
+    result = CliRunner().invoke(main, ["connect", worker, sink])
+    assert result.exit_code == 2
+    for option in ("worker.properties: consumer.sasl.jaas.config", "sink.properties: file", "sink.properties: auto.offset"):
+        assert option in result.output, result.output
+    assert "write {{secrets/scope/key}} in its place" in result.output
+
+
+@pytest.mark.server
+@pytest.mark.spark
+@pytest.mark.parametrize("reset", ["", pytest.param("none", marks=pytest.mark.soak)])
+def test_a_topic_that_goes_away_does_not_end_a_sink_unless_that_is_asked_for(tmp_path: Path, reset: str) -> None:
+    server = required(KafkaServer)
+    topics = [server.create_topic(f"{name}-{uuid.uuid4().hex[:8]}") for name in ("gone", "stays")]
+    override = {"consumer__override__auto__offset__reset": reset} if reset else {}
+    worker = write(
+        tmp_path, "worker.properties", bootstrap__servers=server.bootstrap, key__converter=STRING, value__converter=STRING,
+        offset__storage__file__filename=str(tmp_path / "offsets"), offset__flush__interval__ms="200",
+    )  # fmt: skip
+    sink = write(
+        tmp_path, "sink.properties", name="lines", connector__class="FileStreamSink", file=str(tmp_path / "out.txt"),
+        topics=",".join(topics), **override,
+    )  # fmt: skip
+    produce(server, topics[0], "a")
+    process = _run(worker, sink)
+    try:
+        _eventually(lambda: _lines(tmp_path / "out.txt") == ["a"], process)
+        admin = AdminClient({"bootstrap.servers": server.bootstrap})
+        admin.delete_topics([topics[0]])[topics[0]].result(60)
+        produce(server, topics[1], "b")
+        if reset:
+            assert process.wait(timeout=240) == 1
+        else:
+            _eventually(lambda: _lines(tmp_path / "out.txt") == ["a", "b"], process)
+            server.create_topic(topics[0])
+            produce(server, topics[0], "c")
+            _eventually(lambda: _lines(tmp_path / "out.txt") == ["a", "b", "c"], process)
+    finally:
+        process.terminate()
+        output, _ = process.communicate(timeout=120)
+    assert ("FAILED" in output) == bool(reset), output
+
+
+def produce(server: KafkaServer, topic: str, value: str) -> None:
+    producer = Producer({"bootstrap.servers": server.bootstrap})
+    producer.produce(topic, value.encode())
+    assert producer.flush(60) == 0
 
 
 @pytest.mark.server

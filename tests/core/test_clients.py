@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 
 import pytest
 
@@ -32,6 +33,20 @@ def test_the_clients_that_were_idle_for_longest_are_closed(monkeypatch: pytest.M
     monkeypatch.setattr(clients, "_IDLE_SECONDS", -1.0)
     pool.give_back("key", 10)
     assert (closed, pool.clients()) == (list(range(11)), [])
+
+
+def test_a_client_that_nobody_takes_is_closed_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients, "call_at_end", lambda _: None)
+    closed: queue.Queue[str] = queue.Queue()
+    pool: ClientPool[str] = ClientPool(closed.put, idle_seconds=0.2)
+    pool.give_back("key", "idle")
+    pool.give_back("key", "busy")
+    assert pool.take("key") == "idle"
+    assert closed.get(timeout=10) == "busy"
+    pool.give_back("key", "idle")  # its first time has passed while it was in use
+    assert pool.clients() == ["idle"]
+    assert closed.get(timeout=10) == "idle"
+    assert pool.clients() == []
 
 
 def test_a_client_that_fails_to_close_keeps_no_other_open() -> None:

@@ -70,7 +70,7 @@ class ConnectorContext(ABC):
         """The inputs have changed: ``task_configs`` is asked again, after the tasks have committed what they have read."""
 
     @abstractmethod
-    def raise_error(self, error: BaseException) -> None:
+    def raise_error(self, error: Exception) -> None:
         """A failure that the connector has met outside a call: the query fails with it."""
 
     def offset_storage_reader(self) -> OffsetStorageReader:
@@ -205,7 +205,7 @@ class ErrantRecordReporter(ABC):
     """Takes records that the target refuses for themselves."""
 
     @abstractmethod
-    def report(self, record: SinkRecord, error: BaseException) -> None:
+    def report(self, record: SinkRecord, error: Exception) -> None:
         """Sets ``record`` aside. Raises :class:`ConnectException` where ``errors.tolerance`` does not allow it."""
 
 

@@ -20,6 +20,8 @@ from .data import Schema, Struct, Type
 from .errors import DataException
 from .json_data import JsonReader, JsonWriter
 from .plugins import named_class, short_names
+from .records import Header
+from .value_text import text_of, value_of
 
 PREFIXES: Final = ("key.converter", "value.converter", "header.converter")
 
@@ -88,6 +90,21 @@ class StringConverter(Converter):
         except pa.ArrowInvalid:
             raise DataException("the bytes are no UTF-8 text") from None
         yield 0, len(data), Column(Schema.OPTIONAL_STRING_SCHEMA, text)
+
+
+class SimpleHeaderConverter(RecordConverter):
+    """Text of any value; numbers, booleans, times, lists and maps come back as such. The converter of headers, by default."""
+
+    def from_connect_data(self, topic: str, schema: Schema | None, value: Any) -> bytes | None:
+        return None if value is None else text_of(value, schema).encode()
+
+    def to_connect_data(self, topic: str, value: bytes | None) -> tuple[Schema | None, Any]:
+        if value is None:
+            return None, None
+        try:
+            return value_of(value.decode(errors="replace"))
+        except RecursionError:  # where Java has no stack left, it gives the bytes
+            return Schema.BYTES_SCHEMA, value
 
 
 class ByteArrayConverter(Converter):
@@ -195,6 +212,7 @@ class JsonConverter(Converter):
 _KAFKA: Final = "org.apache.kafka.connect"
 CONVERTERS: Final[dict[str, Callable[[], Converter]]] = {
     f"{_KAFKA}.storage.StringConverter": StringConverter,
+    f"{_KAFKA}.storage.SimpleHeaderConverter": SimpleHeaderConverter,
     f"{_KAFKA}.json.JsonConverter": JsonConverter,
     f"{_KAFKA}.converters.ByteArrayConverter": ByteArrayConverter,
     f"{_KAFKA}.converters.ShortConverter": ShortConverter,
@@ -221,11 +239,29 @@ def converter_of(properties: Mapping[str, str], side: str) -> Converter:
     name = properties.get(prefix)
     settings = {key[len(prefix) + 1 :]: value for key, value in properties.items() if key.startswith(f"{prefix}.")}
     if name is None:
-        name = DEFAULT_CONVERTER if side != "header" else f"{_KAFKA}.storage.StringConverter"
+        name = DEFAULT_CONVERTER if side != "header" else f"{_KAFKA}.storage.SimpleHeaderConverter"
         settings.setdefault("schemas.enable", "false")
     converter = _converter(name)
     converter.configure(settings, side == "key")
     return converter
+
+
+def header_bytes(converter: Converter, header: Header) -> bytes | None:
+    """The bytes of a header's value."""
+    if isinstance(converter, RecordConverter):
+        return converter.from_connect_data("", header.schema, header.value)
+    value: bytes | None = converter.from_connect("", Column.of(header.schema, [header.value]))[0].as_py()
+    return value
+
+
+def header_of(converter: Converter, topic: str, key: str, data: bytes | None) -> Header:
+    """The header with these bytes as its value."""
+    if isinstance(converter, RecordConverter):
+        schema, value = converter.to_connect_data(topic, data)
+    else:
+        ((_, _, column),) = converter.to_connect(topic, pa.array([data], pa.binary()))
+        schema, (value,) = column.schema, column.values()
+    return Header(key, value, schema)
 
 
 def converter_problems(properties: Mapping[str, str]) -> Iterator[Problem]:

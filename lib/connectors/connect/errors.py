@@ -13,6 +13,8 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 
 class ConnectException(Exception):
@@ -55,6 +57,46 @@ def class_name(error: BaseException) -> str:
     if kind.__module__ == __name__:
         return _JAVA[kind.__name__]
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def masked_error(error: Exception, mask: Callable[[str], str]) -> Exception:
+    """``error`` without secrets, in its causes and traceback, too: itself, or where its text cannot be changed another one."""
+    if mask is str:  # there are none
+        return error
+    for part in _chain(error):
+        part.args = tuple(mask(value) if isinstance(value, str) else value for value in part.args)
+        vars(part).update({name: mask(value) for name, value in vars(part).items() if isinstance(value, str)})
+    if mask(text := trace(error)) == text:
+        return error
+    error.__cause__ = error.__context__ = error.__traceback__ = None
+    if mask(str(error)) == str(error):
+        return error
+    kind = RetriableException if isinstance(error, RetriableException) else ConnectException
+    return kind(mask(f"{class_name(error)}: {error}"))
+
+
+@contextmanager
+def masking(mask: Callable[[str], str]) -> Iterator[None]:
+    """What is raised inside goes on without secrets."""
+    try:
+        yield
+    except Exception as error:
+        masked = masked_error(error, mask)
+        if masked is error:
+            raise
+        raise masked from None
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    """An error with all of its causes."""
+    parts: list[BaseException] = []
+    left: list[BaseException | None] = [error]
+    while left:
+        part = left.pop()
+        if part is not None and not any(part is known for known in parts):
+            parts.append(part)
+            left += [part.__cause__, part.__context__]
+    return parts
 
 
 def trace(error: BaseException) -> str:

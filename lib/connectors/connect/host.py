@@ -17,15 +17,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from ..core.errors import Problem, Transient
+from ..core.options import secrets_in
 from ..core.source import ReadLimit
+
+if TYPE_CHECKING:
+    from .connector import TopicPartition
 
 HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
@@ -56,8 +60,8 @@ class ConnectorSettings:
 
     ``properties`` are Connect's own, with secrets looked up. ``plugin_path`` or ``plugin_packages`` mean a Java class.
     ``restarts`` bounds how often a failed task starts again, with pauses from ``restart_backoff`` seconds, doubled each time
-    up to ``restart_max_backoff``. A sink that is away is waited for, for ``outage_timeout`` seconds. ``log`` names the
-    connector in messages.
+    up to ``restart_max_backoff``. A sink that is away is waited for, for ``outage_timeout`` seconds; ``awaits_offsets`` is
+    false for one that keeps offsets itself, and need not name them. ``log`` names the connector in messages.
     """
 
     properties: Mapping[str, str] = field(repr=False)
@@ -68,6 +72,7 @@ class ConnectorSettings:
     restart_max_backoff: float = 60.0
     outage_timeout: float = 600.0
     log: str = "connectors.connect"
+    awaits_offsets: bool = True
 
     @property
     def class_name(self) -> str:
@@ -76,6 +81,10 @@ class ConnectorSettings:
     @property
     def is_java(self) -> bool:
         return bool(self.plugin_path or self.plugin_packages)
+
+    def secrets(self) -> list[str]:
+        """The texts that no message, log or dead letter may show."""
+        return [text for key, value in self.properties.items() for text in secrets_in(key, value)]
 
 
 @dataclass(frozen=True)
@@ -225,6 +234,18 @@ class SourceHost(ABC):
         """Stops tasks and connector. May be called twice, and from another thread."""
 
 
+class LetterBox(ABC):
+    """Takes the dead letters of a task whose target keeps offsets, before these move past the letters' rows."""
+
+    @abstractmethod
+    def put(self, letters: Sequence[DeadLetter]) -> None:
+        """Returns when the letters are durable: whatever dies afterwards, they are there."""
+
+    def offsets(self, place: TopicPartition) -> Set[int]:
+        """The rows of a partition that are dead letters already, by an earlier attempt at the same batch."""
+        return frozenset()
+
+
 class SinkHostTask(ABC):
     """A started sink task in a worker. Used by one thread."""
 
@@ -232,7 +253,7 @@ class SinkHostTask(ABC):
     def put(self, rows: pa.Table) -> list[DeadLetter]:
         """Hands records of :data:`SINK_COLUMNS` to the task, after converters and transforms; it may buffer them.
 
-        Returns those that failed for good, where ``errors.tolerance`` allows it; else raises. Raises
+        Returns those that failed for good, perhaps of earlier calls, where ``errors.tolerance`` allows it; else raises. Raises
         :class:`~connectors.core.errors.Transient` for an outage (a RetriableException that lasted).
         """
 
@@ -253,11 +274,14 @@ class SinkHost(ABC):
         """As :meth:`SourceHost.validate`. Called on the driver before the first task."""
 
     @abstractmethod
-    def task(self, number: int, topics: Sequence[str], *, uses_offsets: bool = False) -> SinkHostTask:
+    def task(
+        self, number: int, topics: Sequence[str], *, uses_offsets: bool = False, letters: LetterBox | None = None
+    ) -> SinkHostTask:
         """The task with this number, started and with the partitions (topic, number) of ``topics`` opened.
 
         ``uses_offsets`` says that all rows of a partition come to this task, in the order of offsets that stay the same in a
-        replay. Only then are rows left out that the target has already, as the task says by ``context.offset``.
+        replay. Only then are rows left out that the target has already, as the task says by ``context.offset``. Then dead
+        letters go to ``letters`` at once, and their rows are left out of a replay, too.
 
         Task configurations are dealt out by ``number`` modulo their count.
         """
@@ -275,7 +299,7 @@ def unacknowledged_error(topic: str, partition: int, settings: ConnectorSettings
         is_waited_for=True,
         connector=settings.log,
         way_out="a connector that writes by a rotation of its own (flush.size, rotate.interval.ms …) needs one that is shorter "
-        "than a batch",
+        "than a batch; for one that keeps offsets itself and never names them, set offsets=sink",
     )
 
 

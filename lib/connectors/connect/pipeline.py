@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from .columns import INDEX, Column, Records, of_source_records
-from .converters import Converter, converted, converter_of
+from .columns import INDEX, Records, of_source_records
+from .converters import Converter, converted, converter_of, header_bytes
 from .host import HEADERS, SOURCE_COLUMNS, DeadLetter
 from .records import Headers, SourceRecord
 from .tolerance import Failure, Tolerance, error_text
@@ -147,15 +147,7 @@ def header_column(headers: Sequence[Headers] | None, count: int, converter: Conv
     """Headers as a column of keys and bytes; null where a record has none."""
     if headers is None:
         return pa.nulls(count, HEADERS)
-    return pa.array(
-        [
-            [
-                (header.key, converter.from_connect("", Column.of(header.schema, [header.value]))[0].as_py())
-                for header in record
-            ]
-            if len(record)
-            else None
-            for record in headers
-        ],
-        HEADERS,
+    cells = (
+        [(header.key, header_bytes(converter, header)) for header in record] if len(record) else None for record in headers
     )
+    return pa.array(list(cells), HEADERS)

@@ -10,15 +10,18 @@ from collections import deque
 import pyarrow as pa
 
 from ..core.errors import Fatal, Misconfigured, Problem
+from ..core.options import masker
+from ..core.process_end import call_at_end
 from ..core.source import ReadLimit
+from .common_settings import check_task_count
 from .connector import ConnectorContext, SourceConnector, SourceTask
-from .errors import ConnectException
+from .errors import masked_error, masking
 from .host import ConnectorSettings, Offsets, SourceHost, TaskRecords, TaskStatus, merged
 from .offsets import OffsetStorageReader, OffsetStore
 from .plugins import connector_class
 from .records import RecordMetadata
 from .task_thread import Signal, TaskThread, Transaction
-from .validation import source_problems
+from .validation import property_problems
 
 _JOIN_SECONDS = 10.0
 _LINGER, _LONGEST_LINGER = 0.05, 1.0
@@ -31,29 +34,32 @@ class PythonSourceHost(SourceHost):
 
     def __init__(self, settings: ConnectorSettings) -> None:
         self.settings = settings
+        self._mask = masker(settings.secrets())
         self._signal = Signal()
         self._store = OffsetStore({})
         self._connector: SourceConnector | None = None
         self._threads: list[TaskThread] = []
         self._in_epochs: deque[tuple[int, TaskThread, Transaction]] = deque()
         self._requested = threading.Event()
-        self._raised: BaseException | None = None
+        self._raised: Exception | None = None
         self._generation = 0
         self._turn = 0
         self._dealt = time.monotonic()
         self._closed = threading.Event()
 
     def validate(self) -> list[Problem]:
-        return source_problems(self.settings.properties)
+        return property_problems(self.settings, sink=False)
 
     def start(self, offsets: Offsets) -> None:
         if problems := self.validate():
             raise Misconfigured(self.settings.log, problems)
         pa.array([0])  # imports pandas, where it is: for a second or two, which is no time of a poll
         self._store = OffsetStore(offsets)
-        self._connector = connector_class(self.settings.class_name, SourceConnector)()
-        self._connector.initialize(_Context(self))
-        self._connector.start(self.settings.properties)
+        call_at_end(self.close)
+        with masking(self._mask):
+            self._connector = connector_class(self.settings.class_name, SourceConnector)()
+            self._connector.initialize(_Context(self))
+            self._connector.start(self.settings.properties)
         self._deal()
 
     def poll(self, epoch: int, limit: ReadLimit, seconds: float) -> list[TaskRecords]:
@@ -92,13 +98,13 @@ class PythonSourceHost(SourceHost):
             number, thread, transaction = self._in_epochs.popleft()
             if thread not in touched:
                 touched.append(thread)
-            _commit_records(thread.task, transaction, number)
+            self._commit_records(thread.task, transaction, number)
         for thread in touched:
             try:
                 if thread.task is not None:
                     thread.task.commit()
-            except Exception:  # as in Connect: the offsets are recorded, and the next commit comes
-                _log.warning("%s: commit() of task %d failed", self.settings.log, thread.number, exc_info=True)
+            except Exception as error:  # as in Connect: the offsets are recorded, and the next commit comes
+                self._warn(f"commit() of task {thread.number}", error)
 
     def reconfiguration_requested(self) -> bool:
         return self._requested.is_set()
@@ -129,8 +135,24 @@ class PythonSourceHost(SourceHost):
         if self._connector is not None:
             try:
                 self._connector.stop()
-            except Exception:
-                _log.warning("%s: stop() of the connector failed", self.settings.log, exc_info=True)
+            except Exception as error:
+                self._warn("stop() of the connector", error)
+
+    def fail(self, error: Exception) -> None:
+        """The connector has failed outside a call."""
+        self._raised = masked_error(error, self._mask)
+
+    def _warn(self, what: str, error: Exception) -> None:
+        _log.warning("%s: %s failed", self.settings.log, what, exc_info=masked_error(error, self._mask))
+
+    def _commit_records(self, task: SourceTask | None, transaction: Transaction, epoch: int) -> None:
+        if task is None or type(task).commit_record is SourceTask.commit_record:
+            return
+        for record, is_delivered in transaction.records:
+            try:
+                task.commit_record(record, RecordMetadata(record.topic or "", epoch) if is_delivered else None)
+            except Exception as error:
+                self._warn("commit_record()", error)
 
     def _deal(self) -> None:
         """Asks the connector for task configurations and starts a task for each."""
@@ -138,9 +160,9 @@ class PythonSourceHost(SourceHost):
         assert connector is not None
         self._requested.clear()
         most = int(self.settings.properties.get("tasks.max", 1))
-        configs = [dict(config) for config in connector.task_configs(most)]
-        if len(configs) > most:
-            raise ConnectException(f"the connector gave {len(configs)} task configurations, and tasks.max is {most}")
+        with masking(self._mask):
+            configs = [dict(config) for config in connector.task_configs(most)]
+        check_task_count(len(configs), self.settings.properties, self.settings.log)
         kind = connector.task_class()
         self._generation += 1
         self._dealt = time.monotonic()
@@ -214,8 +236,8 @@ class _Context(ConnectorContext):
         self._host._requested.set()
         self._host._signal.notify()
 
-    def raise_error(self, error: BaseException) -> None:
-        self._host._raised = error
+    def raise_error(self, error: Exception) -> None:
+        self._host.fail(error)
         self._host._signal.notify()
 
     def offset_storage_reader(self) -> OffsetStorageReader:
@@ -226,12 +248,3 @@ def _records_of(thread: TaskThread, transaction: Transaction) -> TaskRecords:
     rows = pa.concat_tables(transaction.tables)
     return TaskRecords(thread.number, rows, transaction.offsets, transaction.letters, transaction.counts)
 
-
-def _commit_records(task: SourceTask | None, transaction: Transaction, epoch: int) -> None:
-    if task is None or type(task).commit_record is SourceTask.commit_record:
-        return
-    for record, is_delivered in transaction.records:
-        try:
-            task.commit_record(record, RecordMetadata(record.topic or "", epoch) if is_delivered else None)
-        except Exception:
-            _log.warning("commit_record() failed", exc_info=True)

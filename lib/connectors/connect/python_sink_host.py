@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 
 from ..core.errors import Problem, Transient
+from ..core.options import masker
+from .common_settings import check_task_count
 from .connector import (
     ConnectorContext,
     ErrantRecordReporter,
@@ -17,13 +19,13 @@ from .connector import (
     SinkTaskContext,
     TopicPartition,
 )
-from .errors import ConnectException, RetriableException
-from .host import ConnectorSettings, DeadLetter, SinkHost, SinkHostTask, unacknowledged_error
+from .errors import ConnectException, RetriableException, masked_error, masking
+from .host import ConnectorSettings, DeadLetter, LetterBox, SinkHost, SinkHostTask, unacknowledged_error
 from .plugins import connector_class
 from .records import SinkRecord
 from .sink_pipeline import SinkPipeline, letter_of
 from .tolerance import error_text
-from .validation import sink_problems
+from .validation import property_problems
 
 Output = TypeVar("Output")
 _POLL_RECORDS: Final = 500
@@ -36,15 +38,29 @@ class PythonSinkHost(SinkHost):
 
     def __init__(self, settings: ConnectorSettings) -> None:
         self.settings = settings
+        self._mask = masker(settings.secrets())
         self._connector: SinkConnector | None = None
         self._configs: list[Mapping[str, str]] = []
-        self._raised: BaseException | None = None
+        self._raised: Exception | None = None
         self._is_outdated = False
 
     def validate(self) -> list[Problem]:
-        return sink_problems(self.settings.properties)
+        return property_problems(self.settings, sink=True)
 
-    def task(self, number: int, topics: Sequence[str], *, uses_offsets: bool = False) -> PythonSinkTask:
+    def task(
+        self, number: int, topics: Sequence[str], *, uses_offsets: bool = False, letters: LetterBox | None = None
+    ) -> PythonSinkTask:
+        with masking(self._mask):
+            connector = self._started()
+        if self._raised is not None:
+            raise ConnectException(f"the connector has failed: {self._raised}") from self._raised
+        if not self._configs:
+            raise ConnectException("the connector gave no task configuration, so nothing can be written")
+        config = {**self.settings.properties, **self._configs[number % len(self._configs)]}
+        return PythonSinkTask(connector.task_class(), config, self.settings, number, uses_offsets, letters)
+
+    def _started(self) -> SinkConnector:
+        """The connector, with its task configurations up to date."""
         if self._connector is None:
             connector = connector_class(self.settings.class_name, SinkConnector)()
             connector.initialize(_Context(self))
@@ -53,20 +69,16 @@ class PythonSinkHost(SinkHost):
         if self._is_outdated:
             most = int(self.settings.properties.get("tasks.max", 1))
             self._configs, self._is_outdated = [dict(config) for config in self._connector.task_configs(most)], False
-        if self._raised is not None:
-            raise ConnectException(f"the connector has failed: {self._raised}") from self._raised
-        if not self._configs:
-            raise ConnectException("the connector gave no task configuration, so nothing can be written")
-        config = {**self.settings.properties, **self._configs[number % len(self._configs)]}
-        return PythonSinkTask(self._connector.task_class(), config, self.settings, number, uses_offsets)
+            check_task_count(len(self._configs), self.settings.properties, self.settings.log)
+        return self._connector
 
     def outdate(self) -> None:
         """The task configurations are asked for again, before the next task."""
         self._is_outdated = True
 
-    def fail(self, error: BaseException) -> None:
+    def fail(self, error: Exception) -> None:
         """The connector has failed outside a call."""
-        self._raised = error
+        self._raised = masked_error(error, self._mask)
 
     def close(self) -> None:
         if self._connector is not None:
@@ -81,7 +93,7 @@ class _Context(ConnectorContext):
     def request_task_reconfiguration(self) -> None:
         self._host.outdate()
 
-    def raise_error(self, error: BaseException) -> None:
+    def raise_error(self, error: Exception) -> None:
         self._host.fail(error)
 
 
@@ -95,10 +107,15 @@ class PythonSinkTask(SinkHostTask):
         settings: ConnectorSettings,
         number: int,
         uses_offsets: bool,
+        letters: LetterBox | None,
     ) -> None:
         self.number = number
         self.uses_offsets = uses_offsets
+        self._box = letters
+        self._set_aside: dict[TopicPartition, Set[int]] = {}
+        """The rows that are in the box since an earlier attempt."""
         self._settings = settings
+        self._mask = masker(settings.secrets())
         self._pipeline = SinkPipeline(config, self._wait, number)
         self._context = _TaskContext(self, config)
         self._most = int(config.get("consumer.override.max.poll.records", _POLL_RECORDS))
@@ -118,10 +135,10 @@ class PythonSinkTask(SinkHostTask):
         return self._pipeline.tolerance.tolerates
 
     def put(self, rows: pa.Table) -> list[DeadLetter]:
-        records = self._pipeline.run(rows)
-        self._letters += self._pipeline.letters()
         ends = _ends(rows)
         self._open(set(ends))
+        records = self._pipeline.run(self._undecided(rows))
+        self._keep(self._pipeline.letters())
         for first in range(0, len(records), self._most):
             self._put([record for record in records[first : first + self._most] if self._is_new(record)])
         _advance(self._ends, ends.items())
@@ -130,8 +147,12 @@ class PythonSinkTask(SinkHostTask):
     def flush(self) -> list[DeadLetter]:
         end = time.monotonic() + self._settings.outage_timeout
         while True:
-            self._pre_commit()
-            behind = [place for place, last in self._record_ends.items() if self._acknowledged.get(place, 0) < last]
+            answer = self._pre_commit()
+            behind = [
+                place
+                for place, last in self._record_ends.items()
+                if self._acknowledged.get(place, 0) < last and (self._settings.awaits_offsets or place in answer)
+            ]
             if not behind:
                 return self._taken()
             if time.monotonic() > end:
@@ -140,26 +161,48 @@ class PythonSinkTask(SinkHostTask):
             self._put([])
 
     def close(self, failed: bool = False) -> None:
-        try:
-            if self._partitions and not failed:
-                self._task.close(sorted(self._partitions))
-        finally:
-            self._task.stop()
+        with masking(self._mask):
+            try:
+                if self._partitions and not failed:
+                    self._task.close(sorted(self._partitions))
+            finally:
+                self._task.stop()
 
-    def report(self, record: SinkRecord, error: BaseException) -> None:
+    def report(self, record: SinkRecord, error: Exception) -> None:
         """Sets a record aside that the task has refused."""
+        error = masked_error(error, self._mask)
         if not self.tolerates:
             raise ConnectException(f"Error encountered in TASK_PUT: {error}") from error
+        if record.origin is None:  # it was reported before the same call was tried again
+            return
+        (rows, place), record.origin = record.origin, None
         kind, message, stack = error_text(error)
-        rows, place = record.origin
         name = _full_name(type(self._task))
-        self._letters.append(letter_of(rows, place, "TASK_PUT", name, kind, message, stack, self.number))
+        self._keep([letter_of(rows, place, "TASK_PUT", name, kind, message, stack, self.number)])
+
+    def _keep(self, letters: Sequence[DeadLetter]) -> None:
+        """Keeps letters for the caller. They are in the box before the task goes on: it may commit offsets in any call."""
+        if self._box is not None and letters:
+            self._box.put(letters)
+        self._letters += letters
 
     def _open(self, partitions: set[TopicPartition]) -> None:
         if new := sorted(partitions - self._partitions):
             self._partitions |= set(new)
             self._context.partitions = set(self._partitions)
             self._retried(lambda: self._task.open(new))
+            if self._box is not None:
+                self._set_aside.update({place: self._box.offsets(place) for place in new})
+
+    def _undecided(self, rows: pa.Table) -> pa.Table:
+        """The rows that are neither in the target, as the task has said, nor dead letters."""
+        ends, letters = self._context.offsets, self._set_aside
+        if not ends and not any(letters.values()):
+            return rows
+        cells = zip(*(rows[name].to_pylist() for name in ("topic", "partition", "offset")), strict=True)
+        places = ((TopicPartition(topic, partition), offset) for topic, partition, offset in cells)
+        is_open = [ends.get(place, offset) <= offset and offset not in letters.get(place, ()) for place, offset in places]
+        return rows.filter(pa.array(is_open, pa.bool_()))
 
     def _is_new(self, record: SinkRecord) -> bool:
         """False for a record that the target has already, as the task has said by ``context.offset``."""
@@ -177,18 +220,21 @@ class PythonSinkTask(SinkHostTask):
             _advance(self._ends, self._record_ends.items())
             self._pre_commit()
 
-    def _pre_commit(self) -> None:
-        """Keeps what the task answers: it may name each offset in one answer only."""
+    def _pre_commit(self) -> Mapping[TopicPartition, int]:
+        """What the task answers. That is kept: it may name each offset in one answer only."""
         # A target that is ahead of the rows, as with a new checkpoint, must not hear that it has less.
         ends = {place: max(end, self._context.offsets.get(place, 0)) for place, end in self._ends.items()}
-        self._acknowledged.update(self._retried(lambda: self._task.pre_commit(ends)))
+        answer = self._retried(lambda: self._task.pre_commit(ends))
+        self._acknowledged.update(answer)
+        return answer
 
     def _retried(self, work: Callable[[], Output]) -> Output:
         """``work``, tried again with the same records as long as it raises RetriableException, within ``outageTimeout``."""
         end, pause = time.monotonic() + self._settings.outage_timeout, self._settings.restart_backoff
         while True:
             try:
-                return work()
+                with masking(self._mask):
+                    return work()
             except RetriableException as outage:
                 asked, self._context.pause = self._context.pause, None
                 seconds = asked if asked is not None else pause
@@ -239,7 +285,7 @@ class _Reporter(ErrantRecordReporter):
     def __init__(self, task: PythonSinkTask) -> None:
         self._task = task
 
-    def report(self, record: SinkRecord, error: BaseException) -> None:
+    def report(self, record: SinkRecord, error: Exception) -> None:
         self._task.report(record, error)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,14 +10,14 @@ import pyarrow as pa
 
 from .arrow_data import cast_to, schema_of
 from .columns import INDEX, Column, Records, numbers
-from .converters import converter_of
+from .converters import converter_of, header_of
 from .data import Schema
 from .host import DeadLetter
-from .records import Header, Headers, SinkRecord
+from .records import Headers, SinkRecord
 from .tolerance import Tolerance, error_text
 from .transforms import Chain
 
-_RAW_KEY, _RAW_VALUE = "_key", "_value"
+_RAW_KEY, _RAW_VALUE, _RAW_HEADERS = "_key", "_value", "_headers"
 
 
 class SinkPipeline:
@@ -28,6 +28,7 @@ class SinkPipeline:
         self._chain = Chain.of(properties)
         self._key = converter_of(properties, "key")
         self._value = converter_of(properties, "value")
+        self._header = converter_of(properties, "header")
         self._task = task
         self._rows = pa.table({})
         self._schemas: dict[pa.DataType, Schema] = {}
@@ -68,17 +69,18 @@ class SinkPipeline:
             Column(None, [None] * count),
             Column(None, [None] * count),
             cast_to(batch["timestamp"], pa.timestamp("ms", tz="UTC")).cast(pa.int64()),
-            _headers(batch["headers"]),
+            None,
             {
                 "offset": batch["offset"],
                 INDEX: numbers(first, count),
                 _RAW_KEY: batch["key"],
                 _RAW_VALUE: batch["value"],
+                _RAW_HEADERS: batch["headers"],
             },
         )
         keyed = self._side(raw, _RAW_KEY, "KEY_CONVERTER", self._key)
         both = [part for records in keyed for part in self._side(records, _RAW_VALUE, "VALUE_CONVERTER", self._value)]
-        return [_bare(records) for records in both]
+        return [_bare(records) for part in both for records in self._with_headers(part)]
 
     def _side(self, records: Records, raw: str, stage: str, converter: Any) -> list[Records]:
         """Records with their keys, or values, as Connect has them: parts of one schema."""
@@ -92,6 +94,19 @@ class SinkPipeline:
         ):
             out += [_with(part.slice(first, count), side, column) for first, count, column in pieces]
         return out
+
+    def _with_headers(self, records: Records) -> list[Records]:
+        if records.extra[_RAW_HEADERS].null_count == len(records):
+            return [records]
+        done = self.tolerance.each("HEADER_CONVERTER", type(self._header), self._headers, records)
+        return [replace(part, headers=headers) for part, headers in done]
+
+    def _headers(self, records: Records) -> list[Headers]:
+        cells = zip(records.topic.to_pylist(), records.extra[_RAW_HEADERS].to_pylist(), strict=True)
+        return [
+            Headers([header_of(self._header, topic, header["key"], header["value"]) for header in row or ()])
+            for topic, row in cells
+        ]
 
     def _typed(self, data: pa.Array) -> Column:
         """A column of a type of its own: what Spark knows the type of needs no converter."""
@@ -122,28 +137,13 @@ def _with(records: Records, side: str, column: Column) -> Records:
 
 
 def _bare(records: Records) -> Records:
-    extra = {name: column for name, column in records.extra.items() if name not in (_RAW_KEY, _RAW_VALUE)}
+    extra = {name: column for name, column in records.extra.items() if name in ("offset", INDEX)}
     return replace(records, extra=extra)
 
 
 def _is_bytes(kind: pa.DataType) -> bool:
     checks = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_string, pa.types.is_large_string)
     return any(check(kind) for check in checks)
-
-
-def _headers(column: pa.Array) -> Sequence[Headers] | None:
-    if column.null_count == len(column):
-        return None
-    rows = column.to_pylist()
-    return [Headers([Header(header["key"], _header_value(header["value"])) for header in row or ()]) for row in rows]
-
-
-def _header_value(value: bytes | None) -> Any:
-    """Text where the bytes are text, as Connect's converter of headers has it."""
-    try:
-        return None if value is None else value.decode()
-    except UnicodeDecodeError:
-        return value
 
 
 def letter_of(

@@ -18,9 +18,10 @@ from typing import Any, Final
 import pyarrow as pa
 
 from ..core.errors import Transient
+from ..core.options import masker
 from .columns import Records, batch_offsets, of_source_batch, offsets_of
 from .connector import SourceTask, SourceTaskContext, TransactionContext
-from .errors import RetriableException, trace
+from .errors import RetriableException, masked_error, trace
 from .host import SOURCE_COLUMNS, ConnectorSettings, DeadLetter, TaskStatus
 from .offsets import OffsetStorageReader, OffsetStore
 from .pipeline import SourcePipeline
@@ -102,6 +103,7 @@ class TaskThread:
         self._config = config
         self._store = store
         self._settings = settings
+        self._mask = masker(settings.secrets())
         self._signal = signal
         self._stopping = threading.Event()
         self._quiescing = threading.Event()
@@ -230,10 +232,11 @@ class TaskThread:
             return None
         return polled
 
-    def _await_return(self, error: RetriableException) -> None:
+    def _await_return(self, error: Exception) -> None:
         """Pauses in an outage, which is no idleness. Raises :class:`Transient` when it has lasted for too long."""
         self.idle_since = None
         self._away_since = self._away_since or time.monotonic()
+        error = masked_error(error, self._mask)
         timeout = self._settings.outage_timeout
         if time.monotonic() - self._away_since > timeout:
             text = f"task {self.number} could not poll for outageTimeout={timeout:g}s: {error}"
@@ -298,6 +301,7 @@ class TaskThread:
 
     def _restarts_after(self, error: Exception) -> bool:
         """Notes a failure and pauses; false where the task is not started again."""
+        error = masked_error(error, self._mask)
         self._trace = trace(error)
         self.idle_since = None
         self._state = "FAILED"

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from ..core.errors import Problem
+from ..core.options import masker, secrets_in
 from .columns import Records
 from .config import ConfigDef, valid_string
-from .errors import ConnectException, RetriableException, class_name, trace
+from .errors import ConnectException, RetriableException, class_name, masked_error, trace
 
 Output = TypeVar("Output")
 _FIRST_PAUSE: Final = 0.04
@@ -75,6 +76,7 @@ class Tolerance:
         self._logs: bool = values["errors.log.enable"]
         self._names_records: bool = values["errors.log.include.messages"]
         self._wait = wait
+        self._mask = masker([text for key, value in properties.items() for text in secrets_in(key, value)])
         self.retries = 0
         self.failures: list[Failure] = []
 
@@ -113,8 +115,9 @@ class Tolerance:
         first, second = records.slice(0, half), records.slice(half, len(records) - half)
         return [*self.each(stage, kind, work, first), *self.each(stage, kind, work, second)]
 
-    def failed(self, stage: str, kind: type, record: Records, error: BaseException) -> None:
+    def failed(self, stage: str, kind: type, record: Records, error: Exception) -> None:
         """``record`` fails for good. Raises where that is not tolerated."""
+        error = masked_error(error, self._mask)
         name = f"{kind.__module__}.{kind.__qualname__}"
         if self._logs:
             place = f" of topic {record.topic[0]}" if self._names_records and len(record) else ""

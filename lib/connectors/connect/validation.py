@@ -6,12 +6,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from ..core.errors import Problem
-from ..core.options import is_secret, redacted
+from ..core.options import masker, redacted
+from .common_settings import common_problems, note_without_effect
 from .config import ConfigDef, ConfigValue, between
 from .connector import Connector, SinkConnector, SourceConnector
 from .converters import converter_problems
+from .errors import masking
+from .host import ConnectorSettings
 from .plugins import connector_class
-from .tolerance import error_problems
 from .transactions import TRANSACTIONS, transaction_problems
 from .transforms import Chain
 
@@ -20,8 +22,8 @@ COMMON: Final = (
     .define("name", "STRING", None, "HIGH", "the connector's name, for people and logs")
     .define("connector.class", "STRING", None, "HIGH", "the class: a Python one by its dotted name")
     .define("tasks.max", "INT", 1, "HIGH", "tasks at the most", validator=between(1))
-    .define("tasks.max.enforce", "BOOLEAN", True, "LOW", "a connector that gives more task configurations fails")
-    .define("config.action.reload", "STRING", "restart", "LOW", "accepted; the properties of a query do not change")
+    .define("tasks.max.enforce", "BOOLEAN", True, "LOW", "false: a connector may give more task configurations")
+    .define("config.action.reload", "STRING", "restart", "LOW", "without effect; the properties of a query do not change")
     .define("topics", "LIST", None, "HIGH", "sinks: the topics that are read")
     .define("topics.regex", "STRING", None, "HIGH", "sinks: a pattern of the topics that are read")
 )
@@ -38,24 +40,24 @@ _PREFIXES: Final = (
     "admin.override.",
     "topic.creation.",
     "offsets.storage.topic",
-    "plugin.version",
+    "connector.plugin.version",
+    "config.providers",
 )
 
 
-def source_problems(properties: Mapping[str, str]) -> list[Problem]:
-    """The problems of a source connector's properties."""
-    return sorted(set(_problems(properties, SourceConnector)))
+def property_problems(settings: ConnectorSettings, *, sink: bool) -> list[Problem]:
+    """The problems of a connector's properties. What has no effect is told once."""
+    note_without_effect(settings.properties, settings.log, sink=sink)
+    mask = masker(settings.secrets())
+    with masking(mask):
+        problems = list(_problems(settings.properties, sink))
+    return sorted({Problem(problem.option, mask(problem.text)) for problem in problems})
 
 
-def sink_problems(properties: Mapping[str, str]) -> list[Problem]:
-    """The problems of a sink connector's properties."""
-    return sorted(set(_problems(properties, SinkConnector)))
-
-
-def _problems(properties: Mapping[str, str], base: type[Any]) -> Iterator[Problem]:
-    is_sink = base is SinkConnector
+def _problems(properties: Mapping[str, str], is_sink: bool) -> Iterator[Problem]:
+    base: type[Any] = SinkConnector if is_sink else SourceConnector
     yield from COMMON.problems({key: value for key, value in properties.items() if key in COMMON.keys})
-    yield from error_problems(properties, sink=is_sink)
+    yield from common_problems(properties, sink=is_sink)
     yield from converter_problems(properties)
     yield from Chain.problems(properties)
     try:
@@ -82,6 +84,4 @@ def _listed(answers: list[ConfigValue], properties: Mapping[str, str]) -> Iterat
     for answer in answers:
         for text in answer.error_messages:
             shown = "" if answer.name not in properties else f"; got {redacted(answer.name, properties[answer.name])}"
-            secret = is_secret(answer.name) and properties.get(answer.name)
-            clean = text.replace(str(properties[answer.name]), "***") if secret else text
-            yield Problem(answer.name, f"{clean.rstrip('.')}{shown}.")
+            yield Problem(answer.name, f"{text.rstrip('.')}{shown}.")

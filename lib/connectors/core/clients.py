@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from .errors import Misconfigured, Problem
+from .process_end import call_at_end
 
 Client = TypeVar("Client")
 _CAPACITY: Final = 8
@@ -42,11 +43,13 @@ class _Idle(NamedTuple, Generic[Client]):
 class ClientPool(Generic[Client]):
     """The idle clients of a process, at most eight, none for longer than five minutes. ``close`` ends a client.
 
-    A client is in the pool while nobody uses it: :meth:`take` removes it, and its user gives it back.
+    A client is in the pool while nobody uses it: :meth:`take` removes it, and its user gives it back. With ``idle_seconds``
+    one that nobody takes is closed after that time, and at the end of the process; otherwise when others are given back.
     """
 
-    def __init__(self, close: Callable[[Client], None]) -> None:
+    def __init__(self, close: Callable[[Client], None], idle_seconds: float | None = None) -> None:
         self._close = close
+        self._idle_seconds = idle_seconds
         self._entries: list[_Idle[Client]] = []
         self._lock = threading.Lock()
         atexit.register(self.close_all)
@@ -67,6 +70,18 @@ class ClientPool(Generic[Client]):
             self._entries.append(_Idle(os.getpid(), key, now, client))
             idle = self._idle()
             old = [*idle[:-_CAPACITY], *(entry for entry in idle[-_CAPACITY:] if now - entry.since > _IDLE_SECONDS)]
+            self._entries = [entry for entry in self._entries if entry not in old]
+        self._close_each(old)
+        if self._idle_seconds is not None:
+            call_at_end(self.close_all)
+            timer = threading.Timer(self._idle_seconds, self._close_since, (now,))
+            timer.daemon = True
+            timer.start()
+
+    def _close_since(self, moment: float) -> None:
+        """Closes what has been idle since then."""
+        with self._lock:
+            old = [idle for idle in self._idle() if idle.since <= moment]
             self._entries = [entry for entry in self._entries if entry not in old]
         self._close_each(old)
 

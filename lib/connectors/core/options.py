@@ -55,6 +55,15 @@ def secrets_in(option: str, value: str) -> list[str]:
     return [text for text in (*passwords, *(match[2] for match in _SECRET_PART.finditer(value))) if text]
 
 
+def masker(secrets: Sequence[str]) -> Callable[[str], str]:
+    """A function that replaces each of ``secrets`` in a text. A short one is replaced only where it is a word."""
+    patterns = [re.escape(text) if len(text) > 3 else rf"(?<!\w){re.escape(text)}(?!\w)" for text in secrets if text.strip()]
+    if not patterns:
+        return str
+    pattern = re.compile("|".join(sorted(patterns, key=len, reverse=True)))
+    return lambda text: pattern.sub("*****", text)
+
+
 @dataclass(frozen=True)
 class Option:
     """One option: how its text becomes a value. ``parse`` raises ``ValueError`` with a phrase after "must be".

@@ -11,13 +11,14 @@ import json
 import re
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import connectors
 
+from ..connect.common_settings import reference_problems
 from ..connect.connector import SinkConnector
 from ..connect.host import ConnectorSettings, sink_host, source_host
 from ..connect.plugins import connector_class
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 _SUFFIXES: Final = ("key.converter", "value.converter", "header.converter")
 _CLIENT: Final = re.compile(r"(ssl|sasl|security)\.")
+_RESET: Final = "auto.offset.reset"
 MEANINGS: Final[Mapping[str, str]] = {
     "bootstrap.servers": "the cluster that holds the topics",
     "offset.storage.file.filename": "a folder beside this name holds the state: checkpoints and epoch logs",
@@ -37,6 +39,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "key.converter": "for connectors that name none",
     "value.converter": "for connectors that name none",
     "header.converter": "for connectors that name none",
+    f"consumer.{_RESET}": "where a sink starts, and goes on after a loss: earliest (else), latest, or none: a loss ends it",
 }
 """Properties of a worker that mean something here."""
 WITHOUT_MEANING: Final[Mapping[str, str]] = {
@@ -49,10 +52,12 @@ WITHOUT_MEANING: Final[Mapping[str, str]] = {
     "offset.flush.timeout.ms": "an epoch is recorded before Spark goes on, however long that takes",
     "plugin.discovery": "classes are found by their names",
     "internal.": "it is obsolete in Connect, too",
+    "topic.creation.enable": "topics are created by the brokers",
+    "config.providers": "there are none; a secret is {{secrets/scope/key}}",
     "task.shutdown.": "tasks are given ten seconds",
     "metric": "metrics are those of connectors.metrics",
     "producer.": "the sink of Kafka sets its own, but for security; producer.override.* of a connector is for dead letters",
-    "consumer.": "the source of Kafka sets its own, but for security",
+    "consumer.": f"the source of Kafka sets its own, but for security; consumer.{_RESET} is read",
     "admin.": "topics are created by the brokers",
     "connector.client.config.override.policy": "a connector may override nothing but its dead-letter producer",
 }
@@ -61,17 +66,21 @@ WITHOUT_MEANING: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True)
 class Assembly:
-    """A connector with what the worker adds: its ``name``, its ``properties``, and whether it is a sink."""
+    """A connector with what the worker adds: its ``name``, its ``properties``, whether it is a sink, and where that starts."""
 
     name: str
     properties: Mapping[str, str]
     is_sink: bool
+    reset: str = "earliest"
+    """``auto.offset.reset`` of a sink, with Connect's default. A topic that goes away ends the sink only with ``none``."""
 
 
 def read_files(worker_file: Path, connector_files: Sequence[Path]) -> tuple[dict[str, str], list[Assembly]]:
     """The worker and its connectors. Raises :class:`Misconfigured` that lists everything that cannot start."""
     problems: list[Problem] = []
     worker = _read(worker_file, problems)
+    providers = (worker or {}).get("config.providers")
+    problems += _located(worker_file, reference_problems(worker or {}, providers))
     read = [(file, _read(file, problems)) for file in connector_files]
     for name in ("bootstrap.servers", "offset.storage.file.filename"):
         if worker is not None and not worker.get(name):
@@ -86,19 +95,26 @@ def read_files(worker_file: Path, connector_files: Sequence[Path]) -> tuple[dict
         elif name in {assembly.name for assembly in assemblies}:
             problems.append(Problem(f"{file.name}: name", f'"{name}" is the name of another connector here.'))
         merged = {**_defaults(worker, properties), **properties}
-        assembly = Assembly(name, merged, _is_sink(merged))
+        resets = (merged.pop(f"consumer.override.{_RESET}", None), worker.get(f"consumer.{_RESET}"), "earliest")
+        assembly = Assembly(name, merged, _is_sink(merged), next(reset for reset in resets if reset))
         assemblies.append(assembly)
-        problems += [Problem(f"{file.name}: {problem.option}", problem.text) for problem in _problems(assembly, worker)]
+        problems += _located(file, [*reference_problems(properties, providers), *_problems(assembly, worker)])
     if problems:
         raise Misconfigured("connectors connect", problems)
     assert worker is not None
     return worker, assemblies
 
 
+def _located(file: Path, problems: Iterable[Problem]) -> list[Problem]:
+    return [Problem(f"{file.name}: {problem.option}", problem.text) for problem in problems]
+
+
 def remarks(worker: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """What each property of the worker means here, where that is not what it says."""
     for name in sorted(worker):
-        if name in MEANINGS or name.startswith(_SUFFIXES) or _CLIENT.match(name):
+        if name in MEANINGS or _CLIENT.match(name):
+            continue
+        if name.startswith(_SUFFIXES) and not name.endswith(".plugin.version"):
             continue
         why = next((text for start, text in WITHOUT_MEANING.items() if name.startswith(start)), None)
         yield name, why or "is no property of a worker that is known here; it has no effect"
@@ -157,7 +173,9 @@ def _start(spark: SparkSession, worker: Mapping[str, str], assembly: Assembly, *
         subscription = (
             {"subscribe": topics["topics"]} if topics.get("topics") else {"subscribePattern": topics["topics.regex"]}
         )
-        source = {**kafka, **subscription, "startingOffsets": "earliest", "includeHeaders": "true"}
+        losses = {"startingOffsets": "latest" if assembly.reset == "latest" else "earliest"}
+        losses["failOnDataLoss"] = str(assembly.reset == "none").lower()
+        source = {**kafka, **subscription, **losses, "includeHeaders": "true"}
         frame = spark.readStream.format("connectors.kafka").options(**source).load()
         sink = connectors.foreach_batch("connect", {"config": config, **plugins})
     else:
@@ -227,4 +245,6 @@ def _problems(assembly: Assembly, worker: Mapping[str, str]) -> list[Problem]:
         return [Problem("connector.class", str(wrong))]
     if assembly.is_sink and not (properties.get("topics") or properties.get("topics.regex")):
         problems.append(Problem("topics", "missing; a sink reads topics, or those that match topics.regex."))
+    if assembly.reset not in ("earliest", "latest", "none"):
+        problems.append(Problem(_RESET, f'must be earliest, latest or none; got "{assembly.reset}".'))
     return problems

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from connectors.connect import (
     SinkConnector,
@@ -201,7 +202,10 @@ class FileSinkContext(SinkContext):
 
 
 class SqliteSinkConnector(SinkConnector):
-    """Writes values to a table, and the offset of each partition beside them in the same transaction."""
+    """Writes values to a table, and the offset of each partition beside them in the same transaction.
+
+    A value that ends with 3 is refused.
+    """
 
     keeps_offsets = True
 
@@ -237,8 +241,14 @@ class SqliteSinkTask(SinkTask):
         self._records += records
 
     def flush(self, offsets: Mapping[TopicPartition, int]) -> None:
+        reporter = self.context.errant_record_reporter()
+        assert reporter is not None
+        for record in self._records:
+            if record.value.endswith("3"):
+                reporter.report(record, ValueError("it ends with 3"))
+        values = [(record.value,) for record in self._records if not record.value.endswith("3")]
         self._database.execute("BEGIN IMMEDIATE")
-        self._database.executemany("INSERT INTO written VALUES (?)", [(record.value,) for record in self._records])
+        self._database.executemany("INSERT INTO written VALUES (?)", values)
         rows = [(*place, offset) for place, offset in offsets.items()]
         self._database.executemany("INSERT OR REPLACE INTO offsets VALUES (?, ?, ?)", rows)
         self._database.execute("COMMIT")
@@ -249,7 +259,7 @@ class SqliteSinkTask(SinkTask):
 
 
 class OffsetSinkContext(SinkContext):
-    """A database that keeps offsets, by ``foreach_batch``: exactly-once."""
+    """A database that keeps offsets, by ``foreach_batch``: exactly-once. What it refuses is a dead letter."""
 
     sink = ConnectSink
     carriers = ("foreach_batch",)
@@ -264,13 +274,21 @@ class OffsetSinkContext(SinkContext):
             "topics": "rows",
             "tasks.max": "4",
             "value.converter": STRING,
+            "errors.tolerance": "all",
         }
-        return {"config": json.dumps(config)}
+        return {"config": json.dumps(config), "deadLetterPath": str(self.folder / "letters")}
 
     def rows(self) -> list[dict[str, Any]]:
         with contextlib.closing(sqlite3.connect(self.folder / "written.db", timeout=60)) as database:
             database.execute("CREATE TABLE IF NOT EXISTS written (value TEXT)")
-            return [{"value": value} for (value,) in database.execute("SELECT value FROM written")]
+            written = [value for (value,) in database.execute("SELECT value FROM written")]
+        return [{"value": value} for value in [*written, *self._letters()]]
+
+    def _letters(self) -> list[str]:
+        files = sorted((self.folder / "letters").glob("*.parquet"))
+        letters = [value.decode() for file in files for value in pq.read_table(file)["record"].to_pylist()]
+        assert all(value.endswith("3") for value in letters)
+        return letters
 
     def row(self, number: int) -> dict[str, Any]:
         return {"value": f"row {number}"}

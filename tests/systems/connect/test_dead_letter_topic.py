@@ -6,6 +6,7 @@ import json
 import time
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -16,6 +17,8 @@ from connectors.core.commit import Commit
 from connectors.core.writing import stage
 from connectors.systems.connect import ConnectSink
 from connectors.testing.servers import KafkaServer
+from tests.connect import sinks
+from tests.connect.test_sink import Write, placed_rows
 from tests.servers import required
 
 pytestmark = pytest.mark.server
@@ -31,11 +34,7 @@ def test_a_record_that_fails_is_in_the_topic_with_its_headers(tmp_path: Path) ->
         "key.converter": "org.apache.kafka.connect.storage.StringConverter",
         "value.converter": "org.apache.kafka.connect.json.JsonConverter",
         "value.converter.schemas.enable": "false",
-        "errors.tolerance": "all",
-        "errors.deadletterqueue.topic.name": topic,
-        "errors.deadletterqueue.topic.replication.factor": "1",
-        "errors.deadletterqueue.context.headers.enable": "true",
-        "bootstrap.servers": server.bootstrap,
+        **letters_to(server, topic),
     }
     sink = ConnectSink.of({"config": json.dumps(config)})
     values = [b"{no json" if number == 500 else b"%d" % number for number in range(1000)]
@@ -43,15 +42,7 @@ def test_a_record_that_fails_is_in_the_topic_with_its_headers(tmp_path: Path) ->
     batch = Batch(sink.sink_id(), "query", 0, run="run")
     Commit(sink).finish(batch, [stage(sink, batch, rows.schema, 0, iter(rows.to_batches()))])
     assert len((tmp_path / "out.txt").read_text().splitlines()) == 999
-    consumer = Consumer({"bootstrap.servers": server.bootstrap, "group.id": topic, "auto.offset.reset": "earliest"})
-    consumer.subscribe([topic])
-    end, message = time.monotonic() + 60, None
-    while message is None and time.monotonic() < end:
-        message = consumer.poll(1.0)
-    more = consumer.poll(2.0)
-    consumer.close()
-    assert message is not None
-    assert more is None
+    (message,) = messages(server, topic)
     assert (message.key(), message.value()) == (b"k500", b"{no json")
     headers = dict(message.headers() or [])
     assert headers["__connect.errors.topic"] == b"t"
@@ -59,3 +50,38 @@ def test_a_record_that_fails_is_in_the_topic_with_its_headers(tmp_path: Path) ->
     assert headers["__connect.errors.connector.name"] == b"people"
     assert headers["__connect.errors.stage"] == b"VALUE_CONVERTER"
     assert headers["__connect.errors.exception.class.name"] == b"org.apache.kafka.connect.errors.DataException"
+
+
+def test_a_letter_is_in_the_topic_before_the_target_moves_past_its_row() -> None:
+    server, topic = required(KafkaServer), f"dlq-{uuid.uuid4().hex[:8]}"
+    string = {"value.converter": "org.apache.kafka.connect.storage.StringConverter"}
+    write = Write(sinks.RefusingConnector, **string, **letters_to(server, topic))
+    write.target.refuses, write.target.deaths = {"t-3"}, ["committed"]
+    with pytest.raises(RuntimeError, match="dead where committed"):
+        write.batch(placed_rows("t", 0, 5))
+    write.batch(placed_rows("t", 0, 5))  # a replay, which finds everything in the target
+    assert write.target.tables["t"] == ["t-0", "t-1", "t-2", "t-4"]
+    assert [message.value() for message in messages(server, topic)] == [b"t-3"]
+
+
+def letters_to(server: KafkaServer, topic: str) -> dict[str, str]:
+    """Properties by which dead letters go to a topic of ``server``."""
+    return {
+        "errors.tolerance": "all",
+        "errors.deadletterqueue.topic.name": topic,
+        "errors.deadletterqueue.topic.replication.factor": "1",
+        "errors.deadletterqueue.context.headers.enable": "true",
+        "bootstrap.servers": server.bootstrap,
+    }
+
+
+def messages(server: KafkaServer, topic: str) -> list[Any]:
+    """The messages of a topic, when there is at least one."""
+    consumer = Consumer({"bootstrap.servers": server.bootstrap, "group.id": topic, "auto.offset.reset": "earliest"})
+    consumer.subscribe([topic])
+    end, found = time.monotonic() + 60, list[Any]()
+    while not found and time.monotonic() < end:
+        found += [message for message in [consumer.poll(1.0)] if message is not None]
+    found += [message for message in [consumer.poll(2.0)] if message is not None]
+    consumer.close()
+    return found

@@ -11,6 +11,7 @@ import pytest
 from connectors.testing import SinkContext, SourceContext
 from connectors.testing.driver import SparkQuery
 from connectors.testing.epoch_suite import EpochSourceSuite
+from connectors.testing.faults import FailureInjector, Point
 from connectors.testing.spark_suites import ROWS, SparkSinkSuite, SparkSourceSuite
 
 from .contexts import FileSinkContext, LinesContext, OffsetSinkContext, TablesContext
@@ -50,6 +51,16 @@ class TestFileSinkOnSpark(SparkSinkSuite):
 
 class TestOffsetSinkOnSpark(SparkSinkSuite):
     context = OffsetSinkContext
+
+    @pytest.mark.essential
+    def test_no_row_and_no_letter_is_lost_where_a_task_dies_behind_the_commit_of_its_target(
+        self, spark: Any, target: SinkContext, query: SparkQuery
+    ) -> None:
+        injector = FailureInjector(query.faults)
+        injector.arm(Point.TASK_STAGED)
+        query.run(spark)
+        assert injector.struck() == 1
+        target.expect(ROWS)
 
     @pytest.mark.thorough
     def test_a_new_checkpoint_is_refused_with_the_way_out(self, spark: Any, target: SinkContext, query: SparkQuery) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import hashlib
 import re
 import zipfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -26,7 +27,16 @@ ALONE: Final = (f"org.apache.kafka:connect-runtime:{CONNECT}",)
 """For its converters and what some connectors take from it, without the jars of a Connect cluster."""
 
 _COORDINATE: Final = re.compile(r"[\w.-]+:[\w.-]+:[\w.+-]+")
-_SERVICES: Final = ("org.apache.kafka.connect.source.SourceConnector", "org.apache.kafka.connect.sink.SinkConnector")
+_API: Final = "org.apache.kafka.connect"
+_CONNECTORS: Final = (f"{_API}.source.SourceConnector", f"{_API}.sink.SinkConnector")
+_KINDS: Final[Mapping[str, Sequence[str]]] = {
+    **dict.fromkeys(_CONNECTORS, ("Connector",)),
+    f"{_API}.storage.Converter": ("Converter",),
+    f"{_API}.storage.HeaderConverter": ("HeaderConverter", "Converter"),
+    f"{_API}.transforms.Transformation": ("Transformation",),
+    f"{_API}.transforms.predicates.Predicate": ("Predicate",),
+}
+"""The kinds of plugins, and the ends of their names that an alias may leave out."""
 
 
 def plugin_class_path(plugin_path: str | None, plugin_packages: Sequence[str]) -> list[str]:
@@ -52,16 +62,44 @@ def plugin_class_path(plugin_path: str | None, plugin_packages: Sequence[str]) -
 
 def connector_classes(jars: Iterable[str]) -> list[str]:
     """The connectors that the jars offer, for messages."""
-    names: set[str] = set()
+    services, _ = _contents(tuple(jars))
+    return sorted({name for kind, name in services if kind in _CONNECTORS})
+
+
+def named_classes(jars: Iterable[str], alias: str) -> list[str]:
+    """The plugin classes of the jars that Connect's workers know by ``alias``: ``FileStreamSource``, ``Json``, ``Filter``.
+
+    Jars that do not list their plugins are searched for a class with the name.
+    """
+    services, classes = _contents(tuple(jars))
+    listed = {name for kind, name in services if alias in _aliases(name, _KINDS[kind])}
+    ends = ("", *(end for kind_ends in _KINDS.values() for end in kind_ends))
+    return sorted(listed or {name for end in ends for name in classes.get(alias + end, ())})
+
+
+def _aliases(name: str, ends: Sequence[str]) -> set[str]:
+    """``a.b.HoistField$Value`` is known by all parts of its last name, ``a.b.JsonConverter`` also by ``Json``."""
+    last = name.rpartition(".")[2]
+    simple = last.rpartition("$")[2]
+    return {last, *last.split("$"), *(simple[:cut] for end in ends if (cut := simple.rfind(end)) > 0)}
+
+
+@lru_cache(maxsize=8)
+def _contents(jars: tuple[str, ...]) -> tuple[frozenset[tuple[str, str]], Mapping[str, Sequence[str]]]:
+    """The plugins that jars list, each with its kind; and all of their classes by the name without the package."""
+    services, classes = set[tuple[str, str]](), dict[str, list[str]]()
     for jar in jars:
         with zipfile.ZipFile(jar) as archive:
-            for service in _SERVICES:
-                try:
-                    lines = archive.read(f"META-INF/services/{service}").decode().splitlines()
-                except KeyError:
-                    continue
-                names.update(name for line in lines if (name := line.partition("#")[0].strip()))
-    return sorted(names)
+            entries = set(archive.namelist())
+            for kind in _KINDS:
+                if (file := f"META-INF/services/{kind}") in entries:
+                    lines = archive.read(file).decode().splitlines()
+                    services.update((kind, name) for line in lines if (name := line.partition("#")[0].strip()))
+            for entry in entries:
+                if entry.endswith(".class") and not entry.startswith("META-INF/"):
+                    name = entry.removesuffix(".class").replace("/", ".")
+                    classes.setdefault(name.rpartition(".")[2], []).append(name)
+    return frozenset(services), classes
 
 
 def _jars_in(folder: str) -> list[str]:

@@ -1,8 +1,9 @@
 """A child JVM, driven over py4j, that never outlives the process that started it; and the Java of this package inside it.
 
-The JVM ends when its standard input closes, and on Linux the kernel kills it with its parent, too. What it prints goes to this
-process's standard error, which is Spark's log, with secrets replaced. A call that does not return within its time kills it: a
-JVM that hangs then looks like one that died, and is replaced like one.
+The JVM ends when its standard input closes, and on Linux the kernel tells it to end with its parent, too. What runs in it may
+be stopped then (:attr:`Jvm.at_exit`). What it prints goes to this process's standard error, which is Spark's log, with secrets
+replaced. A call that does not return within its time kills it: a JVM that hangs then looks like one that died, and is replaced
+like one.
 """
 
 from __future__ import annotations
@@ -11,20 +12,21 @@ import contextlib
 import ctypes
 import logging
 import os
-import re
 import signal
 import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from importlib.resources import files
 from typing import Any, Final
 
 from ...core.errors import Transient
+from ...core.options import masker
 from ...jvm.java import use_java
 from ...jvm.maven import spark_jars
+from .jars import named_classes
 
 MEMORY: Final = (
     "-Xmx144m",
@@ -50,12 +52,18 @@ _SAFETY: Final = (
 )
 _TAIL: Final = 60
 _START_SECONDS: Final = 60.0
+_END_SECONDS: Final = 10.0
+"""How long a JVM may go on when its parent is gone."""
 _PR_SET_PDEATHSIG: Final = 1
 _LIBC: Final = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 class JvmDied(Transient):
     """The child JVM is gone: it crashed, ran out of memory, was killed, or did not answer in time."""
+
+
+class AmbiguousAlias(ValueError):
+    """Several classes of the jars are known by one alias."""
 
 
 class Jvm:
@@ -83,7 +91,8 @@ class Jvm:
         return self.process.poll() is None
 
     def class_of(self, name: str) -> Any:
-        return self.java.java.lang.Class.forName(name)
+        """The class with this name or alias. Raises :class:`AmbiguousAlias`."""
+        return self.java.java.lang.Class.forName(self._full_name(name))
 
     def instance(self, name: str) -> Any:
         """A new object of a class of the jars, by its constructor without arguments."""
@@ -93,6 +102,11 @@ class Jvm:
         """A new object of a class whose Java source lies in this package. It has one constructor."""
         (constructor,) = self._sources.loadClass(f"{__package__}.{name}").getConstructors()
         return constructor.newInstance(self._array("Object", *arguments))
+
+    @cached_property
+    def at_exit(self) -> Any:
+        """Takes tasks and connectors (``AtExit.java``) that are to be stopped when the JVM ends with its parent."""
+        return self.compiled("AtExit", int(_END_SECONDS * 1000))
 
     def context(self, interface: str, answers: Mapping[str, Any], calls: Any) -> Any:
         """An implementation of ``interface`` whose methods answer what ``answers`` holds under their names.
@@ -147,7 +161,10 @@ class Jvm:
         return self._mask(text)
 
     def close(self, seconds: float = 5.0) -> None:
-        """Ends the JVM: first by the end of its input, then by force."""
+        """Ends the JVM: first by the end of its input, then by force. What runs in it is stopped before, by its owner."""
+        if "at_exit" in vars(self):
+            with contextlib.suppress(Exception):
+                self.at_exit.clear()
         with contextlib.suppress(Exception):
             self.gateway.shutdown()
         with contextlib.suppress(OSError):
@@ -165,6 +182,14 @@ class Jvm:
         with contextlib.suppress(OSError):
             if self.process.stdin is not None:
                 self.process.stdin.close()
+
+    def _full_name(self, name: str) -> str:
+        if "." in name:
+            return name
+        classes = named_classes(self._jars, name)
+        if len(classes) > 1:
+            raise AmbiguousAlias(f"{name} may be {' or '.join(classes)}; give the full name.")
+        return classes[0] if classes else name
 
     @cached_property
     def _sources(self) -> Any:
@@ -243,15 +268,6 @@ class Jvm:
                     print(f"[{self.name} {self.pid}] {line}", file=sys.stderr, flush=True)
 
 
-def masker(secrets: Sequence[str]) -> Callable[[str], str]:
-    """A function that replaces each of ``secrets`` in a text. A short one is replaced only where it is a word."""
-    patterns = [re.escape(text) if len(text) > 3 else rf"(?<!\w){re.escape(text)}(?!\w)" for text in secrets if text.strip()]
-    if not patterns:
-        return str
-    pattern = re.compile("|".join(sorted(patterns, key=len, reverse=True)))
-    return lambda text: pattern.sub("*****", text)
-
-
 def quiet_py4j() -> None:
     """py4j logs a traceback for each object that is collected after its JVM is gone."""
     logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
@@ -267,7 +283,7 @@ class _NotOfPy4j(logging.Filter):
 
 def _die_with_parent() -> None:
     if _LIBC is not None:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _drain(stream: Any) -> None:

@@ -7,7 +7,7 @@ import logging
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -15,8 +15,9 @@ import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 
 from ...core.errors import Fatal, Problem, Transient
+from ..common_settings import check_task_count
 from ..errors import ConnectException
-from ..host import ConnectorSettings, DeadLetter, SinkHost, SinkHostTask, unacknowledged_error
+from ..host import ConnectorSettings, DeadLetter, LetterBox, SinkHost, SinkHostTask, unacknowledged_error
 from .failures import JavaFailure, failure, failure_of
 from .jars import plugin_class_path
 from .jvm import Jvm, JvmDied
@@ -47,7 +48,9 @@ class JavaSinkHost(SinkHost):
     def validate(self) -> list[Problem]:
         return validated(self.settings, sink=True)
 
-    def task(self, number: int, topics: Sequence[str], *, uses_offsets: bool = False) -> JavaSinkTask:
+    def task(
+        self, number: int, topics: Sequence[str], *, uses_offsets: bool = False, letters: LetterBox | None = None
+    ) -> JavaSinkTask:
         return JavaSinkTask(self, number)
 
     @property
@@ -61,7 +64,14 @@ class JavaSinkHost(SinkHost):
             self._folder = self._folder or Path(tempfile.mkdtemp(prefix="connect-"))
             jars = plugin_class_path(self.settings.plugin_path, self.settings.plugin_packages)
             self._engine = _SinkEngine(connector_jvm(self.settings, jars), self.settings, self.properties, self._folder)
+        self._engine.wake()
         return self._engine
+
+    def rest(self) -> None:
+        """Nothing is under way until the next batch: should the worker end meanwhile, connector and tasks are stopped."""
+        if self._engine is not None:
+            with contextlib.suppress(JvmDied):
+                self._engine.rest()
 
     def close(self) -> None:
         engine, folder = self._engine, self._folder
@@ -79,13 +89,15 @@ class JavaSinkTask(SinkHostTask):
         self.host, self.number = host, number
         self.settings = host.settings
         self._unacknowledged: list[pa.Table] = []
+        self._letters: list[DeadLetter] = []
+        """Those of rows that are not acknowledged: they come again with their rows when the JVM dies."""
         self._deaths = 0
 
     def put(self, rows: pa.Table) -> list[DeadLetter]:
         letters = []
         for part in chunks(rows, _UNACKNOWLEDGED):
             self._unacknowledged.append(part)
-            letters += self._surviving(lambda part=part: self._engine().put(self.number, part))  # type: ignore[misc]
+            self._letters += self._surviving(lambda part=part: self._engine().put(self.number, part))  # type: ignore[misc]
             if sum(table.num_rows for table in self._unacknowledged) >= _UNACKNOWLEDGED:
                 letters += self.flush()
         return letters
@@ -94,12 +106,15 @@ class JavaSinkTask(SinkHostTask):
         if not self._unacknowledged:
             return []
         letters = self._surviving(lambda: self._engine().flush(self.number))
+        letters, self._letters = [*self._letters, *letters], []
         self._unacknowledged.clear()
         return letters
 
     def close(self, failed: bool = False) -> None:
         if failed:
             self.host.close()
+        else:
+            self.host.rest()
 
     def _engine(self) -> _SinkEngine:
         return self.host.engine()
@@ -114,6 +129,7 @@ class JavaSinkTask(SinkHostTask):
                 _log.warning("%s", death)
                 if self._deaths > self.settings.restarts:
                     raise Fatal(f"{death.message}; it was started {self._deaths} times", connector=self.settings.log) from None
+                self._letters.clear()
                 again = list(self._unacknowledged)
                 work = lambda again=again: self._put_again(again)  # type: ignore[misc]  # noqa: E731
 
@@ -129,6 +145,7 @@ class _SinkEngine:
     def __init__(self, jvm: Jvm, settings: ConnectorSettings, properties: dict[str, str], folder: Path) -> None:
         self.jvm, self.settings, self.properties = jvm, settings, properties
         self.tasks: dict[int, _JavaTask] = {}
+        self._rests = False
         try:
             with jvm.within(_START_SECONDS, "start the connector"):
                 self.reader = RecordReader(jvm, properties, folder)
@@ -138,6 +155,7 @@ class _SinkEngine:
                 self.connector.initialize(context)
                 self.connector.start(properties)
                 self.configs = [dict(config) for config in self.connector.taskConfigs(int(properties.get("tasks.max", "1")))]
+                check_task_count(len(self.configs), properties, settings.log)
         except Py4JJavaError as error:
             failed = failure_of(error, jvm.masked)
             jvm.close()
@@ -156,6 +174,21 @@ class _SinkEngine:
     def flush(self, number: int) -> list[DeadLetter]:
         with self.jvm.within(_CALL_SECONDS + self.settings.outage_timeout, "flush records"):
             return self._told(lambda: self._task(number).flush())
+
+    def rest(self) -> None:
+        """From now on, the end of the JVM stops tasks and connector."""
+        with self.jvm.within(_START_SECONDS, "rest"):
+            for task in self.tasks.values():
+                self.jvm.at_exit.add(task.task)
+            self.jvm.at_exit.add(self.connector)
+        self._rests = True
+
+    def wake(self) -> None:
+        """A batch begins: a call that is under way must not meet a task that is being stopped."""
+        if self._rests:
+            with self.jvm.within(_START_SECONDS, "go on"):
+                self.jvm.at_exit.clear()
+            self._rests = False
 
     def stop(self) -> None:
         with contextlib.suppress(JvmDied, Py4JJavaError):
@@ -223,8 +256,8 @@ class _JavaTask:
     def flush(self) -> list[DeadLetter]:
         end = time.monotonic() + self.settings.outage_timeout
         while True:
-            self._note_acknowledged(self._retried(lambda: self.task.preCommit(self._offsets())))
-            behind = self._behind()
+            named = self._note_acknowledged(self._retried(lambda: self.task.preCommit(self._offsets())))
+            behind = self._behind(self._unacknowledged if self.settings.awaits_offsets else named)
             if behind is None:
                 self._unacknowledged.clear()
                 return self._reported()
@@ -270,16 +303,19 @@ class _JavaTask:
             offsets.put(self._partitions[place], metadata)
         return offsets
 
-    def _note_acknowledged(self, offsets: Any) -> None:
-        """Keeps what ``preCommit`` answers: a task may name each offset in one answer only."""
+    def _note_acknowledged(self, offsets: Any) -> list[tuple[str, int]]:
+        """Keeps what ``preCommit`` answers, and gives what it has named: a task may name each offset in one answer only."""
+        named = []
         for place in self._unacknowledged:
             reached = offsets.get(self._partitions[place]) if offsets is not None else None
             if reached is not None:
                 self._acknowledged[place] = int(reached.offset())
+                named.append(place)
+        return named
 
-    def _behind(self) -> tuple[str, int] | None:
-        """A topic and partition whose records the target does not have; one that no answer has named counts as such."""
-        behind = (place for place, end in self._unacknowledged.items() if self._acknowledged.get(place, 0) < end)
+    def _behind(self, places: Iterable[tuple[str, int]]) -> tuple[str, int] | None:
+        """One of the topics and partitions whose records the target does not have, as far as answers have named them."""
+        behind = (place for place in places if self._acknowledged.get(place, 0) < self._unacknowledged[place])
         return next(behind, None)
 
     def _retried(self, work: Callable[[], Output]) -> Output:
@@ -299,13 +335,13 @@ class _JavaTask:
                 pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _reported(self) -> list[DeadLetter]:
-        """What the task has refused by its reporter."""
-        letters = []
+        """What the task has refused by its reporter; once, also where its call was tried again."""
+        reported, letters = None, []
         while (report := self.reports.poll()) is not None:
-            if str(report.getKey()) == "report":
+            reported = self.jvm.java.java.util.IdentityHashMap() if reported is None else reported
+            if str(report.getKey()) == "report" and reported.put(report.getValue()[0], True) is None:
                 record, thrown = report.getValue()[0], report.getValue()[1]
-                cause = failure(thrown, self.jvm.masked)
-                letters.append(self._letter_of_record(record, cause))
+                letters.append(self._letter_of_record(record, failure(thrown, self.jvm.masked)))
         return letters
 
     def _letter_of_record(self, record: Any, cause: JavaFailure) -> DeadLetter:

@@ -5,28 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from ..common_settings import names
 from .jvm import Jvm
 
 _KAFKA: Final = "org.apache.kafka.connect"
 _DEFAULTS: Final = {
     "key": f"{_KAFKA}.json.JsonConverter",
     "value": f"{_KAFKA}.json.JsonConverter",
-    "header": f"{_KAFKA}.storage.StringConverter",
+    "header": f"{_KAFKA}.storage.SimpleHeaderConverter",
 }
-_SHORT: Final = {
-    "Json": f"{_KAFKA}.json.JsonConverter",
-    "String": f"{_KAFKA}.storage.StringConverter",
-    "SimpleHeader": f"{_KAFKA}.storage.SimpleHeaderConverter",
-    **{
-        name: f"{_KAFKA}.converters.{name}Converter"
-        for name in ("ByteArray", "Short", "Integer", "Long", "Float", "Double", "Boolean")
-    },
-}
-
-
-def names(text: str | None) -> list[str]:
-    """The items of a comma-separated list."""
-    return [name for part in (text or "").split(",") if (name := part.strip())]
 
 
 def with_prefix(properties: Mapping[str, str], prefix: str) -> dict[str, str]:
@@ -35,9 +22,8 @@ def with_prefix(properties: Mapping[str, str], prefix: str) -> dict[str, str]:
 
 
 def converter_class(properties: Mapping[str, str], part: str) -> str:
-    """The Java class that converts ``part``: key, value or header; Connect's own also by their short names."""
-    name = properties.get(f"{part}.converter") or _DEFAULTS[part]
-    return _SHORT.get(name.removesuffix("Converter"), name)
+    """The Java class that converts ``part``: key, value or header."""
+    return properties.get(f"{part}.converter") or _DEFAULTS[part]
 
 
 def converter_settings(properties: Mapping[str, str], part: str) -> dict[str, str]:

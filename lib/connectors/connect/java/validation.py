@@ -12,13 +12,13 @@ from py4j.protocol import Py4JError, Py4JJavaError
 
 from ...core.cache_folder import cache
 from ...core.errors import Misconfigured, Problem
-from ...core.options import masked, secrets_in
+from ...core.options import masked
+from ..common_settings import common_problems, names, note_without_effect
 from ..host import ConnectorSettings
-from ..tolerance import error_problems
 from .failures import failure_of
 from .jars import connector_classes, plugin_class_path
-from .jvm import Jvm, JvmDied
-from .steps import converter_class, converter_settings, names, with_prefix
+from .jvm import AmbiguousAlias, Jvm, JvmDied
+from .steps import converter_class, converter_settings, with_prefix
 
 _SOURCE: Final = "org.apache.kafka.connect.source.SourceConnector"
 _SINK: Final = "org.apache.kafka.connect.sink.SinkConnector"
@@ -29,6 +29,7 @@ _VALID_SECONDS: Final = 600.0
 
 def validated(settings: ConnectorSettings, *, sink: bool) -> list[Problem]:
     """What is wrong with ``settings``, from a JVM that lives for this question."""
+    note_without_effect(settings.properties, settings.log, sink=sink)
     text = repr((sorted(settings.properties.items()), settings.plugin_path, settings.plugin_packages, sink))
     mark = cache("connect") / hashlib.sha256(text.encode()).hexdigest()[:32]
     if mark.exists() and time.time() - mark.stat().st_mtime < _VALID_SECONDS:
@@ -57,14 +58,13 @@ def connector_jvm(settings: ConnectorSettings, jars: Sequence[str]) -> Jvm:
     """
     name = re.sub(r"[^\w.-]", "_", settings.properties.get("name", ""))
     options = [f"-Dconnectors.connector={name}", *settings.properties.get("java.options", "").split()]
-    secrets = [text for key, value in settings.properties.items() for text in secrets_in(key, value)]
-    return Jvm(jars, options, secrets, settings.log)
+    return Jvm(jars, options, settings.secrets(), settings.log)
 
 
 def property_problems(jvm: Jvm, jars: Sequence[str], properties: Mapping[str, str], *, sink: bool) -> list[Problem]:
     """Every problem of ``properties``, with secrets hidden."""
     connector, problems = _connector(jvm, jars, properties.get("connector.class", ""), sink=sink)
-    problems += error_problems(properties, sink=sink)
+    problems += common_problems(properties, sink=sink)
     problems += _step_problems(jvm, properties)
     problems += _number_problem(properties)
     problems += _boundary_problem(properties)
@@ -82,6 +82,8 @@ def _connector(jvm: Jvm, jars: Sequence[str], name: str, *, sink: bool) -> tuple
     try:
         connector = jvm.instance(name)
         fits = jvm.class_of(kind).isInstance(connector)
+    except AmbiguousAlias as several:
+        return None, [Problem("connector.class", str(several))]
     except (Py4JJavaError, Py4JError):
         offered = ", ".join(connector_classes(jars)) or "none"
         return None, [Problem("connector.class", f"{name} is in none of the jars; they have: {offered}")]
@@ -141,7 +143,7 @@ def _step_problems(jvm: Jvm, properties: Mapping[str, str]) -> Iterator[Problem]
                 converter.configure({**settings, "converter.type": "header"})
             else:
                 converter.configure(settings, part == "key")
-        except (Py4JJavaError, Py4JError) as error:
+        except (Py4JJavaError, Py4JError, AmbiguousAlias) as error:
             yield Problem(f"{part}.converter", _reason(jvm, error, name))
 
 
@@ -156,11 +158,13 @@ def _part_problems(jvm: Jvm, properties: Mapping[str, str], prefix: str, own: tu
         for value in part.config().validate(settings):
             for message in value.errorMessages():
                 yield Problem(f"{prefix}{value.name()}", str(message))
-    except (Py4JJavaError, Py4JError) as error:
+    except (Py4JJavaError, Py4JError, AmbiguousAlias) as error:
         yield Problem(f"{prefix}type", _reason(jvm, error, name))
 
 
 def _reason(jvm: Jvm, error: Exception, name: str) -> str:
+    if isinstance(error, AmbiguousAlias):
+        return str(error)
     if isinstance(error, Py4JJavaError):
         thrown = failure_of(error, jvm.masked)
         if not thrown.kind.endswith("ClassNotFoundException"):

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from ...core.errors import Problem
 from ..columns import INDEX, Records, of_sink_records, of_source_records
+from ..common_settings import names
 from ..config import ConfigDef
 from ..errors import ConfigException
 from ..plugins import named_class
@@ -63,7 +64,7 @@ TWO_SIDED: Final = frozenset(
 PREDICATES: Final[dict[str, Callable[[], Predicate]]] = {
     f"{_PACKAGE}.predicates.{kind.__name__}": kind for kind in (TopicNameMatches, HasHeaderKey, RecordIsTombstone)
 }
-_OWN_SETTINGS: Final = ("type", "predicate", "negate")
+_OWN_SETTINGS: Final = ("type", "predicate", "negate", "plugin.version")
 
 
 @dataclass(frozen=True)
@@ -84,16 +85,16 @@ class Chain:
     @classmethod
     def of(cls, properties: Mapping[str, str]) -> Chain:
         """The chain of ``transforms`` and ``predicates``. Raises ``ValueError`` or :class:`ConfigException`."""
-        return cls([_step(alias, properties) for alias in _aliases(properties, "transforms")])
+        return cls([_step(alias, properties) for alias in names(properties.get("transforms"))])
 
     @classmethod
     def problems(cls, properties: Mapping[str, str]) -> Iterator[Problem]:
         """What is wrong with the transforms and predicates of a configuration."""
-        predicates = _aliases(properties, "predicates")
+        predicates = names(properties.get("predicates"))
         used = set()
         for alias in predicates:
             yield from _problems(f"predicates.{alias}", properties, _predicate)
-        for alias in _aliases(properties, "transforms"):
+        for alias in names(properties.get("transforms")):
             prefix = f"transforms.{alias}"
             yield from _problems(prefix, properties, _transform)
             named = properties.get(f"{prefix}.predicate")
@@ -107,7 +108,7 @@ class Chain:
                 yield Problem(f"{prefix}.negate", "must be true or false.")
             if f"{prefix}.negate" in properties and named is None:
                 yield Problem(f"{prefix}.negate", "has no use without a predicate.")
-        known = {f"{kind}.{alias}." for kind in ("transforms", "predicates") for alias in _aliases(properties, kind)}
+        known = {f"{kind}.{alias}." for kind in ("transforms", "predicates") for alias in names(properties.get(kind))}
         for key in properties:
             if key.startswith(("transforms.", "predicates.")) and not key.startswith(tuple(known)):
                 kind, _, rest = key.partition(".")
@@ -176,10 +177,6 @@ def _rejoined(after: Sequence[Any], before: Records) -> list[Records]:
         out.append(replace(part, extra={**part.extra, INDEX: numbers}))
         first += len(part)
     return out
-
-
-def _aliases(properties: Mapping[str, str], kind: str) -> list[str]:
-    return [alias.strip() for alias in properties.get(kind, "").split(",") if alias.strip()]
 
 
 def _settings(prefix: str, properties: Mapping[str, str]) -> dict[str, str]:

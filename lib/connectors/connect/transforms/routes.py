@@ -15,6 +15,7 @@ from ..columns import Column, Records
 from ..config import ConfigDef, non_empty, valid_string
 from ..data import Schema, Type
 from ..errors import ConfigException, DataException
+from ..value_text import value_of
 from .base import REPLACE_NULL, SideTransform, Transform, as_map, children, replaces_null, struct_column, with_default
 
 
@@ -66,7 +67,7 @@ def _java_groups(pattern: str) -> str:
 
 
 class InsertHeader(Transform):
-    """Adds a header with a fixed value; numbers, booleans and quoted text are read as such."""
+    """Adds a header with a fixed value, which is read as the default converter reads headers."""
 
     def config(self) -> ConfigDef:
         return (
@@ -77,34 +78,12 @@ class InsertHeader(Transform):
 
     def configure(self, values: Mapping[str, Any]) -> None:
         self._header: str = values["header"]
-        self._schema, self._value = literal(values["value.literal"])
+        self._schema, self._value = value_of(values["value.literal"])
 
     def apply(self, records: Records) -> Records:
         return replace(
             records, headers=[headers.add(self._header, self._value, self._schema) for headers in records.header_list()]
         )
-
-
-def literal(text: str) -> tuple[Schema, Any]:
-    """A value and its schema of a text, as Connect infers them."""
-    if text.lower() in ("true", "false"):
-        return Schema.BOOLEAN_SCHEMA, text.lower() == "true"
-    try:
-        number = int(text)
-        for schema, bits in (
-            (Schema.INT8_SCHEMA, 8),
-            (Schema.INT16_SCHEMA, 16),
-            (Schema.INT32_SCHEMA, 32),
-            (Schema.INT64_SCHEMA, 64),
-        ):
-            if -(1 << bits - 1) <= number < 1 << bits - 1:
-                return schema, number
-    except ValueError:
-        pass
-    try:
-        return Schema.FLOAT64_SCHEMA, float(text)
-    except ValueError:
-        return Schema.STRING_SCHEMA, text.strip('"') if text.startswith('"') else text
 
 
 class DropHeaders(Transform):

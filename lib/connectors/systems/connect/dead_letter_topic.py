@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...connect.dead_letters import context_headers
-from ...connect.host import DeadLetter
+from ...connect.host import DeadLetter, LetterBox
 from ...core.clients import client_library
 from ...core.errors import Transient
 
@@ -14,7 +14,7 @@ _INSTALL = "'confluent-kafka>=2.6'"
 _SECONDS = 60.0
 
 
-class DeadLetterTopic:
+class DeadLetterTopic(LetterBox):
     """Sends dead letters to a topic, which is created where there is none. A replayed batch sends its letters again.
 
     The cluster is that of ``bootstrap.servers``; ``producer.override.*`` are settings of the producer.
@@ -31,6 +31,11 @@ class DeadLetterTopic:
         """The topic of these properties; ``None`` where none is named."""
         topic = properties.get("errors.deadletterqueue.topic.name")
         return cls(topic, properties) if topic else None
+
+    def put(self, letters: Sequence[DeadLetter]) -> None:
+        for letter in letters:
+            self.send(letter)
+        self.flush()
 
     def send(self, letter: DeadLetter) -> None:
         """Sends the record as it was, with headers that say what failed if these are wanted."""

@@ -36,6 +36,7 @@ def settings_of(values: Values, connector: str = "connectors.connect") -> Connec
         values["restart.maxBackoff"],
         values["outageTimeout"],
         connector,
+        values.get("offsets") != "sink",
     )
 
 

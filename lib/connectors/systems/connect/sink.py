@@ -11,22 +11,36 @@ import pyarrow.compute as pc
 
 from ...connect.connector import SinkConnector
 from ...connect.dead_letters import letter_fields
-from ...connect.host import HEADERS, SINK_COLUMNS, ConnectorSettings, DeadLetter, SinkHost, SinkHostTask, sink_host
+from ...connect.host import (
+    HEADERS,
+    SINK_COLUMNS,
+    ConnectorSettings,
+    DeadLetter,
+    LetterBox,
+    SinkHost,
+    SinkHostTask,
+    sink_host,
+)
 from ...connect.plugins import OwnClasses, connector_class
 from ...core import Batch, Committable, FrameSink, Guarantee, Options, Problem, Sink, SinkWriter, Text
 from ...core.clients import ClientPool
 from ...core.dead_letters import Rejects, SinkLetters
 from ...core.errors import Fatal
-from ...core.options import Json, Values
+from ...core.options import Choice, Json, Values
 from ...core.state import digest, dumps
+from ...storage.base import Storage
 from ...storage.location import storage_of
 from .dead_letter_topic import DeadLetterTopic
+from .placed_letters import PlacedLetters
 from .settings import CONNECT_OPTIONS, config_problems, letter_problems, settings_of, topic_problems
 
 _OFFSETS_PER_BATCH: Final = 1 << 32
 """Offsets of rows that have none: the number of the batch times this, and the number of the row in its task."""
 
-_HOSTS: Final[ClientPool[SinkHost]] = ClientPool(lambda host: host.close())
+_IDLE_SECONDS: Final = 45.0
+"""Spark ends a worker that was idle for a minute; before that, connectors are stopped."""
+
+_HOSTS: Final[ClientPool[SinkHost]] = ClientPool(lambda host: host.close(), _IDLE_SECONDS)
 
 
 class ConnectSink(FrameSink):
@@ -39,16 +53,29 @@ class ConnectSink(FrameSink):
 
     Guarantee: at-least-once; idempotent where the connector says so (``is_idempotent``). Exactly-once where it keeps offsets in
     the target (``keeps_offsets``): by ``foreach_batch``, which gives each partition to one task in the order of its offsets,
-    and for rows with ``partition`` and ``offset``, as those of Kafka.
+    and for rows with ``partition`` and ``offset``, as those of Kafka. Its dead letters are in ``deadLetterPath``, or in their
+    topic, before the target moves past their rows; a row that is a letter is not put again.
+
+    A batch is committed when ``preCommit`` names the end of each partition. A connector that keeps offsets itself may name none
+    for ever: ``offsets=sink`` waits only for partitions that an answer names. Spark does not bring rows again that such a
+    connector has taken and not written when its process dies: at-least-once is then the connector's own promise.
     """
 
     name = "connect"
     options = CONNECT_OPTIONS | Options(
         deadLetterPath=Text(None, meaning="the folder of records that fail, Parquet; needs errors.tolerance=all"),
         storageOptions=Json({}, kind=dict, meaning="fsspec's keys for deadLetterPath; or objects of them by location"),
+        offsets=Choice(
+            "spark",
+            among=("spark", "sink"),
+            meaning="sink: the connector keeps offsets itself and names none; its batch is done when it has taken the rows",
+        ),
     )
     promise = Guarantee.EXACTLY_ONCE
-    conditions = "the connector keeps offsets in its target; else at-least-once"
+    conditions = (
+        "the connector keeps offsets in its target; else at-least-once; offsets=sink: for rows that the connector has taken, "
+        "what it promises itself"
+    )
     writers_retry = True
     extensions = OwnClasses()
 
@@ -69,6 +96,8 @@ class ConnectSink(FrameSink):
     @classmethod
     def strongest(cls, values: Values) -> tuple[Guarantee, str]:
         settings = settings_of(values)
+        if not settings.awaits_offsets:
+            return Guarantee.AT_LEAST_ONCE, "offsets=sink: a batch is committed before the connector says that it is written"
         if settings.is_java:
             return Guarantee.AT_LEAST_ONCE, "nothing tells whether a Java connector keeps offsets in its target"
         try:
@@ -90,10 +119,18 @@ class ConnectSink(FrameSink):
         return f"{properties.get('name', '')} {properties['connector.class']}"
 
     def letters(self) -> SinkLetters | None:
+        if self.guarantee() is Guarantee.EXACTLY_ONCE or not self.values["deadLetterPath"]:
+            return None
+        return SinkLetters(self._letter_storage(), self.name, self.sink_id(), repeats=True)
+
+    def placed_letters(self, batch: Batch) -> PlacedLetters | None:
+        """Where the letters of an exactly-once batch go; ``None`` unless the user asked for them."""
         if not self.values["deadLetterPath"]:
             return None
-        storage = storage_of(self.values["deadLetterPath"], self.values["storageOptions"])
-        return SinkLetters(storage, self.name, self.sink_id(), repeats=True)
+        return PlacedLetters(self._letter_storage(), batch, self.settings().properties.get("name", ""))
+
+    def _letter_storage(self) -> Storage:
+        return storage_of(self.values["deadLetterPath"], self.values["storageOptions"])
 
     def rejects(self, batch: Batch, staged: Sequence[str] = ()) -> Rejects:
         return Rejects(f"connectors.{self.name}", "deadLetter", self.letters(), batch, staged)
@@ -139,7 +176,8 @@ class ConnectWriter(SinkWriter):
         self._subscription = _Subscription(self._settings)
         self._host: SinkHost | None = None
         self._task: SinkHostTask | None = None
-        self._topic: DeadLetterTopic | None = DeadLetterTopic.of(self._settings.properties)
+        self._topic = DeadLetterTopic.of(self._settings.properties)
+        self._box: LetterBox | None = (self._topic or sink.placed_letters(batch)) if self._uses_offsets else None
         self.rejects = sink.rejects(batch)
         self._rows = 0
 
@@ -186,13 +224,15 @@ class ConnectWriter(SinkWriter):
         if self._task is None:
             self._host = _HOSTS.take(self._key) or sink_host(self._settings)
             topics = pc.unique(rows["topic"]).to_pylist()
-            self._task = self._host.task(self._subtask, topics, uses_offsets=self._uses_offsets)
+            self._task = self._host.task(self._subtask, topics, uses_offsets=self._uses_offsets, letters=self._box)
         return self._task
 
     def _set_aside(self, letters: Sequence[DeadLetter]) -> None:
         assert self.rejects is not None
         for letter in letters:
-            if self._topic is not None:
+            if self._box is not None:  # it has them
+                self.rejects.count += 1
+            elif self._topic is not None:
                 self._topic.send(letter)
                 self.rejects.count += 1
             else:

@@ -1,0 +1,66 @@
+"""The dead letters of a sink that keeps offsets in its target: durable before these move past the letters' rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence, Set
+from contextlib import suppress
+
+from ...connect.connector import TopicPartition
+from ...connect.dead_letters import letter_fields
+from ...connect.host import DeadLetter, LetterBox
+from ...core import Batch
+from ...core.dead_letters import LetterFile, letters_in
+from ...core.state import digest
+from ...storage.base import Storage
+
+
+class PlacedLetters(LetterBox):
+    """The letters of one batch, as files that are named by partition and put if absent. They need no commit::
+
+        <deadLetterPath>/connect-<batch>-<partition>-<number>.parquet
+
+    A replay finds what any earlier attempt has set aside: such a row is a dead letter, and is not put again.
+    """
+
+    def __init__(self, storage: Storage, batch: Batch, connector: str) -> None:
+        self._storage, self._batch, self._connector = storage, batch, connector
+        self._known: dict[TopicPartition, set[int]] = {}
+        self._files: dict[TopicPartition, int] = {}
+
+    def offsets(self, place: TopicPartition) -> Set[int]:
+        known = self._known.setdefault(place, set())
+        with suppress(FileNotFoundError):
+            while True:
+                self._read_next(place)
+        return known
+
+    def put(self, letters: Sequence[DeadLetter]) -> None:
+        by_place: dict[TopicPartition, list[DeadLetter]] = {}
+        for letter in letters:
+            by_place.setdefault(TopicPartition(str(letter.topic), int(letter.partition or 0)), []).append(letter)
+        for place, own in by_place.items():
+            known = self._known.setdefault(place, set())
+            while own := [letter for letter in own if letter.offset not in known]:
+                file = self._file(own)
+                if not self._storage.put_if_absent(self._name(place), file.content()):
+                    self._read_next(place)  # another attempt was faster
+                    continue
+                known.update(letter.offset for letter in own if letter.offset is not None)
+                self._files[place] = self._files.get(place, 0) + 1
+
+    def _read_next(self, place: TopicPartition) -> None:
+        """Learns which rows the next file of a partition has. Raises ``FileNotFoundError`` behind the last one."""
+        with self._storage.open(self._name(place)) as file:
+            self._known[place].update(json.loads(letter["position"])["offset"] for letter in letters_in(file))
+        self._files[place] = self._files.get(place, 0) + 1
+
+    def _file(self, letters: Sequence[DeadLetter]) -> LetterFile:
+        file, batch = LetterFile(), {"query": self._batch.query, "batch": self._batch.number}
+        for letter in letters:
+            place = {"topic": letter.topic, "partition": letter.partition, "offset": letter.offset}
+            file.add({**letter_fields(letter, self._connector, {**batch, **place}), "source": self._batch.sink_id})
+        return file
+
+    def _name(self, place: TopicPartition) -> str:
+        return f"connect-{self._batch.file_id()}-{digest(*place)}-{self._files.get(place, 0)}.parquet"

@@ -1,0 +1,152 @@
+"""Secrets of the properties are in no message, log, status or dead letter of a Python connector."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from connectors.connect import RetriableException, SinkConnector, SinkRecord, SinkTask, SourceRecord
+from connectors.connect.errors import ConnectException, masked_error
+from connectors.connect.pipeline import SourcePipeline
+from connectors.connect.transforms import RecordTransform
+from connectors.core import Misconfigured
+from connectors.core.errors import Fatal
+from connectors.core.options import masker
+from tests.connect.test_sink import Write, rows
+
+from .database import Database, Run, TablesConnector
+
+PASSWORD = "hunter" + "22"  # no line of a traceback shows it
+URL = "postgresql://bob:{}@db/x"
+
+
+def login_error(password: str) -> Exception:
+    """An error whose cause and message name the password, too."""
+    try:
+        try:
+            raise ConnectionError(f"no login with {password}")
+        except ConnectionError as cause:
+            raise RuntimeError(f"cannot connect to {URL.format(password)}") from cause
+    except RuntimeError as error:
+        return error
+
+
+class OwnText(Exception):
+    """An error whose text is none of its arguments."""
+
+    def __init__(self, code: int, answer: Mapping[str, str]) -> None:
+        self.code, self.answer = code, answer
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.answer}"
+
+
+@pytest.mark.parametrize(
+    "error", [login_error(PASSWORD), OwnText(401, {"sent": PASSWORD}), FileNotFoundError(2, "no", PASSWORD)]
+)
+def test_an_error_keeps_its_type_or_gets_another_one_that_may_be_shown(error: Exception) -> None:
+    shown = masked_error(error, masker([PASSWORD]))
+    text = "".join(traceback.format_exception(shown))
+    assert PASSWORD not in text
+    assert "*****" in text
+    assert isinstance(shown, (RuntimeError, ConnectException))
+    away = RetriableException({"sent": PASSWORD})
+    assert type(masked_error(away, masker([PASSWORD]))) is RetriableException
+    plain = login_error("x")
+    assert masked_error(plain, masker([])) is plain
+
+
+class Unstarted(TablesConnector):
+    """Cannot start."""
+
+    def start(self, props: Mapping[str, str]) -> None:
+        raise login_error(props["db.password"])
+
+
+def test_the_failure_of_a_source_is_shown_without_secrets(caplog: pytest.LogCaptureFixture) -> None:
+    database = Database("a")
+    database.broken["a"] = [RetriableException(f"away: {PASSWORD}"), *(login_error(PASSWORD) for _ in range(9))]
+    run = Run(TablesConnector, database, **{"db.password": PASSWORD, "errors_tolerance": "all", "restarts": 1})
+    run.start()
+    with pytest.raises(Fatal, match=r"(?s)no login with \*\*\*\*\*") as failed:
+        run.until(1)
+    (status,) = run.host.statuses()
+    run.host.close()
+    assert "cannot connect to postgresql://bob:*****@db/x" in status.trace
+    assert PASSWORD not in f"{status}{''.join(traceback.format_exception(failed.value))}{caplog.text}"
+    unstarted = Run(Unstarted, Database("a"), **{"db.password": PASSWORD})
+    with pytest.raises(RuntimeError) as failed_start:
+        unstarted.start()
+    assert PASSWORD not in "".join(traceback.format_exception(failed_start.value))
+
+
+def test_a_dead_letter_of_a_source_has_no_secrets(caplog: pytest.LogCaptureFixture) -> None:
+    transform = {"transforms": "t", "transforms.t.type": f"{__name__}.Refusing"}
+    settings = {"errors.tolerance": "all", "errors.log.enable": "true", "db.password": PASSWORD, **transform}
+    pipeline = SourcePipeline(settings, lambda _: False)
+    outcome = pipeline.run(pipeline.in_columns([SourceRecord({"p": 1}, {"o": 1}, "t", PASSWORD)]))
+    (letter,) = outcome.letters
+    assert letter.message == "cannot connect to postgresql://bob:*****@db/x"
+    assert PASSWORD not in f"{letter.message}{letter.stacktrace}{caplog.text}"
+
+
+class Refusing(RecordTransform):
+    """Refuses every record, and names its value."""
+
+    def apply(self, record: Any) -> Any:
+        raise login_error(record.value)
+
+
+class LoginTask(SinkTask):
+    """Cannot log in, or reports its records with the reason."""
+
+    def start(self, props: Mapping[str, str]) -> None:
+        self.props = props
+
+    def put(self, records: Sequence[SinkRecord]) -> None:
+        reporter = self.context.errant_record_reporter()
+        if reporter is None:
+            raise login_error(self.props["db.password"])
+        for record in records:
+            reporter.report(record, login_error(self.props["db.password"]))
+
+    def stop(self) -> None:
+        """There is nothing to free."""
+
+
+class LoginConnector(SinkConnector):
+    def start(self, props: Mapping[str, str]) -> None:
+        self.props = dict(props)
+
+    def task_class(self) -> type[SinkTask]:
+        return LoginTask
+
+    def task_configs(self, max_tasks: int) -> Sequence[Mapping[str, str]]:
+        return [self.props]
+
+    def stop(self) -> None:
+        """There is nothing to end."""
+
+    def validate(self, props: Mapping[str, str]) -> Any:
+        if props.get("broken"):
+            raise login_error(props["db.password"])
+        return super().validate(props)
+
+
+def test_the_failure_and_the_dead_letters_of_a_sink_have_no_secrets(tmp_path: Path) -> None:
+    secret = {"db.password": PASSWORD}
+    with pytest.raises(RuntimeError, match=r"postgresql://bob:\*\*\*\*\*@db/x") as failed:
+        Write(LoginConnector, **secret).batch(rows(1))
+    assert PASSWORD not in "".join(traceback.format_exception(failed.value))
+    Write(LoginConnector, {"deadLetterPath": str(tmp_path)}, errors_tolerance="all", **secret).batch(rows(1))
+    (letter,) = pq.read_table(tmp_path).to_pylist()
+    assert letter["error"] == "cannot connect to postgresql://bob:*****@db/x"
+    assert PASSWORD not in repr(letter)
+    with pytest.raises((Misconfigured, RuntimeError)) as refused:
+        Write(LoginConnector, broken="yes", **secret)
+    assert PASSWORD not in "".join(traceback.format_exception(refused.value))

@@ -1,0 +1,68 @@
+"""Work that is done when a process ends as Spark ends its Python workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from connectors.core import process_end
+
+PROGRAM = """
+import os, sys, time
+from pathlib import Path
+from connectors.core import process_end
+
+log = Path(sys.argv[1])
+
+def fail():
+    raise OSError("the server is away")
+
+def note():
+    with log.open("a") as file:
+        file.write("closed ")
+
+process_end._SECONDS = 0.5
+for work in (fail, note, note) if sys.argv[2] != "hangs" else (lambda: time.sleep(60), note):
+    process_end.call_at_end(work)
+if os.fork() == 0:
+    os._exit(0)  # a child of the process has nothing to close
+os.wait()
+print("ready", flush=True)
+if sys.argv[2] == "waits":
+    time.sleep(60)
+os._exit(7)
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "number", "code", "closed"),
+    [
+        ("ends", None, 7, "closed "),
+        ("hangs", None, 7, ""),
+        ("waits", signal.SIGHUP, -signal.SIGHUP, "closed "),
+        ("waits", signal.SIGTERM, -signal.SIGTERM, "closed "),
+        ("waits", signal.SIGKILL, -signal.SIGKILL, ""),
+    ],
+)
+def test_work_is_done_once_at_the_end_of_a_process_that_is_not_killed(
+    tmp_path: Path, how: str, number: int | None, code: int, closed: str
+) -> None:
+    log = tmp_path / "log"
+    environment = {**os.environ, "PYTHONPATH": str(Path(process_end.__file__).parents[2])}
+    command = [sys.executable, "-c", PROGRAM, str(log), how]
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    began = time.monotonic()
+    if number is not None:
+        process.send_signal(number)
+    assert process.wait(20) == code
+    assert time.monotonic() - began < 15
+    process.stdout.close()
+    assert (log.read_text() if log.exists() else "") == closed
