@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections import deque
+from types import MappingProxyType
 
 import pyarrow as pa
 
@@ -13,7 +14,7 @@ from ..core.errors import Fatal, Misconfigured, Problem
 from ..core.source import ReadLimit
 from .connector import ConnectorContext, SourceConnector, SourceTask
 from .errors import ConnectException
-from .host import ConnectorSettings, Offsets, SourceHost, TaskRecords, TaskStatus, merged
+from .host import ConnectorSettings, Groups, Offsets, SourceHost, TaskRecords, TaskStatus, merged
 from .offsets import OffsetStorageReader, OffsetStore
 from .plugins import connector_class
 from .records import RecordMetadata
@@ -46,7 +47,7 @@ class PythonSourceHost(SourceHost):
     def validate(self) -> list[Problem]:
         return source_problems(self.settings.properties)
 
-    def start(self, offsets: Offsets) -> None:
+    def start(self, offsets: Offsets, groups: Groups = MappingProxyType({})) -> None:
         if problems := self.validate():
             raise Misconfigured(self.settings.log, problems)
         pa.array([0])  # imports pandas, where it is: for a second or two, which is no time of a poll
@@ -109,7 +110,7 @@ class PythonSourceHost(SourceHost):
         for thread in self._threads:
             thread.await_quiet(_JOIN_SECONDS)
 
-    def reconfigure(self, offsets: Offsets) -> None:
+    def reconfigure(self, offsets: Offsets, groups: Groups = MappingProxyType({})) -> None:
         self._stop_tasks()
         self._store.update(offsets)
         self._deal()
