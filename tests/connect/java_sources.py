@@ -69,10 +69,12 @@ def settings(properties: dict[str, str], package: str = FILES, **more: Any) -> C
 
 
 @contextmanager
-def started(properties: dict[str, str], package: str = FILES, offsets: Any = None, **more: Any) -> Iterator[JavaSourceHost]:
+def started(
+    properties: dict[str, str], package: str = FILES, offsets: Any = None, groups: Any = None, **more: Any
+) -> Iterator[JavaSourceHost]:
     host = JavaSourceHost(settings(properties, package, **more))
     try:
-        host.start(offsets or {})
+        host.start(offsets or {}, groups or {})
         yield host
     finally:
         host.close()

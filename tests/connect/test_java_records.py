@@ -13,6 +13,7 @@ import pytest
 
 from connectors.connect.errors import ConnectException
 from connectors.connect.host import HEADERS, SINK_COLUMNS
+from connectors.connect.java.debezium import offset_store
 from connectors.connect.java.jvm import Jvm
 from connectors.connect.java.sink_records import RecordReader
 from connectors.connect.java.source_records import RecordFailure, RecordWriter, Rows
@@ -69,15 +70,19 @@ def record(jvm: Jvm, value: Any, place: int = 0, partition: str = "p", **more: A
 
 
 def written(jvm: Jvm, folder: Path, records: list[Any], properties: dict[str, str] = STRINGS) -> Rows:
-    writer = RecordWriter(jvm, Steps(jvm, properties), folder)
+    store = offset_store(jvm, {})
+    writer = RecordWriter(jvm, Steps(jvm, properties), store, folder)
     try:
-        return writer.rows(polled(jvm, records), 0)
+        return writer.rows(entered(jvm, store, array_list(jvm, records)), 0)
     finally:
         writer.close()
 
 
-def polled(jvm: Jvm, records: list[Any], task: int = 0) -> Any:
-    return jvm.compiled("PolledList", task, array_list(jvm, records))
+def entered(jvm: Jvm, store: Any, records: Any, reader: Any = None) -> Any:
+    """A ``PolledList`` that the store has let pass."""
+    polled = jvm.compiled("PolledList", 0, reader or store.reader(0), records)
+    assert store.enter(polled)
+    return polled
 
 
 def array_list(jvm: Jvm, records: list[Any]) -> Any:
@@ -113,12 +118,13 @@ def test_long_lists_come_whole_and_in_their_order(jvm: Jvm, tmp_path: Path) -> N
     many = jvm.java.java.util.Collections.nCopies(40_000, record(jvm, "again"))
     records = array_list(jvm, [record(jvm, value) for value in values])
     records.addAll(many)
-    writer = RecordWriter(jvm, Steps(jvm, STRINGS), tmp_path)
+    store = offset_store(jvm, {})
+    writer = RecordWriter(jvm, Steps(jvm, STRINGS), store, tmp_path)
     for _ in range(2):
-        rows = writer.rows(jvm.compiled("PolledList", 0, records), 0)
+        rows = writer.rows(entered(jvm, store, records), 0)
         rows.table.validate(full=True)
         assert rows.table["value"].to_pylist() == [value.encode() for value in values] + [b"again"] * 40_000
-    other = writer.rows(polled(jvm, [record(jvm, "new", 1, "q")]), 0)
+    other = writer.rows(entered(jvm, store, array_list(jvm, [record(jvm, "new", 1, "q")])), 0)
     assert other.offsets == {'{"file":"q"}': {"at": 1}}
     writer.close()
 
@@ -154,34 +160,41 @@ def test_the_headers_of_a_record_that_fails_belong_to_no_row(jvm: Jvm, tmp_path:
 
 
 def test_an_error_that_passes_is_tried_again_from_the_record_that_failed(jvm: Jvm, tmp_path: Path) -> None:
-    compiler = jvm.java.org.codehaus.janino.SimpleCompiler()
-    compiler.cook(FLAKY)
-    flaky = compiler.getClassLoader().loadClass("Flaky")
     records = [record(jvm, value, at) for at, value in enumerate(["a", "flaky", "b"])]
     steps = Steps(jvm, {**STRINGS, "errors.retry.timeout": "30000"})
-    steps.transforms.append((flaky.newInstance(), None, False))
-    writer = RecordWriter(jvm, steps, tmp_path)
-    rows = writer.rows(polled(jvm, records), 0)
+    steps.transforms.append((compiled(jvm, "Flaky", FLAKY), None, False))
+    store = offset_store(jvm, {})
+    writer = RecordWriter(jvm, steps, store, tmp_path)
+    rows = writer.rows(entered(jvm, store, array_list(jvm, records)), 0)
     assert rows.table["value"].to_pylist() == [b"a", b"flaky", b"b"]
     assert (rows.retries, rows.letters) == (2, [])
     writer.close()
 
 
 def test_the_queue_gives_neighbours_of_one_task_as_one_list(jvm: Jvm) -> None:
-    queue = jvm.compiled("PolledQueue", 100)
+    queue, readers = jvm.compiled("PolledQueue", 100), readers_of(jvm)
     for task, records in [(0, "ab"), (0, "c"), (0, "d"), (1, "e"), (0, "f"), (0, "ghijk")]:
-        queue.put(task, array_list(jvm, list(records)))
+        queue.put(jvm.compiled("PolledList", task, readers[task], array_list(jvm, list(records))))
     lists = []
     while (taken := queue.take(0, 3)) is not None:
         lists.append((taken.task(), "".join(taken.records())))
     assert lists == [(0, "abc"), (0, "d"), (1, "e"), (0, "f"), (0, "ghijk")]
 
 
+def readers_of(jvm: Jvm) -> list[Any]:
+    store = offset_store(jvm, {})
+    return [store.reader(task) for task in (0, 1)]
+
+
 @pytest.mark.parametrize("way", ["take", "discard", "clear"])
 def test_a_task_that_waits_for_room_goes_on_when_there_is_some(jvm: Jvm, way: str) -> None:
-    queue = jvm.compiled("PolledQueue", 3)
-    queue.put(0, array_list(jvm, ["longer", "than", "the", "queue"]))
-    waiting = threading.Thread(target=lambda: queue.put(1, array_list(jvm, ["next"])))
+    queue, readers = jvm.compiled("PolledQueue", 3), readers_of(jvm)
+
+    def put(task: int, *records: str) -> None:
+        queue.put(jvm.compiled("PolledList", task, readers[task], array_list(jvm, list(records))))
+
+    put(0, "longer", "than", "the", "queue")
+    waiting = threading.Thread(target=lambda: put(1, "next"))
     waiting.start()
     waiting.join(0.3)
     assert waiting.is_alive()
@@ -189,31 +202,36 @@ def test_a_task_that_waits_for_room_goes_on_when_there_is_some(jvm: Jvm, way: st
     {"take": lambda: queue.take(0, 1), "discard": lambda: queue.discard(0), "clear": queue.clear}[way]()
     waiting.join(30)
     assert (queue.holds(0), queue.holds(1)) == (False, True)
-    queue.put(1, array_list(jvm, ["of", "three"]))  # all the room is there again
+    put(1, "of", "three")  # all the room is there again
 
 
 def test_offsets_are_read_by_the_partition_that_a_connector_asks_for(jvm: Jvm) -> None:
-    reader = jvm.compiled("OffsetReader")
-    reader.commit('[[{"a":1,"b":"x"},{"at":7,"deep":[1.5,{"n":null}]}],[{"a":2},{"at":1}],[{"a":2},null]]')
+    store = offset_store(jvm, {})
+    reader = store.reader(0)
+    store.commit('[[{"a":1,"b":"x"},{"at":7,"deep":[1.5,{"n":null}]}],[{"a":2},{"at":1}],[{"a":2},null]]')
     integer = jvm.java.java.util.LinkedHashMap()  # another order, and an Integer where JSON gives a Long
     integer.put("b", "x")
     integer.put("a", 1)
     assert reader.offset(integer).toString() == "{deep=[1.5, {n=null}], at=7}"
     offsets = reader.offsets(array_list(jvm, [integer, {"a": 2}]))
     assert (offsets.get(integer).get("at"), offsets.get({"a": 2}), offsets.size()) == (7, None, 2)
-    reader.clear()
+    store.reset("[]")
     assert reader.offset(integer) is None
 
 
 def test_only_a_task_that_starts_sees_offsets_that_are_not_committed(jvm: Jvm) -> None:
-    compiler = jvm.java.org.codehaus.janino.SimpleCompiler()
-    compiler.cook(READING)
-    task = compiler.getClassLoader().loadClass("Reading").newInstance()
-    reader = jvm.compiled("OffsetReader")
-    reader.put('[[{"a":1},{"at":7}]]')
-    reader.commit('[[{"a":1},{"at":5}]]')
+    store = offset_store(jvm, {})
+    store.reset('[[{"a":1},{"at":7},null]]')
+    store.commit('[[{"a":1},{"at":5}]]')
+    reader, task = store.reader(0), compiled(jvm, "Reading", READING)
     assert dict(task.start(reader, {"a": 1})) == {"at": 7}
     assert dict(task.commit(reader, {"a": 1})) == {"at": 5}
+
+
+def compiled(jvm: Jvm, name: str, source: str) -> Any:
+    compiler = jvm.java.org.codehaus.janino.SimpleCompiler()
+    compiler.cook(source)
+    return compiler.getClassLoader().loadClass(name).newInstance()
 
 
 def test_a_context_answers_notes_its_calls_and_is_an_object_like_others(jvm: Jvm) -> None:

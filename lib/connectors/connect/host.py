@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from importlib import import_module
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -52,6 +53,9 @@ SINK_COLUMNS: Final = ("topic", "partition", "offset", "key", "value", "headers"
 
 Offsets = Mapping[str, Any]
 """Source offset by source partition, the partition as canonical JSON text. ``None`` in place of an offset removes it."""
+
+Groups = Mapping[str, Any]
+"""By source partition, what a start needs beside the offset, as JSON; ``None`` for nothing. Only its host reads it."""
 
 
 @dataclass(frozen=True)
@@ -113,8 +117,8 @@ class DeadLetter:
 class TaskRecords:
     """What one task of a source has given for an epoch: ``rows`` of :data:`SOURCE_COLUMNS`, and its newest ``offsets``.
 
-    Offsets may move without rows: transforms drop records. ``counts`` are for the query's table, such as ``errors``,
-    ``retries`` and ``polled``.
+    Offsets may move without rows: transforms drop records. ``groups`` go with the offsets. ``counts`` are for the query's
+    table, such as ``errors``, ``retries`` and ``polled``.
     """
 
     task: int
@@ -122,6 +126,7 @@ class TaskRecords:
     offsets: Offsets
     letters: Sequence[DeadLetter] = ()
     counts: Mapping[str, int] = field(default_factory=dict)
+    groups: Groups = field(default_factory=dict)
 
 
 def merged(parts: Iterable[TaskRecords]) -> list[TaskRecords]:
@@ -134,12 +139,14 @@ def merged(parts: Iterable[TaskRecords]) -> list[TaskRecords]:
 
 def _merged(task: int, parts: Sequence[TaskRecords]) -> TaskRecords:
     offsets: dict[str, Any] = {}
+    groups: dict[str, Any] = {}
     counts: Counter[str] = Counter()
     for part in parts:
         offsets.update(part.offsets)
+        groups.update(part.groups)
         counts.update(part.counts)
     letters = [letter for part in parts for letter in part.letters]
-    return TaskRecords(task, pa.concat_tables([part.rows for part in parts]), offsets, letters, dict(counts))
+    return TaskRecords(task, pa.concat_tables([part.rows for part in parts]), offsets, letters, dict(counts), groups)
 
 
 @dataclass(frozen=True)
@@ -164,10 +171,10 @@ class SourceHost(ABC):
     ::
 
         validate()
-        start(offsets)
+        start(offsets, groups)
           ┌ poll(epoch, …)        until there is something; then the runtime records it
           │ committed(epoch)      Spark has committed all epochs up to this one
-          └ reconfiguration_requested() → quiesce(), poll(…) until nothing is left, committed(…), reconfigure(offsets)
+          └ reconfiguration_requested() → quiesce(), poll(…) until nothing is left, committed(…), reconfigure(offsets, groups)
         close()
 
     A host whose process dies loses what it has polled and not yet handed over; the runtime starts a new one from the recorded
@@ -182,8 +189,8 @@ class SourceHost(ABC):
         """
 
     @abstractmethod
-    def start(self, offsets: Offsets) -> None:
-        """Starts the connector, asks it for task configurations, and starts the tasks from ``offsets``."""
+    def start(self, offsets: Offsets, groups: Groups = MappingProxyType({})) -> None:
+        """Starts the connector, asks it for task configurations, and starts the tasks from ``offsets`` and their ``groups``."""
 
     @abstractmethod
     def poll(self, epoch: int, limit: ReadLimit, seconds: float) -> list[TaskRecords]:
@@ -218,8 +225,8 @@ class SourceHost(ABC):
         """The tasks poll no more; what they have polled is still handed over by :meth:`poll`, which does not wait then."""
 
     @abstractmethod
-    def reconfigure(self, offsets: Offsets) -> None:
-        """Stops the tasks, which have nothing left to commit, and starts those of new task configurations from ``offsets``."""
+    def reconfigure(self, offsets: Offsets, groups: Groups = MappingProxyType({})) -> None:
+        """Stops the tasks, which have nothing left to commit, and starts those of new configurations from ``offsets``."""
 
     @abstractmethod
     def statuses(self) -> list[TaskStatus]:

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections import deque
+from types import MappingProxyType
 
 import pyarrow as pa
 
@@ -16,7 +17,7 @@ from ..core.source import ReadLimit
 from .common_settings import check_task_count
 from .connector import ConnectorContext, SourceConnector, SourceTask
 from .errors import masked_error, masking
-from .host import ConnectorSettings, Offsets, SourceHost, TaskRecords, TaskStatus, merged
+from .host import ConnectorSettings, Groups, Offsets, SourceHost, TaskRecords, TaskStatus, merged
 from .offsets import OffsetStorageReader, OffsetStore
 from .plugins import connector_class
 from .records import RecordMetadata
@@ -50,7 +51,7 @@ class PythonSourceHost(SourceHost):
     def validate(self) -> list[Problem]:
         return property_problems(self.settings, sink=False)
 
-    def start(self, offsets: Offsets) -> None:
+    def start(self, offsets: Offsets, groups: Groups = MappingProxyType({})) -> None:
         if problems := self.validate():
             raise Misconfigured(self.settings.log, problems)
         pa.array([0])  # imports pandas, where it is: for a second or two, which is no time of a poll
@@ -115,7 +116,7 @@ class PythonSourceHost(SourceHost):
         for thread in self._threads:
             thread.await_quiet(_JOIN_SECONDS)
 
-    def reconfigure(self, offsets: Offsets) -> None:
+    def reconfigure(self, offsets: Offsets, groups: Groups = MappingProxyType({})) -> None:
         self._stop_tasks()
         self._store.update(offsets)
         self._deal()

@@ -9,12 +9,14 @@ import org.apache.kafka.connect.source.SourceTask;
 public final class PollLoop implements Callable {
     private final int number;
     private final SourceTask task;
+    private final OffsetReader reader;
     private final PolledQueue queue;
     private volatile boolean isRunning = true;
 
-    public PollLoop(int number, SourceTask task, PolledQueue queue) {
+    public PollLoop(int number, SourceTask task, OffsetReader reader, PolledQueue queue) {
         this.number = number;
         this.task = task;
+        this.reader = reader;
         this.queue = queue;
     }
 
@@ -22,7 +24,7 @@ public final class PollLoop implements Callable {
         while (isRunning) {
             List records = task.poll();
             if (records != null && !records.isEmpty()) {
-                queue.put(number, records);
+                queue.put(new PolledList(number, reader, records));
             }
         }
         return null;

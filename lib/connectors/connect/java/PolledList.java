@@ -2,15 +2,28 @@ package connectors.connect.java;
 
 import java.util.ArrayList;
 import java.util.Collections;
+import java.util.HashMap;
+import java.util.LinkedHashMap;
 import java.util.List;
+import java.util.Map;
 
 /** Records that a task has polled. They are copied, as the task may use its own list again. */
 public final class PolledList {
     private final int task;
-    private final List<Object> records;
+    final OffsetReader reader;
+    /** The start of the task after which it was polled. */
+    final int start;
+    /** Where its records lead, by source partition. */
+    final Map<String, SourcePosition> positions = new LinkedHashMap<String, SourcePosition>();
+    /** It is the first list after a start that has begun a snapshot anew. */
+    boolean isAgain = false;
+    private final Map<Map, String> names = new HashMap<Map, String>();
+    private List<Object> records;
 
-    public PolledList(int task, List records) {
+    public PolledList(int task, OffsetReader reader, List records) {
         this.task = task;
+        this.reader = reader;
+        this.start = reader.start();
         this.records = new ArrayList<Object>(records);
     }
 
@@ -28,14 +41,32 @@ public final class PolledList {
 
     /** The last record alone. */
     public List newest() {
-        return Collections.singletonList(records.get(records.size() - 1));
+        return records.isEmpty() ? records : Collections.singletonList(records.get(records.size() - 1));
     }
 
     public int size() {
         return records.size();
     }
 
+    boolean precedes(PolledList list) {
+        return task == list.task && reader == list.reader && start == list.start;
+    }
+
     void append(PolledList list) {
         records.addAll(list.records);
+    }
+
+    void keep(List<Object> records) {
+        this.records = records;
+    }
+
+    /** The JSON of a source partition, as soon as it is known. */
+    String name(Map partition) {
+        return (String) names.get(partition);
+    }
+
+    String name(Map partition, String name) {
+        names.put(partition, name);
+        return name;
     }
 }

@@ -1,7 +1,6 @@
 package connectors.connect.java;
 
 import java.util.Iterator;
-import java.util.List;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
@@ -18,14 +17,13 @@ public final class PolledQueue {
     }
 
     /** Waits for room. */
-    public void put(int task, List records) throws InterruptedException {
-        PolledList list = new PolledList(task, records);
+    public void put(PolledList list) throws InterruptedException {
         room.acquire(share(list));
         lists.put(list);
     }
 
     /**
-     * The next list, with those of the same task behind it up to so many records in all. Null if none comes within so many
+     * The next list, with those of the same start of its task behind it up to so many records in all. Null if none comes within so many
      * milliseconds.
      */
     public PolledList take(long milliseconds, int records) throws InterruptedException {
@@ -35,7 +33,7 @@ public final class PolledQueue {
         }
         room.release(share(list));
         PolledList next = (PolledList) lists.peek();
-        while (next != null && next.task() == list.task() && list.size() + next.size() <= records && remove(next)) {
+        while (next != null && list.precedes(next) && list.size() + next.size() <= records && remove(next)) {
             list.append(next);
             next = (PolledList) lists.peek();
         }

@@ -8,7 +8,6 @@ import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.util.HashMap;
 import java.util.Iterator;
-import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import org.apache.kafka.connect.connector.ConnectRecord;
@@ -21,11 +20,11 @@ public final class RecordWriter {
     private static final long MOST_BYTES = 8L << 20;
 
     private final Steps steps;
+    private final OffsetStore store;
     private final ColumnFile file;
     private final ObjectMapper json = new ObjectMapper();
     /** Source partitions, of which there are few, by what the connector calls them. */
     private final Map<Map, Partition> partitions = new HashMap<Map, Partition>();
-    private final Map<Partition, Map> newestOffsets = new LinkedHashMap<Partition, Map>();
     private Throwable failure = null;
 
     private final Column.Cells topics = new Column.Cells();
@@ -42,8 +41,9 @@ public final class RecordWriter {
         topics, kafkaPartitions, keys, values, headers, headerKeys, headerValues, timestamps, sourcePartitions, sourceOffsets
     };
 
-    public RecordWriter(Steps steps, String path) throws IOException {
+    public RecordWriter(Steps steps, OffsetStore store, String path) throws IOException {
         this.steps = steps;
+        this.store = store;
         this.file = new ColumnFile(path);
     }
 
@@ -52,12 +52,13 @@ public final class RecordWriter {
      *
      * Returns a report as JSON. "size" is the number of records. "end" is the index of the first record that is not done, and
      * "failed" is true if that one has failed. "length" is how long the file is; "columns" are the rows, nulls, and bytes or
-     * items of each column. "offsets" are the newest offsets of the source partitions in the records from 0 on.
+     * items of each column. "offsets" are the source partitions of the list, each with its newest offset and what a start needs beside that, or null.
+     * "again" says that a snapshot has begun anew before the list.
      */
     public String write(PolledList polled, int first) throws IOException {
         List records = polled.records();
         int index = first;
-        begin(first == 0);
+        begin();
         try {
             while (index < records.size() && index - first < MOST_RECORDS && bytes() < MOST_BYTES) {
                 add((SourceRecord) records.get(index));
@@ -69,7 +70,7 @@ public final class RecordWriter {
         for (int column = 0; column < columns.length; column++) {
             columns[column].write(file);
         }
-        return report(records.size(), index, file.end());
+        return report(polled, index, file.end());
     }
 
     /** What was thrown for the record at which the last call of write has ended, else null. */
@@ -81,11 +82,8 @@ public final class RecordWriter {
         file.close();
     }
 
-    private void begin(boolean isNewList) throws IOException {
+    private void begin() throws IOException {
         failure = null;
-        if (isNewList) {
-            newestOffsets.clear();
-        }
         for (int column = 0; column < columns.length; column++) {
             columns[column].clear();
         }
@@ -97,10 +95,6 @@ public final class RecordWriter {
     }
 
     private void add(SourceRecord record) throws JsonProcessingException {
-        if (record == null) {
-            return;
-        }
-        newestOffsets.put(partition(record.sourcePartition()), (Map) record.sourceOffset());
         SourceRecord transformed = (SourceRecord) steps.transformed(record);
         if (transformed != null) {
             addRow(transformed);
@@ -144,21 +138,15 @@ public final class RecordWriter {
         return partition;
     }
 
-    private String report(int size, int end, long length) throws JsonProcessingException {
+    private String report(PolledList polled, int end, long length) throws JsonProcessingException {
         ObjectNode report = json.createObjectNode();
-        report.put("size", size).put("end", end).put("failed", failure != null).put("length", length);
+        report.put("size", polled.size()).put("end", end).put("failed", failure != null).put("length", length);
         ArrayNode sizes = report.putArray("columns");
         for (int index = 0; index < columns.length; index++) {
             sizes.addArray().add(columns[index].rows()).add(columns[index].nulls()).add(columns[index].length());
         }
-        ArrayNode offsets = report.putArray("offsets");
-        for (Iterator each = newestOffsets.entrySet().iterator(); each.hasNext();) {
-            Map.Entry entry = (Map.Entry) each.next();
-            Partition partition = (Partition) entry.getKey();
-            if (partition.name != null) {
-                offsets.addArray().addPOJO(partition.name).addPOJO(entry.getValue());
-            }
-        }
+        store.report(polled, report.putArray("offsets"));
+        report.put("again", polled.isAgain);
         return json.writeValueAsString(report);
     }
 

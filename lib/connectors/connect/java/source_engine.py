@@ -20,7 +20,8 @@ from py4j.protocol import Py4JJavaError
 from ...core.errors import Fatal
 from ...core.source import ReadLimit
 from ...core.state import dumps
-from ..host import ConnectorSettings, Offsets, TaskRecords, TaskStatus, merged
+from ..host import ConnectorSettings, Groups, Offsets, TaskRecords, TaskStatus, merged
+from .debezium import marked_again, offset_store
 from .failures import JavaFailure, failure_of
 from .jvm import Jvm, JvmDied
 from .source_records import RecordFailure, RecordWriter
@@ -43,6 +44,8 @@ _JOINED_ROWS: Final = 2_000
 """Polled lists are joined up to so many rows."""
 _LOOK_MILLISECONDS: Final = 200
 """How often the collector looks after the tasks while they poll nothing."""
+_CONNECTOR: Final = -1
+"""In place of the number of a task: what the connector itself reads."""
 _log = logging.getLogger("connectors.connect")
 
 
@@ -73,8 +76,8 @@ class SourceEngine:
             self.calls = util.concurrent.ConcurrentLinkedQueue()
             self.queue = jvm.compiled("PolledQueue", _QUEUED_RECORDS)
             self.executor = util.concurrent.Executors.newCachedThreadPool()
-            self.store = jvm.compiled("OffsetReader")
-            self.writer = RecordWriter(jvm, Steps(jvm, properties), folder)
+            self.store = offset_store(jvm, properties)
+            self.writer = RecordWriter(jvm, Steps(jvm, properties), self.store, folder)
         self.committer = Committer()
         self.threads: dict[int, SourceThread] = {}
         self.failed: dict[int, _Failed] = {}
@@ -93,11 +96,12 @@ class SourceEngine:
         """How long a row was lately, on average; at first a guess."""
         self._last_records = time.monotonic()
 
-    def start(self, offsets: Offsets) -> None:
+    def start(self, offsets: Offsets, groups: Groups) -> None:
         with self.jvm.within(START_SECONDS, "start the connector"):
-            self._store(offsets)
+            self._store(offsets, groups)
             self.connector = self.jvm.instance(self.properties["connector.class"])
-            self.connector.initialize(self._context("org.apache.kafka.connect.source.SourceConnectorContext"))
+            reader = self.store.reader(_CONNECTOR)
+            self.connector.initialize(self._context("org.apache.kafka.connect.source.SourceConnectorContext", reader))
             try:
                 self.connector.start(self.properties)
             except Py4JJavaError as error:
@@ -144,7 +148,7 @@ class SourceEngine:
             for thread in list(self.threads.values()):  # the collector may start one meanwhile
                 thread.stop_polling()
 
-    def reconfigure(self, offsets: Offsets) -> None:
+    def reconfigure(self, offsets: Offsets, groups: Groups) -> None:
         with self.jvm.within(START_SECONDS, "start new tasks"):
             self.stop_collector()
             self._stop_tasks()
@@ -152,7 +156,7 @@ class SourceEngine:
             self.queue.clear()
             self._collected.clear()
             self.committer.clear()
-            self._store(offsets)
+            self._store(offsets, groups)
             self._start_tasks()
 
     def statuses(self) -> list[TaskStatus]:
@@ -191,15 +195,14 @@ class SourceEngine:
         self.stop_collector(1.0)
         self.writer.close_files()
 
-    def _context(self, interface: str, config: Mapping[str, str] | None = None) -> Any:
-        answers = {"offsetStorageReader": self.store, "configs": dict(config or self.properties)}
+    def _context(self, interface: str, reader: Any, config: Mapping[str, str] | None = None) -> Any:
+        answers = {"offsetStorageReader": reader, "configs": dict(config or self.properties)}
         return self.jvm.context(interface, answers, self.calls)
 
-    def _store(self, offsets: Offsets) -> None:
-        """What the offset reader of connector and tasks answers from now on."""
-        self.store.clear()
-        self.store.put(_pairs(offsets))
-        self.store.commit(_pairs(offsets))
+    def _store(self, offsets: Offsets, groups: Groups) -> None:
+        """What the offset readers of connector and tasks answer from now on."""
+        entries = (f"[{partition},{dumps(offset)},{dumps(groups.get(partition))}]" for partition, offset in offsets.items())
+        self.store.reset(f"[{','.join(entries)}]")
 
     def _start_tasks(self) -> None:
         number = int(self.properties.get("tasks.max", "1"))
@@ -215,16 +218,16 @@ class SourceEngine:
 
     def _start_task(self, number: int) -> None:
         config = self.configs[number]
-        task = self.jvm.instance(self.connector.taskClass().getName())
+        task, reader = self.jvm.instance(self.connector.taskClass().getName()), self.store.reader(number)
         try:
-            task.initialize(self._context("org.apache.kafka.connect.source.SourceTaskContext", config))
+            task.initialize(self._context("org.apache.kafka.connect.source.SourceTaskContext", reader, config))
             task.start(config)
         except Py4JJavaError as error:
             self._fail(number, failure_of(error, self.jvm.masked))
             return
         self.failed.pop(number, None)
         self._last_records = time.monotonic()
-        self.threads[number] = SourceThread(self.jvm, number, task, self.queue)
+        self.threads[number] = SourceThread(self.jvm, number, task, reader, self.queue)
         self.threads[number].start(self.executor)
 
     def _stop_tasks(self) -> None:
@@ -299,19 +302,24 @@ class SourceEngine:
     def _convert(self, polled: Any) -> None:
         """Makes rows of a ``PolledList`` and adds them to what is collected."""
         task = int(polled.task())
+        if not self.store.enter(polled):  # the task has started again since, and polls it again
+            return
         try:
             rows = self.writer.rows(polled, task)
         except RecordFailure as bad:
             self._fail(task, JavaFailure(bad.failure.kind, str(bad), bad.failure.trace))
             return
-        self.store.put(_pairs(rows.offsets))  # where a task would begin that is started again
+        if not self.store.accept(polled, rows.table.num_rows) or not rows.polled:
+            return
         retries, restarts = rows.retries + self.retries.pop(task, 0), self.restarts.pop(task, 0)
         counts = {"polled": rows.polled, "errors": len(rows.letters), "retries": retries, "restarts": restarts}
         counts = {name: count for name, count in counts.items() if count}
         thread = self.threads.get(task)
         retained = thread.retained(polled) if thread else None
+        table = marked_again(rows.table) if rows.is_again else rows.table
         with self._change:
-            self._collected.append(_Collected(TaskRecords(task, rows.table, rows.offsets, rows.letters, counts), retained))
+            records = TaskRecords(task, table, rows.offsets, rows.letters, counts, rows.groups)
+            self._collected.append(_Collected(records, retained))
             self._row_bytes = max(1, rows.table.nbytes // max(1, rows.table.num_rows))
             self._last_records = time.monotonic()
             self._change.notify_all()

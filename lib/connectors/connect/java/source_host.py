@@ -7,12 +7,14 @@ import shutil
 import tempfile
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from ...core.errors import Fatal, Problem
 from ...core.source import ReadLimit
-from ..host import ConnectorSettings, Offsets, SourceHost, TaskRecords, TaskStatus
+from ..host import ConnectorSettings, Groups, Offsets, SourceHost, TaskRecords, TaskStatus
 from . import source_engine
 from .jars import plugin_class_path
 from .jvm import Jvm, JvmDied
@@ -31,6 +33,7 @@ class JavaSourceHost(SourceHost):
         self.properties = dict(settings.properties)
         self.restarts = 0
         self._offsets: dict[str, Any] = {}
+        self._groups: dict[str, Any] = {}
         self._jvm: Jvm | None = None
         self._engine: SourceEngine | None = None
         self._jars: list[str] = []
@@ -43,8 +46,8 @@ class JavaSourceHost(SourceHost):
     def validate(self) -> list[Problem]:
         return validated(self.settings, sink=False)
 
-    def start(self, offsets: Offsets) -> None:
-        self._offsets = dict(offsets)
+    def start(self, offsets: Offsets, groups: Groups = MappingProxyType({})) -> None:
+        self._offsets, self._groups = dict(offsets), dict(groups)
         self._retried(self._start_engine)
         self._generation = 1
 
@@ -56,6 +59,7 @@ class JavaSourceHost(SourceHost):
                 self._jvm_failures = 0
                 for task in records:
                     self._offsets.update(task.offsets)
+                    self._groups.update(task.groups)
                 return self._counted(records)
             if self._closing.is_set() or time.monotonic() >= until:
                 return []
@@ -82,9 +86,9 @@ class JavaSourceHost(SourceHost):
         if self._engine is not None:
             self._engine.quiesce()
 
-    def reconfigure(self, offsets: Offsets) -> None:
-        self._offsets, self._is_quiet = dict(offsets), False
-        self._retried(lambda: self._running().reconfigure(self._offsets))
+    def reconfigure(self, offsets: Offsets, groups: Groups = MappingProxyType({})) -> None:
+        self._offsets, self._groups, self._is_quiet = dict(offsets), dict(groups), False
+        self._retried(lambda: self._running().reconfigure(self._offsets, self._groups))
         self._generation += 1
 
     def statuses(self) -> list[TaskStatus]:
@@ -115,7 +119,7 @@ class JavaSourceHost(SourceHost):
             self._jvm = connector_jvm(self.settings, self._jars)
         self._folder = self._folder or Path(tempfile.mkdtemp(prefix="connect-"))
         self._engine = SourceEngine(self._jvm, self.settings, self.properties, self._folder)
-        self._engine.start(self._offsets)
+        self._engine.start(self._offsets, self._groups)
 
     def _running(self) -> SourceEngine:
         if self._engine is None:
@@ -155,4 +159,4 @@ class JavaSourceHost(SourceHost):
         first, restarts = records[0], self.restarts
         self.restarts = 0
         counts = {**first.counts, "restarts": first.counts.get("restarts", 0) + restarts}
-        return [TaskRecords(first.task, first.rows, first.offsets, first.letters, counts), *records[1:]]
+        return [replace(first, counts=counts), *records[1:]]

@@ -45,6 +45,10 @@ class Rows:
     polled: int
     offsets: dict[str, Any]
     """The newest offset of each source partition, also of records that became no row."""
+    groups: dict[str, Any] = field(default_factory=dict)
+    """What a start needs of each source partition beside its offset."""
+    is_again: bool = False
+    """A snapshot was begun anew before these records."""
     letters: list[DeadLetter] = field(default_factory=list)
     retries: int = 0
 
@@ -52,11 +56,11 @@ class Rows:
 class RecordWriter:
     """Makes rows of polled records, all in the JVM (``RecordWriter.java``)."""
 
-    def __init__(self, jvm: Jvm, steps: Steps, folder: Path) -> None:
+    def __init__(self, jvm: Jvm, steps: Steps, store: Any, folder: Path) -> None:
         self.jvm, self.steps = jvm, steps
         path = folder / "rows"
         self._java_steps = steps.java()
-        self.java = jvm.compiled("RecordWriter", self._java_steps, str(path))
+        self.java = jvm.compiled("RecordWriter", self._java_steps, store, str(path))
         self._file = path.open("rb")
         path.unlink()  # both sides have it open; nothing is left of it when they are gone
         errors = ERRORS.parse({key: value for key, value in steps.properties.items() if key in ERRORS.keys})
@@ -64,15 +68,17 @@ class RecordWriter:
         self.timeout, self.longest = errors["errors.retry.timeout"] / 1000, errors["errors.retry.delay.max.ms"] / 1000
 
     def rows(self, polled: Any, task: int) -> Rows:
-        """The rows of a ``PolledList``. Raises :class:`RecordFailure` where errors are not tolerated."""
+        """The rows of a ``PolledList`` that the store has entered.
+
+        Raises :class:`RecordFailure` where errors are not tolerated.
+        """
         parts, letters, at, retries = [], [], 0, 0
         size = 1  # at least; the first report says it
         pause, until = _FIRST_PAUSE, 0.0
-        offsets: dict[str, Any] = {}
+        report: dict[str, Any] = {}
         while at < size:
             report = json.loads(self.java.write(polled, at))
             parts.append(source_rows(os.pread(self._file.fileno(), report["length"], 0), report["columns"]))
-            offsets = {dumps(partition): offset for partition, offset in report["offsets"]}
             advanced, at, size = report["end"] - at, report["end"], report["size"]
             if not report["failed"]:
                 continue
@@ -85,7 +91,10 @@ class RecordWriter:
                 continue
             letters.append(self._letter(polled.get(at), thrown, task))
             at, until = at + 1, 0.0
-        return Rows(pa.concat_tables(parts), size, offsets, letters, retries)
+        places = [(dumps(partition), offset, group) for partition, offset, group in report["offsets"]]
+        offsets = {partition: offset for partition, offset, _ in places}
+        groups = {partition: group for partition, _, group in places}
+        return Rows(pa.concat_tables(parts), size, offsets, groups, report["again"], letters, retries)
 
     def close_files(self) -> None:
         self._file.close()

@@ -20,9 +20,9 @@ _NEWEST_SUFFICES: Final = "io.debezium."
 class SourceThread:
     """One task: its Java object, and the loop that polls it in a thread (``PollLoop.java``)."""
 
-    def __init__(self, jvm: Jvm, number: int, task: Any, queue: Any) -> None:
+    def __init__(self, jvm: Jvm, number: int, task: Any, reader: Any, queue: Any) -> None:
         self.jvm, self.number, self.task = jvm, number, task
-        self.loop = jvm.compiled("PollLoop", number, task, queue)
+        self.loop = jvm.compiled("PollLoop", number, task, reader, queue)
         self.future: Any = None
         self.class_name = str(task.getClass().getName())
         self._commits_records = self._overrides("commitRecord")

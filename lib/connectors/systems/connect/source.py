@@ -132,7 +132,8 @@ class ConnectEnumerator(EpochLogEnumerator[RecordedSplit]):
     """Polls the host and records epochs: first the rows, then the manifest, which is the plan of the epoch in its log.
 
     A manifest says which file has the rows, how many there are, the source offsets after the epoch and the generation of the
-    tasks. An epoch without manifest has not happened; a new start takes the offsets of the last manifest.
+    tasks; ``groups`` is what a start needs beside the offsets. An epoch without manifest has not happened; a new start takes
+    the offsets of the last manifest.
     """
 
     def __init__(self, source: ConnectSource) -> None:
@@ -140,6 +141,7 @@ class ConnectEnumerator(EpochLogEnumerator[RecordedSplit]):
         self.source = source
         self._host: SourceHost | None = None
         self._offsets: dict[str, Any] = {}
+        self._groups: dict[str, Any] = {}
         self._pending: list[TaskRecords] = []
         self._committed = -1
         self._statuses = ""
@@ -176,7 +178,7 @@ class ConnectEnumerator(EpochLogEnumerator[RecordedSplit]):
         else:  # another run has recorded it: what this host has polled is not what comes next
             self._end_host()
         self._publish_letters(at["log"], epoch, manifest)
-        self._offsets = dict(manifest["offsets"])
+        self._offsets, self._groups = dict(manifest["offsets"]), dict(manifest.get("groups", {}))
         return self._position(at["log"], epoch, manifest)
 
     def _position(self, log: str, epoch: int, manifest: Mapping[str, Any]) -> Position:
@@ -197,7 +199,7 @@ class ConnectEnumerator(EpochLogEnumerator[RecordedSplit]):
                 host.quiesce()
                 self._pending = host.poll(epoch, limit, 0.0)
                 if not self._pending:  # everything is committed: Spark asks for the next epoch only then
-                    host.reconfigure(self._offsets)
+                    host.reconfigure(self._offsets, self._groups)
             self._pending = self._pending or host.poll(epoch, limit, wait)
             end = None if until is not None else time.monotonic() + _LONGEST_POLL
             while not self._pending and (left := wait - host.idle_seconds()) > 0:
@@ -223,10 +225,10 @@ class ConnectEnumerator(EpochLogEnumerator[RecordedSplit]):
     def _started(self, last: int) -> SourceHost:
         """The host, started from the offsets after the epoch ``last``."""
         if self._host is None:
-            self._offsets = self._offsets_after(last)
+            self._offsets, self._groups = self._state_after(last)
             host = self.source.host()
             try:
-                host.start(self._offsets)
+                host.start(self._offsets, self._groups)
             except ConnectorError:
                 host.close()
                 raise
@@ -243,16 +245,17 @@ class ConnectEnumerator(EpochLogEnumerator[RecordedSplit]):
             weakref.finalize(self, host.close)  # a planner that ends does not always close what it has
         return self._host
 
-    def _offsets_after(self, epoch: int) -> dict[str, Any]:
+    def _state_after(self, epoch: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The offsets after ``epoch`` and their groups."""
         if epoch == 0:
-            return {}
+            return {}, {}
         manifest = self.log.plan(epoch)
         if manifest is None:
             raise StateError(
                 f"{self.log.storage.root} (stateLocation) has no manifest of epoch {epoch}, so the next one has no start",
                 way_out="restore the folder, or give the query a new checkpoint and a stateLocation of its own",
             )
-        return dict(manifest["offsets"])
+        return dict(manifest["offsets"]), dict(manifest.get("groups", {}))
 
     def _record(self, epoch: int, records: Sequence[TaskRecords]) -> dict[str, Any]:
         """Records an epoch: its rows, then its manifest."""
@@ -262,16 +265,18 @@ class ConnectEnumerator(EpochLogEnumerator[RecordedSplit]):
         if batches:
             self.log.put_rows(epoch, name, pa.Table.from_batches(batches))
         letters = self._stage_letters(epoch, records)
-        offsets = dict(self._offsets)
+        offsets, groups = dict(self._offsets), dict(self._groups)
         counts: dict[str, int] = {}
         for part in records:
             offsets.update(part.offsets)
+            groups.update(part.groups)
             counts.update({count: counts.get(count, 0) + number for count, number in part.counts.items()})
         manifest = {
             "file": name,
             "batches": len(batches),
             "rows": rows.num_rows,
             "offsets": {key: offset for key, offset in offsets.items() if offset is not None},
+            "groups": {key: group for key, group in groups.items() if group is not None and offsets.get(key) is not None},
             "counts": counts,
             "letters": letters,
             "generation": self._started(epoch - 1).generation(),

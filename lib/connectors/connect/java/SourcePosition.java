@@ -1,0 +1,202 @@
+package connectors.connect.java;
+
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.Iterator;
+import java.util.List;
+import java.util.Locale;
+import java.util.Map;
+import java.util.Objects;
+import org.apache.kafka.connect.data.Struct;
+import org.apache.kafka.connect.source.SourceRecord;
+
+/**
+ * Where a source partition is, and from where a start goes on.
+ *
+ * Connect's connectors go on from the newest offset. Debezium goes on behind the position of that offset, and many records may
+ * have one position: the rows of a COPY, or the delete and the create of a row whose key changes. So a start of Debezium goes on
+ * from the beginning of the newest transaction. The database sends that one again, as a whole and in the same order, and what
+ * was handed over of it is dropped: so many records of each topic. If the transaction does not come again, nothing is dropped.
+ */
+final class SourcePosition {
+    private static final String INCREMENTAL = "incremental_snapshot_";
+    /** What an offset says of a place inside a transaction. */
+    private static final List WITHIN = Arrays.asList(new Object[] {
+        "lsn_proc", "messageType", "event", "row", "event_serial_no", "snapshot", "last_snapshot_record", "snapshot_completed"
+    });
+
+    /** The fields that name a transaction; none where a start goes on from the offset; null for a connector that is not Debezium. */
+    private final String[] names;
+    private Map offset = null;
+    /** How many records of each topic were handed over of the newest transaction; null outside of one. */
+    private Map<String, Integer> records = null;
+    /** How many of them are still to come again. */
+    private Map<String, Integer> expected = new HashMap<String, Integer>();
+    /** The identity of the database. */
+    String system = null;
+
+    SourcePosition(String[] names) {
+        this.names = names;
+    }
+
+    SourcePosition(String[] names, Map offset, Map<String, Integer> records, String system) {
+        this.names = names;
+        this.offset = offset;
+        this.records = records;
+        this.system = system;
+    }
+
+    SourcePosition copy() {
+        SourcePosition copy = new SourcePosition(names, offset, counts(records), system);
+        copy.expected = counts(expected);
+        return copy;
+    }
+
+    /** The newest offset; null if there is none. */
+    Map offset() {
+        return offset;
+    }
+
+    Map<String, Integer> records() {
+        return records;
+    }
+
+    /** Expects again what was handed over of the newest transaction, and returns the offset from which a task is to start. */
+    Map start() {
+        expected = records == null ? new HashMap<String, Integer>() : counts(records);
+        if (records == null) {
+            return offset;
+        }
+        Map start = new HashMap(offset);
+        for (Iterator each = offset.keySet().iterator(); each.hasNext();) {
+            String name = (String) each.next();
+            if (WITHIN.contains(name) || name.startsWith("transaction_")) {
+                start.remove(name);
+            }
+        }
+        if (offset.get("lsn_commit") != null) {
+            start.put("lsn", offset.get("lsn_commit")); // PostgreSQL sends the transactions whose commits lie behind that
+        }
+        return start;
+    }
+
+    /** True while an initial snapshot is taken, which a start begins again. */
+    boolean isInSnapshot() {
+        return names != null && offset != null && isInitial(snapshotOf(offset)) && !isTrue("snapshot_completed") && !isTrue("last_snapshot_record");
+    }
+
+    /** Notes a record that was polled; false if it was handed over before. */
+    boolean add(SourceRecord record) {
+        Map next = (Map) record.sourceOffset();
+        String snapshot = names == null || next == null ? "" : snapshotOf(next);
+        if (names != null && snapshot.isEmpty()) {
+            snapshot = snapshot(record.value()); // the offset of the last record is the one from which the log is read
+        }
+        if (snapshot.equals("blocking")) {
+            return true; // its offset lies ahead of the log, which stands still meanwhile
+        }
+        if (names == null || names.length == 0 || next == null || isInitial(snapshot)) {
+            offset = next;
+            records = null;
+            expected.clear();
+            return true;
+        }
+        // Chunks of an incremental snapshot and heartbeats do not come again at the same place.
+        boolean isOfLog = snapshot.isEmpty() && !isHeartbeat(record);
+        if (records == null || !isOfTransaction(next)) {
+            if (!expected.isEmpty() && !isOfLog) {
+                offset = withSnapshot(next);
+                return true;
+            }
+            records = new HashMap<String, Integer>();
+            expected.clear();
+        } else if (isOfLog && isExpected(record.topic())) {
+            return false;
+        }
+        offset = next;
+        if (isOfLog) {
+            Integer count = (Integer) records.get(record.topic());
+            records.put(record.topic(), Integer.valueOf(count == null ? 1 : count.intValue() + 1));
+        }
+        return true;
+    }
+
+    private boolean isExpected(String topic) {
+        Integer count = (Integer) expected.remove(topic);
+        if (count != null && count.intValue() > 1) {
+            expected.put(topic, Integer.valueOf(count.intValue() - 1));
+        }
+        return count != null;
+    }
+
+    private boolean isOfTransaction(Map next) {
+        for (int index = 0; index < names.length; index++) {
+            if (!Objects.equals(text(offset, names[index]), text(next, names[index]))) {
+                return false;
+            }
+        }
+        return true;
+    }
+
+    /** The newest offset, with the progress of an incremental snapshot that another one tells. */
+    private Map withSnapshot(Map next) {
+        Map offset = new HashMap(this.offset);
+        for (Iterator each = this.offset.keySet().iterator(); each.hasNext();) {
+            String name = (String) each.next();
+            if (name.startsWith(INCREMENTAL)) {
+                offset.remove(name);
+            }
+        }
+        for (Iterator each = next.entrySet().iterator(); each.hasNext();) {
+            Map.Entry entry = (Map.Entry) each.next();
+            if (((String) entry.getKey()).startsWith(INCREMENTAL)) {
+                offset.put(entry.getKey(), entry.getValue());
+            }
+        }
+        return offset;
+    }
+
+    private boolean isTrue(String name) {
+        return "true".equals(text(offset, name));
+    }
+
+    private static boolean isInitial(String snapshot) {
+        return !snapshot.isEmpty() && !snapshot.equals("incremental");
+    }
+
+    /** The kind of snapshot that a record is of; empty for one of the log. Earlier versions of Debezium write true for initial. */
+    private static String snapshotOf(Map offset) {
+        Object kind = offset.containsKey("initsync") ? offset.get("initsync") : offset.get("snapshot");
+        return kind(kind);
+    }
+
+    private static String kind(Object kind) {
+        String text = kind == null ? "" : kind.toString().toLowerCase(Locale.ROOT);
+        return text.equals("false") ? "" : text;
+    }
+
+    /** The same, as the event itself tells it. */
+    private static String snapshot(Object value) {
+        Object source = field(value, "source");
+        return kind(field(source, "snapshot"));
+    }
+
+    private static Object field(Object value, String name) {
+        boolean exists = value instanceof Struct && ((Struct) value).schema().field(name) != null;
+        return exists ? ((Struct) value).get(name) : null;
+    }
+
+    private static boolean isHeartbeat(SourceRecord record) {
+        String name = record.valueSchema() == null ? null : record.valueSchema().name();
+        return name != null && (name.endsWith(".connector.common.Heartbeat") || name.endsWith(".connector.common.Notification"));
+    }
+
+    private static String text(Map offset, String name) {
+        Object value = offset.get(name);
+        return value == null ? null : value.toString();
+    }
+
+    private static Map<String, Integer> counts(Map<String, Integer> counts) {
+        return counts == null ? null : new HashMap<String, Integer>(counts);
+    }
+}
