@@ -14,7 +14,7 @@ import pytest
 from connectors.core import process_end
 
 PROGRAM = """
-import os, sys, time
+import os, signal, sys, time
 from pathlib import Path
 from connectors.core import process_end
 
@@ -34,6 +34,8 @@ if os.fork() == 0:
     os._exit(0)  # a child of the process has nothing to close
 os.wait()
 print("ready", flush=True)
+for number in (signal.SIGHUP, signal.SIGTERM):
+    signal.signal(number, signal.SIG_DFL)  # as Spark's worker does before each task
 if sys.argv[2] == "waits":
     time.sleep(60)
 os._exit(7)
