@@ -21,7 +21,7 @@ from ...core.errors import Fatal
 from ...core.source import ReadLimit
 from ...core.state import dumps
 from ..host import ConnectorSettings, Groups, Offsets, TaskRecords, TaskStatus, merged
-from .debezium import marked_again, offset_store
+from .debezium import LOSS_WAY_OUT, groups_of, marked_again, offset_store, source_log
 from .failures import JavaFailure, failure_of
 from .jvm import Jvm, JvmDied
 from .source_records import RecordFailure, RecordWriter
@@ -76,7 +76,8 @@ class SourceEngine:
             self.calls = util.concurrent.ConcurrentLinkedQueue()
             self.queue = jvm.compiled("PolledQueue", _QUEUED_RECORDS)
             self.executor = util.concurrent.Executors.newCachedThreadPool()
-            self.store = offset_store(jvm, properties)
+            self.log = source_log(jvm, properties)
+            self.store = offset_store(jvm, properties, self.log)
             self.writer = RecordWriter(jvm, Steps(jvm, properties), self.store, folder)
         self.committer = Committer()
         self.threads: dict[int, SourceThread] = {}
@@ -201,6 +202,7 @@ class SourceEngine:
 
     def _store(self, offsets: Offsets, groups: Groups) -> None:
         """What the offset readers of connector and tasks answer from now on."""
+        groups = groups_of(self.properties, groups)
         entries = (f"[{partition},{dumps(offset)},{dumps(groups.get(partition))}]" for partition, offset in offsets.items())
         self.store.reset(f"[{','.join(entries)}]")
 
@@ -223,7 +225,9 @@ class SourceEngine:
             task.initialize(self._context("org.apache.kafka.connect.source.SourceTaskContext", reader, config))
             task.start(config)
         except Py4JJavaError as error:
-            self._fail(number, failure_of(error, self.jvm.masked))
+            failure = failure_of(error, self.jvm.masked)
+            self._refuse_loss(failure)
+            self._fail(number, failure)
             return
         self.failed.pop(number, None)
         self._last_records = time.monotonic()
@@ -331,6 +335,7 @@ class SourceEngine:
                 continue
             if (failure := thread.result()) is None:
                 continue
+            self._refuse_loss(failure)
             if failure.is_retriable:
                 self._pause(number, failure)
             else:
@@ -374,6 +379,10 @@ class SourceEngine:
             thread.start(self.executor)
         else:
             self._start_task(number)
+
+    def _refuse_loss(self, failure: JavaFailure) -> None:
+        if failure.is_final:
+            raise Fatal(f"changes are lost: {failure.message}", connector=self.settings.log, way_out=LOSS_WAY_OUT)
 
     def _fatal(self, failure: JavaFailure, what: str) -> Fatal:
         return Fatal(f"{what}: {failure}\n{failure.trace}", connector=self.settings.log)
