@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,27 @@ def test_a_snapshot_that_dies_begins_again_with_a_new_slot_and_loses_nothing(sho
             follow(host, copy, shop)
     assert copy.snapshots == (4 if death == "of the JVM" else 2)
     assert copy.rows == rows(shop)
+
+
+def test_a_commit_that_is_not_yet_visible_when_a_snapshot_begins_again_is_not_lost(tmp_path: Path) -> None:
+    """It waits for a replica: its position lies in the log, and no snapshot shows its row."""
+    with PostgresServer() as server:
+        shop, copy = Shop(server, tmp_path), Copy()
+        shop.sql("INSERT INTO orders (id, name) SELECT n, 'more' FROM generate_series(1000, 2000) n")
+        with started({**shop.config(), **SLOW}, DEBEZIUM) as host:
+            copy.take(host.poll(1, ReadLimit(rows=50), 60.0))
+        shop.sql("ALTER SYSTEM SET synchronous_standby_names = 'nobody'", "SELECT pg_reload_conf()")
+        time.sleep(1.0)
+        insert = threading.Thread(target=shop.sql, args=("INSERT INTO orders (id, name) VALUES (5000, 'waits')",))
+        insert.start()
+        time.sleep(1.0)
+        release = ("ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()")
+        threading.Timer(12.0, shop.sql, args=release).start()
+        with started(shop.config(), DEBEZIUM, **copy.state()) as host:
+            copy.take(poll(host, 1201))
+            insert.join()
+            follow(host, copy, shop)
+        assert copy.rows == rows(shop)
 
 
 def test_a_slot_that_was_left_by_a_start_that_died_is_made_anew(shop: Shop) -> None:
