@@ -97,6 +97,7 @@ public final class OffsetStore {
             SourceRecord record = (SourceRecord) each.next();
             if (record != null && (record.sourcePartition() == null || position(list, record).add(record))) {
                 records.add(record);
+                list.time = transaction == null ? 0L : Math.max(list.time, SourcePosition.time(record));
             }
         }
         list.keep(records);

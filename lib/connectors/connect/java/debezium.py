@@ -11,6 +11,7 @@ import pyarrow as pa
 from ...core.state import digest
 from ..host import HEADERS, Groups
 from .jvm import Jvm
+from .steps import converter_class, names
 
 SNAPSHOT_HEADER: Final = "__connectors.snapshot"
 """The header of the first row after a start that has begun a snapshot anew; its value is ``again``."""
@@ -30,6 +31,7 @@ _TRANSACTIONS: Final = {
 }
 """By connector, the fields of an offset that name a transaction, or, for those with ``change_lsn``, a change inside one."""
 
+_FLATTENING: Final = "io.debezium.transforms.ExtractNewRecordState"
 _SNAPSHOTS: Final = ("initial", "when_needed")
 """The values of ``snapshot.mode`` with one snapshot that the log follows on."""
 _PARTS: Final = ("snapshot.mode.configuration.based.snapshot.data", "snapshot.mode.configuration.based.start.stream")
@@ -54,13 +56,31 @@ def is_debezium(properties: Mapping[str, str]) -> bool:
     return properties.get("connector.class", "").startswith(_PACKAGE)
 
 
+def with_defaults(properties: Mapping[str, str]) -> dict[str, str]:
+    """The properties of a source, with values that lose nothing in place of Debezium's defaults.
+
+    Debezium leaves out truncations (``skipped.operations=t``). Converter and flattening transform write the default of a column
+    where its value is null.
+    """
+    if not is_debezium(properties):
+        return dict(properties)
+    defaults = {"skipped.operations": "none"}
+    for part in ("key", "value"):
+        if converter_class(properties, part).endswith(".JsonConverter"):
+            defaults[f"{part}.converter.replace.null.with.default"] = "false"
+    for alias in names(properties.get("transforms")):
+        if properties.get(f"transforms.{alias}.type") == _FLATTENING:
+            defaults[f"transforms.{alias}.replace.null.with.default"] = "false"
+    return {**defaults, **properties}
+
+
 def offset_store(jvm: Jvm, properties: Mapping[str, str], log: Any = None) -> Any:
     """The ``OffsetStore.java`` of a source with these properties, and the log of :func:`source_log`."""
     if not is_debezium(properties):
         return jvm.compiled("OffsetStore", None, None, False, False, None)
-    names = jvm.java.java.util.ArrayList(list(_TRANSACTIONS.get(_database(properties), ())))
+    fields = jvm.java.java.util.ArrayList(list(_TRANSACTIONS.get(_database(properties), ())))
     repairs = _mode(properties) == "when_needed"
-    return jvm.compiled("OffsetStore", names, _settings(properties), _takes_snapshots(properties), repairs, log)
+    return jvm.compiled("OffsetStore", fields, _settings(properties), _takes_snapshots(properties), repairs, log)
 
 
 def source_log(jvm: Jvm, properties: Mapping[str, str]) -> Any:
@@ -85,6 +105,12 @@ def groups_of(properties: Mapping[str, str], groups: Groups) -> Groups:
     if changed:
         _log.warning("the settings of which records there are have changed: the newest transaction is handed over again")
     return {**groups, **changed}
+
+
+def is_behind(offset: Mapping[str, Any], end: int) -> bool:
+    """True if all that was committed in PostgreSQL before the position ``end`` was read up to ``offset``."""
+    in_snapshot = offset.get("snapshot") is not None and not offset.get("snapshot_completed")
+    return not in_snapshot and max(offset.get("lsn") or 0, offset.get("lsn_commit") or 0) >= end
 
 
 def marked_again(rows: pa.Table) -> pa.Table:
