@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from connectors.connect.host import TaskRecords
+from connectors.connect.java.debezium import with_defaults
 from connectors.connect.java.source_host import JavaSourceHost
 from connectors.testing.servers import MariaDbServer, PostgresServer
 from tests.connect.java_sources import DEBEZIUM, DEBEZIUM_MARIADB, mariadb_properties, poll, rows_of, settings, started
@@ -144,3 +145,31 @@ def test_the_binary_log_of_mariadb(tmp_path: Path) -> None:
             cursor.execute("UPDATE cdc.orders SET name = 'c' WHERE id = 1")
             cursor.execute("DELETE FROM cdc.orders WHERE id = 2")
             assert operations(poll(host, 2, epoch=2)) == [("u", 1), ("d", 2)]
+
+
+def test_truncations_and_nulls_come_as_they_are(shop: Shop) -> None:
+    """By Debezium's own defaults a truncation is left out, and a null is the column's default."""
+    shop.sql(
+        "DELETE FROM orders WHERE id > 1",
+        "ALTER TABLE orders ALTER COLUMN name SET DEFAULT 'placed'",
+        "UPDATE orders SET name = NULL",
+    )
+    with started(shop.config(), DEBEZIUM) as host:
+        (row,) = payloads(poll(host, 1))
+        assert row["after"]["name"] is None
+        shop.sql("TRUNCATE orders")
+        assert [value["op"] for value in payloads(poll(host, 1))] == ["t"]
+
+
+def test_what_a_user_sets_wins_over_defaults_that_lose_nothing() -> None:
+    flattening = {"transforms": "flat, other", "transforms.flat.type": "io.debezium.transforms.ExtractNewRecordState"}
+    config = {"connector.class": "io.debezium.connector.mysql.MySqlConnector", "key.converter": "StringConverter", **flattening}
+    assert with_defaults(config) == {
+        **config,
+        "skipped.operations": "none",
+        "value.converter.replace.null.with.default": "false",
+        "transforms.flat.replace.null.with.default": "false",
+    }
+    assert with_defaults({**config, "skipped.operations": "t"})["skipped.operations"] == "t"
+    other = {"connector.class": "org.example.Connector"}
+    assert with_defaults(other) == other

@@ -51,7 +51,7 @@ class Log:
 
     def polled(self, *records: tuple[str, dict[str, Any]]) -> Any:
         return self.jvm.compiled(
-            "PolledList", 0, self.reader, array_list(self.jvm, [self._record(*r) for r in records])
+            "PolledList", 0, self.reader, array_list(self.jvm, [self._record(*r) for r in records]), 1
         )
 
     def give(self, *records: tuple[str, dict[str, Any]]) -> list[str]:

@@ -80,7 +80,7 @@ def written(jvm: Jvm, folder: Path, records: list[Any], properties: dict[str, st
 
 def entered(jvm: Jvm, store: Any, records: Any, reader: Any = None) -> Any:
     """A ``PolledList`` that the store has let pass."""
-    polled = jvm.compiled("PolledList", 0, reader or store.reader(0), records)
+    polled = jvm.compiled("PolledList", 0, reader or store.reader(0), records, 1)
     assert store.enter(polled)
     return polled
 
@@ -174,7 +174,7 @@ def test_an_error_that_passes_is_tried_again_from_the_record_that_failed(jvm: Jv
 def test_the_queue_gives_neighbours_of_one_task_as_one_list(jvm: Jvm) -> None:
     queue, readers = jvm.compiled("PolledQueue", 100), readers_of(jvm)
     for task, records in [(0, "ab"), (0, "c"), (0, "d"), (1, "e"), (0, "f"), (0, "ghijk")]:
-        queue.put(jvm.compiled("PolledList", task, readers[task], array_list(jvm, list(records))))
+        queue.put(jvm.compiled("PolledList", task, readers[task], array_list(jvm, list(records)), 1))
     lists = []
     while (taken := queue.take(0, 3)) is not None:
         lists.append((taken.task(), "".join(taken.records())))
@@ -191,7 +191,7 @@ def test_a_task_that_waits_for_room_goes_on_when_there_is_some(jvm: Jvm, way: st
     queue, readers = jvm.compiled("PolledQueue", 3), readers_of(jvm)
 
     def put(task: int, *records: str) -> None:
-        queue.put(jvm.compiled("PolledList", task, readers[task], array_list(jvm, list(records))))
+        queue.put(jvm.compiled("PolledList", task, readers[task], array_list(jvm, list(records)), 1))
 
     put(0, "longer", "than", "the", "queue")
     waiting = threading.Thread(target=lambda: put(1, "next"))

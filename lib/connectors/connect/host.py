@@ -209,6 +209,14 @@ class SourceHost(ABC):
         A query that ends by itself (``availableNow``) ends when this has reached ``drainTimeout``.
         """
 
+    def has_caught_up(self, seconds: float) -> bool:
+        """True if all is handed over that was there at the start: a query that ends by itself need not wait for more.
+
+        A log tells by its position, or by the time of its changes. Else each task has, for ``seconds``, given nothing, or a few
+        records at a time that it had to wait for.
+        """
+        return False
+
     @abstractmethod
     def committed(self, epoch: int) -> None:
         """Spark has committed all epochs up to ``epoch``: ``commitRecord`` for their records, then ``commit`` of the tasks.

@@ -93,6 +93,10 @@ class PythonSourceHost(SourceHost):
             moments = [moment for moment in since if moment is not None]
             return time.monotonic() - max([self._dealt, *moments])
 
+    def has_caught_up(self, seconds: float) -> bool:
+        with self._signal.changed:
+            return bool(self._threads) and all(thread.has_rested(seconds) for thread in self._threads)
+
     def committed(self, epoch: int) -> None:
         touched: list[TaskThread] = []
         while self._in_epochs and self._in_epochs[0][0] <= epoch:

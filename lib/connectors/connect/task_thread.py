@@ -32,6 +32,8 @@ _BUFFER_ROWS: Final = 200_000
 _BUFFER_BYTES: Final = 64 << 20
 _EMPTY_PAUSE: Final = 0.05
 _RETRY_PAUSE: Final = 0.1
+_REST_WAIT: Final = 0.02
+"""A task that gives few records and had to wait so long for them has nothing else to give."""
 
 _log = logging.getLogger("connectors.connect")
 
@@ -96,6 +98,11 @@ class TaskThread:
         self.is_quiet = False
         self.idle_since: float | None = None
         """Since when the task polls and gives nothing; ``None`` while it does something else."""
+        self._rest: tuple[float, int] | None = None
+        """Since when the task gives little or nothing, and how many transactions it gave before."""
+        self._waits_since: float | None = None
+        """Since when the polls give nothing."""
+        self._longest_poll = self._delivered = self._taken = 0
         self.outage: Transient | None = None
         """The error of a system that was away for longer than ``outage_timeout``."""
         self._away_since: float | None = None
@@ -151,12 +158,18 @@ class TaskThread:
     def status(self) -> TaskStatus:
         return TaskStatus(self.number, self._state, self._trace, self._restarts, self._is_final)
 
+    def has_rested(self, seconds: float) -> bool:
+        """True if the task has given little or nothing for ``seconds``, and all before that is taken. Needs the lock, too."""
+        rest = self._rest
+        return rest is not None and time.monotonic() - rest[0] >= seconds and self._taken >= rest[1]
+
     def next_transaction(self) -> Transaction | None:
         """The oldest whole transaction. Needs the lock of the signal, as :meth:`pop_transaction` does."""
         return self._buffer[0] if self._buffer else None
 
     def pop_transaction(self) -> None:
         transaction = self._buffer.popleft()
+        self._taken += 1
         self._buffered_rows -= transaction.rows
         self._buffered_bytes -= transaction.bytes
         self._signal.changed.notify_all()
@@ -224,6 +237,7 @@ class TaskThread:
             self._await_return(error)
             return None
         self._away_since = None
+        self._note(0 if polled is None else len(polled), began)
         if isinstance(polled, SourceBatch):
             return [polled] if len(polled) else None
         if not polled:
@@ -232,9 +246,19 @@ class TaskThread:
             return None
         return polled
 
+    def _note(self, size: int, began: float) -> None:
+        """Notes a poll: whether the task rests, as what it gives has only just come to be."""
+        began = self._waits_since or began
+        self._waits_since = None if size else began
+        if size and (time.monotonic() - began < _REST_WAIT or size > max(1, self._longest_poll // 10)):
+            self._rest = None
+        elif self._rest is None:
+            self._rest = time.monotonic(), self._delivered
+        self._longest_poll = max(self._longest_poll, size)
+
     def _await_return(self, error: Exception) -> None:
         """Pauses in an outage, which is no idleness. Raises :class:`Transient` when it has lasted for too long."""
-        self.idle_since = None
+        self.idle_since = self._rest = None
         self._away_since = self._away_since or time.monotonic()
         error = masked_error(error, self._mask)
         timeout = self._settings.outage_timeout
@@ -294,6 +318,7 @@ class TaskThread:
                 return
             self._store.update(transaction.offsets)
             self._buffer.append(transaction)
+            self._delivered += 1
             self._buffered_rows += transaction.rows
             self._buffered_bytes += transaction.bytes
             self._failures = 0
@@ -303,7 +328,7 @@ class TaskThread:
         """Notes a failure and pauses; false where the task is not started again."""
         error = masked_error(error, self._mask)
         self._trace = trace(error)
-        self.idle_since = None
+        self.idle_since = self._rest = None
         self._state = "FAILED"
         _log.error("%s: task %d failed", self._settings.log, self.number, exc_info=error)
         if isinstance(error, Transient) and error.is_waited_for:

@@ -27,21 +27,26 @@ public final class OffsetStore {
     private final ObjectMapper json = new ObjectMapper();
     private final JsonConverter converter = new JsonConverter();
     private final String[] transaction;
+    private final String settings;
     private final boolean takesSnapshots;
+    private final boolean repairs;
     private final SourceLog log;
     private final Map<String, SourcePosition> positions = new HashMap<String, SourcePosition>();
     private final Map<String, Map> committed = new HashMap<String, Map>();
     private final Map<Integer, OffsetReader> readers = new HashMap<Integer, OffsetReader>();
 
     /**
-     * Of Debezium, transaction has the fields of an offset that name a transaction; else it is null. takesSnapshots says that
-     * each start takes a snapshot. The log may be null.
+     * Of Debezium, transaction has the fields of an offset that name a transaction; else it is null. settings stands for what
+     * decides which records a transaction has. takesSnapshots says that each start takes a snapshot, repairs that one does whose
+     * position is lost. The log may be null.
      */
-    public OffsetStore(List transaction, boolean takesSnapshots, SourceLog log) {
+    public OffsetStore(List transaction, String settings, boolean takesSnapshots, boolean repairs, SourceLog log) {
         json.configure(SerializationFeature.ORDER_MAP_ENTRIES_BY_KEYS, true);
         converter.configure(Collections.singletonMap("schemas.enable", "false"), false);
         this.transaction = transaction == null ? null : (String[]) transaction.toArray(new String[0]);
+        this.settings = settings;
         this.takesSnapshots = takesSnapshots;
+        this.repairs = repairs;
         this.log = log;
     }
 
@@ -92,6 +97,7 @@ public final class OffsetStore {
             SourceRecord record = (SourceRecord) each.next();
             if (record != null && (record.sourcePartition() == null || position(list, record).add(record))) {
                 records.add(record);
+                list.time = transaction == null ? 0L : Math.max(list.time, SourcePosition.time(record));
             }
         }
         list.keep(records);
@@ -134,7 +140,18 @@ public final class OffsetStore {
             }
         }
         if (log != null) {
-            position.system = log.prepare(position.offset(), takesSnapshot, position.system);
+            try {
+                position.system = log.prepare(position.offset(), takesSnapshot, position.system);
+            } catch (LostPosition lost) {
+                if (!repairs) {
+                    throw lost;
+                }
+                position.system = log.prepare(null, true, null);
+                start = null;
+                synchronized (this) {
+                    reader.isAgain = true;
+                }
+            }
         }
         return start == null ? null : plain(start);
     }
@@ -148,7 +165,7 @@ public final class OffsetStore {
             if (position.records() == null && position.system == null) {
                 node.addNull();
             } else {
-                ObjectNode group = node.addObject().put("system", position.system);
+                ObjectNode group = node.addObject().put("system", position.system).put("settings", settings);
                 group.putPOJO("records", position.records());
             }
         }

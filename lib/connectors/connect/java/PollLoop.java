@@ -7,11 +7,17 @@ import org.apache.kafka.connect.source.SourceTask;
 
 /** Polls a task until it is told to stop, and puts what it gets into a queue. */
 public final class PollLoop implements Callable {
+    private static final long WAIT = 20000000L;
+
     private final int number;
     private final SourceTask task;
     private final OffsetReader reader;
     private final PolledQueue queue;
     private volatile boolean isRunning = true;
+    private int lists = 0;
+    private int longest = 0;
+    private long restBegin = 0L;
+    private int restLists = 0;
 
     public PollLoop(int number, SourceTask task, OffsetReader reader, PolledQueue queue) {
         this.number = number;
@@ -21,13 +27,42 @@ public final class PollLoop implements Callable {
     }
 
     public Object call() throws InterruptedException {
+        long begin = System.nanoTime(); // of the poll, or of the first of those that gave nothing
         while (isRunning) {
             List records = task.poll();
-            if (records != null && !records.isEmpty()) {
-                queue.put(new PolledList(number, reader, records));
+            int size = records == null ? 0 : records.size();
+            note(size, begin, System.nanoTime());
+            if (size > 0) {
+                queue.put(new PolledList(number, reader, records, lists));
+                begin = System.nanoTime();
             }
         }
         return null;
+    }
+
+    /**
+     * For how many milliseconds the task has given only what has just come to be: nothing, or few records that it had to wait for,
+     * far fewer than a poll may give; -1 while it gives more.
+     */
+    public synchronized long rest() {
+        return restBegin == 0L ? -1L : (System.nanoTime() - restBegin) / 1000000L;
+    }
+
+    /** How many lists the task gave before it rested. */
+    public synchronized int listsBeforeRest() {
+        return restLists;
+    }
+
+    private synchronized void note(int size, long begin, long end) {
+        boolean rests = size == 0 || end - begin >= WAIT && (size == 1 || size * 10 <= longest);
+        if (!rests) {
+            restBegin = 0L;
+        } else if (restBegin == 0L) {
+            restBegin = end;
+            restLists = lists;
+        }
+        lists += size == 0 ? 0 : 1;
+        longest = Math.max(longest, size);
     }
 
     /** Ends the loop after the poll that is under way. */

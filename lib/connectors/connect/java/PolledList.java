@@ -17,10 +17,15 @@ public final class PolledList {
     final Map<String, SourcePosition> positions = new LinkedHashMap<String, SourcePosition>();
     /** It is the first list after a start that has begun a snapshot anew. */
     boolean isAgain = false;
+    /** When its newest change happened in the database, as Debezium tells it: milliseconds since 1970; 0 if it does not. */
+    long time = 0L;
+    private int number;
     private final Map<Map, String> names = new HashMap<Map, String>();
     private List<Object> records;
 
-    public PolledList(int task, OffsetReader reader, List records) {
+    /** The number counts the lists of a loop. */
+    public PolledList(int task, OffsetReader reader, List records, int number) {
+        this.number = number;
         this.task = task;
         this.reader = reader;
         this.start = reader.start();
@@ -29,6 +34,10 @@ public final class PolledList {
 
     public int task() {
         return task;
+    }
+
+    public int number() {
+        return number;
     }
 
     public List records() {
@@ -54,6 +63,7 @@ public final class PolledList {
 
     void append(PolledList list) {
         records.addAll(list.records);
+        number = list.number;
     }
 
     void keep(List<Object> records) {

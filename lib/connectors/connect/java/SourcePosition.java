@@ -121,6 +121,12 @@ final class SourcePosition {
         return true;
     }
 
+    /** When a change of the log happened; 0 if the record does not tell, or is of a snapshot. */
+    static long time(SourceRecord record) {
+        Object time = snapshot(record.value()).isEmpty() ? field(field(record.value(), "source"), "ts_ms") : null;
+        return time == null ? 0L : ((Number) time).longValue();
+    }
+
     private boolean isExpected(String topic) {
         Integer count = (Integer) expected.remove(topic);
         if (count != null && count.intValue() > 1) {

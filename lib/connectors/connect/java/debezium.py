@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any, Final
 
 import pyarrow as pa
 
-from ..host import HEADERS
+from ...core.state import digest
+from ..host import HEADERS, Groups
 from .jvm import Jvm
+from .steps import converter_class, names
 
 SNAPSHOT_HEADER: Final = "__connectors.snapshot"
 """The header of the first row after a start that has begun a snapshot anew; its value is ``again``."""
+
+LOSS_WAY_OUT: Final = (
+    "bring slot and database back to their former state; or begin with a new snapshot: a new checkpoint, stateLocation and "
+    "target table, and a slot of a new name"
+)
 
 _PACKAGE: Final = "io.debezium.connector."
 _TRANSACTIONS: Final = {
@@ -23,17 +31,86 @@ _TRANSACTIONS: Final = {
 }
 """By connector, the fields of an offset that name a transaction, or, for those with ``change_lsn``, a change inside one."""
 
+_FLATTENING: Final = "io.debezium.transforms.ExtractNewRecordState"
+_SNAPSHOTS: Final = ("initial", "when_needed")
+"""The values of ``snapshot.mode`` with one snapshot that the log follows on."""
+_PARTS: Final = ("snapshot.mode.configuration.based.snapshot.data", "snapshot.mode.configuration.based.start.stream")
+_DECISIVE: Final = (
+    "column.",
+    "database.exclude",
+    "database.include",
+    "event.",
+    "include.",
+    "message.",
+    "provide.",
+    "publication.",
+    "schema.",
+    "skip",
+    "table.",
+    "tombstones.",
+)
+_log = logging.getLogger("connectors.connect")
+
 
 def is_debezium(properties: Mapping[str, str]) -> bool:
     return properties.get("connector.class", "").startswith(_PACKAGE)
 
 
-def offset_store(jvm: Jvm, properties: Mapping[str, str]) -> Any:
-    """The ``OffsetStore.java`` of a source with these properties."""
+def with_defaults(properties: Mapping[str, str]) -> dict[str, str]:
+    """The properties of a source, with values that lose nothing in place of Debezium's defaults.
+
+    Debezium leaves out truncations (``skipped.operations=t``). Converter and flattening transform write the default of a column
+    where its value is null.
+    """
     if not is_debezium(properties):
-        return jvm.compiled("OffsetStore", None, False, None)
-    names = list(_TRANSACTIONS.get(_database(properties), ()))
-    return jvm.compiled("OffsetStore", jvm.java.java.util.ArrayList(names), _takes_snapshots(properties), None)
+        return dict(properties)
+    defaults = {"skipped.operations": "none"}
+    for part in ("key", "value"):
+        if converter_class(properties, part).endswith(".JsonConverter"):
+            defaults[f"{part}.converter.replace.null.with.default"] = "false"
+    for alias in names(properties.get("transforms")):
+        if properties.get(f"transforms.{alias}.type") == _FLATTENING:
+            defaults[f"transforms.{alias}.replace.null.with.default"] = "false"
+    return {**defaults, **properties}
+
+
+def offset_store(jvm: Jvm, properties: Mapping[str, str], log: Any = None) -> Any:
+    """The ``OffsetStore.java`` of a source with these properties, and the log of :func:`source_log`."""
+    if not is_debezium(properties):
+        return jvm.compiled("OffsetStore", None, None, False, False, None)
+    fields = jvm.java.java.util.ArrayList(list(_TRANSACTIONS.get(_database(properties), ())))
+    repairs = _mode(properties) == "when_needed"
+    return jvm.compiled("OffsetStore", fields, _settings(properties), _takes_snapshots(properties), repairs, log)
+
+
+def source_log(jvm: Jvm, properties: Mapping[str, str]) -> Any:
+    """What looks at the log of the database before a start (``PostgresLog.java``); ``None`` where nothing does."""
+    if not is_debezium(properties) or _database(properties) != "postgresql":
+        return None
+    mode = _mode(properties)
+    drops_slot = mode in _SNAPSHOTS or _takes_snapshots(properties)
+    flushes_itself = properties.get("lsn.flush.mode", "").lower() == "connector_and_driver"
+    configuration = getattr(jvm.java.io.debezium.config.Configuration, "from")(dict(properties))
+    return jvm.compiled("PostgresLog", configuration, drops_slot, mode != "initial_only", flushes_itself)
+
+
+def groups_of(properties: Mapping[str, str], groups: Groups) -> Groups:
+    """``groups``, without the counts of a transaction whose records other settings have decided: it comes whole again."""
+    settings = _settings(properties)
+    changed = {
+        partition: {**group, "records": {}}
+        for partition, group in groups.items()
+        if group and group.get("records") and group.get("settings") != settings
+    }
+    if changed:
+        _log.warning("the settings of which records there are have changed: the newest transaction is handed over again")
+    return {**groups, **changed}
+
+
+def is_behind(offset: Mapping[str, Any], end: int) -> bool:
+    """True if all that was committed in PostgreSQL before the position ``end`` was read up to ``offset``."""
+    in_snapshot = offset.get("snapshot") is not None and not offset.get("snapshot_completed")
+    return not in_snapshot and max(offset.get("lsn") or 0, offset.get("lsn_commit") or 0) >= end
 
 
 def marked_again(rows: pa.Table) -> pa.Table:
@@ -50,6 +127,17 @@ def _database(properties: Mapping[str, str]) -> str:
     return properties["connector.class"].removeprefix(_PACKAGE).partition(".")[0]
 
 
+def _mode(properties: Mapping[str, str]) -> str:
+    return properties.get("snapshot.mode", "initial").lower()
+
+
 def _takes_snapshots(properties: Mapping[str, str]) -> bool:
-    """True if each start takes a snapshot, also behind a recorded offset."""
-    return properties.get("snapshot.mode", "initial").lower() == "always"
+    """True if each start takes a snapshot that the log follows on, whatever was recorded."""
+    mode = _mode(properties)
+    by_parts = mode == "configuration_based" and all(properties.get(part, "").lower() == "true" for part in _PARTS)
+    return mode == "always" or by_parts
+
+
+def _settings(properties: Mapping[str, str]) -> str:
+    """A digest of the properties that decide which records a transaction has."""
+    return digest(sorted(item for item in properties.items() if item[0].startswith(_DECISIVE)), length=16)

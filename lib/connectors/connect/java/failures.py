@@ -14,6 +14,7 @@ _WRAPPERS: Final = (
     "java.lang.reflect.InvocationTargetException",
 )
 _RETRIABLE: Final = "org.apache.kafka.connect.errors.RetriableException"
+_LOST: Final = f"{__package__}.LostPosition"
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,8 @@ class JavaFailure:
     message: str
     trace: str
     is_retriable: bool = False
+    is_final: bool = False
+    """The position is lost: a new start does not help."""
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.message}" if self.message else self.kind
@@ -50,7 +53,7 @@ def failure(thrown: Any, masked: Callable[[str], str]) -> JavaFailure:
             break
         if (text := cause.getMessage()) and text not in texts[-1:] and not any(text in earlier for earlier in texts):
             texts.append(str(text))
-    return JavaFailure(kind, masked(": ".join(texts)), masked("\n".join(lines)), _is_retriable(thrown))
+    return JavaFailure(kind, masked(": ".join(texts)), masked("\n".join(lines)), _is_retriable(thrown), kind == _LOST)
 
 
 def _is_retriable(thrown: Any) -> bool:

@@ -21,7 +21,7 @@ from ...core.errors import Fatal
 from ...core.source import ReadLimit
 from ...core.state import dumps
 from ..host import ConnectorSettings, Groups, Offsets, TaskRecords, TaskStatus, merged
-from .debezium import marked_again, offset_store
+from .debezium import LOSS_WAY_OUT, groups_of, is_behind, marked_again, offset_store, source_log
 from .failures import JavaFailure, failure_of
 from .jvm import Jvm, JvmDied
 from .source_records import RecordFailure, RecordWriter
@@ -43,7 +43,7 @@ _QUEUED_RECORDS: Final = 10_000
 _JOINED_ROWS: Final = 2_000
 """Polled lists are joined up to so many rows."""
 _LOOK_MILLISECONDS: Final = 200
-"""How often the collector looks after the tasks while they poll nothing."""
+"""How often the collector looks after the tasks."""
 _CONNECTOR: Final = -1
 """In place of the number of a task: what the connector itself reads."""
 _log = logging.getLogger("connectors.connect")
@@ -64,6 +64,9 @@ class _Collected:
 
     rows: TaskRecords
     retained: Any
+    thread: SourceThread | None
+    number: int
+    time: float
 
 
 class SourceEngine:
@@ -76,7 +79,8 @@ class SourceEngine:
             self.calls = util.concurrent.ConcurrentLinkedQueue()
             self.queue = jvm.compiled("PolledQueue", _QUEUED_RECORDS)
             self.executor = util.concurrent.Executors.newCachedThreadPool()
-            self.store = offset_store(jvm, properties)
+            self.log = source_log(jvm, properties)
+            self.store = offset_store(jvm, properties, self.log)
             self.writer = RecordWriter(jvm, Steps(jvm, properties), self.store, folder)
         self.committer = Committer()
         self.threads: dict[int, SourceThread] = {}
@@ -95,6 +99,8 @@ class SourceEngine:
         self._row_bytes = 1024
         """How long a row was lately, on average; at first a guess."""
         self._last_records = time.monotonic()
+        self._newest_time = 0.0
+        """When the newest change happened that is handed over, if the records tell."""
 
     def start(self, offsets: Offsets, groups: Groups) -> None:
         with self.jvm.within(START_SECONDS, "start the connector"):
@@ -112,6 +118,27 @@ class SourceEngine:
         is_idle = self._is_idle and self.threads and not (self.failed or self._collected)
         return time.monotonic() - self._last_records if is_idle else 0.0
 
+    def end(self) -> int | None:
+        """Where the log of the database ends now; ``None`` where nobody knows."""
+        with self.jvm.within(CALL_SECONDS, "ask where the log ends"):
+            try:
+                return None if self.log is None else int(self.log.end())
+            except Py4JJavaError as error:
+                _log.warning("%s: %s", self.settings.log, failure_of(error, self.jvm.masked))
+                return None
+
+    def has_caught_up(self, offsets: Offsets, end: int | None, begin: float, seconds: float) -> bool:
+        """As :meth:`~connectors.connect.host.SourceHost.has_caught_up`: up to ``end`` of a log, or changes after ``begin``."""
+        threads = dict(self.threads)
+        if self.failed or threads.keys() != self.configs.keys():
+            return False
+        if end is not None and offsets and all(is_behind(offset, end) for offset in offsets.values()):
+            return True
+        if self._newest_time > begin and len(threads) == 1:
+            return True
+        with self.jvm.within(CALL_SECONDS, "tell how long its tasks have rested"):
+            return bool(threads) and all(thread.has_rested(seconds) for thread in threads.values())
+
     def poll(self, epoch: int, limit: ReadLimit, seconds: float) -> list[TaskRecords]:
         self._limit = limit
         if self._collector is None:
@@ -125,6 +152,9 @@ class SourceEngine:
             taken = self._take(limit)
             self._change.notify_all()
         for collected in taken:
+            self._newest_time = max(self._newest_time, collected.time)
+            if collected.thread is not None:
+                collected.thread.taken = collected.number
             self.committer.add(epoch, collected.rows.task, collected.retained, collected.rows.offsets)
         return merged(collected.rows for collected in taken)
 
@@ -201,6 +231,7 @@ class SourceEngine:
 
     def _store(self, offsets: Offsets, groups: Groups) -> None:
         """What the offset readers of connector and tasks answer from now on."""
+        groups = groups_of(self.properties, groups)
         entries = (f"[{partition},{dumps(offset)},{dumps(groups.get(partition))}]" for partition, offset in offsets.items())
         self.store.reset(f"[{','.join(entries)}]")
 
@@ -223,7 +254,9 @@ class SourceEngine:
             task.initialize(self._context("org.apache.kafka.connect.source.SourceTaskContext", reader, config))
             task.start(config)
         except Py4JJavaError as error:
-            self._fail(number, failure_of(error, self.jvm.masked))
+            failure = failure_of(error, self.jvm.masked)
+            self._refuse_loss(failure)
+            self._fail(number, failure)
             return
         self.failed.pop(number, None)
         self._last_records = time.monotonic()
@@ -258,26 +291,29 @@ class SourceEngine:
     def _collect(self) -> None:
         """Runs in the collector."""
         try:
-            while self._waits_for_room():
-                polled = self._receive()
-                self._is_idle = polled is None
-                if polled is not None:
-                    with self.jvm.within(CALL_SECONDS, "convert records"):
-                        self._convert(polled)
-                        self.jvm.release(polled)
-                else:
+            looked = time.monotonic()
+            while not self._is_stopping:
+                if self._waits_for_room():
+                    polled = self._receive()
+                    self._is_idle = polled is None
+                    if polled is not None:
+                        with self.jvm.within(CALL_SECONDS, "convert records"):
+                            self._convert(polled)
+                            self.jvm.release(polled)
+                if time.monotonic() - looked >= _LOOK_MILLISECONDS / 1000:
                     with self.jvm.within(START_SECONDS, "start a task again"):
                         self._look_after_tasks()
+                    looked = time.monotonic()
         except Exception as error:  # whatever it is, the planner must hear of it
             with self._change:
                 self._error = error
                 self._change.notify_all()
 
     def _waits_for_room(self) -> bool:
-        """Waits until more may be collected; false when the collector is to end."""
+        """Waits a moment until more may be collected; false if it may not, or the collector is to end."""
         with self._change:
-            self._change.wait_for(lambda: self._is_stopping or self._has_room())
-            return not self._is_stopping
+            self._change.wait_for(lambda: self._is_stopping or self._has_room(), _LOOK_MILLISECONDS / 1000)
+            return self._has_room() and not self._is_stopping
 
     def _has_room(self) -> bool:
         most = _RETAINED if any(thread.retains_records for thread in self.threads.values()) else _COLLECTED_ROWS
@@ -319,7 +355,7 @@ class SourceEngine:
         table = marked_again(rows.table) if rows.is_again else rows.table
         with self._change:
             records = TaskRecords(task, table, rows.offsets, rows.letters, counts, rows.groups)
-            self._collected.append(_Collected(records, retained))
+            self._collected.append(_Collected(records, retained, thread, rows.number, rows.time))
             self._row_bytes = max(1, rows.table.nbytes // max(1, rows.table.num_rows))
             self._last_records = time.monotonic()
             self._change.notify_all()
@@ -331,6 +367,7 @@ class SourceEngine:
                 continue
             if (failure := thread.result()) is None:
                 continue
+            self._refuse_loss(failure)
             if failure.is_retriable:
                 self._pause(number, failure)
             else:
@@ -374,6 +411,10 @@ class SourceEngine:
             thread.start(self.executor)
         else:
             self._start_task(number)
+
+    def _refuse_loss(self, failure: JavaFailure) -> None:
+        if failure.is_final:
+            raise Fatal(f"changes are lost: {failure.message}", connector=self.settings.log, way_out=LOSS_WAY_OUT)
 
     def _fatal(self, failure: JavaFailure, what: str) -> Fatal:
         return Fatal(f"{what}: {failure}\n{failure.trace}", connector=self.settings.log)

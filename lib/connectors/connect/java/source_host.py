@@ -16,6 +16,7 @@ from ...core.errors import Fatal, Problem
 from ...core.source import ReadLimit
 from ..host import ConnectorSettings, Groups, Offsets, SourceHost, TaskRecords, TaskStatus
 from . import source_engine
+from .debezium import with_defaults
 from .jars import plugin_class_path
 from .jvm import Jvm, JvmDied
 from .source_engine import SourceEngine, pause
@@ -30,10 +31,13 @@ class JavaSourceHost(SourceHost):
 
     def __init__(self, settings: ConnectorSettings) -> None:
         self.settings = settings
-        self.properties = dict(settings.properties)
+        self.properties = with_defaults(settings.properties)
         self.restarts = 0
         self._offsets: dict[str, Any] = {}
         self._groups: dict[str, Any] = {}
+        self._end: int | None = None
+        """Where the log of the database ended at the start, if that is known."""
+        self._begin = time.time()
         self._jvm: Jvm | None = None
         self._engine: SourceEngine | None = None
         self._jars: list[str] = []
@@ -47,6 +51,8 @@ class JavaSourceHost(SourceHost):
         return validated(self.settings, sink=False)
 
     def start(self, offsets: Offsets, groups: Groups = MappingProxyType({})) -> None:
+        if added := sorted(f"{key}={self.properties[key]}" for key in self.properties.keys() - self.settings.properties.keys()):
+            _log.info("%s: set in place of defaults that lose values: %s", self.settings.log, ", ".join(added))
         self._offsets, self._groups = dict(offsets), dict(groups)
         self._retried(self._start_engine)
         self._generation = 1
@@ -66,6 +72,14 @@ class JavaSourceHost(SourceHost):
 
     def idle_seconds(self) -> float:
         return 0.0 if self._engine is None else self._engine.idle_seconds()
+
+    def has_caught_up(self, seconds: float) -> bool:
+        if self._engine is None:
+            return False
+        try:
+            return self._engine.has_caught_up(self._offsets, self._end, self._begin, seconds)
+        except JvmDied:
+            return False
 
     def committed(self, epoch: int) -> None:
         if self._engine is not None:
@@ -119,6 +133,8 @@ class JavaSourceHost(SourceHost):
             self._jvm = connector_jvm(self.settings, self._jars)
         self._folder = self._folder or Path(tempfile.mkdtemp(prefix="connect-"))
         self._engine = SourceEngine(self._jvm, self.settings, self.properties, self._folder)
+        if self._end is None:
+            self._end = self._engine.end()
         self._engine.start(self._offsets, self._groups)
 
     def _running(self) -> SourceEngine:

@@ -45,12 +45,16 @@ class Rows:
     polled: int
     offsets: dict[str, Any]
     """The newest offset of each source partition, also of records that became no row."""
+    letters: list[DeadLetter] = field(default_factory=list)
+    retries: int = 0
     groups: dict[str, Any] = field(default_factory=dict)
     """What a start needs of each source partition beside its offset."""
     is_again: bool = False
     """A snapshot was begun anew before these records."""
-    letters: list[DeadLetter] = field(default_factory=list)
-    retries: int = 0
+    time: float = 0.0
+    """When the newest change happened, in seconds since 1970, if the records tell."""
+    number: int = 0
+    """The number of the list."""
 
 
 class RecordWriter:
@@ -94,7 +98,8 @@ class RecordWriter:
         places = [(dumps(partition), offset, group) for partition, offset, group in report["offsets"]]
         offsets = {partition: offset for partition, offset, _ in places}
         groups = {partition: group for partition, _, group in places}
-        return Rows(pa.concat_tables(parts), size, offsets, groups, report["again"], letters, retries)
+        facts = {"is_again": report["again"], "time": report["time"] / 1000, "number": report["number"]}
+        return Rows(pa.concat_tables(parts), size, offsets, letters, retries, groups, **facts)
 
     def close_files(self) -> None:
         self._file.close()

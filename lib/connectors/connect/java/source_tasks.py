@@ -24,9 +24,15 @@ class SourceThread:
         self.jvm, self.number, self.task = jvm, number, task
         self.loop = jvm.compiled("PollLoop", number, task, reader, queue)
         self.future: Any = None
+        self.taken = 0
+        """The number of the newest list that is handed over."""
         self.class_name = str(task.getClass().getName())
         self._commits_records = self._overrides("commitRecord")
         self._newest_suffices = self.class_name.startswith(_NEWEST_SUFFICES)
+
+    def has_rested(self, seconds: float) -> bool:
+        """True if the task has given little or nothing for ``seconds``, and all before that is handed over."""
+        return int(self.loop.rest()) >= seconds * 1000 and self.taken >= int(self.loop.listsBeforeRest())
 
     @property
     def retains_records(self) -> bool:

@@ -144,6 +144,7 @@ class ConnectEnumerator(EpochLogEnumerator[RecordedSplit]):
         self._groups: dict[str, Any] = {}
         self._pending: list[TaskRecords] = []
         self._committed = -1
+        self._is_caught_up = False
         self._statuses = ""
         self._is_known = False
 
@@ -170,11 +171,13 @@ class ConnectEnumerator(EpochLogEnumerator[RecordedSplit]):
         epoch = at["epoch"] + 1
         manifest = self.log.plan(epoch)
         if manifest is None:
-            records = self._polled(at["epoch"], epoch, limit, head)
+            records = [] if self._is_caught_up else self._polled(at["epoch"], epoch, limit, head)
             if not records:
                 return at
             manifest = self._record(epoch, records)
             self._pending = []
+            host = self._started(epoch - 1)
+            self._is_caught_up = head is not None and host.has_caught_up(self.source.values["drainTimeout"])
         else:  # another run has recorded it: what this host has polled is not what comes next
             self._end_host()
         self._publish_letters(at["log"], epoch, manifest)

@@ -1,0 +1,188 @@
+package connectors.connect.java;
+
+import io.debezium.config.Configuration;
+import io.debezium.connector.postgresql.PostgresConnectorConfig;
+import io.debezium.connector.postgresql.connection.PostgresConnection;
+import java.sql.Connection;
+import java.sql.PreparedStatement;
+import java.sql.ResultSet;
+import java.sql.SQLException;
+import java.sql.Statement;
+import java.util.Map;
+import org.apache.kafka.connect.errors.ConnectException;
+import org.apache.kafka.connect.errors.RetriableException;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/** The write-ahead log of PostgreSQL and the replication slot, by a connection as Debezium makes it. */
+public final class PostgresLog implements SourceLog {
+    private static final Logger LOGGER = LoggerFactory.getLogger(PostgresLog.class);
+    private static final int DROP_SECONDS = 60;
+    private static final String POSITION =
+        "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_receive_lsn() ELSE pg_current_wal_lsn() END - '0/0'::pg_lsn";
+    private static final String SLOT =
+        "SELECT active, confirmed_flush_lsn - '0/0'::pg_lsn, coalesce(to_jsonb(s) ->> 'wal_status', '') FROM pg_replication_slots s"
+            + " WHERE slot_name = ? AND database = current_database()";
+
+    private final PostgresConnectorConfig config;
+    private final boolean dropsSlot;
+    private final boolean reads;
+    private final boolean flushesItself;
+
+    /**
+     * A snapshot is taken with a new slot if dropsSlot is true. reads says that the log is read behind an offset. flushesItself
+     * says that the driver confirms positions that the connector has not committed.
+     */
+    public PostgresLog(Configuration properties, boolean dropsSlot, boolean reads, boolean flushesItself) {
+        this.config = new PostgresConnectorConfig(properties);
+        this.dropsSlot = dropsSlot;
+        this.reads = reads;
+        this.flushesItself = flushesItself;
+    }
+
+    public String prepare(Map offset, boolean snapshot, String system) {
+        PostgresConnection database = new PostgresConnection(config.getJdbcConfig(), "connectors");
+        try {
+            Connection connection = database.connection();
+            connection.setAutoCommit(true);
+            String found = system(connection);
+            if (snapshot && dropsSlot) {
+                dropSlot(connection);
+            } else if (!snapshot && reads) {
+                if (system != null && found != null && !found.equals(system)) {
+                    throw new LostPosition("the database is another one than the position is of: its system identifier is " + found
+                        + ", and was " + system);
+                }
+                check(connection, offset);
+            }
+            return found == null ? system : found;
+        } catch (SQLException error) {
+            String state = error.getSQLState();
+            String message = "the log of the database cannot be checked: " + error.getMessage();
+            if (state == null || state.startsWith("08") || state.startsWith("57P") || state.startsWith("53")) {
+                throw new RetriableException(message, error);
+            }
+            throw new ConnectException(message, error);
+        } finally {
+            database.close();
+        }
+    }
+
+    /** The position at which the log ends now. */
+    public long end() throws SQLException {
+        PostgresConnection database = new PostgresConnection(config.getJdbcConfig(), "connectors");
+        try {
+            return number(database.connection(), POSITION);
+        } finally {
+            database.close();
+        }
+    }
+
+    private void check(Connection connection, Map offset) throws SQLException {
+        Object newest = offset.get("lsn");
+        Object committed = offset.get("lsn_commit");
+        String recorded = "the recorded position is " + text(newest) + (committed == null ? "" : ", behind the commit " + text(committed));
+        PreparedStatement query = connection.prepareStatement(SLOT);
+        try {
+            query.setString(1, config.slotName());
+            ResultSet slot = query.executeQuery();
+            if (!slot.next()) {
+                throw new LostPosition("the replication slot " + config.slotName() + " does not exist any more; " + recorded);
+            }
+            if (slot.getString(3).equals("lost") || slot.getObject(2) == null) {
+                throw new LostPosition("the replication slot " + config.slotName() + " has lost its log (wal_status is lost); " + recorded);
+            }
+            long confirmed = slot.getBigDecimal(2).longValue();
+            // Before the first commit of a log there is no position that the slot must not have passed.
+            Object known = committed != null ? committed : offset.containsKey("snapshot") ? newest : null;
+            if (known != null && confirmed > ((Number) known).longValue() && !flushesItself) {
+                throw new LostPosition("the replication slot " + config.slotName() + " is at " + text(Long.valueOf(confirmed)) + ", and "
+                    + recorded + ": another reader has used it, or it was moved or made anew, and the changes between are not sent again");
+            }
+        } finally {
+            query.close();
+        }
+        boolean isPrimary = number(connection, "SELECT pg_is_in_recovery()::int") == 0L;
+        long end = number(connection, POSITION);
+        if (isPrimary && newest != null && end < ((Number) newest).longValue()) {
+            throw new LostPosition("the log of the database ends at " + text(Long.valueOf(end)) + ", and " + recorded
+                + ": the database was set back to an earlier state");
+        }
+    }
+
+    /** Debezium makes a new slot then, whose snapshot and log meet without a gap; with one that exists they do not. */
+    private void dropSlot(Connection connection) throws SQLException {
+        for (int second = 0; ; second++) {
+            PreparedStatement query = connection.prepareStatement(SLOT);
+            try {
+                query.setString(1, config.slotName());
+                ResultSet slot = query.executeQuery();
+                if (!slot.next()) {
+                    return;
+                }
+                if (!slot.getBoolean(1)) {
+                    break;
+                }
+            } finally {
+                query.close();
+            }
+            if (second == DROP_SECONDS) {
+                throw new ConnectException("the replication slot " + config.slotName() + " is active: another reader uses it. Give each its own");
+            }
+            pause();
+        }
+        LOGGER.warn("The replication slot {} is made anew, as the snapshot is taken from its beginning", config.slotName());
+        PreparedStatement drop = connection.prepareStatement("SELECT pg_drop_replication_slot(?)");
+        try {
+            drop.setString(1, config.slotName());
+            drop.execute();
+        } finally {
+            drop.close();
+        }
+    }
+
+    /** The identity of the database cluster; null where the user may not see it. */
+    private static String system(Connection connection) throws SQLException {
+        Statement query = connection.createStatement();
+        try {
+            ResultSet row = query.executeQuery("SELECT system_identifier::text FROM pg_control_system()");
+            row.next();
+            return row.getString(1);
+        } catch (SQLException error) {
+            if ("42501".equals(error.getSQLState())) {
+                return null;
+            }
+            throw error;
+        } finally {
+            query.close();
+        }
+    }
+
+    private static long number(Connection connection, String sql) throws SQLException {
+        Statement query = connection.createStatement();
+        try {
+            ResultSet row = query.executeQuery(sql);
+            row.next();
+            return row.getBigDecimal(1).longValue();
+        } finally {
+            query.close();
+        }
+    }
+
+    private static String text(Object position) {
+        if (position == null) {
+            return "unknown";
+        }
+        long number = ((Number) position).longValue();
+        return String.format("%X/%X", new Object[] {Long.valueOf(number >>> 32), Long.valueOf(number & 0xFFFFFFFFL)});
+    }
+
+    private static void pause() {
+        try {
+            Thread.sleep(1000L);
+        } catch (InterruptedException interruption) {
+            Thread.currentThread().interrupt();
+            throw new ConnectException("interrupted while a replication slot was waited for", interruption);
+        }
+    }
+}
