@@ -9,6 +9,7 @@ from __future__ import annotations
 import faulthandler
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -23,6 +24,7 @@ from connectors.testing.faults import FailureInjector, faulty_sink, faulty_sourc
 
 _START_SECONDS = 180.0
 _LOG = 6_000
+_ERROR = re.compile(r"[\w.]+(Error|Exception|Refused|Fatal|Misconfigured|Poison|Transient):? ")
 
 
 class DriverDied(Exception):
@@ -130,22 +132,22 @@ class Driver:
 def start_query(spark: Any, query: Mapping[str, Any]) -> Any:
     """Starts a stream of ``connectors.connect`` into sinks of ``connectors.connect.merge``, which pass the points of faults.
 
-    ``query`` has ``name``, ``source`` (its options), ``sinks`` (a list of options), ``checkpoint``, ``faults`` (a folder),
-    ``trigger`` (arguments of Spark's) and ``records``: a folder that keeps all records, or nothing.
+    ``query`` has ``name``, ``source`` (its options), ``sinks`` (options by the name of the table), ``checkpoint``, ``faults``
+    (a folder, with one of :class:`FailureInjector` for the source and for each table), ``trigger`` (arguments of Spark's) and
+    ``records``: a folder that keeps all records, or nothing.
     """
     import connectors
-    from connectors.spark.foreach_batch import ForeachBatch, Several
+    from connectors.spark.foreach_batch import Several
     from connectors.systems.connect import ConnectSource
     from connectors.systems.delta.merge import ChangeTable
 
-    injector = FailureInjector(query["faults"])
-    connectors.register(spark, faulty_source(ConnectSource, injector))
-    kind = faulty_sink(ChangeTable, injector)
-    functions: list[Any] = [ForeachBatch(kind.of({**sink, "queryName": query["name"]})) for sink in query["sinks"][:-1]]
-    last = kind.of({**query["sinks"][-1], "queryName": query["name"]})
-    functions.append(_FaultyForeachBatch(last, injector))
-    if query.get("records"):
-        functions.insert(0, _Records(query["records"]))
+    source = faulty_source(ConnectSource, FailureInjector(f"{query['faults']}/source"))
+    connectors.register(spark, source)
+    functions: list[Any] = [_Records(query["records"])] if query.get("records") else []
+    for table, options in query["sinks"].items():
+        injector = FailureInjector(f"{query['faults']}/{table}")
+        sink = faulty_sink(ChangeTable, injector).of({**options, "queryName": query["name"]})
+        functions.append(_FaultyForeachBatch(sink, injector))
     rows = spark.readStream.format("connectors.connect").options(**query["source"]).load()
     writer = rows.writeStream.queryName(query["name"]).trigger(**query["trigger"])
     return writer.option("checkpointLocation", query["checkpoint"]).foreachBatch(Several(functions)).start()
@@ -207,8 +209,13 @@ class _Orders:
             return True
 
     def _error(self) -> str:
+        """The error of the query: that of Python where Spark wraps one."""
         error = self.query.exception()
-        return "" if error is None else str(error)
+        if error is None:
+            return ""
+        lines = [line.strip() for line in str(error).splitlines()]
+        python = [line for line in lines if _ERROR.match(line)]
+        return "\n".join([*python[-3:], str(error)[:3000]])
 
 
 def remove_half_an_offset(checkpoint: Path) -> None:

@@ -20,6 +20,7 @@ import psycopg
 from psycopg import errors
 
 from connectors.testing.servers import PostgresServer
+from tests.connect.java_sources import DEBEZIUM
 from tests.systems.cdc_alterations import Alterations
 from tests.systems.cdc_compare import Copy
 from tests.systems.cdc_sessions import Plan, Scheduler, Session, Statement
@@ -37,6 +38,8 @@ class Workload:
 
     ``folder`` keeps ``statements.log``, with each statement, its session and what became of it.
     """
+
+    package = DEBEZIUM
 
     def __init__(
         self, server: PostgresServer, folder: Path, seed: int, switches: Collection[str] = DEFAULT, rows: int = 300
@@ -133,12 +136,12 @@ class Workload:
                 config[f"snapshot.select.statement.overrides.{name}"] = part
         return config
 
-    def sinks(self, folder: Path) -> list[dict[str, str]]:
-        """The options of the merge of each table."""
+    def sinks(self, folder: Path) -> dict[str, dict[str, str]]:
+        """The options of the merge of each table, by its name."""
         options = {"truncate": "delete"} if "truncate" in self.switches else {}
         if "late_table" not in self.switches:
             options["onLostLedger"] = "notWritten"
-        return [{"path": str(folder / name), "topic": f"shop.public.{name}", **options} for name in self.tables]
+        return {name: {"path": str(folder / name), "topic": f"shop.public.{name}", **options} for name in self.tables}
 
     def restart_server(self) -> None:
         """Lets PostgreSQL crash and recover. No transaction may be open."""

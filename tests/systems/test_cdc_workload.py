@@ -1,12 +1,19 @@
-"""Change data capture of a hard workload: the Delta tables equal those of the database at every quiet point."""
+"""Change data capture of a hard workload, killed again and again: the Delta tables equal those of the database.
+
+``SEED`` chooses another workload and other kills, ``KILLS`` the number of rounds, ``SWITCHES`` what the workload does
+(``-blocking,+infinity``; see :mod:`tests.systems.cdc_switches`), ``RECORDS=1`` keeps the records of each batch as Parquet.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from connectors.testing.environments import CLUSTER
 from connectors.testing.servers import PostgresServer
 from tests.servers import required
 from tests.systems.cdc_rounds import Rounds
@@ -15,17 +22,42 @@ from tests.systems.cdc_workload import Workload
 
 pytestmark = pytest.mark.server
 SEED = int(os.environ.get("SEED", "1"))
+ROUNDS = int(os.environ.get("KILLS", "200"))
+
+
+@contextmanager
+def rounds_of(workload: Workload, folder: Path, environment: str = "local[2,4]") -> Iterator[Rounds]:
+    rounds = Rounds(workload, folder, workload.seed, environment)
+    try:
+        yield rounds
+    finally:
+        rounds.close()
+        workload.close()
+
+
+def test_a_few_rounds(tmp_path: Path) -> None:
+    workload = Workload(required(PostgresServer), tmp_path, SEED, environment_switches(), rows=100)
+    with rounds_of(workload, tmp_path) as rounds:
+        rounds.rows = 150
+        rounds.run(3)
 
 
 @pytest.mark.soak
-def test_the_delta_tables_equal_the_database_without_kills(tmp_path: Path) -> None:
+def test_without_kills(tmp_path: Path) -> None:
+    """The workload alone, with a run of the query to its end after each round."""
     workload = Workload(required(PostgresServer), tmp_path, SEED, environment_switches())
-    rounds = Rounds(workload, tmp_path, SEED)
-    try:
-        rounds.quiet_point()
-        for number in range(int(os.environ.get("KILLS", "5"))):
-            rounds.report.append(f"round {number}: {workload.work(300, number)}")
-            rounds.quiet_point()
-    finally:
-        rounds.driver.close()
-        workload.close()
+    with rounds_of(workload, tmp_path) as rounds:
+        for number in range(min(10, ROUNDS)):
+            rounds.report.append(f"round {number}: {workload.work(rounds.rows, number)}")
+            rounds.quiet_point(number)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("environment", ["local[2,4]", CLUSTER])
+def test_many_rounds(tmp_path: Path, environment: str, capsys: pytest.CaptureFixture[str]) -> None:
+    count = min(100 if environment != CLUSTER else 20, ROUNDS)
+    workload = Workload(required(PostgresServer), tmp_path, SEED, environment_switches())
+    with rounds_of(workload, tmp_path, environment) as rounds:
+        rounds.run(count)
+    with capsys.disabled():
+        print("", *rounds.report, sep="\n")
