@@ -15,6 +15,7 @@ _MOST_ADDED: Final = 9
 _ADDED_KINDS: Final = (
     v.INT, v.PRICE, v.NUMERIC, v.DATE, v.TIMESTAMP, v.ZONED, v.BYTES, v.ARRAY, v.TEXT, v.BOOLEAN, v.DOUBLE, v.JSONB, v.UUID,
 )  # fmt: skip
+_PLAIN_KINDS: Final = (v.INT, v.TEXT, v.BOOLEAN, v.DOUBLE)
 _WIDER: Final[Mapping[v.Kind, v.Kind]] = {v.INT: v.BIGINT, v.PRICE: v.WIDE_PRICE}
 
 
@@ -88,7 +89,7 @@ class Alterations:
 
     def _add_column(self, table: Table) -> Plan:
         kind = self._added_kind()
-        has_default = self.chance.random() < 0.6
+        has_default = self.chance.random() < 0.6 and (kind in _PLAIN_KINDS or "typed_defaults" in self.switches)
         nullable = not has_default or self.chance.random() < 0.6
         column = Column(self._column_name(table), kind, nullable, has_default)
         default = f" DEFAULT {kind.default}" if has_default else ""
@@ -98,7 +99,7 @@ class Alterations:
 
     def _add_and_drop_default(self, table: Table) -> Plan:
         """A column that old rows have a value of, and whose default is gone, at once or a little later."""
-        kind, name = self._added_kind(), self._column_name(table)
+        kind, name = self._added_kind(has_default=True), self._column_name(table)
         add, drop = f"ADD COLUMN {name} {kind.sql} NOT NULL DEFAULT {kind.default}", f"ALTER COLUMN {name} DROP DEFAULT"
         needed = Column(name, kind, nullable=False)
         if self.chance.random() < 0.5:
@@ -132,9 +133,9 @@ class Alterations:
             table.columns.remove(column)
             table.dropped.append(column.name)
 
-    def _added_kind(self) -> v.Kind:
-        kinds = [kind for kind in _ADDED_KINDS if kind is not v.NUMERIC or "free_numeric" in self.switches]
-        return self.chance.choice(kinds)
+    def _added_kind(self, has_default: bool = False) -> v.Kind:
+        kinds = _PLAIN_KINDS if has_default and "typed_defaults" not in self.switches else _ADDED_KINDS
+        return self.chance.choice([kind for kind in kinds if kind is not v.NUMERIC or "free_numeric" in self.switches])
 
     def _column_name(self, table: Table) -> str:
         if "readd_column" in self.switches and table.dropped and self.chance.random() < 0.3:

@@ -25,19 +25,20 @@ _JVM_SECONDS: Final = 60.0
 
 @dataclass
 class Target:
-    """A query that runs: its driver, the name of its connector, and the folder of its failure injectors, one a table."""
+    """A query that runs: its driver, the name of its connector, and the folder with its checkpoint and failure injectors."""
 
     driver: Driver
     connector: str
-    faults: Path
+    folder: Path
     tables: list[str]
     environment: str
 
     def injector(self, part: str) -> FailureInjector:
-        return FailureInjector(self.faults / part)
+        return FailureInjector(self.folder / "faults" / part)
 
-    def injectors(self) -> list[FailureInjector]:
-        return [self.injector(part) for part in (SOURCE, *self.tables)]
+    def epochs(self) -> int:
+        """The number of epochs that Spark knows of."""
+        return sum(file.name.isdigit() for file in (self.folder / "checkpoint" / "offsets").glob("*"))
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ Kill = Callable[[Target, random.Random], Outcome]
 def driver_at_a_moment(target: Target, chance: random.Random) -> Outcome:
     delay = _pause(target, chance)
     target.driver.kill()
-    return Outcome(f"driver killed after {delay:.1f} s", ends=True)
+    return Outcome(f"driver killed {delay}", ends=True)
 
 
 def driver_at_a_point(target: Target, chance: random.Random) -> Outcome:
@@ -76,7 +77,7 @@ def planner_at_a_moment(target: Target, chance: random.Random) -> Outcome:
     if jvm is None:
         return Outcome("not reached: no JVM to find the planner by", ends=False)
     _kill(parent_of(jvm))
-    return Outcome(f"planner killed after {delay:.1f} s", True, _error(target))
+    return Outcome(f"planner killed {delay}", True, _error(target))
 
 
 def planner_at_a_point(target: Target, chance: random.Random) -> Outcome:
@@ -94,7 +95,7 @@ def jvm(target: Target, chance: random.Random) -> Outcome:
         delays.append(_pause(target, chance))
         if (process := _jvm(target)) is not None:
             _kill(process)
-    return Outcome(f"JVM killed after {' and '.join(f'{delay:.1f} s' for delay in delays)}", ends=False)
+    return Outcome(f"JVM killed {' and '.join(delays)}", ends=False)
 
 
 def task(target: Target, chance: random.Random) -> Outcome:
@@ -117,7 +118,7 @@ def error_at_a_point(target: Target, chance: random.Random) -> Outcome:
 def stop(target: Target, chance: random.Random) -> Outcome:
     delay = _pause(target, chance)
     error = target.driver.stop()
-    return Outcome(f"stopped after {delay:.1f} s", True, error)
+    return Outcome(f"stopped {delay}", True, error)
 
 
 KILLS: Final[dict[Kill, float]] = {
@@ -157,12 +158,14 @@ def _strike(target: Target, part: str, point: Point, action: Action, row: int = 
     return reached or injector.struck() > before
 
 
-def _pause(target: Target, chance: random.Random) -> float:
-    """Waits for the connector, and then a moment."""
-    delay = chance.choice((0.0, chance.uniform(0.0, 2.0), chance.uniform(0.0, 8.0)))
+def _pause(target: Target, chance: random.Random) -> str:
+    """Waits for the connector, mostly also for some epochs, and then a moment. Returns what it has waited for."""
+    epochs, delay = chance.choice((0, 1, 1, 2, 4)), chance.uniform(0.0, 2.0) * chance.randrange(3)
+    before = target.epochs()
     _until(lambda: _jvm(target) is not None)
+    _until(lambda: target.epochs() >= before + epochs, _LONGEST / 3)
     time.sleep(delay)
-    return delay
+    return f"after {target.epochs() - before} epochs and {delay:.1f} s"
 
 
 def _jvm(target: Target) -> int | None:

@@ -223,7 +223,7 @@ class Rounds:
 
     def _target(self) -> Target:
         names = list(self.workload.tables)
-        return Target(self.driver, self.workload.name, self.folder / "faults", names, self.environment)
+        return Target(self.driver, self.workload.name, self.folder, names, self.environment)
 
     def _new_driver(self) -> Driver:
         self._drivers += 1

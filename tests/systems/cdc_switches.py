@@ -15,6 +15,7 @@ SWITCHES: Final = {
     "large_key_change": "those of rows whose large values the log leaves out",
     "waiting": "an INSERT that waits at an older unique index, so that the log's order is not the order of its positions",
     "add_column": "ALTER TABLE ADD COLUMN, with and without a default",
+    "typed_defaults": "defaults of added columns that are no plain JSON: numeric, times, bytea, arrays, uuid, jsonb",
     "drop_default": "ADD COLUMN NOT NULL DEFAULT, and then DROP DEFAULT",
     "set_default": "ALTER COLUMN SET DEFAULT and DROP DEFAULT of columns that are there",
     "alter_type": "int becomes bigint, numeric(10,2) becomes numeric(14,4)",
