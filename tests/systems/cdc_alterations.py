@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -21,6 +21,10 @@ _WIDER: Final[Mapping[v.Kind, v.Kind]] = {v.INT: v.BIGINT, v.PRICE: v.WIDE_PRICE
 
 class Alterations:
     """Draws changes of the tables of ``statements``; at most one of them runs at a time."""
+
+    added_kinds: Sequence[v.Kind] = _ADDED_KINDS
+    plain_kinds: Sequence[v.Kind] = _PLAIN_KINDS
+    wider: Mapping[v.Kind, v.Kind] = _WIDER
 
     def __init__(self, statements: Statements) -> None:
         self.statements = statements
@@ -48,7 +52,7 @@ class Alterations:
 
     def _plans(self, table: Table) -> list[Plan]:
         added = [column for column in table.columns if not column.is_base]
-        widenable = [column for column in table.columns if column.kind in _WIDER]
+        widenable = [column for column in table.columns if column.kind in self.wider]
         has_room = len(added) < _MOST_ADDED
         plans: list[Plan] = []
         if "add_column" in self.switches and has_room:
@@ -65,7 +69,7 @@ class Alterations:
             plans.append(self._set_default(table))
         return plans
 
-    def _alteration(self, table: Table, *actions: str) -> Plan:
+    def alteration(self, table: Table, *actions: str) -> Plan:
         """``actions``, mostly with updates before and behind them in the same transaction. Returns true if it commits."""
         updates = self.chance.random() < 0.5
         yield Statement("BEGIN")
@@ -89,12 +93,12 @@ class Alterations:
 
     def _add_column(self, table: Table) -> Plan:
         kind = self._added_kind()
-        has_default = self.chance.random() < 0.6 and (kind in _PLAIN_KINDS or "typed_defaults" in self.switches)
+        has_default = self.chance.random() < 0.6 and (kind in self.plain_kinds or "typed_defaults" in self.switches)
         nullable = not has_default or self.chance.random() < 0.6
         column = Column(self._column_name(table), kind, nullable, has_default)
         default = f" DEFAULT {kind.default}" if has_default else ""
         constraint = "" if nullable else " NOT NULL"
-        if (yield from self._alteration(table, f"ADD COLUMN {column.name} {kind.sql}{constraint}{default}")):
+        if (yield from self.alteration(table, f"ADD COLUMN {column.name} {kind.sql}{constraint}{default}")):
             table.columns.append(column)
 
     def _add_and_drop_default(self, table: Table) -> Plan:
@@ -103,38 +107,45 @@ class Alterations:
         add, drop = f"ADD COLUMN {name} {kind.sql} NOT NULL DEFAULT {kind.default}", f"ALTER COLUMN {name} DROP DEFAULT"
         needed = Column(name, kind, nullable=False)
         if self.chance.random() < 0.5:
-            if (yield from self._alteration(table, add, drop)):
+            if (yield from self.alteration(table, add, drop)):
                 table.columns.append(needed)
-        elif (yield from self._alteration(table, add)):
+        elif (yield from self.alteration(table, add)):
             table.columns.append(needed)
-            if not (yield from self._alteration(table, drop)):
+            if not (yield from self.alteration(table, drop)):
                 table.replace(needed, replace(needed, has_default=True))
 
     def _set_default(self, table: Table) -> Plan:
         """A default for later rows, or none; the rows that are there keep what they have."""
         column = self.chance.choice(table.columns)
         drops = column.has_default and column.nullable and self.chance.random() < 0.4
-        literal = "'" + column.kind.draw(self.chance).replace("'", "''") + "'"
+        literal = self.literal(column.kind)
         action = f"ALTER COLUMN {column.name} " + ("DROP DEFAULT" if drops else f"SET DEFAULT {literal}")
-        if (yield from self._alteration(table, action)):
+        if (yield from self.alteration(table, action)):
             table.replace(column, replace(column, has_default=not drops))
 
+    def literal(self, kind: v.Kind) -> str:
+        """A value as SQL."""
+        return "'" + str(kind.draw(self.chance)).replace("'", "''") + "'"
+
     def _widen(self, table: Table, column: Column) -> Plan:
-        wider = replace(column, kind=_WIDER[column.kind])
-        if (yield from self._alteration(table, f"ALTER COLUMN {column.name} TYPE {wider.kind.sql}")):
+        wider = replace(column, kind=self.wider[column.kind])
+        if (yield from self.alteration(table, self.new_type(wider))):
             table.replace(column, wider)
 
     def _widen_key(self, table: Table) -> Plan:
-        if (yield from self._alteration(table, f"ALTER COLUMN {table.keys[0]} TYPE bigint")):
+        if (yield from self.alteration(table, self.new_type(Column(table.keys[0], v.BIGINT, nullable=False)))):
             table.has_wide_key = True
 
+    def new_type(self, column: Column) -> str:
+        return f"ALTER COLUMN {column.name} TYPE {column.kind.sql}"
+
     def _drop_column(self, table: Table, column: Column) -> Plan:
-        if (yield from self._alteration(table, f"DROP COLUMN {column.name}")):
+        if (yield from self.alteration(table, f"DROP COLUMN {column.name}")):
             table.columns.remove(column)
             table.dropped.append(column.name)
 
     def _added_kind(self, has_default: bool = False) -> v.Kind:
-        kinds = _PLAIN_KINDS if has_default and "typed_defaults" not in self.switches else _ADDED_KINDS
+        kinds = self.plain_kinds if has_default and "typed_defaults" not in self.switches else self.added_kinds
         return self.chance.choice([kind for kind in kinds if kind is not v.NUMERIC or "free_numeric" in self.switches])
 
     def _column_name(self, table: Table) -> str:

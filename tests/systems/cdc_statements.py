@@ -17,8 +17,12 @@ MOST_BLOCKS = 6
 class Statements:
     """Draws statements on ``tables`` from ``chance``, as far as ``switches`` allow.
 
-    ``is_hurried`` is true while somebody waits for the end of transactions.
+    ``is_hurried`` is true while somebody waits for the end of transactions. The SQL is PostgreSQL's; a subclass for another
+    database changes what that one says differently.
     """
+
+    ending_errors: tuple[type[Exception], ...] = (errors.DeadlockDetected,)
+    """Errors that no savepoint outlives."""
 
     def __init__(
         self,
@@ -41,7 +45,7 @@ class Statements:
                 savepoints.append(f"s{number}")
                 yield Statement(f"SAVEPOINT s{number}")
             error = yield self.any_statement()
-            if error is not None and (not savepoints or isinstance(error, errors.DeadlockDetected)):
+            if error is not None and (not savepoints or isinstance(error, self.ending_errors)):
                 yield Statement("ROLLBACK", sort="rollback")
                 return
             if error is not None:
@@ -79,16 +83,26 @@ class Statements:
         insert = self.insert(table)
         key = ", ".join(table.keys)
         target = self.chance.choice((key, "slot")) if table.name == "orders" else key
-        update = ", ".join(f"{column.name} = excluded.{column.name}" for column in table.updatable(self.chance))
-        needs_all = any(column.is_needed for column in table.columns)
-        action = "NOTHING" if needs_all or self.chance.random() < 0.2 else f"UPDATE SET {update}"
+        action = "NOTHING" if self.chance.random() < 0.2 else f"UPDATE SET {assignments(table.updatable(self.chance))}"
         return Statement(f"{insert.sql} ON CONFLICT ({target}) DO {action}", insert.parameters, sort="upsert")
+
+    def mark(self, table: Table, text: str) -> Statement:
+        """Writes ``text`` into the row with the number 0, which nothing else touches."""
+        column = table.columns[0]
+        row = dict(zip(table.keys, ("0", "z"), strict=False)) | self.needed_values(table) | {column.name: text}
+        places = ", ".join("%s" for _ in row)
+        conflict = self.on_conflict(table, assignments([column]))
+        insert = f"INSERT INTO {table.name} ({', '.join(row)}) VALUES ({places}) {conflict}"
+        return Statement(insert, list(row.values()))
+
+    def on_conflict(self, table: Table, update: str) -> str:
+        return f"ON CONFLICT ({', '.join(table.keys)}) DO UPDATE SET {update}"
 
     def insert_rows(self, table: Table) -> Statement:
         """Several rows in one statement, each a record of the log of its own."""
         columns = table.insertable(self.chance)
         count = self.chance.randrange(2, 30)
-        rows = self._new_rows(table, columns, count)
+        rows = self.new_rows(table, columns, count)
         names = ", ".join((*table.keys, *(column.name for column in columns)))
         places = ", ".join(f"({', '.join('%s' for _ in row)})" for row in rows)
         values = [value for row in rows for value in row]
@@ -122,7 +136,7 @@ class Statements:
         some = min(count, self.chance.randrange(1, 60))
         target = table.new_block(some)
         number = table.keys[0]
-        where = f"{_between(number, first, some)}{self._without_large_values(table)}"
+        where = f"{between(number, first, some)}{self._without_large_values(table)}"
         move = f"UPDATE {table.name} SET {number} = {number} + {target - first} WHERE {where}"
         return Statement(move, sort="keys shifted")
 
@@ -131,7 +145,7 @@ class Statements:
         count = self.chance.choice((20, 90, 150, 400, self.chance.randrange(200, self.chance.choice((800, 800, 3000)))))
         columns = table.insertable(self.chance, self.chance.choice((0.15, 0.5, 0.9)))
         is_small = self.chance.random() < 0.7  # small values let many rows share a page
-        rows = self._new_rows(table, columns, count, is_small)
+        rows = self.new_rows(table, columns, count, is_small)
         names = ", ".join((*table.keys, *(column.name for column in columns)))
         return Statement(f"COPY {table.name} ({names}) FROM STDIN", rows=rows, sort="copy")
 
@@ -146,7 +160,7 @@ class Statements:
         if len(table.blocks) < 2:
             return self.delete(table)
         first, count = self.chance.choice(table.blocks)
-        where = f"{_between(table.keys[0], first, count)} AND {table.keys[0]} % 3 > 0"
+        where = f"{between(table.keys[0], first, count)} AND {table.keys[0]} % 3 > 0"
         return Statement(f"DELETE FROM {table.name} WHERE {where}", sort="delete of many")
 
     def prune(self) -> Plan:
@@ -154,7 +168,7 @@ class Statements:
         for table in self.tables.values():
             while len(table.blocks) > MOST_BLOCKS:
                 first, count = table.blocks.pop(0)
-                yield Statement(f"DELETE FROM {table.name} WHERE {_between(table.keys[0], first, count)}", sort="pruned")
+                yield Statement(f"DELETE FROM {table.name} WHERE {between(table.keys[0], first, count)}", sort="pruned")
 
     def truncate(self) -> Plan:
         """TRUNCATE between two other changes of the table."""
@@ -181,7 +195,7 @@ class Statements:
             row["slot"] = str(self.chance.randrange(60))
         return row
 
-    def _new_rows(self, table: Table, columns: list[Column], count: int, is_small: bool = False) -> list[list[Any]]:
+    def new_rows(self, table: Table, columns: list[Column], count: int, is_small: bool = False) -> list[list[Any]]:
         """Rows of a new block of keys."""
         first = table.new_block(count)
         chosen = [column.without_large_values() for column in columns] if is_small else columns
@@ -198,9 +212,14 @@ class Statements:
         return "".join(f" AND coalesce(octet_length({name}::text), 0) < 500" for name in large)
 
 
+def assignments(columns: list[Column]) -> str:
+    """The new values of an upsert's columns, in an UPDATE."""
+    return ", ".join(f"{column.name} = excluded.{column.name}" for column in columns)
+
+
 def _key_is(table: Table) -> str:
     return " AND ".join(f"{key} = %s" for key in table.keys)
 
 
-def _between(column: str, first: int, count: int) -> str:
+def between(column: str, first: int, count: int) -> str:
     return f"{column} BETWEEN {first} AND {first + count - 1}"

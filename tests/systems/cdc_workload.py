@@ -30,7 +30,6 @@ from tests.systems.cdc_tables import POSTGRES, Table, items, orders
 
 SIGNALS: Final = "debezium_signal"
 _SESSIONS: Final = 5
-_EXPECTED: Final = (errors.UniqueViolation, errors.DeadlockDetected, errors.UndefinedColumn, errors.NotNullViolation)
 
 
 class Workload:
@@ -39,30 +38,34 @@ class Workload:
     ``folder`` keeps ``statements.log``, with each statement, its session and what became of it.
     """
 
-    package = DEBEZIUM
+    package: str
+    topic_prefix: str
+    expected: tuple[type[Exception], ...]
 
-    def __init__(
-        self, server: PostgresServer, folder: Path, seed: int, switches: Collection[str] = DEFAULT, rows: int = 300
-    ) -> None:
-        self.server, self.folder, self.seed, self.switches = server, folder, seed, frozenset(switches)
-        self.chance = random.Random(f"workload {seed}")
+    def __init__(self, folder: Path, seed: int, switches: Collection[str], statements: Statements, alterations: Alterations):
+        self.folder, self.seed, self.switches = folder, seed, frozenset(switches)
+        self.statements, self.alterations, self.chance = statements, alterations, statements.chance
+        self.tables = statements.tables
         self.name = f"workload_{uuid.uuid4().hex[:10]}"
-        self.tables = {"orders": orders(), "items": items()}
-        self.statements = Statements(self.tables, self.chance, self.switches)
-        self.alterations = Alterations(self.statements)
-        self._slot, self._quiets = 1_000_000, 0
-        self._create(rows)
-        self._monitor = self.connect()
+        self._quiets = 0
         folder.mkdir(parents=True, exist_ok=True)
+        self._create()
+        self._monitor = self.connect()
         sessions = [self._session(number) for number in range(_SESSIONS)]
-        self._scripts = [self._session(number) for number in range(100, 103)]
-        self.scheduler = Scheduler(sessions, _EXPECTED, folder / "statements.log", self.chance)
-        self.statements.is_hurried = self.scheduler.is_hurried
+        self.scheduler = Scheduler(sessions, self.expected, folder / "statements.log", self.chance)
+        statements.is_hurried = self.scheduler.is_hurried
 
-    def connect(self, database: str | None = None) -> psycopg.Connection[Any]:
-        address = f"host=127.0.0.1 port={self.server.port} user=postgres dbname={database or self.name}"
-        options = "-c timezone=UTC -c deadlock_timeout=30ms"
-        return psycopg.connect(address, autocommit=True, connect_timeout=10, prepare_threshold=None, options=options)
+    def connect(self, database: str | None = None) -> Any:
+        """A connection, by default to the workload's own database."""
+        raise NotImplementedError
+
+    def execute(self, connection: Any, statement: Statement) -> int:
+        """Runs a statement. Returns how many rows it has changed."""
+        raise NotImplementedError
+
+    def config(self, chance: random.Random, **more: str) -> dict[str, str]:
+        """The connector's settings: small batches and chunks, as ``chance`` says."""
+        raise NotImplementedError
 
     def work(self, rows: int, round_number: int, seconds: float = 0.0) -> dict[str, int]:
         """Runs plans until so many rows are changed, over about ``seconds``, and ends them. Returns the counts of this time."""
@@ -76,60 +79,30 @@ class Workload:
                 break
             self.scheduler.step(self._plan)
             time.sleep(max(0.0, min(0.5, began + seconds * counts["rows"] / rows - time.monotonic())))
-            if "waiting" in self.switches and self.chance.random() < 0.01 and not self.alterations.is_running:
-                self._wait_for_a_rollback()
+            self._between_steps()
         self.scheduler.finish()
         return dict(counts)
 
     def quiet(self) -> list[Copy]:
         """Marks the end of what was done in each table, and returns the tables as they are."""
         self._quiets += 1
-        with self.connect() as connection:
-            _load_times_as_text(connection)
+        connection = self.connect()
+        try:
             for table in self.tables.values():
-                self._mark(connection, table)
-            return [_copy(connection, table) for table in self.tables.values()]
+                self.execute(connection, self.statements.mark(table, self.mark()))
+            return [self._copy(connection, table) for table in self.tables.values()]
+        finally:
+            connection.close()
 
     def mark(self) -> str:
         """What :meth:`quiet` has written last into the row with the number 0 of each table: the end of the log."""
         return f"quiet {self._quiets}"
 
-    def config(self, chance: random.Random, **more: str) -> dict[str, str]:
-        """Settings of Debezium: small batches and chunks, as ``chance`` says."""
-        batch = chance.choice((16, 50, 128, 400))
-        return {
-            "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
-            "name": self.name,
-            "database.hostname": "127.0.0.1",
-            "database.port": str(self.server.port),
-            "database.user": "postgres",
-            "database.password": "sesame",
-            "database.dbname": self.name,
-            "topic.prefix": "shop",
-            "plugin.name": "pgoutput",
-            "slot.name": self.name,
-            "publication.name": self.name,
-            "publication.autocreate.mode": "filtered",
-            "table.include.list": "public.orders,public.items",
-            # Debezium adds the signal table to the tables that it reads, so its changes are a topic of the stream, too.
-            "signal.enabled.channels": "source",
-            "signal.data.collection": f"public.{SIGNALS}",
-            "incremental.snapshot.chunk.size": str(chance.choice((40, 150, 1024))),
-            "max.batch.size": str(batch),
-            "max.queue.size": str(batch * chance.choice((2, 8))),
-            "poll.interval.ms": "50",
-            "tombstones.on.delete": chance.choice(("false", "true")),
-            "skipped.operations": "none" if "truncate" in self.switches else "t",
-            "value.converter": "org.apache.kafka.connect.json.JsonConverter",
-            "retriable.restart.connector.wait.ms": "500",
-            **more,
-        }
-
     def snapshot_config(self, chance: random.Random) -> dict[str, str]:
         """Settings of a run that begins with another snapshot, of a part of the rows where that is switched on."""
         config = {"snapshot.mode": "always"}
         if "filtered" in self.switches and chance.random() < 0.7:
-            names = [f"public.{name}" for name in self.tables]
+            names = [self._full_name(name) for name in self.tables]
             config["snapshot.select.statement.overrides"] = ",".join(names)
             for name, table in zip(names, self.tables.values(), strict=True):
                 part = f"SELECT * FROM {name} WHERE {table.keys[0]} % 2 = {chance.randrange(2)}"
@@ -141,59 +114,41 @@ class Workload:
         options = {"truncate": "delete"} if "truncate" in self.switches else {}
         if "late_table" not in self.switches:
             options["onLostLedger"] = "notWritten"
-        return {name: {"path": str(folder / name), "topic": f"shop.public.{name}", **options} for name in self.tables}
-
-    def restart_server(self) -> None:
-        """Lets PostgreSQL crash and recover. No transaction may be open."""
-        self.server.kill()
-        self.server.relaunch()
-        self._monitor = self.connect()
-        for session in (*self.scheduler.sessions, *self._scripts):
-            session.connection = self.connect()
+        topics = {name: f"{self.topic_prefix}.{self._full_name(name)}" for name in self.tables}
+        return {name: {"path": str(folder / name), "topic": topic, **options} for name, topic in topics.items()}
 
     def close(self) -> None:
-        """Ends the sessions and drops what the database keeps for the connector."""
+        """Ends the sessions."""
         self.scheduler.close()
-        for session in self._scripts:
-            session.close()
         self._monitor.close()
-        with self.connect("postgres") as admin:
-            for _ in range(50):
-                try:
-                    admin.execute("SELECT pg_drop_replication_slot(%s)", (self.name,))
-                    break
-                except errors.ObjectInUse:
-                    admin.execute("SELECT pg_sleep(0.2)")
-                except errors.UndefinedObject:
-                    break
 
-    def _create(self, rows: int) -> None:
-        with self.connect("postgres") as admin:
-            admin.execute(f"CREATE DATABASE {self.name}")
-        with self.connect() as connection:
-            for statement in POSTGRES:
-                connection.execute(statement)
-            connection.execute(f"CREATE TABLE {SIGNALS} (id varchar(64) PRIMARY KEY, type varchar(32), data text)")
-            for table in self.tables.values():
-                for number in range(1, min(rows, table.hot)):
-                    with contextlib.suppress(errors.UniqueViolation):
-                        _execute(connection, self.statements.insert(table, table.key_of(number, self.chance)))
-
-    def _session(self, number: int) -> Session:
-        return Session(number, self.connect(), _execute, self._is_waiting)
+    def _create(self) -> None:
+        """Makes the database with its tables and their first rows."""
+        raise NotImplementedError
 
     def _is_waiting(self, session: Session) -> bool:
-        pid = session.connection.info.backend_pid
-        row = self._monitor.execute("SELECT cardinality(pg_blocking_pids(%s))", (pid,)).fetchone()
-        return bool(row and row[0])
+        """True while the statement of ``session`` waits for another session."""
+        raise NotImplementedError
 
-    def _mark(self, connection: psycopg.Connection[Any], table: Table) -> None:
-        column = table.columns[0].name
-        needed = self.statements.needed_values(table)
-        values = ["0", *("z" for _ in table.keys[1:]), self.mark(), *needed.values()]
-        names, places = ", ".join((*table.keys, column, *needed)), ", ".join("%s" for _ in values)
-        update = f"ON CONFLICT ({', '.join(table.keys)}) DO UPDATE SET {column} = excluded.{column}"
-        _execute(connection, Statement(f"INSERT INTO {table.name} ({names}) VALUES ({places}) {update}", values))
+    def _copy(self, connection: Any, table: Table) -> Copy:
+        raise NotImplementedError
+
+    def _full_name(self, table: str) -> str:
+        """The name of a table for the connector."""
+        raise NotImplementedError
+
+    def _between_steps(self) -> None:
+        """Does what needs several sessions at once."""
+
+    def _fill(self, connection: Any, rows: int = 300) -> None:
+        """Inserts the rows that are there from the beginning."""
+        for table in self.tables.values():
+            for number in range(1, min(rows, table.hot)):
+                with contextlib.suppress(*self.expected):
+                    self.execute(connection, self.statements.insert(table, table.key_of(number, self.chance)))
+
+    def _session(self, number: int) -> Session:
+        return Session(number, self.connect(), self.execute, self._is_waiting)
 
     def _plan(self) -> Plan:
         """The next plan of a session: mostly a transaction."""
@@ -213,13 +168,115 @@ class Workload:
         if not sorts:
             return None
         sort, names = self.chance.choice(sorts), self.chance.choice((["orders"], ["items"], ["orders", "items"]))
-        data: dict[str, Any] = {"type": sort, "data-collections": [f"public.{name}" for name in names]}
+        data: dict[str, Any] = {"type": sort, "data-collections": [self._full_name(name) for name in names]}
         if "filtered" in self.switches and self.chance.random() < 0.3:
             data["additional-conditions"] = [
-                {"data-collection": f"public.{name}", "filter": f"{self.tables[name].keys[0]} % 2 = 0"} for name in names
+                {"data-collection": self._full_name(name), "filter": f"{self.tables[name].keys[0]} % 2 = 0"} for name in names
             ]
         values = [f"{sort} {self.chance.getrandbits(60):x}", "execute-snapshot", json.dumps(data)]
         return iter_plan(Statement(f"INSERT INTO {SIGNALS} VALUES (%s, %s, %s)", values, sort=f"{sort} snapshot"))
+
+
+class PostgresWorkload(Workload):
+    """A workload on PostgreSQL."""
+
+    package = DEBEZIUM
+    topic_prefix = "shop"
+    expected = (errors.UniqueViolation, errors.DeadlockDetected, errors.UndefinedColumn, errors.NotNullViolation)
+
+    def __init__(self, server: PostgresServer, folder: Path, seed: int, switches: Collection[str] = DEFAULT) -> None:
+        self.server = server
+        tables = {"orders": orders(), "items": items()}
+        statements = Statements(tables, random.Random(f"workload {seed}"), frozenset(switches))
+        super().__init__(folder, seed, switches, statements, Alterations(statements))
+        self._slot = 1_000_000
+        self._scripts = [self._session(number) for number in range(100, 103)]
+
+    def connect(self, database: str | None = None) -> psycopg.Connection[Any]:
+        address = f"host=127.0.0.1 port={self.server.port} user=postgres dbname={database or self.name}"
+        options = "-c timezone=UTC -c deadlock_timeout=30ms"
+        return psycopg.connect(address, autocommit=True, connect_timeout=10, prepare_threshold=None, options=options)
+
+    def execute(self, connection: Any, statement: Statement) -> int:
+        cursor = connection.cursor()
+        if statement.rows is None:
+            cursor.execute(statement.sql, statement.parameters)
+        else:
+            with cursor.copy(statement.sql) as copy:
+                for row in statement.rows:
+                    copy.write_row(row)
+        return max(0, int(cursor.rowcount))
+
+    def config(self, chance: random.Random, **more: str) -> dict[str, str]:
+        return {
+            "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
+            "name": self.name,
+            "database.hostname": "127.0.0.1",
+            "database.port": str(self.server.port),
+            "database.user": "postgres",
+            "database.password": "sesame",
+            "database.dbname": self.name,
+            "topic.prefix": self.topic_prefix,
+            "plugin.name": "pgoutput",
+            "slot.name": self.name,
+            "publication.name": self.name,
+            "publication.autocreate.mode": "filtered",
+            "table.include.list": "public.orders,public.items",
+            # Debezium adds the signal table to the tables that it reads, so its changes are a topic of the stream, too.
+            "signal.data.collection": f"public.{SIGNALS}",
+            "tombstones.on.delete": chance.choice(("false", "true")),
+            "skipped.operations": "none" if "truncate" in self.switches else "t",
+            "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+            **small_batches(chance),
+            **more,
+        }
+
+    def close(self) -> None:
+        super().close()
+        for session in self._scripts:
+            session.close()
+        with self.connect("postgres") as admin:
+            for _ in range(50):
+                try:
+                    admin.execute("SELECT pg_drop_replication_slot(%s)", (self.name,))
+                    break
+                except errors.ObjectInUse:
+                    admin.execute("SELECT pg_sleep(0.2)")
+                except errors.UndefinedObject:
+                    break
+
+    def _create(self) -> None:
+        with self.connect("postgres") as admin:
+            admin.execute(f"CREATE DATABASE {self.name}")
+        with self.connect() as connection:
+            for statement in POSTGRES:
+                connection.execute(statement)
+            connection.execute(f"CREATE TABLE {SIGNALS} (id varchar(64) PRIMARY KEY, type varchar(32), data text)")
+            self._fill(connection)
+
+    def _is_waiting(self, session: Session) -> bool:
+        pid = session.connection.info.backend_pid
+        row = self._monitor.execute("SELECT cardinality(pg_blocking_pids(%s))", (pid,)).fetchone()
+        return bool(row and row[0])
+
+    def _copy(self, connection: psycopg.Connection[Any], table: Table) -> Copy:
+        _load_times_as_text(connection)
+        rows = connection.execute(
+            "SELECT attname, format_type(atttypid, NULL) FROM pg_attribute "
+            "WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
+            (table.name,),
+        ).fetchall()
+        short = {"timestamp with time zone": "timestamptz", "timestamp without time zone": "timestamp"}
+        columns = {name: short.get(kind, kind) for name, kind in rows}
+        content = connection.execute(f"SELECT {', '.join(columns)} FROM {table.name}").fetchall()  # type: ignore[call-overload]
+        return Copy(table.name, columns, table.keys, content)
+
+    def _full_name(self, table: str) -> str:
+        return f"public.{table}"
+
+    def _between_steps(self) -> None:
+        if "waiting" in self.switches and self.chance.random() < 0.01 and not self.alterations.is_running:
+            self._wait_for_a_rollback()
 
     def _wait_for_a_rollback(self) -> None:
         """B writes a row and waits at an older unique index for C; A removes the row's key and commits; C rolls back.
@@ -263,27 +320,17 @@ def iter_plan(*statements: Statement) -> Plan:
     yield from statements
 
 
-def _copy(connection: psycopg.Connection[Any], table: Table) -> Copy:
-    rows = connection.execute(
-        "SELECT attname, format_type(atttypid, NULL) FROM pg_attribute "
-        "WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
-        (table.name,),
-    ).fetchall()
-    short = {"timestamp with time zone": "timestamptz", "timestamp without time zone": "timestamp"}
-    columns = {name: short.get(kind, kind) for name, kind in rows}
-    content = connection.execute(f"SELECT {', '.join(columns)} FROM {table.name}").fetchall()  # type: ignore[call-overload]
-    return Copy(table.name, columns, table.keys, content)
-
-
-def _execute(connection: psycopg.Connection[Any], statement: Statement) -> int:
-    cursor: Any = connection.cursor()
-    if statement.rows is None:
-        cursor.execute(statement.sql, statement.parameters)
-    else:
-        with cursor.copy(statement.sql) as copy:
-            for row in statement.rows:
-                copy.write_row(row)
-    return max(0, int(cursor.rowcount))
+def small_batches(chance: random.Random) -> dict[str, str]:
+    """Settings of Debezium that cut what comes at once."""
+    batch = chance.choice((16, 50, 128, 400))
+    return {
+        "signal.enabled.channels": "source",
+        "incremental.snapshot.chunk.size": str(chance.choice((40, 150, 1024))),
+        "max.batch.size": str(batch),
+        "max.queue.size": str(batch * chance.choice((2, 8))),
+        "poll.interval.ms": "50",
+        "retriable.restart.connector.wait.ms": "500",
+    }
 
 
 class _TextLoader(psycopg.adapt.Loader):

@@ -18,7 +18,7 @@ from connectors.testing.servers import PostgresServer
 from tests.servers import required
 from tests.systems.cdc_rounds import Rounds
 from tests.systems.cdc_switches import environment_switches
-from tests.systems.cdc_workload import Workload
+from tests.systems.cdc_workload import PostgresWorkload, Workload
 
 pytestmark = pytest.mark.server
 SEED = int(os.environ.get("SEED", "1"))
@@ -36,7 +36,7 @@ def rounds_of(workload: Workload, folder: Path, environment: str = "local[2,4]")
 
 
 def test_a_few_rounds(tmp_path: Path) -> None:
-    workload = Workload(required(PostgresServer), tmp_path, SEED, environment_switches(), rows=100)
+    workload = PostgresWorkload(required(PostgresServer), tmp_path, SEED, environment_switches())
     with rounds_of(workload, tmp_path) as rounds:
         rounds.rows = 150
         rounds.run(3)
@@ -45,7 +45,7 @@ def test_a_few_rounds(tmp_path: Path) -> None:
 @pytest.mark.soak
 def test_without_kills(tmp_path: Path) -> None:
     """The workload alone, with a run of the query to its end after each round."""
-    workload = Workload(required(PostgresServer), tmp_path, SEED, environment_switches())
+    workload = PostgresWorkload(required(PostgresServer), tmp_path, SEED, environment_switches())
     with rounds_of(workload, tmp_path) as rounds:
         for number in range(min(10, ROUNDS)):
             rounds.report.append(f"round {number}: {workload.work(rounds.rows, number)}")
@@ -56,7 +56,7 @@ def test_without_kills(tmp_path: Path) -> None:
 @pytest.mark.parametrize("environment", ["local[2,4]", CLUSTER])
 def test_many_rounds(tmp_path: Path, environment: str, capsys: pytest.CaptureFixture[str]) -> None:
     count = min(100 if environment != CLUSTER else 20, ROUNDS)
-    workload = Workload(required(PostgresServer), tmp_path, SEED, environment_switches())
+    workload = PostgresWorkload(required(PostgresServer), tmp_path, SEED, environment_switches())
     with rounds_of(workload, tmp_path, environment) as rounds:
         rounds.run(count)
     with capsys.disabled():
