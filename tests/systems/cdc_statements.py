@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 from psycopg import errors
@@ -81,21 +81,25 @@ class Statements:
 
     def upsert(self, table: Table) -> Statement:
         insert = self.insert(table)
-        key = ", ".join(table.keys)
-        target = self.chance.choice((key, "slot")) if table.name == "orders" else key
-        action = "NOTHING" if self.chance.random() < 0.2 else f"UPDATE SET {assignments(table.updatable(self.chance))}"
-        return Statement(f"{insert.sql} ON CONFLICT ({target}) DO {action}", insert.parameters, sort="upsert")
+        conflict = "ON CONFLICT DO NOTHING"
+        if self.chance.random() < 0.8:
+            conflict = self.on_conflict(table, table.updatable(self.chance))
+        if table.name == "orders" and self.chance.random() < 0.5:
+            conflict = conflict.replace("(id)", "(slot)")
+        return Statement(f"{insert.sql} {conflict}", insert.parameters, sort="upsert")
 
     def mark(self, table: Table, text: str) -> Statement:
         """Writes ``text`` into the row with the number 0, which nothing else touches."""
         column = table.columns[0]
         row = dict(zip(table.keys, ("0", "z"), strict=False)) | self.needed_values(table) | {column.name: text}
         places = ", ".join("%s" for _ in row)
-        conflict = self.on_conflict(table, assignments([column]))
+        conflict = self.on_conflict(table, [column])
         insert = f"INSERT INTO {table.name} ({', '.join(row)}) VALUES ({places}) {conflict}"
         return Statement(insert, list(row.values()))
 
-    def on_conflict(self, table: Table, update: str) -> str:
+    def on_conflict(self, table: Table, columns: Sequence[Column]) -> str:
+        """The end of an upsert, which updates ``columns`` of a row that is there."""
+        update = ", ".join(f"{column.name} = excluded.{column.name}" for column in columns)
         return f"ON CONFLICT ({', '.join(table.keys)}) DO UPDATE SET {update}"
 
     def insert_rows(self, table: Table) -> Statement:
@@ -210,11 +214,6 @@ class Statements:
             return ""
         large = [column.name for column in table.columns if column.kind.large is not None]
         return "".join(f" AND coalesce(octet_length({name}::text), 0) < 500" for name in large)
-
-
-def assignments(columns: list[Column]) -> str:
-    """The new values of an upsert's columns, in an UPDATE."""
-    return ", ".join(f"{column.name} = excluded.{column.name}" for column in columns)
 
 
 def _key_is(table: Table) -> str:

@@ -21,7 +21,7 @@ _WORDS: Final = (
 _EPOCH: Final = datetime.datetime(2000, 1, 1)
 _MICROSECONDS: Final = 100 * 365 * 86_400 * 1_000_000
 
-Draw = Callable[[random.Random], str]
+Draw = Callable[[random.Random], Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,7 +159,8 @@ def normalised(value: Any, kind: str) -> Any:
     * ``infinity`` is 9999-12-31 23:59:59.999999 UTC and ``-infinity`` 0001-01-01 00:00:00 UTC, for both types of times;
     * a time without a zone is one of UTC;
     * ``numeric`` without a precision is a decimal(38,18): the workload draws no value beyond that;
-    * ``uuid`` is text; ``json`` and ``jsonb`` are text, of which the parsed form counts, numbers as decimals.
+    * ``uuid`` is text; ``json`` and ``jsonb`` are text, of which the parsed form counts, numbers as decimals;
+    * MariaDB's ``bit(1)`` is a boolean.
 
     Not a number equals itself here. Everything else is compared as it is: decimals by their value, bytes as bytes.
     """
@@ -174,6 +175,8 @@ def normalised(value: Any, kind: str) -> Any:
             return json.loads(value, parse_float=Decimal)
         except ValueError:
             return value
+    if kind == "bit" and isinstance(value, bytes):
+        return value != b"\0"
     if isinstance(value, uuid.UUID):
         return str(value)
     if isinstance(value, float) and math.isnan(value):

@@ -162,6 +162,11 @@ class Workload:
             plan = self.alterations.exclusive(self.statements.truncate())
         return plan or self.statements.transaction()
 
+    def _filter(self, name: str, sort: str) -> str:
+        """Every other row, as Debezium wants it: a condition, or for a blocking snapshot a whole statement."""
+        condition = f"{self.tables[name].keys[0]} % 2 = 0"
+        return condition if sort == "incremental" else f"SELECT * FROM {self._full_name(name)} WHERE {condition}"
+
     def _signal(self) -> Plan | None:
         """Asks Debezium for an ad-hoc snapshot."""
         sorts = [sort for sort in ("incremental", "blocking") if sort in self.switches]
@@ -171,7 +176,7 @@ class Workload:
         data: dict[str, Any] = {"type": sort, "data-collections": [self._full_name(name) for name in names]}
         if "filtered" in self.switches and self.chance.random() < 0.3:
             data["additional-conditions"] = [
-                {"data-collection": self._full_name(name), "filter": f"{self.tables[name].keys[0]} % 2 = 0"} for name in names
+                {"data-collection": self._full_name(name), "filter": self._filter(name, sort)} for name in names
             ]
         values = [f"{sort} {self.chance.getrandbits(60):x}", "execute-snapshot", json.dumps(data)]
         return iter_plan(Statement(f"INSERT INTO {SIGNALS} VALUES (%s, %s, %s)", values, sort=f"{sort} snapshot"))
