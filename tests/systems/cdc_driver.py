@@ -24,7 +24,7 @@ from connectors.testing.faults import FailureInjector, faulty_sink, faulty_sourc
 
 _START_SECONDS = 180.0
 _LOG = 6_000
-_ERROR = re.compile(r"[\w.]+(Error|Exception|Refused|Fatal|Misconfigured|Poison|Transient):? ")
+_ERROR = re.compile(r"(: )?[\w.]+(Error|Exception|Refused|Fatal|Misconfigured|Poison|Transient):? ")
 
 
 class DriverDied(Exception):
@@ -214,8 +214,8 @@ class _Orders:
         if error is None:
             return ""
         lines = [line.strip() for line in str(error).splitlines()]
-        python = [line for line in lines if _ERROR.match(line)]
-        return "\n".join([*python[-3:], str(error)[:3000]])
+        titles = [line[:900] for line in lines if _ERROR.match(line)]
+        return "\n".join([*titles[-3:], "", str(error)[:4000]])
 
 
 def remove_half_an_offset(checkpoint: Path) -> None:

@@ -121,7 +121,7 @@ class MariaDbStatements(Statements):
 
     def bulk_load(self, table: Table) -> Statement:
         """Many rows that share an event of the binary log, which tells them apart by their number in it."""
-        count = self.chance.choice((20, 150, 400, 700, self.chance.randrange(200, 2000)))
+        count = min(self.most_rows, self.chance.choice((20, 150, 400, 800, self.chance.randrange(400, 2000))))
         columns = table.insertable(self.chance, self.chance.choice((0.15, 0.5, 0.9)))
         rows = self.new_rows(table, columns, count, is_small=self.chance.random() < 0.7)
         names = ", ".join((*table.keys, *(column.name for column in columns)))

@@ -12,14 +12,14 @@ import os
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from tests.delta_log import settings
 from tests.systems.cdc_compare import Difference, delta_table, differences, report
 from tests.systems.cdc_driver import Driver, DriverDied
-from tests.systems.cdc_kills import KILLS, Outcome, Target, driver_at_a_moment, driver_at_a_point, gone
+from tests.systems.cdc_kills import KILLS, Kill, Outcome, Target, driver_at_a_moment, driver_at_a_point, gone
 from tests.systems.cdc_workload import Workload
 
 QUICK: Final = {
@@ -35,12 +35,21 @@ _SHOWN: Final = ("copy", "commit", "rollback", "alter", "truncate", "late commit
 
 
 class Rounds:
-    """A workload, and the query that copies its tables into Delta tables, which stand beside each other in ``folder``."""
+    """A workload, and the query that copies its tables into Delta tables, which stand beside each other in ``folder``.
+
+    ``rows`` is about how many rows a round changes; ``kills`` are those to choose from, with their weights.
+    """
 
     def __init__(
-        self, workload: Workload, folder: Path, seed: int, environment: str = "local[2,4]", rows: int = 300
+        self,
+        workload: Workload,
+        folder: Path,
+        environment: str = "local[2,4]",
+        rows: int = 300,
+        kills: Mapping[Kill, float] = KILLS,
     ) -> None:
-        self.workload, self.folder, self.seed, self.environment, self.rows = workload, folder, seed, environment, rows
+        self.workload, self.folder, self.seed = workload, folder, workload.seed
+        self.environment, self.rows, self.kills = environment, rows, kills
         self.report: list[str] = []
         self._drivers = 0
         self._next: Driver | None = None
@@ -84,7 +93,7 @@ class Rounds:
         chance = random.Random(f"{self.seed} {number}")
         began = time.monotonic()
         ends = chance.random() < 0.15
-        kill = chance.choices(list(KILLS), list(KILLS.values()))[0]
+        kill = chance.choices(list(self.kills), list(self.kills.values()))[0]
         if ends and self._is_running:
             self._stop()
         if kill in (driver_at_a_moment, driver_at_a_point) and not ends and self._next is None:
@@ -129,13 +138,13 @@ class Rounds:
     def _after(self, outcome: Outcome) -> None:
         """Looks at what a kill has left."""
         if outcome.text.startswith(("the natural end", "stopped")) and outcome.error:
-            self._note(f"failed of itself: {outcome.error[:600]}")
+            self._note_failure(outcome.error)
         if outcome.ends:
             self._is_running = False
             assert gone(self.workload.name), self._failure(f"a JVM of the connector outlives: {outcome.text}")
         elif (error := self._failed()) is not None:
             self._is_running = False
-            self._note(f"failed of itself: {error[:600]}")
+            self._note_failure(error)
 
     def _failed(self) -> str | None:
         """The error of a query that should run, and does not."""
@@ -159,7 +168,7 @@ class Rounds:
 
     def _stop(self) -> None:
         if error := self.driver.stop():
-            self._note(f"failed of itself: {error[:600]}")
+            self._note_failure(error)
         self._is_running = False
 
     def _drain(self, chance: random.Random) -> None:
@@ -172,7 +181,7 @@ class Rounds:
             self._is_running = False
             assert error is not None, self._failure("the query does not end")
             if error:
-                self._note(f"failed of itself: {error[:600]}")
+                self._note_failure(error)
             elif not (missing := self._unmarked()):
                 return
             else:
@@ -184,7 +193,7 @@ class Rounds:
         while missing := self._unmarked():
             if (error := self._failed()) is not None:
                 self._is_running = False
-                self._note(f"failed of itself: {error[:600]}")
+                self._note_failure(error)
                 self._drain(random.Random(f"again {self.seed}"))
                 return
             assert time.monotonic() < until, self._failure(f"the end of the log of {', '.join(missing)} does not come")
@@ -228,6 +237,10 @@ class Rounds:
     def _new_driver(self) -> Driver:
         self._drivers += 1
         return Driver(self.folder / f"driver-{self._drivers}", self.environment, {**settings(), **QUICK})
+
+    def _note_failure(self, error: str) -> None:
+        """A failure that nobody has injected."""
+        self._note("failed of itself: " + error.partition("\n\n")[0])
 
     def _note(self, text: str) -> None:
         self.report.append(text)

@@ -23,6 +23,8 @@ class Statements:
 
     ending_errors: tuple[type[Exception], ...] = (errors.DeadlockDetected,)
     """Errors that no savepoint outlives."""
+    most_rows = 3000
+    """So many rows are loaded at once."""
 
     def __init__(
         self,
@@ -146,7 +148,7 @@ class Statements:
 
     def bulk_load(self, table: Table) -> Statement:
         """COPY: rows that stand on one page of the table share a record of the log, and its position."""
-        count = self.chance.choice((20, 90, 150, 400, self.chance.randrange(200, self.chance.choice((800, 800, 3000)))))
+        count = min(self.most_rows, self.chance.choice((20, 90, 150, 400, 800, self.chance.randrange(400, 3000))))
         columns = table.insertable(self.chance, self.chance.choice((0.15, 0.5, 0.9)))
         is_small = self.chance.random() < 0.7  # small values let many rows share a page
         rows = self.new_rows(table, columns, count, is_small)

@@ -10,12 +10,15 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from connectors.testing.environments import CLUSTER
-from connectors.testing.servers import PostgresServer
-from tests.servers import required
+from connectors.testing.servers import MariaDbServer, PostgresServer
+from tests.servers import optional, required
+from tests.systems.cdc_kills import jvm, planner_at_a_point, task
+from tests.systems.cdc_mariadb import MariaDbWorkload
 from tests.systems.cdc_rounds import Rounds
 from tests.systems.cdc_switches import environment_switches
 from tests.systems.cdc_workload import PostgresWorkload, Workload
@@ -26,8 +29,8 @@ ROUNDS = int(os.environ.get("KILLS", "200"))
 
 
 @contextmanager
-def rounds_of(workload: Workload, folder: Path, environment: str = "local[2,4]") -> Iterator[Rounds]:
-    rounds = Rounds(workload, folder, workload.seed, environment)
+def rounds_of(workload: Workload, folder: Path, **options: Any) -> Iterator[Rounds]:
+    rounds = Rounds(workload, folder, **options)
     try:
         yield rounds
     finally:
@@ -36,9 +39,11 @@ def rounds_of(workload: Workload, folder: Path, environment: str = "local[2,4]")
 
 
 def test_a_few_rounds(tmp_path: Path) -> None:
+    """What a driver outlives: each start of Spark costs ten seconds."""
     workload = PostgresWorkload(required(PostgresServer), tmp_path, SEED, environment_switches())
-    with rounds_of(workload, tmp_path) as rounds:
-        rounds.rows = 150
+    workload.statements.most_rows = 200
+    kills = {jvm: 1.0, planner_at_a_point: 1.0, task: 1.0}
+    with rounds_of(workload, tmp_path, rows=100, kills=kills) as rounds:
         rounds.run(3)
 
 
@@ -57,7 +62,16 @@ def test_without_kills(tmp_path: Path) -> None:
 def test_many_rounds(tmp_path: Path, environment: str, capsys: pytest.CaptureFixture[str]) -> None:
     count = min(100 if environment != CLUSTER else 20, ROUNDS)
     workload = PostgresWorkload(required(PostgresServer), tmp_path, SEED, environment_switches())
-    with rounds_of(workload, tmp_path, environment) as rounds:
+    with rounds_of(workload, tmp_path, environment=environment) as rounds:
         rounds.run(count)
+    with capsys.disabled():
+        print("", *rounds.report, sep="\n")
+
+
+@pytest.mark.soak
+def test_many_rounds_of_mariadb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    workload = MariaDbWorkload(optional(MariaDbServer), tmp_path, SEED, environment_switches())
+    with rounds_of(workload, tmp_path) as rounds:
+        rounds.run(min(30, ROUNDS))
     with capsys.disabled():
         print("", *rounds.report, sep="\n")
