@@ -146,7 +146,7 @@ class Alterations:
 
     def _added_kind(self, has_default: bool = False) -> v.Kind:
         kinds = self.plain_kinds if has_default and "typed_defaults" not in self.switches else self.added_kinds
-        return self.chance.choice([kind for kind in kinds if kind is not v.NUMERIC or "free_numeric" in self.switches])
+        return self.chance.choice([kind for kind in kinds if not kind.switch or kind.switch in self.switches])
 
     def _column_name(self, table: Table) -> str:
         if "readd_column" in self.switches and table.dropped and self.chance.random() < 0.3:

@@ -198,7 +198,10 @@ class _Orders:
             self.query = start_query(self.spark, order["query"])
             return {}
         if order["do"] == "stop":
-            self.query.stop()
+            try:
+                self.query.stop()
+            except Exception as error:  # it did not stop in time
+                return {"error": f"stop: {error}"}
             return {"error": self._error()}
         return {"ended": self._ends(order["seconds"]), "error": self._error()}
 

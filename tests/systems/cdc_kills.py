@@ -36,6 +36,13 @@ class Target:
     def injector(self, part: str) -> FailureInjector:
         return FailureInjector(self.folder / "faults" / part)
 
+    def has_ended(self) -> bool:
+        """True if the query has ended, of itself or by a kill."""
+        try:
+            return self.driver.wait(0.1) is not None
+        except DriverDied:
+            return True
+
     def epochs(self) -> int:
         """The number of epochs that Spark knows of."""
         return sum(file.name.isdigit() for file in (self.folder / "checkpoint" / "offsets").glob("*"))
@@ -63,10 +70,14 @@ def driver_at_a_point(target: Target, chance: random.Random) -> Outcome:
     """The whole driver dies where one of its processes reaches a point."""
     part, point, row = _point(target, chance)
     injector = target.injector(part)
+    before = injector.struck()
     injector.set_victims(*target.driver.pids)
     injector.arm(point, Action.KILL, row=row)
-    reached = _until(lambda: not target.driver.is_alive())
+    _until(lambda: target.has_ended() or not target.driver.is_alive())
     injector.disarm()
+    reached = not target.driver.is_alive() or injector.struck() > before
+    if reached:
+        target.driver.kill()  # what may be left of it
     text = f"driver killed where {point.value} ({part})"
     return Outcome(text if reached else f"not reached: {text}", ends=reached)
 
@@ -77,14 +88,14 @@ def planner_at_a_moment(target: Target, chance: random.Random) -> Outcome:
     if jvm is None:
         return Outcome("not reached: no JVM to find the planner by", ends=False)
     _kill(parent_of(jvm))
-    return Outcome(f"planner killed {delay}", True, _error(target))
+    return _ended(f"planner killed {delay}", target)
 
 
 def planner_at_a_point(target: Target, chance: random.Random) -> Outcome:
     point = chance.choice((Point.EPOCH_RECEIVED, Point.EPOCH_RECORDED))
     reached = _strike(target, SOURCE, point, Action.KILL)
     text = f"planner killed where {point.value}"
-    return Outcome(text, True, _error(target)) if reached else Outcome(f"not reached: {text}", ends=False)
+    return _ended(text, target) if reached else Outcome(f"not reached: {text}", ends=False)
 
 
 def jvm(target: Target, chance: random.Random) -> Outcome:
@@ -112,7 +123,7 @@ def error_at_a_point(target: Target, chance: random.Random) -> Outcome:
     part, point, row = _point(target, chance, but=Point.READ_ROW)
     reached = _strike(target, part, point, Action.RAISE, row)
     text = f"error where {point.value} ({part})"
-    return Outcome(text, True, _error(target)) if reached else Outcome(f"not reached: {text}", ends=False)
+    return _ended(text, target) if reached else Outcome(f"not reached: {text}", ends=False)
 
 
 def stop(target: Target, chance: random.Random) -> Outcome:
@@ -153,9 +164,9 @@ def _strike(target: Target, part: str, point: Point, action: Action, row: int = 
     injector.clear_victims()
     before = injector.struck()
     injector.arm(point, action, row=row)
-    reached = _until(lambda: injector.struck() > before)
+    _until(lambda: injector.struck() > before or target.has_ended())
     injector.disarm()
-    return reached or injector.struck() > before
+    return injector.struck() > before
 
 
 def _pause(target: Target, chance: random.Random) -> str:
@@ -163,7 +174,7 @@ def _pause(target: Target, chance: random.Random) -> str:
     epochs, delay = chance.choice((0, 1, 1, 2, 4)), chance.uniform(0.0, 2.0) * chance.randrange(3)
     before = target.epochs()
     _until(lambda: _jvm(target) is not None)
-    _until(lambda: target.epochs() >= before + epochs, _LONGEST / 3)
+    _until(lambda: target.epochs() >= before + epochs or target.has_ended(), _LONGEST / 3)
     time.sleep(delay)
     return f"after {target.epochs() - before} epochs and {delay:.1f} s"
 
@@ -172,13 +183,15 @@ def _jvm(target: Target) -> int | None:
     return next(iter(child_jvms(target.connector)), None)
 
 
-def _error(target: Target) -> str:
-    """The error of a query that fails now."""
+def _ended(text: str, target: Target) -> Outcome:
+    """The outcome of a kill by which the query fails; a query that goes on is left to itself."""
     try:
         error = target.driver.wait(_LONGEST)
     except DriverDied:
-        return "the driver has died, too"
-    return "it goes on" if error is None else error
+        return Outcome(f"{text}, and the driver has died, too", ends=True)
+    if error is None:
+        return Outcome(f"{text}, and the query goes on", ends=False)
+    return Outcome(text, True, error)
 
 
 def _kill(process: int) -> None:

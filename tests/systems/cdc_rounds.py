@@ -51,7 +51,7 @@ class Rounds:
         self.workload, self.folder, self.seed = workload, folder, workload.seed
         self.environment, self.rows, self.kills = environment, rows, kills
         self.report: list[str] = []
-        self._drivers = 0
+        self._drivers = self._failures = 0
         self._next: Driver | None = None
         self.driver = self._new_driver()
         self._is_running = self._ends_by_itself = False
@@ -183,6 +183,7 @@ class Rounds:
             if error:
                 self._note_failure(error)
             elif not (missing := self._unmarked()):
+                self._failures = 0
                 return
             else:
                 self._note(f"the run has ended before it came to the end of the log of {', '.join(missing)}")
@@ -241,6 +242,8 @@ class Rounds:
     def _note_failure(self, error: str) -> None:
         """A failure that nobody has injected."""
         self._note("failed of itself: " + error.partition("\n\n")[0])
+        self._failures += 1
+        assert self._failures < _STARTS, self._failure(f"the query fails again and again: {error}")
 
     def _note(self, text: str) -> None:
         self.report.append(text)

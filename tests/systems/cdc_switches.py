@@ -8,7 +8,7 @@ from typing import Final
 
 SWITCHES: Final = {
     "null_defaults": "nulls in columns that have a default",
-    "free_numeric": "values in columns of numeric without a precision",
+    "free_numeric": "values in columns of numeric without a precision, and of decimals with 38 digits",
     "late_table": "tables of whose changes the first batch may have none; without it, lost ledgers are tolerated",
     "bulk": "COPY of up to some thousand rows, UPDATE and DELETE of many",
     "key_change": "updates of the primary key, of one row and of many",

@@ -96,7 +96,7 @@ class Table:
 
 def _value(column: Column, chance: random.Random, switches: Collection[str]) -> str | None:
     is_null = chance.random() < _NULLS and ("null_defaults" in switches or not column.has_default)
-    if column.nullable and (is_null or (column.kind is v.NUMERIC and "free_numeric" not in switches)):
+    if column.nullable and (is_null or (column.kind.switch and column.kind.switch not in switches)):
         return None
     if column.kind.rare and chance.random() < _RARE:
         rare = [value for switch, values in column.kind.rare.items() if switch in switches for value in values]

@@ -29,7 +29,8 @@ class Kind:
     """A type of a column.
 
     ``sql`` is its name in the database, ``draw`` makes a value, ``default`` is a literal for DEFAULT. ``large`` makes a value
-    that is stored out of line; ``rare`` values need a switch of the workload, which is their key.
+    that is stored out of line. Values need the workload's ``switch``, if there is one; ``rare`` ones need the switch that is
+    their key.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Kind:
     draw: Draw
     default: str
     large: Draw | None = None
+    switch: str = ""
     rare: Mapping[str, tuple[str, ...]] | None = None
 
 
@@ -136,7 +138,7 @@ BIGINT = Kind("bigint", "bigint", integer(64), "-8000000000")
 TEXT = Kind("text", "text", text, "'none of ''them'''", large_text)
 PRICE = Kind("numeric(10,2)", "numeric(10,2)", decimal(10, 2), "9.50")
 WIDE_PRICE = Kind("numeric(14,4)", "numeric(14,4)", decimal(14, 4), "9.5001")
-NUMERIC = Kind("numeric", "numeric", free_decimal, "1.250")
+NUMERIC = Kind("numeric", "numeric", free_decimal, "1.250", switch="free_numeric")
 DOUBLE = Kind("float8", "float8", double, "0.1", rare={"float_specials": ("NaN", "Infinity", "-Infinity")})
 BOOLEAN = Kind("boolean", "boolean", boolean, "true")
 DATE = Kind("date", "date", day, "'2020-02-29'", rare={"ancient": ("0001-01-01", "1500-02-28", "9999-12-31")})
