@@ -12,12 +12,12 @@ import os
 import random
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from tests.delta_log import settings
-from tests.systems.cdc_compare import Difference, delta_table, differences, report
+from tests.systems.cdc_compare import Copy, delta_table, differences, report
 from tests.systems.cdc_driver import Driver, DriverDied
 from tests.systems.cdc_kills import KILLS, Kill, Outcome, Target, driver_at_a_moment, driver_at_a_point, gone
 from tests.systems.cdc_workload import Workload
@@ -76,18 +76,23 @@ class Rounds:
             self._await_marks()
         else:
             self._drain(chance)
-        found: list[Difference] = []
-        for copy in copies:
-            found += differences(copy, self.folder / copy.name)
         rows = ", ".join(f"{len(copy.rows)} {copy.name}" for copy in copies)
         how = "while the query runs on" if runs_on else "after the query's end"
         self._note(f"quiet point {how}: {rows}; {time.monotonic() - began:.0f} s")
-        assert not found, self._failure(report(found))
+        self._compare(copies)
+        if {"restart_snapshot", "filtered"} <= self.workload.switches and chance.random() < 0.4:
+            self._note("a run that begins with a snapshot of every other row, while nothing changes")
+            self._drain(chance, self.workload.partial_snapshot(chance))
+            self._compare(copies)
 
     def close(self) -> None:
         """Ends all drivers."""
         for driver in filter(None, (self.driver, self._next)):
             driver.close()
+
+    def _compare(self, copies: Sequence[Copy]) -> None:
+        found = [difference for copy in copies for difference in differences(copy, self.folder / copy.name)]
+        assert not found, self._failure(report(found))
 
     def _round(self, number: int) -> None:
         chance = random.Random(f"{self.seed} {number}")
@@ -98,8 +103,11 @@ class Rounds:
             self._stop()
         if kill in (driver_at_a_moment, driver_at_a_point) and not ends and self._next is None:
             self._next = self._new_driver()
+        begins_anew = "restart_snapshot" in self.workload.switches and number > 0 and chance.random() < 0.15
         if not self._is_running:
-            self._start(chance, ends)
+            self._start(chance, ends, {"snapshot.mode": "always"} if begins_anew else {})
+            if begins_anew:
+                self._note("the next run begins with a snapshot")
         counts: dict[str, int] = {}
         with self._work(chance, number, counts):
             outcome = self._natural_end() if ends else kill(self._target(), chance)
@@ -154,16 +162,12 @@ class Rounds:
             return f"the driver has died of itself: {self.driver.tail()[-600:]}"
         return error if error or (error == "" and not self._ends_by_itself) else None
 
-    def _start(self, chance: random.Random, ends: bool) -> None:
+    def _start(self, chance: random.Random, ends: bool, more: Mapping[str, str] | None = None) -> None:
         """Starts the query, in another driver where this one is dead."""
         if not self.driver.is_alive():
             self.driver, self._next = self._next or self._new_driver(), None
         self.driver.wait_until_ready()
-        more = {}
-        if "restart_snapshot" in self.workload.switches and self._drivers and chance.random() < 0.12:
-            more = self.workload.snapshot_config(chance)
-            self._note(f"the next run begins with a snapshot: {[text for text in more.values() if 'SELECT' in text]}")
-        self.driver.start(self._query(chance, ends, more))
+        self.driver.start(self._query(chance, ends, more or {}))
         self._is_running, self._ends_by_itself = True, ends
 
     def _stop(self) -> None:
@@ -171,12 +175,12 @@ class Rounds:
             self._note_failure(error)
         self._is_running = False
 
-    def _drain(self, chance: random.Random) -> None:
+    def _drain(self, chance: random.Random, more: Mapping[str, str] | None = None) -> None:
         """Runs the query until it has written the marks; a run that is slow to start may end before."""
         if self._is_running:
             self._stop()
         for _ in range(_STARTS):
-            self._start(chance, ends=True)
+            self._start(chance, ends=True, more=more)
             error = self.driver.wait(_LONGEST)
             self._is_running = False
             assert error is not None, self._failure("the query does not end")
@@ -211,7 +215,7 @@ class Rounds:
                 missing.append(table.name)
         return missing
 
-    def _query(self, chance: random.Random, ends: bool, more: dict[str, str]) -> dict[str, Any]:
+    def _query(self, chance: random.Random, ends: bool, more: Mapping[str, str]) -> dict[str, Any]:
         """A query with small epochs, as ``chance`` says, for the driver."""
         source = {
             "config": json.dumps(self.workload.config(chance, **more)),
