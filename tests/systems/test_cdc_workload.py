@@ -1,0 +1,77 @@
+"""Change data capture of a hard workload, killed again and again: the Delta tables equal those of the database.
+
+``SEED`` chooses another workload and other kills, ``KILLS`` the number of rounds, ``SWITCHES`` what the workload does
+(``-blocking,+infinity``; see :mod:`tests.systems.cdc_switches`), ``RECORDS=1`` keeps the records of each batch as Parquet.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectors.testing.environments import CLUSTER
+from connectors.testing.servers import MariaDbServer, PostgresServer
+from tests.servers import optional, required
+from tests.systems.cdc_kills import jvm, planner_at_a_point, task
+from tests.systems.cdc_mariadb import MariaDbWorkload
+from tests.systems.cdc_rounds import Rounds
+from tests.systems.cdc_switches import environment_switches
+from tests.systems.cdc_workload import PostgresWorkload, Workload
+
+pytestmark = pytest.mark.server
+SEED = int(os.environ.get("SEED", "1"))
+ROUNDS = int(os.environ.get("KILLS", "200"))
+
+
+@contextmanager
+def rounds_of(workload: Workload, folder: Path, **options: Any) -> Iterator[Rounds]:
+    rounds = Rounds(workload, folder, **options)
+    try:
+        yield rounds
+    finally:
+        rounds.close()
+        workload.close()
+
+
+def test_a_few_rounds(tmp_path: Path) -> None:
+    """What a driver outlives: each start of Spark costs ten seconds."""
+    workload = PostgresWorkload(required(PostgresServer), tmp_path, SEED, environment_switches())
+    workload.statements.most_rows = 200
+    kills = {jvm: 1.0, planner_at_a_point: 1.0, task: 1.0}
+    with rounds_of(workload, tmp_path, rows=100, kills=kills) as rounds:
+        rounds.run(3)
+
+
+@pytest.mark.soak
+def test_without_kills(tmp_path: Path) -> None:
+    """The workload alone, with a run of the query to its end after each round."""
+    workload = PostgresWorkload(required(PostgresServer), tmp_path, SEED, environment_switches())
+    with rounds_of(workload, tmp_path) as rounds:
+        for number in range(min(10, ROUNDS)):
+            rounds.report.append(f"round {number}: {workload.work(rounds.rows, number)}")
+            rounds.quiet_point(number)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("environment", ["local[2,4]", CLUSTER])
+def test_many_rounds(tmp_path: Path, environment: str, capsys: pytest.CaptureFixture[str]) -> None:
+    count = min(100 if environment != CLUSTER else 20, ROUNDS)
+    workload = PostgresWorkload(required(PostgresServer), tmp_path, SEED, environment_switches())
+    with rounds_of(workload, tmp_path, environment=environment) as rounds:
+        rounds.run(count)
+    with capsys.disabled():
+        print("", *rounds.report, sep="\n")
+
+
+@pytest.mark.soak
+def test_many_rounds_of_mariadb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    workload = MariaDbWorkload(optional(MariaDbServer), tmp_path, SEED, environment_switches())
+    with rounds_of(workload, tmp_path) as rounds:
+        rounds.run(min(30, ROUNDS))
+    with capsys.disabled():
+        print("", *rounds.report, sep="\n")
