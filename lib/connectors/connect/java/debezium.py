@@ -9,9 +9,10 @@ from typing import Any, Final
 import pyarrow as pa
 
 from ...core.state import digest
+from ..common_settings import names
 from ..host import HEADERS, Groups
 from .jvm import Jvm
-from .steps import converter_class, names
+from .steps import converter_class
 
 SNAPSHOT_HEADER: Final = "__connectors.snapshot"
 """The header of the first row after a start that has begun a snapshot anew; its value is ``again``."""

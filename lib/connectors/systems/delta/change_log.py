@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 NAME: Final = "connectors.connect.merge"
-DELETED, SNAPSHOT, ENDS, ATTEMPT, TRUNCATES, DIGITS, LOG, ORDINAL, POSITION = (
+DELETED, SNAPSHOT, ENDS, ATTEMPT, TRUNCATES, MOVED, DIGITS, LOG, ORDINAL, POSITION = (
     f"__connectors_{name}"
-    for name in ("deleted", "snapshot", "ends", "attempt", "truncates", "digits", "log", "ordinal", "position")
+    for name in ("deleted", "snapshot", "ends", "attempt", "truncates", "moved", "digits", "log", "ordinal", "position")
 )
-"""Columns beside those of the row: is it deleted, of a snapshot, the last one of it, and of which; is it a truncation; its
-place in the database's log, and which log that is; its place in the batch; and all places as one text (``positions.py``)."""
+"""Columns beside those of the row: is it deleted, of a snapshot, the last one of it, and of which; is it a truncation; had it
+another key before; its place in the database's log, and which log that is; its place in the batch; all places as one text."""
 
 _OUTER: Final = "schema string, payload string"
 _METADATA: Final = frozenset(
@@ -45,6 +45,8 @@ _DEBEZIUM_ONLY: Final = (
 _HEARTBEATS: Final = "__debezium-heartbeat"
 _AGAIN: Final = "__connectors.snapshot"
 """The header of the first record behind the start of a snapshot that was interrupted before."""
+_OLD_KEY: Final = "__debezium.oldkey"
+"""The header of a record whose row had another key before."""
 
 
 @dataclass(frozen=True)
@@ -66,18 +68,20 @@ class Changes:
 class Summary:
     """What one look at the records of a batch has found: their schemas as JSON text, oldest first, ``None`` for plain values.
 
-    ``topics`` are those of changes. ``has_holes``: there are values that an update has not touched. ``may_…`` is false where no
-    record deletes, truncates, or comes from a snapshot. ``again`` is the ordinal of the last record, of any topic, with which
-    an interrupted snapshot begins again; ``streams`` says that there are changes of the log, of any topic.
+    ``topics`` are those of changes, ``keys`` the fields of their keys. ``has_holes``: there are values that an update has not
+    touched. ``may_…`` is false where no record deletes, truncates, comes from a snapshot, or from one that is not incremental.
+    ``again`` is the ordinal of the last record, of any topic, with which an interrupted snapshot begins again; ``streams`` says
+    that there are changes of the log, of any topic.
     """
 
     schemas: list[str | None]
     topics: list[str]
-    key: str | None = None
+    keys: list[tuple[str, ...]]
     has_holes: bool = False
     may_delete: bool = False
     may_truncate: bool = False
     may_be_snapshot: bool = False
+    may_be_initial: bool = False
     streams: bool = False
     again: int | None = None
 
@@ -93,11 +97,15 @@ def records_of(frame: DataFrame) -> DataFrame:
         return (F.col(name) if name in frame.columns else F.lit(None)).cast("string")
 
     topic = F.col("topic") if "topic" in frame.columns else F.lit("")
-    again = F.coalesce(F.exists("headers", lambda header: header["key"] == _AGAIN), F.lit(False))
-    again = again if "headers" in frame.columns else F.lit(False)
+
+    def has_header(name: str) -> Column:
+        if "headers" not in frame.columns:
+            return F.lit(False)
+        return F.coalesce(F.exists("headers", lambda header: header["key"] == name), F.lit(False))
+
     return frame.select(
-        topic.alias("topic"), text("key").alias("key"), text("value").alias("value"), again.alias("again"),
-        F.monotonically_increasing_id().alias(ORDINAL),
+        topic.alias("topic"), text("key").alias("key"), text("value").alias("value"), has_header(_AGAIN).alias("again"),
+        has_header(_OLD_KEY).alias(MOVED), F.monotonically_increasing_id().alias(ORDINAL),
     )  # fmt: skip
 
 
@@ -116,17 +124,20 @@ def summary_of(records: DataFrame, topic: str | None) -> Summary:
         return F.max(F.coalesce(chosen & condition, F.lit(False)))
 
     schema = F.when(chosen, F.col("schema"))
+    incremental = value.rlike(r'"(__source_|__)?snapshot"\s*:\s*"incremental')
+    payload = F.coalesce(F.get_json_object("key", "$.payload"), F.col("key"))
     rows = (
         _outer(records)
         .groupBy(schema.alias("schema"), chosen.alias("chosen"))
         .agg(
             F.collect_set(F.when(is_change, F.col("topic"))).alias("topics"),
             F.max(ORDINAL).alias("last"),
-            F.max(F.when(chosen, F.col("key"))).alias("key"),
+            F.collect_set(F.when(chosen, F.json_object_keys(payload))).alias("keys"),
             seen(may_have_holes(value)).alias("holes"),
             seen(operation("d") | value.rlike(r'"__deleted"\s*:\s*"true"')).alias("deletes"),
             seen(operation("t")).alias("truncates"),
             seen(operation("r")).alias("snapshot"),
+            seen(operation("r") & ~incremental).alias("initial"),
             F.max(F.coalesce(is_change & operation("c", "u", "d") & ~operation("r"), F.lit(False))).alias("streams"),
             F.max(F.when(F.col("again"), F.col(ORDINAL))).alias("again"),
         )
@@ -140,21 +151,11 @@ def summary_of(records: DataFrame, topic: str | None) -> Summary:
     return Summary(
         [row["schema"] for row in ordered],
         sorted({name for row in rows for name in row["topics"]}),
-        next((row["key"] for row in ordered if row["key"] is not None), None),
-        any_of("holes"), any_of("deletes"), any_of("truncates"), any_of("snapshot"),
+        sorted({tuple(key) for row in ordered for key in row["keys"] if key}),
+        any_of("holes"), any_of("deletes"), any_of("truncates"), any_of("snapshot"), any_of("initial"),
         any(row["streams"] for row in rows),
         max((row["again"] for row in rows if row["again"] is not None), default=None),
     )  # fmt: skip
-
-
-def key_columns(key: str | None) -> list[str]:
-    """The fields of the records' keys, of the JSON text of one."""
-    parsed = json.loads(key) if key is not None else None
-    payload = parsed.get("payload") if isinstance(parsed, dict) and set(parsed) == {"schema", "payload"} else parsed
-    if isinstance(payload, dict) and payload:
-        return list(payload)
-    text = "missing; the records have no key with fields, so name the columns that identify a row."
-    raise Misconfigured(NAME, [Problem("keyColumns", text)])
 
 
 def changes_of(
@@ -272,7 +273,7 @@ class _Part:
         change = F.col("change")
         source = change["source"] if self.form.is_envelope else change
         fields = {name: source[own] for name, own in self.form.source.items()}
-        self.order = order_of(fields, has_operation=self.form.has_operation)
+        self.order = order_of(fields, has_operation=self.form.has_operation, is_envelope=self.form.is_envelope)
         if self.form.is_envelope:
             self._operation, self._deleted = change["op"], change["op"] == "d"
         else:
@@ -305,8 +306,9 @@ class _Part:
             DELETED: F.coalesce(self._deleted, F.lit(False)),
             SNAPSHOT: is_read,
             ENDS: is_read & F.coalesce(self._mark.startswith("last"), F.lit(False)),
-            ATTEMPT: F.when(is_read & (self._attempt != ""), self._attempt),
+            ATTEMPT: F.when(is_read & (self._attempt != "") & ~self._mark.eqNullSafe("incremental"), self._attempt),
             TRUNCATES: F.coalesce(self._operation == "t", F.lit(False)),
+            MOVED: F.col(MOVED),
             DIGITS: text if self.order.digits is None else F.when(~is_read, self.order.digits),
             LOG: text if self.order.log is None else F.when(~is_read, self.order.log),
             ORDINAL: F.col(ORDINAL),
@@ -366,7 +368,7 @@ def _united(parts: Sequence[_Part], known: Mapping[str, Any], fills: Mapping[str
     for frame in frames[1:]:
         whole = whole.unionByName(frame)
     required = frozenset(name for name, column in newest.items() if column.is_required and name not in fills)
-    if unknown := [name for name in required if name not in known and any(name not in _names(part) for part in parts)]:
+    if unknown := [name for name in required if name.lower() not in known and any(name not in _names(part) for part in parts)]:
         raise unknown_value(unknown[0])
     orders = {part.order.name for part in parts}
     order = orders.pop() if len(orders) == 1 else ARRIVAL

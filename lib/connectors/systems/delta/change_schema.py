@@ -47,6 +47,15 @@ _INFINITY: Final = {
     "ns": ((1 << 63) - 1, -(1 << 63)),
 }
 """What Debezium writes for them."""
+_PLACEHOLDERS: Final = frozenset(
+    {
+        *((label, 0) for label in (*_DAYS, *_MILLIS, _MICROS, _NANOS)),
+        (_ZONED, "1970-01-01T00:00:00.000000Z"),
+        (_ZONED, "1970-01-01T00:00:00Z"),
+        ("io.debezium.data.Uuid", "00000000-0000-0000-0000-000000000000"),
+    }
+)
+"""Defaults that Debezium writes in place of an expression such as ``now()``, whose value in older rows it does not know."""
 _INFINITE_DAYS: Final = (-2147472692, -2147472691)
 
 
@@ -134,7 +143,10 @@ def _column(field: Mapping[str, Any]) -> ChangeColumn:
     def column(
         read: DataType, kind: DataType, convert: Callable[[Cell], Column], exact: DataType | None = None
     ) -> ChangeColumn:
-        is_required = field.get("optional") is False and "default" not in field
+        is_placeholder = field.get("optional") is False and (label, field.get("default")) in _PLACEHOLDERS
+        is_required = field.get("optional") is False and ("default" not in field or is_placeholder)
+        if is_placeholder:
+            return ChangeColumn(name, read, kind, convert, None, exact, is_required)
         return ChangeColumn(name, read, kind, convert, field.get("default"), exact, is_required)
 
     if label in _DAYS:
@@ -144,14 +156,15 @@ def _column(field: Mapping[str, Any]) -> ChangeColumn:
     if label == _MICROS:
         return column(LongType(), TimestampType(), lambda cell: _time(cell, "us", F.timestamp_micros(cell.read)))
     if label == _NANOS:
-        nanos = lambda cell: _time(cell, "ns", F.timestamp_micros(F.floor(cell.read / 1000)))  # noqa: E731
-        return column(LongType(), TimestampType(), nanos)
+        return column(LongType(), TimestampType(), lambda cell: _time(cell, "ns", F.timestamp_micros(_micros(cell.read))))
     if label == _ZONED:
         return column(StringType(), TimestampType(), _zoned)
     if label == _DECIMAL:
         parameters = field.get("parameters") or {}
-        kind = DecimalType(min(38, int(parameters.get("connect.decimal.precision", 38))), int(parameters.get("scale", 0)))
-        return column(VariantType(), kind, lambda cell: _decimal(kind, cell), exact=kind)
+        precision, scale = int(parameters.get("connect.decimal.precision", 38)), int(parameters.get("scale", 0))
+        precision, scale = max(precision - min(scale, 0), scale), max(scale, 0)  # numeric(3,-2), numeric(3,5)
+        kind = DecimalType(min(38, precision), min(38, scale))
+        return column(VariantType(), kind, lambda cell: _decimal(name, kind, cell), exact=kind)
     if label == _VARIABLE_DECIMAL:
         free = StructType().add("scale", IntegerType()).add("value", StringType())
         return column(free, DecimalType(38, _FREE_SCALE), lambda cell: _free_decimal(name, cell.read))
@@ -176,6 +189,13 @@ def _time(cell: Cell, unit: str, time: Column) -> Column:
     latest, earliest = _INFINITY[unit]
     time = F.when(cell.read <= earliest, F.timestamp_micros(F.lit(_FIRST_MICROS))).otherwise(time)
     return F.when(cell.read >= latest, F.timestamp_micros(F.lit(_LAST_MICROS))).otherwise(time)
+
+
+def _micros(nanos: Column) -> Column:
+    """Whole microseconds: a quotient would go through a double."""
+    from pyspark.sql import functions as F
+
+    return ((nanos - F.pmod(nanos, F.lit(1000))).cast("decimal(20,0)") / 1000).cast("bigint")
 
 
 def _zoned(cell: Cell) -> Column:
@@ -209,7 +229,7 @@ def _type(schema: Mapping[str, Any]) -> Any:
     return StringType()
 
 
-def _decimal(kind: Any, cell: Cell) -> Column:
+def _decimal(name: str, kind: Any, cell: Cell) -> Column:
     """A decimal that is a number in JSON, or base64 of its unscaled bytes, as the converter's ``decimal.format`` has it.
 
     Base64 may have digits alone, so only the type of the JSON tells which one it is, and a variant keeps that type.
@@ -217,8 +237,15 @@ def _decimal(kind: Any, cell: Cell) -> Column:
     from pyspark.sql import functions as F
 
     is_base64 = F.schema_of_variant(cell.read) == "STRING"
-    digits, is_negative = _unscaled(F.when(is_base64, F.variant_get(cell.read, "$", "string")))
-    return F.when(is_base64, _with_point(digits, is_negative, F.lit(kind.scale)).cast(kind)).otherwise(cell.exact)
+    base64 = F.when(is_base64, F.variant_get(cell.read, "$", "string"))
+    digits, is_negative = _unscaled(F.when(F.octet_length(F.unbase64(base64)) <= 16, base64))
+    number = F.when(is_base64, _with_point(digits, is_negative, F.lit(kind.scale)).try_cast(kind)).otherwise(cell.exact)
+    message = F.lit(
+        f"column {name}: a value does not fit {kind.simpleString()}, the widest decimal of its scale; "
+        "set decimal.handling.mode=string"
+    )
+    is_null = cell.read.isNull() | (F.schema_of_variant(cell.read) == "VOID")
+    return F.when(is_null | number.isNotNull(), number).otherwise(F.raise_error(message))
 
 
 def _plain_decimal(name: str, kind: Any, value: Column) -> Column:

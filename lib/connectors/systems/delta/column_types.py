@@ -39,22 +39,24 @@ def common_type(one: Any, other: Any) -> Any | None:
 
 
 def united_types(parts: Sequence[Mapping[str, Any]], known: Mapping[str, Any]) -> dict[str, Any]:
-    """The types of the columns of all ``parts``, which hold the values of all and of the table with the columns ``known``.
+    """The types of the columns of all ``parts``, which hold the values of all and of the table's columns.
+
+    ``known`` are those by their names in lower case: Spark and Delta take ``Id`` and ``id`` for one.
 
     Where there is no such type, the table's stays, or else that of the newest part.
     """
     types: dict[str, Any] = {}
     for name, newest in {name: kind for part in parts for name, kind in part.items()}.items():
-        types[name] = known.get(name, newest)
+        types[name] = known.get(name.lower(), newest)
         for part in parts:
-            types[name] = common_type(types[name], part.get(name, newest)) or known.get(name, newest)
+            types[name] = common_type(types[name], part.get(name, newest)) or known.get(name.lower(), newest)
     return types
 
 
 def widen(spark: SparkSession, table: str, known: Mapping[str, Any], types: Mapping[str, Any]) -> None:
     """Gives the columns of ``table``, a name in SQL, that are ``known`` the wider ``types``."""
     for name, kind in types.items():
-        if name in known and kind != known[name]:
+        if kind != known.get(name.lower(), kind):
             spark.sql(f"ALTER TABLE {table} ALTER COLUMN {quoted(name)} TYPE {kind.simpleString()}")
 
 

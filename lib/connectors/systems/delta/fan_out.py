@@ -125,7 +125,7 @@ class DeltaTablesCommitter(RecordingCommitter):
         location = f"{self.path}/{quote(table, safe=' $.-')}"
         known = known_columns(frame.sparkSession, location, is_path=True)
         declared = [_types(schema) for schema in schemas]  # several, when a batch met an ALTER TABLE
-        known_types = {} if known is None else {field.name: field.dataType for field in known}
+        known_types = {} if known is None else {field.name.lower(): field.dataType for field in known}
         types = united_types(declared, known_types)
         by_schema = [_columns(frame, table, schema, kinds, types) for schema, kinds in zip(schemas, declared, strict=True)]
         widen(frame.sparkSession, f"delta.{quoted(location)}", known_types, types)

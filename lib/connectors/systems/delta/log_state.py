@@ -26,34 +26,45 @@ class SnapshotRows:
 class LogState:
     """The log of one table.
 
-    ``topic`` feeds the table. ``order`` names the order of positions, and ``log`` whose positions they are; ``generation``
-    counts how often they began anew, and stands in front of them. ``query`` has the places of arrival. Changes up to
-    ``truncated`` were before a truncation.
+    ``topic`` feeds the table, and ``keys`` are its columns that identify a row. ``order`` names the order of positions, and
+    ``log`` whose positions they are; ``generation`` counts how often they began anew, and stands in front of them. ``life``
+    counts the queries, of which ``query`` is the last, as their batches count from 0. Changes up to ``truncated``, a position
+    without its place, were before a truncation.
 
     ``snapshot`` is the place at which the initial snapshot began, or began again; ``None`` when changes of the log follow.
-    ``attempt`` is where the database's log stood then, and ``is_read`` says that the last row of the table has come.
+    ``attempt`` is where the database's log stood then, and ``is_read`` says that the last row of the table has come. The batch
+    ``ends`` has that row or, as ``streams`` says, changes of the log: the snapshot goes on or is over once it is committed.
     """
 
     topic: str
+    keys: tuple[str, ...] = ()
     order: str = ""
     log: str | None = None
     generation: int = 0
+    life: int = 0
     query: str = ""
     truncated: str | None = None
     snapshot: str | None = None
     attempt: str | None = None
     is_read: bool = False
+    ends: int | None = None
+    streams: bool = False
 
     def text(self) -> str:
-        return dumps(versioned(**asdict(self)))
+        """The state as hexadecimal digits: Spark hides properties that have words such as token or url in them."""
+        return dumps(versioned(**{**asdict(self), "keys": list(self.keys)})).encode().hex()
 
     @classmethod
     def of(cls, text: str, table: str) -> LogState:
-        state = loads(text, f"the property {STATE_PROPERTY} of {table}")
-        return cls(**{name: state[name] for name in cls.__annotations__ if name in state})
+        what = f"the property {STATE_PROPERTY} of {table}"
+        try:
+            state = loads(bytes.fromhex(text), what)
+        except ValueError:
+            raise StateError(f"{what} is not readable", connector=NAME, way_out="start a new table") from None
+        return cls(**{**{name: state[name] for name in cls.__annotations__ if name in state}, "keys": tuple(state["keys"])})
 
-    def ordered(self, order: str, logs: list[str], query: str) -> LogState:
-        """The state behind changes of ``query`` in ``order``, with positions of ``logs``.
+    def ordered(self, order: str, logs: list[str]) -> LogState:
+        """The state behind changes in ``order``, with positions of ``logs``.
 
         Raises :class:`StateError` where positions cannot be compared with those of the table.
         """
@@ -63,9 +74,25 @@ class LogState:
                 raise _other_log(strange[0], str(known))
             if self.order not in ("", order):
                 raise _other_log(f'the order "{order}"', f'the order "{self.order}"')
-            return replace(self, order=order, log=known, query=query)
-        is_new = self.order not in ("", ARRIVAL) or self.query not in ("", query)
-        return replace(self, order=order, log=None, query=query, generation=self.generation + is_new)
+            return replace(self, order=order, log=known)
+        return replace(self, order=order, log=None, generation=self.generation + (self.order not in ("", ARRIVAL)))
+
+    def of_query(self, query: str) -> LogState:
+        """The state for a batch of ``query``."""
+        if query == self.query:
+            return self
+        return replace(self, query=query, life=self.life + bool(self.query), ends=None, streams=False)
+
+    def with_keys(self, keys: tuple[str, ...]) -> LogState:
+        """The state of a table with ``keys``. Raises :class:`StateError` where its rows have others."""
+        if self.keys and sorted(self.keys) != sorted(keys):
+            raise StateError(
+                f"the key of {self.topic} is ({', '.join(keys)}) now, and was ({', '.join(self.keys)}): changes of the one do "
+                "not name rows of the other",
+                connector=NAME,
+                way_out="name the columns that identify a row by keyColumns, or start a new table with a new snapshot",
+            )
+        return replace(self, keys=keys)
 
     def with_snapshot(self, again: str | None, rows: SnapshotRows | None) -> LogState:
         """The state behind a batch in which the initial snapshot begins ``again``, or has ``rows``."""
@@ -74,11 +101,18 @@ class LogState:
         state = self
         if again is not None and again > (state.snapshot or ""):
             state = replace(state, snapshot=again, attempt=None, is_read=False)
-        if rows is not None and rows.attempt is not None:
-            is_another = state.attempt not in (None, rows.attempt) and not state.is_read
-            state = replace(state, snapshot=max(state.snapshot or "", rows.first) if is_another else state.snapshot)
-            state = state if state.is_read else replace(state, attempt=rows.attempt)
+        if rows is not None and rows.attempt is not None and not state.is_read:
+            is_another = state.attempt not in (None, rows.attempt)
+            begin = max(state.snapshot or "", rows.first) if is_another else state.snapshot
+            state = replace(state, snapshot=begin, attempt=rows.attempt)
         return state
+
+    def behind(self, committed: int) -> LogState:
+        """The state when batches of its query up to ``committed`` are."""
+        if self.ends is None or self.ends > committed:
+            return self
+        over = replace(self, ends=None, streams=False)
+        return replace(over, snapshot=None, attempt=None) if self.streams else replace(over, is_read=True)
 
 
 def _other_log(new: str, old: str) -> StateError:

@@ -17,8 +17,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
+from operator import and_, or_
 from typing import TYPE_CHECKING, Any, Final
 
 from ...core import Batch, Choice, Duration, Fatal, Json, Misconfigured, Names, Options, Problem, Text
@@ -32,6 +35,7 @@ from .change_log import (
     DIGITS,
     ENDS,
     LOG,
+    MOVED,
     NAME,
     ORDINAL,
     POSITION,
@@ -40,7 +44,6 @@ from .change_log import (
     Changes,
     Summary,
     changes_of,
-    key_columns,
     records_of,
     summary_of,
     unknown_value,
@@ -55,11 +58,15 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _FROM_SNAPSHOT: Final = "r"
-"""Ends the position of a row that comes from a snapshot."""
+"""Follows the position of a row that comes from a snapshot; the name of its attempt stands behind it."""
 _AT: Final = "_deleted_at"
+_NEWEST: Final = "__connectors_newest"
+_GONE: Final = "__connectors_gone"
 _FILL: Final = "connectors.fill"
 """The property of a table whose new column waits for its default."""
-_TIMES: Final = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
+_TIMES: Final = {"timestampFormat": "yyyy-MM-dd HH:mm:ss.SSSSSS", "timeZone": "UTC"}
+"""How the default of a column is kept as JSON: no session's zone alters it."""
+_TRANSACTIONS: Final = threading.Lock()
 _TRANSACTION: Final = "spark.databricks.delta.write"
 _METADATA: Final = "spark.databricks.delta.commitInfo.userMetadata"
 
@@ -119,23 +126,42 @@ class ChangeTableCommitter(RecordingCommitter):
         """Merges the changes that ``frame`` holds, and records the batch."""
         records = records_of(frame).persist()
         try:
-            spark = records.sparkSession
-            self._read_table(spark)
-            topic = self.values["topic"] or (self._state.topic if self._state else None)
-            summary = summary_of(records, topic)
-            topic = self._topic(summary, topic)
-            if summary.schemas and topic is not None:
-                keys = list(self.values["keyColumns"]) or key_columns(summary.key)
-                own = records.where(records["topic"] == topic)
-                changes = changes_of(own, summary.schemas, self._schema(), self._types, self.values["fill"])
-                self._apply(changes, keys, topic, summary, batch, spark)
-                return
-            if self._snapshot_ends(spark, None, summary, batch):
-                spark.sql(f"DELETE FROM {self._name()} AS old WHERE {self._is_ghost()}")
-            self.ledger.commit(Entry(batch.query, batch.number), ())
-            self._close_snapshot(spark, summary.streams)
+            self._merge_records(records, batch)
+        except BaseException:
+            self._is_known = False  # what was done before the failure is seen anew
+            raise
         finally:
             records.unpersist()
+
+    def _merge_records(self, records: DataFrame, batch: Batch) -> None:
+        spark = records.sparkSession
+        self._read_table(spark, batch)
+        topic = self.values["topic"] or (self._state.topic if self._state else None)
+        summary = summary_of(records, topic)
+        topic = self._topic(summary, topic)
+        if summary.schemas and topic is not None:
+            own = records.where(records["topic"] == topic)
+            changes = changes_of(own, summary.schemas, self._schema(), self._types, self.values["fill"])
+            self._apply(changes, topic, summary, batch, spark)
+            return
+        if self._snapshot_ends(spark, None, summary, batch):
+            spark.sql(f"DELETE FROM {self._name()} AS old WHERE {self._is_ghost()}")
+        self.ledger.commit(Entry(batch.query, batch.number), ())
+
+    def _key_columns(self, summary: Summary) -> tuple[str, ...]:
+        """The columns that identify a row."""
+        if self.values["keyColumns"]:
+            return tuple(self.values["keyColumns"])
+        if len(summary.keys) == 1:
+            return summary.keys[0]
+        if not summary.keys and self._state is not None and self._state.keys:
+            return self._state.keys
+        if summary.keys:
+            lists = " and ".join(f"({', '.join(names)})" for names in summary.keys)
+            text = f"missing; the records have keys of {lists}: changes of the one do not name rows of the other."
+        else:
+            text = "missing; the records have no key with fields, so name the columns that identify a row."
+        raise Misconfigured(NAME, [Problem("keyColumns", text)])
 
     def _topic(self, summary: Summary, topic: str | None) -> str | None:
         """The topic of the table. Raises :class:`Misconfigured` where it is not certain."""
@@ -155,23 +181,31 @@ class ChangeTableCommitter(RecordingCommitter):
 
         return StructType.fromDDL(self.values["schema"]) if self.values["schema"] else None  # type: ignore[return-value]
 
-    def _apply(
-        self, changes: Changes, keys: Sequence[str], topic: str, summary: Summary, batch: Batch, spark: SparkSession
-    ) -> None:
+    def _apply(self, changes: Changes, topic: str, summary: Summary, batch: Batch, spark: SparkSession) -> None:
+        if summary.may_truncate and self.values["truncate"] == "refuse" and changes.frame.where(TRUNCATES).limit(1).collect():
+            raise Fatal(
+                f"the table behind {topic} was truncated",
+                connector=NAME,
+                way_out="give truncate=delete, so that its rows are deleted here as well",
+            )
+        keys = self._key_columns(summary)
         if missing := [key for key in keys if key not in changes.columns]:
             text = f"{', '.join(missing)} is no column of the changes, which have {', '.join(changes.columns)}."
             raise Misconfigured(NAME, [Problem("keyColumns", text)])
         self._prepare(spark, changes, topic, summary, batch)
-        state = self._ordered(spark, changes, batch)
-        placed = _placed(changes, state, batch)
+        state = self._ordered(spark, changes, keys, batch)
+        placed = _placed(changes, state, batch, keys)
         cut = _truncation(placed) if summary.may_truncate else None
         if cut is not None:
-            state = self._truncated(spark, state, cut[0])
             placed = replace(placed, frame=placed.frame.where(_is_behind(*cut)))
-        ends = self._snapshot_ends(spark, changes, summary, batch)
-        gone = [self._is_ghost()] if ends else []
+            position = cut[0] if state.order == ARRIVAL else cut[0][:-PLACE_LENGTH]
+            if state.truncated is not None and position <= state.truncated:
+                cut = None  # it comes a second time
+            else:
+                state = self._note(spark, replace(state, truncated=position))
+        gone = [self._is_ghost()] if self._snapshot_ends(spark, changes, summary, batch) else []
         if cut is not None:
-            gone.append(f"(endswith({self._old()}, '{_FROM_SNAPSHOT}') OR {self._old()} < '{cut[0]}')")
+            gone.append(f"({self._is_of_snapshot()} OR {self._old()} < '{cut[0]}')")
         newest = newest_changes(placed, keys, summary.has_holes, summary.may_be_snapshot).persist()
         try:
             if summary.may_delete:
@@ -180,32 +214,23 @@ class ChangeTableCommitter(RecordingCommitter):
             self._merge(spark, rows, placed, keys, batch, summary.has_holes, " OR ".join(gone))
         finally:
             newest.unpersist()
-        if ends:
-            self._close_snapshot(spark, summary.streams)
 
-    def _truncated(self, spark: SparkSession, state: LogState, position: str) -> LogState:
-        """The state behind a truncation. Raises :class:`Fatal` unless the user wants it."""
-        if self.values["truncate"] == "refuse":
-            raise Fatal(
-                f"the table behind {state.topic} was truncated",
-                connector=NAME,
-                way_out="give truncate=delete, so that its rows are deleted here as well",
-            )
-        return self._note(spark, replace(state, truncated=max(state.truncated or "", position)))
-
-    def _read_table(self, spark: SparkSession) -> None:
-        """Looks, once a run, at what the table has and remembers; finishes what an earlier run has begun."""
-        if self._is_known:
-            return
-        known = self._known_columns(spark, self._location())
-        if known is not None:
-            self._types = {column.name: column.dataType for column in known if column.name != self.position}
-            properties = {row["key"]: row["value"] for row in spark.sql(f"SHOW TBLPROPERTIES {self._name()}").collect()}
-            if STATE_PROPERTY in properties:
-                self._state = LogState.of(properties[STATE_PROPERTY], self._location())
-            if _FILL in properties:
-                self._finish_filling(spark, json.loads(properties[_FILL]))
-        self._is_known = True
+    def _read_table(self, spark: SparkSession, batch: Batch) -> None:
+        """Looks, once a run, at what the table has and remembers; finishes what an earlier batch has begun."""
+        if not self._is_known:
+            self._types = self._state = self._remembers = None
+            if (known := self._known_columns(spark, self._location())) is not None:
+                self._types = {column.name.lower(): column.dataType for column in known if column.name != self.position}
+                properties = {row["key"]: row["value"] for row in spark.sql(f"SHOW TBLPROPERTIES {self._name()}").collect()}
+                if STATE_PROPERTY in properties:
+                    self._state = LogState.of(properties[STATE_PROPERTY], self._location())
+                if _FILL in properties:
+                    self._finish_filling(spark, json.loads(bytes.fromhex(properties[_FILL])))
+            self._is_known = True
+        if (state := self._state) is not None:
+            if state.ends is not None and (last := self.ledger.last(state.query)) is not None:
+                state = state.behind(last.batch)
+            self._note(spark, state.of_query(batch.query))
 
     def _prepare(self, spark: SparkSession, changes: Changes, topic: str, summary: Summary, batch: Batch) -> None:
         """Makes the table, or gives it the columns that are new."""
@@ -216,17 +241,19 @@ class ChangeTableCommitter(RecordingCommitter):
             empty = spark.range(0).select(*columns, F.lit("").alias(self.position))
             writer = empty.write.format("delta").mode("append").option("delta.enableTypeWidening", "true")
             writer.save(self.values["path"]) if self.values["path"] else writer.saveAsTable(self.values["table"])
-            self._types = dict(changes.columns)
+            self._types = {name.lower(): kind for name, kind in changes.columns.items()}
+            if self._has_deleted(spark):  # of a table that was here before
+                spark.sql(f"DELETE FROM {self._deleted_name()}")
         if self._state is None:
             has_rows = bool(spark.sql(f"SELECT 1 FROM {self._name()} LIMIT 1").collect())
-            is_initial = summary.may_be_snapshot and not has_rows
-            self._note(spark, LogState(topic, snapshot=place_text(batch.number, 0) if is_initial else None))
+            begin = place_text(0, batch.number, 0) if summary.may_be_initial and not has_rows else None
+            self._note(spark, LogState(topic, query=batch.query, snapshot=begin))
         for name, kind in changes.columns.items():
-            if name not in self._types:
+            if name.lower() not in self._types:
                 self._add_column(spark, name, kind.simpleString(), changes)
-                self._types[name] = kind
+                self._types[name.lower()] = kind
         widen(spark, self._name(), self._types, changes.columns)
-        self._types.update(changes.columns)
+        self._types.update({name.lower(): kind for name, kind in changes.columns.items()})
 
     def _add_column(self, spark: SparkSession, name: str, kind: str, changes: Changes) -> None:
         """Adds a column, and fills in its default. The table remembers what is to be filled, until that is done."""
@@ -236,9 +263,9 @@ class ChangeTableCommitter(RecordingCommitter):
             raise unknown_value(name)
         fill = None
         if (default := changes.defaults.get(name)) is not None:
-            text = spark.range(1).select(F.to_json(F.struct(default.alias("v")), {"timestampFormat": _TIMES})).collect()[0][0]
+            text = spark.range(1).select(F.to_json(F.struct(default.alias("v")), _TIMES)).collect()[0][0]
             fill = {"column": name, "kind": kind, "text": text}
-            self._set_property(spark, _FILL, json.dumps(fill))
+            self._set_property(spark, _FILL, json.dumps(fill).encode().hex())
         spark.sql(f"ALTER TABLE {self._name()} ADD COLUMNS ({quoted(name)} {kind})")
         if fill is not None:
             self._finish_filling(spark, fill)
@@ -247,13 +274,14 @@ class ChangeTableCommitter(RecordingCommitter):
         """Does what an earlier run, or this one, has begun. No change of the log has come behind it."""
         name, schema = fill["column"], f"v {fill['kind']}"
         if name in spark.sql(f"SELECT * FROM {self._name()} LIMIT 0").columns:
-            times = f"map('timestampFormat', {_literal(_TIMES)})"
-            value = f"from_json({_literal(fill['text'])}, {_literal(schema)}, {times}).v"
+            times = ", ".join(f"'{key}', '{value}'" for key, value in _TIMES.items())
+            text = f"decode(unhex('{fill['text'].encode().hex()}'), 'UTF-8')"  # whatever the session says of escapes
+            value = f"from_json({text}, '{schema}', map({times})).v"
             spark.sql(f"UPDATE {self._name()} SET {quoted(name)} = {value}")
         spark.sql(f"ALTER TABLE {self._name()} UNSET TBLPROPERTIES IF EXISTS ('{_FILL}')")
 
-    def _ordered(self, spark: SparkSession, changes: Changes, batch: Batch) -> LogState:
-        """The state, with the order of the batch."""
+    def _ordered(self, spark: SparkSession, changes: Changes, keys: tuple[str, ...], batch: Batch) -> LogState:
+        """The state, with the keys and the order of the batch."""
         from pyspark.sql import functions as F
 
         state = self._state
@@ -262,7 +290,7 @@ class ChangeTableCommitter(RecordingCommitter):
         logs = []
         if order != ARRIVAL:
             logs = changes.frame.agg(F.sort_array(F.collect_set(LOG)).alias("logs")).collect()[0]["logs"]
-        return self._note(spark, state.ordered(order, list(logs), batch.query))
+        return self._note(spark, state.with_keys(keys).ordered(order, list(logs)))
 
     def _note(self, spark: SparkSession, state: LogState) -> LogState:
         """Remembers ``state``."""
@@ -272,32 +300,34 @@ class ChangeTableCommitter(RecordingCommitter):
         return state
 
     def _set_property(self, spark: SparkSession, name: str, value: str) -> None:
-        spark.sql(f"ALTER TABLE {self._name()} SET TBLPROPERTIES ('{name}' = {_literal(value)})")
+        spark.sql(f"ALTER TABLE {self._name()} SET TBLPROPERTIES ('{name}' = '{value}')")
 
     def _snapshot_ends(self, spark: SparkSession, changes: Changes | None, summary: Summary, batch: Batch) -> bool:
         """Notes what the batch has of the initial snapshot. True if the last row of the table is in it, or the log follows."""
         state = self._state
         if state is None or state.snapshot is None:
             return False
-        rows = snapshot_rows(changes, batch) if changes is not None and summary.may_be_snapshot else None
-        again = None if summary.again is None else place_text(batch.number, summary.again)
-        self._note(spark, state.with_snapshot(again, rows))
-        return summary.streams or (rows is not None and rows.is_complete)
-
-    def _close_snapshot(self, spark: SparkSession, streams: bool) -> None:
-        """Notes that the table is read, once what was not read again is deleted; changes of the log end the snapshot."""
-        state = self._state
-        if state is not None and state.snapshot is not None:
-            self._note(spark, replace(state, snapshot=None, attempt=None) if streams else replace(state, is_read=True))
+        rows = snapshot_rows(changes, state, batch) if changes is not None and summary.may_be_initial else None
+        again = None if summary.again is None else place_text(state.life, batch.number, summary.again)
+        state = state.with_snapshot(again, rows)
+        ends = summary.streams or (rows is not None and rows.is_complete)
+        self._note(spark, replace(state, ends=batch.number, streams=summary.streams) if ends else state)
+        return ends
 
     def _old(self) -> str:
         return f"old.{quoted(self.position)}"
 
+    def _is_of_snapshot(self) -> str:
+        """SQL: the row is one that a snapshot has read."""
+        return f"contains({self._old()}, '{_FROM_SNAPSHOT}')"
+
     def _is_ghost(self) -> str:
-        """SQL: the row is of the initial snapshot, from before it began again."""
-        assert self._state is not None
-        place = f"right(rtrim('{_FROM_SNAPSHOT}', {self._old()}), {PLACE_LENGTH})"
-        return f"(endswith({self._old()}, '{_FROM_SNAPSHOT}') AND {place} < '{self._state.snapshot}')"
+        """SQL: the row is of an attempt at the initial snapshot that was interrupted."""
+        state = self._state
+        assert state is not None
+        place = f"right(split_part({self._old()}, '{_FROM_SNAPSHOT}', 1), {PLACE_LENGTH})"
+        attempt = f" AND NOT endswith({self._old()}, '{_FROM_SNAPSHOT}{state.attempt}')" if state.attempt else ""
+        return f"({self._is_of_snapshot()} AND {place} < '{state.snapshot}'{attempt})"
 
     def _merge(
         self,
@@ -316,7 +346,7 @@ class ChangeTableCommitter(RecordingCommitter):
         sets = [f"{quoted(name)} = {_new_value(name, holes, f'old.{quoted(name)}')}" for name in columns if name not in keys]
         sets.append(f"{quoted(self.position)} = {_stored_position('new')}")
         names = ", ".join(quoted(name) for name in (*columns, self.position))
-        values = ", ".join((*(_new_value(name, holes, "NULL") for name in columns), _stored_position("new")))
+        values = ", ".join((*(_new_value(name, holes, self._unknown(name)) for name in columns), _stored_position("new")))
         deletion = f" WHEN NOT MATCHED BY SOURCE AND ({gone}) THEN DELETE" if gone else ""
         try:
             with _Transaction(spark, batch) as is_recorded:
@@ -333,8 +363,18 @@ class ChangeTableCommitter(RecordingCommitter):
         else:
             self.ledger.commit(Entry(batch.query, batch.number), ())
 
+    def _unknown(self, name: str) -> str:
+        """SQL: the value of a new row that its record does not tell. Raises an error where the row had another key before."""
+        if name in self.values["fill"]:
+            return "NULL"
+        text = (
+            f"column {name}: the key of a row has changed, and Debezium does not tell its large value, which has not. Give the "
+            f'table REPLICA IDENTITY FULL for the next time, and fill={{"{name}": null}} to leave it empty now.'
+        )
+        return f"CASE WHEN new.{MOVED} THEN raise_error(decode(unhex('{text.encode().hex()}'), 'UTF-8')) END"
+
     def _is_newer(self) -> str:
-        return f"(new.{SNAPSHOT} OR endswith({self._old()}, '{_FROM_SNAPSHOT}') OR new.{POSITION} > {self._old()})"
+        return f"(new.{SNAPSHOT} OR {self._is_of_snapshot()} OR new.{POSITION} > {self._old()})"
 
     def _remember(self, spark: SparkSession, deletes: DataFrame, keys: Sequence[str], batch: Batch) -> None:
         """Appends the deleted keys before the rows go. A key may be there several times: its last position counts."""
@@ -354,17 +394,18 @@ class ChangeTableCommitter(RecordingCommitter):
         from pyspark.sql import functions as F
 
         if state.truncated is not None:
-            newest = newest.where(F.col(SNAPSHOT) | (F.col(POSITION) > state.truncated))
+            own = F.col(POSITION).substr(1, len(state.truncated))
+            newest = newest.where(F.col(SNAPSHOT) | (own > state.truncated))
         if not self._has_deleted(spark):
             return newest
         place = self._deleted_location()
         reader = spark.read.format("delta")
         deleted = reader.load(place) if self.values["path"] else spark.table(place)
-        gone = deleted.select(*map(quoted, keys), F.col(quoted(self.position)).alias("gone"))
+        gone = deleted.select(*map(quoted, keys), F.col(quoted(self.position)).alias(_GONE))
         condition: Any = F.lit(True)
         for key in keys:
             condition = condition & newest[quoted(key)].eqNullSafe(gone[quoted(key)])
-        older = condition & ~newest[DELETED] & ~newest[SNAPSHOT] & (newest[POSITION] <= gone["gone"])
+        older = condition & ~newest[DELETED] & ~newest[SNAPSHOT] & (newest[POSITION] <= gone[_GONE])
         return newest.join(gone, older, "left_anti")
 
     def _has_deleted(self, spark: SparkSession) -> bool:
@@ -392,16 +433,24 @@ class ChangeTableCommitter(RecordingCommitter):
         return known_columns(spark, location, is_path=bool(self.values["path"]))
 
 
-def _placed(changes: Changes, state: LogState, batch: Batch) -> Changes:
-    """``changes`` with their positions."""
+def _placed(changes: Changes, state: LogState, batch: Batch, keys: Sequence[str]) -> Changes:
+    """``changes`` with their positions. A change that names no row is an error of the query."""
     from pyspark.sql import functions as F
 
     digits = F.lit("") if state.order == ARRIVAL else F.coalesce(F.col(DIGITS), F.lit(""))
-    position = F.concat(F.lit(f"{state.generation:03d}"), digits, place_of(batch.number, F.col(ORDINAL)))
-    return replace(changes, frame=changes.frame.withColumn(POSITION, position))
+    place = place_of(state.life, batch.number, F.col(ORDINAL))
+    position = F.concat(F.lit(f"{state.generation:03d}"), digits, place)
+    nulls = [F.col(quoted(key)).isNull() for key in keys]
+    is_nameless = reduce(and_, nulls) | (F.col(DELETED) & reduce(or_, nulls))
+    message = F.lit(
+        f"a change has no value of {', '.join(keys)} (keyColumns), so it names no row; of a deletion the database's log may "
+        "have the primary key alone, unless the table has REPLICA IDENTITY FULL"
+    )
+    checked = F.when(is_nameless & ~F.col(TRUNCATES), F.raise_error(message)).otherwise(position)
+    return replace(changes, frame=changes.frame.withColumn(POSITION, checked))
 
 
-def snapshot_rows(changes: Changes, batch: Batch) -> SnapshotRows | None:
+def snapshot_rows(changes: Changes, state: LogState, batch: Batch) -> SnapshotRows | None:
     """What a batch has of snapshots; ``None`` if it has no row of one."""
     from pyspark.sql import functions as F
 
@@ -410,7 +459,7 @@ def snapshot_rows(changes: Changes, batch: Batch) -> SnapshotRows | None:
     if not rows:
         return None
     newest = max(rows, key=lambda row: row["last"])
-    return SnapshotRows(newest[ATTEMPT], place_text(batch.number, newest["first"]), newest["ends"])
+    return SnapshotRows(newest[ATTEMPT], place_text(state.life, batch.number, newest["first"]), newest["ends"])
 
 
 def _truncation(changes: Changes) -> tuple[str, int] | None:
@@ -447,7 +496,8 @@ def newest_changes(changes: Changes, keys: Sequence[str], has_holes: bool, may_b
     values = {name: kind for name, kind in changes.columns.items() if name not in keys}
     holes = hole_conditions(values) if has_holes else {}
     touched = [_last_touched(name, hole, order).alias(f"touched_{n}") for n, (name, hole) in enumerate(holes.items())]
-    grouped = frame.alias("new").groupBy(*map(quoted, keys)).agg(F.max_by(whole, order).alias("new"), *touched)
+    grouped = frame.alias("new").groupBy(*map(quoted, keys)).agg(F.max_by(whole, order).alias(_NEWEST), *touched)
+    grouped = grouped.select(F.col(_NEWEST).alias("new"), *(f"touched_{number}" for number in range(len(touched))))
     cells = []
     for name in frame.columns:
         cell = F.col("new")[name]
@@ -468,12 +518,14 @@ def _last_touched(name: str, hole: str, order: Column) -> Column:
 class _Transaction:
     """Sets what Delta writes into the transaction of a MERGE: the application's version, and the ledger entry.
 
-    False where Spark takes no such settings (serverless compute): the entry then follows the merge, which does no harm when it
-    is done again.
+    False where Spark takes no such settings (serverless compute), or they would not be this query's alone (Spark Connect): the
+    entry then follows the merge, which does no harm when it is done again.
     """
 
     def __init__(self, spark: SparkSession, batch: Batch) -> None:
         self._conf = spark.conf
+        self._is_own = not type(spark).__module__.startswith("pyspark.sql.connect")
+        """On Spark Connect all queries of a user share one session, and would see the settings of each other."""
         self._settings = {
             f"{_TRANSACTION}.txnAppId": f"{batch.sink_id}:{batch.query}",
             f"{_TRANSACTION}.txnVersion": str(batch.number),
@@ -481,15 +533,22 @@ class _Transaction:
         }
 
     def __enter__(self) -> bool:
+        _TRANSACTIONS.acquire()
+        if not self._is_own:
+            return False
         try:
             for key, value in self._settings.items():
                 self._conf.set(key, value)
         except Exception:  # the class of the refusal is the platform's own
-            self.__exit__()
+            self._unset()
             return False
         return True
 
     def __exit__(self, *error: object) -> None:
+        self._unset()
+        _TRANSACTIONS.release()
+
+    def _unset(self) -> None:
         with contextlib.suppress(Exception):
             for key in self._settings:
                 self._conf.unset(key)
@@ -502,9 +561,5 @@ def _new_value(name: str, holes: Mapping[str, str], untouched: str) -> str:
 
 
 def _stored_position(side: str) -> str:
-    return f"concat({side}.{POSITION}, if({side}.{SNAPSHOT}, '{_FROM_SNAPSHOT}', ''))"
+    return f"concat({side}.{POSITION}, if({side}.{SNAPSHOT}, concat('{_FROM_SNAPSHOT}', coalesce({side}.{ATTEMPT}, '')), ''))"
 
-
-def _literal(text: str) -> str:
-    """``text`` as SQL."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

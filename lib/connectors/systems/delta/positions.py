@@ -6,7 +6,7 @@ order         position                                                          
 ``sequence``  ``source.sequence``: end of the transaction before, and the change's lsn     PostgreSQL
 ``binlog``    gtid, or file of the binary log; then position and row in it                MariaDB; MySQL, by file
 ``change``    ``commit_lsn``, ``change_lsn``, ``event_serial_no``                          SQL Server, Db2
-``arrival``   the place in the stream: number of the batch, number of the record in it    all others
+``arrival``   the place in the stream: query, number of the batch, number of the record    all others
 ============  ==========================================================================  ==================================
 
 The place in the stream also decides between equal positions. An lsn alone does not tell the order: PostgreSQL's log has the
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
 
 ARRIVAL: Final = "arrival"
-PLACE_LENGTH: Final = 12 + 19
+PLACE_LENGTH: Final = 3 + 12 + 19
 """The characters of a place in the stream."""
 FIELDS: Final = {
     "sequence": "string", "gtid": "string", "file": "string", "pos": "bigint", "row": "bigint", "server_id": "bigint",
@@ -48,7 +48,7 @@ class LogOrder:
     log: Column | None = None
 
 
-def order_of(fields: Mapping[str, Column], *, has_operation: bool) -> LogOrder:
+def order_of(fields: Mapping[str, Column], *, has_operation: bool, is_envelope: bool) -> LogOrder:
     """The order of changes with these ``fields`` of ``source``.
 
     Without the operation, a row of a snapshot cannot be told from a change, so only the arrival orders both.
@@ -57,28 +57,28 @@ def order_of(fields: Mapping[str, Column], *, has_operation: bool) -> LogOrder:
 
     if not has_operation:
         return LogOrder(ARRIVAL)
-    if "sequence" in fields:
-        before, own = (F.regexp_extract(fields["sequence"], pattern, 1) for pattern in (r'^\["(\d+)"', r'"(\d+)"\]$'))
-        return LogOrder("sequence", F.concat(_number(F.when(before == "", own).otherwise(before)), _number(own)))
     if "file" in fields and "pos" in fields:
         return _binlog_order(fields)
     if "commit_lsn" in fields and "change_lsn" in fields:
         serial = fields.get("event_serial_no", F.lit(0))
         texts = (F.coalesce(fields[name], F.lit("")) for name in ("commit_lsn", "change_lsn"))
         return LogOrder("change", F.concat(*(F.lpad(text, 32, "0") for text in texts), _number(serial)))
+    if "sequence" in fields and ("lsn" in fields or not is_envelope):  # other databases have the field, and it is null
+        before, own = (F.regexp_extract(fields["sequence"], pattern, 1) for pattern in (r'^\["(\d+)"', r'"(\d+)"\]$'))
+        return LogOrder("sequence", F.concat(_number(F.when(before == "", own).otherwise(before)), _number(own)))
     return LogOrder(ARRIVAL)
 
 
-def place_of(batch: int, ordinal: Column) -> Column:
-    """The place in the stream of the record ``ordinal`` of a batch."""
+def place_of(life: int, batch: int, ordinal: Column) -> Column:
+    """The place in the stream of the record ``ordinal`` of a batch, in the life ``life`` of the table's query."""
     from pyspark.sql import functions as F
 
-    return F.concat(F.lit(f"{batch:012d}"), _number(ordinal, 19))
+    return F.concat(F.lit(f"{life:03d}{batch:012d}"), _number(ordinal, 19))
 
 
-def place_text(batch: int, ordinal: int) -> str:
+def place_text(life: int, batch: int, ordinal: int) -> str:
     """The same of a number."""
-    return f"{batch:012d}{ordinal:019d}"
+    return f"{life:03d}{batch:012d}{ordinal:019d}"
 
 
 def _binlog_order(fields: Mapping[str, Column]) -> LogOrder:
