@@ -84,6 +84,30 @@ def test_decimals_of_38_digits_keep_both_ends(spark: Any) -> None:
     assert [row["wide"] for row in changes(spark, *rows).frame.orderBy("id").collect()] == [Decimal(end) for end in ends]
 
 
+def test_a_decimal_that_no_column_holds_is_an_error_that_names_it(spark: Any) -> None:
+    database = Database()
+    kind = {"type": "bytes", "name": "org.apache.kafka.connect.data.Decimal", "optional": True}
+    database.fields["wide"] = {**kind, "parameters": {"scale": "2", "connect.decimal.precision": "60"}}
+    database.fields["odd"] = {**kind, "parameters": {"scale": "-2", "connect.decimal.precision": "3"}}
+    number = database.upsert(id=1, wide="?")
+    for record in (
+        database.upsert(id=1, wide=free_decimal(10**50, 2)["value"]),
+        {**number, "value": number["value"].replace('"?"', "1" * 50 + ".25")},
+    ):
+        with pytest.raises(Exception, match=r"column wide: .*decimal\.handling\.mode=string"):
+            changes(spark, record).frame.select("wide").collect()
+    assert changes(spark, database.upsert(id=1, odd=None)).columns["odd"].simpleString() == "decimal(5,0)"
+
+
+def test_nanoseconds_keep_their_microseconds(spark: Any) -> None:
+    database = Database()
+    database.fields["at"] = {"type": "int64", "name": f"{DEBEZIUM}.NanoTimestamp", "optional": True}
+    micros = [1_700_000_000_123_400 + number for number in range(0, 200, 8)] + [-1]
+    rows = [database.upsert(id=at, at=1000 * number + (at % 3)) for at, number in enumerate(micros)]
+    frame = changes(spark, *rows).frame.orderBy("id").selectExpr("unix_micros(at) AS at")
+    assert [row["at"] for row in frame.collect()] == micros
+
+
 TYPES = [
     ("int", "decimal(10,2)", "decimal(12,2)"), ("int", "double", "double"), ("int", "bigint", "bigint"),
     ("decimal(10,2)", "decimal(10,4)", "decimal(12,4)"), ("bigint", "decimal(5,1)", "decimal(20,1)"),
@@ -190,6 +214,11 @@ def test_a_new_column_without_null_and_default_is_not_guessed(spark: Any) -> Non
         changes(spark, old, new)
     assert changes(spark, old, new, fills={"extra": 7}).frame.where("id = 1").collect()[0]["extra"] == 7
     assert changes(spark, old, new, fills={"extra": None}).frame.where("id = 1").collect()[0]["extra"] is None
+    del database.fields["extra"]
+    micros = {"type": "int64", "name": f"{DEBEZIUM}.MicroTimestamp", "optional": False}
+    database.fields["at"] = {**micros, "default": 0}  # what Debezium writes for now()
+    with pytest.raises(Misconfigured, match=r"fill .*at allows no null"):
+        changes(spark, old, database.upsert(id=2, name="b", at=5))
 
 
 def test_a_fan_out_alters_no_value_either(spark: Any) -> None:

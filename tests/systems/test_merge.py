@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import random
+import shutil
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -608,3 +609,148 @@ def test_a_text_that_is_a_number_finds_the_row_with_that_number(spark: Any, tmp_
     target = Target(spark, tmp_path / "orders", schema="id STRING, name STRING")
     target.merge(database.record("u", {"id": "42", "name": "b"}, 300), number=1)
     assert target.rows() == [{"id": 42, "name": "b"}]
+
+
+def binlog_change(name: str, op: str = "u", key: int = 1, snapshot: str = "false", **source: Any) -> dict[str, Any]:
+    """A record of MySQL or MariaDB; their events have the field ``sequence``, too, which is null."""
+    place = {"sequence": None, "snapshot": snapshot, "server_id": 1, "gtid": None, "row": 0, **source}
+    payload = {"op": op, "before": None, "after": {"id": key, "name": name}, "source": place}
+    return {"topic": "t", "key": json.dumps({"id": key}), "value": json.dumps(payload)}
+
+
+def test_the_order_of_a_binary_log_is_that_of_file_and_position(spark: Any, tmp_path: Path) -> None:
+    target = Target(spark, tmp_path / "orders", schema="id INT, name STRING")
+    target.merge(binlog_change("new", file="bin.000010", pos=5))
+    target.merge(binlog_change("old", file="bin.000009", pos=900))
+    assert target.rows() == [{"id": 1, "name": "new"}]
+    with pytest.raises(StateError, match="order=arrival"):
+        target.merge(binlog_change("other", file="bin.000011", pos=5, server_id=2))
+
+
+def test_chunks_of_an_incremental_snapshot_are_no_attempts_at_an_initial_one(spark: Any, tmp_path: Path) -> None:
+    target = Target(spark, tmp_path / "orders", schema="id INT, name STRING")
+    for chunk in (1, 2):
+        rows = [binlog_change("x", "r", 2 * chunk + n, "incremental", file="bin.000001", pos=400 * chunk) for n in (0, 1)]
+        target.merge(*rows)
+    target.merge(binlog_change("y", key=2, file="bin.000001", pos=2000))
+    assert [row["id"] for row in target.rows()] == [2, 3, 4, 5]
+
+
+@pytest.mark.soak
+def test_an_end_of_the_snapshot_that_was_merged_is_noted_behind_a_death(target: Target) -> None:
+    """A blocking snapshot of a part comes next, which must not pass for another attempt at the initial one."""
+    database = Database()
+    for key in range(4):
+        database.upsert(id=key, name=f"n{key}", amount=key)
+    target.merge(*database.snapshot())
+    target.restart()
+    part = Database(rows={2: database.rows[2]}, lsn=database.lsn + 50)
+    target.merge(*part.snapshot())
+    target.merge(database.upsert(id=9, name="streamed", amount=9))
+    assert target.rows() == expected(database)
+
+
+@pytest.mark.soak
+def test_an_initial_snapshot_of_another_query_is_another_attempt_whatever_its_batches_are_called(target: Target) -> None:
+    database = Database()
+    for key in range(4):
+        database.upsert(id=key, name=f"n{key}", amount=key)
+    first = database.snapshot(only=3)
+    target.merge(first[0])
+    target.merge(*first[1:])
+    database.delete(0)
+    target.options["onNewQuery"] = "continue"
+    target.restart()
+    again = database.snapshot()
+    target.merge(*again[:2], number=0, query="another")
+    target.merge(again[2], number=1, query="another")
+    assert target.rows() == expected(database)
+
+
+def test_a_topic_with_a_word_that_spark_hides_starts_a_second_time(target: Target) -> None:
+    database = Database(topic="shop.public.access_tokens")
+    target.merge(database.upsert(id=1, name="a", amount=1))
+    target.restart()
+    target.merge(database.upsert(id=1, name="b", amount=1))
+    assert target.rows() == expected(database)
+
+
+@pytest.mark.soak
+def test_deletions_of_a_table_that_was_here_before_are_forgotten(target: Target) -> None:
+    database = Database()
+    target.merge(database.upsert(id=1, name="a", amount=1), database.delete(1))
+    shutil.rmtree(target.path)
+    target.restart()
+    database.lsn = 100
+    target.merge(database.upsert(id=1, name="anew", amount=1), number=0)
+    assert target.rows() == expected(database)
+
+
+def test_another_key_stops_the_query(target: Target) -> None:
+    database = Database()
+    first = database.upsert(id=1, name="a", amount=1)
+    wide = {**database.upsert(id=1, name="b", amount=1), "key": json.dumps({"id": 1, "name": "b"})}
+    with pytest.raises(Misconfigured, match=r"keys of \(id\) and \(id, name\)"):
+        target.merge(first, wide, number=0)
+    target.merge(first, number=0)
+    with pytest.raises(StateError, match=r"\(id, name\) now, and was \(id\)"):
+        target.merge(wide, number=1)
+
+
+def test_a_large_value_of_a_row_whose_key_changes_is_not_lost_in_silence(target: Target) -> None:
+    database = Database()
+    target.merge(database.upsert(id=1, name="large", amount=1))
+    moved = {**database.record("c", {"id": 2, "name": _TEXT, "amount": 1}, 300), "headers": [("__debezium.oldkey", b"1")]}
+    with pytest.raises(Exception, match="column name: the key of a row has changed"):
+        target.merge(database.record("d", {"id": 1}, 300), moved, number=1)
+    assert target.rows() == expected(database)
+    target.options["fill"] = {"name": None}
+    target.restart()
+    target.merge(database.record("d", {"id": 1}, 300), moved, number=1)
+    assert target.rows() == [{"id": 2, "name": None, "amount": 1}]
+
+
+def test_a_truncation_alone_needs_no_key_and_counts_once(target: Target) -> None:
+    database = Database()
+    target.merge(database.upsert(id=1, name="a", amount=1))
+    truncation = database.truncate()
+    with pytest.raises(Fatal, match="truncate=delete"):
+        target.merge(truncation, number=1)
+    target.options["truncate"] = "delete"
+    target.restart()
+    target.merge(truncation, number=1)
+    assert target.rows() == []
+    database.upsert(id=2, name="b", amount=1)
+    target.merge(*database.incremental(2))
+    target.merge(truncation)
+    assert target.rows() == expected(database)
+
+
+@pytest.mark.soak
+def test_a_batch_that_failed_in_the_middle_is_done_by_the_same_function_again(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = Database()
+    target.merge(database.upsert(id=1, name="a", amount=1))
+    database.fields["url"] = {"type": "string", "optional": True, "default": "it's \\ \"x\""}
+    committer = type(target.function.sink.committer())
+    monkeypatch.setattr(committer, "_finish_filling", lambda *_: (_ for _ in ()).throw(ValueError("once")))
+    batch = database.upsert(id=2, name="b", amount=1, url="u")
+    with pytest.raises(ValueError, match="once"):
+        target.merge(batch, number=1)
+    monkeypatch.undo()
+    target.merge(database.record("u", database.rows[2], database.lsn), number=1)
+    assert [row["url"] for row in target.rows()] == ["it's \\ \"x\"", "u"]
+
+
+@pytest.mark.soak
+def test_keys_may_have_any_name_and_a_change_that_names_no_row_is_an_error(spark: Any, tmp_path: Path) -> None:
+    database = Database()
+    database.fields |= {name: {"type": "int32", "optional": True} for name in ("new", "gone", "old")}
+    target = Target(spark, tmp_path / "orders", keyColumns="id,new,gone,old")
+    keys = {"id": 1, "new": 2, "gone": 3, "old": 4}
+    target.merge(database.record("c", {**keys, "name": "a"}, 200))
+    target.merge(database.record("d", keys, 300), database.record("c", {**keys, "name": "b"}, 400))
+    assert [row["name"] for row in target.rows()] == ["b"]
+    with pytest.raises(Exception, match="REPLICA IDENTITY FULL"):
+        target.merge(database.record("d", {"id": 1}, 500))
