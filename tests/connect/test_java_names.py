@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,7 @@ def test_what_is_refused_of_a_java_connector_is_told_at_once_and_what_has_no_eff
     plugins: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     letters = {"errors__deadletterqueue__topic__name": "t", "errors__tolerance": "all"}
+    letters |= {"name": uuid.uuid4().hex}  # what was told of another run a moment ago is not told again
     more = {"config__providers": "file", "password": "${file:/x:y}", "offsets__storage__topic": "o", "predicates": "p,p"}
     types = {"predicates__p__type": "RecordIsTombstone", "connector__class": "ProbeSink"}
     host = JavaSinkHost(ConnectorSettings(probe_properties(tmp_path, **letters, **more, **types), str(plugins)))

@@ -51,6 +51,12 @@ def test_con_02_more_task_configurations_than_allowed_are_refused() -> None:
     run.host.close()
 
 
+def test_more_task_configurations_than_allowed_run_where_that_is_not_enforced(caplog: pytest.LogCaptureFixture) -> None:
+    with use(Greedy, Database("a"), tasks_max=1, tasks_max_enforce="false") as run:
+        assert len(run.host.statuses()) == 2
+    assert "gives 2 task configurations, and tasks.max is 1" in caplog.text
+
+
 class Greedy(TablesConnector):
     def task_configs(self, max_tasks: int) -> Any:
         return [{"tables": "a"}] * (max_tasks + 1)

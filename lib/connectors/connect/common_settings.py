@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
+import time
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 from typing import Final
 
-from ..core.errors import Fatal, Problem
+from ..core.cache_folder import cache
+from ..core.errors import Fatal, Misconfigured, Problem
+from ..core.state import digest
 from .tolerance import error_problems
 
 _REFERENCE: Final = re.compile(r"\$\{([^}:]*):[^}]*\}")
@@ -25,6 +28,7 @@ _SETTINGS: Final[Mapping[str, str]] = {
     "config.providers": "secrets are {{secrets/scope/key}}",
 }
 """Beginnings of properties that have no effect, and why."""
+_MOMENT: Final = 60.0
 _log = logging.getLogger("connectors.connect")
 
 
@@ -80,18 +84,25 @@ def without_effect(properties: Mapping[str, str], *, sink: bool) -> dict[str, st
 
 
 def note_without_effect(properties: Mapping[str, str], log: str, *, sink: bool) -> None:
-    """Tells once which properties have no effect."""
+    """Tells once, when a query starts, which properties have no effect."""
     by_reason: dict[str, list[str]] = {}
     for key, why in without_effect(properties, sink=sink).items():
         by_reason.setdefault(why, []).append(key)
     if by_reason:
-        connector = f"{log} {properties.get('name', '')}".strip()
-        _note(connector, "; ".join(f"{', '.join(sorted(keys))} ({why})" for why, keys in by_reason.items()))
+        parts = [f"{', '.join(sorted(keys))} ({why})" for why, keys in by_reason.items()]
+        text = f"{log} {properties.get('name', '')}".strip() + f": without effect: {'; '.join(parts)}"
+        if not _is_told(text):
+            _log.warning("%s", text)
 
 
-@lru_cache(maxsize=64)
-def _note(connector: str, text: str) -> None:
-    _log.warning("%s: without effect: %s", connector, text)
+def _is_told(text: str) -> bool:
+    """True for what was told a moment ago: Spark asks in each of the processes that it starts for a query."""
+    with contextlib.suppress(OSError, Misconfigured):
+        mark = cache("connect") / f"note-{digest(text)}"
+        is_told = mark.exists() and time.time() - mark.stat().st_mtime < _MOMENT
+        mark.touch()
+        return is_told
+    return False
 
 
 def check_task_count(count: int, properties: Mapping[str, str], log: str) -> None:

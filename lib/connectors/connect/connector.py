@@ -131,7 +131,8 @@ class SinkConnector(Connector):
     """Describes where records go."""
 
     keeps_offsets: bool = False
-    """True if the tasks store offsets in the target together with the records: that makes the sink exactly-once."""
+    """True if the tasks store offsets in the target together with the records: that makes the sink exactly-once. They report
+    what the target refuses before they store offsets behind it."""
     is_idempotent: bool = False
     """True if a record that is put again has no further effect: an upsert by key."""
 
@@ -206,7 +207,10 @@ class ErrantRecordReporter(ABC):
 
     @abstractmethod
     def report(self, record: SinkRecord, error: Exception) -> None:
-        """Sets ``record`` aside. Raises :class:`ConnectException` where ``errors.tolerance`` does not allow it."""
+        """Sets ``record`` aside. Raises :class:`ConnectException` where ``errors.tolerance`` does not allow it.
+
+        The dead letter of an exactly-once sink is durable on return: the target's offsets may move past the record then.
+        """
 
 
 class SinkTaskContext(ABC):
@@ -260,7 +264,8 @@ class SinkTask(ABC):
     def pre_commit(self, offsets: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
         """The offsets up to which everything is in the target; by default all, after :meth:`flush`.
 
-        A partition that is missing is not acknowledged, until a later answer names it: the batch waits for that.
+        A partition that is missing is not acknowledged, until a later answer names it: the batch waits for that, unless the
+        user has set ``offsets=sink``.
         """
         self.flush(offsets)
         return offsets

@@ -9,7 +9,7 @@ What runs for each record is Java: the ``.java`` files beside this one, which th
 ``RecordWriter``        records of a source become rows: ``Column`` by ``Column`` in a ``ColumnFile``
 ``RecordReader``        rows in a ``RowFile`` become records of a sink
 ``Context``             what Connect's runtime answers to connectors and tasks; with it the ``OffsetReader``
-``AtExit``              stops connectors and tasks when the parent of the JVM is gone
+``AtExit``              stops connectors and tasks when the process that has started the JVM is gone
 ======================  ================================================================================================
 
 The compiler is Janino. It knows no lambdas, and takes generic types for what they are without their arguments: hence the casts.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Sequence, Set
 from contextlib import suppress
 
@@ -27,32 +28,36 @@ class PlacedLetters(LetterBox):
         self._storage, self._batch, self._connector = storage, batch, connector
         self._known: dict[TopicPartition, set[int]] = {}
         self._files: dict[TopicPartition, int] = {}
+        self._lock = threading.Lock()  # a task may report from threads of its own
 
     def offsets(self, place: TopicPartition) -> Set[int]:
-        known = self._known.setdefault(place, set())
-        with suppress(FileNotFoundError):
+        with self._lock, suppress(FileNotFoundError):
             while True:
                 self._read_next(place)
-        return known
+        return self._known.setdefault(place, set())
 
     def put(self, letters: Sequence[DeadLetter]) -> None:
         by_place: dict[TopicPartition, list[DeadLetter]] = {}
         for letter in letters:
             by_place.setdefault(TopicPartition(str(letter.topic), int(letter.partition or 0)), []).append(letter)
-        for place, own in by_place.items():
-            known = self._known.setdefault(place, set())
-            while own := [letter for letter in own if letter.offset not in known]:
-                file = self._file(own)
-                if not self._storage.put_if_absent(self._name(place), file.content()):
-                    self._read_next(place)  # another attempt was faster
-                    continue
-                known.update(letter.offset for letter in own if letter.offset is not None)
-                self._files[place] = self._files.get(place, 0) + 1
+        with self._lock:
+            for place, own in by_place.items():
+                self._put(place, own)
+
+    def _put(self, place: TopicPartition, letters: Sequence[DeadLetter]) -> None:
+        known = self._known.setdefault(place, set())
+        while letters := [letter for letter in letters if letter.offset not in known]:
+            file = self._file(letters)
+            if not self._storage.put_if_absent(self._name(place), file.content()):
+                self._read_next(place)  # another attempt was faster
+                continue
+            known.update(letter.offset for letter in letters if letter.offset is not None)
+            self._files[place] = self._files.get(place, 0) + 1
 
     def _read_next(self, place: TopicPartition) -> None:
         """Learns which rows the next file of a partition has. Raises ``FileNotFoundError`` behind the last one."""
         with self._storage.open(self._name(place)) as file:
-            self._known[place].update(json.loads(letter["position"])["offset"] for letter in letters_in(file))
+            self._known.setdefault(place, set()).update(json.loads(letter["position"])["offset"] for letter in letters_in(file))
         self._files[place] = self._files.get(place, 0) + 1
 
     def _file(self, letters: Sequence[DeadLetter]) -> LetterFile:
