@@ -78,7 +78,7 @@ class Rounds:
             self._drain(chance)
         rows = ", ".join(f"{len(copy.rows)} {copy.name}" for copy in copies)
         how = "while the query runs on" if runs_on else "after the query's end"
-        self._note(f"quiet point {how}: {rows}; {time.monotonic() - began:.0f} s")
+        self._note(f"seed {self.seed}, quiet point {how}: {rows}; {time.monotonic() - began:.0f} s")
         self._compare(copies)
         if {"restart_snapshot", "filtered"} <= self.workload.switches and chance.random() < 0.4:
             self._note("a run that begins with a snapshot of every other row, while nothing changes")
@@ -115,7 +115,8 @@ class Rounds:
         shown = ", ".join(f"{counts[name]} {name}" for name in _SHOWN if counts.get(name))
         snapshots = "".join(f", {counts[name]} {name}" for name in counts if name.endswith("snapshot"))
         took = time.monotonic() - began
-        self._note(f"round {number}: {outcome.text}; {counts['rows']} rows changed, {shown}{snapshots}; {took:.0f} s")
+        changes = f"{counts['rows']} rows changed, {shown}{snapshots}"
+        self._note(f"seed {self.seed}, round {number}: {outcome.text}; {changes}; {took:.0f} s")
 
     @contextlib.contextmanager
     def _work(self, chance: random.Random, number: int, counts: dict[str, int]) -> Iterator[None]:
