@@ -43,9 +43,13 @@ class %(name)sTask extends org.apache.kafka.connect.source.SourceTask {
             records.add(new org.apache.kafka.connect.source.SourceRecord(
                 java.util.Collections.singletonMap("task", settings.get("number")),
                 java.util.Collections.singletonMap("at", Long.valueOf(at)), "t", null, null, null,
-                org.apache.kafka.connect.data.Schema.STRING_SCHEMA, settings.get("number") + ":" + at++));
+                org.apache.kafka.connect.data.Schema.OPTIONAL_STRING_SCHEMA, value()));
         }
         return records;
+    }
+    private String value() {
+        String value = settings.get("number") + ":" + at++;
+        return value.endsWith(String.valueOf(settings.get("null"))) ? null : value;
     }
     static void note(java.util.Map settings, String line) {
         try {
@@ -56,6 +60,7 @@ class %(name)sTask extends org.apache.kafka.connect.source.SourceTask {
             throw new RuntimeException(error);
         }
     }
+    %(more)s
     public void stop() { %(task_stop)s }
     public String version() { return "1"; }
 }
@@ -63,10 +68,10 @@ class %(name)sTask extends org.apache.kafka.connect.source.SourceTask {
 
 
 def use_connector(
-    patch: pytest.MonkeyPatch, name: str, poll: str, stop: str = "", task_stop: str = ""
+    patch: pytest.MonkeyPatch, name: str, poll: str, stop: str = "", task_stop: str = "", more: str = ""
 ) -> dict[str, str]:
     """The properties of a connector whose task polls by this Java code. It may call ``records(count)``."""
-    source = CONNECTOR % {"name": name, "poll": poll, "stop": stop, "task_stop": task_stop}
+    source = CONNECTOR % {"name": name, "poll": poll, "stop": stop, "task_stop": task_stop, "more": more}
     original, loaders = Jvm.instance, dict[int, Any]()
 
     def instance(jvm: Jvm, wanted: str) -> Any:

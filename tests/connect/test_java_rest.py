@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 
@@ -41,3 +42,30 @@ def test_a_source_that_trickles_has_caught_up_and_one_with_a_backlog_has_not(
         while time.monotonic() < until:
             host.poll(1, ReadLimit(), 0.5)
         assert host.has_caught_up(1.0) == ends
+
+
+COMMITS = """
+public void commitRecord(
+    org.apache.kafka.connect.source.SourceRecord record, org.apache.kafka.clients.producer.RecordMetadata metadata) {
+    String text = metadata == null ? "none" : metadata.topic() + metadata.partition() + metadata.hasOffset();
+    note(settings, record.value() + "=" + text);
+}
+"""
+
+
+def test_a_record_that_became_a_row_is_committed_with_metadata_and_one_that_was_dropped_without(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    notes = tmp_path / "notes"
+    properties = use_connector(monkeypatch, "Committed", "return at == 0 ? records(3) : null;", more=COMMITS)
+    filtered = {
+        "transforms": "drop",
+        "transforms.drop.type": "org.apache.kafka.connect.transforms.Filter",
+        "transforms.drop.predicate": "missing",
+        "predicates": "missing",
+        "predicates.missing.type": "org.apache.kafka.connect.transforms.predicates.RecordIsTombstone",
+    }
+    with started({**properties, **filtered, "notes": str(notes), "null": ":1"}) as host:
+        poll(host, 2)
+        host.committed(1)
+    assert notes.read_text().split() == ["0:0=t0false", "null=none", "0:2=t0false"]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+import sys
+import threading
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -17,6 +20,23 @@ from .measure import source_meter
 from .session import arrow_schema
 from .workers import plainly
 
+_PLANNER_PROCESS: Final = "pyspark.sql.streaming.python_streaming_source_runner"
+
+
+def exit_when_terminated() -> None:
+    """Lets SIGTERM end a planner's process by an exit, on whose way Spark calls :meth:`StreamReader.stop`.
+
+    By that signal Spark ends the process at the end of a query, and without this nothing is closed. Does nothing elsewhere.
+    """
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    if spec is not None and spec.name == _PLANNER_PROCESS and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _exit)
+
+
+def _exit(number: int, _: object) -> None:
+    signal.signal(number, signal.SIG_IGN)
+    raise SystemExit
+
 
 class StreamReader(DataSourceStreamReader, limits.SupportsTriggerAvailableNow):
     """A stream, micro-batch by micro-batch. See :mod:`connectors.core.planning` for what an offset holds."""
@@ -25,6 +45,7 @@ class StreamReader(DataSourceStreamReader, limits.SupportsTriggerAvailableNow):
         self.source = source
         self.columns = schema
         self.planner = Planner(source)
+        exit_when_terminated()
 
     def __getstate__(self) -> dict[str, Any]:
         return {"source": self.source, "columns": self.columns}

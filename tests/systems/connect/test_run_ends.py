@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import connectors
+from connectors.connect import SourceConnector, SourceRecord, SourceTask
 from connectors.connect.host import SOURCE_COLUMNS
+from connectors.connect.java.jars import plugin_class_path
 from connectors.core.planning import INITIAL, Planner
 from connectors.core.reading import read_slice
 from connectors.systems.connect import ConnectSource
 from connectors.testing.servers import MariaDbServer, PostgresServer
 from tests.connect.database import Database
 from tests.connect.java_connectors import use_connector, without_validation
-from tests.connect.java_sources import DEBEZIUM, DEBEZIUM_MARIADB, FILES, mariadb_properties
+from tests.connect.java_sources import DEBEZIUM, DEBEZIUM_MARIADB, FILES, file_properties, mariadb_properties
 from tests.servers import optional, required
 from tests.systems.cdc import Shop
 from tests.systems.connect.test_source import Query
@@ -136,6 +142,147 @@ def test_a_python_connector_and_its_tasks_are_stopped_when_a_run_ends(tmp_path: 
     database = Database("a")
     database.insert(3)
     Query(tmp_path, database).run()
-    assert (
-        sorted(database.events[-2:]) == ["connector stopped", "task stopped"] or "connector stopped" in database.events
-    )
+    assert {"connector stopped", "task stopped"} <= set(database.events)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("kind", ["python", "java"])
+@pytest.mark.parametrize("way", ["availableNow", "stop"])
+def test_spark_lets_connector_and_tasks_stop(spark: Any, tmp_path: Path, kind: str, way: str) -> None:
+    """At the end of a run, and when a query is stopped."""
+    notes = tmp_path / "notes"
+    options = {"stateLocation": str(tmp_path / "state"), "pollInterval": "200ms", "drainTimeout": "1s"}
+    if kind == "java":
+        source = tmp_path / "lines"
+        source.write_text("line\n")
+        config = {**file_properties(source), "connector.class": NOTING, "notes": str(notes)}
+        options["pluginPath"] = str(noting_jars(tmp_path / "jars"))
+    else:
+        config = {"connector.class": f"{__name__}.NotingConnector", "notes": str(notes)}
+    connectors.register(spark, ConnectSource)
+    rows = spark.readStream.format("connectors.connect").options(config=json.dumps(config), **options).load()
+    writer = rows.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    if way == "availableNow":
+        query = writer.trigger(availableNow=True).start()
+        query.awaitTermination(120)
+    else:
+        query = writer.trigger(processingTime="100 milliseconds").start()
+        until = time.monotonic() + SECONDS
+        while not any(progress["numInputRows"] for progress in query.recentProgress):
+            assert time.monotonic() < until
+            time.sleep(0.1)
+        query.stop()
+    until = time.monotonic() + 20
+    while not notes.exists() or len(notes.read_text().split()) < 2:
+        assert time.monotonic() < until, notes.read_text() if notes.exists() else "nothing is noted"
+        time.sleep(0.1)
+    assert notes.read_text().split() == ["task", "connector"]
+
+
+class NotingTask(SourceTask):
+    """Gives one record."""
+
+    def start(self, props: Mapping[str, str]) -> None:
+        self._notes, self._given = Path(props["notes"]), False
+
+    def poll(self) -> list[SourceRecord] | None:
+        if self._given:
+            time.sleep(0.05)
+            return None
+        self._given = True
+        return [SourceRecord({"a": 1}, {"n": 1}, "t", "value")]
+
+    def stop(self) -> None:
+        note(self._notes, "task")
+
+
+class NotingConnector(SourceConnector):
+    def start(self, props: Mapping[str, str]) -> None:
+        self._props = dict(props)
+
+    def task_class(self) -> type[SourceTask]:
+        return NotingTask
+
+    def task_configs(self, max_tasks: int) -> Sequence[Mapping[str, str]]:
+        return [self._props]
+
+    def stop(self) -> None:
+        note(Path(self._props["notes"]), "connector")
+
+
+def note(path: Path, word: str) -> None:
+    """Notes ``word`` once: a task that has ended may be stopped again."""
+    if not path.exists() or word not in path.read_text():
+        with path.open("a") as file:
+            file.write(f"{word}\n")
+
+
+NOTING = "noting.NotingConnector"
+NOTING_JAVA = """
+package noting;
+
+import java.io.FileWriter;
+import java.util.Map;
+import org.apache.kafka.connect.file.FileStreamSourceConnector;
+import org.apache.kafka.connect.file.FileStreamSourceTask;
+
+public class NotingConnector extends FileStreamSourceConnector {
+    private String notes;
+
+    public void start(Map<String, String> settings) {
+        notes = settings.get("notes");
+        super.start(settings);
+    }
+
+    public Class taskClass() {
+        return NotingTask.class;
+    }
+
+    public void stop() {
+        note(notes, "connector");
+        super.stop();
+    }
+
+    static void note(String notes, String word) {
+        try (FileWriter file = new FileWriter(notes, true)) {
+            file.write(word + "\\n");
+        } catch (java.io.IOException error) {
+            throw new RuntimeException(error);
+        }
+    }
+
+    public static class NotingTask extends FileStreamSourceTask {
+        private String notes;
+
+        public void start(Map<String, String> settings) {
+            notes = settings.get("notes");
+            super.start(settings);
+        }
+
+        public void stop() {
+            NotingConnector.note(notes, "task");
+            super.stop();
+        }
+    }
+}
+"""
+
+
+def noting_jars(folder: Path) -> Path:
+    """A folder with the jars of a connector of Java that notes its stop, which the JDK compiles here."""
+    compiler = shutil.which("javac")
+    if compiler is None:
+        pytest.skip("no javac")
+    folder.mkdir()
+    jars = plugin_class_path(None, [FILES])
+    for jar in jars:
+        (folder / Path(jar).name).symlink_to(jar)
+    source = folder.parent / "java" / "noting" / "NotingConnector.java"
+    source.parent.mkdir(parents=True)
+    source.write_text(NOTING_JAVA)
+    classes = folder.parent / "classes"
+    subprocess.run([compiler, "-nowarn", "-cp", ":".join(jars), "-d", str(classes), str(source)], check=True)
+    with zipfile.ZipFile(folder / "noting.jar", "w") as jar_file:
+        for file in classes.rglob("*.class"):
+            jar_file.write(file, file.relative_to(classes))
+    return folder

@@ -2,6 +2,8 @@ package connectors.connect.java;
 
 import java.util.List;
 import java.util.concurrent.Callable;
+import org.apache.kafka.clients.producer.RecordMetadata;
+import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.connect.source.SourceRecord;
 import org.apache.kafka.connect.source.SourceTask;
 
@@ -70,9 +72,22 @@ public final class PollLoop implements Callable {
         isRunning = false;
     }
 
-    public void commitRecords(List records) throws InterruptedException {
-        for (int index = 0; index < records.size(); index++) {
-            task.commitRecord((SourceRecord) records.get(index), null);
+    /**
+     * Tells the task that records are committed. As in Connect, one that became no row has no metadata. A row has metadata of its
+     * topic without an offset (hasOffset() is false), as it lies in no topic of Kafka: a connector cannot note where it lies there.
+     */
+    public void commitRecords(PolledList list) throws InterruptedException {
+        for (int index = 0; index < list.size(); index++) {
+            SourceRecord record = (SourceRecord) list.get(index);
+            if (record != null) {
+                task.commitRecord(record, list.isRow(index) ? metadata(record) : null);
+            }
         }
+    }
+
+    private static RecordMetadata metadata(SourceRecord record) {
+        int partition = record.kafkaPartition() == null ? 0 : record.kafkaPartition().intValue();
+        long time = record.timestamp() == null ? -1L : record.timestamp().longValue();
+        return new RecordMetadata(new TopicPartition(record.topic(), partition), -1L, 0, time, -1, -1);
     }
 }

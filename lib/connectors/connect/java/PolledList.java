@@ -1,7 +1,7 @@
 package connectors.connect.java;
 
 import java.util.ArrayList;
-import java.util.Collections;
+import java.util.BitSet;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -20,6 +20,8 @@ public final class PolledList {
     /** When its newest change happened in the database, as Debezium tells it: milliseconds since 1970; 0 if it does not. */
     long time = 0L;
     private int number;
+    /** Which of the records became rows. */
+    private final BitSet rows = new BitSet();
     private final Map<Map, String> names = new HashMap<Map, String>();
     private List<Object> records;
 
@@ -48,9 +50,20 @@ public final class PolledList {
         return records.get(index);
     }
 
-    /** The last record alone. */
-    public List newest() {
-        return records.isEmpty() ? records : Collections.singletonList(records.get(records.size() - 1));
+    /** This list, as it waits for commitRecord: with all its records, or with the last one alone. */
+    public PolledList retained(boolean newest) {
+        for (int index = 0; newest && index < records.size() - 1; index++) {
+            records.set(index, null);
+        }
+        return this;
+    }
+
+    boolean isRow(int index) {
+        return rows.get(index);
+    }
+
+    void addRow(int index) {
+        rows.set(index);
     }
 
     public int size() {

@@ -61,7 +61,7 @@ public final class RecordWriter {
         begin();
         try {
             while (index < records.size() && index - first < MOST_RECORDS && bytes() < MOST_BYTES) {
-                add((SourceRecord) records.get(index));
+                add(polled, index);
                 index++;
             }
         } catch (Throwable thrown) {
@@ -94,10 +94,11 @@ public final class RecordWriter {
         return (long) keys.length() + values.length() + headerKeys.length() + headerValues.length() + sourceOffsets.length();
     }
 
-    private void add(SourceRecord record) throws JsonProcessingException {
-        SourceRecord transformed = (SourceRecord) steps.transformed(record);
+    private void add(PolledList polled, int index) throws JsonProcessingException {
+        SourceRecord transformed = (SourceRecord) steps.transformed((SourceRecord) polled.get(index));
         if (transformed != null) {
             addRow(transformed);
+            polled.addRow(index);
         }
     }
 

@@ -50,6 +50,8 @@ _SAFETY: Final = (
     # Debezium warns of each change that its own statistics have no room for.
     "-Dorg.slf4j.simpleLogger.log.io.debezium.metrics.stats.MeasurementCollector=error",
 )
+_NOISE: Final = ("RecordMetadata has no offset -- can't sync offsets",)
+"""What MirrorMaker's source writes for each record: rows lie in no topic."""
 _TAIL: Final = 60
 _START_SECONDS: Final = 60.0
 _END_SECONDS: Final = 10.0
@@ -263,6 +265,8 @@ class Jvm:
         with stream:
             for raw in stream:
                 line = self._mask(raw.decode(errors="replace").rstrip("\n"))
+                if any(noise in line for noise in _NOISE):
+                    continue
                 self.tail.append(line)
                 with contextlib.suppress(OSError, ValueError):
                     print(f"[{self.name} {self.pid}] {line}", file=sys.stderr, flush=True)

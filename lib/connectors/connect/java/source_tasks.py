@@ -40,10 +40,12 @@ class SourceThread:
         return self._commits_records and not self._newest_suffices
 
     def retained(self, polled: Any) -> Any:
-        """A Java list of those of the ``polled`` records whose ``commitRecord`` is to be called, if there are any."""
-        if not self._commits_records:
-            return None
-        return polled.newest() if self._newest_suffices else polled.records()
+        """The ``polled`` list with those records whose ``commitRecord`` is to be called, if there are any.
+
+        A record that became a row gets ``RecordMetadata`` without an offset, as it lies in no topic of Kafka. So MirrorMaker's
+        source writes no offset syncs: they would tell consumers of the target where to go on.
+        """
+        return polled.retained(self._newest_suffices) if self._commits_records else None
 
     def start(self, executor: Any) -> None:
         self.future = executor.submit(self.loop)

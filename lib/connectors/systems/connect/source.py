@@ -279,7 +279,9 @@ class ConnectEnumerator(EpochLogEnumerator[RecordedSplit]):
             "batches": len(batches),
             "rows": rows.num_rows,
             "offsets": {key: offset for key, offset in offsets.items() if offset is not None},
-            "groups": {key: group for key, group in groups.items() if group is not None and offsets.get(key) is not None},
+            "groups": {
+                key: group for key, group in groups.items() if group is not None and offsets.get(key) is not None
+            },
             "counts": counts,
             "letters": letters,
             "generation": self._started(epoch - 1).generation(),
