@@ -20,6 +20,7 @@ from py4j.protocol import Py4JJavaError
 from ...core.errors import Fatal
 from ...core.source import ReadLimit
 from ...core.state import dumps
+from ..common_settings import check_task_count
 from ..host import ConnectorSettings, Groups, Offsets, TaskRecords, TaskStatus, merged
 from .debezium import LOSS_WAY_OUT, groups_of, is_behind, marked_again, offset_store, source_log
 from .failures import JavaFailure, failure_of
@@ -241,8 +242,7 @@ class SourceEngine:
             configs = list(self.connector.taskConfigs(number))
         except Py4JJavaError as error:
             raise self._fatal(failure_of(error, self.jvm.masked), "the connector gives no task configurations") from None
-        if len(configs) > number:
-            raise Fatal(f"the connector gives {len(configs)} tasks, and tasks.max is {number}", connector=self.settings.log)
+        check_task_count(len(configs), self.properties, self.settings.log)
         self.configs, self.failed, self.restarts = dict(enumerate(configs)), {}, {}
         for task in self.configs:
             self._start_task(task)
