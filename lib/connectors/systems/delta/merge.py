@@ -18,10 +18,9 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import reduce
-from operator import and_, or_
 from typing import TYPE_CHECKING, Any, Final
 
 from ...core import Batch, Choice, Duration, Fatal, Json, Misconfigured, Names, Options, Problem, Text
@@ -29,15 +28,13 @@ from ...core.ledger import Entry
 from ...core.state import digest
 from ...formats.base import quoted
 from . import TABLE, DeltaCommitter, DeltaSink, RecordingCommitter, TableSink, known_columns, mark_of, same_key
+from .change_batch import is_behind, newest_changes, placed_changes, snapshot_rows, truncation_in
 from .change_log import (
     ATTEMPT,
     DELETED,
-    DIGITS,
-    ENDS,
     LOG,
     MOVED,
     NAME,
-    ORDINAL,
     POSITION,
     SNAPSHOT,
     TRUNCATES,
@@ -50,23 +47,23 @@ from .change_log import (
 )
 from .column_types import widen
 from .holes import hole_conditions
-from .log_state import STATE_PROPERTY, LogState, SnapshotRows
-from .positions import ARRIVAL, PLACE_LENGTH, place_of, place_text
+from .log_state import STATE_PROPERTY, LogState
+from .positions import ARRIVAL, PLACE_LENGTH, place_text
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 _FROM_SNAPSHOT: Final = "r"
 """Follows the position of a row that comes from a snapshot; the name of its attempt stands behind it."""
 _AT: Final = "_deleted_at"
-_NEWEST: Final = "__connectors_newest"
 _GONE: Final = "__connectors_gone"
 _FILL: Final = "connectors.fill"
 """The property of a table whose new column waits for its default."""
 _TIMES: Final = {"timestampFormat": "yyyy-MM-dd HH:mm:ss.SSSSSS", "timeZone": "UTC"}
 """How the default of a column is kept as JSON: no session's zone alters it."""
-_TRANSACTIONS: Final = threading.Lock()
+_SESSIONS: Final[defaultdict[str, threading.Lock]] = defaultdict(threading.Lock)
+"""A lock for each session of Spark: the settings of a transaction hold for the whole session."""
 _TRANSACTION: Final = "spark.databricks.delta.write"
 _METADATA: Final = "spark.databricks.delta.commitInfo.userMetadata"
 
@@ -194,10 +191,10 @@ class ChangeTableCommitter(RecordingCommitter):
             raise Misconfigured(NAME, [Problem("keyColumns", text)])
         self._prepare(spark, changes, topic, summary, batch)
         state = self._ordered(spark, changes, keys, batch)
-        placed = _placed(changes, state, batch, keys)
-        cut = _truncation(placed) if summary.may_truncate else None
+        placed = placed_changes(changes, state, batch, keys)
+        cut = truncation_in(placed) if summary.may_truncate else None
         if cut is not None:
-            placed = replace(placed, frame=placed.frame.where(_is_behind(*cut)))
+            placed = replace(placed, frame=placed.frame.where(is_behind(*cut)))
             position = cut[0] if state.order == ARRIVAL else cut[0][:-PLACE_LENGTH]
             if state.truncated is not None and position <= state.truncated:
                 cut = None  # it comes a second time
@@ -433,99 +430,17 @@ class ChangeTableCommitter(RecordingCommitter):
         return known_columns(spark, location, is_path=bool(self.values["path"]))
 
 
-def _placed(changes: Changes, state: LogState, batch: Batch, keys: Sequence[str]) -> Changes:
-    """``changes`` with their positions. A change that names no row is an error of the query."""
-    from pyspark.sql import functions as F
-
-    digits = F.lit("") if state.order == ARRIVAL else F.coalesce(F.col(DIGITS), F.lit(""))
-    place = place_of(state.life, batch.number, F.col(ORDINAL))
-    position = F.concat(F.lit(f"{state.generation:03d}"), digits, place)
-    nulls = [F.col(quoted(key)).isNull() for key in keys]
-    is_nameless = reduce(and_, nulls) | (F.col(DELETED) & reduce(or_, nulls))
-    message = F.lit(
-        f"a change has no value of {', '.join(keys)} (keyColumns), so it names no row; of a deletion the database's log may "
-        "have the primary key alone, unless the table has REPLICA IDENTITY FULL"
-    )
-    checked = F.when(is_nameless & ~F.col(TRUNCATES), F.raise_error(message)).otherwise(position)
-    return replace(changes, frame=changes.frame.withColumn(POSITION, checked))
-
-
-def snapshot_rows(changes: Changes, state: LogState, batch: Batch) -> SnapshotRows | None:
-    """What a batch has of snapshots; ``None`` if it has no row of one."""
-    from pyspark.sql import functions as F
-
-    by_attempt = changes.frame.where(SNAPSHOT).groupBy(ATTEMPT)
-    rows = by_attempt.agg(F.min(ORDINAL).alias("first"), F.max(ORDINAL).alias("last"), F.max(ENDS).alias("ends")).collect()
-    if not rows:
-        return None
-    newest = max(rows, key=lambda row: row["last"])
-    return SnapshotRows(newest[ATTEMPT], place_text(state.life, batch.number, newest["first"]), newest["ends"])
-
-
-def _truncation(changes: Changes) -> tuple[str, int] | None:
-    """The position of the last truncation among ``changes``, and its place in the batch."""
-    from pyspark.sql import functions as F
-
-    row = changes.frame.where(TRUNCATES).agg(F.max(POSITION).alias("position"), F.max(ORDINAL).alias("ordinal")).head()
-    return (row["position"], row["ordinal"]) if row is not None and row["position"] is not None else None
-
-
-def _is_behind(position: str, ordinal: int) -> Column:
-    """True for changes behind a truncation."""
-    from pyspark.sql import functions as F
-
-    return ~F.col(TRUNCATES) & F.when(F.col(SNAPSHOT), F.col(ORDINAL) > ordinal).otherwise(F.col(POSITION) > position)
-
-
-def newest_changes(changes: Changes, keys: Sequence[str], has_holes: bool, may_be_snapshot: bool) -> DataFrame:
-    """One change for each key: the one that holds after all of the batch.
-
-    A row of a snapshot takes the place of what came before it; of changes of the log behind it, the one with the last position
-    holds. With ``has_holes``, a value that an update has not touched is that of the change before it, if the batch has that.
-    """
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
-    frame = changes.frame
-    if may_be_snapshot:
-        last_read = F.max(F.when(F.col(SNAPSHOT), F.col(ORDINAL))).over(Window.partitionBy(*map(quoted, keys)))
-        frame = frame.withColumn("__last_read", last_read)
-        frame = frame.where(F.col("__last_read").isNull() | (F.col(ORDINAL) >= F.col("__last_read"))).drop("__last_read")
-    whole = F.struct(*(F.col(quoted(name)) for name in frame.columns))
-    order = F.struct((~F.col(SNAPSHOT)).alias("streams"), F.col(POSITION))
-    values = {name: kind for name, kind in changes.columns.items() if name not in keys}
-    holes = hole_conditions(values) if has_holes else {}
-    touched = [_last_touched(name, hole, order).alias(f"touched_{n}") for n, (name, hole) in enumerate(holes.items())]
-    grouped = frame.alias("new").groupBy(*map(quoted, keys)).agg(F.max_by(whole, order).alias(_NEWEST), *touched)
-    grouped = grouped.select(F.col(_NEWEST).alias("new"), *(f"touched_{number}" for number in range(len(touched))))
-    cells = []
-    for name in frame.columns:
-        cell = F.col("new")[name]
-        if name in holes:
-            number = list(holes).index(name)
-            cell = F.when(F.expr(holes[name]), F.coalesce(F.col(f"touched_{number}")[name], cell)).otherwise(cell)
-        cells.append(cell.alias(name))
-    return grouped.select(*cells)
-
-
-def _last_touched(name: str, hole: str, order: Column) -> Column:
-    from pyspark.sql import functions as F
-
-    is_value = ~F.coalesce(F.expr(hole), F.lit(False)) & ~F.col(DELETED)
-    return F.max_by(F.struct(F.col(quoted(name)).alias(name)), F.when(is_value, order))
-
-
 class _Transaction:
     """Sets what Delta writes into the transaction of a MERGE: the application's version, and the ledger entry.
 
-    False where Spark takes no such settings (serverless compute), or they would not be this query's alone (Spark Connect): the
+    False where Spark takes no such settings (serverless compute), or all queries of a user share a session (Spark Connect): the
     entry then follows the merge, which does no harm when it is done again.
     """
 
     def __init__(self, spark: SparkSession, batch: Batch) -> None:
         self._conf = spark.conf
-        self._is_own = not type(spark).__module__.startswith("pyspark.sql.connect")
-        """On Spark Connect all queries of a user share one session, and would see the settings of each other."""
+        session = getattr(spark, "_jsparkSession", None)
+        self._lock = _SESSIONS[session.sessionUUID()] if session is not None else None
         self._settings = {
             f"{_TRANSACTION}.txnAppId": f"{batch.sink_id}:{batch.query}",
             f"{_TRANSACTION}.txnVersion": str(batch.number),
@@ -533,9 +448,9 @@ class _Transaction:
         }
 
     def __enter__(self) -> bool:
-        _TRANSACTIONS.acquire()
-        if not self._is_own:
+        if self._lock is None:
             return False
+        self._lock.acquire()
         try:
             for key, value in self._settings.items():
                 self._conf.set(key, value)
@@ -545,8 +460,9 @@ class _Transaction:
         return True
 
     def __exit__(self, *error: object) -> None:
-        self._unset()
-        _TRANSACTIONS.release()
+        if self._lock is not None:
+            self._unset()
+            self._lock.release()
 
     def _unset(self) -> None:
         with contextlib.suppress(Exception):

@@ -1,0 +1,103 @@
+"""What a batch of changes comes to: the position of each, the last truncation, and one change for each key."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import reduce
+from operator import and_, or_
+from typing import TYPE_CHECKING, Final
+
+from ...core import Batch
+from ...formats.base import quoted
+from .change_log import ATTEMPT, DELETED, DIGITS, ENDS, ORDINAL, POSITION, SNAPSHOT, TRUNCATES, Changes
+from .holes import hole_conditions
+from .log_state import LogState, SnapshotRows
+from .positions import ARRIVAL, place_of, place_text
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+_NEWEST: Final = "__connectors_newest"
+
+
+def placed_changes(changes: Changes, state: LogState, batch: Batch, keys: Sequence[str]) -> Changes:
+    """``changes`` with their positions. A change that names no row is an error of the query."""
+    from pyspark.sql import functions as F
+
+    digits = F.lit("") if state.order == ARRIVAL else F.coalesce(F.col(DIGITS), F.lit(""))
+    place = place_of(state.life, batch.number, F.col(ORDINAL))
+    position = F.concat(F.lit(f"{state.generation:03d}"), digits, place)
+    nulls = [F.col(quoted(key)).isNull() for key in keys]
+    is_nameless = reduce(and_, nulls) | (F.col(DELETED) & reduce(or_, nulls))
+    message = F.lit(
+        f"a change has no value of {', '.join(keys)} (keyColumns), so it names no row; of a deletion the database's log may "
+        "have the primary key alone, unless the table has REPLICA IDENTITY FULL"
+    )
+    checked = F.when(is_nameless & ~F.col(TRUNCATES), F.raise_error(message)).otherwise(position)
+    return replace(changes, frame=changes.frame.withColumn(POSITION, checked))
+
+
+def snapshot_rows(changes: Changes, state: LogState, batch: Batch) -> SnapshotRows | None:
+    """What a batch has of snapshots; ``None`` if it has no row of one."""
+    from pyspark.sql import functions as F
+
+    by_attempt = changes.frame.where(SNAPSHOT).groupBy(ATTEMPT)
+    rows = by_attempt.agg(F.min(ORDINAL).alias("first"), F.max(ORDINAL).alias("last"), F.max(ENDS).alias("ends")).collect()
+    if not rows:
+        return None
+    newest = max(rows, key=lambda row: row["last"])
+    return SnapshotRows(newest[ATTEMPT], place_text(state.life, batch.number, newest["first"]), newest["ends"])
+
+
+def truncation_in(changes: Changes) -> tuple[str, int] | None:
+    """The position of the last truncation among ``changes``, and its place in the batch."""
+    from pyspark.sql import functions as F
+
+    row = changes.frame.where(TRUNCATES).agg(F.max(POSITION).alias("position"), F.max(ORDINAL).alias("ordinal")).head()
+    return (row["position"], row["ordinal"]) if row is not None and row["position"] is not None else None
+
+
+def is_behind(position: str, ordinal: int) -> Column:
+    """True for changes behind a truncation."""
+    from pyspark.sql import functions as F
+
+    return ~F.col(TRUNCATES) & F.when(F.col(SNAPSHOT), F.col(ORDINAL) > ordinal).otherwise(F.col(POSITION) > position)
+
+
+def newest_changes(changes: Changes, keys: Sequence[str], has_holes: bool, may_be_snapshot: bool) -> DataFrame:
+    """One change for each key: the one that holds after all of the batch.
+
+    A row of a snapshot takes the place of what came before it; of changes of the log behind it, the one with the last position
+    holds. With ``has_holes``, a value that an update has not touched is that of the change before it, if the batch has that.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    frame = changes.frame
+    if may_be_snapshot:
+        last_read = F.max(F.when(F.col(SNAPSHOT), F.col(ORDINAL))).over(Window.partitionBy(*map(quoted, keys)))
+        frame = frame.withColumn("__last_read", last_read)
+        frame = frame.where(F.col("__last_read").isNull() | (F.col(ORDINAL) >= F.col("__last_read"))).drop("__last_read")
+    whole = F.struct(*(F.col(quoted(name)) for name in frame.columns))
+    order = F.struct((~F.col(SNAPSHOT)).alias("streams"), F.col(POSITION))
+    values = {name: kind for name, kind in changes.columns.items() if name not in keys}
+    holes = hole_conditions(values) if has_holes else {}
+    touched = [_last_touched(name, hole, order).alias(f"touched_{n}") for n, (name, hole) in enumerate(holes.items())]
+    grouped = frame.alias("new").groupBy(*map(quoted, keys)).agg(F.max_by(whole, order).alias(_NEWEST), *touched)
+    grouped = grouped.select(F.col(_NEWEST).alias("new"), *(f"touched_{number}" for number in range(len(touched))))
+    cells = []
+    for name in frame.columns:
+        cell = F.col("new")[name]
+        if name in holes:
+            number = list(holes).index(name)
+            cell = F.when(F.expr(holes[name]), F.coalesce(F.col(f"touched_{number}")[name], cell)).otherwise(cell)
+        cells.append(cell.alias(name))
+    return grouped.select(*cells)
+
+
+def _last_touched(name: str, hole: str, order: Column) -> Column:
+    from pyspark.sql import functions as F
+
+    is_value = ~F.coalesce(F.expr(hole), F.lit(False)) & ~F.col(DELETED)
+    return F.max_by(F.struct(F.col(quoted(name)).alias(name)), F.when(is_value, order))
