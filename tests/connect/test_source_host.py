@@ -289,6 +289,15 @@ def test_a_task_that_fails_shows_its_trace_while_others_run_and_starts_again_fro
         assert (first.state, second.trace) == ("RUNNING", "")
 
 
+def test_secrets_are_in_no_trace_and_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    database = Database("a")
+    database.broken["a"] = [RuntimeError("no entry with s3same-open") for _ in range(100)]
+    secret = {"database_password": "s3same-open"}
+    with use(TablesConnector, database, restarts=1, **secret) as run, pytest.raises(Fatal, match=r"no entry with \*") as error:
+        run.until(1)
+    assert "s3same" not in f"{run.host.statuses()} {caplog.text} {error.value} {error.value.__cause__}"
+
+
 def test_a_task_that_fails_for_good_leaves_the_others_alone() -> None:
     database = Database("a", "b")
     database.broken["a"] = [RuntimeError(f"failure {number}") for number in range(100)]

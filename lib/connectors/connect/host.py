@@ -26,6 +26,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from ..core.errors import Problem, Transient
+from ..core.options import secrets_in
 from ..core.source import ReadLimit
 
 HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -76,6 +77,11 @@ class ConnectorSettings:
     @property
     def class_name(self) -> str:
         return self.properties.get("connector.class", "")
+
+    @property
+    def secrets(self) -> list[str]:
+        """The texts of the properties that no log and no message may show."""
+        return [text for key, value in self.properties.items() for text in secrets_in(key, value)]
 
     @property
     def is_java(self) -> bool:

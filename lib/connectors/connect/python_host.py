@@ -15,6 +15,7 @@ from ..core.source import ReadLimit
 from .connector import ConnectorContext, SourceConnector, SourceTask
 from .errors import ConnectException
 from .host import ConnectorSettings, Groups, Offsets, SourceHost, TaskRecords, TaskStatus, merged
+from .java.jvm import masker
 from .offsets import OffsetStorageReader, OffsetStore
 from .plugins import connector_class
 from .records import RecordMetadata
@@ -196,7 +197,7 @@ class PythonSourceHost(SourceHost):
     def _check(self) -> None:
         """Raises for a failure that ends the query."""
         if self._raised is not None:
-            raise Fatal(f"the connector has failed: {self._raised}") from self._raised
+            raise Fatal(f"the connector has failed: {masker(self.settings.secrets)(str(self._raised))}")
         if outage := next((thread.outage for thread in self._threads if thread.outage is not None), None):
             raise outage
         statuses = self.statuses()

@@ -22,6 +22,7 @@ from .columns import Records, batch_offsets, of_source_batch, offsets_of
 from .connector import SourceTask, SourceTaskContext, TransactionContext
 from .errors import RetriableException, trace
 from .host import SOURCE_COLUMNS, ConnectorSettings, DeadLetter, TaskStatus
+from .java.jvm import masker
 from .offsets import OffsetStorageReader, OffsetStore
 from .pipeline import SourcePipeline
 from .records import SourceBatch, SourceRecord
@@ -110,6 +111,7 @@ class TaskThread:
         self._store = store
         self._settings = settings
         self._signal = signal
+        self._masked = masker(settings.secrets)
         self._stopping = threading.Event()
         self._quiescing = threading.Event()
         self._buffer: deque[Transaction] = deque()
@@ -260,9 +262,10 @@ class TaskThread:
         self._away_since = self._away_since or time.monotonic()
         timeout = self._settings.outage_timeout
         if time.monotonic() - self._away_since > timeout:
-            text = f"task {self.number} could not poll for outageTimeout={timeout:g}s: {error}"
-            raise Transient(text, is_waited_for=True, connector=self._settings.log) from error
-        _log.warning("%s: task %d failed to poll records and tries again: %s", self._settings.log, self.number, error)
+            text = f"task {self.number} could not poll for outageTimeout={timeout:g}s: {self._masked(str(error))}"
+            raise Transient(text, is_waited_for=True, connector=self._settings.log) from None
+        text = self._masked(str(error))
+        _log.warning("%s: task %d failed to poll records and tries again: %s", self._settings.log, self.number, text)
         self._stopping.wait(_RETRY_PAUSE)
 
     def _cut(
@@ -323,10 +326,10 @@ class TaskThread:
 
     def _restarts_after(self, error: Exception) -> bool:
         """Notes a failure and pauses; false where the task is not started again."""
-        self._trace = trace(error)
+        self._trace = self._masked(trace(error))
         self.idle_since = self._rest = None
         self._state = "FAILED"
-        _log.error("%s: task %d failed", self._settings.log, self.number, exc_info=error)
+        _log.error("%s: task %d failed\n%s", self._settings.log, self.number, self._trace)
         if isinstance(error, Transient) and error.is_waited_for:
             self.outage, self._is_final = error, True
             return False

@@ -9,6 +9,8 @@ What runs for each record is Java: the ``.java`` files beside this one, which th
 ``RecordWriter``        records of a source become rows: ``Column`` by ``Column`` in a ``ColumnFile``
 ``RecordReader``        rows in a ``RowFile`` become records of a sink
 ``Context``             what Connect's runtime answers to connectors and tasks; with it the ``OffsetReader``
+``OffsetStore``         the ``SourcePosition`` of each source partition: where a start goes on, and what it drops
+``PostgresLog``         a ``SourceLog``: looks before a start whether slot and database still have what follows
 ======================  ================================================================================================
 
 The compiler is Janino. It knows no lambdas, and takes generic types for what they are without their arguments: hence the casts.

@@ -12,7 +12,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 
 from ...core.cache_folder import cache
 from ...core.errors import Misconfigured, Problem
-from ...core.options import masked, secrets_in
+from ...core.options import masked
 from ..host import ConnectorSettings
 from ..tolerance import error_problems
 from .failures import failure_of
@@ -57,8 +57,7 @@ def connector_jvm(settings: ConnectorSettings, jars: Sequence[str]) -> Jvm:
     """
     name = re.sub(r"[^\w.-]", "_", settings.properties.get("name", ""))
     options = [f"-Dconnectors.connector={name}", *settings.properties.get("java.options", "").split()]
-    secrets = [text for key, value in settings.properties.items() for text in secrets_in(key, value)]
-    return Jvm(jars, options, secrets, settings.log)
+    return Jvm(jars, options, settings.secrets, settings.log)
 
 
 def property_problems(jvm: Jvm, jars: Sequence[str], properties: Mapping[str, str], *, sink: bool) -> list[Problem]:
