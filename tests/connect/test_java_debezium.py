@@ -139,7 +139,10 @@ def test_the_binary_log_of_mariadb(tmp_path: Path) -> None:
             "INSERT INTO cdc.orders VALUES (1, 'a'), (2, 'b')",
         ):
             cursor.execute(statement)
-        config = {**mariadb_properties(server.port, "cdc", 5400, tmp_path / "history.dat"), "tombstones.on.delete": "false"}
+        config = {
+            **mariadb_properties(server.port, "cdc", 5400, tmp_path / "history.dat"),
+            "tombstones.on.delete": "false",
+        }
         with started(config, DEBEZIUM_MARIADB) as host:
             assert sorted(operations(poll(host, 2))) == [("r", 1), ("r", 2)]
             cursor.execute("UPDATE cdc.orders SET name = 'c' WHERE id = 1")
@@ -163,7 +166,11 @@ def test_truncations_and_nulls_come_as_they_are(shop: Shop) -> None:
 
 def test_what_a_user_sets_wins_over_defaults_that_lose_nothing() -> None:
     flattening = {"transforms": "flat, other", "transforms.flat.type": "io.debezium.transforms.ExtractNewRecordState"}
-    config = {"connector.class": "io.debezium.connector.mysql.MySqlConnector", "key.converter": "StringConverter", **flattening}
+    config = {
+        "connector.class": "io.debezium.connector.mysql.MySqlConnector",
+        "key.converter": "StringConverter",
+        **flattening,
+    }
     assert with_defaults(config) == {
         **config,
         "skipped.operations": "none",
@@ -173,3 +180,28 @@ def test_what_a_user_sets_wins_over_defaults_that_lose_nothing() -> None:
     assert with_defaults({**config, "skipped.operations": "t"})["skipped.operations"] == "t"
     other = {"connector.class": "org.example.Connector"}
     assert with_defaults(other) == other
+
+
+def test_debezium_that_starts_itself_again_inside_a_transaction_gives_each_row_once(shop: Shop) -> None:
+    """Its connection is ended while it gives the rows of a COPY; what it has polled then comes again."""
+    config = shop.config(max__batch__size="50", max__queue__size="100", retriable__restart__connector__wait__ms="100")
+    with started(config, DEBEZIUM) as host:
+        poll(host, 200)
+        with (
+            shop.connect() as connection,
+            connection.cursor() as cursor,
+            cursor.copy("COPY orders (id) FROM STDIN") as copy,
+        ):
+            for number in range(10_000, 30_000):
+                copy.write_row((number,))
+        keys: list[int] = []
+        for round_number in range(1, 1000):
+            keys += [key for _, key in operations(poll(host, 1))]
+            if len(keys) >= 20_000:
+                break
+            if round_number % 5 == 0:
+                shop.sql(
+                    f"SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '{shop.name}'"
+                )
+        assert keys == list(range(10_000, 30_000))
+        assert round_number > 10

@@ -1,4 +1,4 @@
-"""PostgreSQL's replication slot and Debezium: snapshots that begin again, slots that moved, databases that are others."""
+"""Logs and Debezium: snapshots that begin again, slots that moved, databases that are others, a log that was purged."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from connectors.connect.host import TaskRecords
 from connectors.connect.java.debezium import SNAPSHOT_HEADER
 from connectors.connect.java.source_host import JavaSourceHost
 from connectors.core import Fatal, ReadLimit
-from connectors.testing.servers import PostgresServer
-from tests.connect.java_sources import DEBEZIUM, poll, rows_of, started
-from tests.servers import required
+from connectors.testing.servers import MariaDbServer, PostgresServer
+from tests.connect.java_sources import DEBEZIUM, DEBEZIUM_MARIADB, mariadb_properties, poll, rows_of, started
+from tests.servers import optional, required
 from tests.systems.cdc import Shop
 
 pytestmark = pytest.mark.server
@@ -211,7 +211,8 @@ def test_a_slot_that_goes_ahead_under_a_reader_that_dies_is_told_by_its_next_sta
         shop.sql("INSERT INTO orders (id, name) VALUES (501, 'seen')")
         copy.take(poll(host, 1))
         os.kill(host.pid or 0, signal.SIGKILL)
-        shop.sql("INSERT INTO orders (id, name) VALUES (502, 'lost')", DROP.format(shop.name))
+        shop.sql("INSERT INTO orders (id, name) VALUES (502, 'lost')")
+        shop.drop()
         with pytest.raises(Fatal, match="does not exist any more"):
             poll(host, 1)
 
@@ -240,3 +241,45 @@ def test_another_database_and_one_that_was_set_back_are_told(shop: Shop, copy: C
         started(shop.config(), DEBEZIUM, offsets=ahead, groups=copy.groups),
     ):
         pass
+
+
+def purge(cursor: Any) -> None:
+    """Deletes all files of the binary log but the newest; one that is still sent to somebody is kept for a moment."""
+    cursor.execute("SHOW GLOBAL VARIABLES LIKE 'slave_connections_needed_for_purge'")
+    if cursor.fetchone():
+        cursor.execute("SET GLOBAL slave_connections_needed_for_purge = 0")
+    cursor.execute("SHOW MASTER STATUS")
+    newest = cursor.fetchone()[0]
+    until = time.monotonic() + 60
+    while cursor.execute("SHOW BINARY LOGS") > 1:
+        assert time.monotonic() < until
+        cursor.execute(f"PURGE BINARY LOGS TO '{newest}'")
+        time.sleep(0.2)
+
+
+def test_a_binary_log_that_was_purged_is_an_error(tmp_path: Path) -> None:
+    import pymysql
+
+    server, copy = optional(MariaDbServer), Copy()
+    with pymysql.connect(host="127.0.0.1", port=server.port, user="app", password="app", autocommit=True) as admin:
+        cursor = admin.cursor()
+        for statement in (
+            "DROP DATABASE IF EXISTS purged",
+            "CREATE DATABASE purged",
+            "CREATE TABLE purged.orders (id int PRIMARY KEY, name varchar(40))",
+            "INSERT INTO purged.orders VALUES (1, 'a')",
+        ):
+            cursor.execute(statement)
+        config = mariadb_properties(server.port, "purged", 5403, tmp_path / "history.dat")
+        with started(config, DEBEZIUM_MARIADB) as host:
+            copy.take(poll(host, 1))
+            cursor.execute("INSERT INTO purged.orders VALUES (2, 'b')")
+            copy.take(poll(host, 1))
+        cursor.execute("INSERT INTO purged.orders VALUES (3, 'lost')")
+        cursor.execute("FLUSH BINARY LOGS")
+        purge(cursor)
+        cursor.execute("INSERT INTO purged.orders VALUES (4, 'behind')")
+    text = "required binlog files have been purged"
+    with pytest.raises(Fatal, match=text), started(config, DEBEZIUM_MARIADB, restarts=1, **copy.state()) as host:
+        poll(host, 1)
+

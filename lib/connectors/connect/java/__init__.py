@@ -10,6 +10,8 @@ What runs for each record is Java: the ``.java`` files beside this one, which th
 ``RecordReader``        rows in a ``RowFile`` become records of a sink
 ``Context``             what Connect's runtime answers to connectors and tasks; with it the ``OffsetReader``
 ``AtExit``              stops connectors and tasks when the process that has started the JVM is gone
+``OffsetStore``         the ``SourcePosition`` of each source partition: where a start goes on, and what it drops
+``PostgresLog``         a ``SourceLog``: looks before a start whether slot and database still have what follows
 ======================  ================================================================================================
 
 The compiler is Janino. It knows no lambdas, and takes generic types for what they are without their arguments: hence the casts.
