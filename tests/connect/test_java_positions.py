@@ -87,6 +87,21 @@ def test_what_was_handed_over_of_a_transaction_is_dropped_when_it_comes_again(jv
     assert log.give(("a", postgres(90, 80, 3))) == ["a"]
 
 
+def test_a_record_behind_all_that_was_handed_over_is_no_repeat_whatever_the_count(jvm: Jvm) -> None:
+    """Without its primary key, an update of a key comes again as one record in place of two."""
+    log = Log(jvm, "postgresql")
+    log.give(("a", postgres(50, 60, 2)), ("a", postgres(50, 60, 2)))
+    log.start()
+    assert log.give(("a", postgres(50, 60, 2)), ("a", postgres(70, 60, 2))) == ["a"]
+
+
+def test_heartbeats_and_notifications_begin_no_position(jvm: Jvm) -> None:
+    """Debezium's first ones say where the database is, not the slot, or nothing at all."""
+    log = Log(jvm, "postgresql")
+    assert log.give(("heartbeat", {"lsn": 900, "txId": 9}), ("heartbeat", {})) == ["heartbeat", "heartbeat"]
+    assert log.start() is None
+
+
 def test_nothing_is_dropped_when_the_transaction_does_not_come_again(jvm: Jvm) -> None:
     log = Log(jvm, "postgresql")
     log.give(("a", postgres(70, 60, 2)))

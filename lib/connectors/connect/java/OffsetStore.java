@@ -161,6 +161,9 @@ public final class OffsetStore {
         for (Iterator each = list.positions.entrySet().iterator(); each.hasNext();) {
             Map.Entry entry = (Map.Entry) each.next();
             SourcePosition position = (SourcePosition) entry.getValue();
+            if (position.offset() == null) {
+                continue; // nothing but heartbeats and notifications came
+            }
             ArrayNode node = report.addArray().addRawValue(new RawValue((String) entry.getKey())).addPOJO(position.offset());
             if (position.records() == null && position.system == null) {
                 node.addNull();

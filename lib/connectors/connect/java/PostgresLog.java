@@ -19,7 +19,7 @@ public final class PostgresLog implements SourceLog {
     private static final Logger LOGGER = LoggerFactory.getLogger(PostgresLog.class);
     private static final int DROP_SECONDS = 60;
     private static final String POSITION =
-        "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_receive_lsn() ELSE pg_current_wal_lsn() END - '0/0'::pg_lsn";
+        "SELECT CASE WHEN pg_is_in_recovery() THEN coalesce(pg_last_wal_receive_lsn(), pg_last_wal_replay_lsn()) ELSE pg_current_wal_lsn() END - '0/0'::pg_lsn";
     private static final String SLOT =
         "SELECT active, confirmed_flush_lsn - '0/0'::pg_lsn, coalesce(to_jsonb(s) ->> 'wal_status', '') FROM pg_replication_slots s"
             + " WHERE slot_name = ? AND database = current_database()";
@@ -103,8 +103,11 @@ public final class PostgresLog implements SourceLog {
             query.close();
         }
         boolean isPrimary = number(connection, "SELECT pg_is_in_recovery()::int") == 0L;
+        if (!isPrimary || newest == null) {
+            return;
+        }
         long end = number(connection, POSITION);
-        if (isPrimary && newest != null && end < ((Number) newest).longValue()) {
+        if (end < ((Number) newest).longValue()) {
             throw new LostPosition("the log of the database ends at " + text(Long.valueOf(end)) + ", and " + recorded
                 + ": the database was set back to an earlier state");
         }
@@ -141,7 +144,7 @@ public final class PostgresLog implements SourceLog {
         }
     }
 
-    /** The identity of the database cluster; null where the user may not see it. */
+    /** The identity of the database cluster; null where nobody tells it. */
     private static String system(Connection connection) throws SQLException {
         Statement query = connection.createStatement();
         try {
@@ -149,8 +152,9 @@ public final class PostgresLog implements SourceLog {
             row.next();
             return row.getString(1);
         } catch (SQLException error) {
-            if ("42501".equals(error.getSQLState())) {
-                return null;
+            String state = error.getSQLState();
+            if (state != null && (state.startsWith("42") || state.startsWith("0A"))) {
+                return null; // the user may not, or a service has no such function
             }
             throw error;
         } finally {

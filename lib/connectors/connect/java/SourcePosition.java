@@ -63,6 +63,10 @@ final class SourcePosition {
 
     /** Expects again what was handed over of the newest transaction, and returns the offset from which a task is to start. */
     Map start() {
+        if (offset != null && offset.isEmpty()) {
+            offset = null;
+            records = null;
+        }
         expected = records == null ? new HashMap<String, Integer>() : counts(records);
         if (records == null) {
             return offset;
@@ -103,6 +107,9 @@ final class SourcePosition {
         }
         // Chunks of an incremental snapshot and heartbeats do not come again at the same place.
         boolean isOfLog = snapshot.isEmpty() && !isHeartbeat(record);
+        if (!isOfLog && offset == null && !snapshot.equals("incremental")) {
+            return true; // before the first record there is no position: Debezium's own may lie ahead of the slot
+        }
         if (records == null || !isOfTransaction(next)) {
             if (!expected.isEmpty() && !isOfLog) {
                 offset = withSnapshot(next);
@@ -110,7 +117,10 @@ final class SourcePosition {
             }
             records = new HashMap<String, Integer>();
             expected.clear();
-        } else if (isOfLog && isExpected(record.topic())) {
+        } else if (!isOfLog) {
+            offset = withSnapshot(next);
+            return true;
+        } else if (!isAhead(next) && isExpected(record.topic())) {
             return false;
         }
         offset = next;
@@ -125,6 +135,13 @@ final class SourcePosition {
     static long time(SourceRecord record) {
         Object time = snapshot(record.value()).isEmpty() ? field(field(record.value(), "source"), "ts_ms") : null;
         return time == null ? 0L : ((Number) time).longValue();
+    }
+
+    /** True for an lsn behind the newest one, which was not handed over, however many records come again before it. */
+    private boolean isAhead(Map next) {
+        Object lsn = next.get("lsn");
+        Object newest = offset.get("lsn");
+        return lsn instanceof Number && newest instanceof Number && ((Number) lsn).longValue() > ((Number) newest).longValue();
     }
 
     private boolean isExpected(String topic) {

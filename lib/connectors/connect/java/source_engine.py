@@ -135,7 +135,7 @@ class SourceEngine:
             return False
         if end is not None and offsets and all(is_behind(offset, end) for offset in offsets.values()):
             return True
-        if self._newest_time > begin and len(threads) == 1:
+        if end is None and self._newest_time > begin and len(threads) == 1:
             return True
         with self.jvm.within(CALL_SECONDS, "tell how long its tasks have rested"):
             return bool(threads) and all(thread.has_rested(seconds) for thread in threads.values())
