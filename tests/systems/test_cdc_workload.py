@@ -38,6 +38,7 @@ def rounds_of(workload: Workload, folder: Path, **options: Any) -> Iterator[Roun
         workload.close()
 
 
+@pytest.mark.soak
 def test_a_few_rounds(tmp_path: Path) -> None:
     """What a driver outlives: each start of Spark costs ten seconds."""
     workload = PostgresWorkload(required(PostgresServer), tmp_path, SEED, environment_switches())

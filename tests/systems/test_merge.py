@@ -754,3 +754,15 @@ def test_keys_may_have_any_name_and_a_change_that_names_no_row_is_an_error(spark
     assert [row["name"] for row in target.rows()] == ["b"]
     with pytest.raises(Exception, match="REPLICA IDENTITY FULL"):
         target.merge(database.record("d", {"id": 1}, 500))
+
+
+def test_a_batch_before_the_first_change_is_recorded(target: Target) -> None:
+    """A stream of several tables has the other ones' changes first; the next run must not take the ledger for lost."""
+    database, users = Database(), Database(topic="shop.public.users")
+    target.options["topic"] = database.topic
+    target.restart()
+    target.merge(users.upsert(id=1, name="u", amount=1))
+    target.restart()
+    assert target.function.sink.committer().last("q").batch == 0
+    target.merge(database.upsert(id=1, name="a", amount=1))
+    assert target.rows() == expected(database)

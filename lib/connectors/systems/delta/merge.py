@@ -141,6 +141,8 @@ class ChangeTableCommitter(RecordingCommitter):
             changes = changes_of(own, summary.schemas, self._schema(), self._types, self.values["fill"])
             self._apply(changes, topic, summary, batch, spark)
             return
+        if self._types is None:
+            self._create(spark, {})  # so that the batch is recorded
         if self._snapshot_ends(spark, None, summary, batch):
             spark.sql(f"DELETE FROM {self._name()} AS old WHERE {self._is_ghost()}")
         self.ledger.commit(Entry(batch.query, batch.number), ())
@@ -231,26 +233,30 @@ class ChangeTableCommitter(RecordingCommitter):
 
     def _prepare(self, spark: SparkSession, changes: Changes, topic: str, summary: Summary, batch: Batch) -> None:
         """Makes the table, or gives it the columns that are new."""
-        from pyspark.sql import functions as F
-
-        if self._types is None:
-            columns = [F.lit(None).cast(kind).alias(name) for name, kind in changes.columns.items()]
-            empty = spark.range(0).select(*columns, F.lit("").alias(self.position))
-            writer = empty.write.format("delta").mode("append").option("delta.enableTypeWidening", "true")
-            writer.save(self.values["path"]) if self.values["path"] else writer.saveAsTable(self.values["table"])
-            self._types = {name.lower(): kind for name, kind in changes.columns.items()}
-            if self._has_deleted(spark):  # of a table that was here before
-                spark.sql(f"DELETE FROM {self._deleted_name()}")
+        types = self._create(spark, changes.columns) if self._types is None else self._types
         if self._state is None:
             has_rows = bool(spark.sql(f"SELECT 1 FROM {self._name()} LIMIT 1").collect())
             begin = place_text(0, batch.number, 0) if summary.may_be_initial and not has_rows else None
             self._note(spark, LogState(topic, query=batch.query, snapshot=begin))
         for name, kind in changes.columns.items():
-            if name.lower() not in self._types:
+            if name.lower() not in types:
                 self._add_column(spark, name, kind.simpleString(), changes)
-                self._types[name.lower()] = kind
-        widen(spark, self._name(), self._types, changes.columns)
-        self._types.update({name.lower(): kind for name, kind in changes.columns.items()})
+                types[name.lower()] = kind
+        widen(spark, self._name(), types, changes.columns)
+        types.update({name.lower(): kind for name, kind in changes.columns.items()})
+
+    def _create(self, spark: SparkSession, types: Mapping[str, Any]) -> dict[str, Any]:
+        """Makes the table, and forgets what is remembered of one that was here before."""
+        from pyspark.sql import functions as F
+
+        columns = [F.lit(None).cast(kind).alias(name) for name, kind in types.items()]
+        empty = spark.range(0).select(*columns, F.lit("").alias(self.position))
+        writer = empty.write.format("delta").mode("append").option("delta.enableTypeWidening", "true")
+        writer.save(self.values["path"]) if self.values["path"] else writer.saveAsTable(self.values["table"])
+        self._types = {name.lower(): kind for name, kind in types.items()}
+        if self._has_deleted(spark):
+            spark.sql(f"DELETE FROM {self._deleted_name()}")
+        return self._types
 
     def _add_column(self, spark: SparkSession, name: str, kind: str, changes: Changes) -> None:
         """Adds a column, and fills in its default. The table remembers what is to be filled, until that is done."""
