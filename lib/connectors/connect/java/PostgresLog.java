@@ -46,7 +46,7 @@ public final class PostgresLog implements SourceLog {
             Connection connection = database.connection();
             connection.setAutoCommit(true);
             String found = system(connection);
-            if (snapshot && dropsSlot) {
+            if (snapshot && dropsSlot && isUnfinished(offset)) {
                 dropSlot(connection);
             } else if (!snapshot && reads) {
                 if (system != null && found != null && !found.equals(system)) {
@@ -66,6 +66,11 @@ public final class PostgresLog implements SourceLog {
         } finally {
             database.close();
         }
+    }
+
+    /** True where nothing but an initial snapshot, or a part of one, was read: Debezium refuses a later offset beside a new slot. */
+    private static boolean isUnfinished(Map offset) {
+        return offset == null || offset.get("snapshot") != null && !"true".equals(String.valueOf(offset.get("snapshot_completed")));
     }
 
     /** The position at which the log ends now. */
