@@ -27,6 +27,7 @@ from ...core import Batch, Choice, Duration, Fatal, Json, Misconfigured, Names, 
 from ...core.ledger import Entry
 from ...core.state import digest
 from ...formats.base import quoted
+from ...spark.session import is_connect, session_key
 from . import TABLE, DeltaCommitter, DeltaSink, RecordingCommitter, TableSink, known_columns, mark_of, same_key
 from .change_batch import is_behind, newest_changes, placed_changes, snapshot_rows, truncation_in
 from .change_log import (
@@ -62,7 +63,7 @@ _FILL: Final = "connectors.fill"
 """The property of a table whose new column waits for its default."""
 _TIMES: Final = {"timestampFormat": "yyyy-MM-dd HH:mm:ss.SSSSSS", "timeZone": "UTC"}
 """How the default of a column is kept as JSON: no session's zone alters it."""
-_SESSIONS: Final[defaultdict[str, threading.Lock]] = defaultdict(threading.Lock)
+_SESSIONS: Final[defaultdict[tuple[str, int], threading.Lock]] = defaultdict(threading.Lock)
 """A lock for each session of Spark: the settings of a transaction hold for the whole session."""
 _TRANSACTION: Final = "spark.databricks.delta.write"
 _METADATA: Final = "spark.databricks.delta.commitInfo.userMetadata"
@@ -445,8 +446,7 @@ class _Transaction:
 
     def __init__(self, spark: SparkSession, batch: Batch) -> None:
         self._conf = spark.conf
-        session = getattr(spark, "_jsparkSession", None)
-        self._lock = _SESSIONS[session.sessionUUID()] if session is not None else None
+        self._lock = None if is_connect(spark) else _SESSIONS[session_key(spark)]
         self._settings = {
             f"{_TRANSACTION}.txnAppId": f"{batch.sink_id}:{batch.query}",
             f"{_TRANSACTION}.txnVersion": str(batch.number),
