@@ -388,7 +388,7 @@ def unknown_value(name: str) -> Misconfigured:
     """The error of a new column whose value in older rows the log does not tell."""
     text = (
         f"the log does not tell which value the rows have that are older than the new column {name}: its default is gone, "
-        f'or an expression, or of a type of which Debezium tells none. Give the value: fill={{"{name}": …}}, as JSON that Spark '
-        "reads for the column's type; null leaves them empty."
+        f'or an expression, or of a type of which Debezium tells none. Give the value: fill={{"{name}": …}}, as JSON that '
+        "Spark reads for the column's type; null leaves them empty."
     )
     return Misconfigured(NAME, [Problem("fill", text)])
