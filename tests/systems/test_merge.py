@@ -7,6 +7,7 @@ import datetime
 import json
 import random
 import shutil
+from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,19 @@ class Target:
     def rows(self) -> list[dict[str, Any]]:
         table = self.spark.read.format("delta").load(str(self.path)).drop("_position")
         return sorted((row.asDict() for row in table.collect()), key=lambda row: row["id"])
+
+
+_INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+
+
+@pytest.fixture(autouse=True)
+def quick_merges(spark: Any) -> Iterator[None]:
+    """Spark would compile for longer than it runs: a batch has few rows. The other tests of merges run compiled."""
+    for name, value in _INTERPRETED.items():
+        spark.conf.set(name, value)
+    yield
+    for name in _INTERPRETED:
+        spark.conf.unset(name)
 
 
 @pytest.fixture
