@@ -27,7 +27,6 @@ from ...core import Batch, Choice, Duration, Fatal, Json, Misconfigured, Names, 
 from ...core.ledger import Entry
 from ...core.state import digest
 from ...formats.base import quoted
-from ...spark.session import is_connect, session_key
 from . import TABLE, DeltaCommitter, DeltaSink, RecordingCommitter, TableSink, known_columns, mark_of, same_key
 from .change_batch import is_behind, newest_changes, placed_changes, snapshot_rows, truncation_in
 from .change_log import (
@@ -445,6 +444,8 @@ class _Transaction:
     """
 
     def __init__(self, spark: SparkSession, batch: Batch) -> None:
+        from ...spark.session import is_connect, session_key
+
         self._conf = spark.conf
         self._lock = None if is_connect(spark) else _SESSIONS[session_key(spark)]
         self._settings = {
