@@ -232,6 +232,22 @@ class RotatingConnector(BufferingConnector):
         return RotatingTask
 
 
+class RewindingTask(RotatingTask):
+    """In an outage it drops what it holds, and asks for that again."""
+
+    def put(self, records: Sequence[SinkRecord]) -> None:
+        if not self.target.outages:
+            return super().put(records)
+        self.target.outages -= 1
+        first, self.buffer = [*self.buffer, *records][0], []
+        self.context.offset({TopicPartition(first.original_topic, first.original_partition): first.original_offset})
+
+
+class RewindingConnector(RotatingConnector):
+    def task_class(self) -> type[SinkTask]:
+        return RewindingTask
+
+
 class RevokedConnector(BufferingConnector):
     """Fails outside a call, where it was not started twice."""
 

@@ -261,6 +261,16 @@ def test_with_offsets_of_the_sink_only_what_an_answer_names_is_waited_for() -> N
         Write(sinks.OffsetConnector, {"offsets": "sink", "guarantee": "exactly-once"})
 
 
+@pytest.mark.parametrize("offsets", ["spark", "sink"])
+def test_a_task_that_asks_for_rows_again_that_it_could_not_write_fails_its_batch(offsets: str) -> None:
+    write = Write(sinks.RewindingConnector, {"offsets": offsets}, size="2", consumer_override_max_poll_records="2")
+    write.target.outages = 1
+    with pytest.raises(Transient, match=r"(?s)asks for t-0 from offset 100 on again.*its last batch comes again"):
+        write.batch(placed_rows("t", 100, 106))
+    write.batch(placed_rows("t", 100, 106))
+    assert write.target.tables == {"t": [f"t-{number}" for number in range(100, 106)]}
+
+
 def test_records_that_a_transform_drops_behind_the_last_one_need_no_acknowledgement() -> None:
     write = Write(
         sinks.RotatingConnector,

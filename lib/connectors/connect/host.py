@@ -318,6 +318,15 @@ def unacknowledged_error(topic: str, partition: int, settings: ConnectorSettings
     )
 
 
+def rewind_error(topic: str, partition: int, offset: int, settings: ConnectorSettings) -> Transient:
+    """The error of a sink task that asks by ``context.offset`` for rows that it has taken: Spark repeats whole batches."""
+    return Transient(
+        f"the task asks for {topic}-{partition} from offset {offset} on again: it has taken these rows, and not written them",
+        connector=settings.log,
+        way_out="start the query again when the target is back: its last batch comes again",
+    )
+
+
 def source_host(settings: ConnectorSettings) -> SourceHost:
     """The host for a source: Java where ``pluginPath`` or ``pluginPackages`` is set, else Python."""
     if settings.is_java:
