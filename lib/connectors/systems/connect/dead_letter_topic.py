@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from ...connect.dead_letters import context_headers
 from ...connect.host import DeadLetter, LetterBox
 from ...core.clients import client_library
-from ...core.errors import Transient
+from ...core.errors import Fatal, Transient
 
 _INSTALL = "'confluent-kafka>=2.6'"
 _SECONDS = 60.0
@@ -44,9 +45,19 @@ class DeadLetterTopic(LetterBox):
             headers += context_headers(letter, self._properties.get("name", ""))
         producer = self._opened()
         timestamp = {} if letter.timestamp is None else {"timestamp": letter.timestamp}
-        producer.produce(
-            self._topic, letter.value, letter.key, headers=headers, on_delivery=self._delivered, **timestamp
-        )
+        record = partial(producer.produce, self._topic, letter.value, letter.key, headers=headers, **timestamp)
+        try:
+            record(on_delivery=self._delivered)
+        except BufferError:  # the broker is slower than the task
+            self.flush()
+            record(on_delivery=self._delivered)
+        except Exception as refused:
+            place = f"{letter.topic}-{letter.partition} at {letter.offset}"
+            raise Fatal(
+                f"the dead letter of {place} cannot go to the topic {self._topic}: {refused}",
+                way_out="raise producer.override.message.max.bytes and the topic's max.message.bytes, leave out "
+                "errors.deadletterqueue.context.headers.enable, or take deadLetterPath in place of the topic",
+            ) from None
         producer.poll(0)
 
     def flush(self) -> None:
