@@ -19,7 +19,9 @@ from connectors.connect.host import DeadLetter
 from connectors.core import Batch, Committable, Guarantee, Misconfigured, Transient
 from connectors.core.commit import Commit
 from connectors.core.errors import Fatal
+from connectors.core.metrics import Meter
 from connectors.core.writing import stage
+from connectors.spark.measure import count_commit
 from connectors.systems.connect import ConnectSink
 from connectors.systems.connect.sink import sink_rows
 
@@ -123,6 +125,12 @@ class PlacedWrite(Write):
         """The offsets of the dead letters."""
         return sorted(json.loads(letter["position"])["offset"] for letter in pq.read_table(self.folder).to_pylist())
 
+    def counts(self, rows: pa.Table) -> tuple[float, ...]:
+        """What the metrics say of an attempt: rows, errors, dead letters."""
+        meter = Meter()
+        count_commit(meter, 0.0, [self.stage(rows)])
+        return tuple(meter.rows[""].get(name, 0) for name in ("rows", "errors", "dead_letters"))
+
     def expect(self, *letters: int) -> None:
         """Each of the rows is in the target or a dead letter, once."""
         assert self.letters() == list(letters)
@@ -146,6 +154,7 @@ def test_a_task_that_dies_between_a_letter_and_the_targets_commit_or_behind_it_l
     write.target.deaths = [moment]
     with pytest.raises(RuntimeError, match="dead where"):
         write.stage(write.placed())
+    assert write.counts(write.placed()) == (17, 3, 3)
     write.batch(write.placed(0, 9))  # Spark has made other tasks, and other pieces, of the same rows
     write.batch(write.placed(9, 20))
     write.expect(3, 7, 18)
@@ -431,3 +440,4 @@ def test_wrong_options_are_told_together() -> None:
     options = {problem.option for problem in refused.value.problems}
     assert options >= {"connector.class", "topics.regex", "errors.deadletterqueue.topic.name", "deadLetterPath"}
     assert "bootstrap.servers" in options
+    assert "has no use beside errors.deadletterqueue.topic.name" in str(refused.value)

@@ -250,7 +250,12 @@ class SourceHost(ABC):
 
 
 class LetterBox(ABC):
-    """Takes the dead letters of a task whose target keeps offsets, before these move past the letters' rows."""
+    """Takes the dead letters of a task whose target keeps offsets, before these move past the letters' rows.
+
+    ``count`` of its rows are dead letters, also of those that an earlier attempt has set aside.
+    """
+
+    count: int = 0
 
     @abstractmethod
     def put(self, letters: Sequence[DeadLetter]) -> None:

@@ -37,6 +37,7 @@ class DeadLetterTopic(LetterBox):
         for letter in letters:
             self.send(letter)
         self.flush()
+        self.count += len(letters)
 
     def send(self, letter: DeadLetter) -> None:
         """Sends the record as it was, with headers that say what failed if these are wanted."""
