@@ -13,9 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from connectors.connect import SchemaException
+from connectors.connect import RetriableException, SchemaException
 from connectors.connect.errors import ConnectException
 from connectors.connect.host import DeadLetter
+from connectors.connect.transforms import RecordTransform
 from connectors.core import Batch, Committable, Guarantee, Misconfigured, Transient
 from connectors.core.commit import Commit
 from connectors.core.errors import Fatal
@@ -375,6 +376,29 @@ def test_an_outage_is_waited_for_with_the_same_records() -> None:
     short.target.outages = 1000
     with pytest.raises(Transient, match="the target is away"):
         short.batch(rows(1))
+
+
+class AwayTransform(RecordTransform):
+    """Its system is away twice, and it refuses one record."""
+
+    outages = 2
+
+    def apply(self, record: Any) -> Any:
+        if record.value == "v1":
+            raise ValueError("refused")
+        if AwayTransform.outages and record.value == "v3":
+            AwayTransform.outages -= 1
+            raise RetriableException("the registry is away")
+        return record
+
+
+def test_an_outage_of_a_converter_or_transform_is_waited_for_and_makes_no_dead_letters(tmp_path: Path) -> None:
+    options = {"deadLetterPath": str(tmp_path), "restart.initialBackoff": "10ms"}
+    transform = {"transforms": "a", "transforms_a_type": f"{__name__}.AwayTransform"}
+    write = Write(sinks.BufferingConnector, options, errors_tolerance="all", **transform)
+    write.batch(rows(5))
+    assert write.target.tables == {"t": ["v0", "v2", "v3", "v4"]}
+    assert [letter["error"] for letter in pq.read_table(tmp_path).to_pylist()] == ["refused"]
 
 
 def test_transforms_stand_between_converters_and_the_task() -> None:

@@ -148,7 +148,8 @@ class PythonSinkTask(SinkHostTask):
         self._open(set(ends))
         self._context.requested.clear()
         self._starts.update({place: min(start, self._starts.get(place, start)) for place, start in starts.items()})
-        records = self._pipeline.run(self._undecided(rows))
+        undecided = self._undecided(rows)
+        records = self._retried(lambda: self._pipeline.run(undecided))
         self._keep(self._pipeline.letters())
         for first in range(0, len(records), self._most):
             self._put([record for record in records[first : first + self._most] if self._is_new(record)])
