@@ -232,6 +232,19 @@ class RotatingConnector(BufferingConnector):
         return RotatingTask
 
 
+class ClosingTask(RotatingTask):
+    """Writes what is left when it is closed."""
+
+    def close(self, partitions: Sequence[TopicPartition]) -> None:
+        self.flush({})
+        super().close(partitions)
+
+
+class ClosingConnector(RotatingConnector):
+    def task_class(self) -> type[SinkTask]:
+        return ClosingTask
+
+
 class RewindingTask(RotatingTask):
     """In an outage it drops what it holds, and asks for that again."""
 

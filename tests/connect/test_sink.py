@@ -191,6 +191,15 @@ def test_a_row_that_a_task_reports_again_since_its_call_is_tried_again_is_one_le
     assert write.target.tables == {"t": ["v0", "v2"]}
 
 
+def test_what_a_task_refuses_when_it_is_closed_is_a_letter(tmp_path: Path) -> None:
+    options = {"deadLetterPath": str(tmp_path), "offsets": "sink"}
+    write = Write(sinks.ClosingConnector, options, size="3", errors_tolerance="all")
+    write.target.refuses = {"v3"}
+    write.batch(rows(5))
+    assert write.target.tables == {"t": ["v0", "v1", "v2", "v4"]}
+    assert [letter["record"] for letter in pq.read_table(tmp_path).to_pylist()] == [b"v3"]
+
+
 def test_without_exactly_once_the_offsets_of_a_target_leave_no_row_out() -> None:
     write = Write(sinks.OffsetConnector, {"guarantee": "at-least-once"}, topics="t")
     write.batch(pa.table({"value": ["a", "b", "c"]}), 0)

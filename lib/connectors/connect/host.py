@@ -282,8 +282,11 @@ class SinkHostTask(ABC):
         """Blocks until everything that was put is acknowledged (``preCommit``, ``flush``). Returns further dead letters."""
 
     @abstractmethod
-    def close(self, failed: bool = False) -> None:
-        """Stops the task, or gives it back to its host for another batch; after a failure it is always stopped."""
+    def close(self, failed: bool = False) -> list[DeadLetter]:
+        """Stops the task, or gives it back to its host for another batch; after a failure it is always stopped.
+
+        Returns the dead letters of what it has still written meanwhile.
+        """
 
 
 class SinkHost(ABC):

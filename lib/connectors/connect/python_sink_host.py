@@ -172,13 +172,14 @@ class PythonSinkTask(SinkHostTask):
             time.sleep(_ACKNOWLEDGED_PAUSE)
             self._put([])
 
-    def close(self, failed: bool = False) -> None:
+    def close(self, failed: bool = False) -> list[DeadLetter]:
         with masking(self._mask):
             try:
                 if self._partitions and not failed:
                     self._task.close(sorted(self._partitions))
             finally:
                 self._task.stop()
+        return self._taken()
 
     def report(self, record: SinkRecord, error: Exception) -> None:
         """Sets a record aside that the task has refused."""

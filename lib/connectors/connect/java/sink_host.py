@@ -110,11 +110,12 @@ class JavaSinkTask(SinkHostTask):
         self._unacknowledged.clear()
         return letters
 
-    def close(self, failed: bool = False) -> None:
+    def close(self, failed: bool = False) -> list[DeadLetter]:
         if failed:
             self.host.close()
         else:
             self.host.rest()
+        return []
 
     def _engine(self) -> _SinkEngine:
         return self.host.engine()

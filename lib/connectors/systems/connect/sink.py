@@ -199,7 +199,7 @@ class ConnectWriter(SinkWriter):
         if self._task is not None:
             self._set_aside(self._task.flush())
             task, self._task = self._task, None
-            task.close()
+            self._set_aside(task.close())
         if self._topic is not None:
             self._topic.flush()
         assert self.rejects is not None
