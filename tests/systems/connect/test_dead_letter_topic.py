@@ -12,11 +12,13 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer
 
+from connectors.connect.host import DeadLetter
 from connectors.core import Batch
 from connectors.core.commit import Commit
-from connectors.core.errors import Fatal
+from connectors.core.errors import Fatal, Transient
 from connectors.core.writing import stage
 from connectors.systems.connect import ConnectSink
+from connectors.systems.connect.dead_letter_topic import DeadLetterTopic
 from connectors.testing.servers import KafkaServer
 from tests.connect import sinks
 from tests.connect.test_sink import Write, placed_rows, rows
@@ -76,6 +78,13 @@ def test_a_letter_that_is_too_large_says_what_to_raise_and_many_wait_for_the_bro
     assert len(messages(server, topic, 250)) == 250
     with pytest.raises(Fatal, match=r"(?s)letter of t-0 at 0 cannot go to the topic .*too large.*message\.max\.bytes"):
         write.batch([{"topic": "t", "value": large}])
+
+
+def test_a_cluster_that_is_away_is_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("connectors.systems.connect.dead_letter_topic._SECONDS", 0.5)
+    topic = DeadLetterTopic("d", {"bootstrap.servers": "127.0.0.1:9"})
+    with pytest.raises(Transient, match="topic d cannot be reached or created"):
+        topic.put([DeadLetter("t", 0, 0, None, b"x", [], None, "TASK_PUT", "", "", "")])
 
 
 def letters_to(server: KafkaServer, topic: str) -> dict[str, str]:

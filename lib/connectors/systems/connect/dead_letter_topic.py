@@ -91,12 +91,12 @@ class DeadLetterTopic(LetterBox):
         """Makes the topic, with one partition, where there is none; another task may have been faster."""
         admin = client_library("confluent_kafka.admin", _INSTALL, connector="connectors.connect")
         client = admin.AdminClient(dict(settings))
-        if self._topic in client.list_topics(timeout=_SECONDS).topics:
-            return
         replicas = int(self._properties.get("errors.deadletterqueue.topic.replication.factor", 3))
-        creations = client.create_topics([admin.NewTopic(self._topic, num_partitions=1, replication_factor=replicas)])
         try:
+            if self._topic in client.list_topics(timeout=_SECONDS).topics:
+                return
+            creations = client.create_topics([admin.NewTopic(self._topic, num_partitions=1, replication_factor=replicas)])
             creations[self._topic].result(_SECONDS)
         except Exception as refused:
             if "TOPIC_ALREADY_EXISTS" not in str(refused):
-                raise Transient(f"the dead-letter topic {self._topic} cannot be created: {refused}") from refused
+                raise Transient(f"the dead-letter topic {self._topic} cannot be reached or created: {refused}") from refused
