@@ -254,7 +254,12 @@ class SourceHost(ABC):
 
 
 class LetterBox(ABC):
-    """Takes the dead letters of a task whose target keeps offsets, before these move past the letters' rows."""
+    """Takes the dead letters of a task whose target keeps offsets, before these move past the letters' rows.
+
+    ``count`` of its rows are dead letters, also of those that an earlier attempt has set aside.
+    """
+
+    count: int = 0
 
     @abstractmethod
     def put(self, letters: Sequence[DeadLetter]) -> None:
@@ -281,8 +286,11 @@ class SinkHostTask(ABC):
         """Blocks until everything that was put is acknowledged (``preCommit``, ``flush``). Returns further dead letters."""
 
     @abstractmethod
-    def close(self, failed: bool = False) -> None:
-        """Stops the task, or gives it back to its host for another batch; after a failure it is always stopped."""
+    def close(self, failed: bool = False) -> list[DeadLetter]:
+        """Stops the task, or gives it back to its host for another batch; after a failure it is always stopped.
+
+        Returns the dead letters of what it has still written meanwhile.
+        """
 
 
 class SinkHost(ABC):
@@ -319,6 +327,15 @@ def unacknowledged_error(topic: str, partition: int, settings: ConnectorSettings
         connector=settings.log,
         way_out="a connector that writes by a rotation of its own (flush.size, rotate.interval.ms …) needs one that is shorter "
         "than a batch; for one that keeps offsets itself and never names them, set offsets=sink",
+    )
+
+
+def rewind_error(topic: str, partition: int, offset: int, settings: ConnectorSettings) -> Transient:
+    """The error of a sink task that asks by ``context.offset`` for rows that it has taken: Spark repeats whole batches."""
+    return Transient(
+        f"the task asks for {topic}-{partition} from offset {offset} on again: it has taken these rows, and not written them",
+        connector=settings.log,
+        way_out="start the query again when the target is back: its last batch comes again",
     )
 
 
