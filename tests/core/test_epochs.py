@@ -16,7 +16,7 @@ import pytest
 
 from connectors.core import Misconfigured, metrics
 from connectors.core.epoch_source import EpochReader, EpochSplit
-from connectors.core.epochs import HISTORY, ID, EpochLog
+from connectors.core.epochs import HISTORY, ID, EpochLog, Header, record_content
 from connectors.core.errors import StateError
 from connectors.core.leases import LeaseKeeper
 from connectors.core.planning import INITIAL, Planner, reader_share, source_id
@@ -365,6 +365,19 @@ def test_a_death_in_the_deletion_of_an_epoch_forgets_no_id(system: QueueContext,
     assert ids <= set(log_of(system).known_ids(1 << 40, "a new process").to_pylist())
 
 
+def test_messages_that_a_late_copy_gave_back_are_not_known(system: QueueContext) -> None:
+    query, log = SourceQuery(system), []
+    for _ in range(HISTORY + 2):
+        system.write(1)
+        query.next(log)
+    query.planner.latest(log[-1])
+    record = record_content(pa.table({ID: pa.array(["given back"], pa.large_string())}), Header(1, 0.0))
+    log_of(system).storage.put_if_absent(f"epochs/{1:020d}/00000.arrow", record)
+    known = log_of(system).known_ids(1 << 40, "a new process").to_pylist()
+    assert len(known) == HISTORY + 2
+    assert "given back" not in known
+
+
 def _ids(log: EpochLog, epoch: int) -> list[str]:
     tables = (log.table(epoch, reader, (ID,)) for reader in log.readers(epoch))
     return [name for table in tables if table is not None for name in table[1][ID].to_pylist()]
@@ -418,7 +431,7 @@ def test_messages_whose_leases_ended_before_they_were_acknowledged_are_known_for
     killed.planner.close()
     time.sleep(0.25)
     with transaction(system.queue.path) as file:  # they come again behind a long backlog
-        file.execute("UPDATE messages SET visible = ?", (time.time() + 1000,))
+        file.execute("UPDATE messages SET visible = ?, lease = 'of nobody'", (time.time() + 1000,))
     query = SourceQuery(system, **options)
     for _ in range(HISTORY + 3):
         system.write(1)

@@ -150,7 +150,6 @@ class EpochLogEnumerator(SplitEnumerator[SplitT]):
 
     def advance(self, at: Position, head: float | None, limit: ReadLimit) -> Position:
         self.log.check(at["log"])
-        self.log.check_retained(at["epoch"] + 1)
         self.resume()
         if self._first is None:
             self._first = self._newest = at["epoch"]

@@ -202,9 +202,8 @@ class EpochLog:
     def put(self, epoch: int, reader: int, content: bytes) -> bool:
         """Records what a reader has received; false if it is recorded already.
 
-        Raises :class:`StateError` where the epoch is deleted, or was before this call has ended: nothing is recorded then.
+        Raises :class:`StateError` where the epoch is deleted: what is put then does not count.
         """
-        self.check_retained(epoch)
         is_first = self.storage.put_if_absent(_record(epoch, reader), content)
         if is_first:
             self.check_retained(epoch)
