@@ -6,6 +6,7 @@ import gc
 import shutil
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,16 +16,17 @@ import pytest
 
 from connectors.core import Misconfigured, metrics
 from connectors.core.epoch_source import EpochReader, EpochSplit
-from connectors.core.epochs import HISTORY, EpochLog
+from connectors.core.epochs import HISTORY, ID, EpochLog, Header, record_content
 from connectors.core.errors import StateError
 from connectors.core.leases import LeaseKeeper
-from connectors.core.planning import Planner, reader_share, source_id
+from connectors.core.planning import INITIAL, Planner, reader_share, source_id
 from connectors.storage import storage_of
 from connectors.testing import QueueSuite
 from connectors.testing.contexts import open_context
 from connectors.testing.epoch_suite import EpochSourceSuite
 from connectors.testing.queue_double import DoubleReceiver, QueueDoubleSource
 from connectors.testing.source_suite import SourceQuery
+from connectors.testing.sqlite_file import transaction
 
 from ..systems.reference_contexts import MisbehavingQueueContext, QueueContext
 from .epoch_race import two_attempts
@@ -223,11 +225,11 @@ def test_a_log_that_was_deleted_stops_the_query_with_the_way_out(system: QueueCo
 def test_an_epoch_that_the_driver_recorded_before_it_died_is_that_of_the_same_query(tmp_path: Path) -> None:
     """The engine knows no offset then; from its first offset on, a query without one is another query."""
     log = EpochLog(storage_of(str(tmp_path)), "double")
-    name = log.begin(of_driver=True)
+    log.begin(of_driver=True)
     log.put_rows(1, "half.rows", pa.table({"a": [1]}))
-    assert log.begin(of_driver=True) == name
+    log.begin(of_driver=True)
     log.put_plan(1, {"rows": 1})
-    assert log.begin(of_driver=True) == name
+    log.check(log.begin(of_driver=True))
     log.mark_known()
     with pytest.raises(Misconfigured, match="another query"):
         log.begin(of_driver=True)
@@ -246,7 +248,9 @@ def test_a_start_that_died_before_its_first_epoch_is_no_other_query(system: Queu
     assert values(SourceQuery(system).rest([])) == [0, 1, 2]
 
 
-def test_old_epochs_are_deleted_and_their_ids_stay_for_a_time(system: QueueContext) -> None:
+def test_old_epochs_are_deleted_and_their_ids_stay_for_a_time(
+    system: QueueContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log: list[Any] = []
     for _ in range(HISTORY + 5):
         system.write(1)
@@ -254,7 +258,202 @@ def test_old_epochs_are_deleted_and_their_ids_stay_for_a_time(system: QueueConte
     folder = Path(system.options()["stateLocation"])
     assert len(log_of(system).epochs()) <= HISTORY + 1
     assert list((folder / "ids").iterdir())
-    time.sleep(0.01)
+    later = time.time() + 700
+    monkeypatch.setattr("connectors.core.epochs.time.time", lambda: later)
     system.write(1)
-    SourceQuery(system, deduplicationWindow="0s").rest(log)
-    assert len(list((folder / "ids").iterdir())) <= 1
+    SourceQuery(system).rest(log)
+    assert not list((folder / "ids").iterdir())
+
+
+def test_a_late_copy_of_a_task_receives_nothing_for_an_epoch_that_is_deleted(system: QueueContext) -> None:
+    log: list[Any] = []
+    query = SourceQuery(system)
+    for _ in range(HISTORY + 2):
+        system.write(1)
+        query.next(log)
+    query.planner.latest(log[-1])
+    system.write(5)
+    late = EpochSplit(log[0]["at"]["log"], 1, 0, 1)
+    contacts = DoubleReceiver.contacts
+    with pytest.raises(StateError, match="epoch 1 of .* is deleted"):
+        list(EpochReader(query.source, SCHEMA).read(late))
+    assert DoubleReceiver.contacts == contacts
+
+
+@pytest.mark.parametrize("moment", ["before it records", "while it records"])
+def test_a_copy_of_a_task_that_wakes_when_its_epoch_is_deleted_gives_its_messages_back(
+    system: QueueContext, moment: str
+) -> None:
+    system.write(6)
+    query, log = SourceQuery(system, maxRowsPerTrigger="3"), []
+    assert query.plan(log) == 0
+    late = EpochReader(query.source, SCHEMA)
+    put, put_if_absent = late.log.put, late.log.storage.put_if_absent
+    rows: list[int] = []
+
+    def go_on() -> None:
+        rows.extend(values(query.batch(log, 0)))
+        for _ in range(HISTORY + 2):
+            system.write(1)
+            rows.extend(values(query.next(log) or []))
+        query.planner.latest(log[-1])
+
+    def slow_put(*args: Any) -> bool:
+        go_on()
+        return put(*args)
+
+    def slow_put_if_absent(name: str, content: Any) -> bool:
+        go_on()
+        return put_if_absent(name, content)
+
+    if moment == "before it records":
+        late.log.put = slow_put  # type: ignore[method-assign]
+    else:
+        late.log.storage.put_if_absent = slow_put_if_absent  # type: ignore[method-assign]
+    with pytest.raises(StateError, match="epoch 1 of .* is deleted"):
+        list(late.read(EpochSplit(log[0]["at"]["log"], 1, 0, 1)))
+    query.planner.close()
+    rows += values(SourceQuery(system).rest(log))
+    assert sorted(rows) == list(range(6 + HISTORY + 2))
+    assert system.queue.unacknowledged() == 0
+
+
+def test_an_older_checkpoint_than_the_log_reaches_back_is_refused(system: QueueContext) -> None:
+    log: list[Any] = []
+    query = SourceQuery(system)
+    for _ in range(HISTORY + 3):
+        system.write(2)
+        query.next(log)
+    query.planner.latest(log[-1])
+    query.planner.close()
+    system.write(3)
+    with pytest.raises(StateError, match=r"epoch 2 of .*\(stateLocation\) is deleted") as error:
+        SourceQuery(system).rest(log[:1])
+    assert "start from the newest checkpoint" in str(error.value)
+    assert system.queue.waiting() == 3
+
+
+def test_of_two_queries_that_start_at_once_with_one_log_the_first_is_stopped(system: QueueContext) -> None:
+    system.write(8)
+    first, second, logs = SourceQuery(system), SourceQuery(system), ([], [])  # type: tuple[SourceQuery, SourceQuery, Any]
+    assert first.plan(logs[0]) == second.plan(logs[1]) == 0
+    with pytest.raises(StateError, match="another query's epoch log"):
+        first.tasks(logs[0], 0)
+    assert values([row for rows in second.tasks(logs[1], 0) for row in rows]) == list(range(8))
+
+
+def test_a_death_in_the_deletion_of_an_epoch_forgets_no_id(system: QueueContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    log: list[Any] = []
+    query = SourceQuery(system, numPartitions="2", maxRowsPerTrigger="4")
+    system.write(4 * HISTORY)
+    while query.next(log) is not None:
+        pass
+    storage = log_of(system).storage
+    ids = {name for epoch in log_of(system).epochs() for name in _ids(log_of(system), epoch)}
+
+    def die(folder: Any, name: str) -> None:
+        folder.delete(f"{name}/00001.arrow")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(type(storage), "delete_folder", die)
+    system.write(4)
+    with pytest.raises(KeyboardInterrupt):
+        while query.next(log) is not None:
+            pass
+    monkeypatch.undo()
+    SourceQuery(system).rest(log)
+    assert ids <= set(log_of(system).known_ids(1 << 40, "a new process").to_pylist())
+
+
+def test_messages_that_a_late_copy_gave_back_are_not_known(system: QueueContext) -> None:
+    query, log = SourceQuery(system), []
+    for _ in range(HISTORY + 2):
+        system.write(1)
+        query.next(log)
+    query.planner.latest(log[-1])
+    record = record_content(pa.table({ID: pa.array(["given back"], pa.large_string())}), Header(1, 0.0))
+    log_of(system).storage.put_if_absent(f"epochs/{1:020d}/00000.arrow", record)
+    known = log_of(system).known_ids(1 << 40, "a new process").to_pylist()
+    assert len(known) == HISTORY + 2
+    assert "given back" not in known
+
+
+def _ids(log: EpochLog, epoch: int) -> list[str]:
+    tables = (log.table(epoch, reader, (ID,)) for reader in log.readers(epoch))
+    return [name for table in tables if table is not None for name in table[1][ID].to_pylist()]
+
+
+def test_a_list_of_ids_that_cannot_be_read_is_told_and_the_query_goes_on(
+    system: QueueContext, caplog: pytest.LogCaptureFixture
+) -> None:
+    system.write(1)
+    log: list[Any] = []
+    SourceQuery(system).rest(log)
+    log_of(system).storage.put_if_absent(f"ids/{7:020d}-{time.time() + 60:.0f}.arrow", b"torn")
+    system.write(2)
+    assert values(SourceQuery(system).rest(log)) == [1, 2]
+    assert any("may be a second row" in record.getMessage() for record in caplog.records)
+
+
+def test_an_epoch_asks_the_storage_as_often_however_long_the_window_is(
+    system: QueueContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query, log, calls = SourceQuery(system), [], Counter[str]()
+    kind = type(log_of(system).storage)
+    for name in ("open", "read", "items", "item", "put_if_absent", "replace", "delete", "delete_folder"):
+        monkeypatch.setattr(kind, name, _counted(getattr(kind, name), name, calls))
+    seen = []
+    for epoch in range(40):
+        system.write(1)
+        calls.clear()
+        query.next(log)
+        if epoch in (HISTORY + 5, 39):
+            seen.append(dict(calls))
+    assert seen[0] == seen[1]
+
+
+def _counted(method: Any, name: str, calls: Counter[str]) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        calls[name] += 1
+        return method(*args, **kwargs)
+
+    return call
+
+
+def test_messages_whose_leases_ended_before_they_were_acknowledged_are_known_for_as_long_as_the_system_keeps_them(
+    system: QueueContext,
+) -> None:
+    options = {"lease": "200ms", "deduplicationWindow": "10ms"}
+    system.write(3)
+    log: list[Any] = []
+    killed = SourceQuery(system, **options)
+    killed.next(log)
+    killed.planner.close()
+    time.sleep(0.25)
+    with transaction(system.queue.path) as file:  # they come again behind a long backlog
+        file.execute("UPDATE messages SET visible = ?, lease = 'of nobody'", (time.time() + 1000,))
+    query = SourceQuery(system, **options)
+    for _ in range(HISTORY + 3):
+        system.write(1)
+        query.next(log)
+    time.sleep(0.05)
+    system.queue.end_leases()
+    assert values(query.next(log) or []) == []
+    query.planner.latest(log[-1])
+    assert system.queue.unacknowledged() == 0
+
+
+def test_a_reader_whose_neighbour_has_no_slot_fails_once_and_gives_its_messages_back_once(
+    system: QueueContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("connectors.core.epoch_source._NEIGHBOUR_SECONDS", 0.1)
+    released: list[int] = []
+    monkeypatch.setattr(DoubleReceiver, "release", lambda _, leases: released.append(len(leases)))
+    system.write(4)
+    query, log = SourceQuery(system, numPartitions="2", outageTimeout="60s"), []
+    assert query.plan(log) == 0
+    _, second = query.planner.slices(INITIAL, log[0])
+    with pytest.raises(StateError, match="reader 0 of epoch 1 has recorded nothing") as error:
+        query.rows(second)
+    assert released == [4]
+    assert "as many free slots" in str(error.value)

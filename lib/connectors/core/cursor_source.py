@@ -122,10 +122,9 @@ class CursorEnumerator(EpochLogEnumerator[CursorSplit]):
 
     def acknowledge(self, last: int) -> None:
         if last > self._committed:
-            for epoch in self.log.epochs():
-                if epoch <= last and not self.log.is_acknowledged(epoch):
-                    self.log.mark_acknowledged(epoch)
-            self.log.delete_old(last, 0.0)
+            for epoch in self.log.unacknowledged(last):
+                self.log.mark_acknowledged(epoch)
+            self.log.delete_old(last)
             self._committed = last
 
     def slices(self, start: Position, end: Position, parallelism: int) -> Sequence[Slice]:
@@ -155,11 +154,7 @@ class CursorEnumerator(EpochLogEnumerator[CursorSplit]):
         plan = self.log.plan(epoch)
         if plan is not None:
             return plan
-        if any(later > epoch for later in self.log.epochs()):
-            raise StateError(
-                f"epoch {epoch} of {self.log.storage.root} (stateLocation) is deleted, since later ones are committed",
-                way_out="start from the newest checkpoint, or give the query a new checkpoint and a stateLocation of its own",
-            )
+        self.log.check_retained(epoch)
         positions, finished, times = self._state_after(epoch - 1)
         discovery = self.source.partitions(positions, frozenset(finished))
         shares = _shares(discovery.partitions, readers)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import threading
 import time
 import weakref
@@ -20,7 +21,7 @@ import pyarrow.compute as pc
 
 from ..storage.location import check_location, storage_of
 from .epochs import ID, LEASE, EpochLog, Header, Messages, Receiver, record_content
-from .errors import Problem, StateError, Transient
+from .errors import Problem, StateError
 from .leases import LeaseKeeper
 from .options import REQUIRED, Duration, Int, Json, Options, Size, Text, Values
 from .planning import reader_share
@@ -121,6 +122,10 @@ class EpochLogEnumerator(SplitEnumerator[SplitT]):
         self._begin, self._resume, self._end = source.begin, source.resume, source.end
         self._has_begun = False
         self._poll_interval: float = source.values["pollInterval"]
+        self._first: int | None = None
+        """The epoch after which this run began to plan. The clocks of tasks are not compared with the driver's."""
+        self._newest, self._newest_at = -1, -math.inf
+        """The newest epoch, and when this run has first looked behind it."""
 
     @abstractmethod
     def acknowledge(self, last: int) -> None:
@@ -146,6 +151,8 @@ class EpochLogEnumerator(SplitEnumerator[SplitT]):
     def advance(self, at: Position, head: float | None, limit: ReadLimit) -> Position:
         self.log.check(at["log"])
         self.resume()
+        if self._first is None:
+            self._first = self._newest = at["epoch"]
         self.acknowledge(at["epoch"])
         after: Position = {"epoch": at["epoch"] + 1, "log": at["log"], **({} if head is None else {"until": head})}
         if recorded := self.log.readers(at["epoch"] + 1):  # an older checkpoint was restored, and numPartitions may be less
@@ -161,8 +168,10 @@ class EpochLogEnumerator(SplitEnumerator[SplitT]):
     def _is_done(self, epoch: int, until: float | None) -> bool:
         """True if there is nothing to receive for now."""
         headers = self.log.headers(epoch)
-        is_of_run = bool(headers) and until is not None and min(header.at for header in headers) > until
+        is_of_run = bool(headers) and until is not None and self._first is not None and epoch > self._first
         has_rows = any(header.rows for header in headers)
+        if epoch != self._newest:
+            self._newest, self._newest_at = epoch, time.monotonic()
         if is_of_run and not has_rows and all(header.is_dry for header in headers) and any(header.late for header in headers):
             return True
         is_empty = self.is_empty(until)
@@ -174,7 +183,7 @@ class EpochLogEnumerator(SplitEnumerator[SplitT]):
             return False
         if until is not None:
             return is_of_run and all(header.is_dry for header in headers)
-        return time.time() - max(header.at for header in headers) < self._poll_interval
+        return time.monotonic() - self._newest_at < self._poll_interval
 
     def committed(self, at: Position) -> None:
         self.acknowledge(at["epoch"])
@@ -191,6 +200,8 @@ class EpochEnumerator(EpochLogEnumerator[EpochSplit]):
         self.source = source
         self._receiver: Receiver | None = None
         self._keeper: LeaseKeeper | None = None
+        self._fresh = -1
+        """The epoch that is received under this run, so that its leases were extended since."""
         self._acknowledged = -1
 
     @property
@@ -215,8 +226,12 @@ class EpochEnumerator(EpochLogEnumerator[EpochSplit]):
         return True
 
     def slices(self, start: Position, end: Position, parallelism: int) -> Sequence[Slice]:
+        self.log.check(end["log"])
+        self.log.check_retained(end["epoch"])
         self.resume()
         self.acknowledge(start["epoch"])
+        if not self.log.readers(end["epoch"]):
+            self._fresh = end["epoch"]
         if self.receiver.lease_seconds is not None:
             self._stop_keeper()
             keeper = LeaseKeeper(self.source, end["epoch"], _readers(end, parallelism))
@@ -241,13 +256,18 @@ class EpochEnumerator(EpochLogEnumerator[EpochSplit]):
         if self._keeper is not None and self._keeper.epoch <= last:
             self._keeper.end()
             self._keeper = None
-        for epoch in self.log.epochs():
-            if epoch <= last and not self.log.is_acknowledged(epoch):
-                if leases := self.log.leases(epoch):
-                    self.receiver.acknowledge(leases)
-                self.log.mark_acknowledged(epoch)
-        self.log.delete_old(last, self.source.values["deduplicationWindow"])
+        for epoch in self.log.unacknowledged(last):
+            if leases := self.log.leases(epoch):
+                self.receiver.acknowledge(leases)
+            self.log.mark_acknowledged(epoch, self._window(epoch))
+        self.log.delete_old(last)
         self._acknowledged = last
+
+    def _window(self, epoch: int) -> float:
+        """How long the ids of ``epoch`` are known. Its leases may have ended, so that its messages come again some time."""
+        window = float(self.source.values["deduplicationWindow"])
+        is_kept = epoch == self._fresh or self.receiver.lease_seconds is None
+        return window if is_kept else max(window, self.receiver.retention_seconds)
 
     def _stop_keeper(self) -> None:
         if self._keeper is not None:
@@ -292,13 +312,16 @@ class EpochReader(SplitReader[EpochSplit]):
 
     def _received(self, split: EpochSplit) -> tuple[Header, pa.Table]:
         """The record of ``split``, put by this reader, or by another attempt that was faster."""
+        self.log.check_retained(split.epoch)
         receiver = self._opened()
-        epoch = _ReceivedEpoch(self.source.values, split, receiver, self.log)
+        epoch = _ReceivedEpoch(self.source.values, split, receiver)
         try:
             epoch.receive(self.awake)
+            epoch.leave_out_known(self.log.known_ids(split.epoch, split.log))
             epoch.leave_out(self._ids_of_neighbours(split))
             header, table = epoch.record(self.schema)
             is_first = self.log.put(split.epoch, split.reader, record_content(table, header))
+            self.log.check(split.log)
         except BaseException:
             epoch.release()
             raise
@@ -328,7 +351,10 @@ class EpochReader(SplitReader[EpochSplit]):
         for reader in range(split.reader):
             while (table := self.log.table(split.epoch, reader, (ID,))) is None:
                 if self.awake.wait(_POLL_SECONDS) or time.monotonic() > until:
-                    raise Transient(f"reader {reader} of epoch {split.epoch} has recorded nothing for {_NEIGHBOUR_SECONDS:g} s")
+                    raise StateError(
+                        f"reader {reader} of epoch {split.epoch} has recorded nothing for {_NEIGHBOUR_SECONDS:g} s",
+                        way_out="give Spark as many free slots as the source has numPartitions",
+                    )
             ids.update(filter(None, table[1][ID].to_pylist()))
         return ids
 
@@ -336,11 +362,10 @@ class EpochReader(SplitReader[EpochSplit]):
 class _ReceivedEpoch:
     """What one reader has received of an epoch, before it is recorded."""
 
-    def __init__(self, values: Values, split: EpochSplit, receiver: Receiver, log: EpochLog) -> None:
+    def __init__(self, values: Values, split: EpochSplit, receiver: Receiver) -> None:
         self._values = values
         self._split = split
         self._receiver = receiver
-        self._known = log.known_ids(split.epoch)
         self._leases: list[pa.Array] = []
         self._parts: list[Messages] = []
         self._ids: set[str] = set()
@@ -365,6 +390,21 @@ class _ReceivedEpoch:
             self._leases.append(messages.leases)
             self._add(self._on_time(messages))
             wait = _POLL_SECONDS
+
+    def leave_out_known(self, known: pa.ChunkedArray) -> None:
+        """Drops the messages with these ids, of epochs that Spark has committed, and acknowledges them once more."""
+        ids = [part.ids.cast(pa.large_string()) for part in self._parts if part.ids is not None]
+        if not ids:
+            return
+        is_known = pc.is_in(pa.concat_arrays(ids), value_set=known)
+        leases: list[str] = []
+        for number, part in enumerate(self._parts):
+            mask, is_known = is_known[: part.rows.num_rows], is_known[part.rows.num_rows :]
+            leases += part.leases.filter(mask).to_pylist()
+            self._parts[number] = part.take(pc.invert(mask))
+        if leases:
+            self._duplicates += len(leases)
+            self._receiver.acknowledge(leases)
 
     def leave_out(self, ids: set[str]) -> None:
         """Drops the messages with these ids, which other readers have recorded."""
@@ -400,11 +440,6 @@ class _ReceivedEpoch:
 
     def _add(self, messages: Messages) -> None:
         if messages.ids is not None:
-            known = pc.is_in(messages.ids, value_set=self._known)
-            if leases := messages.leases.filter(known).to_pylist():  # of epochs that Spark has committed
-                self._duplicates += len(leases)
-                self._receiver.acknowledge(leases)
-                messages = messages.take(pc.invert(known))
             messages = self._filtered(messages, [self._is_new(name) for name in _names(messages)])
         if messages.rows.num_rows:
             self._parts.append(messages)

@@ -7,10 +7,12 @@ Spark sees a row of it: the rows, where the system cannot be asked again, else t
     <stateLocation>/epochs/<epoch>/<reader>.arrow     what one reader has read: rows, message ids, leases; or positions
     <stateLocation>/epochs/<epoch>/plan.json          which partitions each reader reads from where, if there are partitions
     <stateLocation>/epochs/<epoch>/<name>.rows        rows that the driver has read, if the plan names them
-    <stateLocation>/ids/<epoch>.arrow                 the ids of an epoch whose rows are deleted
+    <stateLocation>/ids/<epoch>-<end>.arrow           the ids of an epoch whose rows are deleted, known until <end>
+    <stateLocation>/floor/<epoch>                     epochs up to this one are deleted, or will be
 
 * A record is put if absent. A reader that loses the put releases its messages, and reads what the other one has recorded.
 * A replay reads the log alone, or the same range of the system again.
+* An epoch that is deleted is never read or recorded again: neither by an older checkpoint nor by a late copy of a task.
 * An epoch is acknowledged when Spark plans the next batch, since Spark has committed the epoch by then. The last epoch of a run
   is acknowledged by the next start. What the system delivers again meanwhile is known by its id, and left out.
 
@@ -21,6 +23,7 @@ or, for a system that can be read again, a :class:`~connectors.core.cursors.Curs
 from __future__ import annotations
 
 import io
+import logging
 import time
 import uuid
 from abc import ABC, abstractmethod
@@ -43,6 +46,9 @@ HISTORY: Final = 10
 _LOG: Final = "log.json"
 _KNOWN: Final = "known.json"
 _HEADER: Final = b"connectors"
+_lists: dict[str, dict[str, pa.ChunkedArray]] = {}
+"""By log, the ids of messages that this process has read, by the name of their file."""
+_log = logging.getLogger("connectors")
 
 
 @dataclass(frozen=True)
@@ -69,6 +75,8 @@ class Receiver(ABC):
 
     lease_seconds: float | None = None
     """How long a message is this receiver's own. ``None``: until it is acknowledged, so leases need no :meth:`extend`."""
+    retention_seconds: float = 14 * 86400.0
+    """How long the system may deliver a message again whose acknowledgement came after the end of its lease."""
 
     def open(self) -> None:  # noqa: B027 - a hook, not a duty
         """Makes the client. Called once, before anything else; never in the process that Spark forks tasks from."""
@@ -140,25 +148,38 @@ class EpochLog:
         self.source = source
 
     def begin(self, *, of_driver: bool = False) -> str:
-        """The id of the log of a new query, which is created now.
+        """The id of the log of a new query, which is created now. A log without an epoch, which a start that died has left,
+        gets this id: of two queries that start at once, the first one stops at its next :meth:`check`.
 
         ``of_driver``: the driver records an epoch before the engine knows it, so a start that died then has left the first
         one. Raises :class:`Misconfigured` where the folder holds the epochs of another query.
         """
         self.storage.check()
-        new = versioned(id=uuid.uuid4().hex, source=self.source)
-        if self.storage.put_if_absent(_LOG, dumps(new).encode()):
-            return str(new["id"])
-        died_in_first = of_driver and self.epochs() == [1] and self.storage.size(_KNOWN) is None
-        if not died_in_first and (self.epochs() or self.storage.names("ids")):
+        epochs = self.epochs()
+        died_in_first = of_driver and epochs == [1] and self.storage.size(_KNOWN) is None
+        if not died_in_first and (epochs or self.storage.names("ids") or self.floor()):
             text = f"holds the epoch log of another query: {self.storage.root}. Give each query and checkpoint its own."
             raise Misconfigured(f"connectors.{self.source}", [Problem("stateLocation", text)])
-        return str(self._state()["id"])  # a start that died before its first epoch
+        new = versioned(id=uuid.uuid4().hex, source=self.source)
+        self.storage.replace(_LOG, dumps(new).encode())
+        self.storage.sync([_LOG], [""])
+        return str(new["id"])
 
     def mark_known(self) -> None:
         """Notes that the engine has recorded its first offset: from now on, a query that has none is another query."""
-        if self.storage.size(_KNOWN) is None:
-            self.storage.replace(_KNOWN, dumps(versioned(at=time.time())).encode())
+        self.storage.put_if_absent(_KNOWN, dumps(versioned(at=time.time())).encode())
+
+    def floor(self) -> int:
+        """The last epoch that is deleted, or about to be; 0 if there is none."""
+        return max(map(int, self.storage.names("floor")), default=0)
+
+    def check_retained(self, epoch: int) -> None:
+        """Raises :class:`StateError` for an epoch that is deleted: by an older checkpoint, or a copy of a task that is late."""
+        if epoch <= self.floor():
+            raise StateError(
+                f"epoch {epoch} of {self.storage.root} (stateLocation) is deleted, since later ones are committed",
+                way_out="start from the newest checkpoint, or give the query a new checkpoint and a stateLocation of its own",
+            )
 
     def check(self, log_id: str) -> None:
         """Raises :class:`StateError` where the checkpoint's log is not the one in the folder."""
@@ -179,8 +200,14 @@ class EpochLog:
         return sorted(int(name) for name in self.storage.folders("epochs"))
 
     def put(self, epoch: int, reader: int, content: bytes) -> bool:
-        """Records what a reader has received; false if it is recorded already."""
-        return self.storage.put_if_absent(_record(epoch, reader), content)
+        """Records what a reader has received; false if it is recorded already.
+
+        Raises :class:`StateError` where the epoch is deleted: what is put then does not count.
+        """
+        is_first = self.storage.put_if_absent(_record(epoch, reader), content)
+        if is_first:
+            self.check_retained(epoch)
+        return is_first
 
     def table(self, epoch: int, reader: int, columns: Sequence[str] | None = None) -> tuple[Header, pa.Table] | None:
         """A record, or some of its columns; ``None`` if there is none."""
@@ -232,43 +259,67 @@ class EpochLog:
         own = [lease for _, columns in tables for lease in columns[LEASE].to_pylist()]
         return own + [lease for header, _ in tables for lease in header.leases]
 
-    def known_ids(self, before: int) -> pa.ChunkedArray:
-        """The ids of messages of the epochs below ``before``."""
-        chunks = [_read(self.storage, f"ids/{name}", (ID,))[1][ID] for name in self.storage.names("ids")]
-        for epoch in self.epochs():
-            if epoch < before:
-                chunks += self.ids(epoch)
-        return pa.chunked_array([chunk for column in chunks for chunk in column.chunks], type=pa.large_string())
+    def known_ids(self, before: int, log_id: str) -> pa.ChunkedArray:
+        """The ids of messages of the epochs below ``before``. This process reads each list of the log ``log_id`` once."""
+        names = [f"ids/{name}" for name in self.storage.names("ids")]
+        floor = self.floor()  # what a late copy of a task has put below it was given back
+        epochs = [epoch for epoch in self.epochs() if floor < epoch < before]
+        names += [_record(epoch, reader) for epoch in epochs for reader in self.readers(epoch)]
+        known = _lists.get(log_id, {})
+        lists = {name: known[name] if name in known else self._ids(name) for name in names}
+        _lists[log_id] = lists
+        return pa.chunked_array([chunk for ids in lists.values() for chunk in ids.chunks], type=pa.large_string())
 
-    def ids(self, epoch: int) -> list[pa.ChunkedArray]:
-        """The ids of the messages of ``epoch``, by reader."""
-        tables = (self.table(epoch, reader, (ID,)) for reader in self.readers(epoch))
-        return [columns[ID] for _, columns in filter(None, tables) if ID in columns.column_names]
+    def unacknowledged(self, last: int) -> list[int]:
+        """The epochs up to ``last`` whose messages are still to be acknowledged."""
+        floor = self.floor()
+        return [epoch for epoch in self.epochs() if floor < epoch <= last and self.storage.size(_acknowledged(epoch)) is None]
 
-    def is_acknowledged(self, epoch: int) -> bool:
-        return self.storage.size(_acknowledged(epoch)) is not None
+    def mark_acknowledged(self, epoch: int, window: float = 0.0) -> None:
+        """The messages of ``epoch`` were acknowledged just now: their ids are known for ``window`` seconds from now on."""
+        self.storage.put_if_absent(_acknowledged(epoch), dumps(versioned(end=time.time() + window)).encode())
 
-    def mark_acknowledged(self, epoch: int) -> None:
-        """The messages of ``epoch`` were acknowledged just now: their ids are known for a time from now on."""
-        self.storage.replace(_acknowledged(epoch), dumps(versioned(at=time.time())).encode())
+    def delete_old(self, last: int) -> None:
+        """Deletes acknowledged epochs up to ``last`` but the newest, and message ids whose time is over.
 
-    def delete_old(self, last: int, window: float) -> None:
-        """Deletes acknowledged epochs up to ``last`` but the newest, and message ids older than ``window`` seconds."""
-        for epoch in [epoch for epoch in self.epochs() if epoch <= last][:-HISTORY]:
-            if self.is_acknowledged(epoch):
-                acknowledged = loads(self.storage.read(_acknowledged(epoch)), "the mark of an acknowledgement")["at"]
-                self._keep_ids(epoch, float(acknowledged))
-                self.storage.delete_folder(f"epochs/{epoch:020d}")
+        The ids and the floor are durable before anything is deleted, so a death in between leaves no half of a list.
+        """
+        old, floor = [epoch for epoch in self.epochs() if epoch <= last][:-HISTORY], self.floor()
+        for epoch in old:
+            if epoch > floor:
+                self._keep_ids(epoch)
+        if old and old[-1] > floor:
+            self.storage.put_if_absent(f"floor/{old[-1]:020d}", b"")
+            if floor:
+                self.storage.delete(f"floor/{floor:020d}")
+        for epoch in old:
+            self.storage.delete_folder(f"epochs/{epoch:020d}")
+        now = time.time()
         for name in self.storage.names("ids"):
-            if _read(self.storage, f"ids/{name}", ())[0].at + window < time.time():
+            if float(name.removesuffix(".arrow").partition("-")[2]) < now:
                 self.storage.delete(f"ids/{name}")
 
-    def _keep_ids(self, epoch: int, at: float) -> None:
-        columns = self.ids(epoch)
-        ids = pa.chunked_array([chunk for column in columns for chunk in column.chunks], type=pa.large_string()).drop_null()
-        if len(ids):
-            table = pa.table({ID: ids})
-            self.storage.replace(f"ids/{epoch:020d}.arrow", record_content(table, Header(len(ids), at)))
+    def _ids(self, name: str) -> pa.ChunkedArray:
+        """The ids in a record or a list."""
+        try:
+            table = _read(self.storage, name, (ID,))[1]
+        except FileNotFoundError:  # deleted meanwhile
+            table = pa.table({})
+        except StateError as damage:
+            if not name.startswith("ids/"):
+                raise
+            _log.warning("a message that comes again may be a second row: %s", damage)
+            table = pa.table({})
+        column = table[ID] if ID in table.column_names else pa.chunked_array([], pa.large_string())
+        return column.drop_null()
+
+    def _keep_ids(self, epoch: int) -> None:
+        lists = [self._ids(_record(epoch, reader)) for reader in self.readers(epoch)]
+        ids = pa.chunked_array([chunk for column in lists for chunk in column.chunks], type=pa.large_string())
+        end = float(loads(self.storage.read(_acknowledged(epoch)), "the mark of an acknowledgement")["end"])
+        if len(ids) and end > time.time():
+            content = record_content(pa.table({ID: ids}), Header(len(ids), time.time()))
+            self.storage.put_if_absent(f"ids/{epoch:020d}-{end:.0f}.arrow", content)
 
     def _state(self) -> dict[str, Any]:
         return loads(self.storage.read(_LOG), f"the epoch log in {self.storage.root}")

@@ -79,7 +79,8 @@ class SourceQuery:
 
     def batches(self, log: Log, limit: ReadLimit | None = None) -> Iterator[list[Rows]]:
         """The rows of all batches, task by task, until there is nothing new."""
-        if isinstance(self.source, EpochLogSource):
+        if isinstance(self.source, EpochLogSource) and log:
+            self.planner.latest(log[-1])  # the pause begins when the last epoch is seen to be over
             time.sleep(self.source.values["pollInterval"])
         while (number := self.plan(log, limit)) is not None:
             tasks = self.tasks(log, number)

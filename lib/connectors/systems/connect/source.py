@@ -161,10 +161,9 @@ class ConnectEnumerator(EpochLogEnumerator[RecordedSplit]):
             return
         if self._host is not None:
             self._host.committed(last)
-        for epoch in self.log.epochs():
-            if epoch <= last and not self.log.is_acknowledged(epoch):
-                self.log.mark_acknowledged(epoch)
-        self.log.delete_old(last, 0.0)
+        for epoch in self.log.unacknowledged(last):
+            self.log.mark_acknowledged(epoch)
+        self.log.delete_old(last)
         self._committed = last
 
     def advance(self, at: Position, head: float | None, limit: ReadLimit) -> Position:
@@ -336,14 +335,16 @@ class ConnectEnumerator(EpochLogEnumerator[RecordedSplit]):
             self.log.storage.replace("status.json", text.encode())
 
     def slices(self, start: Position, end: Position, parallelism: int) -> Sequence[Slice]:
+        self.log.check(end["log"])
         if not self._is_known:
             self.log.mark_known()
             self._is_known = True
+        self.log.check_retained(end["epoch"])
         manifest = self.log.plan(end["epoch"])
         if manifest is None:
             raise StateError(
-                f"epoch {end['epoch']} of {self.log.storage.root} (stateLocation) is deleted, since later ones are committed",
-                way_out="start from the newest checkpoint, or give the query a new checkpoint and a stateLocation of its own",
+                f"epoch {end['epoch']} of {self.log.storage.root} (stateLocation) is gone",
+                way_out="restore the folder, or give the query a new checkpoint and a stateLocation of its own",
             )
         ranges = list(even_ranges(0, manifest["batches"] - 1, parallelism))
         details = [
