@@ -233,6 +233,12 @@ def test_a_start_by_shard_is_the_first_record_that_is_read(system: StreamContext
     assert sorted(numbers(rows)) == sorted(numbers(own[3:] + others))
 
 
+def test_a_start_at_a_shard_that_the_stream_does_not_have_is_named(system: StreamContext) -> None:
+    start = json.dumps({system.server.open_shards(system.stream)[0]: "1", "shardId-7": "1"})
+    with pytest.raises(Misconfigured, match=r"startingPosition +names shards that the stream does not have, .*: shardId-7\."):
+        SourceQuery(system, startingPosition=start).plan([])
+
+
 def test_latest_leaves_out_shards_that_were_closed_before_and_reads_children_whole(system: StreamContext) -> None:
     system.write(10)
     system.server.split(system.stream, system.server.open_shards(system.stream)[0])
@@ -507,21 +513,56 @@ def test_an_idle_stream_keeps_its_place(system: StreamContext) -> None:
     assert all(position["time"] / 1000 > before - 1 for position in positions)
 
 
-def test_a_stream_that_was_made_anew_is_data_loss(system: StreamContext) -> None:
-    system.write(10)
-    log: list[Any] = []
-    SourceQuery(system).rest(log)
+def make_anew(system: StreamContext) -> None:
     system.server.client.delete_stream(StreamName=system.stream)
     while system.stream in system.server.client.list_streams()["StreamNames"]:
         time.sleep(0.05)
     time.sleep(1.1)  # the stand-in gives streams of the same second the same sequence numbers
     system.server.create(system.stream)
     POOL.close_all()
+
+
+def test_a_stream_that_was_made_anew_is_data_loss(system: StreamContext) -> None:
+    system.write(10)
+    log: list[Any] = []
+    SourceQuery(system).rest(log)
+    make_anew(system)
     written = system.write(10)
     with pytest.raises(DataLoss, match=r"(?s)does not know the record \d+, .*was the stream deleted and made anew"):
         SourceQuery(system).rest(list(log))
     rows = SourceQuery(system, failOnDataLoss="false").rest(log)
     assert sorted(numbers(rows)) == sorted(numbers(written))
+
+
+def test_a_finished_shard_that_is_open_again_is_one_of_another_stream(system: StreamContext) -> None:
+    for shard in system.server.open_shards(system.stream):
+        system.server.split(system.stream, shard)
+    log: list[Any] = []
+    SourceQuery(system).rest(log)
+    make_anew(system)
+    written = system.write(10)
+    with pytest.raises(DataLoss, match=r"(?s)has lost records .*shardId-000000000000, .*deleted and made anew.*failOnDataLoss"):
+        SourceQuery(system).rest(list(log))
+    rows = SourceQuery(system, failOnDataLoss="false").rest(log)
+    assert sorted(numbers(rows)) == sorted(numbers(written))
+
+
+def test_a_shard_whose_end_the_listing_does_not_know_yet_stays_finished(system: StreamContext, proxy: FaultProxy) -> None:
+    def forget_ends(request: Seen, forward: Callable[..., Reply]) -> Reply:
+        if operation(request) != "ListShards":
+            return forward()
+        answer = json.loads(forward().body)
+        for shard in answer["Shards"]:
+            shard["SequenceNumberRange"].pop("EndingSequenceNumber", None)
+        return answered(answer)
+
+    system.write(10)
+    system.server.split(system.stream, system.server.open_shards(system.stream)[0])
+    proxy.rule = forget_ends
+    query, log = SourceQuery(system, endpoint=proxy.url), []
+    rows = query.rest(log)
+    system.write(10)
+    check_keys(rows + query.rest(log), 20)
 
 
 def test_no_shard_is_read_further_past_the_slowest_one_than_the_user_allows(system: StreamContext) -> None:

@@ -180,6 +180,12 @@ class KinesisClient(AwsClient):
             shards += answer["Shards"]
         return shards
 
+    def is_open(self, shard: str) -> bool:
+        """True if more records may come to a shard."""
+        start = {**self.stream, "ShardId": shard, "ShardIteratorType": "LATEST"}
+        iterator = self.call("get_shard_iterator", **start)["ShardIterator"]
+        return self.call("get_records", ShardIterator=iterator, Limit=1).get("NextShardIterator") is not None
+
     def time(self) -> int:
         """What the service's own clock says, in milliseconds since 1970; a second of it may have passed."""
         date = self.call("describe_stream_summary", **self.stream)["ResponseMetadata"]["HTTPHeaders"]["date"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -17,6 +17,7 @@ from ...core import (
     Duration,
     Flag,
     Int,
+    Misconfigured,
     Options,
     Problem,
     RecordEmitter,
@@ -111,7 +112,14 @@ class KinesisSource(CursorSource):
     def begin(self) -> None:
         with self._client() as client:
             client.summary()
+            self._check_start(client)
             self._register(client)
+
+    def _check_start(self, client: KinesisClient) -> None:
+        start = _start(self.values)
+        if isinstance(start, dict) and (unknown := sorted(start.keys() - {shard["ShardId"] for shard in client.list_shards()})):
+            text = f"names shards that the stream does not have, or has no more: {', '.join(unknown)}."
+            raise Misconfigured(CONNECTOR, [Problem("startingPosition", text)])
 
     def resume(self) -> None:
         if self.values["consumer"] == "efo":
@@ -141,8 +149,9 @@ class KinesisSource(CursorSource):
 
     def partitions(self, positions: Mapping[str, Any], finished: Collection[str]) -> Discovery:
         shards = self._list(finished)
-        over = _ancestors(shards, {*positions, *finished}) | {name for name in finished if name in shards}
         begun = self.streaming and bool(positions or finished)  # a batch has no earlier epochs
+        reopened = self._reopened([name for name in finished if begun and name in shards and not _is_closed(shards[name])])
+        over = ({name for name in finished if name in shards} | _ancestors(shards, {*positions, *finished})) - {*reopened}
         expired = [name for name in positions if name not in shards and name not in finished]
         partitions, orphans = {}, []
         for name, shard in shards.items():
@@ -154,19 +163,30 @@ class KinesisSource(CursorSource):
                     orphans.append(name)
                 position = positions.get(name) or self._start_of(name, begun)
                 partitions[name] = {**position, **({"closed": True} if _is_closed(shard) else {})}
-        self._check_expired(expired, orphans)
+        self._check_loss([*expired, *orphans], reopened)
         return Discovery(partitions, gone={*expired, *(set(finished) - over)}, finished=over)
 
-    def _check_expired(self, expired: Collection[str], orphans: Collection[str]) -> None:
-        """Raises :class:`DataLoss` for shards that are not listed any more, and for those whose parents are not.
+    def _reopened(self, shards: Sequence[str]) -> list[str]:
+        """Those of ``shards``, which were read to their ends, that are open. The listing may not know an end yet."""
+        if not shards:
+            return []
+        with self._client() as client:
+            return [name for name in shards if client.is_open(name)]
 
-        The service lists a shard as long as it retains records of it. A child began when its parents ended: if none of them is
-        listed, its first records may have expired, too.
+    def _check_loss(self, expired: Collection[str], reopened: Collection[str]) -> None:
+        """Raises :class:`DataLoss` for shards that are not listed any more, and for children none of whose parents is.
+
+        The service lists a shard as long as it retains records of it, and a child began when its parents ended. A shard that
+        was read to its end and is open is one of another stream.
         """
-        if expired or orphans:
-            names = ", ".join(sorted({*expired, *orphans}))
+        lost = []
+        if expired:
+            lost.append(f"{', '.join(sorted(expired))} have expired, or their first records may have")
+        if reopened:
+            lost.append(f"{', '.join(sorted(reopened))} are open again; was the stream deleted and made anew?")
+        if lost:
             stream = self.values["streamArn"] or self.values["streamName"]
-            text = f"{stream} has lost records that were not read: {names} have expired, or their first records may have"
+            text = f"{stream} has lost records that were not read: {'; '.join(lost)}"
             report_loss(text, fails=self.values["failOnDataLoss"])
 
     def cursor(self, schema: pa.Schema) -> KinesisCursor:
