@@ -150,7 +150,7 @@ class EpochLogEnumerator(SplitEnumerator[SplitT]):
         after: Position = {"epoch": at["epoch"] + 1, "log": at["log"], **({} if head is None else {"until": head})}
         if recorded := self.log.readers(at["epoch"] + 1):  # an older checkpoint was restored, and numPartitions may be less
             return {**after, "readers": max(recorded) + 1}
-        return at if self._is_done(at["epoch"], head) else after
+        return at if self._is_done(at, head) else after
 
     def resume(self) -> None:
         """Before the first plan of a run."""
@@ -158,10 +158,12 @@ class EpochLogEnumerator(SplitEnumerator[SplitT]):
             self._resume()
             self._has_begun = True
 
-    def _is_done(self, epoch: int, until: float | None) -> bool:
-        """True if there is nothing to receive for now."""
-        headers = self.log.headers(epoch)
-        is_of_run = bool(headers) and until is not None and min(header.at for header in headers) > until
+    def _is_done(self, at: Position, until: float | None) -> bool:
+        """True if there is nothing to receive for now. An epoch of an earlier run, read in this one, does not say so."""
+        headers = self.log.headers(at["epoch"])
+        is_of_run = (
+            bool(headers) and until is not None and at.get("until") == until and min(header.at for header in headers) > until
+        )
         has_rows = any(header.rows for header in headers)
         if is_of_run and not has_rows and all(header.is_dry for header in headers) and any(header.late for header in headers):
             return True
