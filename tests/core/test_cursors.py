@@ -200,6 +200,19 @@ def test_a_batch_reads_all_shards_up_to_now_and_needs_no_log(system: ShardContex
     assert all(row in rows for row in written)
 
 
+def test_an_epoch_of_a_run_that_died_does_not_end_the_next_run(system: ShardContext) -> None:
+    """Its records came after the start of the first run, and before that of the second one."""
+    log: list[Any] = []
+    query = SourceQuery(system)
+    query.planner.freeze()
+    query.plan(log)
+    system.write(4)
+    again = SourceQuery(system)
+    again.planner.freeze()
+    assert again.batch(log, 0) == []
+    assert values(again.rest(log)) == list(range(4))
+
+
 def test_a_stream_without_a_state_location_is_refused(system: ShardContext) -> None:
     with pytest.raises(Misconfigured, match=r"stateLocation +missing; a stream needs"):
         ShardDoubleSource.of({"path": system.options()["path"]}, streaming=True)

@@ -83,6 +83,13 @@ class CursorSource(EpochLogSource):
         if values["stateLocation"] is not None:
             yield from super().check(values)
 
+    def start_positions(self) -> Mapping[str, Any]:
+        """Where a new query begins, if that moves with time, as the newest record does. Runs on the driver.
+
+        The first offset keeps them, and the first :meth:`partitions` gets them as ``positions``.
+        """
+        return {}
+
     @abstractmethod
     def partitions(self, positions: Mapping[str, Any], finished: Collection[str]) -> Discovery:
         """The partitions of the next epoch. Runs on the driver, once per epoch.
@@ -117,6 +124,9 @@ class CursorEnumerator(EpochLogEnumerator[CursorSplit]):
         self.source = source
         self._committed = -1
 
+    def start(self) -> Position:
+        return {**super().start(), **_start_of(self.source)}
+
     def is_empty(self, until: float | None) -> bool | None:
         return None
 
@@ -129,7 +139,7 @@ class CursorEnumerator(EpochLogEnumerator[CursorSplit]):
 
     def slices(self, start: Position, end: Position, parallelism: int) -> Sequence[Slice]:
         self.resume()
-        plan = self._plan(end["epoch"], parallelism, end.get("until"))
+        plan = self._plan(start, end, parallelism)
         details = [{"positions": share, "cap": plan.get("cap")} for share in plan["shares"]]
         return [Slice(start, end, index, len(details), parallelism, detail) for index, detail in enumerate(details)]
 
@@ -150,12 +160,13 @@ class CursorEnumerator(EpochLogEnumerator[CursorSplit]):
             if name not in header.finished
         ]
 
-    def _plan(self, epoch: int, readers: int, until: float | None) -> dict[str, Any]:
+    def _plan(self, start: Position, end: Position, readers: int) -> dict[str, Any]:
+        epoch, until = end["epoch"], end.get("until")
         plan = self.log.plan(epoch)
         if plan is not None:
             return plan
         self.log.check_retained(epoch)
-        positions, finished, times = self._state_after(epoch - 1)
+        positions, finished, times = self._state_after(epoch - 1) if epoch > 1 else (start.get("positions", {}), set(), {})
         discovery = self.source.partitions(positions, frozenset(finished))
         shares = _shares(discovery.partitions, readers)
         state = {name: position for name, position in positions.items() if name not in discovery.gone}
@@ -193,8 +204,6 @@ class CursorEnumerator(EpochLogEnumerator[CursorSplit]):
 
     def _state_after(self, epoch: int) -> tuple[dict[str, Any], set[str], dict[str, list[float]]]:
         """The positions of unfinished partitions after ``epoch``, the partitions that are finished, and their times."""
-        if epoch == 0:
-            return {}, set(), {}
         plan, headers = self.log.plan(epoch), self.log.headers(epoch)
         if plan is None or len(headers) < len(plan["shares"]):
             raise StateError(
@@ -208,6 +217,12 @@ class CursorEnumerator(EpochLogEnumerator[CursorSplit]):
             times.update({name: [seen, header.at] for name, seen in header.times.items()})
         unfinished = {name: position for name, position in positions.items() if name not in finished}
         return unfinished, finished, {name: seen for name, seen in times.items() if name in unfinished}
+
+
+def _start_of(source: CursorSource) -> dict[str, Any]:
+    """What the first position of a query says of its start."""
+    positions = source.start_positions()
+    return {"positions": dict(positions)} if positions else {}
 
 
 def _shares(partitions: Mapping[str, Any], readers: int) -> list[dict[str, Any]]:
@@ -226,7 +241,7 @@ class WholeEnumerator(SplitEnumerator[CursorSplit]):
 
     def start(self) -> Position:
         self.source.begin()
-        return {"epoch": 0}
+        return {"epoch": 0, **_start_of(self.source)}
 
     def head(self) -> float:
         return time.time()
@@ -236,9 +251,10 @@ class WholeEnumerator(SplitEnumerator[CursorSplit]):
 
     def slices(self, start: Position, end: Position, parallelism: int) -> Sequence[Slice]:
         partitions: dict[str, Any] = {}
+        begun = start.get("positions", {})
         while more := {
             name: position
-            for name, position in self.source.partitions({}, frozenset(partitions)).partitions.items()
+            for name, position in self.source.partitions(begun, frozenset(partitions)).partitions.items()
             if name not in partitions
         }:
             partitions |= more

@@ -122,10 +122,9 @@ class EpochLogEnumerator(SplitEnumerator[SplitT]):
         self._begin, self._resume, self._end = source.begin, source.resume, source.end
         self._has_begun = False
         self._poll_interval: float = source.values["pollInterval"]
-        self._first: int | None = None
-        """The epoch after which this run began to plan. The clocks of tasks are not compared with the driver's."""
-        self._newest, self._newest_at = -1, -math.inf
-        """The newest epoch, and when this run has first looked behind it."""
+        self._newest: int | None = None
+        self._newest_at = -math.inf
+        """When this run has first looked behind its newest epoch. The clocks of tasks are not compared with the driver's."""
 
     @abstractmethod
     def acknowledge(self, last: int) -> None:
@@ -151,13 +150,11 @@ class EpochLogEnumerator(SplitEnumerator[SplitT]):
     def advance(self, at: Position, head: float | None, limit: ReadLimit) -> Position:
         self.log.check(at["log"])
         self.resume()
-        if self._first is None:
-            self._first = self._newest = at["epoch"]
         self.acknowledge(at["epoch"])
-        after: Position = {"epoch": at["epoch"] + 1, "log": at["log"], **({} if head is None else {"until": head})}
+        after: Position = {"epoch": at["epoch"] + 1, "log": at["log"]}
         if recorded := self.log.readers(at["epoch"] + 1):  # an older checkpoint was restored, and numPartitions may be less
             return {**after, "readers": max(recorded) + 1}
-        return at if self._is_done(at["epoch"], head) else after
+        return at if self._is_done(at, head) else {**after, **({} if head is None else {"until": head})}
 
     def resume(self) -> None:
         """Before the first plan of a run."""
@@ -165,13 +162,14 @@ class EpochLogEnumerator(SplitEnumerator[SplitT]):
             self._resume()
             self._has_begun = True
 
-    def _is_done(self, epoch: int, until: float | None) -> bool:
-        """True if there is nothing to receive for now."""
-        headers = self.log.headers(epoch)
-        is_of_run = bool(headers) and until is not None and self._first is not None and epoch > self._first
+    def _is_done(self, at: Position, until: float | None) -> bool:
+        """True if there is nothing to receive for now. An epoch of an earlier run, read in this one, does not say so."""
+        epoch, headers = at["epoch"], self.log.headers(at["epoch"])
+        is_of_run = bool(headers) and until is not None and at.get("until") == until
         has_rows = any(header.rows for header in headers)
-        if epoch != self._newest:
-            self._newest, self._newest_at = epoch, time.monotonic()
+        if self._newest not in (None, epoch):
+            self._newest_at = time.monotonic()
+        self._newest = epoch
         if is_of_run and not has_rows and all(header.is_dry for header in headers) and any(header.late for header in headers):
             return True
         is_empty = self.is_empty(until)

@@ -18,7 +18,9 @@ from connectors.core.commit import Commit
 from connectors.core.writing import stage
 from connectors.systems.dynamodb import DynamoDbSink
 from connectors.testing.contexts import open_context
+from connectors.testing.servers import DynamoDbServer
 from connectors.testing.servers.fault_proxy import FaultProxy, Reply, Seen
+from tests.servers import optional
 
 from .contexts import ACCOUNT, ItemsContext
 
@@ -140,6 +142,38 @@ def test_an_older_row_never_replaces_a_newer_one(target: ItemsContext) -> None:
     many = pa.table({"id": [1] * 40, "name": ["x"] * 40, "version": [number * 7 % 40 for number in range(40)]})
     write(target, many, versionColumn="version")
     assert next(row["version"] for row in target.rows() if row["id"] == 1) == 39
+
+
+class Local(ItemsContext):
+    """A table of Amazon's own DynamoDB: moto fails where versions cannot be compared."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.server = optional(DynamoDbServer)  # type: ignore[assignment]
+
+
+def test_a_version_that_cannot_be_compared_with_the_items_is_no_older_one(tmp_path: Path) -> None:
+    with open_context(Local, tmp_path / "target") as target:
+        target.client.put_item(TableName=target.table, Item={"id": {"N": "1"}, "version": {"S": "5"}})
+        rows = pa.table({"id": [1, 2], "version": [7, 7], "gone": [False, False]})
+        for row in (rows, rows.set_column(2, "gone", [[True, False]])):
+            with pytest.raises(Poison, match=r'id 1 has a version \(versionColumn "version"\) of the type N, .* of the type S'):
+                write(target, row, versionColumn="version", deleteColumn="gone")
+        staged = write(target, rows, versionColumn="version", deleteColumn="gone", errors="skip")
+        assert (staged.rejected, staged.data["stale"]) == (1, 1), "the other one was written before"
+        assert sorted((row["id"], row["version"]) for row in target.rows()) == [(1, "5"), (2, 7)]
+
+
+class Texts(ItemsContext):
+    """A key of two texts."""
+
+    keys: ClassVar = {"first": "S", "second": "S"}
+
+
+def test_keys_whose_parts_read_alike_in_a_row_are_two_keys(tmp_path: Path) -> None:
+    with open_context(Texts, tmp_path / "target") as target:
+        write(target, pa.table({"first": ["a\x1fSb", "a"], "second": ["c", "b\x1fSc"]}))
+        assert len(target.rows()) == 2
 
 
 def test_a_request_has_each_key_once_and_the_last_row_of_it_wins(target: ItemsContext, proxy: FaultProxy) -> None:
@@ -282,10 +316,11 @@ def test_wrong_options_are_named(options: dict[str, str], text: str) -> None:
         ({"versionColumn": "v"}, 'versionColumn +names the column "v"'),
         ({"deleteColumn": "name"}, 'deleteColumn +must be a boolean column; "name" is string'),
         ({"versionColumn": "list"}, "versionColumn +must be a column of numbers, times or text"),
+        ({"versionColumn": "new"}, 'versionColumn +must be a column of numbers, times or text; "new" is bool'),
     ],
 )
 def test_wrong_columns_are_named(target: ItemsContext, options: dict[str, str], text: str) -> None:
-    rows = numbered(1).append_column("list", pa.array([[1]]))
+    rows = numbered(1).append_column("list", pa.array([[1]])).append_column("new", pa.array([True]))
     with pytest.raises(Misconfigured, match=text):
         write(target, rows, **options)
 

@@ -246,6 +246,24 @@ def test_an_older_row_never_replaces_a_newer_one(target: Target) -> None:
     assert target.content()[1]["version"] == 29
 
 
+def test_a_version_that_cannot_be_compared_stops_the_batch_until_the_item_is_mended(target: Target) -> None:
+    target.client.put_item(TableName=target.table, Item={"id": {"N": "1"}, "version": {"S": "5"}})
+    rows = pa.table({"id": [0, 1], "version": [7, 7]})
+    text = r'id 1 has a version \(versionColumn "version"\) of the type N, .* of the type S.*\n.*mend the table'
+    with pytest.raises(Fatal, match=text):
+        target.write(rows, versionColumn="version")
+    target.client.delete_item(TableName=target.table, Key={"id": {"N": "1"}})
+    target.write(rows, versionColumn="version")
+    assert {id: row["version"] for id, row in target.content().items()} == {0: 7, 1: 7}
+
+
+def test_zero_and_minus_zero_are_one_key(target: Target) -> None:
+    sink, rows = target.sink(), pa.table({"id": [0.0, -0.0], "name": ["a", "b"]})
+    batch = Batch(sink.sink_id(), "q", 0)
+    Commit(sink).finish(batch, [stage(sink, batch, rows.schema, 0, iter(rows.to_batches()))])
+    assert target.content() == {0: {"id": 0, "name": "b"}}
+
+
 class Indexed(Target):
     """A table with an index, whose key has a type too."""
 

@@ -60,5 +60,6 @@ def test_a_batch_from_the_latest_record_on_leaves_out_the_shards_that_were_split
         "child": {"SequenceNumberRange": {"StartingSequenceNumber": "10"}, "ParentShardId": "parent"},
     }
     monkeypatch.setattr(source, "_list", lambda finished: shards)
-    (part,) = WholeEnumerator(source).slices({"epoch": 0}, {"epoch": 1, "until": 0.0}, 1)
-    assert list(part.detail) == ["child"]
+    start = {"epoch": 0, "positions": {"child": {"from": 1000}}}
+    (part,) = WholeEnumerator(source).slices(start, {"epoch": 1, "until": 0.0}, 1)
+    assert part.detail == {"child": {"from": 1000}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import hashlib
 import json
@@ -131,58 +132,82 @@ def test_a_finished_shard_is_not_asked_again(system: StreamContext, proxy: Fault
     assert closed not in shards
 
 
-def test_a_shard_that_has_expired_counts_as_read(
+def without(*names: str) -> Callable[[Seen, Callable[..., Reply]], Reply]:
+    """A rule that hides shards, as the service does when all their records have expired."""
+
+    def hide(request: Seen, forward: Callable[..., Reply]) -> Reply:
+        if operation(request) == "GetShardIterator" and (name := json.loads(request.body)["ShardId"]) in names:
+            return refusal("ResourceNotFoundException", message=f"Shard {name} does not exist")
+        if operation(request) != "ListShards":
+            return forward()
+        answer = json.loads(forward().body)
+        answer["Shards"] = [shard for shard in answer["Shards"] if shard["ShardId"] not in names]
+        return answered(answer)
+
+    return hide
+
+
+def test_a_shard_that_was_read_to_its_end_may_expire(
     system: StreamContext, proxy: FaultProxy, caplog: pytest.LogCaptureFixture
 ) -> None:
     system.write(10)
     log: list[Any] = []
-    rows = SourceQuery(system, endpoint=proxy.url).rest(log)
     gone = system.server.open_shards(system.stream)[0]
     system.server.split(system.stream, gone)
-
-    def hide(request: Seen, forward: Callable[..., Reply]) -> Reply:
-        if operation(request) != "ListShards":
-            return forward()
-        answer = json.loads(forward().body)
-        answer["Shards"] = [shard for shard in answer["Shards"] if shard["ShardId"] != gone]
-        return answered(answer)
-
-    proxy.rule = hide
+    rows = SourceQuery(system, endpoint=proxy.url).rest(log)
+    proxy.rule = without(gone)
     system.write(10)
     with caplog.at_level(logging.WARNING):
-        rows += SourceQuery(system, endpoint=proxy.url).rest(log)
-    check_keys(rows, 20)
-    assert f"{gone} have expired; they count as read" in caplog.text
-    caplog.clear()
-    with caplog.at_level(logging.WARNING):
         query = SourceQuery(system, endpoint=proxy.url)
-        assert query.rest(log) == []
-    assert "have expired" not in caplog.text, "it is not remembered"
+        rows += query.rest(log)
+    check_keys(rows, 20)
+    assert "expired" not in caplog.text
     source: Any = query.source
-    assert gone not in source.log().plan(max(source.log().epochs()))["positions"]
+    assert gone not in source.log().plan(max(source.log().epochs()))["finished"], "it is still remembered"
 
 
-def test_a_shard_that_expires_between_plan_and_task_counts_as_read(
+@pytest.mark.parametrize("is_finished", [False, True], ids=["unread", "child unread"])
+def test_a_shard_that_has_expired_before_it_was_read_is_data_loss(
+    system: StreamContext, proxy: FaultProxy, caplog: pytest.LogCaptureFixture, is_finished: bool
+) -> None:
+    """The parent is read to its end, or not. Its children began at least as long ago as it left the listing."""
+    gone = system.server.open_shards(system.stream)[0]
+    log: list[Any] = []
+    query = SourceQuery(system, endpoint=proxy.url)
+    if is_finished:
+        system.write(10)
+        system.server.split(system.stream, gone)
+        rows = query.next(log) or []
+        assert gone in {name for header in query.source.log().headers(1) for name in header.finished}  # type: ignore[attr-defined]
+    else:
+        rows = query.next(log) or []
+        system.write(10)
+        system.server.split(system.stream, gone)
+    left = [row for row in system.write(10) if row["shardId"] != gone]
+    proxy.rule = without(gone)
+    POOL.close_all()
+    with pytest.raises(DataLoss, match=r"(?s)has lost records that were not read: .*expired.*failOnDataLoss=false"):
+        SourceQuery(system, endpoint=proxy.url).rest(list(log))
+    rows += SourceQuery(system, endpoint=proxy.url, failOnDataLoss="false").rest(log)
+    assert "have expired" in caplog.text
+    assert set(numbers(rows)) >= set(numbers(left))
+    caplog.clear()
+    assert SourceQuery(system, endpoint=proxy.url).rest(log) == []
+    assert "have expired" not in caplog.text, "it is not remembered"
+
+
+def test_a_shard_that_expires_between_plan_and_task_is_data_loss(
     system: StreamContext, proxy: FaultProxy, caplog: pytest.LogCaptureFixture
 ) -> None:
     row = system.write(1)[0]
-
-    def expire(request: Seen, forward: Callable[..., Reply]) -> Reply:
-        if operation(request) == "GetShardIterator":
-            return refusal("ResourceNotFoundException", message=f"Shard {row['shardId']} does not exist")
-        answer = json.loads(forward().body)
-        if operation(request) == "ListShards":
-            answer["Shards"] = [shard for shard in answer["Shards"] if shard["ShardId"] != row["shardId"]]
-        return answered(answer)
-
-    proxy.rule = expire
-    cursor = _cursor(system, endpoint=proxy.url)
-    with caplog.at_level(logging.WARNING):
-        page = cursor.read(row["shardId"], {"after": row["sequenceNumber"]}, None, 10)
+    shard, position = row["shardId"], {"after": row["sequenceNumber"]}
+    proxy.rule = without(shard)
+    with pytest.raises(DataLoss, match=f"{shard} of {system.stream} has expired before it was read to its end"):
+        _cursor(system, endpoint=proxy.url).read(shard, position, None, 10)
+    page = _cursor(system, endpoint=proxy.url, failOnDataLoss="false").read(shard, position, None, 10)
     assert page.is_finished
     assert page.rows.num_rows == 0
-    assert f"{row['shardId']} has expired; it counts as read to its end" in caplog.text
-    cursor.close()
+    assert f"{shard} of {system.stream} has expired" in caplog.text
 
 
 # starts
@@ -208,15 +233,39 @@ def test_a_start_by_shard_is_the_first_record_that_is_read(system: StreamContext
     assert sorted(numbers(rows)) == sorted(numbers(own[3:] + others))
 
 
+def test_a_start_at_a_shard_that_the_stream_does_not_have_is_named(system: StreamContext) -> None:
+    start = json.dumps({system.server.open_shards(system.stream)[0]: "1", "shardId-7": "1"})
+    with pytest.raises(Misconfigured, match=r"startingPosition +names shards that the stream does not have, .*: shardId-7\."):
+        SourceQuery(system, startingPosition=start).plan([])
+
+
 def test_latest_leaves_out_shards_that_were_closed_before_and_reads_children_whole(system: StreamContext) -> None:
     system.write(10)
     system.server.split(system.stream, system.server.open_shards(system.stream)[0])
+    time.sleep(2.1)  # the start is the second of the service's clock, and one before it
     log: list[Any] = []
     assert SourceQuery(system, startingPosition="LATEST").rest(log) == []
     reshard(system)
     written = system.write(20)
     rows = SourceQuery(system, startingPosition="LATEST").rest(log)
     rows += SourceQuery(system, startingPosition="LATEST").rest(log)
+    assert sorted(numbers(rows)) == sorted(numbers(written))
+
+
+@pytest.mark.parametrize("seconds", [0, 30], ids=["right clock", "clock ahead"])
+def test_latest_is_where_the_stream_stood_at_the_first_offset(
+    system: StreamContext, monkeypatch: pytest.MonkeyPatch, seconds: int
+) -> None:
+    """The driver dies between the first offset and its plan; meanwhile records come, and a shard is split."""
+    right = time.time
+    monkeypatch.setattr(time, "time", lambda: right() + seconds)
+    log: list[Any] = []
+    SourceQuery(system, startingPosition="LATEST").plan(log)
+    written = system.write(20)
+    reshard(system)
+    written += system.write(20)
+    query = SourceQuery(system, startingPosition="LATEST")
+    rows = query.batch(log, 0) + query.rest(log)
     assert sorted(numbers(rows)) == sorted(numbers(written))
 
 
@@ -256,6 +305,36 @@ def test_a_restart_inside_a_packed_record_loses_and_doubles_nothing(system: Stre
     assert numbers(rows) == list(range(41))
     assert [row["subSequenceNumber"] for row in rows] == [*range(20), *range(20), 0]
     assert [row["partitionKey"] for row in rows[:20]] == keys[:20]
+
+
+@pytest.mark.parametrize("system", [StreamContext, FanOutContext], indirect=True, ids=["polling", "efo"])
+def test_a_page_that_could_not_be_unpacked_is_fetched_again(
+    system: StreamContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is packed needs the hash keys of its shard, and the service does not answer at first."""
+    key = "key"
+    shard = system.put([(key, packed([(key, b"%d" % number) for number in range(10)]))])[0]["shardId"]
+    if isinstance(system, FanOutContext):
+        SourceQuery(system).plan([])  # registers the consumer
+    cursor = _cursor(system)
+    list_shards, listings = cursor.client.list_shards, 0
+
+    def fail() -> Any:
+        nonlocal listings
+        listings += 1
+        if listings == 1:
+            raise Transient("the service does not answer")
+        return list_shards()
+
+    monkeypatch.setattr(cursor.client, "list_shards", fail)
+    rows: Rows = []
+    end = time.monotonic() + 10
+    while len(rows) < 10 and time.monotonic() < end:
+        with contextlib.suppress(Transient):
+            rows += cursor.read(shard, {"from": "TRIM_HORIZON"}, None, 100).rows.to_pylist()
+    cursor.close()
+    assert numbers(rows) == list(range(10))
+    assert listings == 2
 
 
 def test_packed_records_of_another_shard_are_left_out_for_the_producer_sends_them_again(system: StreamContext) -> None:
@@ -413,6 +492,12 @@ def test_records_that_may_have_expired_while_the_query_was_down_are_data_loss(
     assert page.position["time"] > day_ago
 
 
+def test_a_replay_of_a_range_that_has_expired_stands_still(system: StreamContext) -> None:
+    shard, start = system.server.open_shards(system.stream)[0], {"from": "TRIM_HORIZON"}
+    page = _cursor(system).read(shard, start, {"after": "5"}, 10)
+    assert (page.rows.num_rows, page.position) == (0, start)
+
+
 def test_an_idle_stream_keeps_its_place(system: StreamContext) -> None:
     written = system.write(2)
     log: list[Any] = []
@@ -428,21 +513,56 @@ def test_an_idle_stream_keeps_its_place(system: StreamContext) -> None:
     assert all(position["time"] / 1000 > before - 1 for position in positions)
 
 
-def test_a_stream_that_was_made_anew_is_data_loss(system: StreamContext) -> None:
-    system.write(10)
-    log: list[Any] = []
-    SourceQuery(system).rest(log)
+def make_anew(system: StreamContext) -> None:
     system.server.client.delete_stream(StreamName=system.stream)
     while system.stream in system.server.client.list_streams()["StreamNames"]:
         time.sleep(0.05)
     time.sleep(1.1)  # the stand-in gives streams of the same second the same sequence numbers
     system.server.create(system.stream)
     POOL.close_all()
+
+
+def test_a_stream_that_was_made_anew_is_data_loss(system: StreamContext) -> None:
+    system.write(10)
+    log: list[Any] = []
+    SourceQuery(system).rest(log)
+    make_anew(system)
     written = system.write(10)
     with pytest.raises(DataLoss, match=r"(?s)does not know the record \d+, .*was the stream deleted and made anew"):
         SourceQuery(system).rest(list(log))
     rows = SourceQuery(system, failOnDataLoss="false").rest(log)
     assert sorted(numbers(rows)) == sorted(numbers(written))
+
+
+def test_a_finished_shard_that_is_open_again_is_one_of_another_stream(system: StreamContext) -> None:
+    for shard in system.server.open_shards(system.stream):
+        system.server.split(system.stream, shard)
+    log: list[Any] = []
+    SourceQuery(system).rest(log)
+    make_anew(system)
+    written = system.write(10)
+    with pytest.raises(DataLoss, match=r"(?s)has lost records .*shardId-000000000000, .*deleted and made anew.*failOnDataLoss"):
+        SourceQuery(system).rest(list(log))
+    rows = SourceQuery(system, failOnDataLoss="false").rest(log)
+    assert sorted(numbers(rows)) == sorted(numbers(written))
+
+
+def test_a_shard_whose_end_the_listing_does_not_know_yet_stays_finished(system: StreamContext, proxy: FaultProxy) -> None:
+    def forget_ends(request: Seen, forward: Callable[..., Reply]) -> Reply:
+        if operation(request) != "ListShards":
+            return forward()
+        answer = json.loads(forward().body)
+        for shard in answer["Shards"]:
+            shard["SequenceNumberRange"].pop("EndingSequenceNumber", None)
+        return answered(answer)
+
+    system.write(10)
+    system.server.split(system.stream, system.server.open_shards(system.stream)[0])
+    proxy.rule = forget_ends
+    query, log = SourceQuery(system, endpoint=proxy.url), []
+    rows = query.rest(log)
+    system.write(10)
+    check_keys(rows + query.rest(log), 20)
 
 
 def test_no_shard_is_read_further_past_the_slowest_one_than_the_user_allows(system: StreamContext) -> None:

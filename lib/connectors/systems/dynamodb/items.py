@@ -159,5 +159,5 @@ def text_of(attribute: Attribute) -> str:
     """A key's value as text, the same for values that are the same to DynamoDB."""
     ((kind, value),) = attribute.items()
     if kind == "N":
-        return f"N{Decimal(value).normalize(_EXACT)}"
+        return f"N{_EXACT.plus(Decimal(value)).normalize(_EXACT)}"  # minus zero is zero
     return f"{kind}{base64.b64encode(value).decode() if kind == 'B' else value}"

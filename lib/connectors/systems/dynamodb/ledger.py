@@ -15,7 +15,6 @@ from ...core import Entry, Fatal
 from ...core.ledger import Ledger, LedgerContent, is_stream
 from ...core.state import dumps, loads
 from ..aws import AwsClient
-from .writes import is_stale
 
 OpenClient = Callable[[], AbstractContextManager[AwsClient]]
 _QUERY, _ROWS = "query#", "rows#"
@@ -135,7 +134,7 @@ class ItemLedger(Ledger):
             named = {"ExpressionAttributeValues": values} if values else {}
             self._call(method, ConditionExpression=condition, **named, **request)
         except Fatal as refused:
-            if not is_stale(refused):
+            if "ConditionalCheckFailed" not in refused.message:
                 raise
             return False
         return True

@@ -34,7 +34,7 @@ from ..aws import AWS_OPTIONS, AwsClient, AwsWriter, aws_client, check_aws
 from .items import size_of, supported
 from .ledger import ItemLedger, contents
 from .transactions import MOST_ROWS, StagingWriter, TransactionCommitter
-from .writes import MOST_ITEM_BYTES, NAME, RowWriter, TableKey, Write, is_stale
+from .writes import MOST_ITEM_BYTES, NAME, RowWriter, TableKey, Write
 
 _MOST, _MOST_BYTES = 25, 16 << 20
 SCHEME: Final = "dynamodb://"
@@ -109,7 +109,7 @@ class DynamoDbSink(BatchingSink):
         if delete in schema.names and not types.is_boolean(kind := schema.field(delete).type):
             yield Problem("deleteColumn", f'must be a boolean column; "{delete}" is {kind}.')
         version = values["versionColumn"]
-        if version in schema.names and types.is_nested(kind := schema.field(version).type):
+        if version in schema.names and (types.is_nested(kind := schema.field(version).type) or types.is_boolean(kind)):
             yield Problem("versionColumn", f'must be a column of numbers, times or text; "{version}" is {kind}.')
         for field in schema:
             if field.name != delete and not supported(field.type):
@@ -218,22 +218,27 @@ class ItemWriter(AwsWriter):
 
     def _put_if_newer(self, entry: Write) -> None:
         """Writes a row unless the table has one of its key that is as new."""
-        condition = {"TableName": self._table, **self._rows.condition(entry)}
-        try:
-            if entry.is_deleted:
-                self._called("delete_item", Key=entry.key, **condition)
-            else:
-                self._called("put_item", Item=entry.item, **condition)
-        except Fatal as refused:
-            if not is_stale(refused):
-                raise
+        request = {"TableName": self._table, **self._rows.condition(entry)}
+        if entry.is_deleted:
+            answer = self._called("delete_item", Key=entry.key, **request)
+        else:
+            answer = self._called("put_item", Item=entry.item, **request)
+        if "Error" in answer:
+            if problem := self._rows.version_problem(entry, answer.get("Item", {})):
+                raise Poison(problem)
             self._stale += 1
 
     def _called(self, method: str, **request: Any) -> Any:
-        """The answer to a call. An item that breaks a rule of the service is a bad row."""
+        """The answer to a call, with ``Error`` where its condition does not hold.
+
+        An item that breaks a rule of the service is a bad row.
+        """
         try:
             with self._client.errors(f"the table {self._table}"):
-                return getattr(self._client.client, method)(**request)
+                try:
+                    return getattr(self._client.client, method)(**request)
+                except self._client.client.exceptions.ConditionalCheckFailedException as refused:
+                    return refused.response
         except Fatal as refused:
             if "ValidationException" in refused.message:
                 raise Poison(refused.message) from None

@@ -34,6 +34,7 @@ MOST_ROWS: Final = 99
 _MOST_BYTES: Final = 3_900_000
 _FAILED_CONDITION: Final = "ConditionalCheckFailed"
 _CONFLICT: Final = "TransactionConflict"
+_MEND: Final = "mend the table, and start the query again: it goes on behind the last row that is written"
 _THROTTLED: Final = ("ThrottlingError", "ProvisionedThroughputExceeded")
 
 
@@ -166,17 +167,21 @@ class TransactionCommitter(Committer):
         count, chosen = self._chosen(writes)
         while True:
             step = self._ledger.step(attempt, written, written + count)
-            reasons = self._reasons(client, [step, *(self._request(rows, write) for write in chosen)])
-            if not reasons:
+            refusals = self._refusals(client, [step, *(self._request(rows, write) for write in chosen)])
+            if not refusals:
                 return written + count
+            reasons = [refusal["Code"] for refusal in refusals]
             if reasons[0] == _FAILED_CONDITION:
                 return None
             self._raise(chosen, reasons)
+            for write, refusal in zip(chosen, refusals[1:], strict=True):
+                if "Item" in refusal and (problem := rows.version_problem(write, refusal["Item"])):
+                    raise Fatal(f"the table {self._sink.values['table']}: {problem}", way_out=_MEND)
             chosen = [write for write, reason in zip(chosen, reasons[1:], strict=True) if reason != _FAILED_CONDITION]
 
     def _chosen(self, writes: Sequence[Write | Poison]) -> tuple[int, list[Write]]:
         """What one transaction writes: how many of the first rows, and the last write of each key among them."""
-        chosen: dict[str, Write] = {}
+        chosen: dict[tuple[str, ...], Write] = {}
         size = count = 0
         for write in writes:
             assert isinstance(write, Write), "a row that was good is not good any more"
@@ -193,15 +198,15 @@ class TransactionCommitter(Committer):
         kind, content = ("Delete", {"Key": write.key}) if write.is_deleted else ("Put", {"Item": write.item})
         return {kind: {"TableName": self._sink.values["table"], **content, **rows.condition(write)}}
 
-    def _reasons(self, client: AwsClient, requests: list[dict[str, Any]]) -> list[str]:
-        """Why each part of a transaction was refused, ``None`` for those that were not; empty if it was done."""
+    def _refusals(self, client: AwsClient, requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Why each part of a transaction was refused: ``Code`` is ``None`` for those that were not; empty if it was done."""
         with client.errors(f"the table {self._sink.values['table']}"):
             try:
                 client.client.transact_write_items(TransactItems=requests)
             except client.client.exceptions.TransactionCanceledException as cancelled:
-                if not (reasons := cancelled.response.get("CancellationReasons")):
+                if not (refusals := cancelled.response.get("CancellationReasons")):
                     raise
-                return [reason["Code"] for reason in reasons]
+                return list(refusals)
         return []
 
     def _raise(self, writes: Sequence[Write], reasons: Sequence[str]) -> None:
@@ -216,5 +221,5 @@ class TransactionCommitter(Committer):
             bad = [write for write, reason in zip(writes, reasons[1:], strict=True) if reason in others]
             raise Fatal(
                 f"{table} refuses rows ({', '.join(sorted(others))}): {'; '.join(refused_keys(bad[:5]))}",
-                way_out="mend the table, and start the query again: it goes on behind the last row that is written",
+                way_out=_MEND,
             )

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from ...core import Fatal, Misconfigured, Poison, Problem, Values
+from ...core import Misconfigured, Poison, Problem, Values
 from ..aws import AwsClient
 from .items import Attribute, items_of, size_of, text_of
 
@@ -20,7 +20,7 @@ _LONGEST_KEYS: Final = (2048, 1024)
 class Write(NamedTuple):
     """What becomes of a row: ``item`` is put, or deleted where it ``is_deleted``; ``key`` has the attributes of its key."""
 
-    name: str
+    name: tuple[str, ...]
     key: dict[str, Attribute]
     item: dict[str, Attribute]
     is_deleted: bool
@@ -73,9 +73,9 @@ class RowWriter:
             rows = rows.select([name for name in rows.schema.names if name != self._delete])
         return [self._write(item, delete) for item, delete in zip(items_of(rows), deletes, strict=True)]
 
-    def name(self, key: Mapping[str, Attribute]) -> str:
-        """A key as text, the same for keys that are the same to the service."""
-        return "\x1f".join(text_of(key[name]) for name in self._key)
+    def name(self, key: Mapping[str, Attribute]) -> tuple[str, ...]:
+        """The parts of a key as text, the same for keys that are the same to the service."""
+        return tuple(text_of(key[name]) for name in self._key)
 
     def condition(self, write: Write) -> dict[str, Any]:
         """The condition that the table has no item of the row's key that is as new; empty without ``versionColumn``."""
@@ -85,7 +85,18 @@ class RowWriter:
             "ConditionExpression": "attribute_not_exists(#key) OR attribute_not_exists(#version) OR #version < :version",
             "ExpressionAttributeNames": {"#key": self._key[0], "#version": self._version},
             "ExpressionAttributeValues": {":version": write.item[self._version]},
+            "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
         }
+
+    def version_problem(self, write: Write, item: Mapping[str, Attribute]) -> str | None:
+        """Why a row is neither older nor newer than the ``item`` that was in its way; ``None`` if it is older."""
+        version = write.item[self._version]
+        if (kind := next(iter(version))) == (other := next(iter(item.get(self._version, version)))):
+            return None
+        return (
+            f'the row {next(refused_keys([write]))} has a version (versionColumn "{self._version}") of the type {kind}, and '
+            f"the item of its key has one of the type {other}: the service cannot say which is newer"
+        )
 
     def _write(self, item: dict[str, Attribute] | Poison, is_deleted: bool) -> Write | Poison:
         if isinstance(item, Poison):
@@ -95,11 +106,6 @@ class RowWriter:
             return Poison(f'the column "{missing[0]}" is null')
         key = {name: item[name] for name in self._key}
         return Write(self.name(key), key, item, is_deleted)
-
-
-def is_stale(error: Fatal) -> bool:
-    """True if a write was refused because its condition does not hold."""
-    return "ConditionalCheckFailed" in error.message
 
 
 def refused_keys(writes: Sequence[Write]) -> Iterator[str]:

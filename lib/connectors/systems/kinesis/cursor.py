@@ -2,8 +2,8 @@
 
 A position is JSON. ``{"after": sequence number}`` is behind a record; with ``sub``, behind a part of a record in which the
 producer has packed many. ``{"at": sequence number}`` is before a record. ``{"from": "TRIM_HORIZON"}`` is the oldest record, and
-``{"from": milliseconds}`` the first one that arrived then. ``time`` says up to when, in milliseconds, the shard has been read,
-and ``closed`` that it was split or merged.
+``{"from": milliseconds}`` the first one that arrived then. ``time`` says up to when, in milliseconds, the shard has been read:
+what comes behind the position is not older. ``closed`` says that it was split or merged.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
 from functools import cached_property
 from typing import Any, Final
 
@@ -106,6 +107,22 @@ class Shard:
             self.subscription.close()
             self.subscription = None
 
+    def forget(self) -> None:
+        """What comes next is fetched from the position on."""
+        self.close()
+        self.iterator = None
+
+    def add(self, records: list[dict[str, Any]], last: str | None) -> None:
+        """Adds what was fetched up to the sequence number ``last``, without the records that the position is behind."""
+        since = self.position.get("from")
+        if isinstance(since, int):
+            records = [record for record in records if record["ApproximateArrivalTimestamp"] * 1000 >= since]
+        elif "sub" in self.position:
+            records = [record for record in records if _order_of(record) > order(self.position)]
+        elif last is not None and not records:
+            self.position = {**self.position, "after": last}
+        self.records += records
+
     def take(self, count: int, end: Key | None) -> list[dict[str, Any]]:
         """The next records, at most ``count`` and none behind ``end``; they count as read."""
         records = self.records[:count]
@@ -115,7 +132,7 @@ class Shard:
         self.records = self.records[len(records) :]
         if records:
             self.position = self._behind(records[-1])
-        elif self.lag == 0:
+        elif self.lag == 0 and end is None:  # a replay that finds nothing must stand still
             self.position = {**self.position, "time": round(time.time() * 1000)}
         return records
 
@@ -162,6 +179,17 @@ class KinesisClient(AwsClient):
             answer = self.call("list_shards", NextToken=token)
             shards += answer["Shards"]
         return shards
+
+    def is_open(self, shard: str) -> bool:
+        """True if more records may come to a shard."""
+        start = {**self.stream, "ShardId": shard, "ShardIteratorType": "LATEST"}
+        iterator = self.call("get_shard_iterator", **start)["ShardIterator"]
+        return self.call("get_records", ShardIterator=iterator, Limit=1).get("NextShardIterator") is not None
+
+    def time(self) -> int:
+        """What the service's own clock says, in milliseconds since 1970; a second of it may have passed."""
+        date = self.call("describe_stream_summary", **self.stream)["ResponseMetadata"]["HTTPHeaders"]["date"]
+        return round(parsedate_to_datetime(date).timestamp()) * 1000
 
     @property
     def stream_name(self) -> str:
@@ -224,10 +252,16 @@ class KinesisCursor(Cursor):
             return Page(_EMPTY.select(self._columns), end)
         shard = self.client.shards.setdefault(partition, Shard(position))
         shard.seek(position)
-        has_polled = not shard.records and not shard.is_closed and self.fetch(partition, shard, rows, is_replay=end is not None)
+        try:
+            has_polled = (
+                not shard.records and not shard.is_closed and self.fetch(partition, shard, rows, is_replay=end is not None)
+            )
+        except BaseException:
+            shard.forget()
+            raise
         records = shard.take(rows, None if end is None else order(end))
         reached = end is not None and (
-            order(shard.position) == order(end) or (bool(shard.records) and _order_of(shard.records[0]) > order(end))
+            order(shard.position) >= order(end) or (bool(shard.records) and _order_of(shard.records[0]) > order(end))
         )
         is_finished = shard.is_closed and not shard.records
         if is_finished and end is None:
@@ -267,10 +301,11 @@ class KinesisCursor(Cursor):
                 shard.is_closed, shard.lag = True, 0.0
                 return True
             shard.due = time.monotonic() + self._pause_after(answer["Records"])
+            records, last = self.unpack(partition, answer["Records"])
             shard.iterator = answer.get("NextShardIterator")
             shard.is_closed = shard.iterator is None
             shard.lag = answer["MillisBehindLatest"] / 1000
-            self.add(partition, shard, answer["Records"])
+            shard.add(records, last)
             if shard.records or shard.is_closed or shard.lag == 0:
                 return True
 
@@ -280,23 +315,18 @@ class KinesisCursor(Cursor):
             return 0.0
         return max(self._interval, sum(len(record["Data"]) for record in records) / _BYTES_PER_SECOND)
 
-    def add(self, partition: str, shard: Shard, fetched: Sequence[dict[str, Any]]) -> None:
-        """Adds records to those of the shard: packed ones unpacked, without those that the position is behind."""
-        if not fetched:
-            return
+    def unpack(self, partition: str, fetched: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], str | None]:
+        """The records that were fetched, packed ones unpacked, and the last sequence number among them.
+
+        Raises what the service answers where it is asked for the shard's hash keys: nothing may have moved before.
+        """
         records: list[dict[str, Any]] = []
         for record in fetched:
             if record["Data"].startswith(MAGIC):
                 records += unpacked(record, self.client.hash_keys(partition))
             else:
                 records.append(record)
-        if isinstance(since := shard.position.get("from"), int):
-            records = [record for record in records if record["ApproximateArrivalTimestamp"] * 1000 >= since]
-        elif "sub" in shard.position:
-            records = [record for record in records if _order_of(record) > order(shard.position)]
-        if not records and "sub" not in shard.position and not isinstance(since, int):
-            shard.position = {**shard.position, "after": fetched[-1]["SequenceNumber"]}
-        shard.records += records
+        return records, fetched[-1]["SequenceNumber"] if fetched else None
 
     def _poll(self, partition: str, shard: Shard, rows: int) -> Mapping[str, Any] | None:
         """An answer; ``None`` where the shard does not exist any more."""
@@ -324,16 +354,13 @@ class KinesisCursor(Cursor):
             if not ("ResourceNotFound" in str(refused) or "InvalidArgument" in str(refused)):
                 raise
             if partition not in {listed["ShardId"] for listed in self.client.list_shards()}:
-                _log.warning("connectors.kinesis: %s has expired; it counts as read to its end", partition)
+                report_loss(f"{partition} of {self.client.name} has expired before it was read to its end", fails=self._fails)
                 return None
-            loss = DataLoss(
+            text = (
                 f"{partition} of {self.client.name} does not know the record {position_text(shard.position)}, which this query "
-                "has read; was the stream deleted and made anew?",
-                way_out=_WAY_OUT,
+                "has read; was the stream deleted and made anew?"
             )
-            if self._fails:
-                raise loss from None
-            _log.warning("connectors.kinesis: %s", loss)
+            report_loss(text, fails=self._fails)
             shard.position = {"from": "TRIM_HORIZON"}
             return self._iterator(partition, shard.position)
 
@@ -358,14 +385,19 @@ class KinesisCursor(Cursor):
         age = time.time() - position["time"] / 1000 if position.get("time") else 0.0
         if age < _SHORTEST_RETENTION or age < self.client.retention or self._has(partition, position):
             return
-        loss = DataLoss(
+        text = (
             f"{partition} of {self.client.name} was read up to {age / 3600:.1f} hours ago, and the stream keeps records for "
-            f"{self.client.retention / 3600:.0f} hours: what came in between may have expired",
-            way_out=_WAY_OUT,
+            f"{self.client.retention / 3600:.0f} hours: what came in between may have expired"
         )
-        if self._fails:
-            raise loss
-        _log.warning("connectors.kinesis: %s", loss)
+        report_loss(text, fails=self._fails)
+
+
+def report_loss(text: str, *, fails: bool) -> None:
+    """Raises :class:`DataLoss`; warns where the query is to go on without what is lost."""
+    loss = DataLoss(text, way_out=_WAY_OUT)
+    if fails:
+        raise loss from None
+    _log.warning("connectors.kinesis: %s", loss)
 
 
 def position_text(position: Position) -> str:

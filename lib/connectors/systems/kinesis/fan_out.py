@@ -116,9 +116,10 @@ class FanOutCursor(KinesisCursor):
             shard.lag = None
             shard.due = time.monotonic() + _RETRY_SECONDS
             return False
+        records, last = self.unpack(partition, event["Records"])
         shard.lag = event["MillisBehindLatest"] / 1000
         shard.is_closed = event.get("ContinuationSequenceNumber") is None
-        self.add(partition, shard, event["Records"])
+        shard.add(records, last)
         return bool(event[_RECEIVED] > self._opened_at)  # an older one does not say what there is now
 
     def _subscribe(self, partition: str, shard: Shard) -> bool:

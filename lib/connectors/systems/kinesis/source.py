@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -18,6 +17,7 @@ from ...core import (
     Duration,
     Flag,
     Int,
+    Misconfigured,
     Options,
     Problem,
     RecordEmitter,
@@ -27,13 +27,14 @@ from ...core import (
 from ...formats import check_format, format_options, value_type
 from ...formats.emitter import FormatEmitter
 from ..aws import AWS_OPTIONS, check_aws
-from .cursor import CONNECTOR, POOL, KinesisClient, KinesisCursor, client_key, position_text
+from .cursor import CONNECTOR, POOL, KinesisClient, KinesisCursor, client_key, position_text, report_loss
 from .fan_out import FanOutCursor, deregister_consumer, register_consumer
 
-_log = logging.getLogger(CONNECTOR)
 _LATEST, _OLDEST, _AT_TIME = "LATEST", "TRIM_HORIZON", "AT_TIMESTAMP"
 _POSITION: Final = ("shardId", "sequenceNumber", "subSequenceNumber")
 _REGISTERED: Final = "consumer.json"
+_CLOCK_MARGIN: Final = 1000
+"""Milliseconds that the clocks of the service may differ by: the one that says when a record arrived is not promised exact."""
 STREAM: Final = AWS_OPTIONS | Options(
     {"request.timeout": Duration(30.0, meaning="of one request")},
     streamName=Text(None, meaning="the stream; this option or streamArn"),
@@ -61,7 +62,8 @@ class KinesisSource(CursorSource):
         | Options(
             startingPosition=Text(
                 None,
-                meaning=f"{_LATEST} (default in a stream), {_OLDEST} (in a batch), {_AT_TIME}, or JSON: a record by shard",
+                meaning=f"{_LATEST} (default in a stream; two seconds before the start at most), {_OLDEST} (in a batch), "
+                f"{_AT_TIME}, or JSON: a record by shard",
             ),
             startingTimestamp=Int(None, at_least=0, meaning=f"{_AT_TIME}: milliseconds; the first record that arrived then"),
             consumer=Choice("polling", among=("polling", "efo"), meaning="efo: enhanced fan-out, 2 MB/s a shard to each query"),
@@ -110,7 +112,14 @@ class KinesisSource(CursorSource):
     def begin(self) -> None:
         with self._client() as client:
             client.summary()
+            self._check_start(client)
             self._register(client)
+
+    def _check_start(self, client: KinesisClient) -> None:
+        start = _start(self.values)
+        if isinstance(start, dict) and (unknown := sorted(start.keys() - {shard["ShardId"] for shard in client.list_shards()})):
+            text = f"names shards that the stream does not have, or has no more: {', '.join(unknown)}."
+            raise Misconfigured(CONNECTOR, [Problem("startingPosition", text)])
 
     def resume(self) -> None:
         if self.values["consumer"] == "efo":
@@ -129,23 +138,56 @@ class KinesisSource(CursorSource):
                     deregister_consumer(client, self.values["consumerName"])
                 storage.delete(_REGISTERED)
 
+    def start_positions(self) -> dict[str, Any]:
+        """LATEST: each open shard from the service's time on. A split after the listing is no loss: the shard has it."""
+        if not (_start(self.values) == _LATEST or (_start(self.values) is None and self.streaming)):
+            return {}
+        shards = self._list(())
+        with self._client() as client:
+            now = client.time() - _CLOCK_MARGIN
+        return {name: {"from": now, "time": now} for name, shard in shards.items() if not _is_closed(shard)}
+
     def partitions(self, positions: Mapping[str, Any], finished: Collection[str]) -> Discovery:
         shards = self._list(finished)
-        if expired := [name for name in positions if name not in shards]:
-            _log.warning("connectors.kinesis: %s have expired; they count as read to their ends", ", ".join(sorted(expired)))
-        over = {name for name in finished if name in shards}
-        is_new = not self.streaming or not (positions or finished)  # a batch has no earlier epochs
-        if is_new and self._begins_latest():
-            over |= {name for name, shard in shards.items() if _is_closed(shard)}
-        partitions = {}
+        begun = self.streaming and bool(positions or finished)  # a batch has no earlier epochs
+        reopened = self._reopened([name for name in finished if begun and name in shards and not _is_closed(shards[name])])
+        over = ({name for name in finished if name in shards} | _ancestors(shards, {*positions, *finished})) - {*reopened}
+        expired = [name for name in positions if name not in shards and name not in finished]
+        partitions, orphans = {}, []
         for name, shard in shards.items():
             if name in over:
                 continue
-            parents = {shard.get("ParentShardId"), shard.get("AdjacentParentShardId")}
-            if name in positions or all(parent in over for parent in parents if parent in shards):
-                position = positions.get(name) or self._start_of(name, is_new)
+            listed = [parent for parent in _parents(shard) if parent in shards]
+            if name in positions or all(parent in over for parent in listed):
+                if begun and name not in positions and _parents(shard) and not listed:
+                    orphans.append(name)
+                position = positions.get(name) or self._start_of(name, begun)
                 partitions[name] = {**position, **({"closed": True} if _is_closed(shard) else {})}
+        self._check_loss([*expired, *orphans], reopened)
         return Discovery(partitions, gone={*expired, *(set(finished) - over)}, finished=over)
+
+    def _reopened(self, shards: Sequence[str]) -> list[str]:
+        """Those of ``shards``, which were read to their ends, that are open. The listing may not know an end yet."""
+        if not shards:
+            return []
+        with self._client() as client:
+            return [name for name in shards if client.is_open(name)]
+
+    def _check_loss(self, expired: Collection[str], reopened: Collection[str]) -> None:
+        """Raises :class:`DataLoss` for shards that are not listed any more, and for children none of whose parents is.
+
+        The service lists a shard as long as it retains records of it, and a child began when its parents ended. A shard that
+        was read to its end and is open is one of another stream.
+        """
+        lost = []
+        if expired:
+            lost.append(f"{', '.join(sorted(expired))} have expired, or their first records may have")
+        if reopened:
+            lost.append(f"{', '.join(sorted(reopened))} are open again; was the stream deleted and made anew?")
+        if lost:
+            stream = self.values["streamArn"] or self.values["streamName"]
+            text = f"{stream} has lost records that were not read: {'; '.join(lost)}"
+            report_loss(text, fails=self.values["failOnDataLoss"])
 
     def cursor(self, schema: pa.Schema) -> KinesisCursor:
         columns = schema.names if self.values["value.format"] == "bytes" else [*schema.names, *_POSITION, "data"]
@@ -174,17 +216,13 @@ class KinesisSource(CursorSource):
             self._listed_at, self._listed_for = time.monotonic(), finished
         return self._shards
 
-    def _begins_latest(self) -> bool:
-        return _start(self.values) == _LATEST or (_start(self.values) is None and self.streaming)
-
-    def _start_of(self, shard: str, is_new: bool) -> dict[str, Any]:
-        """Where a shard begins that was never read; ``is_new`` for those of a new query."""
+    def _start_of(self, shard: str, begun: bool) -> dict[str, Any]:
+        """Where a shard begins that was never read; with the time of now, if the query has ``begun`` before."""
         start = _start(self.values)
+        now = {"time": round(time.time() * 1000)} if begun else {}
         if isinstance(start, dict) and shard in start:
-            return {"at": start[shard]}
-        if start == _AT_TIME:
-            return {"from": self.values["startingTimestamp"]}
-        return {"from": round(time.time() * 1000) if is_new and self._begins_latest() else _OLDEST}
+            return {"at": start[shard], **now}
+        return {"from": self.values["startingTimestamp"] if start == _AT_TIME else _OLDEST, **now}
 
     @contextlib.contextmanager
     def _client(self) -> Iterator[KinesisClient]:
@@ -210,6 +248,22 @@ def _start(values: Values) -> str | dict[str, str] | None:
         return str(text).upper()
     is_positions = isinstance(start, dict) and all(isinstance(place, str) and place.isdigit() for place in start.values())
     return start if is_positions else str(text)
+
+
+def _parents(shard: Mapping[str, Any]) -> list[str]:
+    """The shards that were split or merged into ``shard``."""
+    names = ("ParentShardId", "AdjacentParentShardId")
+    return [shard[name] for name in names if shard.get(name)]
+
+
+def _ancestors(shards: Mapping[str, Mapping[str, Any]], names: Collection[str]) -> set[str]:
+    """The shards that are over, as children of theirs were read: those before ``names``."""
+    ancestors: set[str] = set()
+    new = set(names)
+    while new:
+        new = {parent for name in new if name in shards for parent in _parents(shards[name])} & shards.keys() - ancestors
+        ancestors |= new
+    return ancestors
 
 
 def _is_closed(shard: Mapping[str, Any]) -> bool:
