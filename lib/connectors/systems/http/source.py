@@ -48,6 +48,11 @@ _LOOK_SECONDS: Final = 1.0
 """How long pages without anything new are passed over in one go."""
 
 _NO_CONTENT: Final = 204
+_NO_TOKEN: Final = "the API no longer takes the token of a page; read from the start again, with shorter pauses between pages"
+_NO_PAGE: Final = (
+    "if the API answers so behind its last page, say where it tells how many there are (pages, total), "
+    "let it name the next one (link, next), or set shortPage=last"
+)
 _log = logging.getLogger("connectors")
 
 _PARENTS: Final = 20
@@ -276,13 +281,13 @@ class HttpCursor(Cursor):
         """The records of a page, and the token of the page after it."""
         call = resource.call(token, parent, position)
         body = None if call.body is None else self._json.dumps(call.body)
-        ignored = resource.ignored if token is None else frozenset[int]()  # a later page without records is no end
-        answer, content = self._contact.call(lambda: self._asked(resource, call, body, ignored))
-        if answer.status in ignored:
+        is_first = token is None
+        answer, content = self._contact.call(lambda: self._asked(resource, call, body, is_first))
+        if is_first and answer.status in resource.ignored:
             return [], None
         records = [] if answer.status == _NO_CONTENT else resource.records(content, call.url)
         following = resource.paging.following(token, answer, content, len(records))
-        if following is None and token is None and records and resource.paging.is_silent(content):
+        if following is None and is_first and records and resource.paging.is_silent(content):
             place = f"config.resources.{resource.name}.paging.path"
             self._note(place, f"an answer with {len(records)} records has nothing at {place}, so its page is the only one")
         for column, name in resource.include.items():
@@ -290,21 +295,22 @@ class HttpCursor(Cursor):
                 record[column] = searched(name, parent)
         return records, following
 
-    def _asked(self, resource: Resource, call: Call, body: bytes | None, ignored: frozenset[int]) -> tuple[Answer, Any]:
-        """An answer, and what its body says; ``None`` of one that is ``ignored``."""
+    def _asked(self, resource: Resource, call: Call, body: bytes | None, is_first: bool) -> tuple[Answer, Any]:
+        """An answer, and what its body says; ``None`` of one without records. Only that of a first page is ever ignored."""
         self._wait_for_turn()
         headers = {**_ACCEPT, **(_CONTENT if body is not None else {})}
         answer = self._client.request(call.method, call.url, headers, body)
-        if answer.status in ignored or answer.status == _NO_CONTENT:
+        if answer.status == _NO_CONTENT or (is_first and answer.status in resource.ignored):
             return answer, None
         if 200 <= answer.status < 300:
             return answer, self._parsed(answer, call.url)
         error = refusal(answer, call.url, self._retried)
         if isinstance(error, Transient):
             raise error
-        way_out = f"correct config, or let config.resources.{resource.name}.ignore have {answer.status}"
-        if not ignored and resource.ignored:
-            way_out = f"correct config; config.resources.{resource.name}.ignore is for first pages"
+        if is_first:
+            way_out = f"correct config, or let config.resources.{resource.name}.ignore have {answer.status}"
+        else:
+            way_out = _NO_TOKEN if resource.paging.expires else f"{_NO_PAGE}: config.resources.{resource.name}.paging"
         raise Fatal(error.message, way_out=error.way_out or way_out)
 
     def _parsed(self, answer: Answer, url: str) -> Any:
@@ -386,7 +392,7 @@ class HttpCursor(Cursor):
 def _circle(resource: Resource, text: str) -> Fatal:
     return Fatal(
         f"the pages of {resource.name} go round: {text}",
-        way_out=f"correct config.resources.{resource.name}.paging: the API may have another name for its parameter. If it gives "
+        way_out=f"correct config.resources.{resource.name}.paging: its parameter may have another name. If the API gives "
         "the last page again and again, say where it tells how many there are (pages, total), or set shortPage=last",
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import datetime
 import hashlib
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,12 +23,16 @@ from .paths import searched
 _DIGEST: Final = 8
 _NUMBER: Final = re.compile(r"-?\d+(\.\d+)?")
 _EXACT: Final = Context(prec=1000)
+_FLOAT: Final = 1 << 53
+"""Up to here a float has every whole number."""
+
 _SPANS: Final = 8
 _MOST_SEEN: Final = 1_000_000
 """The records whose digests a position holds, at most: 11 MB of text."""
 
 _MOST_PASSED: Final = 50_000
-"""The records of a sweep whose digests a position holds, so that the sweep can begin anew: half a megabyte."""
+"""The records of a sweep whose digests a position holds, at most: half a megabyte. By them none comes twice where records move
+to later pages, and where a sweep begins anew."""
 
 _RECENT_PAGES: Final = 100
 MOST_RESTARTS: Final = 5
@@ -102,11 +107,11 @@ class Sweep:
         content, default = dict(vars(self)), vars(Sweep())
         content = {name: value for name, value in content.items() if value != default[name]}
         for name in content.keys() & {"seen", "top_seen"}:
-            content[name] = {key: [span.newest, _packed(sorted(span.digests))] for key, span in content[name].items()}
+            content[name] = {key: [span.newest, _packed(span.digests)] for key, span in content[name].items()}
         if self.read:
             content["read"] = _packed(self.read)
         if self.passed:
-            content["passed"] = _packed(sorted(self.passed))
+            content["passed"] = _packed(self.passed)
         if self.trail.pages:
             content["trail"] = list(self.trail)
         return content
@@ -114,14 +119,16 @@ class Sweep:
     def new(self, records: Sequence[Any], digests: Sequence[Digest], resource: Resource) -> list[int]:
         """The places of the records of its page that were not handed on yet, in the order in which they are."""
         read, new, cursor, first = Counter(self.read), [], resource.cursor, None
-        known: set[Digest] = set(self.passed if resource.key or self.restarts else ())
+        known: list[Digests] = [self.passed] if resource.key or self.restarts else []
         if cursor is not None and self.after is not None:
             first = _before(self.after, cursor.lookback)
-            known.update(*(span.digests for span in self.seen.values()))
+            known += [span.digests for span in self.seen.values()]
         for place, (record, name) in enumerate(zip(records, digests, strict=True)):
             if read[name]:
                 read[name] -= 1
-            elif name not in known and (cursor is None or first is None or not _is_less(value_of(record, cursor), first)):
+            elif any(name in part for part in known):
+                continue
+            elif cursor is None or first is None or not _is_less(value_of(record, cursor), first):
                 new.append(place)
         return new
 
@@ -137,10 +144,11 @@ class Sweep:
 
     def next_page(self, token: Any, mark: str | None, digests: Sequence[Digest], resource: Resource) -> Sweep:
         """The sweep on the page of ``token``, behind a page with all these records and this mark."""
-        passed, is_cut = self.passed.union(digests), self.is_cut
-        if not resource.is_told_apart or len(passed) > (_MOST_PASSED if resource.paging.expires else 0):
+        page, is_cut = frozenset((*digests, *self.read)), self.is_cut  # what was handed on of it may have moved on meanwhile
+        passed = self.passed | page if resource.key or resource.paging.expires else self.passed
+        if not resource.is_told_apart or len(passed) > _MOST_PASSED:
             is_cut = True
-            passed = self.passed if self.restarts else frozenset(digests if resource.key else ())
+            passed = self.passed if self.restarts else page if resource.key else frozenset()
         return replace(self, page=token, read=(), passed=passed, is_cut=is_cut, trail=self.trail.left(mark, token))
 
     def anew(self) -> Sweep | None:
@@ -313,4 +321,5 @@ def _before(value: Any, lookback: str) -> Any:
 
 
 def _plain(number: Decimal) -> int | float:
-    return int(number) if number == number.to_integral_value() else float(number)
+    is_whole = number == number.to_integral_value() or abs(number) > _FLOAT
+    return math.floor(number) if is_whole else float(number)
