@@ -331,3 +331,22 @@ def test_what_follows_a_failed_entry_of_its_key_is_sent_again_after_it() -> None
     flow = simulation.run([(0.0, [("a", 1), ("b", 1), ("a", 2)])])
     assert simulation.sent[1].entries == [("a", 1), ("a", 2)]
     assert flow.counts.acknowledged == 3
+
+
+def test_a_request_that_was_given_up_keeps_its_keys_until_its_call_returns() -> None:
+    simulation = Simulation(lambda number, entries: Answer(100.0 if number == 0 else 1.0), key=lambda entry: entry[0])
+    flow = simulation.run([(0.0, [("a", 1)]), (70.0, [("a", 2)])])
+    assert simulation.applied == [("a", 1), ("a", 1), ("a", 2)], "the one that came late, its repetition, the newest"
+    assert [sent.at >= 100.0 for sent in simulation.sent] == [False, True]
+    assert flow.error is None
+
+
+def test_a_request_whose_call_never_returns_ends_the_flow_where_its_key_has_an_order() -> None:
+    simulation = Simulation(lambda number, entries: Answer(NEVER if number == 0 else 1.0), key=lambda entry: entry[0])
+    flow = simulation.run([(0.0, [("a", 1)]), (1.0, [("a", 2)])])
+    assert isinstance(flow.error, Transient)
+    assert "its call has not returned either" in str(flow.error)
+    assert (simulation.now, simulation.applied) == (121.0, [])
+    simulation = Simulation(lambda number, entries: Answer(NEVER if number == 0 else 1.0))
+    assert simulation.run([(0.0, [1]), (1.0, [2])]).error is None
+    assert simulation.applied == [1, 2]

@@ -37,7 +37,7 @@ class Asked:
 
 @dataclass
 class Reply:
-    """An answer; ``body`` is made to JSON, unless it is bytes. ``length`` is what it says to have, if not what it has."""
+    """An answer. ``body`` becomes JSON, unless it is bytes, or an iterator of those; ``length`` is what it says to have."""
 
     body: Any = b""
     status: int = 200
@@ -64,14 +64,16 @@ def answers() -> Iterator[Answers]:
             asked = Asked(self.command, parts.path, dict(parse_qsl(parts.query)), self.headers, body)
             server.asked.append(asked)
             reply = server.rule(asked)
-            text = reply.body if isinstance(reply.body, bytes) else json.dumps(reply.body).encode()
+            is_slow = isinstance(reply.body, Iterator)
+            text = reply.body if is_slow or isinstance(reply.body, bytes) else json.dumps(reply.body).encode()
             self.send_response(reply.status)
             for name, value in reply.headers.items():
                 self.send_header(name, value)
-            if reply.status != 204:
+            if reply.status != 204 and not is_slow:
                 self.send_header("Content-Length", str(len(text) if reply.length is None else reply.length))
             self.end_headers()
-            self.wfile.write(text)
+            for part in text if is_slow else [text]:
+                self.wfile.write(part)
 
         do_GET = do_POST = do_PUT = serve  # noqa: N815
 
