@@ -101,6 +101,21 @@ def test_the_target_may_say_how_long_to_wait() -> None:
     assert simulation.sent[1].at - simulation.sent[0].at == 18.0
 
 
+@pytest.mark.parametrize("kind", [Throttled, Transient])
+@pytest.mark.parametrize("reached", [False, True])
+def test_a_target_that_says_when_to_come_again_is_not_asked_before(kind: type[Transient], reached: bool) -> None:
+    retry = RetrySettings(5, 1.0, 60.0, 2, outage_timeout=600.0, longest_wait=600.0)
+    busy = lambda: kind("slower", retry_after=300.0)  # noqa: E731
+    simulation = Simulation(lambda number, entries: Answer(0.0, busy if number == 0 else None), retry=retry, reached=reached)
+    assert simulation.run([(0.0, [1])]).error is None
+    assert [sent.at for sent in simulation.sent] == [0.0, 300.0]
+    simulation = Simulation(lambda number, entries: Answer(0.0, lambda: kind("slower", retry_after=3600.0)), retry=retry)
+    error = simulation.run([(0.0, [1])]).error
+    assert "refused 2 times" in str(error)
+    assert "longer than outageTimeout, 600 s" in str(error)
+    assert [sent.at for sent in simulation.sent] == [0.0, 600.0]
+
+
 def test_an_outage_that_outlives_the_tries_stops_everything() -> None:
     simulation = Simulation(lambda number, entries: Answer(error=outage), retry=RetrySettings(2, 1.0, 60.0, 2))
     flow = simulation.run([(0.0, list(range(100)))])

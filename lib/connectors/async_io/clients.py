@@ -137,15 +137,17 @@ class HttpLookup(_Lookup):
                 if response.status == 404:
                     return self.answer(None)
                 if response.status >= 400:
-                    raise _refusal(response.status, response.headers.get("Retry-After", ""))
+                    raise _refusal(response.status, response.headers.get("Retry-After"))
                 return self.answer(await response.json(content_type=None))
         except (self.outage, OSError) as error:
             raise Transient(f"{type(error).__name__}: {error}") from error
 
 
-def _refusal(status: int, retry_after: str) -> ConnectorError:
+def _refusal(status: int, retry_after: str | None) -> ConnectorError:
+    from ..systems.http.client import seconds_of  # here, since it brings the whole connector along
+
     if status >= 500 or status in (408, 429):
-        return Transient(f"HTTP {status}", retry_after=float(retry_after) if retry_after.isdigit() else None)
+        return Transient(f"HTTP {status}", retry_after=seconds_of(retry_after))
     return Poison(f"HTTP {status}")
 
 

@@ -418,19 +418,23 @@ class Flow:
             self._send_again(piece.pick(again, self._now()), failures[again[0]])
 
     def _send_again(self, piece: Piece, outage: BaseException) -> None:
-        retry = self.contact.retry
-        if piece.tries > retry.max_retries:
-            self.outlasted = self._waits_for_target(piece)
-            seconds = self._now() - piece.failing_since
-            is_throttled = isinstance(outage, Throttled) and seconds < retry.outage_timeout
-            if not (self.outlasted or is_throttled):
-                self.stop(_used_up(outage, piece, seconds, retry))
+        retry, seconds = self.contact.retry, self._now() - piece.failing_since
+        pause = retry.pause(piece.tries, outage)
+        patience = retry.patience(pause)
+        is_long = pause > retry.max_backoff
+        if piece.tries > retry.max_retries or is_long:
+            self.outlasted = self._waits_for_target(piece, patience)
+            waits_its_turn = (is_long or isinstance(outage, Throttled)) and seconds < patience
+            if not (self.outlasted or waits_its_turn):
+                self.stop(_used_up(outage, piece, seconds, replace(retry, outage_timeout=patience)))
         insort(self._again, piece, key=lambda piece: piece.order)
-        self._paused_until = max(self._paused_until, self._now() + retry.pause(piece.tries, outage))
+        if is_long:
+            pause = min(pause, max(0.0, patience - seconds))
+        self._paused_until = max(self._paused_until, self._now() + pause)
 
-    def _waits_for_target(self, piece: Piece) -> bool:
+    def _waits_for_target(self, piece: Piece, timeout: float) -> bool:
         """True if ``piece`` fails because the target is away, and not for too long; false if others were taken meanwhile."""
-        away, timeout = self.outage, self.contact.retry.outage_timeout
+        away = self.outage
         return away is not None and away.since <= piece.failing_since and self._now() - away.since < timeout
 
 

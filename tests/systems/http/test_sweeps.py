@@ -6,6 +6,7 @@ import gzip
 import itertools
 import json
 import logging
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -331,3 +332,22 @@ def test_a_total_that_changes_while_pages_are_read_ends_the_sweep_where_it_is_th
 
     server.rule = rule
     assert read(server, {"records": "rows", "paging": {"kind": "offset", "size": 10, "total": "total"}}) == rows
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_an_api_that_says_when_to_come_again_is_not_asked_before(server: Answers, status: int) -> None:
+    pauses = iter(["1", "3600"])
+    times: list[float] = []
+
+    def rule(asked: Asked) -> Reply:
+        times.append(time.monotonic())
+        pause = next(pauses, "3600") if len(times) != 2 else None
+        return Reply(rows_of([1])) if pause is None else Reply(status=status, headers={"Retry-After": pause})
+
+    server.rule = rule
+    waits = {"retry.maxBackoff": "20ms", "outageTimeout": "1500ms"}
+    with pytest.raises(Transient, match=r"longer than outageTimeout, 1\.5 s"):
+        read(server, {}, **waits)
+    first, second, third, last = times
+    assert second - first >= 1.0, "the first look at the API"
+    assert 1.4 < last - third < 2.5
