@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,7 +13,7 @@ import pytest
 
 from connectors import async_io
 from connectors.async_io.batches import EngineSettings
-from connectors.async_io.task import Plan, run
+from connectors.async_io.task import Plan, run, worker
 from connectors.core.errors import Misconfigured, Poison, Transient
 from connectors.testing.servers import HOST, HttpService, MotoServer, PostgresServer, RedisServer
 from connectors.testing.servers.fault_proxy import FaultProxy, Reply
@@ -272,6 +273,27 @@ def test_connections_that_fall_silent_cost_their_rows_alone():
     lost = set(range(40)) - answered
     assert lost
     assert len(lost) <= 12, f"rows without answer: {sorted(lost)}"
+
+
+def test_a_connection_that_falls_silent_while_it_goes_back_is_given_up():
+    class LastWord(Proxy):
+        asked = False
+
+        def _strikes(self, data):
+            self.asked |= b"'ann'" in data
+            self.silent |= self.asked and b"ROLLBACK" in data
+            return ""
+
+    with LastWord(required(PostgresServer).port) as proxy:
+        url = f"postgresql+asyncpg://postgres@{HOST}:{proxy.port}/postgres"
+        lookup = async_io.SqlLookup(url, "select 'ann' as name, cast(:id as int) as age", failed="null")
+        rows = ask(lookup, [1, 2, 3], capacity=2, timeout=0.3, close_timeout=0.2)
+    assert rows == [(1, None, None), (2, None, None), (3, None, None)]
+    pool = worker().clients[f"sql 2 {url}"].pool
+    deadline = time.monotonic() + 5
+    while pool.checkedout() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert pool.checkedout() == 0, "they would be missing for as long as the worker lives"
 
 
 # -- dynamodb

@@ -249,8 +249,11 @@ class SqlLookup(_Lookup):
 
     async def ask_all(self, rows: Sequence[Row]) -> list[Rows]:
         try:
-            async with self.engine.connect() as connection:
+            connection = await self.engine.connect()
+            try:
                 return [await self._select(connection, row) for row in rows]
+            finally:  # not "async with": a cancel could not end its rollback on a connection that has fallen silent
+                await asyncio.wait_for(connection.close(), _CLOSE_SECONDS)
         except self.failures as error:
             raise _failure_of_sql(error) from error
 
@@ -264,6 +267,7 @@ class SqlLookup(_Lookup):
         return self.answer([dict(row) for row in result.mappings()])
 
 
+_CLOSE_SECONDS: Final = 5.0
 _SQL_OUTAGES: Final = ("08", "40", "53", "55", "57")
 """Classes of SQLSTATE that pass: connection, conflict, resources, locks, a server that is going down or coming up."""
 
