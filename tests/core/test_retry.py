@@ -191,6 +191,7 @@ def test_retries_are_options() -> None:
         "outageTimeout": "5min",
     }
     assert RetrySettings.of(RETRY_OPTIONS.parse("connectors.toy", typed)) == RetrySettings(7, 0.2, 60.0, 3, 300.0, 300.0)
-    assert RetrySettings.of(RETRY_OPTIONS.parse("connectors.toy", {})) == RetrySettings(outage_timeout=600.0, longest_wait=600.0)
+    of_none = RETRY_OPTIONS.parse("connectors.toy", {})
+    assert RetrySettings.of(of_none) == RetrySettings(outage_timeout=600.0, longest_wait=600.0)
     with pytest.raises(Misconfigured, match="0 or more"):
         RETRY_OPTIONS.parse("connectors.toy", {"retry.maxRetries": "-1"})
