@@ -19,6 +19,7 @@ from connectors.testing.servers import HOST, HttpService, MotoServer, PostgresSe
 from connectors.testing.servers.fault_proxy import FaultProxy, Reply
 from connectors.testing.servers.http_service import UNKNOWN
 from tests.servers import required
+from tests.systems.http.answers import Reply, answers
 from tests.systems.jdbc.proxy import Proxy
 
 pytestmark = pytest.mark.server
@@ -144,6 +145,19 @@ def test_a_refusal_is_no_outage(service):
     service.behave(fail=1, status=400)
     with pytest.raises(Poison, match="HTTP 400"):
         ask(async_io.HttpLookup(service.url + "/users/{id}"), [1], results=NAME)
+
+
+def test_headers_go_to_the_server_of_the_url_alone_and_by_no_redirect_elsewhere():
+    with answers() as home, answers() as other:
+        away = {"/users/1": "/here", "/users/2": f"{other.url}/there", "/users/3": "/users/3"}
+        home.rule = lambda asked: (
+            Reply(status=307, headers={"Location": away[asked.path]})
+            if asked.path in away
+            else Reply({"name": asked.headers["X-Api-Key"]})
+        )
+        other.rule = lambda asked: Reply({"name": str(asked.headers["X-Api-Key"])})
+        lookup = async_io.HttpLookup(f"{home.url}/users/{{id}}", {"X-Api-Key": "s3cret"}, failed="null")
+        assert ask(lookup, [1, 2, 3], results=NAME) == [(1, "s3cret"), (2, "None"), (3, None)]
 
 
 def test_a_request_that_hangs_gets_the_fallback(service):
