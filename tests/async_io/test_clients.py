@@ -19,7 +19,7 @@ from connectors.testing.servers import HOST, HttpService, MotoServer, PostgresSe
 from connectors.testing.servers.fault_proxy import FaultProxy, Reply
 from connectors.testing.servers.http_service import UNKNOWN
 from tests.servers import required
-from tests.systems.http.answers import Reply, answers
+from tests.systems.http import answers as http_answers
 from tests.systems.jdbc.proxy import Proxy
 
 pytestmark = pytest.mark.server
@@ -148,14 +148,14 @@ def test_a_refusal_is_no_outage(service):
 
 
 def test_headers_go_to_the_server_of_the_url_alone_and_by_no_redirect_elsewhere():
-    with answers() as home, answers() as other:
+    with http_answers.answers() as home, http_answers.answers() as other:
         away = {"/users/1": "/here", "/users/2": f"{other.url}/there", "/users/3": "/users/3"}
         home.rule = lambda asked: (
-            Reply(status=307, headers={"Location": away[asked.path]})
+            http_answers.Reply(status=307, headers={"Location": away[asked.path]})
             if asked.path in away
-            else Reply({"name": asked.headers["X-Api-Key"]})
+            else http_answers.Reply({"name": asked.headers["X-Api-Key"]})
         )
-        other.rule = lambda asked: Reply({"name": str(asked.headers["X-Api-Key"])})
+        other.rule = lambda asked: http_answers.Reply({"name": str(asked.headers["X-Api-Key"])})
         lookup = async_io.HttpLookup(f"{home.url}/users/{{id}}", {"X-Api-Key": "s3cret"}, failed="null")
         assert ask(lookup, [1, 2, 3], results=NAME) == [(1, "s3cret"), (2, "None"), (3, None)]
 

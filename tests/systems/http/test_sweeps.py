@@ -279,11 +279,12 @@ def test_a_page_number_that_is_refused_is_no_end(server: Answers) -> None:
 
 
 def test_the_token_of_a_child_that_expires_reads_the_child_again(server: Answers) -> None:
-    refusals = iter([False, True])
+    refusals = iter([False, False, False, True])  # the first two are for the look at the API
     child = expiring(server, rows_of(range(30)), refusals)
     server.rule = lambda asked: Reply([{"id": 7}]) if asked.path == "/r" else child(asked)
     children = [{"name": "c", "path": "r/{id}/c", **TOKENS, "ignore": [410]}]
     assert read(server, {"children": children}, name="c") == rows_of(range(30))
+    assert next(refusals, None) is None
 
 
 @pytest.mark.parametrize("kind", ["page", "cursor"])
