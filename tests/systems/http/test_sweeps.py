@@ -116,6 +116,14 @@ def test_a_circle_of_more_pages_than_are_remembered_is_found_out(
         read(server, TOKENS)
 
 
+@pytest.mark.parametrize("key", ["", "id"])
+def test_whole_numbers_of_any_length_are_read_as_decimals(server: Answers, key: str) -> None:
+    rows = [{"id": 10**30 + number} for number in range(25)]
+    server.rule = numbered(rows)
+    got = read(server, {"key": key, "paging": {"kind": "page", "size": 10}}, pa.schema([("id", pa.decimal128(38))]))
+    assert [int(row["id"]) for row in got] == [row["id"] for row in rows]
+
+
 def test_records_that_move_by_a_page_while_pages_are_read_are_no_circle(server: Answers, tmp_path: Path) -> None:
     rows = rows_of(range(40))
 

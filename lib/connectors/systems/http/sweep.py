@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from ...core import Fatal
 from ...core.options import duration
+from ...core.state import dumps
 from .api import Incremental, Resource
 from .paths import searched
 
@@ -174,10 +175,9 @@ def page_mark(records: Sequence[Any], resource: Resource, json: Any) -> str | No
     """What is equal for pages of the same records; ``None`` for a page without any."""
     if not records:
         return None
-    content = json.dumps(records, default=str)
     if resource.key:
-        content = b"".join(digest_of(record, resource, json) for record in records)
-    return _text(_hash(content))
+        return _text(_hash(b"".join(digest_of(record, resource, json) for record in records)))
+    return _text(_hash(_dumped(records, json)))
 
 
 def token_mark(token: Any) -> str:
@@ -191,7 +191,7 @@ def digest_of(record: Mapping[str, Any], resource: Resource, json: Any) -> Diges
         return bytes(_DIGEST)
     cursor = [resource.cursor.field] if resource.cursor else []
     parts = [searched(name, record) for name in [*resource.key, *cursor]] if resource.key else record
-    return _hash(json.dumps(parts, option=json.OPT_SORT_KEYS, default=str))
+    return _hash(_dumped(parts, json))
 
 
 def value_of(record: Any, cursor: Incremental) -> Any:
@@ -203,6 +203,14 @@ def value_of(record: Any, cursor: Incremental) -> Any:
         text = f'a record has {value!r} in the cursor\'s field "{cursor.field}", which must be a number or text'
         raise Fatal(text, way_out="take a field that every record has")
     return value
+
+
+def _dumped(content: Any, json: Any) -> bytes:
+    try:
+        text: bytes = json.dumps(content, option=json.OPT_SORT_KEYS, default=str)
+    except TypeError:  # it has whole numbers of more than 64 bits, as decimals are
+        return dumps(content).encode()
+    return text
 
 
 def _hash(content: bytes) -> Digest:
