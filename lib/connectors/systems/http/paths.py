@@ -10,9 +10,14 @@ from ...core.clients import client_library
 from .client import CONNECTOR
 
 
+@cache
+def _library() -> Any:
+    return client_library("jmespath", "jmespath", connector=CONNECTOR, option="config")
+
+
 def searched(path: str, body: Any) -> Any:
     """What is at ``path``, an expression of JMESPath, in ``body``."""
-    library = client_library("jmespath", "jmespath", connector=CONNECTOR, option="config")
+    library = _library()
     try:
         return library.search(path, body)
     except library.exceptions.JMESPathError as wrong:  # a function got a value that it does not take
@@ -21,7 +26,7 @@ def searched(path: str, body: Any) -> Any:
 
 def is_absent(path: str, body: Any) -> bool:
     """True if ``path`` leads to nothing in ``body``, and to no null either."""
-    library = client_library("jmespath", "jmespath", connector=CONNECTOR, option="config")
+    library = _library()
     interpreter = _nulls_seen()()
     return interpreter.visit(library.compile(path).parsed, body) is None and not interpreter.has_null
 
@@ -53,7 +58,7 @@ def count_at(path: str, body: Any) -> int | None:
 
 
 def is_path(path: str) -> bool:
-    library = client_library("jmespath", "jmespath", connector=CONNECTOR, option="config")
+    library = _library()
     try:
         library.compile(path)
     except library.exceptions.JMESPathError:

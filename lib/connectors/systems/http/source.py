@@ -215,8 +215,8 @@ class HttpCursor(Cursor):
             records, following = self._fetched(sweep)
         except Fatal as refused:
             return self._anew(sweep, refused), []
-        digests = [digest_of(record, top, self._json) for record in records]
-        mark = self._mark(top, records, sweep.trail, following)
+        digests = self._digests(top, records)
+        mark = page_mark(records, digests, top, self._json) if following is not None or sweep.trail.pages else None
         self._check_trail(top, sweep.trail, mark, following, None, self._position_of(sweep))
         new = sweep.new(records, digests, top)
         places = new[:rows]
@@ -251,7 +251,8 @@ class HttpCursor(Cursor):
             return
         if following is not None:
             records, _ = self._records(resource, following, parent, position)
-            if page_mark(records, resource, self._json) not in trail.left(mark, following).marks:
+            after = page_mark(records, self._digests(resource, records), resource, self._json)
+            if after not in trail.left(mark, following).marks:
                 return
         raise _circle(resource, f"page {number} has the same records as page {earlier}")
 
@@ -349,16 +350,17 @@ class HttpCursor(Cursor):
                     raise
                 records, token, trail, restarts = [], None, Trail(), restarts + 1
                 continue
-            mark = self._mark(resource, page, trail, following)
+            mark = None
+            if following is not None or trail.pages:
+                mark = page_mark(page, self._digests(resource, page), resource, self._json)
             self._check_trail(resource, trail, mark, following, parent, None)
             records += page
             if following is None:
                 return records
             token, trail = following, trail.left(mark, following)
 
-    def _mark(self, resource: Resource, records: list[Any], trail: Trail, following: Any) -> str | None:
-        """The mark of a page; ``None`` for one without records, and for an only one."""
-        return page_mark(records, resource, self._json) if following is not None or trail.pages else None
+    def _digests(self, resource: Resource, records: list[Any]) -> list[bytes]:
+        return [digest_of(record, resource, self._json) for record in records]
 
     def _rows(self, records: list[Any]) -> pa.RecordBatch:
         try:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Context, Decimal
-from functools import reduce
+from functools import lru_cache, reduce
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -171,13 +171,11 @@ class Sweep:
         return cursor.start if self.after is None else _before(self.after, cursor.lookback)
 
 
-def page_mark(records: Sequence[Any], resource: Resource, json: Any) -> str | None:
+def page_mark(records: Sequence[Any], digests: Sequence[Digest], resource: Resource, json: Any) -> str | None:
     """What is equal for pages of the same records; ``None`` for a page without any."""
     if not records:
         return None
-    if resource.key:
-        return _text(_hash(b"".join(digest_of(record, resource, json) for record in records)))
-    return _text(_hash(_dumped(records, json)))
+    return _text(_hash(b"".join(digests) if resource.key else _dumped(records, json)))
 
 
 def token_mark(token: Any) -> str:
@@ -190,19 +188,24 @@ def digest_of(record: Mapping[str, Any], resource: Resource, json: Any) -> Diges
     if not resource.key and resource.cursor is None:
         return bytes(_DIGEST)
     cursor = [resource.cursor.field] if resource.cursor else []
-    parts = [searched(name, record) for name in [*resource.key, *cursor]] if resource.key else record
+    parts = [_part(name, record) for name in [*resource.key, *cursor]] if resource.key else record
     return _hash(_dumped(parts, json))
 
 
 def value_of(record: Any, cursor: Incremental) -> Any:
     """The value of the cursor's field. Raises ``Fatal`` where a record has none."""
-    value = searched(cursor.field, record)
+    value = _part(cursor.field, record)
     if isinstance(value, Decimal):
         value = _plain(value)
     if not isinstance(value, (str, int, float)) or isinstance(value, bool):
         text = f'a record has {value!r} in the cursor\'s field "{cursor.field}", which must be a number or text'
         raise Fatal(text, way_out="take a field that every record has")
     return value
+
+
+def _part(name: str, record: Mapping[str, Any]) -> Any:
+    """What is at a path in a record; most are names of fields, which need no JMESPath."""
+    return record[name] if name in record else searched(name, record)
 
 
 def _dumped(content: Any, json: Any) -> bytes:
@@ -281,6 +284,7 @@ def _is_less(value: Any, other: Any) -> bool:
         raise Fatal(text, way_out="take a field whose values are of one kind") from None
 
 
+@lru_cache(maxsize=10_000)
 def _moment(value: str) -> datetime.datetime | None:
     """The time that a text stands for; ``None`` if it has no zone or is no time."""
     try:
