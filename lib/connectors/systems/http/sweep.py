@@ -31,8 +31,8 @@ _SPANS: Final = 8
 _MOST_SEEN: Final = 1_000_000
 """The records whose digests a position holds, at most: 11 MB of text."""
 
-_MOST_PASSED: Final = 50_000
-"""The records of a sweep whose digests a position holds, at most: half a megabyte. By them none comes twice where records move
+_MOST_PASSED: Final = 20_000
+"""The records of a sweep whose digests a position holds, at most: 210 kB of text. By them none comes twice where records move
 to later pages, and where a sweep begins anew."""
 
 _RECENT_PAGES: Final = 100
