@@ -21,8 +21,9 @@ import org.apache.kafka.connect.sink.SinkTask;
 /**
  * Writes what is asked of it, and the values of its records, into the file "log", line by line.
  *
- * "refuses" is a value that is reported, "outages" how often the first put fails behind its reports, "acknowledges" false for a
- * task that never tells how far it is, and "tasks" the number of task configurations.
+ * "refuses" is a value that is reported, "rewinds" one whose record the task asks for again, "outages" how often the first put
+ * fails behind its reports, "acknowledges" false for a task that never tells how far it is, and "tasks" the number of task
+ * configurations.
  */
 public class ProbeSinkConnector extends SinkConnector {
     private Map<String, String> properties;
@@ -77,7 +78,9 @@ public class ProbeSinkConnector extends SinkConnector {
             List values = new ArrayList();
             for (Iterator each = records.iterator(); each.hasNext();) {
                 SinkRecord record = (SinkRecord) each.next();
-                if (record.value().equals(properties.get("refuses"))) {
+                if (record.value().equals(properties.get("rewinds"))) {
+                    context.offset(new TopicPartition(record.topic(), record.kafkaPartition().intValue()), record.kafkaOffset());
+                } else if (record.value().equals(properties.get("refuses"))) {
                     context.errantRecordReporter().report(record, new RuntimeException("refused"));
                 } else {
                     values.add(record.value());

@@ -232,6 +232,35 @@ class RotatingConnector(BufferingConnector):
         return RotatingTask
 
 
+class ClosingTask(RotatingTask):
+    """Writes what is left when it is closed."""
+
+    def close(self, partitions: Sequence[TopicPartition]) -> None:
+        self.flush({})
+        super().close(partitions)
+
+
+class ClosingConnector(RotatingConnector):
+    def task_class(self) -> type[SinkTask]:
+        return ClosingTask
+
+
+class RewindingTask(RotatingTask):
+    """In an outage it drops what it holds, and asks for that again."""
+
+    def put(self, records: Sequence[SinkRecord]) -> None:
+        if not self.target.outages:
+            return super().put(records)
+        self.target.outages -= 1
+        first, self.buffer = [*self.buffer, *records][0], []
+        self.context.offset({TopicPartition(first.original_topic, first.original_partition): first.original_offset})
+
+
+class RewindingConnector(RotatingConnector):
+    def task_class(self) -> type[SinkTask]:
+        return RewindingTask
+
+
 class RevokedConnector(BufferingConnector):
     """Fails outside a call, where it was not started twice."""
 

@@ -69,3 +69,25 @@ def test_a_record_that_became_a_row_is_committed_with_metadata_and_one_that_was_
         poll(host, 2)
         host.committed(1)
     assert notes.read_text().split() == ["0:0=t0false", "null=none", "0:2=t0false"]
+
+
+def test_a_task_that_has_started_again_hears_nothing_of_the_records_before(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    notes = tmp_path / "notes"
+    source = """
+if (at == 0) {
+    return records(lives == 1 ? 2 : 1);
+}
+Thread.sleep(lives == 1 ? 1000L : 20L);
+if (lives == 1) {
+    throw new RuntimeException("the connection is gone");
+}
+return null;
+"""
+    properties = use_connector(monkeypatch, "Reborn", source, more=COMMITS)
+    with started({**properties, "notes": str(notes)}) as host:
+        poll(host, 2)
+        poll(host, 1, epoch=2)
+        host.committed(2)
+    assert notes.read_text().split() == ["0:0=t0false"]

@@ -233,6 +233,13 @@ def test_a_sink_that_keeps_offsets_itself_and_never_names_them_is_waited_for_unl
     assert {"value a", "value b"} <= set(probe_lines(tmp_path))
 
 
+def test_a_task_that_asks_for_rows_again_that_it_could_not_write_fails_its_batch(tmp_path: Path, plugins: Path) -> None:
+    with probing(plugins, probe_properties(tmp_path, rewinds="b"), awaits_offsets=False) as host:
+        task = host.task(0, ["t"])
+        with pytest.raises(Transient, match=r"(?s)asks for t-0 from offset 11 on again.*its last batch comes again"):
+            task.put(rows([b"a", b"b", b"c"], first=10))
+
+
 @pytest.mark.soak
 def test_transforms_run_in_the_jvm(tmp_path: Path) -> None:
     path = tmp_path / "out.txt"

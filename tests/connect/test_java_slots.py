@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -18,7 +19,7 @@ from connectors.connect.java.debezium import SNAPSHOT_HEADER
 from connectors.connect.java.source_host import JavaSourceHost
 from connectors.core import Fatal, ReadLimit
 from connectors.testing.servers import MariaDbServer, PostgresServer
-from tests.connect.java_sources import DEBEZIUM, DEBEZIUM_MARIADB, mariadb_properties, poll, rows_of, started
+from tests.connect.java_sources import DEBEZIUM, DEBEZIUM_MARIADB, mariadb_properties, poll, rows_of, settings, started
 from tests.servers import optional, required
 from tests.systems.cdc import Shop
 
@@ -152,6 +153,18 @@ def test_a_slot_that_was_left_by_a_start_that_died_is_made_anew(shop: Shop) -> N
         assert (copy.rows, copy.snapshots) == (rows(shop), 0)
 
 
+@pytest.mark.parametrize("mode", ["initial", "no_data"])
+def test_the_first_start_refuses_a_slot_that_it_would_make_anew(shop: Shop, mode: str) -> None:
+    with shop.connect() as connection:
+        connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (shop.name,))
+    host = JavaSourceHost(settings(shop.config(snapshot__mode=mode), DEBEZIUM))
+    with contextlib.closing(host), contextlib.ExitStack() as stack:
+        if mode == "initial":
+            text = f"the replication slot {shop.name} exists, and this query has not made it(.|\n)*pg_drop_replication_slot"
+            stack.enter_context(pytest.raises(Fatal, match=text))
+        host.check_first_start()
+
+
 def test_a_slot_without_a_snapshot_is_kept(shop: Shop) -> None:
     with shop.connect() as connection:
         connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (shop.name,))
@@ -282,4 +295,3 @@ def test_a_binary_log_that_was_purged_is_an_error(tmp_path: Path) -> None:
     text = "required binlog files have been purged"
     with pytest.raises(Fatal, match=text), started(config, DEBEZIUM_MARIADB, restarts=1, **copy.state()) as host:
         poll(host, 1)
-

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import builtins
+import json
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, quote_plus
 
 import pyarrow.parquet as pq
 import pytest
@@ -59,6 +62,20 @@ def test_an_error_keeps_its_type_or_gets_another_one_that_may_be_shown(error: Ex
     assert type(masked_error(away, masker([PASSWORD]))) is RetriableException
     plain = login_error("x")
     assert masked_error(plain, masker([])) is plain
+
+
+@pytest.mark.parametrize("password", [PASSWORD, 'p@ss"w\'rd\\n/é+1'])
+def test_a_secret_is_hidden_as_python_json_and_urls_write_it_and_in_notes_and_groups(password: str) -> None:
+    properties = {"db.password": password}
+    noted = ValueError("no login")
+    vars(noted)["__notes__"] = [f"with {password}"]
+    texts = [f"{properties}", json.dumps(properties), URL.format(quote(password)), URL.format(quote_plus(password))]
+    group = getattr(builtins, "ExceptionGroup", ValueError)
+    groups = [group("two", [noted]), group(password, [KeyError(password.encode())])]
+    for error in [*map(ValueError, texts), KeyError(properties), noted, *groups]:
+        shown = "".join(traceback.format_exception(masked_error(error, masker([password]))))
+        hidden = [text for text in (*texts, password, repr(password.encode())) if text in shown]
+        assert (hidden, "*****" in shown) == ([], True)
 
 
 class Unstarted(TablesConnector):

@@ -13,13 +13,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from connectors.connect import SchemaException
+from connectors.connect import RetriableException, SchemaException
 from connectors.connect.errors import ConnectException
 from connectors.connect.host import DeadLetter
+from connectors.connect.transforms import RecordTransform
 from connectors.core import Batch, Committable, Guarantee, Misconfigured, Transient
 from connectors.core.commit import Commit
 from connectors.core.errors import Fatal
+from connectors.core.metrics import Meter
 from connectors.core.writing import stage
+from connectors.spark.measure import count_commit
 from connectors.systems.connect import ConnectSink
 from connectors.systems.connect.sink import sink_rows
 
@@ -123,6 +126,12 @@ class PlacedWrite(Write):
         """The offsets of the dead letters."""
         return sorted(json.loads(letter["position"])["offset"] for letter in pq.read_table(self.folder).to_pylist())
 
+    def counts(self, rows: pa.Table) -> tuple[float, ...]:
+        """What the metrics say of an attempt: rows, errors, dead letters."""
+        meter = Meter()
+        count_commit(meter, 0.0, [self.stage(rows)])
+        return tuple(meter.rows[""].get(name, 0) for name in ("rows", "errors", "dead_letters"))
+
     def expect(self, *letters: int) -> None:
         """Each of the rows is in the target or a dead letter, once."""
         assert self.letters() == list(letters)
@@ -146,6 +155,7 @@ def test_a_task_that_dies_between_a_letter_and_the_targets_commit_or_behind_it_l
     write.target.deaths = [moment]
     with pytest.raises(RuntimeError, match="dead where"):
         write.stage(write.placed())
+    assert write.counts(write.placed()) == (17, 3, 3)
     write.batch(write.placed(0, 9))  # Spark has made other tasks, and other pieces, of the same rows
     write.batch(write.placed(9, 20))
     write.expect(3, 7, 18)
@@ -179,6 +189,15 @@ def test_a_row_that_a_task_reports_again_since_its_call_is_tried_again_is_one_le
     write.batch(rows(3))
     assert pq.read_table(tmp_path).num_rows == 1
     assert write.target.tables == {"t": ["v0", "v2"]}
+
+
+def test_what_a_task_refuses_when_it_is_closed_is_a_letter(tmp_path: Path) -> None:
+    options = {"deadLetterPath": str(tmp_path), "offsets": "sink"}
+    write = Write(sinks.ClosingConnector, options, size="3", errors_tolerance="all")
+    write.target.refuses = {"v3"}
+    write.batch(rows(5))
+    assert write.target.tables == {"t": ["v0", "v1", "v2", "v4"]}
+    assert [letter["record"] for letter in pq.read_table(tmp_path).to_pylist()] == [b"v3"]
 
 
 def test_without_exactly_once_the_offsets_of_a_target_leave_no_row_out() -> None:
@@ -259,6 +278,16 @@ def test_with_offsets_of_the_sink_only_what_an_answer_names_is_waited_for() -> N
     assert offsets.sink.guarantee() is Guarantee.AT_LEAST_ONCE
     with pytest.raises(Misconfigured, match=r"exactly-once.*is not possible.*offsets=sink"):
         Write(sinks.OffsetConnector, {"offsets": "sink", "guarantee": "exactly-once"})
+
+
+@pytest.mark.parametrize("offsets", ["spark", "sink"])
+def test_a_task_that_asks_for_rows_again_that_it_could_not_write_fails_its_batch(offsets: str) -> None:
+    write = Write(sinks.RewindingConnector, {"offsets": offsets}, size="2", consumer_override_max_poll_records="2")
+    write.target.outages = 1
+    with pytest.raises(Transient, match=r"(?s)asks for t-0 from offset 100 on again.*its last batch comes again"):
+        write.batch(placed_rows("t", 100, 106))
+    write.batch(placed_rows("t", 100, 106))
+    assert write.target.tables == {"t": [f"t-{number}" for number in range(100, 106)]}
 
 
 def test_records_that_a_transform_drops_behind_the_last_one_need_no_acknowledgement() -> None:
@@ -358,6 +387,29 @@ def test_an_outage_is_waited_for_with_the_same_records() -> None:
         short.batch(rows(1))
 
 
+class AwayTransform(RecordTransform):
+    """Its system is away twice, and it refuses one record."""
+
+    outages = 2
+
+    def apply(self, record: Any) -> Any:
+        if record.value == "v1":
+            raise ValueError("refused")
+        if AwayTransform.outages and record.value == "v3":
+            AwayTransform.outages -= 1
+            raise RetriableException("the registry is away")
+        return record
+
+
+def test_an_outage_of_a_converter_or_transform_is_waited_for_and_makes_no_dead_letters(tmp_path: Path) -> None:
+    options = {"deadLetterPath": str(tmp_path), "restart.initialBackoff": "10ms"}
+    transform = {"transforms": "a", "transforms_a_type": f"{__name__}.AwayTransform"}
+    write = Write(sinks.BufferingConnector, options, errors_tolerance="all", **transform)
+    write.batch(rows(5))
+    assert write.target.tables == {"t": ["v0", "v2", "v3", "v4"]}
+    assert [letter["error"] for letter in pq.read_table(tmp_path).to_pylist()] == ["refused"]
+
+
 def test_transforms_stand_between_converters_and_the_task() -> None:
     write = Write(
         sinks.BufferingConnector,
@@ -421,3 +473,4 @@ def test_wrong_options_are_told_together() -> None:
     options = {problem.option for problem in refused.value.problems}
     assert options >= {"connector.class", "topics.regex", "errors.deadletterqueue.topic.name", "deadLetterPath"}
     assert "bootstrap.servers" in options
+    assert "has no use beside errors.deadletterqueue.topic.name" in str(refused.value)

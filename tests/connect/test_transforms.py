@@ -312,6 +312,13 @@ def test_without_tolerance_the_first_failure_ends_the_task() -> None:
         run([record("once")], (OWN, {"outages": "once"}))  # errors.retry.timeout is 0
 
 
+def test_an_outage_makes_no_dead_letters() -> None:
+    errors = tolerance(errors_tolerance="all")
+    with pytest.raises(RetriableException, match=r"TRANSFORMATION by .*Upper failed: later"):
+        run([record("bad"), record("once"), record("v")], (OWN, {"outages": "once"}), errors=errors)
+    assert [failure.record.value.values() for failure in errors.take()] in ([], [["bad"]])
+
+
 def test_one_record_that_a_transform_of_columns_refuses_is_found_in_its_batch() -> None:
     records = [record({"id": number}) if number != 77 else record("no map") for number in range(100)]
     errors = tolerance(errors_tolerance="all")

@@ -42,6 +42,34 @@ os._exit(7)
 """
 
 
+BUSY = """
+import sqlite3
+from connectors.core.clients import ClientPool
+
+pool = ClientPool(lambda client: print("closed", flush=True), 45.0)
+pool.give_back("one", "client")
+pool.take("another")
+print("ready", flush=True)
+endless = "with recursive n(x) as (select 1 union all select x from n) select sum(x) from n"
+sqlite3.connect(":memory:").execute(endless).fetchall()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+def test_a_signal_ends_a_process_that_is_in_a_call_of_a_library(number: int) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(Path(process_end.__file__).parents[2])}
+    process = subprocess.Popen([sys.executable, "-c", BUSY], env=environment, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        time.sleep(0.2)  # the call has begun
+        process.send_signal(number)
+        assert process.wait(5) == -number
+    finally:
+        process.kill()
+        process.communicate()
+
+
 @pytest.mark.parametrize(
     ("how", "number", "code", "closed"),
     [

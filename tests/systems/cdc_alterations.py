@@ -100,12 +100,15 @@ class Alterations:
         constraint = "" if nullable else " NOT NULL"
         if (yield from self.alteration(table, f"ADD COLUMN {column.name} {kind.sql}{constraint}{default}")):
             table.columns.append(column)
+            if kind in v.UNTOLD:
+                table.fills[column.name] = v.FILLS[kind.name] if has_default else None
 
     def _add_and_drop_default(self, table: Table) -> Plan:
         """A column that old rows have a value of, and whose default is gone, at once or a little later."""
         kind, name = self._added_kind(has_default=True), self._column_name(table)
         add, drop = f"ADD COLUMN {name} {kind.sql} NOT NULL DEFAULT {kind.default}", f"ALTER COLUMN {name} DROP DEFAULT"
         needed = Column(name, kind, nullable=False)
+        table.fills[name] = v.FILLS[kind.name]
         if self.chance.random() < 0.5:
             if (yield from self.alteration(table, add, drop)):
                 table.columns.append(needed)
@@ -115,8 +118,11 @@ class Alterations:
                 table.replace(needed, replace(needed, has_default=True))
 
     def _set_default(self, table: Table) -> Plan:
-        """A default for later rows, or none; the rows that are there keep what they have."""
-        column = self.chance.choice(table.columns)
+        """A default for later rows, or none; the rows that are there keep what they have.
+
+        Of a column that is new, Debezium would tell this one: it asks the database when it comes to the column in the log.
+        """
+        column = self.chance.choice([column for column in table.columns if column.is_base])
         drops = column.has_default and column.nullable and self.chance.random() < 0.4
         literal = self.literal(column.kind)
         action = f"ALTER COLUMN {column.name} " + ("DROP DEFAULT" if drops else f"SET DEFAULT {literal}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tests.systems import cdc_values as v
 from tests.systems.cdc_values import Kind
@@ -50,6 +51,8 @@ class Table:
     next_column: int = 0
     has_wide_key: bool = False
     dropped: list[str] = field(default_factory=list)
+    fills: dict[str, Any] = field(default_factory=dict)
+    """By added column, what rows have that are older, where the log does not tell it."""
 
     def new_keys(self, count: int) -> int:
         """The first of ``count`` keys that nobody has used."""

@@ -149,6 +149,17 @@ JSONB = Kind("jsonb", "jsonb", document, '\'{"a": [1, null]}\'', large_document)
 UUID = Kind("uuid", "uuid", identifier, "'b5a1c5b0-0000-4000-8000-0123456789ab'")
 BYTES = Kind("bytea", "bytea", octets, "'\\x00ff10'", large_octets)
 
+FILLS: Final[dict[str, Any]] = {
+    "int": 7, "text": "none of 'them'", "numeric": 1.25, "boolean": True, "tinyint": 1, "bit": True, "json": '{"a": [1, null]}',
+    "numeric(10,2)": 9.5, "decimal(10,2)": 9.5, "decimal(38,18)": 1.25, "float8": 0.1, "double": 0.1, "date": "2020-02-29",
+    "timestamp": "2021-03-04T05:06:07.123456Z", "datetime": "2021-03-04T05:06:07.123456Z", "jsonb": '{"a": [1, null]}',
+    "timestamptz": "2021-03-04T03:06:07.123456Z", "text[]": ["a", None, "b c"], "uuid": "b5a1c5b0-0000-4000-8000-0123456789ab",
+    "bytea": "AP8Q", "blob": "ABoxMA==",
+}  # fmt: skip
+"""The defaults by the name of their kind, as the merge takes them in ``fill``."""
+UNTOLD: Final = frozenset({ARRAY, BYTES, NUMERIC})
+"""The kinds whose defaults Debezium does not tell."""
+
 END_OF_TIME: Final = datetime.datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
 START_OF_TIME: Final = datetime.datetime(1, 1, 1, tzinfo=UTC)
 

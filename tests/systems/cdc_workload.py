@@ -116,7 +116,8 @@ class Workload:
         if "late_table" not in self.switches:
             options["onLostLedger"] = "notWritten"
         topics = {name: f"{self.topic_prefix}.{self._full_name(name)}" for name in self.tables}
-        return {name: {"path": str(folder / name), "topic": topic, **options} for name, topic in topics.items()}
+        fills = {name: {"fill": json.dumps(table.fills)} for name, table in self.tables.items()}
+        return {name: {"path": str(folder / name), "topic": topic, **fills[name], **options} for name, topic in topics.items()}
 
     def close(self) -> None:
         """Ends the sessions."""

@@ -7,6 +7,7 @@ import datetime
 import json
 import re
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,9 +15,13 @@ import pytest
 from connectors.core import Misconfigured
 from connectors.systems.delta.column_types import common_type, fitted
 from connectors.systems.delta.fan_out import _columns, _types
+from connectors.testing.servers import PostgresServer
+from tests.connect.java_sources import DEBEZIUM, poll, rows_of, started
+from tests.servers import required
+from tests.systems.cdc import Shop
 from tests.systems.change_logs import Database, changes
 
-DEBEZIUM = "io.debezium.time"
+TIME = "io.debezium.time"
 LAST = datetime.datetime(9999, 12, 31, 23, 59, 59, 999999, datetime.timezone.utc)
 FIRST = datetime.datetime(1, 1, 1, tzinfo=datetime.timezone.utc)
 
@@ -35,10 +40,10 @@ def texts(frame: Any, *names: str) -> list[tuple[Any, ...]]:
 def test_infinity_is_the_first_or_last_time_that_there_is(spark: Any) -> None:
     database = Database()
     fields = {
-        "zoned": {"type": "string", "name": f"{DEBEZIUM}.ZonedTimestamp"},
-        "micros": {"type": "int64", "name": f"{DEBEZIUM}.MicroTimestamp"},
-        "millis": {"type": "int64", "name": f"{DEBEZIUM}.Timestamp"},
-        "day": {"type": "int32", "name": f"{DEBEZIUM}.Date"},
+        "zoned": {"type": "string", "name": f"{TIME}.ZonedTimestamp"},
+        "micros": {"type": "int64", "name": f"{TIME}.MicroTimestamp"},
+        "millis": {"type": "int64", "name": f"{TIME}.Timestamp"},
+        "day": {"type": "int32", "name": f"{TIME}.Date"},
     }
     database.fields |= {name: {**field, "optional": True} for name, field in fields.items()}
     last, first = (9223372036825200000, -9223372036832400000)
@@ -99,9 +104,41 @@ def test_a_decimal_that_no_column_holds_is_an_error_that_names_it(spark: Any) ->
     assert changes(spark, database.upsert(id=1, odd=None)).columns["odd"].simpleString() == "decimal(5,0)"
 
 
+ARRAYS = {
+    "prices": ("numeric(10,2)[]", "ARRAY[1.5, NULL, -2]", "[1.50, null, -2.00]"),
+    "frees": ("numeric[]", "ARRAY[1.25, 7]", "[1.250000000000000000, 7.000000000000000000]"),
+    "days": ("date[]", "'{2020-02-29,infinity,-infinity}'::date[]", "[2020-02-29, 9999-12-31, 0001-01-01]"),
+    "zoned": (
+        "timestamptz[]",
+        "'{2021-03-04 05:06:07.123456+02,infinity,-infinity}'::timestamptz[]",
+        "[2021-03-04 03:06:07.123456, 9999-12-31 23:59:59.999999, 0001-01-01 00:00:00]",
+    ),
+    "times": ("timestamp[]", "ARRAY[timestamp '2021-03-04 05:06:07.123456']", "[2021-03-04 05:06:07.123456]"),
+    "octets": ("bytea[]", "ARRAY['\\x4142'::bytea, NULL]", "[AB, null]"),
+    "names": ("text[]", "ARRAY['a', NULL]", "[a, null]"),
+    "numbers": ("int[]", "ARRAY[1, NULL]", "[1, null]"),
+}
+"""By column: its type in PostgreSQL, a value, and that value in Spark as text."""
+
+
+@pytest.mark.server
+def test_the_elements_of_arrays_are_values_of_their_types(spark: Any, tmp_path: Path) -> None:
+    shop = Shop(required(PostgresServer), tmp_path)
+    columns = ", ".join(f"{name} {kind}" for name, (kind, _, _) in ARRAYS.items())
+    shop.sql(
+        f"CREATE TABLE arrays (id int PRIMARY KEY, {columns})",
+        f"INSERT INTO arrays VALUES (1, {', '.join(value for _, value, _ in ARRAYS.values())})",
+    )
+    with started(shop.config(table__include__list="public.arrays"), DEBEZIUM) as host:
+        (row,) = rows_of(poll(host, 1))
+    shop.drop()
+    record = {"topic": row["topic"], "key": row["key"].decode(), "value": row["value"].decode()}
+    assert texts(changes(spark, record).frame, *ARRAYS) == [tuple(text for _, _, text in ARRAYS.values())]
+
+
 def test_nanoseconds_keep_their_microseconds(spark: Any) -> None:
     database = Database()
-    database.fields["at"] = {"type": "int64", "name": f"{DEBEZIUM}.NanoTimestamp", "optional": True}
+    database.fields["at"] = {"type": "int64", "name": f"{TIME}.NanoTimestamp", "optional": True}
     micros = [1_700_000_000_123_400 + number for number in range(0, 200, 8)] + [-1]
     rows = [database.upsert(id=at, at=1000 * number + (at % 3)) for at, number in enumerate(micros)]
     frame = changes(spark, *rows).frame.orderBy("id").selectExpr("unix_micros(at) AS at")
@@ -187,9 +224,9 @@ def test_the_default_of_a_new_column_is_read_as_its_values_are(spark: Any) -> No
     decimal = {"type": "bytes", "name": "org.apache.kafka.connect.data.Decimal", "parameters": {"scale": "2"}}
     fields: dict[str, Any] = {
         "price": {**decimal, "default": "BOI="},
-        "day": {"type": "int32", "name": f"{DEBEZIUM}.Date", "default": 20000},
-        "at": {"type": "int64", "name": f"{DEBEZIUM}.MicroTimestamp", "default": 1_700_000_000_123_456},
-        "seen": {"type": "string", "name": f"{DEBEZIUM}.ZonedTimestamp", "default": "2024-10-04T14:00:00+02:00"},
+        "day": {"type": "int32", "name": f"{TIME}.Date", "default": 20000},
+        "at": {"type": "int64", "name": f"{TIME}.MicroTimestamp", "default": 1_700_000_000_123_456},
+        "seen": {"type": "string", "name": f"{TIME}.ZonedTimestamp", "default": "2024-10-04T14:00:00+02:00"},
         "raw": {"type": "bytes", "default": "AP8="},
         "tags": {"type": "array", "items": {"type": "string"}, "default": ["x", "y"]},
         "flag": {"type": "boolean", "default": False},
@@ -210,15 +247,48 @@ def test_a_new_column_without_null_and_default_is_not_guessed(spark: Any) -> Non
     old = database.upsert(id=1, name="a")
     database.fields["extra"] = {"type": "int32", "optional": False}
     new = database.upsert(id=2, name="b", extra=7)
-    with pytest.raises(Misconfigured, match=r"fill .*extra allows no null"):
+    with pytest.raises(Misconfigured, match=r"fill .*new column extra: its default"):
         changes(spark, old, new)
     assert changes(spark, old, new, fills={"extra": 7}).frame.where("id = 1").collect()[0]["extra"] == 7
     assert changes(spark, old, new, fills={"extra": None}).frame.where("id = 1").collect()[0]["extra"] is None
     del database.fields["extra"]
-    micros = {"type": "int64", "name": f"{DEBEZIUM}.MicroTimestamp", "optional": False}
+    micros = {"type": "int64", "name": f"{TIME}.MicroTimestamp", "optional": False}
     database.fields["at"] = {**micros, "default": 0}  # what Debezium writes for now()
-    with pytest.raises(Misconfigured, match=r"fill .*at allows no null"):
+    with pytest.raises(Misconfigured, match=r"fill .*new column at: its default"):
         changes(spark, old, database.upsert(id=2, name="b", at=5))
+
+
+FILLS: dict[str, tuple[dict[str, Any], Any, str]] = {
+    "octets": ({"type": "bytes"}, "QUI=", "AB"),
+    "names": ({"type": "array", "items": {"type": "string"}}, ["a", None], "[a, null]"),
+    "free": (
+        {"type": "struct", "name": "io.debezium.data.VariableScaleDecimal", "fields": []}, 1.25, "1.250000000000000000",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FILLS)
+def test_a_default_that_postgresql_does_not_tell_is_asked_for(spark: Any, name: str) -> None:
+    field, value, text = FILLS[name]
+    database = Database()
+    old = database.upsert(id=1, name="a")
+    database.fields["extra"] = {**field, "optional": True}
+    new = database.upsert(id=2, name="b")
+    with pytest.raises(Misconfigured, match=r"fill .*new column extra: its default"):
+        changes(spark, old, new)
+    assert texts(changes(spark, old, new, fills={"extra": value}).frame.where("id = 1"), "extra") == [(text,)]
+
+
+def test_times_and_numbers_are_filled_in_as_spark_writes_them(spark: Any) -> None:
+    database = Database()
+    old = database.upsert(id=1, name="a")
+    decimal = {"type": "bytes", "name": "org.apache.kafka.connect.data.Decimal", "parameters": {"scale": "2"}}
+    times = {"at": "MicroTimestamp", "day": "Date"}
+    database.fields |= {name: {"type": "int64", "name": f"{TIME}.{kind}"} for name, kind in times.items()} | {"price": decimal}
+    new = database.upsert(id=2, name="b", at=1, day=1, price="AQ==")
+    fills = {"at": "2024-10-04 12:00:00.5", "day": "2024-10-04", "price": 12.5}
+    frame = changes(spark, old, new, fills=fills).frame.where("id = 1")
+    assert texts(frame, "at", "day", "price") == [("2024-10-04 12:00:00.5", "2024-10-04", "12.50")]
 
 
 def test_a_fan_out_alters_no_value_either(spark: Any) -> None:
@@ -234,3 +304,14 @@ def test_a_fan_out_alters_no_value_either(spark: Any) -> None:
         amount("amount DECIMAL(10,4)", {"amount": "1.2345"}, "decimal(10,2)")
     with pytest.raises(Exception, match=r"column t\.amount"):
         amount("amount DOUBLE", {"amount": 10.75}, "bigint")
+
+
+def test_a_time_in_json_without_a_schema_is_text(spark: Any) -> None:
+    columns = "id INT, at TIMESTAMP, day DATE"
+    database = Database(schemas=False)
+    good = [database.upsert(id=1, at="2024-10-04T12:00:00.5Z", day="2024-10-04"), database.upsert(id=2, at=None)]
+    found = changes(spark, *good, plain=columns).frame.orderBy("id")
+    assert texts(found, "at", "day") == [("2024-10-04 12:00:00.5", "2024-10-04"), (None, None)]
+    for row in ({"at": 1728043200000000}, {"day": 20000}):
+        with pytest.raises(Exception, match=r"column (at|day): \d+ is no text.*time\.precision\.mode"):
+            changes(spark, database.upsert(id=3, **row), plain=columns).frame.collect()

@@ -222,7 +222,11 @@ class SinkTaskContext(ABC):
 
     @abstractmethod
     def offset(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """The target has everything below these offsets: such records are not put again where the sink is exactly-once."""
+        """The task wants to go on at these offsets.
+
+        In ``open``: the target has everything below, and such records are not put again where the sink is exactly-once. Later,
+        for records that it has had: it could not write them. The batch fails then, and comes again.
+        """
 
     @abstractmethod
     def assignment(self) -> set[TopicPartition]:

@@ -66,10 +66,12 @@ def masked_error(error: Exception, mask: Callable[[str], str]) -> Exception:
     for part in _chain(error):
         part.args = tuple(mask(value) if isinstance(value, str) else value for value in part.args)
         vars(part).update({name: mask(value) for name, value in vars(part).items() if isinstance(value, str)})
+        if notes := vars(part).get("__notes__"):
+            notes[:] = map(mask, notes)
     if mask(text := trace(error)) == text:
         return error
     error.__cause__ = error.__context__ = error.__traceback__ = None
-    if mask(str(error)) == str(error):
+    if mask(text := trace(error)) == text:
         return error
     kind = RetriableException if isinstance(error, RetriableException) else ConnectException
     return kind(mask(f"{class_name(error)}: {error}"))
@@ -88,14 +90,14 @@ def masking(mask: Callable[[str], str]) -> Iterator[None]:
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """An error with all of its causes."""
+    """An error with all of its causes, and what a group of errors holds."""
     parts: list[BaseException] = []
     left: list[BaseException | None] = [error]
     while left:
         part = left.pop()
         if part is not None and not any(part is known for known in parts):
             parts.append(part)
-            left += [part.__cause__, part.__context__]
+            left += [part.__cause__, part.__context__, *getattr(part, "exceptions", ())]
     return parts
 
 

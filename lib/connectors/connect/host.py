@@ -171,6 +171,7 @@ class SourceHost(ABC):
     ::
 
         validate()
+        check_first_start()           if nothing of the query has run before
         start(offsets, groups)
           ┌ poll(epoch, …)        until there is something; then the runtime records it
           │ committed(epoch)      Spark has committed all epochs up to this one
@@ -187,6 +188,9 @@ class SourceHost(ABC):
 
         Without contact to the system, unless the connector's own validation makes it. Secrets are hidden.
         """
+
+    def check_first_start(self) -> None:  # noqa: B027
+        """Raises :class:`~connectors.core.errors.Fatal` where the first start would take what belongs to another reader."""
 
     @abstractmethod
     def start(self, offsets: Offsets, groups: Groups = MappingProxyType({})) -> None:
@@ -250,7 +254,12 @@ class SourceHost(ABC):
 
 
 class LetterBox(ABC):
-    """Takes the dead letters of a task whose target keeps offsets, before these move past the letters' rows."""
+    """Takes the dead letters of a task whose target keeps offsets, before these move past the letters' rows.
+
+    ``count`` of its rows are dead letters, also of those that an earlier attempt has set aside.
+    """
+
+    count: int = 0
 
     @abstractmethod
     def put(self, letters: Sequence[DeadLetter]) -> None:
@@ -277,8 +286,11 @@ class SinkHostTask(ABC):
         """Blocks until everything that was put is acknowledged (``preCommit``, ``flush``). Returns further dead letters."""
 
     @abstractmethod
-    def close(self, failed: bool = False) -> None:
-        """Stops the task, or gives it back to its host for another batch; after a failure it is always stopped."""
+    def close(self, failed: bool = False) -> list[DeadLetter]:
+        """Stops the task, or gives it back to its host for another batch; after a failure it is always stopped.
+
+        Returns the dead letters of what it has still written meanwhile.
+        """
 
 
 class SinkHost(ABC):
@@ -315,6 +327,15 @@ def unacknowledged_error(topic: str, partition: int, settings: ConnectorSettings
         connector=settings.log,
         way_out="a connector that writes by a rotation of its own (flush.size, rotate.interval.ms …) needs one that is shorter "
         "than a batch; for one that keeps offsets itself and never names them, set offsets=sink",
+    )
+
+
+def rewind_error(topic: str, partition: int, offset: int, settings: ConnectorSettings) -> Transient:
+    """The error of a sink task that asks by ``context.offset`` for rows that it has taken: Spark repeats whole batches."""
+    return Transient(
+        f"the task asks for {topic}-{partition} from offset {offset} on again: it has taken these rows, and not written them",
+        connector=settings.log,
+        way_out="start the query again when the target is back: its last batch comes again",
     )
 
 

@@ -20,7 +20,15 @@ from .connector import (
     TopicPartition,
 )
 from .errors import ConnectException, RetriableException, masked_error, masking
-from .host import ConnectorSettings, DeadLetter, LetterBox, SinkHost, SinkHostTask, unacknowledged_error
+from .host import (
+    ConnectorSettings,
+    DeadLetter,
+    LetterBox,
+    SinkHost,
+    SinkHostTask,
+    rewind_error,
+    unacknowledged_error,
+)
 from .plugins import connector_class
 from .records import SinkRecord
 from .sink_pipeline import SinkPipeline, letter_of
@@ -120,8 +128,9 @@ class PythonSinkTask(SinkHostTask):
         self._context = _TaskContext(self, config)
         self._most = int(config.get("consumer.override.max.poll.records", _POLL_RECORDS))
         self._partitions: set[TopicPartition] = set()
+        self._starts: dict[TopicPartition, int] = {}
         self._ends: dict[TopicPartition, int] = {}
-        """Where the rows of each partition end."""
+        """Where the rows of each partition begin, and where they end."""
         self._record_ends: dict[TopicPartition, int] = {}
         """Where the records end that were put; transforms may have dropped the rows behind."""
         self._acknowledged: dict[TopicPartition, int] = {}
@@ -135,9 +144,12 @@ class PythonSinkTask(SinkHostTask):
         return self._pipeline.tolerance.tolerates
 
     def put(self, rows: pa.Table) -> list[DeadLetter]:
-        ends = _ends(rows)
+        starts, ends = _bounds(rows)
         self._open(set(ends))
-        records = self._pipeline.run(self._undecided(rows))
+        self._context.requested.clear()
+        self._starts.update({place: min(start, self._starts.get(place, start)) for place, start in starts.items()})
+        undecided = self._undecided(rows)
+        records = self._retried(lambda: self._pipeline.run(undecided))
         self._keep(self._pipeline.letters())
         for first in range(0, len(records), self._most):
             self._put([record for record in records[first : first + self._most] if self._is_new(record)])
@@ -160,13 +172,14 @@ class PythonSinkTask(SinkHostTask):
             time.sleep(_ACKNOWLEDGED_PAUSE)
             self._put([])
 
-    def close(self, failed: bool = False) -> None:
+    def close(self, failed: bool = False) -> list[DeadLetter]:
         with masking(self._mask):
             try:
                 if self._partitions and not failed:
                     self._task.close(sorted(self._partitions))
             finally:
                 self._task.stop()
+        return self._taken()
 
     def report(self, record: SinkRecord, error: Exception) -> None:
         """Sets a record aside that the task has refused."""
@@ -215,6 +228,7 @@ class PythonSinkTask(SinkHostTask):
         _advance(self._record_ends, ends.items())
         for place in ends:
             self._acknowledged.pop(place, None)
+        self._refuse_rewind()
         if self._context.wants_commit:
             self._context.wants_commit = False
             _advance(self._ends, self._record_ends.items())
@@ -225,8 +239,16 @@ class PythonSinkTask(SinkHostTask):
         # A target that is ahead of the rows, as with a new checkpoint, must not hear that it has less.
         ends = {place: max(end, self._context.offsets.get(place, 0)) for place, end in self._ends.items()}
         answer = self._retried(lambda: self._task.pre_commit(ends))
+        self._refuse_rewind()
         self._acknowledged.update(answer)
         return answer
+
+    def _refuse_rewind(self) -> None:
+        """Raises :class:`Transient` where the task wants rows again that it has had."""
+        while self._context.requested:
+            place, offset = self._context.requested.popitem()
+            if self._starts.get(place, offset + 1) <= offset < self._record_ends.get(place, 0):
+                raise rewind_error(*place, offset, self._settings)
 
     def _retried(self, work: Callable[[], Output]) -> Output:
         """``work``, tried again with the same records as long as it raises RetriableException, within ``outageTimeout``."""
@@ -258,6 +280,7 @@ class _TaskContext(SinkTaskContext):
         self._config = config
         self.partitions: set[TopicPartition] = set()
         self.offsets: dict[TopicPartition, int] = {}
+        self.requested: dict[TopicPartition, int] = {}
         self.wants_commit = False
         self.pause: float | None = None
 
@@ -265,6 +288,7 @@ class _TaskContext(SinkTaskContext):
         return self._config
 
     def offset(self, offsets: Mapping[TopicPartition, int]) -> None:
+        self.requested.update(offsets)
         if self._task.uses_offsets:
             self.offsets.update(offsets)
 
@@ -289,10 +313,12 @@ class _Reporter(ErrantRecordReporter):
         self._task.report(record, error)
 
 
-def _ends(rows: pa.Table) -> dict[TopicPartition, int]:
-    """The offset behind the last row of each topic and partition."""
-    last = rows.select(["topic", "partition", "offset"]).group_by(["topic", "partition"]).aggregate([("offset", "max")])
-    return {TopicPartition(row["topic"], row["partition"]): row["offset_max"] + 1 for row in last.to_pylist()}
+def _bounds(rows: pa.Table) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+    """The offset of the first row of each topic and partition, and the one behind the last."""
+    places = rows.select(["topic", "partition", "offset"]).group_by(["topic", "partition"])
+    bounds = places.aggregate([("offset", "min"), ("offset", "max")]).to_pylist()
+    starts = {TopicPartition(row["topic"], row["partition"]): row["offset_min"] for row in bounds}
+    return starts, {TopicPartition(row["topic"], row["partition"]): row["offset_max"] + 1 for row in bounds}
 
 
 def _advance(ends: dict[TopicPartition, int], others: Iterable[tuple[TopicPartition, int]]) -> None:

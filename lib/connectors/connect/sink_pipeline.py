@@ -34,8 +34,12 @@ class SinkPipeline:
         self._schemas: dict[pa.DataType, Schema] = {}
 
     def run(self, rows: pa.Table) -> list[SinkRecord]:
-        """The records of ``rows``, each with its origin; the failed ones are :meth:`letters`."""
+        """The records of ``rows``, each with its origin; the failed ones are :meth:`letters`.
+
+        Raises :class:`RetriableException` for an outage; it may be called again then.
+        """
         self._rows = rows
+        self.tolerance.take()  # those of a call that an outage has ended
         topics, partitions, offsets = (rows[name].to_pylist() for name in ("topic", "partition", "offset"))
         records: list[SinkRecord] = []
         first = 0

@@ -1,6 +1,7 @@
 """What happens when a transform or a converter fails: ``errors.tolerance``, ``errors.retry.*``, ``errors.log.*`` of Connect.
 
-A RetriableException is tried again, from 40 ms on with doubled pauses, until ``errors.retry.timeout``. What fails for good
+A RetriableException is tried again, from 40 ms on with doubled pauses, until ``errors.retry.timeout``. Then it goes on, unlike
+in Connect, where ``errors.tolerance=all`` makes dead letters of all that comes while a schema registry is away. What else fails
 ends the task with ``errors.tolerance=none``; with ``all`` the record is set aside as a dead letter, and the others go on. A
 batch that fails is divided until the record that fails is alone.
 """
@@ -102,13 +103,16 @@ class Tolerance:
     def each(
         self, stage: str, kind: type, work: Callable[[Records], Output], records: Records
     ) -> list[tuple[Records, Output]]:
-        """``work`` over ``records``, or over parts of them where some fail; the failed ones are in :attr:`failures`."""
+        """``work`` over ``records``, or over parts of them where some fail; the failed ones are in :attr:`failures`.
+
+        Raises :class:`RetriableException` for an outage.
+        """
         if not len(records):
             return []
         try:
             return [(records, self.retried(lambda: work(records)))]
         except Exception as error:
-            if len(records) == 1 or not self.tolerates:
+            if len(records) == 1 or not self.tolerates or isinstance(error, RetriableException):
                 self.failed(stage, kind, records, error)
                 return []
         half = len(records) // 2
@@ -116,12 +120,14 @@ class Tolerance:
         return [*self.each(stage, kind, work, first), *self.each(stage, kind, work, second)]
 
     def failed(self, stage: str, kind: type, record: Records, error: Exception) -> None:
-        """``record`` fails for good. Raises where that is not tolerated."""
+        """``record`` fails for good. Raises where that is not tolerated, and :class:`RetriableException` for an outage."""
         error = masked_error(error, self._mask)
         name = f"{kind.__module__}.{kind.__qualname__}"
         if self._logs:
             place = f" of topic {record.topic[0]}" if self._names_records and len(record) else ""
             _log.error("Error encountered in %s (%s)%s: %s", stage, name, place, error)
+        if isinstance(error, RetriableException):
+            raise RetriableException(f"{stage} by {name} failed: {error}") from error
         if not self.tolerates:
             raise ConnectException(f"Tolerance exceeded in error handler: {stage} by {name} failed: {error}") from error
         self.failures.append(Failure(record, stage, name, error))

@@ -247,13 +247,13 @@ def _number(token: str) -> Typed | None:
     scale = -int(number.as_tuple().exponent)
     if abs(scale) >= 1 << 31:
         return None
-    if abs(number) <= Decimal("1e19") and (whole := int(number)) == number:
+    if (not number or number.adjusted() < 20) and (whole := int(number)) == number:
         for bits, schema in _WHOLE:
             if -(1 << bits - 1) <= whole < 1 << bits - 1:
                 return schema, whole
     if scale:
         if not math.isinf(single := _single(number)):
-            return Schema.FLOAT32_SCHEMA, single
+            return Schema.FLOAT32_SCHEMA, _shortest(single)
         if not math.isinf(double := float(number)):
             return Schema.FLOAT64_SCHEMA, double
     return SchemaBuilder.decimal(scale).build(), number
@@ -264,6 +264,11 @@ def _single(number: Decimal | float) -> float:
     if abs(float(number)) >= 2.0**128:
         return math.copysign(math.inf, number)
     return float(pa.scalar(str(number)).cast(pa.float32()).as_py())
+
+
+def _shortest(single: float) -> float:
+    """The shortest number that stands for one of 32 bits: beside values of other types it has no schema that says so."""
+    return float(str(np.float32(single)))
 
 
 _DATE_TEXT: Final = r"[ \t]*(-?\d+)-[ \t]*(-?\d+)-[ \t]*(-?\d+)"
@@ -342,8 +347,10 @@ def _as(schema: Schema, value: Any) -> Any:
     if is_moment and schema.type in _WIDTHS:
         raise DataException(f"Unable to convert {value} to a number")
     if schema.type is Type.FLOAT32:
-        return _single(value)
-    return float(value) if schema.type is Type.FLOAT64 else value
+        return _shortest(_single(value))
+    if schema.type is not Type.FLOAT64:
+        return value
+    return float(value) if isinstance(value, int) or math.isinf(single := _single(value)) else single
 
 
 def _moment_of(schema: Schema, number: int) -> Any:

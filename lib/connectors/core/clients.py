@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from .errors import Misconfigured, Problem
-from .process_end import call_at_end
+from .process_end import call_at_end, end_at_signals
 
 Client = TypeVar("Client")
 _CAPACITY: Final = 8
@@ -44,7 +44,8 @@ class ClientPool(Generic[Client]):
     """The idle clients of a process, at most eight, none for longer than five minutes. ``close`` ends a client.
 
     A client is in the pool while nobody uses it: :meth:`take` removes it, and its user gives it back. With ``idle_seconds``
-    one that nobody takes is closed after that time, and at the end of the process; otherwise when others are given back.
+    one that nobody takes is closed after that time, and at the end of the process unless a signal ends it between :meth:`take`
+    and :meth:`give_back`; otherwise when others are given back.
     """
 
     def __init__(self, close: Callable[[Client], None], idle_seconds: float | None = None) -> None:
@@ -56,6 +57,8 @@ class ClientPool(Generic[Client]):
 
     def take(self, key: str) -> Client | None:
         """A client that was given back under ``key``; ``None`` when there is none."""
+        if self._idle_seconds is not None:
+            end_at_signals()  # whichever client is used now
         with self._lock:
             idle = next((idle for idle in self._idle() if idle.key == key), None)
             if idle is None:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Final
+from urllib.parse import quote, quote_plus
 
 from .errors import Misconfigured, Problem
 from .secrets import filled
@@ -56,12 +57,21 @@ def secrets_in(option: str, value: str) -> list[str]:
 
 
 def masker(secrets: Sequence[str]) -> Callable[[str], str]:
-    """A function that replaces each of ``secrets`` in a text. A short one is replaced only where it is a word."""
-    patterns = [re.escape(text) if len(text) > 3 else rf"(?<!\w){re.escape(text)}(?!\w)" for text in secrets if text.strip()]
+    """A function that replaces each of ``secrets`` in a text, also as Python, JSON and URLs write it.
+
+    A short one is replaced only where it is a word.
+    """
+    texts = {form for text in secrets for form in _written_forms(text) if form.strip()}
+    patterns = [re.escape(text) if len(text) > 3 else rf"(?<!\w){re.escape(text)}(?!\w)" for text in texts]
     if not patterns:
         return str
     pattern = re.compile("|".join(sorted(patterns, key=len, reverse=True)))
     return lambda text: pattern.sub("*****", text)
+
+
+def _written_forms(text: str) -> Iterator[str]:
+    yield from (text, quote(text), quote(text, safe=""), quote_plus(text), repr(text)[1:-1], repr(text.encode())[2:-1])
+    yield from (json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1])
 
 
 @dataclass(frozen=True)

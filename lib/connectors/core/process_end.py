@@ -11,6 +11,7 @@ from typing import Any, Final, NoReturn
 
 _SECONDS: Final = 10.0
 _SIGNALS: Final = (signal.SIGHUP, signal.SIGTERM)
+_set_handler: Final = signal.signal
 _callbacks: dict[int, list[Callable[[], None]]] = {}
 """What is to be done, by process: a forked one begins without."""
 _threads: dict[int, threading.Thread] = {}
@@ -20,14 +21,27 @@ def call_at_end(work: Callable[[], None]) -> None:
     """Calls ``work`` once when this process ends by ``os._exit``, SIGHUP or SIGTERM; never where it is killed by SIGKILL.
 
     It runs in a thread of its own, and the process waits for it for ten seconds at most. A handler of the program's own stays.
-    Signals are noticed where the first call comes from the main thread.
+    Signals are noticed from a call in the main thread on, until :func:`end_at_signals`.
     """
     callbacks = _callbacks.setdefault(os.getpid(), [])
     if not callbacks:
         _watch_exit()
-        _watch_signals()
     if work not in callbacks:
         callbacks.append(work)
+    _watch_signals()
+
+
+def end_at_signals() -> None:
+    """Signals end this process at once again, without the work, until the next :func:`call_at_end`.
+
+    Python notices a signal when its main thread is back from a library's call, which may never be: such a process would live
+    on and write. Has an effect in the main thread.
+    """
+    if _is_main_thread():
+        signal.signal = _set_handler
+        for number in _SIGNALS:
+            if signal.getsignal(number) is _end_by_signal:
+                _set_handler(number, signal.SIG_DFL)
 
 
 def _end() -> None:
@@ -56,22 +70,25 @@ def _watch_exit() -> None:
     os._exit = exit_after_end
 
 
+def _is_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
 def _watch_signals() -> None:
-    if threading.current_thread() is not threading.main_thread():
-        return
-    set_handler = signal.signal
+    if _is_main_thread():
+        signal.signal = _set_handler_unless_default
+        for number in _SIGNALS:
+            if signal.getsignal(number) == signal.SIG_DFL:
+                _set_handler(number, _end_by_signal)
 
-    def end(number: int, frame: Any) -> None:
-        _end()
-        set_handler(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
 
-    def set_handler_unless_default(signalnum: int, handler: Any) -> Any:
-        """Spark's worker sets the default handlers again before each task."""
-        is_default = signalnum in _SIGNALS and handler == signal.SIG_DFL and bool(_callbacks.get(os.getpid()))
-        return set_handler(signalnum, end if is_default else handler)
+def _end_by_signal(number: int, frame: Any) -> None:
+    _end()
+    _set_handler(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
 
-    signal.signal = set_handler_unless_default
-    for number in _SIGNALS:
-        if signal.getsignal(number) == signal.SIG_DFL:
-            set_handler(number, end)
+
+def _set_handler_unless_default(signalnum: int, handler: Any) -> Any:
+    """Spark's worker sets the default handlers again before each task."""
+    is_default = signalnum in _SIGNALS and handler == signal.SIG_DFL and bool(_callbacks.get(os.getpid()))
+    return _set_handler(signalnum, _end_by_signal if is_default else handler)

@@ -99,12 +99,14 @@ class Committable:
     """What one task attempt staged: how many ``rows``, and in ``data`` where it is (small JSON).
 
     ``rejected`` rows were bad, and ``letters`` names what was set aside of them; both are filled in by the carrier.
+    ``is_set_aside`` says that the writer has made dead letters of them itself.
     """
 
     rows: int
     data: Mapping[str, Any] = field(default_factory=dict)
     rejected: int = 0
     letters: str = ""
+    is_set_aside: bool = False
 
 
 class SinkWriter(ABC):

@@ -123,7 +123,8 @@ def count_commit(meter: Meter, began: float, staged: Sequence[Committable], meas
     """Counts the commit of a batch that ``began`` on the monotonic clock: rows ``staged`` by tasks, or Spark's ``measures``."""
     meter.now(commit_ms=round((time.monotonic() - began) * 1000), last_commit=round(time.time(), 3))
     rejected = sum(committable.rejected for committable in staged)
-    meter.count(errors=rejected, dead_letters=sum(committable.rejected for committable in staged if committable.letters))
+    letters = sum(committable.rejected for committable in staged if committable.letters or committable.is_set_aside)
+    meter.count(errors=rejected, dead_letters=letters)
     if (rows := _rows(staged, measures, rejected)) is not None:
         meter.count(rows=rows)
 

@@ -12,13 +12,16 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer
 
+from connectors.connect.host import DeadLetter
 from connectors.core import Batch
 from connectors.core.commit import Commit
+from connectors.core.errors import Fatal, Transient
 from connectors.core.writing import stage
 from connectors.systems.connect import ConnectSink
+from connectors.systems.connect.dead_letter_topic import DeadLetterTopic
 from connectors.testing.servers import KafkaServer
 from tests.connect import sinks
-from tests.connect.test_sink import Write, placed_rows
+from tests.connect.test_sink import Write, placed_rows, rows
 from tests.servers import required
 
 pytestmark = pytest.mark.server
@@ -38,9 +41,9 @@ def test_a_record_that_fails_is_in_the_topic_with_its_headers(tmp_path: Path) ->
     }
     sink = ConnectSink.of({"config": json.dumps(config)})
     values = [b"{no json" if number == 500 else b"%d" % number for number in range(1000)]
-    rows = pa.table({"topic": ["t"] * 1000, "key": [b"k%d" % number for number in range(1000)], "value": values})
+    table = pa.table({"topic": ["t"] * 1000, "key": [b"k%d" % number for number in range(1000)], "value": values})
     batch = Batch(sink.sink_id(), "query", 0, run="run")
-    Commit(sink).finish(batch, [stage(sink, batch, rows.schema, 0, iter(rows.to_batches()))])
+    Commit(sink).finish(batch, [stage(sink, batch, table.schema, 0, iter(table.to_batches()))])
     assert len((tmp_path / "out.txt").read_text().splitlines()) == 999
     (message,) = messages(server, topic)
     assert (message.key(), message.value()) == (b"k500", b"{no json")
@@ -64,6 +67,26 @@ def test_a_letter_is_in_the_topic_before_the_target_moves_past_its_row() -> None
     assert [message.value() for message in messages(server, topic)] == [b"t-3"]
 
 
+def test_a_letter_that_is_too_large_says_what_to_raise_and_many_wait_for_the_broker() -> None:
+    server, topic = required(KafkaServer), f"dlq-{uuid.uuid4().hex[:8]}"
+    string = {"value.converter": "org.apache.kafka.connect.storage.StringConverter"}
+    small = {"producer.override.queue.buffering.max.messages": "100", "producer.override.linger.ms": "1000"}
+    write = Write(sinks.ReportingConnector, **string, **letters_to(server, topic), **small)
+    large = "x" * 1_500_000
+    write.target.refuses = {large, *(f"v{number}" for number in range(250))}
+    write.batch(rows(250))
+    assert len(messages(server, topic, 250)) == 250
+    with pytest.raises(Fatal, match=r"(?s)letter of t-0 at 0 cannot go to the topic .*too large.*message\.max\.bytes"):
+        write.batch([{"topic": "t", "value": large}])
+
+
+def test_a_cluster_that_is_away_is_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("connectors.systems.connect.dead_letter_topic._SECONDS", 0.5)
+    topic = DeadLetterTopic("d", {"bootstrap.servers": "127.0.0.1:9"})
+    with pytest.raises(Transient, match="topic d cannot be reached or created"):
+        topic.put([DeadLetter("t", 0, 0, None, b"x", [], None, "TASK_PUT", "", "", "")])
+
+
 def letters_to(server: KafkaServer, topic: str) -> dict[str, str]:
     """Properties by which dead letters go to a topic of ``server``."""
     return {
@@ -75,12 +98,12 @@ def letters_to(server: KafkaServer, topic: str) -> dict[str, str]:
     }
 
 
-def messages(server: KafkaServer, topic: str) -> list[Any]:
-    """The messages of a topic, when there is at least one."""
+def messages(server: KafkaServer, topic: str, least: int = 1) -> list[Any]:
+    """The messages of a topic, when there are ``least``, or after a minute."""
     consumer = Consumer({"bootstrap.servers": server.bootstrap, "group.id": topic, "auto.offset.reset": "earliest"})
     consumer.subscribe([topic])
     end, found = time.monotonic() + 60, list[Any]()
-    while not found and time.monotonic() < end:
+    while len(found) < least and time.monotonic() < end:
         found += [message for message in [consumer.poll(1.0)] if message is not None]
     found += [message for message in [consumer.poll(2.0)] if message is not None]
     consumer.close()

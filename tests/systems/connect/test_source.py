@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from connectors.connect.python_host import PythonSourceHost
 from connectors.connect.transforms import RecordTransform
 from connectors.core.errors import Fatal, Misconfigured, Poison
 from connectors.core.planning import INITIAL, Planner
@@ -106,6 +107,33 @@ def test_a_driver_that_dies_before_the_first_offset_is_noted_starts_again(databa
     assert len(again.run()) == 10
     with pytest.raises(Misconfigured, match="another query"):
         Query(tmp_path, database).run()
+
+
+def test_what_the_first_start_of_a_query_finds_is_checked_until_one_has_begun(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts: list[str] = []
+
+    def check(host: PythonSourceHost) -> None:
+        starts.append("checked")
+        if len(starts) == 1:
+            raise Fatal("the slot is another's")
+
+    monkeypatch.setattr(PythonSourceHost, "check_first_start", check)
+    with pytest.raises(Fatal, match="another's"):
+        Query(tmp_path, database).run()
+    with monkeypatch.context() as patch:
+        patch.setattr(PythonSourceHost, "start", lambda *_: _died())
+        with pytest.raises(Fatal, match="died"):
+            Query(tmp_path, database).run()
+    query = Query(tmp_path, database)
+    assert len(query.run()) == 10
+    database.insert(1)
+    assert (len(query.run()), starts) == (1, ["checked"] * 2)
+
+
+def _died() -> None:
+    raise Fatal("the connector died")
 
 
 def test_unpacked_values_are_the_columns(database: Database, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import java.util.AbstractMap;
 import java.util.Map;
 import java.util.Queue;
 
-/** What a connector or task is given of its runtime: it answers out of a map, and notes the calls. */
+/** What a connector or task is given of its runtime: it answers out of a map, and notes the calls that are no mere questions. */
 public final class Context implements InvocationHandler {
     private final Map answers;
     private final Queue calls;
@@ -27,7 +27,9 @@ public final class Context implements InvocationHandler {
         if (method.getDeclaringClass() == Object.class) {
             return ofObject(proxy, name, arguments);
         }
-        calls.add(new AbstractMap.SimpleEntry(name, arguments));
+        if (arguments != null || !answers.containsKey(name)) {
+            calls.add(new AbstractMap.SimpleEntry(name, arguments));
+        }
         return answers.get(name);
     }
 

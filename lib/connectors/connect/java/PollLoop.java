@@ -75,8 +75,12 @@ public final class PollLoop implements Callable {
     /**
      * Tells the task that records are committed. As in Connect, one that became no row has no metadata. A row has metadata of its
      * topic without an offset (hasOffset() is false), as it lies in no topic of Kafka: a connector cannot note where it lies there.
+     * A task that has started again since hears nothing: the position may not be one of the log that it reads now.
      */
     public void commitRecords(PolledList list) throws InterruptedException {
+        if (list.reader != reader || list.start != reader.start()) {
+            return;
+        }
         for (int index = 0; index < list.size(); index++) {
             SourceRecord record = (SourceRecord) list.get(index);
             if (record != null) {

@@ -73,6 +73,23 @@ public final class PostgresLog implements SourceLog {
         return offset == null || offset.get("snapshot") != null && !"true".equals(String.valueOf(offset.get("snapshot_completed")));
     }
 
+    /** Before the first start of a query: throws where the slot is there, which a snapshot would make anew. */
+    public void refuseSlot() throws SQLException {
+        if (!dropsSlot) {
+            return;
+        }
+        PostgresConnection database = new PostgresConnection(config.getJdbcConfig(), "connectors");
+        try {
+            PreparedStatement query = database.connection().prepareStatement(SLOT);
+            query.setString(1, config.slotName());
+            if (query.executeQuery().next()) {
+                throw new ConnectException("the replication slot " + config.slotName() + " exists, and this query has not made it");
+            }
+        } finally {
+            database.close();
+        }
+    }
+
     /** The position at which the log ends now. */
     public long end() throws SQLException {
         PostgresConnection database = new PostgresConnection(config.getJdbcConfig(), "connectors");

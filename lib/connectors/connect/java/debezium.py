@@ -7,10 +7,13 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError
 
+from ...core.errors import Fatal, Transient
 from ...core.state import digest
 from ..common_settings import names
 from ..host import HEADERS, Groups
+from .failures import failure_of
 from .jvm import Jvm
 from .steps import converter_class
 
@@ -22,6 +25,11 @@ LOSS_WAY_OUT: Final = (
     "target table, and a slot of a new name"
 )
 
+_SLOT_WAY_OUT: Final = (
+    "give the query a slot.name of its own; or drop it if nobody needs it (SELECT pg_drop_replication_slot('<slot.name>')); "
+    "snapshot.mode=no_data takes no snapshot and reads a slot from where it stands"
+)
+_REFUSAL: Final = "org.apache.kafka.connect.errors.ConnectException"
 _PACKAGE: Final = "io.debezium.connector."
 _TRANSACTIONS: Final = {
     "postgresql": ("lsn_commit", "txId"),
@@ -46,9 +54,11 @@ _DECISIVE: Final = (
     "provide.",
     "publication.",
     "schema.",
+    "signal.",
     "skip",
     "table.",
     "tombstones.",
+    "topic.",
 )
 _log = logging.getLogger("connectors.connect")
 
@@ -93,6 +103,19 @@ def source_log(jvm: Jvm, properties: Mapping[str, str]) -> Any:
     flushes_itself = properties.get("lsn.flush.mode", "").lower() == "connector_and_driver"
     configuration = getattr(jvm.java.io.debezium.config.Configuration, "from")(dict(properties))
     return jvm.compiled("PostgresLog", configuration, drops_slot, mode != "initial_only", flushes_itself)
+
+
+def refuse_slot(jvm: Jvm, properties: Mapping[str, str], name: str) -> None:
+    """Raises :class:`Fatal` where the replication slot exists that the first start of a query would make."""
+    log = source_log(jvm, properties)
+    try:
+        if log is not None:
+            log.refuseSlot()
+    except Py4JJavaError as error:
+        failure = failure_of(error, jvm.masked)
+        if failure.kind != _REFUSAL:
+            raise Transient(f"the replication slots cannot be read: {failure}", connector=name) from None
+        raise Fatal(failure.message, connector=name, way_out=_SLOT_WAY_OUT) from None
 
 
 def groups_of(properties: Mapping[str, str], groups: Groups) -> Groups:

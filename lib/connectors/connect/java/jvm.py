@@ -113,7 +113,8 @@ class Jvm:
     def context(self, interface: str, answers: Mapping[str, Any], calls: Any) -> Any:
         """An implementation of ``interface`` whose methods answer what ``answers`` holds under their names.
 
-        Each call is added to the Java queue ``calls``, as an entry of name and arguments.
+        Each call is added to the Java queue ``calls``, as an entry of name and arguments; not one without arguments that has
+        an answer.
         """
         java_answers = self.java.java.util.HashMap()
         for name, answer in answers.items():

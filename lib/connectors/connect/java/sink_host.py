@@ -17,7 +17,7 @@ from py4j.protocol import Py4JJavaError
 from ...core.errors import Fatal, Problem, Transient
 from ..common_settings import check_task_count
 from ..errors import ConnectException
-from ..host import ConnectorSettings, DeadLetter, LetterBox, SinkHost, SinkHostTask, unacknowledged_error
+from ..host import ConnectorSettings, DeadLetter, LetterBox, SinkHost, SinkHostTask, rewind_error, unacknowledged_error
 from .failures import JavaFailure, failure, failure_of
 from .jars import plugin_class_path
 from .jvm import Jvm, JvmDied
@@ -110,11 +110,12 @@ class JavaSinkTask(SinkHostTask):
         self._unacknowledged.clear()
         return letters
 
-    def close(self, failed: bool = False) -> None:
+    def close(self, failed: bool = False) -> list[DeadLetter]:
         if failed:
             self.host.close()
         else:
             self.host.rest()
+        return []
 
     def _engine(self) -> _SinkEngine:
         return self.host.engine()
@@ -228,8 +229,9 @@ class _JavaTask:
         self.assignment = util.HashSet()
         self.number = index
         self._partitions: dict[tuple[str, int], Any] = {}
+        self._starts: dict[tuple[str, int], int] = {}
         self._ends: dict[tuple[str, int], int] = {}
-        """Where the rows of each topic and partition end."""
+        """Where the rows of each topic and partition begin, and where they end."""
         self._unacknowledged: dict[tuple[str, int], int] = {}
         """Where the records end that were put since the last flush; transforms may have dropped the rows behind."""
         self._acknowledged: dict[tuple[str, int], int] = {}
@@ -239,7 +241,7 @@ class _JavaTask:
 
     def put(self, rows: pa.Table) -> list[DeadLetter]:
         self._open(rows)
-        self.calls.clear()  # what a task asks of its context has no effect, and the queue would grow
+        self.calls.clear()
         records, bad, ends = self.reader.records(rows)
         size = int(records.size())
         for first in range(0, size, self.most):
@@ -251,12 +253,14 @@ class _JavaTask:
         for place, end in ends.items():
             self._unacknowledged[place] = max(end, self._unacknowledged.get(place, 0))
             self._acknowledged.pop(place, None)
+        self._refuse_rewind()
         return [*(self._letter(rows, row) for row in bad), *self._reported()]
 
     def flush(self) -> list[DeadLetter]:
         end = time.monotonic() + self.settings.outage_timeout
         while True:
             named = self._note_acknowledged(self._retried(lambda: self.task.preCommit(self._offsets())))
+            self._refuse_rewind()
             behind = self._behind(self._unacknowledged if self.settings.awaits_offsets else named)
             if behind is None:
                 self._unacknowledged.clear()
@@ -280,20 +284,32 @@ class _JavaTask:
 
     def _open(self, rows: pa.Table) -> None:
         """Opens the partitions that are new, and notes how far each of them goes."""
-        ends = rows.group_by(["topic", "partition"]).aggregate([("offset", "max")])
+        bounds = rows.group_by(["topic", "partition"]).aggregate([("offset", "min"), ("offset", "max")])
         fresh = []
-        for end in ends.to_pylist():
-            place = (end["topic"], end["partition"])
+        for bound in bounds.to_pylist():
+            place, start = (bound["topic"], bound["partition"]), bound["offset_min"]
+            self._starts[place] = min(start, self._starts.get(place, start))
             if place not in self._partitions:
                 self._partitions[place] = self.jvm.java.org.apache.kafka.common.TopicPartition(*place)
                 fresh.append(self._partitions[place])
-            self._ends[place] = end["offset_max"] + 1
+            self._ends[place] = bound["offset_max"] + 1
         if fresh:
             added = self.jvm.java.java.util.ArrayList()
             for partition in fresh:
                 added.add(partition)
                 self.assignment.add(partition)
             self.task.open(added)
+
+    def _refuse_rewind(self) -> None:
+        """Raises :class:`Transient` where the task wants rows again that it has had; what else it asks for has no effect."""
+        while (call := self.calls.poll()) is not None:
+            if str(call.getKey()) != "offset":
+                continue
+            asked = call.getValue()
+            for partition, offset in asked[0].items() if len(asked) == 1 else [(asked[0], asked[1])]:
+                place = (str(partition.topic()), int(partition.partition()))
+                if self._starts.get(place, offset + 1) <= offset < self._ends.get(place, 0):
+                    raise rewind_error(*place, offset, self.settings)
 
     def _offsets(self) -> Any:
         """Where the task's rows end."""

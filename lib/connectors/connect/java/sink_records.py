@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ...core.errors import Transient
 from ..arrow_data import cast_to, schema_of
 from ..errors import ConnectException
 from ..host import HEADERS
@@ -53,7 +54,7 @@ class RecordReader:
         """The records of ``rows`` as a Java list, and the rows that are none, where errors are tolerated.
 
         The third is the offset behind the last record of each topic and partition of the rows. Raises
-        :class:`ConnectException` where errors are not tolerated.
+        :class:`ConnectException` where errors are not tolerated, and :class:`Transient` for an outage.
         """
         if unread := self._unread(rows):
             places = [place for place in range(rows.num_rows) if place not in unread]
@@ -97,6 +98,8 @@ class RecordReader:
             at += int(reader.read(count - at, out))
             if at < count:
                 thrown = failure(reader.failure(), self.jvm.masked)
+                if thrown.is_retriable:
+                    raise Transient(f"{steps.stage()} by {steps.executingClass()} failed: {thrown}")
                 if not self.tolerates:
                     raise ConnectException(f"{thrown}\n{thrown.trace}")
                 bad.append(BadRow(at, str(steps.stage()), str(steps.executingClass()), thrown))

@@ -16,7 +16,7 @@ from ...core.errors import Fatal, Problem
 from ...core.source import ReadLimit
 from ..host import ConnectorSettings, Groups, Offsets, SourceHost, TaskRecords, TaskStatus
 from . import source_engine
-from .debezium import with_defaults
+from .debezium import refuse_slot, with_defaults
 from .jars import plugin_class_path
 from .jvm import Jvm, JvmDied
 from .source_engine import SourceEngine, pause
@@ -49,6 +49,14 @@ class JavaSourceHost(SourceHost):
 
     def validate(self) -> list[Problem]:
         return validated(self.settings, sink=False)
+
+    def check_first_start(self) -> None:
+        def check() -> None:
+            jvm = self._started_jvm()
+            with jvm.within(source_engine.START_SECONDS, "look for a replication slot"):
+                refuse_slot(jvm, self.properties, self.settings.log)
+
+        self._retried(check)
 
     def start(self, offsets: Offsets, groups: Groups = MappingProxyType({})) -> None:
         if added := sorted(f"{key}={self.properties[key]}" for key in self.properties.keys() - self.settings.properties.keys()):
@@ -128,14 +136,18 @@ class JavaSourceHost(SourceHost):
         return self._jvm.pid if self._jvm is not None else None
 
     def _start_engine(self) -> None:
-        self._jars = self._jars or plugin_class_path(self.settings.plugin_path, self.settings.plugin_packages)
-        if self._jvm is None or not self._jvm.is_alive():
-            self._jvm = connector_jvm(self.settings, self._jars)
+        jvm = self._started_jvm()
         self._folder = self._folder or Path(tempfile.mkdtemp(prefix="connect-"))
-        self._engine = SourceEngine(self._jvm, self.settings, self.properties, self._folder)
+        self._engine = SourceEngine(jvm, self.settings, self.properties, self._folder)
         if self._end is None:
             self._end = self._engine.end()
         self._engine.start(self._offsets, self._groups)
+
+    def _started_jvm(self) -> Jvm:
+        self._jars = self._jars or plugin_class_path(self.settings.plugin_path, self.settings.plugin_packages)
+        if self._jvm is None or not self._jvm.is_alive():
+            self._jvm = connector_jvm(self.settings, self._jars)
+        return self._jvm
 
     def _running(self) -> SourceEngine:
         if self._engine is None:

@@ -74,7 +74,7 @@ class RecordWriter:
     def rows(self, polled: Any, task: int) -> Rows:
         """The rows of a ``PolledList`` that the store has entered.
 
-        Raises :class:`RecordFailure` where errors are not tolerated.
+        Raises :class:`RecordFailure` where errors are not tolerated, and for an outage.
         """
         parts, letters, at, retries = [], [], 0, 0
         size = 1  # at least; the first report says it
@@ -112,7 +112,7 @@ class RecordWriter:
 
     def _letter(self, record: Any, thrown: JavaFailure, task: int) -> DeadLetter:
         stage, executing = str(self._java_steps.stage()), str(self._java_steps.executingClass())
-        if not self.tolerates:
+        if not self.tolerates or thrown.is_retriable:
             raise RecordFailure(thrown, f"{stage} by {executing}")
         return DeadLetter(
             record.topic(), record.kafkaPartition(), None, self._shown(record, "key"), self._shown(record, "value"), [],

@@ -47,11 +47,13 @@ class CassandraSink(BatchingSink):
     Cassandra keeps what has the newest time of writing. With ``timestampColumn`` that is a row's own time, so a late older row
     never wins. Without it, it is the time at which the driver began the batch, and the place of the row in its task: the last
     row of a key wins, and a late task of an older batch changes nothing. The clocks of the executors have no part in it; those
-    of drivers that run a query one after another must agree.
+    of drivers that run a query one after another must agree, and must not be set back between two batches (``foreach_batch``
+    stands that).
 
     Of rows of one key and one time the last one of a record batch is written. Of those in different record batches, tasks or
     batches Cassandra takes the larger value of each column, which mixes them, and a deletion before any value. Without
-    ``timestampColumn`` two tasks of a batch seldom meet in a time; repartition rows by the key where the last one must win.
+    ``timestampColumn`` two tasks of a batch seldom meet in a time, and rows of a key do where a task is tried again with its
+    rows in another order; repartition by the key and sort within partitions where the last one must win.
 
     Counters are added to, not set, and a list that is not frozen has its elements twice after a second write. So both are
     refused unless ``guarantee=at-least-once`` says that this may be, and such a list with ``timestampColumn`` in any case.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from ...connect.dead_letters import context_headers
 from ...connect.host import DeadLetter, LetterBox
 from ...core.clients import client_library
-from ...core.errors import Transient
+from ...core.errors import Fatal, Transient
 
 _INSTALL = "'confluent-kafka>=2.6'"
 _SECONDS = 60.0
@@ -36,6 +37,7 @@ class DeadLetterTopic(LetterBox):
         for letter in letters:
             self.send(letter)
         self.flush()
+        self.count += len(letters)
 
     def send(self, letter: DeadLetter) -> None:
         """Sends the record as it was, with headers that say what failed if these are wanted."""
@@ -44,9 +46,19 @@ class DeadLetterTopic(LetterBox):
             headers += context_headers(letter, self._properties.get("name", ""))
         producer = self._opened()
         timestamp = {} if letter.timestamp is None else {"timestamp": letter.timestamp}
-        producer.produce(
-            self._topic, letter.value, letter.key, headers=headers, on_delivery=self._delivered, **timestamp
-        )
+        record = partial(producer.produce, self._topic, letter.value, letter.key, headers=headers, **timestamp)
+        try:
+            record(on_delivery=self._delivered)
+        except BufferError:  # the broker is slower than the task
+            self.flush()
+            record(on_delivery=self._delivered)
+        except Exception as refused:
+            place = f"{letter.topic}-{letter.partition} at {letter.offset}"
+            raise Fatal(
+                f"the dead letter of {place} cannot go to the topic {self._topic}: {refused}",
+                way_out="raise producer.override.message.max.bytes and the topic's max.message.bytes, leave out "
+                "errors.deadletterqueue.context.headers.enable, or take deadLetterPath in place of the topic",
+            ) from None
         producer.poll(0)
 
     def flush(self) -> None:
@@ -79,12 +91,12 @@ class DeadLetterTopic(LetterBox):
         """Makes the topic, with one partition, where there is none; another task may have been faster."""
         admin = client_library("confluent_kafka.admin", _INSTALL, connector="connectors.connect")
         client = admin.AdminClient(dict(settings))
-        if self._topic in client.list_topics(timeout=_SECONDS).topics:
-            return
         replicas = int(self._properties.get("errors.deadletterqueue.topic.replication.factor", 3))
-        creations = client.create_topics([admin.NewTopic(self._topic, num_partitions=1, replication_factor=replicas)])
         try:
+            if self._topic in client.list_topics(timeout=_SECONDS).topics:
+                return
+            creations = client.create_topics([admin.NewTopic(self._topic, num_partitions=1, replication_factor=replicas)])
             creations[self._topic].result(_SECONDS)
         except Exception as refused:
             if "TOPIC_ALREADY_EXISTS" not in str(refused):
-                raise Transient(f"the dead-letter topic {self._topic} cannot be created: {refused}") from refused
+                raise Transient(f"the dead-letter topic {self._topic} cannot be reached or created: {refused}") from refused

@@ -55,8 +55,11 @@ def letter_problems(values: Values) -> Iterator[Problem]:
 
 
 def topic_problems(values: Values) -> Iterator[Problem]:
-    """The problem of a dead-letter topic without a cluster."""
+    """The problems of a dead-letter topic: without a cluster, or beside a folder."""
     config = values["config"]
+    if config.get("errors.deadletterqueue.topic.name") and values["deadLetterPath"]:
+        text = "has no use beside errors.deadletterqueue.topic.name in config, which takes the letters; give one of the two."
+        yield Problem("deadLetterPath", text)
     if config.get("errors.deadletterqueue.topic.name") and not config.get("bootstrap.servers"):
         yield Problem("bootstrap.servers", "missing in config; it names the cluster of the dead-letter topic.")
 

@@ -54,7 +54,7 @@ class ConnectSink(FrameSink):
     Guarantee: at-least-once; idempotent where the connector says so (``is_idempotent``). Exactly-once where it keeps offsets in
     the target (``keeps_offsets``): by ``foreach_batch``, which gives each partition to one task in the order of its offsets,
     and for rows with ``partition`` and ``offset``, as those of Kafka. Its dead letters are in ``deadLetterPath``, or in their
-    topic, before the target moves past their rows; a row that is a letter is not put again.
+    topic, before the target moves past their rows; a row that is a letter in ``deadLetterPath`` is not put again.
 
     A batch is committed when ``preCommit`` names the end of each partition. A connector that keeps offsets itself may name none
     for ever: ``offsets=sink`` waits only for partitions that an answer names. Spark does not bring rows again that such a
@@ -199,11 +199,14 @@ class ConnectWriter(SinkWriter):
         if self._task is not None:
             self._set_aside(self._task.flush())
             task, self._task = self._task, None
-            task.close()
+            self._set_aside(task.close())
         if self._topic is not None:
             self._topic.flush()
         assert self.rejects is not None
-        return Committable(self._rows - self.rejects.count)
+        if self._box is not None:
+            self.rejects.count = self._box.count
+        is_set_aside = self._box is not None or self._topic is not None
+        return Committable(self._rows - self.rejects.count, is_set_aside=is_set_aside)
 
     def abort(self) -> None:
         if self._task is not None:
@@ -231,8 +234,8 @@ class ConnectWriter(SinkWriter):
         assert self.rejects is not None
         for letter in letters:
             if self._box is not None:  # it has them
-                self.rejects.count += 1
-            elif self._topic is not None:
+                break
+            if self._topic is not None:
                 self._topic.send(letter)
                 self.rejects.count += 1
             else:

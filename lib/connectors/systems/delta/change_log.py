@@ -42,6 +42,8 @@ _DEBEZIUM_ONLY: Final = (
     r'"name"\s*:\s*"io\.debezium\.connector\.(common\.(Heartbeat|TransactionMetadata)|[\w.]*SchemaChange)(Key|Value)?"'
 )
 """Records that tell of Debezium itself, by the name of their schema."""
+_POSTGRES: Final = "lsn"
+"""The field of a place in the log that only PostgreSQL has."""
 _HEARTBEATS: Final = "__debezium-heartbeat"
 _AGAIN: Final = "__connectors.snapshot"
 """The header of the first record behind the start of a snapshot that was interrupted before."""
@@ -53,7 +55,7 @@ _OLD_KEY: Final = "__debezium.oldkey"
 class Changes:
     """The changes of a batch: ``frame`` has the columns of the table, by their names and types, and those of this module.
 
-    ``defaults`` are the values of rows that are older than a column; ``required`` are columns without null that tell none.
+    ``defaults`` are the values of rows that are older than a column; ``required`` are columns of which only the user knows it.
     """
 
     frame: DataFrame
@@ -207,8 +209,9 @@ def _declared_form(text: str) -> _Form:
     by_name = {str(field["field"]): field for field in fields}
     if _is_envelope(by_name):
         source = [str(field["field"]) for field in by_name.get("source", {}).get("fields", [])]
-        return _Form(columns_of(by_name["after"]["fields"]), True, {name: name for name in source if name in FIELDS})
-    return _unwrapped_form(columns_of(fields))
+        columns = columns_of(by_name["after"]["fields"], tells_all_defaults=_POSTGRES not in source)
+        return _Form(columns, True, {name: name for name in source if name in FIELDS})
+    return _unwrapped_form(columns_of(fields, tells_all_defaults=not any(_metadata(name) == _POSTGRES for name in by_name)))
 
 
 def _plain_form(part: DataFrame, schema: StructType | None) -> _Form:
@@ -350,7 +353,9 @@ def _united(parts: Sequence[_Part], known: Mapping[str, Any], fills: Mapping[str
     newest = {column.name: column for part in parts for column in part.form.row}
     types = united_types([{column.name: column.type for column in part.form.row} for part in parts], known)
     defaults = {
-        name: fitted(column.value_of(fills.get(name, column.default)), column.type, types[name], name)
+        name: fitted(
+            column.filled(fills[name]) if name in fills else column.value_of(column.default), column.type, types[name], name
+        )
         for name, column in newest.items()
         if name in fills or column.default is not None
     }
@@ -367,7 +372,7 @@ def _united(parts: Sequence[_Part], known: Mapping[str, Any], fills: Mapping[str
     whole = frames[0]
     for frame in frames[1:]:
         whole = whole.unionByName(frame)
-    required = frozenset(name for name, column in newest.items() if column.is_required and name not in fills)
+    required = frozenset(name for name, column in newest.items() if column.needs_fill and name not in fills)
     if unknown := [name for name in required if name.lower() not in known and any(name not in _names(part) for part in parts)]:
         raise unknown_value(unknown[0])
     orders = {part.order.name for part in parts}
@@ -380,9 +385,10 @@ def _names(part: _Part) -> set[str]:
 
 
 def unknown_value(name: str) -> Misconfigured:
-    """The error of a new column that allows no null, whose value in older rows the log does not tell."""
+    """The error of a new column whose value in older rows the log does not tell."""
     text = (
-        f"the new column {name} allows no null, and its default is gone again, so the log does not tell which value the rows "
-        f'before it have. Give it: fill={{"{name}": …}}, as JSON; null leaves them empty.'
+        f"the log does not tell which value the rows have that are older than the new column {name}: its default is gone, "
+        f'or an expression, or of a type of which Debezium tells none. Give the value: fill={{"{name}": …}}, as JSON that '
+        "Spark reads for the column's type; null leaves them empty."
     )
     return Misconfigured(NAME, [Problem("fill", text)])

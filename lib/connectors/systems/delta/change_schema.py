@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
@@ -56,7 +56,14 @@ _PLACEHOLDERS: Final = frozenset(
     }
 )
 """Defaults that Debezium writes in place of an expression such as ``now()``, whose value in older rows it does not know."""
+_EARLIEST_TIME_IN_ARRAY: Final = "+292269055-12-0"
+"""How the ``-infinity`` of a ``timestamptz[]`` begins: PostgreSQL's driver gives Debezium a time for it."""
+_SILENT: Final = ("array", "bytes", "map", "struct")
+"""The types whose defaults Debezium does not tell of PostgreSQL; decimals have a precision there, or are a struct."""
 _INFINITE_DAYS: Final = (-2147472692, -2147472691)
+_LATEST_IN_ARRAY: Final = (-623_000_000, -622_000_000)
+_EARLIEST_IN_ARRAY: Final = (-626_000_000, -625_000_000)
+"""Between which days the ``infinity`` and ``-infinity`` of a ``date[]`` lie: PostgreSQL has no date so early."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +79,7 @@ class ChangeColumn:
     """A column of a table: its ``name``, the type that its JSON is ``read`` as, and the ``type`` that it gets.
 
     ``default`` is the JSON of the value that rows have which are older than the column, if the log tells one.
-    ``is_required`` says that the database allows no null.
+    ``needs_fill``: what those rows have, only the user knows.
     """
 
     name: str
@@ -82,7 +89,15 @@ class ChangeColumn:
     default: Any = None
     exact: DataType | None = None
     """The type as which the JSON is read a second time: the first read rounds numbers."""
-    is_required: bool = False
+    needs_fill: bool = False
+
+    def filled(self, json_value: Any) -> Column:
+        """The value that the user gives in ``json_value``: JSON as Spark reads it for the column's type."""
+        from pyspark.sql import functions as F
+        from pyspark.sql.types import StructType
+
+        text = F.lit(json.dumps({"v": json_value}))
+        return F.from_json(text, StructType().add("v", self.type), {"mode": "FAILFAST"})["v"]
 
     def value_of(self, json_value: Any) -> Column:
         """The value that ``json_value``, as a record has it, stands for."""
@@ -99,18 +114,24 @@ class ChangeColumn:
         return self.convert(Cell(read(self.read), read(self.exact) if self.exact is not None else None)).cast(self.type)
 
 
-def columns_of(fields: list[Mapping[str, Any]]) -> list[ChangeColumn]:
-    """The columns of the fields of a Connect schema."""
-    return [_column(field) for field in fields]
+def columns_of(fields: list[Mapping[str, Any]], *, tells_all_defaults: bool = True) -> list[ChangeColumn]:
+    """The columns of the fields of a Connect schema, of a connector that tells the defaults of all types, or does not."""
+    columns = [_column(field) for field in fields]
+    if tells_all_defaults:
+        return columns
+    is_silent = [field["type"] in _SILENT and field.get("name") != _DECIMAL and "default" not in field for field in fields]
+    return [replace(column, needs_fill=column.needs_fill or is_so) for column, is_so in zip(columns, is_silent, strict=True)]
 
 
 def columns_of_type(schema: StructType) -> list[ChangeColumn]:
     """The columns of a schema of Spark, for JSON that carries none."""
-    from pyspark.sql.types import DecimalType, VariantType
+    from pyspark.sql.types import DateType, DecimalType, TimestampNTZType, TimestampType, VariantType
 
     def column(name: str, kind: DataType) -> ChangeColumn:
         if isinstance(kind, DecimalType):  # as a decimal, Spark would round what does not fit
             return ChangeColumn(name, VariantType(), kind, lambda cell: _plain_decimal(name, kind, cell.read))
+        if isinstance(kind, (DateType, TimestampType, TimestampNTZType)):  # Spark would take a number for seconds
+            return ChangeColumn(name, VariantType(), kind, lambda cell: _plain_time(name, kind, cell.read))
         return ChangeColumn(name, kind, kind, _as_it_is)
 
     return [column(field.name, field.dataType) for field in schema]
@@ -127,6 +148,7 @@ def fields_of(schema: str) -> list[Mapping[str, Any]]:
 def _column(field: Mapping[str, Any]) -> ChangeColumn:
     from pyspark.sql import functions as F
     from pyspark.sql.types import (
+        ArrayType,
         BinaryType,
         DateType,
         DecimalType,
@@ -144,10 +166,9 @@ def _column(field: Mapping[str, Any]) -> ChangeColumn:
         read: DataType, kind: DataType, convert: Callable[[Cell], Column], exact: DataType | None = None
     ) -> ChangeColumn:
         is_placeholder = field.get("optional") is False and (label, field.get("default")) in _PLACEHOLDERS
-        is_required = field.get("optional") is False and ("default" not in field or is_placeholder)
-        if is_placeholder:
-            return ChangeColumn(name, read, kind, convert, None, exact, is_required)
-        return ChangeColumn(name, read, kind, convert, field.get("default"), exact, is_required)
+        needs_fill = field.get("optional") is False and ("default" not in field or is_placeholder)
+        default = None if is_placeholder else field.get("default")
+        return ChangeColumn(name, read, kind, convert, default, exact, needs_fill)
 
     if label in _DAYS:
         return column(IntegerType(), DateType(), _date)
@@ -170,8 +191,23 @@ def _column(field: Mapping[str, Any]) -> ChangeColumn:
         return column(free, DecimalType(38, _FREE_SCALE), lambda cell: _free_decimal(name, cell.read))
     if field["type"] == "bytes":
         return column(StringType(), BinaryType(), lambda cell: F.unbase64(cell.read))
+    if field["type"] == "array":
+        item = _column({**field["items"], "field": name})
+        exact = ArrayType(item.exact) if item.exact is not None else None
+        return column(ArrayType(item.read), ArrayType(item.type), lambda cell: _each(item, cell), exact)
     kind = _type(field)
     return column(kind, kind, _as_it_is)
+
+
+def _each(item: ChangeColumn, cell: Cell) -> Column:
+    """An array whose elements are converted as ``item``."""
+    from pyspark.sql import functions as F
+
+    if cell.exact is None:
+        return F.transform(cell.read, lambda read: item.convert(Cell(read)).cast(item.type))
+    # Where elements are base64, the exact read of the array is null as a whole.
+    exact = F.coalesce(cell.exact, F.transform(cell.read, lambda _: F.lit(None).cast(item.type)))
+    return F.zip_with(cell.read, exact, lambda read, exact: item.convert(Cell(read, exact)).cast(item.type))
 
 
 def _date(cell: Cell) -> Column:
@@ -179,7 +215,9 @@ def _date(cell: Cell) -> Column:
 
     last, first = (F.lit(micros // 86_400_000_000) for micros in (_LAST_MICROS, _FIRST_MICROS))
     latest, earliest = _INFINITE_DAYS
-    days = F.when(cell.read == latest, last).when(cell.read == earliest, first).otherwise(cell.read)
+    is_latest = (cell.read == latest) | cell.read.between(*_LATEST_IN_ARRAY)
+    is_earliest = (cell.read == earliest) | cell.read.between(*_EARLIEST_IN_ARRAY)
+    days = F.when(is_latest, last).when(is_earliest, first).otherwise(cell.read)
     return F.date_from_unix_date(days.cast("int"))
 
 
@@ -202,7 +240,8 @@ def _zoned(cell: Cell) -> Column:
     from pyspark.sql import functions as F
 
     latest, earliest = (F.timestamp_micros(F.lit(micros)) for micros in (_LAST_MICROS, _FIRST_MICROS))
-    time = F.when(cell.read == "-infinity", earliest).otherwise(cell.read.cast("timestamp"))
+    is_earliest = (cell.read == "-infinity") | cell.read.startswith(_EARLIEST_TIME_IN_ARRAY)
+    time = F.when(is_earliest, earliest).otherwise(cell.read.cast("timestamp"))
     return F.when(cell.read == "infinity", latest).otherwise(time)
 
 
@@ -259,6 +298,18 @@ def _plain_decimal(name: str, kind: Any, value: Column) -> Column:
     message = F.concat(F.lit(f"column {name}: "), text, F.lit(f" does not fit {kind.simpleString()}, its type in schema"))
     is_kept = number.cast(wide).eqNullSafe(text.try_cast(wide))
     return F.when(text.isNull() | (number.isNotNull() & is_kept), number).otherwise(F.raise_error(message))
+
+
+def _plain_time(name: str, kind: Any, value: Column) -> Column:
+    """A time or date that JSON without a schema has as text; a number, whose unit nobody tells, is an error."""
+    from pyspark.sql import functions as F
+
+    text = F.variant_get(value, "$", "string")
+    message = F.concat(
+        F.lit(f"column {name}: "), text, F.lit(f" is no text, as {kind.simpleString()}, its type in schema, needs it. Let "),
+        F.lit("the values carry schemas, set time.precision.mode=isostring, or name a type of numbers and convert it later."),
+    )  # fmt: skip
+    return F.when(text.isNull() | (F.schema_of_variant(value) == "STRING"), text.cast(kind)).otherwise(F.raise_error(message))
 
 
 def _free_decimal(name: str, value: Column) -> Column:

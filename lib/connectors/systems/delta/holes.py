@@ -50,7 +50,7 @@ def _condition(column: str, kind: Any) -> str | None:
 
 def _placeholders(kind: Any) -> list[str]:
     """The forms that the placeholder has in a column of type ``kind``, as SQL."""
-    from pyspark.sql.types import ArrayType, BinaryType, NumericType, StringType
+    from pyspark.sql.types import ArrayType, BinaryType, DateType, NumericType, StringType
 
     if isinstance(kind, StringType):  # without a schema, bytes are text, too
         return [f"'{text}'" for text in (_TEXT, _BASE64, _UUID, _HSTORE)]
@@ -60,4 +60,6 @@ def _placeholders(kind: Any) -> list[str]:
         return []
     if isinstance(kind.elementType, NumericType):
         return [f"CAST(array({', '.join(_NUMBERS)}) AS {kind.simpleString()})"]
+    if isinstance(kind.elementType, DateType):
+        return [f"transform(array({', '.join(_NUMBERS)}), day -> date_from_unix_date(day))"]
     return [f"array({element})" for element in _placeholders(kind.elementType)]

@@ -24,10 +24,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from ...core import Batch, Choice, Duration, Fatal, Json, Misconfigured, Names, Options, Problem, Text
-from ...core.ledger import Entry
+from ...core.ledger import Entry, is_stream
 from ...core.state import digest
 from ...formats.base import quoted
-from ...spark.session import is_connect, session_key
 from . import TABLE, DeltaCommitter, DeltaSink, RecordingCommitter, TableSink, known_columns, mark_of, same_key
 from .change_batch import is_behind, newest_changes, placed_changes, snapshot_rows, truncation_in
 from .change_log import (
@@ -63,8 +62,8 @@ _FILL: Final = "connectors.fill"
 """The property of a table whose new column waits for its default."""
 _TIMES: Final = {"timestampFormat": "yyyy-MM-dd HH:mm:ss.SSSSSS", "timeZone": "UTC"}
 """How the default of a column is kept as JSON: no session's zone alters it."""
-_SESSIONS: Final[defaultdict[tuple[str, int], threading.Lock]] = defaultdict(threading.Lock)
-"""A lock for each session of Spark: the settings of a transaction hold for the whole session."""
+_SESSIONS: Final[defaultdict[str, threading.Lock]] = defaultdict(threading.Lock)
+"""A lock for the session of each stream, and one for all others: the settings of a transaction hold for the whole session."""
 _TRANSACTION: Final = "spark.databricks.delta.write"
 _METADATA: Final = "spark.databricks.delta.commitInfo.userMetadata"
 
@@ -446,7 +445,8 @@ class _Transaction:
 
     def __init__(self, spark: SparkSession, batch: Batch) -> None:
         self._conf = spark.conf
-        self._lock = None if is_connect(spark) else _SESSIONS[session_key(spark)]
+        is_shared = ".connect." in type(spark).__module__
+        self._lock = None if is_shared else _SESSIONS[batch.query if is_stream(batch.query) else ""]
         self._settings = {
             f"{_TRANSACTION}.txnAppId": f"{batch.sink_id}:{batch.query}",
             f"{_TRANSACTION}.txnVersion": str(batch.number),
