@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,12 +13,13 @@ import pytest
 
 from connectors import async_io
 from connectors.async_io.batches import EngineSettings
-from connectors.async_io.task import Plan, run
+from connectors.async_io.task import Plan, run, worker
 from connectors.core.errors import Misconfigured, Poison, Transient
 from connectors.testing.servers import HOST, HttpService, MotoServer, PostgresServer, RedisServer
 from connectors.testing.servers.fault_proxy import FaultProxy, Reply
 from connectors.testing.servers.http_service import UNKNOWN
 from tests.servers import required
+from tests.systems.http import answers as http_answers
 from tests.systems.jdbc.proxy import Proxy
 
 pytestmark = pytest.mark.server
@@ -143,6 +145,19 @@ def test_a_refusal_is_no_outage(service):
     service.behave(fail=1, status=400)
     with pytest.raises(Poison, match="HTTP 400"):
         ask(async_io.HttpLookup(service.url + "/users/{id}"), [1], results=NAME)
+
+
+def test_headers_go_to_the_server_of_the_url_alone_and_by_no_redirect_elsewhere():
+    with http_answers.answers() as home, http_answers.answers() as other:
+        away = {"/users/1": "/here", "/users/2": f"{other.url}/there", "/users/3": "/users/3"}
+        home.rule = lambda asked: (
+            http_answers.Reply(status=307, headers={"Location": away[asked.path]})
+            if asked.path in away
+            else http_answers.Reply({"name": asked.headers["X-Api-Key"]})
+        )
+        other.rule = lambda asked: http_answers.Reply({"name": str(asked.headers["X-Api-Key"])})
+        lookup = async_io.HttpLookup(f"{home.url}/users/{{id}}", {"X-Api-Key": "s3cret"}, failed="null")
+        assert ask(lookup, [1, 2, 3], results=NAME) == [(1, "s3cret"), (2, "None"), (3, None)]
 
 
 def test_a_request_that_hangs_gets_the_fallback(service):
@@ -272,6 +287,27 @@ def test_connections_that_fall_silent_cost_their_rows_alone():
     lost = set(range(40)) - answered
     assert lost
     assert len(lost) <= 12, f"rows without answer: {sorted(lost)}"
+
+
+def test_a_connection_that_falls_silent_while_it_goes_back_is_given_up():
+    class LastWord(Proxy):
+        asked = False
+
+        def _strikes(self, data):
+            self.asked |= b"'ann'" in data
+            self.silent |= self.asked and b"ROLLBACK" in data
+            return ""
+
+    with LastWord(required(PostgresServer).port) as proxy:
+        url = f"postgresql+asyncpg://postgres@{HOST}:{proxy.port}/postgres"
+        lookup = async_io.SqlLookup(url, "select 'ann' as name, cast(:id as int) as age", failed="null")
+        rows = ask(lookup, [1, 2, 3], capacity=2, timeout=0.3, close_timeout=0.2)
+    assert rows == [(1, None, None), (2, None, None), (3, None, None)]
+    pool = worker().clients[f"sql 2 {url}"].pool
+    deadline = time.monotonic() + 5
+    while pool.checkedout() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert pool.checkedout() == 0, "they would be missing for as long as the worker lives"
 
 
 # -- dynamodb

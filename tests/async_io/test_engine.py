@@ -364,3 +364,27 @@ def test_latencies_and_load_are_counted(served):
     assert snapshot["latency_p50"] == pytest.approx(1)
     assert snapshot["latency_p95"] == pytest.approx(3)
     assert (snapshot["in_flight_max"], snapshot["in_flight"]) == (50, 0)
+
+
+@pytest.mark.parametrize("batch_size", [1, 2])
+def test_a_call_that_swallows_the_cancel_at_the_end_leaves_no_slot_behind(virtually, batch_size):
+    async def call(row, slot):
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(100)
+        return row
+
+    async def scenario():
+        settings = EngineSettings(capacity=3, timeout=1000.0, batch_size=batch_size, close_timeout=1.0)
+        engine = AsyncEngine(call, lambda row, cause: row, emit=lambda output: None, settings=settings)
+        running = asyncio.ensure_future(engine.run())
+        await asyncio.sleep(0)
+        engine.add(RowBatch(list(range(6))))
+        await asyncio.sleep(1)
+        running.cancel()
+        started = asyncio.get_running_loop().time()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+        assert asyncio.get_running_loop().time() - started < 1.0
+        return asyncio.all_tasks() - {asyncio.current_task()}
+
+    assert virtually(scenario) == set()

@@ -101,6 +101,21 @@ def test_the_target_may_say_how_long_to_wait() -> None:
     assert simulation.sent[1].at - simulation.sent[0].at == 18.0
 
 
+@pytest.mark.parametrize("kind", [Throttled, Transient])
+@pytest.mark.parametrize("reached", [False, True])
+def test_a_target_that_says_when_to_come_again_is_not_asked_before(kind: type[Transient], reached: bool) -> None:
+    retry = RetrySettings(5, 1.0, 60.0, 2, outage_timeout=600.0, longest_wait=600.0)
+    busy = lambda: kind("slower", retry_after=300.0)  # noqa: E731
+    simulation = Simulation(lambda number, entries: Answer(0.0, busy if number == 0 else None), retry=retry, reached=reached)
+    assert simulation.run([(0.0, [1])]).error is None
+    assert [sent.at for sent in simulation.sent] == [0.0, 300.0]
+    simulation = Simulation(lambda number, entries: Answer(0.0, lambda: kind("slower", retry_after=3600.0)), retry=retry)
+    error = simulation.run([(0.0, [1])]).error
+    assert "refused 2 times" in str(error)
+    assert "longer than outageTimeout, 600 s" in str(error)
+    assert [sent.at for sent in simulation.sent] == [0.0, 600.0]
+
+
 def test_an_outage_that_outlives_the_tries_stops_everything() -> None:
     simulation = Simulation(lambda number, entries: Answer(error=outage), retry=RetrySettings(2, 1.0, 60.0, 2))
     flow = simulation.run([(0.0, list(range(100)))])
@@ -331,3 +346,22 @@ def test_what_follows_a_failed_entry_of_its_key_is_sent_again_after_it() -> None
     flow = simulation.run([(0.0, [("a", 1), ("b", 1), ("a", 2)])])
     assert simulation.sent[1].entries == [("a", 1), ("a", 2)]
     assert flow.counts.acknowledged == 3
+
+
+def test_a_request_that_was_given_up_keeps_its_keys_until_its_call_returns() -> None:
+    simulation = Simulation(lambda number, entries: Answer(100.0 if number == 0 else 1.0), key=lambda entry: entry[0])
+    flow = simulation.run([(0.0, [("a", 1)]), (70.0, [("a", 2)])])
+    assert simulation.applied == [("a", 1), ("a", 1), ("a", 2)], "the one that came late, its repetition, the newest"
+    assert [sent.at >= 100.0 for sent in simulation.sent] == [False, True]
+    assert flow.error is None
+
+
+def test_a_request_whose_call_never_returns_ends_the_flow_where_its_key_has_an_order() -> None:
+    simulation = Simulation(lambda number, entries: Answer(NEVER if number == 0 else 1.0), key=lambda entry: entry[0])
+    flow = simulation.run([(0.0, [("a", 1)]), (1.0, [("a", 2)])])
+    assert isinstance(flow.error, Transient)
+    assert "its call has not returned either" in str(flow.error)
+    assert (simulation.now, simulation.applied) == (121.0, [])
+    simulation = Simulation(lambda number, entries: Answer(NEVER if number == 0 else 1.0))
+    assert simulation.run([(0.0, [1]), (1.0, [2])]).error is None
+    assert simulation.applied == [1, 2]

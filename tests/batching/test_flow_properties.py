@@ -17,6 +17,7 @@ from .simulation import NEVER, Answer, Simulation
 SECONDS = st.sampled_from([0.0, 0.5, 1.0, 5.0, 59.0])
 KINDS = st.sampled_from(["taken"] * 5 + ["some throttled"] * 3 + ["all throttled", "away", "away"])
 STEPS = st.tuples(KINDS, SECONDS, st.integers(0, 7))
+LATE = st.tuples(st.sampled_from(["taken", "taken", "away", "late", "later"]), SECONDS, st.just(0))
 HANGS = st.tuples(st.sampled_from(["taken", "away", "hangs", "late"]), SECONDS, st.just(0))
 INPUT = st.lists(st.tuples(st.sampled_from([0.0, 0.0, 1.0, 7.0]), st.integers(1, 40)), min_size=1, max_size=6)
 LIMITS = st.builds(
@@ -44,8 +45,7 @@ def answer_of(script: list[tuple[str, float, int]], number: int) -> Answer:
         return Answer(seconds, error=lambda: Transient("away"))
     if kind == "hangs":
         return Answer(NEVER)
-    if kind == "late":
-        return Answer(61.0)
+    seconds = {"late": 61.0, "later": 119.0}.get(kind, seconds)
 
     def refuse(entry: Any) -> BaseException | None:
         if is_bad(entry):
@@ -105,7 +105,7 @@ def test_no_limit_is_ever_passed(script: Any, lengths: Any, limits: Any, retry: 
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.lists(STEPS, max_size=40), INPUT, LIMITS, RETRY, BREAKER, st.integers(1, 9))
+@given(st.lists(STEPS | LATE, max_size=40), INPUT, LIMITS, RETRY, BREAKER, st.integers(1, 9))
 def test_the_newest_of_a_key_is_the_last_to_arrive(
     script: Any, lengths: Any, limits: Any, retry: Any, breaker: Any, keys: int
 ) -> None:

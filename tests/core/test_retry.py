@@ -155,6 +155,33 @@ def test_a_system_that_has_never_answered_is_given_up_with_the_tries() -> None:
     assert contact.call(failing(9)) == "here"
 
 
+def asking_for(seconds: float, times: int, calls: list[float]) -> Callable[[], str]:
+    def work() -> str:
+        calls.append(time.monotonic())
+        if len(calls) <= times:
+            raise Transient("busy", retry_after=seconds)
+        return "here"
+
+    return work
+
+
+@pytest.mark.parametrize("reached", [False, True])
+def test_a_system_that_says_when_to_come_again_is_not_asked_before(reached: bool) -> None:
+    calls, events = list[float](), Events()
+    contact = Contact(replace(QUICK, outage_timeout=5.0, longest_wait=5.0), reached=reached)
+    with observed_retries(events):
+        assert contact.call(asking_for(0.15, 1, calls)) == "here"
+    assert calls[1] - calls[0] >= 0.15, "longer than the longest pause, 0.004"
+    assert events.names == ["waits for busy", "retried", "resumed"]
+
+
+def test_a_system_that_wants_to_be_asked_again_too_late_is_asked_once_more_at_the_end_of_the_wait() -> None:
+    calls = list[float]()
+    with pytest.raises(Transient, match=r"busy \(2 tries since .* longer than outageTimeout, 0.1 s\)"):
+        Contact(replace(QUICK, outage_timeout=0.1, longest_wait=0.1)).call(asking_for(3600.0, 9, calls))
+    assert len(calls) == 2
+
+
 def test_retries_are_options() -> None:
     typed = {
         "retry.maxRetries": "7",
@@ -163,7 +190,8 @@ def test_retries_are_options() -> None:
         "retry.multiplier": "3",
         "outageTimeout": "5min",
     }
-    assert RetrySettings.of(RETRY_OPTIONS.parse("connectors.toy", typed)) == RetrySettings(7, 0.2, 60.0, 3, 300.0)
-    assert RetrySettings.of(RETRY_OPTIONS.parse("connectors.toy", {})) == RetrySettings(outage_timeout=600.0)
+    assert RetrySettings.of(RETRY_OPTIONS.parse("connectors.toy", typed)) == RetrySettings(7, 0.2, 60.0, 3, 300.0, 300.0)
+    of_none = RETRY_OPTIONS.parse("connectors.toy", {})
+    assert RetrySettings.of(of_none) == RetrySettings(outage_timeout=600.0, longest_wait=600.0)
     with pytest.raises(Misconfigured, match="0 or more"):
         RETRY_OPTIONS.parse("connectors.toy", {"retry.maxRetries": "-1"})

@@ -28,8 +28,9 @@ class Retry:
 
     ``max_retries`` (3) tries follow the first one, after pauses of ``initial_backoff`` (100 ms) times ``multiplier``
     (2; 1 is a fixed delay) for each failure, at most ``max_backoff`` (1 s); jitter only shortens them. ``on`` are the
-    exceptions worth another try (``ConnectionError``, and this library's ``Transient``, whose ``retry_after`` is
-    heeded); ``when(result)`` is true for a result worth one (none), and the last result counts, whatever it is.
+    exceptions worth another try (``ConnectionError``, and this library's ``Transient``, whose ``retry_after`` is heeded
+    also above ``max_backoff``); ``when(result)`` is true for a result worth one (none), and the last result counts,
+    whatever it is.
     The row's timeout covers all its tries. Raises :class:`Misconfigured` for values that cannot work.
     """
 
@@ -53,7 +54,8 @@ class Retry:
         problems.check("when", self.when, self.when is None or callable(self.when), "a function of the result")
         problems.raise_any()
         object.__setattr__(self, "on", kinds)
-        object.__setattr__(self, "pauses", RetrySettings(self.max_retries, initial, highest, self.multiplier))
+        pauses = RetrySettings(self.max_retries, initial, highest, self.multiplier, longest_wait=inf)
+        object.__setattr__(self, "pauses", pauses)
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,8 @@ from ..core.clients import client_library
 from ..core.errors import ConnectorError, Misconfigured, Poison, Problem, Transient
 from .function import AsyncFunction, Context, NoFallback, Row, Rows
 
+_REDIRECTS: Final = 5
+_REDIRECT_STATUSES: Final = (301, 302, 303, 307, 308)
 _FALLBACKS: Final[dict[str, Rows]] = {"null": {}, "drop": None}
 
 
@@ -104,7 +106,8 @@ class _Lookup(AsyncFunction):
 class HttpLookup(_Lookup):
     """``GET`` of ``url``, such as ``http://host/users/{user_id}``, with ``headers``; the answer is JSON.
 
-    404 is a missing key; 408, 429 and 5xx are outages (``Retry-After`` is heeded), other statuses bad records.
+    404 is a missing key; 408, 429 and 5xx are outages (``Retry-After`` is heeded), other statuses bad records. Redirects are
+    followed, and ``headers`` go to no other server.
     """
 
     key_option = "url"
@@ -133,19 +136,33 @@ class HttpLookup(_Lookup):
     async def ask(self, row: Row) -> Rows:
         url = _filled(self.url, row, lambda value: quote(str(value), safe=""))
         try:
-            async with self.session.get(url, headers=self.headers) as response:
+            async with await self._response(url) as response:
                 if response.status == 404:
                     return self.answer(None)
                 if response.status >= 400:
-                    raise _refusal(response.status, response.headers.get("Retry-After", ""))
+                    raise _refusal(response.status, response.headers.get("Retry-After"))
                 return self.answer(await response.json(content_type=None))
         except (self.outage, OSError) as error:
             raise Transient(f"{type(error).__name__}: {error}") from error
 
+    async def _response(self, url: str) -> Any:
+        """The answer of ``url``, or of where it redirects to. No other server gets the headers: they may be secrets."""
+        place, headers = url, self.headers
+        for _ in range(_REDIRECTS + 1):
+            response = await self.session.get(place, headers=headers, allow_redirects=False)
+            if response.status not in _REDIRECT_STATUSES or "Location" not in response.headers:
+                return response
+            response.release()
+            place = response.url.join(type(response.url)(response.headers["Location"]))
+            headers = headers if place.origin() == response.url.origin() else {}
+        raise Poison(f"more than {_REDIRECTS} redirects")
 
-def _refusal(status: int, retry_after: str) -> ConnectorError:
+
+def _refusal(status: int, retry_after: str | None) -> ConnectorError:
+    from ..systems.http.client import seconds_of  # here, since it brings the whole connector along
+
     if status >= 500 or status in (408, 429):
-        return Transient(f"HTTP {status}", retry_after=float(retry_after) if retry_after.isdigit() else None)
+        return Transient(f"HTTP {status}", retry_after=seconds_of(retry_after))
     return Poison(f"HTTP {status}")
 
 
@@ -247,8 +264,11 @@ class SqlLookup(_Lookup):
 
     async def ask_all(self, rows: Sequence[Row]) -> list[Rows]:
         try:
-            async with self.engine.connect() as connection:
+            connection = await self.engine.connect()
+            try:
                 return [await self._select(connection, row) for row in rows]
+            finally:  # not "async with": a cancel could not end its rollback on a connection that has fallen silent
+                await asyncio.wait_for(connection.close(), _CLOSE_SECONDS)
         except self.failures as error:
             raise _failure_of_sql(error) from error
 
@@ -262,6 +282,7 @@ class SqlLookup(_Lookup):
         return self.answer([dict(row) for row in result.mappings()])
 
 
+_CLOSE_SECONDS: Final = 5.0
 _SQL_OUTAGES: Final = ("08", "40", "53", "55", "57")
 """Classes of SQLSTATE that pass: connection, conflict, resources, locks, a server that is going down or coming up."""
 

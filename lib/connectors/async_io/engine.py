@@ -143,6 +143,8 @@ class AsyncEngine:
 
     async def _parked(self, slot: Slot) -> None:
         slot.park()
+        if self._stopping:  # its call has swallowed the cancel, and there is no other
+            raise asyncio.CancelledError
         waiter = self._loop.create_future()
         self._idle.append(waiter)
         self._note_load()
@@ -330,6 +332,7 @@ class AsyncEngine:
 
     async def _stop(self) -> None:
         self._stopping = True
+        self._queue.clear()
         for timer in self._timers.values():
             timer.cancel()
         tasks = [slot.task for slot in self._slots]

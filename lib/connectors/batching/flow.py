@@ -9,7 +9,10 @@ not: tries are not used up then before ``outage_timeout``, and an open circuit i
 target throttles.
 
 Where entries have keys, two entries of one key are never in two requests at once, and an entry that failed takes those of its
-key that follow it in the request along. So the last entry of a key to reach the target is the newest, whatever fails.
+key that follow it in the request along. A request that is given up keeps its keys until its thread has come back. So the last
+entry of a key that this process sends is the newest, whatever fails. What the network and the target still do is not in its
+hands: a target may apply a request, which it took before the connection was closed, after a newer one. Only a target that
+compares versions is safe from that.
 """
 
 from __future__ import annotations
@@ -133,6 +136,10 @@ class Request:
     def entries(self) -> list[Any]:
         return [entry for piece in self.pieces for entry in piece.entries()]
 
+    @property
+    def has_keys(self) -> bool:
+        return self.pieces[0].chunk.keys is not None
+
     def keys(self) -> Iterator[Hashable]:
         for piece in self.pieces:
             yield from piece.keys()
@@ -177,6 +184,7 @@ class Flow:
         """True while an outage is waited for that has used up an entry's tries."""
         self.draining = False
         self.under_way: dict[int, Request] = {}
+        self._given_up: dict[int, Request] = {}
         self._fresh: deque[Piece] = deque()
         self._again: list[Piece] = []
         self._fresh_records = self._fresh_bytes = self._flying = 0
@@ -225,6 +233,7 @@ class Flow:
     def wakes_at(self) -> float | None:
         """When something may be due although nothing happens: the end of a pause, open circuit, request's or batch's time."""
         times = [request.started + self.limits.timeout for request in self.under_way.values()]
+        times += [request.started + self._patience() for request in self._given_up.values()]
         if self._fresh or self._again:
             times += [self._paused_until, self._now() + self.breaker.seconds_open()]
         if self._fresh:
@@ -243,14 +252,16 @@ class Flow:
     # outcomes
 
     def answered(self, request: Request, failures: Sequence[Failure]) -> None:
-        """The target took all entries of ``request`` but these. An answer that comes after its time is not heard."""
+        """The target took all entries of ``request`` but these. An answer that comes after its time only frees its keys."""
         if self._landed(request):
             self._judge(request, dict(failures))
 
     def refused(self, request: Request, error: BaseException) -> None:
         """``request`` failed as a whole."""
-        if not self._landed(request):
-            return
+        if self._landed(request):
+            self._fail(request, error)
+
+    def _fail(self, request: Request, error: BaseException) -> None:
         if isinstance(error, Poison) and request.records > 1:
             self._separate(request)
         else:
@@ -260,13 +271,17 @@ class Flow:
         """Gives up the requests whose time is over, and says which."""
         now, timeout = self._now(), self.limits.timeout
         late = [request for request in self.under_way.values() if request.started + timeout <= now]
+        if any(request.started + self._patience() <= now for request in self._given_up.values()):
+            self.stop(_lost(timeout, self._patience()))
         for request in late:
             outage = Transient(f"no answer within {timeout:g}s")
+            self._ended(request)
+            if request.has_keys:
+                self._given_up[request.number] = request
             if self.limits.fail_on_timeout:
-                self._landed(request)
                 self.stop(outage)
             else:
-                self.refused(request, outage)
+                self._fail(request, outage)
         return late
 
     # decisions
@@ -327,13 +342,23 @@ class Flow:
         self._busy.update(request.keys())
 
     def _landed(self, request: Request) -> bool:
+        """The request's thread has come back, so its keys are free. False if the request was given up before."""
+        self._given_up.pop(request.number, None)
+        self._busy.difference_update(request.keys())
+        return self._ended(request)
+
+    def _ended(self, request: Request) -> bool:
+        """The request is no longer waited for; false if it was not before."""
         if self.under_way.pop(request.number, None) is None:
             return False
         self._flying -= request.records
-        self._busy.difference_update(request.keys())
         if self._trial is request:
             self._trial = None
         return True
+
+    def _patience(self) -> float:
+        """How many seconds a request may keep its keys."""
+        return self.limits.timeout + max(self.limits.timeout, self.contact.retry.outage_timeout)
 
     def _separate(self, request: Request) -> None:
         """Sends the entries of a request in smaller ones, as it is not known which of them is bad."""
@@ -393,19 +418,23 @@ class Flow:
             self._send_again(piece.pick(again, self._now()), failures[again[0]])
 
     def _send_again(self, piece: Piece, outage: BaseException) -> None:
-        retry = self.contact.retry
-        if piece.tries > retry.max_retries:
-            self.outlasted = self._waits_for_target(piece)
-            seconds = self._now() - piece.failing_since
-            is_throttled = isinstance(outage, Throttled) and seconds < retry.outage_timeout
-            if not (self.outlasted or is_throttled):
-                self.stop(_used_up(outage, piece, seconds, retry))
+        retry, seconds = self.contact.retry, self._now() - piece.failing_since
+        pause = retry.pause(piece.tries, outage)
+        patience = retry.patience(pause)
+        is_long = pause > retry.max_backoff
+        if piece.tries > retry.max_retries or is_long:
+            self.outlasted = self._waits_for_target(piece, patience)
+            waits_its_turn = (is_long or isinstance(outage, Throttled)) and seconds < patience
+            if not (self.outlasted or waits_its_turn):
+                self.stop(_used_up(outage, piece, seconds, replace(retry, outage_timeout=patience)))
         insort(self._again, piece, key=lambda piece: piece.order)
-        self._paused_until = max(self._paused_until, self._now() + retry.pause(piece.tries, outage))
+        if is_long:
+            pause = min(pause, max(0.0, patience - seconds))
+        self._paused_until = max(self._paused_until, self._now() + pause)
 
-    def _waits_for_target(self, piece: Piece) -> bool:
+    def _waits_for_target(self, piece: Piece, timeout: float) -> bool:
         """True if ``piece`` fails because the target is away, and not for too long; false if others were taken meanwhile."""
-        away, timeout = self.outage, self.contact.retry.outage_timeout
+        away = self.outage
         return away is not None and away.since <= piece.failing_since and self._now() - away.since < timeout
 
 
@@ -419,6 +448,14 @@ def _with_followers(request: Request, failures: dict[int, BaseException]) -> dic
         elif error is None and key in keys:
             followed[place] = keys[key]
     return followed
+
+
+def _lost(timeout: float, patience: float) -> Transient:
+    return Transient(
+        f"a request got no answer within {timeout:g}s, and after {patience:g}s its call has not returned either: "
+        "newer rows of its keys cannot be sent, since it might still arrive after them",
+        way_out="start again when the target is back; the batch is sent again whole",
+    )
 
 
 def _used_up(outage: BaseException, piece: Piece, seconds: float, retry: RetrySettings) -> Transient:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import re
-import time
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from ..core.cache_folder import cache
-from ..core.errors import Fatal, Misconfigured, Problem
-from ..core.state import digest
+from ..core.cache_folder import is_told
+from ..core.errors import Fatal, Problem
 from .tolerance import error_problems
 
 _REFERENCE: Final = re.compile(r"\$\{([^}:]*):[^}]*\}")
@@ -28,7 +25,6 @@ _SETTINGS: Final[Mapping[str, str]] = {
     "config.providers": "secrets are {{secrets/scope/key}}",
 }
 """Beginnings of properties that have no effect, and why."""
-_MOMENT: Final = 60.0
 _log = logging.getLogger("connectors.connect")
 
 
@@ -91,18 +87,8 @@ def note_without_effect(properties: Mapping[str, str], log: str, *, sink: bool) 
     if by_reason:
         parts = [f"{', '.join(sorted(keys))} ({why})" for why, keys in by_reason.items()]
         text = f"{log} {properties.get('name', '')}".strip() + f": without effect: {'; '.join(parts)}"
-        if not _is_told(text):
+        if not is_told(text):
             _log.warning("%s", text)
-
-
-def _is_told(text: str) -> bool:
-    """True for what was told a moment ago: Spark asks in each of the processes that it starts for a query."""
-    with contextlib.suppress(OSError, Misconfigured):
-        mark = cache("connect") / f"note-{digest(text)}"
-        is_told = mark.exists() and time.time() - mark.stat().st_mtime < _MOMENT
-        mark.touch()
-        return is_told
-    return False
 
 
 def check_task_count(count: int, properties: Mapping[str, str], log: str) -> None:

@@ -88,7 +88,8 @@ RETRY_OPTIONS = Options(
 class RetrySettings:
     """``max_retries`` tries after the first one; the pauses (seconds) grow by ``multiplier``; jitter only shortens them.
 
-    After that the tries go on while less than ``outage_timeout`` seconds have passed since the first failure.
+    After that the tries go on while less than ``outage_timeout`` seconds have passed since the first failure. A system that
+    says when to come again (``retry_after``) is heeded for ``longest_wait`` seconds since then, also if it is asked first.
     """
 
     max_retries: int = 5
@@ -96,6 +97,7 @@ class RetrySettings:
     max_backoff: float = 60.0
     multiplier: float = 2.0
     outage_timeout: float = 0.0
+    longest_wait: float = 0.0
 
     @classmethod
     def of(cls, values: Values) -> RetrySettings:
@@ -106,6 +108,7 @@ class RetrySettings:
             values["retry.maxBackoff"],
             values["retry.multiplier"],
             values["outageTimeout"],
+            values["outageTimeout"],
         )
 
     def of_first_contact(self) -> RetrySettings:
@@ -115,10 +118,14 @@ class RetrySettings:
     def pause(self, failures: int, outage: BaseException | None = None) -> float:
         """Seconds to wait after so many failures in a row; what the system asked for (``retry_after``) wins."""
         if isinstance(outage, Transient) and outage.retry_after is not None:
-            return max(0.0, min(outage.retry_after, self.max_backoff))
+            return max(0.0, min(outage.retry_after, max(self.max_backoff, self.longest_wait)))
         steps = min(failures - 1, 64)  # enough for any maximum, and no overflow after a long outage
         full = min(self.max_backoff, self.initial_backoff * self.multiplier**steps)
         return full * random.uniform(0.5, 1.0)
+
+    def patience(self, pause: float) -> float:
+        """How many seconds since the first failure may pass where no tries are left, or the system wants such a long pause."""
+        return self.longest_wait if pause > self.max_backoff else self.outage_timeout
 
     def call(self, work: Callable[[], T]) -> T:
         """What ``work`` returns, tried again while it raises :class:`Transient`; the last one is raised."""
@@ -157,12 +164,13 @@ class Backoff:
         self.observer = observer or retry_observer()
         self.failures = 0
         self._began = 0.0
+        self._is_waiting = False
         self._is_stopped = _is_stopped.get(lambda: False)
 
     def reset(self) -> None:
-        if self.failures > self.retry.max_retries:
+        if self._is_waiting:
             self.observer.resumed()
-        self.failures = 0
+        self.failures, self._is_waiting = 0, False
 
     def pause(self, outage: BaseException | None) -> float:
         """Counts a failure and gives the seconds until the next try. Raises ``outage`` where there is none."""
@@ -172,16 +180,19 @@ class Backoff:
         if self.failures == 1:
             self._began = time.monotonic()
         seconds = self.retry.pause(self.failures, outage)
-        if self.failures <= self.retry.max_retries or not isinstance(outage, Transient):
+        has_tries = self.failures <= self.retry.max_retries and seconds <= self.retry.max_backoff
+        if has_tries or not isinstance(outage, Transient):
             return seconds
+        retry = replace(self.retry, outage_timeout=self.retry.patience(seconds))
         away = time.monotonic() - self._began
-        if away >= self.retry.outage_timeout:
-            raise outage_error(outage, self.failures, away, self.retry)
-        seconds = min(seconds, self.retry.outage_timeout - away)
+        if away >= retry.outage_timeout:
+            raise outage_error(outage, self.failures, away, retry)
+        seconds = min(seconds, retry.outage_timeout - away)
         since = time.time() - away
         self.observer.waits(outage, since, time.time() + seconds)
-        if self.failures == self.retry.max_retries + 1:
-            log_outage(outage, since, self.retry)
+        if not self._is_waiting:
+            log_outage(outage, since, retry)
+        self._is_waiting = True
         return seconds
 
     def sleep(self, seconds: float) -> None:

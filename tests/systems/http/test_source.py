@@ -107,7 +107,7 @@ def test_an_api_that_cannot_be_asked_since_a_position_is_read_whole_each_time(tm
     query = SourceQuery(system)
     query.planner.freeze()
     assert query.rest(log) == new
-    assert requests_to(system.server, f"/page/{system.table}") - before == 31, "one sweep"
+    assert requests_to(system.server, f"/page/{system.table}") - before == 32, "one sweep"
     assert query.planner.latest(log[-1]) == log[-1]
 
 

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 from urllib.parse import quote, urlencode, urljoin, urlsplit, urlunsplit
 
-from ...core import REQUIRED, Choice, Fatal, Int, Json, Misconfigured, Names, Options, Problem, Text, Values
-from ...core.clients import client_library
+from ...core import REQUIRED, Choice, Fatal, Flag, Json, Misconfigured, Names, Options, Problem, Text, Values
 from ...core.options import duration
-from .client import CONNECTOR, Answer, shown
+from .client import CONNECTOR, shown
+from .paging import KINDS, PAGING, Paging
+from .paths import is_absent, is_path, searched
 
 _API: Final = Options(
     baseUrl=Text(REQUIRED),
     resources=Json(REQUIRED, kind=list),
     paging=Json(None),
     parameters=Json({}),
+    failWhen=Text(None),
 )
 _RESOURCE: Final = Options(
     name=Text(REQUIRED),
@@ -28,38 +29,17 @@ _RESOURCE: Final = Options(
     parameters=Json({}),
     body=Json(None),
     records=Text(None),
+    failWhen=Text(None),
     key=Names(()),
     paging=Json(None),
     cursor=Json(None),
     ignore=Json([], kind=list),
     include=Json({}),
     children=Json([], kind=list),
-)
+) | Options({"records.optional": Flag(False)})
 _CURSOR: Final = Options(field=Text(REQUIRED), start=Text(None), lookback=Text("0"))
-_PAGING: Final[Mapping[str, Options]] = {
-    "none": Options(),
-    "page": Options(
-        parameter=Text("page"),
-        first=Int(1, at_least=0),
-        size=Int(None, at_least=1),
-        sizeParameter=Text("size"),
-        pages=Text(None),
-    ),
-    "offset": Options(
-        parameter=Text("offset"), size=Int(100, at_least=1), sizeParameter=Text("limit"), total=Text(None)
-    ),
-    "cursor": Options(
-        parameter=Text("cursor"),
-        path=Text(None),
-        header=Text(None),
-        size=Int(None, at_least=1),
-        sizeParameter=Text("limit"),
-    ),
-    "link": Options(size=Int(None, at_least=1), sizeParameter=Text("per_page")),
-    "next": Options(path=Text("next"), size=Int(None, at_least=1), sizeParameter=Text("limit")),
-}
 _NAME: Final = re.compile(r"\{([^{}]+)\}")
-_LINK: Final = re.compile(r'<([^>]*)>\s*;[^,]*\brel="?next\b"?', re.IGNORECASE)
+_LONGEST: Final = 300
 POSITION: Final = "position"
 """The name in braces that stands for the position of an incremental resource."""
 
@@ -71,102 +51,6 @@ class Call:
     method: str
     url: str
     body: Any = None
-
-
-class Paging(ABC):
-    """How the pages of a resource follow one another. A page has a token, JSON; that of the first page is ``None``."""
-
-    def __init__(self, values: Values) -> None:
-        self.values = values
-
-    def parameters(self, token: Any) -> dict[str, Any]:
-        """What the request for a page has beside the resource's own parameters."""
-        size = self.values.get("size")
-        return {} if size is None else {self.values["sizeParameter"]: size}
-
-    def url(self, token: Any) -> str | None:
-        """The URL of a page where the API gave it; a URL without host is below the base URL's."""
-        return None
-
-    @abstractmethod
-    def following(self, token: Any, answer: Answer, body: Any, records: int) -> Any:
-        """The token of the page after an answer with so many records; ``None`` after the last one."""
-
-
-class _OnePage(Paging):
-    def following(self, token: Any, answer: Answer, body: Any, records: int) -> Any:
-        return None
-
-
-class _Numbered(Paging):
-    """Pages by number."""
-
-    def parameters(self, token: Any) -> dict[str, Any]:
-        return {self.values["parameter"]: self._number(token), **super().parameters(token)}
-
-    def following(self, token: Any, answer: Answer, body: Any, records: int) -> Any:
-        number, size, pages = self._number(token), self.values["size"], self.values["pages"]
-        if pages is not None and (count := searched(pages, body)) is not None:
-            return number + 1 if number - self.values["first"] + 1 < int(count) else None
-        is_last = records == 0 or (size is not None and records < size)
-        return None if is_last else number + 1
-
-    def _number(self, token: Any) -> int:
-        return int(self.values["first"] if token is None else token)
-
-
-class _Offset(Paging):
-    """Pages by the number of records before them."""
-
-    def parameters(self, token: Any) -> dict[str, Any]:
-        return {self.values["parameter"]: token or 0, **super().parameters(token)}
-
-    def following(self, token: Any, answer: Answer, body: Any, records: int) -> Any:
-        after, total = (token or 0) + records, self.values["total"]
-        if total is not None and (count := searched(total, body)) is not None:
-            return after if records and after < int(count) else None
-        return after if records >= self.values["size"] else None
-
-
-class _Token(Paging):
-    """Pages by what the answer before has said, in its body or in a header."""
-
-    def parameters(self, token: Any) -> dict[str, Any]:
-        return {**({} if token is None else {self.values["parameter"]: token}), **super().parameters(token)}
-
-    def following(self, token: Any, answer: Answer, body: Any, records: int) -> Any:
-        path, header = self.values["path"], self.values["header"]
-        after = searched(path, body) if path else answer.headers.get(header)  # some repeat the last one at the end
-        return after if after not in (None, "", False) and after != token else None
-
-
-class _NextUrl(Paging):
-    """Pages by a URL that the answer before has given."""
-
-    def url(self, token: Any) -> str | None:
-        return None if token is None else str(token)
-
-    def following(self, token: Any, answer: Answer, body: Any, records: int) -> Any:
-        url = searched(self.values["path"], body)
-        return url if url and url != token else None
-
-
-class _LinkHeader(_NextUrl):
-    """Pages by the URL in the header ``Link``."""
-
-    def following(self, token: Any, answer: Answer, body: Any, records: int) -> Any:
-        link = _LINK.search(answer.headers.get("Link") or "")
-        return link[1] if link and link[1] != token else None
-
-
-_KINDS: Final[Mapping[str, type[Paging]]] = {
-    "none": _OnePage,
-    "page": _Numbered,
-    "offset": _Offset,
-    "cursor": _Token,
-    "link": _LinkHeader,
-    "next": _NextUrl,
-}
 
 
 @dataclass(frozen=True)
@@ -192,6 +76,8 @@ class Resource:
     parameters: Mapping[str, Any]
     body: Any
     records_path: str | None
+    is_optional: bool
+    fails_when: str | None
     key: tuple[str, ...]
     paging: Paging
     cursor: Incremental | None
@@ -211,16 +97,21 @@ class Resource:
         return Call("GET", _with_query(self._url(names), parameters))
 
     def records(self, body: Any, url: str) -> list[Any]:
-        """The records of a page. Raises ``Fatal`` where the answer has none of the declared shape."""
+        """The records of a page. Raises ``Fatal`` where the answer has none of the declared shape, or tells of an error."""
+        self._check_success(body, url)
         content = searched(self.records_path, body) if self.records_path else body
         if content is None and self.records_path:
+            if not self.is_optional and is_absent(self.records_path, body):
+                raise Fatal(
+                    f'{shown(url)} answers nothing at "{self.records_path}", also no null or empty list.{_names_in(body)}',
+                    way_out=f"correct config.resources.{self.name}.records; or set records.optional beside it, if the API "
+                    "leaves the place out where it has no records",
+                )
             return []
         records = content if isinstance(content, list) else [content] if self.records_path else None
         if records is None:
-            lists = [name for name, value in body.items() if isinstance(value, list)] if isinstance(body, dict) else []
-            hint = f" Lists in it: {', '.join(lists)}." if lists else ""
             raise Fatal(
-                f"{shown(url)} answers no list of records.{hint}",
+                f"{shown(url)} answers no list of records.{_names_in(body)}",
                 way_out=f"name the place of the records in the answer by config.resources.{self.name}.records",
             )
         if any(not isinstance(record, dict) for record in records):
@@ -230,9 +121,22 @@ class Resource:
             )
         return records
 
+    def _check_success(self, body: Any, url: str) -> None:
+        if self.fails_when is not None and not searched(f"!({self.fails_when})", body):
+            text = str(searched(self.fails_when, body))[:_LONGEST]
+            raise Fatal(
+                f"{shown(url)} answers an error: {text}",
+                way_out=f"ask the API's documentation what it means, or correct config.resources.{self.name}.failWhen",
+            )
+
     def _url(self, names: Mapping[str, Any]) -> str:
         path = _NAME.sub(lambda match: quote(str(_value(match[1], names)), safe=""), self.path)
         return f"{self.base.rstrip('/')}/{path.lstrip('/')}" if path else self.base
+
+    @property
+    def is_told_apart(self) -> bool:
+        """True if its records have digests that tell them apart."""
+        return bool(self.key) or self.cursor is not None
 
     @cached_property
     def chain(self) -> list[Resource]:
@@ -240,9 +144,12 @@ class Resource:
         return [*(self.parent.chain if self.parent else []), self]
 
 
-def searched(path: str, body: Any) -> Any:
-    """What is at ``path``, an expression of JMESPath, in ``body``."""
-    return client_library("jmespath", "jmespath", connector=CONNECTOR, option="config").search(path, body)
+def _names_in(body: Any) -> str:
+    """What an answer has at its top, for an error."""
+    if not isinstance(body, dict):
+        return f" It is {type(body).__name__}." if body is None or isinstance(body, str) else ""
+    lists = [name for name, value in body.items() if isinstance(value, list)]
+    return f" Lists in it: {', '.join(lists)}." if lists else f" Fields in it: {', '.join(body)}."[:_LONGEST]
 
 
 def resources(config: Mapping[str, Any]) -> dict[str, Resource]:
@@ -253,6 +160,8 @@ def resources(config: Mapping[str, Any]) -> dict[str, Resource]:
     if api is not None:
         if urlsplit(api["baseUrl"]).scheme not in ("http", "https"):
             problems.append(Problem("config", "baseUrl must be a URL that begins with http:// or https://."))
+        if api["failWhen"] is not None and not is_path(api["failWhen"]):
+            problems.append(Problem("config", f'failWhen is no JMESPath: "{api["failWhen"]}".'))
         for place, content in enumerate(api["resources"]):
             _add(by_name, api, content, None, f"resources[{place}]", problems)
     if problems:
@@ -293,6 +202,8 @@ def _add(
         {**api["parameters"], **values["parameters"]},
         values["body"],
         values["records"],
+        values["records.optional"],
+        values["failWhen"] or api["failWhen"],
         values["key"],
         paging,
         cursor,
@@ -307,18 +218,20 @@ def _add(
 
 def _paging(content: Any, where: str, problems: list[Problem]) -> Paging | None:
     kind = content.get("kind")
-    if kind not in _PAGING:
-        problems.append(Problem("config", f"{where}.kind must be one of {', '.join(_PAGING)}; got {kind!r}."))
+    if kind not in PAGING:
+        problems.append(Problem("config", f"{where}.kind must be one of {', '.join(PAGING)}; got {kind!r}."))
         return None
-    values = _parsed(_PAGING[kind], {name: value for name, value in content.items() if name != "kind"}, where, problems)
+    values = _parsed(PAGING[kind], {name: value for name, value in content.items() if name != "kind"}, where, problems)
     if values is None:
         return None
     if kind == "cursor" and (values["path"] is None) == (values["header"] is None):
         problems.append(Problem("config", f"{where} needs path, the cursor's place in the body, or header; one of them."))
+    if values.get("shortPage") == "last" and values["size"] is None:
+        problems.append(Problem("config", f"{where}.shortPage=last needs size, or no page is short."))
     for name in ("path", "pages", "total"):
-        if values.get(name) and not _is_path(values[name]):
+        if values.get(name) and not is_path(values[name]):
             problems.append(Problem("config", f'{where}.{name} is no JMESPath: "{values[name]}".'))
-    return _KINDS[kind](values)
+    return KINDS[kind](values)
 
 
 def _incremental(content: Any, where: str, problems: list[Problem]) -> Incremental | None:
@@ -327,30 +240,24 @@ def _incremental(content: Any, where: str, problems: list[Problem]) -> Increment
         return None
     start = next((value for name, value in content.items() if name.lower() == "start"), None)
     try:
-        float(values["lookback"]) if values["lookback"].replace(".", "", 1).isdigit() else duration(values["lookback"])
+        duration(values["lookback"])
     except ValueError:
         problems.append(Problem("config", f'{where}.lookback must be a number, or a duration; got "{values["lookback"]}".'))
     return Incremental(values["field"], start, values["lookback"])
 
 
 def _wrong_paths(values: Values, where: str) -> Iterator[Problem]:
-    if values["records"] is not None and not _is_path(values["records"]):
-        yield Problem("config", f'{where}.records is no JMESPath: "{values["records"]}".')
+    for name in ("records", "failWhen"):
+        if values[name] is not None and not is_path(values[name]):
+            yield Problem("config", f'{where}.{name} is no JMESPath: "{values[name]}".')
+    if values["records.optional"] and values["records"] is None:
+        yield Problem("config", f"{where}.records.optional has no use without records.")
     for column, name in values["include"].items():
         if not isinstance(name, str):
             yield Problem("config", f"{where}.include.{column} must name a field of the parent.")
     for status in values["ignore"]:
         if not isinstance(status, int):
             yield Problem("config", f"{where}.ignore must have statuses, such as 404; got {status!r}.")
-
-
-def _is_path(path: str) -> bool:
-    library = client_library("jmespath", "jmespath", connector=CONNECTOR, option="config")
-    try:
-        library.compile(path)
-    except library.exceptions.JMESPathError:
-        return False
-    return True
 
 
 def _parsed(options: Options, content: Any, where: str, problems: list[Problem]) -> Values | None:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -60,6 +61,7 @@ RETRY_STATUSES: Final = "408,425,429,500-599"
 _LOGIN_STATUSES: Final = (401, 403, 407)
 _MESSAGE: Final = 500
 _REDIRECTS: Final = 5
+_REDIRECTS_TO_GET: Final = (301, 302, 303)
 _CONNECT_SECONDS: Final = 10.0
 _EARLY_SECONDS: Final = 30.0
 """A token is replaced so long before its end."""
@@ -140,16 +142,13 @@ class HttpClient:
         self._headers: dict[str, str] = dict(values["headers"])
         self._login = _login(values)
         self._timeout = self._library.Timeout(connect=min(_CONNECT_SECONDS, seconds), read=seconds)
-        self._redirects = self._library.Retry(
-            total=_REDIRECTS,
-            connect=0,
-            read=0,
-            status=0,
-            other=0,
-            redirect=_REDIRECTS,
-            remove_headers_on_redirect=[*self._headers, "Authorization", "Cookie", "Proxy-Authorization"],
-            respect_retry_after_header=False,
-        )
+        settings: dict[str, Any] = {
+            **{"total": _REDIRECTS, "connect": 0, "read": 0, "status": 0, "other": 0, "redirect": _REDIRECTS},
+            "remove_headers_on_redirect": [*self._headers, "Authorization", "Cookie", "Proxy-Authorization"],
+            "respect_retry_after_header": False,
+        }
+        self._redirects = self._library.Retry(**settings)
+        self._redirects_of_content = _content_redirects(self._library)(**settings)
         self._pool = self._opened(values, home, connections)
 
     def request(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> Answer:
@@ -170,9 +169,10 @@ class HttpClient:
 
     def _answer(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> Answer:
         errors = self._library.exceptions
+        redirects = self._redirects if method == "GET" else self._redirects_of_content
         try:
             answer = self._pool.request(
-                method, url, body=body, headers=headers, timeout=self._timeout, retries=self._redirects, preload_content=True
+                method, url, body=body, headers=headers, timeout=self._timeout, retries=redirects, preload_content=True
             )
         except errors.MaxRetryError as error:
             raise _no_answer(url, error.reason or error) from None
@@ -193,6 +193,20 @@ class HttpClient:
         if proxy and not proxy_bypass(parts.hostname or ""):
             return self._library.ProxyManager(proxy, **settings)
         return self._library.PoolManager(**settings)
+
+
+@cache
+def _content_redirects(library: Any) -> Any:
+    class ContentRedirects(library.Retry):  # type: ignore[misc]
+        """Refuses redirects that turn a request into a GET, or may do so: what answers there has taken no content."""
+
+        def increment(self, method: Any = None, url: Any = None, response: Any = None, *rest: Any, **more: Any) -> Any:
+            if response is not None and response.status in _REDIRECTS_TO_GET:
+                text = f"{method} {shown(url or '')} answered {response.status}, a redirect that need not keep the request"
+                raise Fatal(text, way_out="give the URL that the redirects end at; or log in, if they lead to a login")
+            return super().increment(method, url, response, *rest, **more)
+
+    return ContentRedirects
 
 
 def _no_answer(url: str, error: BaseException) -> Exception:

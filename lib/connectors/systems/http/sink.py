@@ -46,6 +46,9 @@ class HttpSink(BatchingSink, FrameSink):
 
     Guarantee: idempotent with ``idempotencyHeader``, where the server takes each key once: a replay, also by other tasks,
     sends the same keys. Idempotent too with PUT and DELETE at a ``url`` with columns. At-least-once otherwise.
+
+    Rows of one ``url`` with columns are sent one after the other. A server may still apply a request that got no answer within
+    ``request.timeout`` after a newer one; only one that compares versions does not.
     """
 
     name = "http"

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import datetime
-import re
+import logging
 import threading
 import time
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
-from decimal import Decimal
-from functools import cached_property, partial, reduce
+from dataclasses import replace
+from functools import cached_property, partial
 from typing import Any, ClassVar, Final
 
 import pyarrow as pa
@@ -35,18 +32,28 @@ from ...core import (
     Transient,
     Values,
 )
+from ...core.cache_folder import is_told
 from ...core.clients import client_library
-from ...core.options import duration
 from ...core.retry import Contact, RetrySettings
 from ...core.state import digest
 from ...formats.json import columns_of, parsed, reader
-from .api import Incremental, Resource, resources, searched
+from .api import Call, Resource, resources
 from .client import CONNECTION, CONNECTOR, RETRY_STATUSES, Answer, HttpClient, check_http, refusal, shown, statuses
+from .paths import searched
+from .sweep import MOST_RESTARTS, Sweep, Trail, digest_of, page_mark, token_mark
 
 _CONTENT: Final = {"Content-Type": "application/json"}
 _ACCEPT: Final = {"Accept": "application/json"}
 _LOOK_SECONDS: Final = 1.0
 """How long pages without anything new are passed over in one go."""
+
+_NO_CONTENT: Final = 204
+_NO_TOKEN: Final = "the API no longer takes the token of a page; read from the start again, with shorter pauses between pages"
+_NO_PAGE: Final = (
+    "if the API answers so behind its last page, say where it tells how many there are (pages, total), "
+    "let it name the next one (link, next), or set shortPage=last"
+)
+_log = logging.getLogger("connectors")
 
 _PARENTS: Final = 20
 """How many records a look at the API asks for children until there is one."""
@@ -145,34 +152,6 @@ class HttpSource(CursorSource):
             return cursor.sample()
 
 
-@dataclass(frozen=True)
-class Sweep:
-    """How far a resource has been read; the position of its partition is what of this is not at its default.
-
-    All sweeps before have come up to ``after``, a value of the cursor's field, and ``seen`` are the digests of records there
-    that may come again, with their values. The sweep that is under way stands on the ``page`` of that token, of which it has
-    handed on the records with the digests ``read`` (also those of the page before, where records have keys); ``top`` and
-    ``top_seen`` are its ``after`` and ``seen``.
-    """
-
-    after: Any = None
-    seen: Mapping[str, Any] = field(default_factory=dict)
-    is_under_way: bool = False
-    page: Any = None
-    read: Sequence[str] = ()
-    top: Any = None
-    top_seen: Mapping[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def at(cls, position: Mapping[str, Any]) -> Sweep:
-        return cls(**position)
-
-    def position(self) -> dict[str, Any]:
-        default = asdict(Sweep())
-        content = {**asdict(self), "read": list(self.read)}
-        return {name: value for name, value in content.items() if value != default[name] and value != []}
-
-
 class HttpCursor(Cursor):
     """Reads a resource page by page, and the children of each record where it is one of a parent.
 
@@ -192,6 +171,9 @@ class HttpCursor(Cursor):
         self._lock = threading.Lock()
         self._page: tuple[str, list[Any], Any] | None = None
         self._has_begun = False
+        self._sweep = Sweep()
+        self._position: dict[str, Any] = {}
+        self._missing, self._count = set(self._schema.names), 0
         self._is_swept = False
 
     def open(self) -> None:
@@ -202,13 +184,14 @@ class HttpCursor(Cursor):
         self._threads = ThreadPoolExecutor(connections, "connectors.http")
 
     def close(self) -> None:
+        self._note_columns()
         if hasattr(self, "_threads"):
             self._threads.shutdown(cancel_futures=True)
             self._client.close()
 
     def read(self, partition: str, position: Any, end: Any, rows: int) -> Page:
         """Records of one page. ``rows`` counts those of the topmost resource."""
-        sweep = Sweep.at(position)
+        sweep = self._sweep if position is self._position else Sweep.at(position)
         if not sweep.is_under_way:
             if self._is_swept or time.monotonic() < self._next_sweep:
                 self._is_swept = False
@@ -220,24 +203,58 @@ class HttpCursor(Cursor):
         content: list[Any] = []
         while sweep.is_under_way and not content and time.monotonic() < until:
             sweep, content = self._advanced(sweep, rows)
-        return Page(self._rows(content), sweep.position(), is_waiting=sweep.is_under_way)
+        self._sweep, self._position = sweep, sweep.position()
+        is_last = self._is_swept and not content
+        self._is_swept &= not is_last
+        return Page(self._rows(content), self._position, is_last=is_last, is_waiting=sweep.is_under_way)
 
     def _advanced(self, sweep: Sweep, rows: int) -> tuple[Sweep, list[Any]]:
         """A sweep after new records of its page, and these, or their children."""
-        records, following = self._fetched(sweep)
-        digests = [_digest(record, self._top, self._json) for record in records]
-        new = _new(records, digests, sweep, self._top.cursor)
+        top = self._top
+        try:
+            records, following = self._fetched(sweep)
+        except Fatal as refused:
+            return self._anew(sweep, refused), []
+        digests = self._digests(top, records)
+        mark = page_mark(records, digests, top, self._json) if following is not None or sweep.trail.pages else None
+        self._check_trail(top, sweep.trail, mark, following, None, self._position_of(sweep))
+        new = sweep.new(records, digests, top)
         places = new[:rows]
         content = self._children([records[place] for place in places])
-        sweep = _after(sweep, [(records[place], digests[place]) for place in places], self._top)
+        sweep = sweep.handed_on([(records[place], digests[place]) for place in places], top)
         if len(places) < len(new):
             return sweep, content
         if following is not None:
-            return replace(sweep, page=following, read=digests if self._top.key else []), content
+            return sweep.next_page(following, mark, digests, top), content
         if self._has_begun:  # not in an earlier epoch, which may have passed what came since
             self._is_swept = True
             self._next_sweep = time.monotonic() + float(self._values["pollInterval"])
-        return _ended(sweep, self._top.cursor), content
+        return sweep.ended(top), content
+
+    def _anew(self, sweep: Sweep, refused: Fatal) -> Sweep:
+        """The sweep from its first page, where the API no longer takes the token of a later one. Else raises ``refused``."""
+        again = sweep.anew() if sweep.page is not None and self._top.paging.expires else None
+        if again is None:
+            raise refused
+        _log.warning("connectors.http: the pages of %s are read again from the first one: %s", self._top.name, refused.message)
+        self._page = None
+        return again
+
+    def _check_trail(
+        self, resource: Resource, trail: Trail, mark: str | None, following: Any, parent: Any, position: Any
+    ) -> None:
+        """Raises ``Fatal`` where pages go round. One page may come again, where records have moved by as much; not two."""
+        number = trail.pages + 1
+        if following is not None and (earlier := trail.marks.get(token_mark(following))) is not None:
+            raise _circle(resource, f"page {number} says that page {earlier} comes next, which has come already")
+        if mark is None or (earlier := trail.marks.get(mark)) is None:
+            return
+        if following is not None:
+            records, _ = self._records(resource, following, parent, position)
+            after = page_mark(records, self._digests(resource, records), resource, self._json)
+            if after not in trail.left(mark, following).marks:
+                return
+        raise _circle(resource, f"page {number} has the same records as page {earlier}")
 
     def sample(self) -> list[Any]:
         """Records of the first page, for the columns."""
@@ -255,35 +272,46 @@ class HttpCursor(Cursor):
         """The records of the page of a sweep, and the token of the page after it."""
         key = digest(str([sweep.after, sweep.page]))
         if self._page is None or self._page[0] != key:
-            cursor = self._top.cursor
-            position = None if cursor is None else _asked(sweep.after, cursor)
-            self._page = (key, *self._records(self._top, sweep.page, None, position))
+            self._page = (key, *self._records(self._top, sweep.page, None, self._position_of(sweep)))
         return self._page[1], self._page[2]
+
+    def _position_of(self, sweep: Sweep) -> Any:
+        return None if self._top.cursor is None else sweep.asked(self._top.cursor)
 
     def _records(self, resource: Resource, token: Any, parent: Any, position: Any) -> tuple[list[Any], Any]:
         """The records of a page, and the token of the page after it."""
         call = resource.call(token, parent, position)
         body = None if call.body is None else self._json.dumps(call.body)
-        answer = self._contact.call(lambda: self._asked(resource, call.method, call.url, body))
-        if answer.status in resource.ignored:
+        is_first = token is None
+        answer, content = self._contact.call(lambda: self._asked(resource, call, body, is_first))
+        if is_first and answer.status in resource.ignored:
             return [], None
-        content = self._parsed(answer, call.url)
-        records = resource.records(content, call.url)
+        records = [] if answer.status == _NO_CONTENT else resource.records(content, call.url)
         following = resource.paging.following(token, answer, content, len(records))
+        if following is None and is_first and records and resource.paging.is_silent(content):
+            place = f"config.resources.{resource.name}.paging.path"
+            self._note(place, f"an answer with {len(records)} records has nothing at {place}, so its page is the only one")
         for column, name in resource.include.items():
             for record in records:
                 record[column] = searched(name, parent)
         return records, following
 
-    def _asked(self, resource: Resource, method: str, url: str, body: bytes | None) -> Answer:
+    def _asked(self, resource: Resource, call: Call, body: bytes | None, is_first: bool) -> tuple[Answer, Any]:
+        """An answer, and what its body says; ``None`` of one without records. Only that of a first page is ever ignored."""
         self._wait_for_turn()
-        answer = self._client.request(method, url, {**_ACCEPT, **(_CONTENT if body is not None else {})}, body)
-        if answer.status in resource.ignored or 200 <= answer.status < 300:
-            return answer
-        error = refusal(answer, url, self._retried)
+        headers = {**_ACCEPT, **(_CONTENT if body is not None else {})}
+        answer = self._client.request(call.method, call.url, headers, body)
+        if answer.status == _NO_CONTENT or (is_first and answer.status in resource.ignored):
+            return answer, None
+        if 200 <= answer.status < 300:
+            return answer, self._parsed(answer, call.url)
+        error = refusal(answer, call.url, self._retried)
         if isinstance(error, Transient):
             raise error
-        way_out = f"correct config, or let config.resources.{resource.name}.ignore have {answer.status}"
+        if is_first:
+            way_out = f"correct config, or let config.resources.{resource.name}.ignore have {answer.status}"
+        else:
+            way_out = _NO_TOKEN if resource.paging.expires else f"{_NO_PAGE}: config.resources.{resource.name}.paging"
         raise Fatal(error.message, way_out=error.way_out or way_out)
 
     def _parsed(self, answer: Answer, url: str) -> Any:
@@ -291,6 +319,8 @@ class HttpCursor(Cursor):
             return parsed(answer.body.decode()) if self._is_exact else self._json.loads(answer.body)
         except ValueError:
             text = f"{shown(url)} answers what is no JSON: {answer.body[:100]!r}"
+            if answer.body.lstrip()[:1] in (b"{", b"["):  # it breaks off, as where a proxy has lost its server
+                raise Transient(text) from None
             raise Fatal(text, way_out="correct baseUrl or path in config") from None
 
     def _wait_for_turn(self) -> None:
@@ -309,12 +339,28 @@ class HttpCursor(Cursor):
         return records
 
     def _all_of(self, resource: Resource, parent: Any) -> list[Any]:
-        """All records of a child."""
-        records, token = self._records(resource, None, parent, None)
-        while token is not None:
-            more, token = self._records(resource, token, parent, None)
-            records += more
-        return records
+        """All records of a child, from the first page again where the API no longer takes the token of a later one."""
+        records: list[Any] = []
+        token, trail, restarts = None, Trail(), 0
+        while True:
+            try:
+                page, following = self._records(resource, token, parent, None)
+            except Fatal:
+                if token is None or not resource.paging.expires or restarts == MOST_RESTARTS:
+                    raise
+                records, token, trail, restarts = [], None, Trail(), restarts + 1
+                continue
+            mark = None
+            if following is not None or trail.pages:
+                mark = page_mark(page, self._digests(resource, page), resource, self._json)
+            self._check_trail(resource, trail, mark, following, parent, None)
+            records += page
+            if following is None:
+                return records
+            token, trail = following, trail.left(mark, following)
+
+    def _digests(self, resource: Resource, records: list[Any]) -> list[bytes]:
+        return [digest_of(record, resource, self._json) for record in records]
 
     def _rows(self, records: list[Any]) -> pa.RecordBatch:
         try:
@@ -325,7 +371,32 @@ class HttpCursor(Cursor):
         except ValueError as wrong:
             text = f"a record of {self._resource.name} does not fit the columns: {wrong}"
             raise Fatal(text, way_out="give .schema(…) that fits it; string takes anything") from None
+        self._look_for_columns(records)
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def _look_for_columns(self, records: list[Any]) -> None:
+        self._count += len(records)
+        if self._missing:
+            self._missing = {name for name in self._missing if not any(name in record for record in records)}
+
+    def _note_columns(self) -> None:
+        """Tells of columns that no record has had: their names may be wrong."""
+        if self._missing and self._count:
+            names = ", ".join(sorted(self._missing))
+            text = f"none of {self._count} records has the field {names}, so that column is null"
+            self._note(f"{self._resource.name} {names}", f"{self._resource.name}: {text}")
+
+    def _note(self, place: str, text: str) -> None:
+        if not is_told(f"{self._top.base} {place}"):
+            _log.warning("connectors.http: %s", text)
+
+
+def _circle(resource: Resource, text: str) -> Fatal:
+    return Fatal(
+        f"the pages of {resource.name} go round: {text}",
+        way_out=f"correct config.resources.{resource.name}.paging: its parameter may have another name. If the API gives "
+        "the last page again and again, say where it tells how many there are (pages, total), or set shortPage=last",
+    )
 
 
 def _run(work: Any, resource: Resource, context: contextvars.Context, record: Any) -> Any:
@@ -337,104 +408,3 @@ def _cell(value: Any, kind: pa.DataType) -> Any:
     if pa.types.is_string(kind) and value is not None and not isinstance(value, str):
         return client_library("orjson", "orjson", connector=CONNECTOR).dumps(value, default=str).decode()
     return value
-
-
-def _digest(record: Mapping[str, Any], resource: Resource, json: Any) -> str:
-    """What tells records of a resource apart: its key and the cursor's field, else all fields."""
-    if not resource.key and resource.cursor is None:
-        return ""
-    cursor = [resource.cursor.field] if resource.cursor else []
-    parts = [searched(name, record) for name in [*resource.key, *cursor]] if resource.key else record
-    return digest(json.dumps(parts, option=json.OPT_SORT_KEYS, default=str).decode())
-
-
-def _new(records: Sequence[Any], digests: Sequence[str], sweep: Sweep, cursor: Incremental | None) -> list[int]:
-    """The places of the records of a page that were not handed on yet, in the order in which they are."""
-    read, new = Counter(sweep.read), []
-    for place, (record, name) in enumerate(zip(records, digests, strict=True)):
-        if read[name]:
-            read[name] -= 1
-        elif cursor is None or _is_new(_value(record, cursor), name, sweep, cursor):
-            new.append(place)
-    return new
-
-
-def _is_new(value: Any, name: str, sweep: Sweep, cursor: Incremental) -> bool:
-    if sweep.after is None:
-        return True
-    return name not in sweep.seen and not _is_less(value, _before(sweep.after, cursor.lookback))
-
-
-def _value(record: Any, cursor: Incremental) -> Any:
-    """The value of the cursor's field. Raises ``Fatal`` where a record has none."""
-    value = searched(cursor.field, record)
-    if isinstance(value, Decimal):
-        value = int(value) if value == value.to_integral_value() else float(value)
-    if not isinstance(value, (str, int, float)) or isinstance(value, bool):
-        text = f'a record has {value!r} in the cursor\'s field "{cursor.field}", which must be a number or text'
-        raise Fatal(text, way_out="take a field that every record has")
-    return value
-
-
-def _after(sweep: Sweep, handed_on: Sequence[tuple[Any, str]], resource: Resource) -> Sweep:
-    """The sweep after records of its page were handed on."""
-    cursor, names = resource.cursor, [*sweep.read, *(name for _, name in handed_on)]
-    if cursor is None or not handed_on:
-        return replace(sweep, read=names)
-    values = {name: _value(record, cursor) for record, name in handed_on}
-    top = reduce(_later, values.values(), sweep.top)
-    return replace(sweep, read=names, top=top, top_seen=_near(top, {**sweep.top_seen, **values}, cursor))
-
-
-def _ended(sweep: Sweep, cursor: Incremental | None) -> Sweep:
-    if cursor is None or sweep.top is None:
-        return Sweep(sweep.after, sweep.seen)
-    after = _later(sweep.after, sweep.top)
-    return Sweep(after, _near(after, {**sweep.seen, **sweep.top_seen}, cursor))
-
-
-def _near(top: Any, values: Mapping[str, Any], cursor: Incremental) -> dict[str, Any]:
-    """The digests of records that may come again when those since ``top`` are asked for."""
-    first = _before(top, cursor.lookback)
-    return {name: value for name, value in values.items() if not _is_less(value, first)}
-
-
-def _later(value: Any, other: Any) -> Any:
-    return other if value is None or _is_less(value, other) else value
-
-
-def _is_less(value: Any, other: Any) -> bool:
-    """Compares times with a zone as times, since one time has several texts; all else as it is."""
-    moment, other_moment = _moment(value), _moment(other)
-    return bool(value < other if moment is None or other_moment is None else moment < other_moment)
-
-
-def _moment(value: Any) -> datetime.datetime | None:
-    """The time that a text stands for; ``None`` if it has no zone or is no time."""
-    try:
-        moment = _iso_time(value) if isinstance(value, str) else None
-    except ValueError:
-        return None
-    return moment if moment is not None and moment.tzinfo is not None else None
-
-
-def _iso_time(text: str) -> datetime.datetime:
-    """A time in ISO 8601. Python 3.10 knows no Z, no zone without a colon, and no fraction but of 3 or 6 digits."""
-    text = re.sub(r"(\d[+-]\d\d)(\d\d)$", r"\1:\2", text.replace("Z", "+00:00"))
-    return datetime.datetime.fromisoformat(re.sub(r"\.(\d+)", lambda digits: f".{digits[1]:0<6.6}", text))
-
-
-def _asked(after: Any, cursor: Incremental) -> Any:
-    """The position that a request names."""
-    return cursor.start if after is None else _before(after, cursor.lookback)
-
-
-def _before(value: Any, lookback: str) -> Any:
-    """A value that is less by ``lookback``: a number, or a duration before a time in ISO 8601."""
-    if lookback in ("", "0"):
-        return value
-    if not isinstance(value, str):
-        return value - float(lookback)
-    moment = _iso_time(value) - datetime.timedelta(seconds=duration(lookback))
-    text = moment.isoformat()
-    return text.replace("+00:00", "Z") if value.endswith("Z") else text

@@ -197,8 +197,8 @@ class _Service:
         return self.web.json_response(answer)
 
     async def away(self, request: Any) -> Any:
-        """Redirects to the same path of the server that the query names."""
-        raise self.web.HTTPFound(request.query["to"])
+        """Redirects to what the query names, so that a request keeps its method."""
+        raise self.web.HTTPTemporaryRedirect(request.query["to"])
 
     async def behave(self, request: Any) -> Any:
         self.behaviour = ApiBehaviour(**await request.json())

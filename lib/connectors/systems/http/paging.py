@@ -1,0 +1,159 @@
+"""How the pages of a resource follow one another, and where they end.
+
+A sweep ends at an empty page, at the number of pages or records that the API tells, or where the API names no next page.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ...core import Choice, Int, Options, Text, Values
+from .client import Answer
+from .paths import count_at, is_absent, searched
+
+_SHORT_PAGE: Final = Options(shortPage=Choice("next", among=("next", "last")))
+PAGING: Final[Mapping[str, Options]] = {
+    "none": Options(),
+    "page": Options(
+        parameter=Text("page"),
+        first=Int(1, at_least=0),
+        size=Int(None, at_least=1),
+        sizeParameter=Text("size"),
+        pages=Text(None),
+    )
+    | _SHORT_PAGE,
+    "offset": Options(parameter=Text("offset"), size=Int(100, at_least=1), sizeParameter=Text("limit"), total=Text(None))
+    | _SHORT_PAGE,
+    "cursor": Options(
+        parameter=Text("cursor"),
+        path=Text(None),
+        header=Text(None),
+        size=Int(None, at_least=1),
+        sizeParameter=Text("limit"),
+    ),
+    "link": Options(size=Int(None, at_least=1), sizeParameter=Text("per_page")),
+    "next": Options(path=Text("next"), size=Int(None, at_least=1), sizeParameter=Text("limit")),
+}
+_LINK: Final = re.compile(r'<([^>]*)>\s*;[^,]*\brel="?next\b"?', re.IGNORECASE)
+
+
+class Paging(ABC):
+    """How the pages of a resource follow one another. A page has a token, JSON; that of the first page is ``None``."""
+
+    expires = False
+    """True where the API makes the tokens, so that it may refuse one after a time."""
+
+    def __init__(self, values: Values) -> None:
+        self.values = values
+
+    def parameters(self, token: Any) -> dict[str, Any]:
+        """What the request for a page has beside the resource's own parameters."""
+        size = self.values.get("size")
+        return {} if size is None else {self.values["sizeParameter"]: size}
+
+    def url(self, token: Any) -> str | None:
+        """The URL of a page where the API gave it; a URL without host is below the base URL's."""
+        return None
+
+    @abstractmethod
+    def following(self, token: Any, answer: Answer, body: Any, records: int) -> Any:
+        """The token of the page after an answer with so many records; ``None`` after the last one."""
+
+    def is_silent(self, body: Any) -> bool:
+        """True if an answer has nothing, also no null, where it should say which page follows."""
+        return False
+
+    def _is_last(self, records: int) -> bool:
+        """An empty page is the last one; a short one where the user says so, since servers cap and filter pages."""
+        return records == 0 or (self.values["shortPage"] == "last" and records < self.values["size"])
+
+
+class _OnePage(Paging):
+    def following(self, token: Any, answer: Answer, body: Any, records: int) -> Any:
+        return None
+
+
+class _Numbered(Paging):
+    """Pages by number."""
+
+    def parameters(self, token: Any) -> dict[str, Any]:
+        return {self.values["parameter"]: self._number(token), **super().parameters(token)}
+
+    def following(self, token: Any, answer: Answer, body: Any, records: int) -> Any:
+        number, pages = self._number(token), self.values["pages"]
+        if pages is not None and (count := count_at(pages, body)) is not None:
+            return number + 1 if number - self.values["first"] + 1 < count else None
+        return None if self._is_last(records) else number + 1
+
+    def _number(self, token: Any) -> int:
+        return int(self.values["first"] if token is None else token)
+
+
+class _Offset(Paging):
+    """Pages by the number of records before them."""
+
+    def parameters(self, token: Any) -> dict[str, Any]:
+        return {self.values["parameter"]: token or 0, **super().parameters(token)}
+
+    def following(self, token: Any, answer: Answer, body: Any, records: int) -> Any:
+        after, total = (token or 0) + records, self.values["total"]
+        if total is not None and (count := count_at(total, body)) is not None:
+            return after if records and after < count else None
+        return None if self._is_last(records) else after
+
+
+class _Token(Paging):
+    """Pages by what the answer before has said, in its body or in a header."""
+
+    expires = True
+
+    def parameters(self, token: Any) -> dict[str, Any]:
+        return {**({} if token is None else {self.values["parameter"]: token}), **super().parameters(token)}
+
+    def following(self, token: Any, answer: Answer, body: Any, records: int) -> Any:
+        path, header = self.values["path"], self.values["header"]
+        after = searched(path, body) if path else answer.headers.get(header)  # some repeat the last one at the end
+        return after if after not in (None, "", False) and after != token else None
+
+    def is_silent(self, body: Any) -> bool:
+        return self.values["path"] is not None and is_absent(self.values["path"], body)
+
+
+class _NextUrl(Paging):
+    """Pages by a URL that the answer before has given."""
+
+    expires = True
+
+    def url(self, token: Any) -> str | None:
+        return None if token is None else str(token)
+
+    def following(self, token: Any, answer: Answer, body: Any, records: int) -> Any:
+        url = searched(self.values["path"], body)
+        return url if url and url != token else None
+
+    def is_silent(self, body: Any) -> bool:
+        return is_absent(self.values["path"], body)
+
+
+class _LinkHeader(_NextUrl):
+    """Pages by the URL in the header ``Link``."""
+
+    def following(self, token: Any, answer: Answer, body: Any, records: int) -> Any:
+        link = _LINK.search(answer.headers.get("Link") or "")
+        return link[1] if link and link[1] != token else None
+
+    def is_silent(self, body: Any) -> bool:
+        return False
+
+
+KINDS: Final[Mapping[str, type[Paging]]] = {
+    "none": _OnePage,
+    "page": _Numbered,
+    "offset": _Offset,
+    "cursor": _Token,
+    "link": _LinkHeader,
+    "next": _NextUrl,
+}

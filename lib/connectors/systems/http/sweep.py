@@ -1,0 +1,337 @@
+"""How far a resource has been read: what came up to a value of its cursor, and what has come of a sweep; as small JSON."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import hashlib
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from decimal import Context, Decimal
+from functools import lru_cache, reduce
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from ...core import Fatal
+from ...core.options import duration
+from ...core.state import dumps
+from .api import Incremental, Resource
+from .paths import searched
+
+_DIGEST: Final = 8
+_NUMBER: Final = re.compile(r"-?\d+(\.\d+)?")
+_EXACT: Final = Context(prec=1000)
+_FLOAT: Final = 1 << 53
+"""Up to here a float has every whole number."""
+
+_SPANS: Final = 8
+_MOST_SEEN: Final = 1_000_000
+"""The records whose digests a position holds, at most: 11 MB of text."""
+
+_MOST_PASSED: Final = 20_000
+"""The records of a sweep whose digests a position holds, at most: 210 kB of text. By them none comes twice where records move
+to later pages, and where a sweep begins anew."""
+
+_RECENT_PAGES: Final = 100
+MOST_RESTARTS: Final = 5
+"""How often a sweep begins anew until what ended it is an error."""
+
+Digest = bytes
+Digests = frozenset[Digest]
+
+
+class Span(NamedTuple):
+    """The records of a span of the cursor's values: the ``newest`` value, and their digests."""
+
+    newest: Any
+    digests: Digests
+
+
+Seen = Mapping[str, Span]
+"""The records that may come again, by spans of an eighth of the lookback."""
+
+
+class Trail(NamedTuple):
+    """How many ``pages`` were left behind, and the numbers of some of them, by their content and by their token.
+
+    The newest hundred are among them, and those whose numbers are powers of two, so that no circle of pages goes on for ever.
+    """
+
+    pages: int = 0
+    marks: Mapping[str, int] = MappingProxyType({})
+
+    def left(self, mark: str | None, token: Any) -> Trail:
+        """The trail on the page of ``token``, behind one with this mark."""
+        number = self.pages + 1
+        marks = {**self.marks, **({} if mark is None else {mark: number}), token_mark(token): number + 1}
+        newest = number - _RECENT_PAGES
+        return Trail(number, {name: page for name, page in marks.items() if page > newest or page & (page - 1) == 0})
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """How far a resource has been read; the position of its partition is what of this is not at its default.
+
+    All sweeps before have come up to ``after``, a value of the cursor's field, and ``seen`` are the records there that may come
+    again. The sweep that is under way stands on the ``page`` of that token, of which it has handed on the records ``read``.
+    ``top`` and ``top_seen`` are its ``after`` and ``seen``. ``passed`` are the records of the pages before: all of them, if not
+    ``is_cut``. The sweep has begun anew ``restarts`` times.
+    """
+
+    after: Any = None
+    seen: Seen = field(default_factory=dict)
+    is_under_way: bool = False
+    page: Any = None
+    read: tuple[Digest, ...] = ()
+    top: Any = None
+    top_seen: Seen = field(default_factory=dict)
+    passed: Digests = frozenset()
+    is_cut: bool = False
+    restarts: int = 0
+    trail: Trail = field(default_factory=Trail)
+
+    @classmethod
+    def at(cls, position: Mapping[str, Any]) -> Sweep:
+        content = dict(position)
+        for name in ("seen", "top_seen"):
+            spans = content.get(name, {}).items()
+            content[name] = {key: Span(newest, frozenset(_unpacked(text))) for key, (newest, text) in spans}
+        content["read"] = tuple(_unpacked(content.get("read", "")))
+        content["passed"] = frozenset(_unpacked(content.get("passed", "")))
+        content["trail"] = Trail(*content.get("trail", ()))
+        return cls(**content)
+
+    def position(self) -> dict[str, Any]:
+        content, default = dict(vars(self)), vars(Sweep())
+        content = {name: value for name, value in content.items() if value != default[name]}
+        for name in content.keys() & {"seen", "top_seen"}:
+            content[name] = {key: [span.newest, _packed(span.digests)] for key, span in content[name].items()}
+        if self.read:
+            content["read"] = _packed(self.read)
+        if self.passed:
+            content["passed"] = _packed(self.passed)
+        if self.trail.pages:
+            content["trail"] = list(self.trail)
+        return content
+
+    def new(self, records: Sequence[Any], digests: Sequence[Digest], resource: Resource) -> list[int]:
+        """The places of the records of its page that were not handed on yet, in the order in which they are."""
+        read, new, cursor, first = Counter(self.read), [], resource.cursor, None
+        known: list[Digests] = [self.passed] if resource.key or self.restarts else []
+        if cursor is not None and self.after is not None:
+            first = _before(self.after, cursor.lookback)
+            known += [span.digests for span in self.seen.values()]
+        for place, (record, name) in enumerate(zip(records, digests, strict=True)):
+            if read[name]:
+                read[name] -= 1
+            elif any(name in part for part in known):
+                continue
+            elif cursor is None or first is None or not _is_less(value_of(record, cursor), first):
+                new.append(place)
+        return new
+
+    def handed_on(self, records: Sequence[tuple[Any, Digest]], resource: Resource) -> Sweep:
+        """The sweep after records of its page were handed on. Raises ``Fatal`` where too many may come again."""
+        cursor, read = resource.cursor, (*self.read, *(name for _, name in records))
+        if cursor is None or not records:
+            return replace(self, read=read)
+        values = [(value_of(record, cursor), name) for record, name in records]
+        top = reduce(_later, (value for value, _ in values), self.top)
+        top_seen = _near(top, [self.top_seen, _spans(top, values, cursor)], resource)
+        return replace(self, read=read, top=top, top_seen=top_seen)
+
+    def next_page(self, token: Any, mark: str | None, digests: Sequence[Digest], resource: Resource) -> Sweep:
+        """The sweep on the page of ``token``, behind a page with all these records and this mark."""
+        page, is_cut = frozenset((*digests, *self.read)), self.is_cut  # what was handed on of it may have moved on meanwhile
+        passed = self.passed | page if resource.key or resource.paging.expires else self.passed
+        if not resource.is_told_apart or len(passed) > _MOST_PASSED:
+            is_cut = True
+            passed = self.passed if self.restarts else page if resource.key else frozenset()
+        return replace(self, page=token, read=(), passed=passed, is_cut=is_cut, trail=self.trail.left(mark, token))
+
+    def anew(self) -> Sweep | None:
+        """The sweep from its first page, without what it has handed on; ``None`` where that is not known, or has no use."""
+        if self.is_cut or self.restarts >= MOST_RESTARTS:
+            return None
+        passed = self.passed.union(self.read)
+        return replace(self, page=None, read=(), passed=passed, restarts=self.restarts + 1, trail=Trail())
+
+    def ended(self, resource: Resource) -> Sweep:
+        """What is known after the last page."""
+        if resource.cursor is None or self.top is None:
+            return Sweep(self.after, self.seen)
+        after = _later(self.after, self.top)
+        return Sweep(after, _near(after, [self.seen, self.top_seen], resource))
+
+    def asked(self, cursor: Incremental) -> Any:
+        """The position that its requests name."""
+        return cursor.start if self.after is None else _before(self.after, cursor.lookback)
+
+
+def page_mark(records: Sequence[Any], digests: Sequence[Digest], resource: Resource, json: Any) -> str | None:
+    """What is equal for pages of the same records; ``None`` for a page without any."""
+    if not records:
+        return None
+    return _text(_hash(b"".join(digests) if resource.key else _dumped(records, json)))
+
+
+def token_mark(token: Any) -> str:
+    """As :func:`page_mark`, for the token of a page."""
+    return f"t{_text(_hash(str(token).encode()))}"
+
+
+def digest_of(record: Mapping[str, Any], resource: Resource, json: Any) -> Digest:
+    """What tells records of a resource apart: its key and the cursor's field, else all fields."""
+    if not resource.key and resource.cursor is None:
+        return bytes(_DIGEST)
+    cursor = [resource.cursor.field] if resource.cursor else []
+    parts = [_part(name, record) for name in [*resource.key, *cursor]] if resource.key else record
+    return _hash(_dumped(parts, json))
+
+
+def value_of(record: Any, cursor: Incremental) -> Any:
+    """The value of the cursor's field. Raises ``Fatal`` where a record has none."""
+    value = _part(cursor.field, record)
+    if isinstance(value, Decimal):
+        value = _plain(value)
+    if not isinstance(value, (str, int, float)) or isinstance(value, bool):
+        text = f'a record has {value!r} in the cursor\'s field "{cursor.field}", which must be a number or text'
+        raise Fatal(text, way_out="take a field that every record has")
+    return value
+
+
+def _part(name: str, record: Mapping[str, Any]) -> Any:
+    """What is at a path in a record; most are names of fields, which need no JMESPath."""
+    return record[name] if name in record else searched(name, record)
+
+
+def _dumped(content: Any, json: Any) -> bytes:
+    try:
+        text: bytes = json.dumps(content, option=json.OPT_SORT_KEYS, default=str)
+    except TypeError:  # it has whole numbers of more than 64 bits, as decimals are
+        return dumps(content).encode()
+    return text
+
+
+def _hash(content: bytes) -> Digest:
+    return hashlib.blake2b(content, digest_size=_DIGEST).digest()
+
+
+def _text(content: bytes) -> str:
+    return base64.b64encode(content).decode()
+
+
+def _packed(digests: Iterable[Digest]) -> str:
+    return _text(b"".join(digests))
+
+
+def _unpacked(text: str) -> list[Digest]:
+    content = base64.b64decode(text)
+    return [content[first : first + _DIGEST] for first in range(0, len(content), _DIGEST)]
+
+
+def _spans(top: Any, values: Iterable[tuple[Any, Digest]], cursor: Incremental) -> Seen:
+    """The records among these that may come again when those since ``top`` are asked for."""
+    first, step = _before(top, cursor.lookback), duration(cursor.lookback) / _SPANS
+    spans: dict[str, tuple[Any, set[Digest]]] = {}
+    for value, name in values:
+        if not _is_less(value, first):
+            key = str(int(_scalar(value) // step)) if step else ""
+            newest, names = spans.get(key, (value, set()))
+            names.add(name)
+            spans[key] = _later(newest, value), names
+    return {key: Span(newest, frozenset(names)) for key, (newest, names) in spans.items()}
+
+
+def _near(top: Any, parts: Iterable[Seen], resource: Resource) -> Seen:
+    """The spans of ``parts`` with records that may come again when those since ``top`` are asked for."""
+    assert resource.cursor is not None
+    lookback, near = resource.cursor.lookback, dict[str, Span]()
+    first = _before(top, lookback)
+    for key, span in (item for part in parts for item in part.items()):
+        if not _is_less(span.newest, first):
+            other = near.get(key, span)
+            near[key] = Span(_later(other.newest, span.newest), other.digests | span.digests)
+    count = sum(len(span.digests) for span in near.values())
+    if count > _MOST_SEEN:
+        way_out = "shorten its lookback" if duration(lookback) else "take a field with finer values"
+        raise Fatal(
+            f"{count} records of {resource.name} may come again when those since {first!r} are asked for; "
+            f"a position holds {_MOST_SEEN}",
+            way_out=f"{way_out}: config.resources.{resource.name}.cursor",
+        )
+    return near
+
+
+def _later(value: Any, other: Any) -> Any:
+    return other if value is None or _is_less(value, other) else value
+
+
+def _is_less(value: Any, other: Any) -> bool:
+    """Compares texts of numbers as numbers, and times with a zone as times; all else as it is."""
+    if isinstance(value, str) and isinstance(other, str):
+        if _NUMBER.fullmatch(value) and _NUMBER.fullmatch(other):
+            return Decimal(value) < Decimal(other)
+        moment, other_moment = _moment(value), _moment(other)
+        return value < other if moment is None or other_moment is None else moment < other_moment
+    try:
+        return bool(value < other)
+    except TypeError:
+        text = f"the cursor's field has {value!r} in one record and {other!r} in another, which have no order"
+        raise Fatal(text, way_out="take a field whose values are of one kind") from None
+
+
+@lru_cache(maxsize=10_000)
+def _moment(value: str) -> datetime.datetime | None:
+    """The time that a text stands for; ``None`` if it has no zone or is no time."""
+    try:
+        moment = _iso_time(value)
+    except ValueError:
+        return None
+    return moment if moment.tzinfo is not None else None
+
+
+def _iso_time(text: str) -> datetime.datetime:
+    """A time in ISO 8601. Python 3.10 knows no Z, no zone without a colon, and no fraction but of 3 or 6 digits."""
+    text = re.sub(r"(\d[+-]\d\d)(\d\d)$", r"\1:\2", text.replace("Z", "+00:00"))
+    return datetime.datetime.fromisoformat(re.sub(r"\.(\d+)", lambda digits: f".{digits[1]:0<6.6}", text))
+
+
+def _scalar(value: Any) -> float:
+    """A value as a number, for what need not be exact. It has passed :func:`_before` with a lookback."""
+    if not isinstance(value, str) or _NUMBER.fullmatch(value):
+        return float(value)
+    moment = _iso_time(value)
+    return (moment if moment.tzinfo else moment.replace(tzinfo=datetime.timezone.utc)).timestamp()
+
+
+def _before(value: Any, lookback: str) -> Any:
+    """A value that is less by ``lookback``: a number, or a duration before a time in ISO 8601.
+
+    Numbers are exact, and whole ones stay whole: a float has no room for those of 64 bits.
+    """
+    if not duration(lookback):
+        return value
+    is_text = isinstance(value, str)
+    if not is_text or _NUMBER.fullmatch(value):
+        try:
+            number = _plain(_EXACT.subtract(Decimal(str(value)), Decimal(lookback)))
+        except ArithmeticError:
+            text = f'the cursor\'s values are numbers such as {value}, and its lookback is "{lookback}"'
+            raise Fatal(text, way_out="give a lookback that is a number") from None
+        return str(number) if is_text else number
+    try:
+        moment = _iso_time(value) - datetime.timedelta(seconds=duration(lookback))
+    except (ValueError, OverflowError):
+        text = f'the cursor\'s values are texts such as "{value}", which have no lookback'
+        raise Fatal(text, way_out="take a field with numbers, or with times in ISO 8601; or give no lookback") from None
+    text = moment.isoformat()
+    return text.replace("+00:00", "Z") if value.endswith("Z") else text
+
+
+def _plain(number: Decimal) -> int | float:
+    is_whole = number == number.to_integral_value() or abs(number) > _FLOAT
+    return math.floor(number) if is_whole else float(number)
