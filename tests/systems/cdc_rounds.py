@@ -222,7 +222,7 @@ class Rounds:
             "config": json.dumps(self.workload.config(chance, **more)),
             "pluginPackages": self.workload.package,
             "stateLocation": str(self.folder / "state"),
-            "drainTimeout": "6s",
+            "drainTimeout": "15s",
             "pollInterval": "1s",
             "maxRowsPerTrigger": str(chance.choice((150, 600, 3000))),
         }
