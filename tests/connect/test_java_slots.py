@@ -21,7 +21,7 @@ from connectors.core import Fatal, ReadLimit
 from connectors.testing.servers import MariaDbServer, PostgresServer
 from tests.connect.java_sources import DEBEZIUM, DEBEZIUM_MARIADB, mariadb_properties, poll, rows_of, settings, started
 from tests.servers import optional, required
-from tests.systems.cdc import Shop
+from tests.systems.cdc.shop import Shop
 
 pytestmark = pytest.mark.server
 

@@ -18,7 +18,7 @@ from connectors.systems.delta.fan_out import _columns, _types
 from connectors.testing.servers import PostgresServer
 from tests.connect.java_sources import DEBEZIUM, poll, rows_of, started
 from tests.servers import required
-from tests.systems.cdc import Shop
+from tests.systems.cdc.shop import Shop
 from tests.systems.change_logs import Database, changes
 
 TIME = "io.debezium.time"

@@ -17,7 +17,7 @@ from connectors.systems.connect import ConnectSource
 from connectors.testing.servers import MariaDbServer, PostgresServer
 from tests.connect.java_sources import DEBEZIUM, DEBEZIUM_MARIADB, mariadb_properties
 from tests.servers import optional, required
-from tests.systems.cdc import Shop
+from tests.systems.cdc.shop import Shop
 
 pytestmark = pytest.mark.server
 

@@ -27,7 +27,7 @@ from tests.connect.database import Database
 from tests.connect.java_connectors import use_connector, without_validation
 from tests.connect.java_sources import DEBEZIUM, DEBEZIUM_MARIADB, FILES, file_properties, mariadb_properties
 from tests.servers import optional, required
-from tests.systems.cdc import Shop
+from tests.systems.cdc.shop import Shop
 from tests.systems.connect.test_source import Query
 
 SECONDS = 60.0

@@ -1,7 +1,7 @@
 """Change data capture of a hard workload, killed again and again: the Delta tables equal those of the database.
 
 ``SEED`` chooses another workload and other kills, ``KILLS`` the number of rounds, ``SWITCHES`` what the workload does
-(``-blocking,+infinity``; see :mod:`tests.systems.cdc_switches`), ``RECORDS=1`` keeps the records of each batch as Parquet.
+(``-blocking,+infinity``; see :mod:`tests.systems.cdc.switches`), ``RECORDS=1`` keeps the records of each batch as Parquet.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import pytest
 from connectors.testing.environments import CLUSTER
 from connectors.testing.servers import MariaDbServer, PostgresServer
 from tests.servers import optional, required
-from tests.systems.cdc_kills import jvm, planner_at_a_point, task
-from tests.systems.cdc_mariadb import MariaDbWorkload
-from tests.systems.cdc_rounds import Rounds
-from tests.systems.cdc_switches import environment_switches
-from tests.systems.cdc_workload import PostgresWorkload, Workload
+from tests.systems.cdc.kills import jvm, planner_at_a_point, task
+from tests.systems.cdc.mariadb import MariaDbWorkload
+from tests.systems.cdc.rounds import Rounds
+from tests.systems.cdc.switches import environment_switches
+from tests.systems.cdc.workload import PostgresWorkload, Workload
 
 pytestmark = pytest.mark.server
 SEED = int(os.environ.get("SEED", "1"))

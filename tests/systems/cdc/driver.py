@@ -1,6 +1,6 @@
 """A Spark driver in a process of its own that takes orders, so that one start of Spark serves many rounds of a test.
 
-:class:`Driver` is the side of the test; ``python -m tests.systems.cdc_driver SPEC.json`` is the process. Orders are lines of
+:class:`Driver` is the side of the test; ``python -m tests.systems.cdc.driver SPEC.json`` is the process. Orders are lines of
 JSON on its standard input, answers are lines of a pipe. The process ends with its input.
 """
 
@@ -42,7 +42,7 @@ class Driver:
         reader, writer = os.pipe()
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.systems.cdc_driver", str(spec), str(writer)],
+                [sys.executable, "-m", "tests.systems.cdc.driver", str(spec), str(writer)],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tests.systems.cdc_values import normalised, shown
+from tests.systems.cdc.values import normalised, shown
 
 Rows = dict[tuple[Any, ...], dict[str, Any]]
 

@@ -21,12 +21,12 @@ from psycopg import errors
 
 from connectors.testing.servers import PostgresServer
 from tests.connect.java_sources import DEBEZIUM
-from tests.systems.cdc_alterations import Alterations
-from tests.systems.cdc_compare import Copy
-from tests.systems.cdc_sessions import Plan, Scheduler, Session, Statement
-from tests.systems.cdc_statements import Statements
-from tests.systems.cdc_switches import DEFAULT
-from tests.systems.cdc_tables import POSTGRES, Table, items, orders
+from tests.systems.cdc.alterations import Alterations
+from tests.systems.cdc.compare import Copy
+from tests.systems.cdc.sessions import Plan, Scheduler, Session, Statement
+from tests.systems.cdc.statements import Statements
+from tests.systems.cdc.switches import DEFAULT
+from tests.systems.cdc.tables import POSTGRES, Table, items, orders
 
 SIGNALS: Final = "debezium_signal"
 _SESSIONS: Final = 5

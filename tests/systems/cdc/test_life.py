@@ -17,7 +17,7 @@ from connectors.testing.faults import Action, FailureInjector, Point
 from connectors.testing.servers import PostgresServer
 from tests.delta_log import settings
 from tests.servers import required
-from tests.systems.cdc import Shop, child_jvms, parent_of, table_rows
+from tests.systems.cdc.shop import Shop, child_jvms, parent_of, table_rows
 
 pytestmark = pytest.mark.server
 _SECONDS = 900.0

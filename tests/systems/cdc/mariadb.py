@@ -13,15 +13,15 @@ from pymysql.constants import ER
 
 from connectors.testing.servers import MariaDbServer
 from tests.connect.java_sources import DEBEZIUM_MARIADB, mariadb_properties
-from tests.systems import cdc_values as v
-from tests.systems.cdc_alterations import Alterations
-from tests.systems.cdc_compare import Copy
-from tests.systems.cdc_sessions import Plan, Session, Statement
-from tests.systems.cdc_statements import Statements
-from tests.systems.cdc_switches import DEFAULT
-from tests.systems.cdc_tables import Column, Table
-from tests.systems.cdc_values import Kind
-from tests.systems.cdc_workload import SIGNALS, Workload, small_batches
+from tests.systems.cdc import values as v
+from tests.systems.cdc.alterations import Alterations
+from tests.systems.cdc.compare import Copy
+from tests.systems.cdc.sessions import Plan, Session, Statement
+from tests.systems.cdc.statements import Statements
+from tests.systems.cdc.switches import DEFAULT
+from tests.systems.cdc.tables import Column, Table
+from tests.systems.cdc.values import Kind
+from tests.systems.cdc.workload import SIGNALS, Workload, small_batches
 
 _EXPECTED: Final = (
     ER.DUP_ENTRY,

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.delta_log import settings
-from tests.systems.cdc_compare import Copy, delta_table, differences, report
-from tests.systems.cdc_driver import Driver, DriverDied
-from tests.systems.cdc_kills import KILLS, Kill, Outcome, Target, driver_at_a_moment, driver_at_a_point, gone
-from tests.systems.cdc_workload import Workload
+from tests.systems.cdc.compare import Copy, delta_table, differences, report
+from tests.systems.cdc.driver import Driver, DriverDied
+from tests.systems.cdc.kills import KILLS, Kill, Outcome, Target, driver_at_a_moment, driver_at_a_point, gone
+from tests.systems.cdc.workload import Workload
 
 QUICK: Final = {
     "spark.ui.showConsoleProgress": "false",

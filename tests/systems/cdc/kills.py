@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from connectors.testing.environments import CLUSTER
 from connectors.testing.faults import Action, FailureInjector, Point
-from tests.systems.cdc import child_jvms, parent_of
-from tests.systems.cdc_driver import Driver, DriverDied
+from tests.systems.cdc.driver import Driver, DriverDied
+from tests.systems.cdc.shop import child_jvms, parent_of
 
 SOURCE: Final = "source"
 _SOURCE_POINTS: Final = (Point.EPOCH_RECEIVED, Point.EPOCH_RECORDED, Point.READ_ROW)

@@ -8,8 +8,8 @@ from typing import Any
 
 from psycopg import errors
 
-from tests.systems.cdc_sessions import Plan, Statement
-from tests.systems.cdc_tables import Column, Table
+from tests.systems.cdc.sessions import Plan, Statement
+from tests.systems.cdc.tables import Column, Table
 
 MOST_BLOCKS = 6
 

@@ -7,8 +7,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tests.systems import cdc_values as v
-from tests.systems.cdc_values import Kind
+from tests.systems.cdc import values as v
+from tests.systems.cdc.values import Kind
 
 _NULLS = 0.12
 _RARE = 0.05

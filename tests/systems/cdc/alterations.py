@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from tests.systems import cdc_values as v
-from tests.systems.cdc_sessions import Plan, Statement
-from tests.systems.cdc_statements import MOST_BLOCKS, Statements
-from tests.systems.cdc_tables import Column, Table
+from tests.systems.cdc import values as v
+from tests.systems.cdc.sessions import Plan, Statement
+from tests.systems.cdc.statements import MOST_BLOCKS, Statements
+from tests.systems.cdc.tables import Column, Table
 
 _MOST_ADDED: Final = 9
 _ADDED_KINDS: Final = (

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.systems.cdc_values import shown
+from tests.systems.cdc.values import shown
 
 _LOOK_SECONDS = 0.003
 _PATIENCE_SECONDS = 60.0
