@@ -249,7 +249,7 @@ def _unwrapped_form(columns: list[ChangeColumn]) -> _Form:
     if "deleted" not in names:
         text = (
             "must tell a deletion, and in the unwrapped form only __deleted does: set "
-            "delete.tombstone.handling.mode=rewrite of ExtractNewRecordState, and add.fields=op,source.sequence "
+            "delete.tombstone.handling.mode=rewrite of ExtractNewRecordState, and add.fields=op,source.sequence,lsn "
             "(MySQL and MariaDB: op,gtid,file,pos,row), or leave the transform out. "
             "Deletions that came without are not in the table: take a new snapshot."
         )
