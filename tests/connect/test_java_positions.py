@@ -133,6 +133,23 @@ def test_an_initial_snapshot_begins_again_and_all_of_it_comes(jvm: Jvm) -> None:
     assert not json.loads(reported(jvm, log, entered(log, ("a", postgres(20, 10, 3)))))["again"]
 
 
+def test_a_later_snapshot_does_not_begin_the_first_one_again(jvm: Jvm) -> None:
+    """It may be one of a part of the rows: ``snapshot.mode=always`` with ``snapshot.select.statement.overrides``."""
+    log = Log(jvm, "postgresql", snapshot_mode="always")
+    running = {"lsn": 9, "snapshot": "INITIAL", "snapshot_completed": False}
+    log.give(("a", running), ("a", {**running, "snapshot_completed": True, "last_snapshot_record": True}))
+    for _ in range(2):  # the second time behind one that was interrupted
+        log.start()
+        polled = entered(log, ("a", {**running, "lsn": 20}))
+        report = json.loads(reported(jvm, log, polled))
+        assert not report["again"]
+        assert log.store.accept(polled, 1)
+    again = json.dumps([[*place[:2], place[2]] for place in report["offsets"]])
+    restarted = Log(jvm, "postgresql", again, snapshot_mode="always")
+    restarted.start()
+    assert not json.loads(reported(jvm, restarted, entered(restarted, ("a", running))))["again"]
+
+
 def entered(log: Log, *records: tuple[str, dict[str, Any]]) -> Any:
     polled = log.polled(*records)
     assert log.store.enter(polled)

@@ -240,6 +240,17 @@ def test_when_needed_takes_a_snapshot_instead(shop: Shop, copy: Copy) -> None:
         assert copy.rows == rows(shop)
 
 
+def test_a_later_snapshot_of_a_part_of_the_rows_is_no_beginning(shop: Shop) -> None:
+    config = shop.config(snapshot__mode="always", snapshot__select__statement__overrides="public.orders")
+    copy, part = Copy(), "SELECT * FROM orders WHERE id % 2 = 0"
+    with started(shop.config(), DEBEZIUM) as host:
+        copy.take(poll(host, 200))
+    partial = {**config, "snapshot.select.statement.overrides.public.orders": part}
+    with started(partial, DEBEZIUM, **copy.state()) as host:
+        copy.take(poll(host, 100))
+    assert (copy.snapshots, copy.rows) == (0, rows(shop))
+
+
 def test_another_database_and_one_that_was_set_back_are_told(shop: Shop, copy: Copy) -> None:
     ((partition, group),) = copy.groups.items()
     other = {partition: {**group, "system": "7"}}

@@ -103,11 +103,8 @@ class Rounds:
             self._stop()
         if kill in (driver_at_a_moment, driver_at_a_point) and not ends and self._next is None:
             self._next = self._new_driver()
-        begins_anew = "restart_snapshot" in self.workload.switches and number > 0 and chance.random() < 0.15
         if not self._is_running:
-            self._start(chance, ends, {"snapshot.mode": "always"} if begins_anew else {})
-            if begins_anew:
-                self._note("the next run begins with a snapshot")
+            self._start(chance, ends)
         counts: dict[str, int] = {}
         with self._work(chance, number, counts):
             outcome = self._natural_end() if ends else kill(self._target(), chance)

@@ -68,7 +68,8 @@ public final class OffsetStore {
             Map offset = (Map) entry.get(1);
             Map group = entry.get(2) == null ? Collections.EMPTY_MAP : (Map) entry.get(2);
             Map<String, Integer> records = transaction == null ? null : counts((Map) group.get("records"));
-            positions.put(partition, new SourcePosition(transaction, offset, records, (String) group.get("system")));
+            boolean isRead = Boolean.TRUE.equals(group.get("read"));
+            positions.put(partition, new SourcePosition(transaction, offset, records, (String) group.get("system"), isRead));
             committed.put(partition, offset);
         }
     }
@@ -136,7 +137,7 @@ public final class OffsetStore {
             takesSnapshot = start == null || takesSnapshots || position.isInSnapshot();
             if (transaction != null) { // Debezium starts itself again while it is polled
                 reader.start++;
-                reader.isAgain = reader.isAgain || takesSnapshot && start != null;
+                reader.isAgain = reader.isAgain || position.isInSnapshot() && !position.isRead;
             }
         }
         if (log != null) {
@@ -150,6 +151,7 @@ public final class OffsetStore {
                 start = null;
                 synchronized (this) {
                     reader.isAgain = true;
+                    position.isRead = false;
                 }
             }
         }
@@ -165,10 +167,11 @@ public final class OffsetStore {
                 continue; // nothing but heartbeats and notifications came
             }
             ArrayNode node = report.addArray().addRawValue(new RawValue((String) entry.getKey())).addPOJO(position.offset());
-            if (position.records() == null && position.system == null) {
+            if (position.records() == null && position.system == null && (transaction == null || !position.isRead)) {
                 node.addNull();
             } else {
                 ObjectNode group = node.addObject().put("system", position.system).put("settings", settings);
+                group.put("read", position.isRead);
                 group.putPOJO("records", position.records());
             }
         }

@@ -34,20 +34,23 @@ final class SourcePosition {
     private Map<String, Integer> expected = new HashMap<String, Integer>();
     /** The identity of the database. */
     String system = null;
+    /** The first snapshot has ended: one that begins later is another. */
+    boolean isRead = false;
 
     SourcePosition(String[] names) {
         this.names = names;
     }
 
-    SourcePosition(String[] names, Map offset, Map<String, Integer> records, String system) {
+    SourcePosition(String[] names, Map offset, Map<String, Integer> records, String system, boolean isRead) {
         this.names = names;
         this.offset = offset;
         this.records = records;
         this.system = system;
+        this.isRead = isRead;
     }
 
     SourcePosition copy() {
-        SourcePosition copy = new SourcePosition(names, offset, counts(records), system);
+        SourcePosition copy = new SourcePosition(names, offset, counts(records), system, isRead);
         copy.expected = counts(expected);
         return copy;
     }
@@ -101,6 +104,7 @@ final class SourcePosition {
         }
         if (names == null || names.length == 0 || next == null || isInitial(snapshot)) {
             offset = next;
+            isRead = isRead || next != null && !isInSnapshot();
             records = null;
             expected.clear();
             return true;
@@ -124,6 +128,7 @@ final class SourcePosition {
             return false;
         }
         offset = next;
+        isRead = true;
         if (isOfLog) {
             Integer count = (Integer) records.get(record.topic());
             records.put(record.topic(), Integer.valueOf(count == null ? 1 : count.intValue() + 1));
