@@ -25,7 +25,7 @@ SWITCHES: Final = {
     "truncate": "TRUNCATE; the merge must be told how to apply it",
     "incremental": "incremental snapshots by the signal table",
     "blocking": "blocking snapshots by the signal table",
-    "restart_snapshot": "runs that begin with another snapshot (snapshot.mode=always) of a part of the rows, while nothing changes",
+    "restart_snapshot": "runs with another snapshot (snapshot.mode=always) of a part of the rows, while nothing changes",
     "filtered": "snapshots of a part of the rows: a filter of the signal, or snapshot.select.statement.overrides",
     "infinity": "infinite times",
     "ancient": "dates and times before 1583, and the last day that there is",
