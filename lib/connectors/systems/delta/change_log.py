@@ -7,6 +7,7 @@ Two forms are read. Debezium's *envelope* has ``op``, ``before``, ``after`` and 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -56,6 +57,7 @@ class Changes:
     """The changes of a batch: ``frame`` has the columns of the table, by their names and types, and those of this module.
 
     ``defaults`` are the values of rows that are older than a column; ``required`` are columns of which only the user knows it.
+    ``names_log``: positions belong to one log of several.
     """
 
     frame: DataFrame
@@ -64,6 +66,7 @@ class Changes:
     required: frozenset[str]
     order: str
     is_envelope: bool
+    names_log: bool
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,10 @@ class Summary:
 
 
 def records_of(frame: DataFrame) -> DataFrame:
-    """The records: ``topic``, ``key`` and ``value`` as text, in the order of the stream; and whether a snapshot begins anew."""
+    """The records in the order of the stream, and whether a snapshot begins anew with one.
+
+    ``text`` is the value: the payload of one that carries a ``schema``, which is null for others.
+    """
     from pyspark.sql import functions as F
 
     if "value" not in frame.columns:
@@ -105,8 +111,11 @@ def records_of(frame: DataFrame) -> DataFrame:
             return F.lit(False)
         return F.coalesce(F.exists("headers", lambda header: header["key"] == name), F.lit(False))
 
+    outer = F.from_json(text("value"), _OUTER)
+    is_plain = outer["schema"].isNull() | outer["payload"].isNull()
     return frame.select(
-        topic.alias("topic"), text("key").alias("key"), text("value").alias("value"), has_header(_AGAIN).alias("again"),
+        topic.alias("topic"), text("key").alias("key"), F.when(~is_plain, outer["schema"]).alias("schema"),
+        F.when(is_plain, text("value")).otherwise(outer["payload"]).alias("text"), has_header(_AGAIN).alias("again"),
         has_header(_OLD_KEY).alias(MOVED), F.monotonically_increasing_id().alias(ORDINAL),
     )  # fmt: skip
 
@@ -115,8 +124,8 @@ def summary_of(records: DataFrame, topic: str | None) -> Summary:
     """A look at ``records``; schemas and keys are those of ``topic``, or of all topics that have changes."""
     from pyspark.sql import functions as F
 
-    value = F.col("value")
-    is_change = value.isNotNull() & ~F.col("topic").startswith(_HEARTBEATS) & ~value.rlike(_DEBEZIUM_ONLY)
+    value = F.col("text")
+    is_change = value.isNotNull() & ~F.col("topic").startswith(_HEARTBEATS)
     chosen = is_change if topic is None else is_change & (F.col("topic") == topic)
 
     def operation(*letters: str) -> Column:
@@ -125,12 +134,10 @@ def summary_of(records: DataFrame, topic: str | None) -> Summary:
     def seen(condition: Column) -> Column:
         return F.max(F.coalesce(chosen & condition, F.lit(False)))
 
-    schema = F.when(chosen, F.col("schema"))
     incremental = value.rlike(r'"(__source_|__)?snapshot"\s*:\s*"incremental')
     payload = F.coalesce(F.get_json_object("key", "$.payload"), F.col("key"))
-    rows = (
-        _outer(records)
-        .groupBy(schema.alias("schema"), chosen.alias("chosen"))
+    found = (
+        records.groupBy("schema", chosen.alias("chosen"))
         .agg(
             F.collect_set(F.when(is_change, F.col("topic"))).alias("topics"),
             F.max(ORDINAL).alias("last"),
@@ -145,6 +152,8 @@ def summary_of(records: DataFrame, topic: str | None) -> Summary:
         )
         .collect()
     )
+    again = max((row["again"] for row in found if row["again"] is not None), default=None)
+    rows = [row for row in found if not re.search(_DEBEZIUM_ONLY, row["schema"] or "")]
     ordered = sorted((row for row in rows if row["chosen"]), key=lambda row: row["last"])
 
     def any_of(name: str) -> bool:
@@ -156,7 +165,7 @@ def summary_of(records: DataFrame, topic: str | None) -> Summary:
         sorted({tuple(key) for row in ordered for key in row["keys"] if key}),
         any_of("holes"), any_of("deletes"), any_of("truncates"), any_of("snapshot"), any_of("initial"),
         any(row["streams"] for row in rows),
-        max((row["again"] for row in rows if row["again"] is not None), default=None),
+        again,
     )  # fmt: skip
 
 
@@ -175,23 +184,13 @@ def changes_of(
     """
     from pyspark.sql import functions as F
 
-    outer = _outer(records.where(F.col("value").isNotNull()))
     parts = []
     for schema in schemas:
-        is_own = F.col("schema").eqNullSafe(F.lit(schema))
+        is_own = F.col("text").isNotNull() & F.col("schema").eqNullSafe(F.lit(schema))
         # Spark may read the JSON before it filters, so others have no text
-        part = outer.where(is_own).withColumn("text", F.when(is_own, F.col("value" if schema is None else "payload")))
+        part = records.where(is_own).withColumn("text", F.when(is_own, F.col("text")))
         parts.append(_Part(part, _plain_form(part, plain) if schema is None else _declared_form(schema)))
     return _united(parts, known or {}, fills or {})
-
-
-def _outer(records: DataFrame) -> DataFrame:
-    """``records`` with ``schema`` and ``payload`` of values that carry a schema."""
-    from pyspark.sql import functions as F
-
-    outer = F.from_json("value", _OUTER)
-    is_plain = outer["schema"].isNull() | outer["payload"].isNull()
-    return records.withColumns({"schema": F.when(~is_plain, outer["schema"]), "payload": outer["payload"]})
 
 
 @dataclass(frozen=True)
@@ -272,7 +271,7 @@ class _Part:
 
         parsed = self.rows.withColumn("change", F.from_json("text", _read_type(self.form), {"mode": "FAILFAST"}))
         if any(column.exact is not None for column in self.form.row):
-            parsed = parsed.withColumn("exact", F.from_json("value", _exact_type(self.form))["payload"])
+            parsed = parsed.withColumn("exact", F.from_json("text", _exact_type(self.form)))
         change = F.col("change")
         source = change["source"] if self.form.is_envelope else change
         fields = {name: source[own] for name, own in self.form.source.items()}
@@ -336,14 +335,14 @@ def _read_type(form: _Form) -> StructType:
 
 
 def _exact_type(form: _Form) -> StructType:
-    """The type of the columns that have to be read a second time, of a value with its schema."""
+    """The type of the columns that have to be read a second time."""
     from pyspark.sql.types import StructType
 
     row = StructType()
     for column in form.row:
         if column.exact is not None:
             row = row.add(column.name, column.exact)
-    return StructType().add("payload", StructType().add("before", row).add("after", row) if form.is_envelope else row)
+    return StructType().add("before", row).add("after", row) if form.is_envelope else row
 
 
 def _united(parts: Sequence[_Part], known: Mapping[str, Any], fills: Mapping[str, Any]) -> Changes:
@@ -377,7 +376,8 @@ def _united(parts: Sequence[_Part], known: Mapping[str, Any], fills: Mapping[str
         raise unknown_value(unknown[0])
     orders = {part.order.name for part in parts}
     order = orders.pop() if len(orders) == 1 else ARRIVAL
-    return Changes(whole, types, defaults, required, order, all(part.form.is_envelope for part in parts))
+    is_envelope, names_log = (all(part.form.is_envelope for part in parts), any(part.order.log is not None for part in parts))
+    return Changes(whole, types, defaults, required, order, is_envelope, names_log)
 
 
 def _names(part: _Part) -> set[str]:

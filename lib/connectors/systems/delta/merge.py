@@ -291,7 +291,7 @@ class ChangeTableCommitter(RecordingCommitter):
         assert state is not None
         order = ARRIVAL if ARRIVAL in (self.values["order"], state.order) else changes.order
         logs = []
-        if order != ARRIVAL:
+        if order != ARRIVAL and changes.names_log:
             logs = changes.frame.agg(F.sort_array(F.collect_set(LOG)).alias("logs")).collect()[0]["logs"]
         return self._note(spark, state.with_keys(keys).ordered(order, list(logs)))
 
