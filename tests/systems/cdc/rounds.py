@@ -25,6 +25,8 @@ from tests.systems.cdc.workload import Workload
 QUICK: Final = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming.checkpointing"
     ".FileSystemBasedCheckpointFileManager",
 }
@@ -221,7 +223,7 @@ class Rounds:
             "stateLocation": str(self.folder / "state"),
             "drainTimeout": "15s",
             "pollInterval": "1s",
-            "maxRowsPerTrigger": str(chance.choice((150, 600, 3000))),
+            "maxRowsPerTrigger": str(chance.choice((200, 1000, 3000))),
         }
         return {
             "name": "cdc",
