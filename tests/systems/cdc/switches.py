@@ -31,8 +31,8 @@ SWITCHES: Final = {
     "ancient": "dates and times before 1583, and the last day that there is",
     "float_specials": "NaN and infinities in float8",
 }
-OPTIONAL: Final = frozenset({"truncate", "readd_column", "infinity", "ancient", "float_specials"})
-"""Off by default: nobody promises them yet."""
+OPTIONAL: Final = frozenset({"large_key_change", "truncate", "readd_column", "infinity", "ancient", "float_specials"})
+"""Off by default: nobody promises them yet, or they stop the query until the user has decided."""
 DEFAULT: Final = frozenset(SWITCHES) - OPTIONAL
 
 
