@@ -163,6 +163,7 @@ class EpochLog:
     def __init__(self, storage: Storage, source: str) -> None:
         self.storage = storage
         self.source = source
+        self._highest: dict[str, str] = {}
 
     def begin(self, *, of_driver: bool = False) -> str:
         """The id of the log of a new query, which is created now. A log without an epoch, which a start that died has left,
@@ -329,8 +330,9 @@ class EpochLog:
         now = time.time()
         for name in self.storage.names("ids"):
             is_over = float(name.removesuffix(".arrow").partition("-")[2]) < now
-            if is_over and not _are_above(self._ids(f"ids/{name}") if settled else _NO_IDS, settled):
+            if is_over and not (settled and self._highest_id(name) > settled):
                 self.storage.delete(f"ids/{name}")
+                self._highest.pop(name, None)
 
     def _ids(self, name: str) -> pa.ChunkedArray:
         """The ids in a record or a list."""
@@ -346,11 +348,17 @@ class EpochLog:
         column = table[ID] if ID in table.column_names else _NO_IDS
         return column.drop_null()
 
+    def _highest_id(self, name: str) -> str:
+        """The highest id of a list. Lists wait for :meth:`settled` while a message below them is held for long."""
+        if name not in self._highest:
+            self._highest[name] = pc.max(self._ids(f"ids/{name}")).as_py() or ""
+        return self._highest[name]
+
     def _keep_ids(self, epoch: int, settled: str | None) -> None:
         lists = [self._ids(_record(epoch, reader)) for reader in self.readers(epoch)]
         ids = pa.chunked_array([chunk for column in lists for chunk in column.chunks], type=pa.large_string())
         end = float(self._mark(epoch)["end"])
-        if len(ids) and (end > time.time() or _are_above(ids, settled)):
+        if len(ids) and (end > time.time() or (settled and pc.max(ids).as_py() > settled)):
             content = record_content(pa.table({ID: ids}), Header(len(ids), time.time()))
             self.storage.put_if_absent(f"ids/{epoch:020d}-{end:.0f}.arrow", content)
 
@@ -359,11 +367,6 @@ class EpochLog:
 
     def _state(self) -> dict[str, Any]:
         return loads(self.storage.read(_LOG), f"the epoch log in {self.storage.root}")
-
-
-def _are_above(ids: pa.ChunkedArray, settled: str | None) -> bool:
-    """True if one of ``ids`` is above the one up to which everything is acknowledged."""
-    return settled is not None and bool(pc.any(pc.greater(ids, settled)).as_py())
 
 
 def _record(epoch: int, reader: int) -> str:

@@ -161,6 +161,21 @@ def test_an_index_that_goes_before_all_of_it_was_planned_is_told(server: OpenSea
     assert len(stream(server, f"{index}-*", failOnDataLoss="false").rest(log)) == 9
 
 
+def test_a_shard_that_has_fewer_changes_than_were_read_is_told(server: OpenSearchServer, index: str) -> None:
+    """An older copy of a shard can be told to take over when all others are gone."""
+    write(server.url, index, [{"n": n} for n in range(3)], idColumn="n")
+    log: list[Any] = []
+    stream(server, index).rest(log)
+    (shard,) = log[-1]["at"]["next"]
+    log[-1]["at"]["next"][shard] += 5
+    write(server.url, index, [{"n": n} for n in range(3, 5)], idColumn="n")
+    with pytest.raises(DataLoss, match=rf"the shard {index}/0 ends at change 5, but 8 were read(.|\n)*failOnDataLoss=false"):
+        stream(server, index).rest(log)
+    assert stream(server, index, failOnDataLoss="false").rest(log) == []
+    write(server.url, index, [{"n": n} for n in range(5, 7)], idColumn="n")
+    assert numbers(stream(server, index).rest(log)) == [5, 6]
+
+
 def test_an_index_that_is_closed_for_a_while_is_not_lost(server: OpenSearchServer, index: str) -> None:
     write(server.url, f"{index}-a", [{"n": n} for n in range(3)], idColumn="n")
     log: list[Any] = []
