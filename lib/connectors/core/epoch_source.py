@@ -402,7 +402,7 @@ class _ReceivedEpoch:
             return
         is_known = pc.is_in(pa.concat_arrays(ids), value_set=known)
         if settled is not None:
-            is_known = pc.or_(is_known, self._come_back(pa.concat_arrays(ids), settled, is_known))
+            is_known = pc.or_(is_known, pc.and_(pc.less_equal(pa.concat_arrays(ids), settled), self._are_old()))
         leases: list[str] = []
         for number, part in enumerate(self._parts):
             mask, is_known = is_known[: part.rows.num_rows], is_known[part.rows.num_rows :]
@@ -412,19 +412,16 @@ class _ReceivedEpoch:
             self._duplicates += len(leases)
             self._receiver.acknowledge(leases)
 
-    def _come_back(self, ids: pa.Array, settled: str, is_known: pa.Array) -> pa.Array:
-        """Which of the messages ``ids`` were acknowledged so long ago that their own ids are forgotten.
+    def _are_old(self) -> pa.Array:
+        """Which messages are so old that their ids may be forgotten: true unless their time says otherwise.
 
-        A message of the last half of ``deduplicationWindow`` is not among them: its id would be known. It is new, and has a
-        low id because a server with a late clock has taken over.
+        The id of a younger message would be known if it had come before. It is new, and has a low id because a server with a
+        late clock has taken over.
         """
-        published = pa.concat_arrays([part.published for part in self._parts if part.ids is not None])
-        is_old = pc.fill_null(pc.less(published, self._receiver.now() - self._values["deduplicationWindow"] / 2), True)
-        come_back = pc.and_(pc.and_(pc.less_equal(ids, settled), is_old), pc.invert(is_known))
-        if count := pc.sum(come_back).as_py():
-            text = "%d messages have ids up to %s, where all is acknowledged. They come again, so they are left out: %s"
-            _log.warning(text, count, settled, "the system was set back, or is back from an older copy")
-        return come_back
+        since = self._receiver.now() - self._values["deduplicationWindow"] / 2
+        parts = [part for part in self._parts if part.ids is not None]
+        times = [pa.nulls(part.rows.num_rows, pa.float64()) if part.published is None else part.published for part in parts]
+        return pc.fill_null(pc.less(pa.concat_arrays(times), since), True)
 
     def leave_out(self, ids: set[str]) -> None:
         """Drops the messages with these ids, which other readers have recorded."""

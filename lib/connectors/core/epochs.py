@@ -299,7 +299,12 @@ class EpochLog:
         ``settled`` is that of the receiver. The mark has the highest one of all epochs: a system that is back from an older
         copy knows less.
         """
-        highest = max(filter(None, (settled, self.settled())), default=None)
+        before = self.settled()
+        if settled and before and settled < before:
+            text = "connectors.%s: the system knows as acknowledged what is up to %s, and the log what is up to %s: %s"
+            why = "it was set back, or is back from an older copy. What comes again is left out; what it lost is not known"
+            _log.warning(text, self.source, settled, before, why)
+        highest = max(filter(None, (settled, before)), default=None)
         mark = versioned(end=time.time() + window, **({} if highest is None else {"settled": highest}))
         self.storage.put_if_absent(_acknowledged(epoch), dumps(mark).encode())
 

@@ -176,6 +176,19 @@ def test_a_shard_that_has_fewer_changes_than_were_read_is_told(server: OpenSearc
     assert numbers(stream(server, index).rest(log)) == [5, 6]
 
 
+def test_of_a_list_of_indices_the_others_are_read_when_one_is_gone(server: OpenSearchServer, index: str) -> None:
+    for part in ("a", "b"):
+        write(server.url, f"{index}-{part}", [{"n": n} for n in range(3)], idColumn="n")
+    names, log = f"{index}-a,{index}-b", list[Any]()
+    stream(server, names).rest(log)
+    server.ask("DELETE", f"/{index}-b")
+    write(server.url, f"{index}-a", [{"n": 3}], idColumn="n")
+    with pytest.raises(DataLoss, match=f"made anew: {index}-b;"):
+        stream(server, names).rest(log)
+    assert numbers(stream(server, names, failOnDataLoss="false").rest(log)) == [3]
+    assert stream(server, f"{index}-z").rest([]) == []  # not there yet
+
+
 def test_an_index_that_is_closed_for_a_while_is_not_lost(server: OpenSearchServer, index: str) -> None:
     write(server.url, f"{index}-a", [{"n": n} for n in range(3)], idColumn="n")
     log: list[Any] = []

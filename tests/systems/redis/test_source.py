@@ -261,7 +261,7 @@ def all_of(query: SourceQuery, log: list[Any]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("min_idle", ["60s", "100ms"], ids=["held at the end", "claimed before"])
 def test_a_server_that_is_back_from_an_older_copy_doubles_and_loses_nothing(
-    own_system: StreamContext, min_idle: str
+    own_system: StreamContext, caplog: pytest.LogCaptureFixture, min_idle: str
 ) -> None:
     """Also an entry that a dead consumer holds, with an id below those that are committed."""
     system, log = own_system, list[Any]()
@@ -275,12 +275,14 @@ def test_a_server_that_is_back_from_an_older_copy_doubles_and_loses_nothing(
     system.client.save()
     query = SourceQuery(system, minIdle=min_idle, **options)
     rows += all_of(query, log)
+    assert "older copy" not in caplog.text
     system.server.kill()
     system.server.relaunch()
     written += system.write(3)
     rows += all_of(SourceQuery(system, minIdle="100ms", **options), log)
     same_records(written, rows)
     assert held(system) == 0
+    assert ("older copy" in caplog.text) == (min_idle == "100ms")  # else the copy knows as much as was known
 
 
 def test_a_new_entry_of_a_server_that_took_over_with_a_late_clock_is_read(own_system: StreamContext) -> None:

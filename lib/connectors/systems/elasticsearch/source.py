@@ -157,11 +157,12 @@ class ShardEnumerator(SplitEnumerator[Changes]):
 
     def head(self) -> dict[str, int]:
         """One past the last change of each shard up to which all are there; then they are made visible to searches."""
-        path = self.source.path()
+        path, lenient = self.source.path(), ""
         try:
             stats = self.client.ask("GET", f"/{path}/_stats?level=shards&{_STATS}")
-        except NotFound:
-            return {}
+        except NotFound:  # one of a list may not be there
+            lenient = "?ignore_unavailable=true"
+            stats = self.client.ask("GET", f"/{path}/_stats{lenient}&level=shards&{_STATS}")
         heads = {
             f"{index}/{statistics['uuid']}/{number}": copy["seq_no"]["global_checkpoint"] + 1
             for index, statistics in stats.get("indices", {}).items()
@@ -169,7 +170,7 @@ class ShardEnumerator(SplitEnumerator[Changes]):
             for copy in copies
             if copy["routing"]["primary"]
         }
-        self.client.request("POST", f"/{path}/_refresh")
+        self.client.request("POST", f"/{path}/_refresh{lenient}")
         return heads
 
     def advance(self, at: Position, head: Mapping[str, int], limit: ReadLimit) -> Position:
