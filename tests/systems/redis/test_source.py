@@ -131,6 +131,21 @@ def test_entries_that_were_trimmed_before_they_were_given_are_counted(system: St
     assert numbers(SourceQuery(system).rest(log)) == []
 
 
+def test_entries_that_are_trimmed_before_the_first_read_are_counted(system: StreamContext) -> None:
+    if int(system.client.info("server")["redis_version"].split(".")[0]) < 7:
+        pytest.skip("before Redis 7 a stream does not count its entries")
+    system.write(5)
+    system.client.xtrim(system.stream, maxlen=4, approximate=False)  # of what was there before the query nothing is promised
+    query = SourceQuery(system)
+    log: list[Any] = []
+    number = query.plan(log)
+    assert number is not None
+    system.client.xtrim(system.stream, maxlen=2, approximate=False)
+    with pytest.raises(DataLoss, match=r"2 entries of the stream .* were trimmed before the group"):
+        query.batch(log, number)
+    assert numbers(SourceQuery(system, failOnDataLoss="false").batch(log, number)) == [3, 4]
+
+
 def test_entries_that_are_trimmed_after_the_plan_stop_the_task(system: StreamContext) -> None:
     system.write(3)
     query, log = SourceQuery(system), []

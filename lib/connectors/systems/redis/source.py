@@ -31,6 +31,8 @@ _LAST_MILLISECOND: Final = 253_402_300_799_999
 _SECONDS: Final = 10.0
 """How long the server may take to answer, beside the time that a call waits for entries."""
 _ID: Final = re.compile(r"\d+(-\d+)?")
+_NO_COUNTS: Final = re.compile("wrong number of arguments|syntax error")
+"""What a server before Redis 7 says to ENTRIESREAD."""
 _WAY_OUT: Final = "set failOnDataLoss=false to go on without what is lost"
 SCHEMA: Final = pa.schema(
     [
@@ -152,13 +154,31 @@ class RedisReceiver(Receiver):
         return int(seconds) + int(microseconds) / 1e6
 
     def make_group(self) -> None:
-        """Makes the group where there is none."""
+        """Makes the group where there is none.
+
+        A group that begins with the first entry is told how many there were before. Without, the server begins to count with
+        what it delivers first, so it would not show what is trimmed before.
+        """
         start = {"earliest": "0", "latest": "$"}.get(self._values["startingPosition"], self._values["startingPosition"])
+        create = ("XGROUP", "CREATE", self.stream, self.group, start, "MKSTREAM")
+        counted = (*create, "ENTRIESREAD", self._removed()) if start == "0" else create
+        for command in (counted, create):
+            try:
+                self.client.command(*command)
+                return
+            except Fatal as refused:
+                if "BUSYGROUP" in str(refused):
+                    return
+                if command is create or not _NO_COUNTS.search(str(refused)):
+                    raise self._named(refused) from None
+
+    def _removed(self) -> int:
+        """How many entries the stream has had and has no more."""
         try:
-            self.client.command("XGROUP", "CREATE", self.stream, self.group, start, "MKSTREAM")
-        except Fatal as refused:
-            if "BUSYGROUP" not in str(refused):
-                raise self._named(refused) from None
+            info = _pairs(self.client.command("XINFO", "STREAM", self.stream))
+        except Fatal:  # there is none; whatever else it is, the next command says it
+            return 0
+        return int(info.get("entries-added", info["length"])) - int(info["length"])
 
     def _named(self, error: Fatal) -> Fatal:
         if "WRONGTYPE" in str(error) or "not a stream" in str(error):
