@@ -31,7 +31,7 @@ _LAST_MILLISECOND: Final = 253_402_300_799_999
 _SECONDS: Final = 10.0
 """How long the server may take to answer, beside the time that a call waits for entries."""
 _ID: Final = re.compile(r"\d+(-\d+)?")
-_NO_COUNTS: Final = re.compile("wrong number of arguments|syntax error")
+_NO_COUNTS: Final = re.compile("wrong number of arguments|syntax error|use the MKSTREAM option")
 """What a server before Redis 7 says to ENTRIESREAD."""
 _WAY_OUT: Final = "set failOnDataLoss=false to go on without what is lost"
 SCHEMA: Final = pa.schema(
