@@ -377,6 +377,23 @@ def test_messages_that_a_late_copy_gave_back_are_not_known(system: QueueContext)
     assert "given back" not in known
 
 
+def test_an_id_is_forgotten_when_it_is_known_that_all_before_it_is_acknowledged(system: QueueContext) -> None:
+    log, name = log_of(system), "a log"
+    for epoch in range(1, HISTORY + 3):
+        record = record_content(pa.table({ID: pa.array([f"{epoch:03d}"], pa.large_string())}), Header(1, 0.0))
+        log.put(epoch, 0, record)
+        log.mark_acknowledged(epoch, -10.0, "001")
+    log.delete_old(HISTORY + 2)
+    assert log.known_ids(1 << 40, name).to_pylist() == [f"{epoch:03d}" for epoch in range(2, HISTORY + 3)]
+    log.put(HISTORY + 3, 0, record_content(pa.table({ID: pa.array([], pa.large_string())}), Header(0, 0.0)))
+    log.mark_acknowledged(HISTORY + 3, -10.0, "900")
+    log.delete_old(HISTORY + 3)
+    assert log.storage.names("ids") == []
+    log.put(HISTORY + 4, 0, record_content(pa.table({ID: pa.array([], pa.large_string())}), Header(0, 0.0)))
+    log.mark_acknowledged(HISTORY + 4, -10.0, "500")  # of a system that is back from an older copy
+    assert log.settled() == "900"
+
+
 def _ids(log: EpochLog, epoch: int) -> list[str]:
     tables = (log.table(epoch, reader, (ID,)) for reader in log.readers(epoch))
     return [name for table in tables if table is not None for name in table[1][ID].to_pylist()]

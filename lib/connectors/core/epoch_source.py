@@ -211,6 +211,9 @@ class EpochEnumerator(EpochLogEnumerator[EpochSplit]):
             self._receiver = receiver
         return self._receiver
 
+    def freeze(self) -> float:
+        return self.receiver.now()
+
     def is_empty(self, until: float | None) -> bool | None:
         pending = self.receiver.pending()
         return None if pending is None else not pending and (until is None or self._stays_empty())
@@ -257,7 +260,7 @@ class EpochEnumerator(EpochLogEnumerator[EpochSplit]):
         for epoch in self.log.unacknowledged(last):
             if leases := self.log.leases(epoch):
                 self.receiver.acknowledge(leases)
-            self.log.mark_acknowledged(epoch, self._window(epoch))
+            self.log.mark_acknowledged(epoch, self._window(epoch), self.receiver.settled())
         self.log.delete_old(last)
         self._acknowledged = last
 
@@ -315,7 +318,7 @@ class EpochReader(SplitReader[EpochSplit]):
         epoch = _ReceivedEpoch(self.source.values, split, receiver)
         try:
             epoch.receive(self.awake)
-            epoch.leave_out_known(self.log.known_ids(split.epoch, split.log))
+            epoch.leave_out_known(self.log.known_ids(split.epoch, split.log), self.log.settled())
             epoch.leave_out(self._ids_of_neighbours(split))
             header, table = epoch.record(self.schema)
             is_first = self.log.put(split.epoch, split.reader, record_content(table, header))
@@ -389,12 +392,17 @@ class _ReceivedEpoch:
             self._add(self._on_time(messages))
             wait = _POLL_SECONDS
 
-    def leave_out_known(self, known: pa.ChunkedArray) -> None:
-        """Drops the messages with these ids, of epochs that Spark has committed, and acknowledges them once more."""
+    def leave_out_known(self, known: pa.ChunkedArray, settled: str | None = None) -> None:
+        """Drops the messages with these ids, of epochs that Spark has committed, and acknowledges them once more.
+
+        Also those with ids up to ``settled``, whose own ids may be forgotten.
+        """
         ids = [part.ids.cast(pa.large_string()) for part in self._parts if part.ids is not None]
         if not ids:
             return
         is_known = pc.is_in(pa.concat_arrays(ids), value_set=known)
+        if settled is not None:
+            is_known = pc.or_(is_known, pc.and_(pc.less_equal(pa.concat_arrays(ids), settled), self._are_old()))
         leases: list[str] = []
         for number, part in enumerate(self._parts):
             mask, is_known = is_known[: part.rows.num_rows], is_known[part.rows.num_rows :]
@@ -403,6 +411,17 @@ class _ReceivedEpoch:
         if leases:
             self._duplicates += len(leases)
             self._receiver.acknowledge(leases)
+
+    def _are_old(self) -> pa.Array:
+        """Which messages are so old that their ids may be forgotten: true unless their time says otherwise.
+
+        The id of a younger message would be known if it had come before. It is new, and has a low id because a server with a
+        late clock has taken over.
+        """
+        since = self._receiver.now() - self._values["deduplicationWindow"] / 2
+        parts = [part for part in self._parts if part.ids is not None]
+        times = [pa.nulls(part.rows.num_rows, pa.float64()) if part.published is None else part.published for part in parts]
+        return pc.fill_null(pc.less(pa.concat_arrays(times), since), True)
 
     def leave_out(self, ids: set[str]) -> None:
         """Drops the messages with these ids, which other readers have recorded."""

@@ -7,7 +7,7 @@ Spark sees a row of it: the rows, where the system cannot be asked again, else t
     <stateLocation>/epochs/<epoch>/<reader>.arrow     what one reader has read: rows, message ids, leases; or positions
     <stateLocation>/epochs/<epoch>/plan.json          which partitions each reader reads from where, if there are partitions
     <stateLocation>/epochs/<epoch>/<name>.rows        rows that the driver has read, if the plan names them
-    <stateLocation>/ids/<epoch>-<end>.arrow           the ids of an epoch whose rows are deleted, known until <end>
+    <stateLocation>/ids/<epoch>-<end>.arrow           the ids of an epoch whose rows are deleted, known until <end> at least
     <stateLocation>/floor/<epoch>                     epochs up to this one are deleted, or will be
 
 * A record is put if absent. A reader that loses the put releases its messages, and reads what the other one has recorded.
@@ -15,6 +15,9 @@ Spark sees a row of it: the rows, where the system cannot be asked again, else t
 * An epoch that is deleted is never read or recorded again: neither by an older checkpoint nor by a late copy of a task.
 * An epoch is acknowledged when Spark plans the next batch, since Spark has committed the epoch by then. The last epoch of a run
   is acknowledged by the next start. What the system delivers again meanwhile is known by its id, and left out.
+* Where ids only grow, the mark of an acknowledgement has the id up to which all is done (:meth:`Receiver.settled`). What comes
+  again from below it, from a server that is back from an older copy, is left out after its id is forgotten. Ids above it are
+  not forgotten.
 
 An author writes a :class:`Receiver` of three methods and an :class:`~connectors.core.epoch_source.EpochSource` that makes it,
 or, for a system that can be read again, a :class:`~connectors.core.cursors.Cursor` of one method and a ``CursorSource``.
@@ -22,6 +25,7 @@ or, for a system that can be read again, a :class:`~connectors.core.cursors.Curs
 
 from __future__ import annotations
 
+import contextlib
 import io
 import logging
 import time
@@ -32,6 +36,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ..storage.base import Storage
 from .errors import Misconfigured, Problem, StateError
@@ -45,6 +50,7 @@ HISTORY: Final = 10
 
 _LOG: Final = "log.json"
 _KNOWN: Final = "known.json"
+_NO_IDS: Final = pa.chunked_array([], pa.large_string())
 _HEADER: Final = b"connectors"
 _lists: dict[str, dict[str, pa.ChunkedArray]] = {}
 """By log, the ids of messages that this process has read, by the name of their file."""
@@ -100,6 +106,17 @@ class Receiver(ABC):
         """Whether messages wait for a receiver; ``None`` where the system does not tell, so that an epoch has to look."""
         return None
 
+    def settled(self) -> str | None:
+        """The id up to which the system has delivered everything, and knows everything as acknowledged.
+
+        For systems whose ids grow, also compared as texts. ``None``: an id does not tell which messages came before it.
+        """
+        return None
+
+    def now(self) -> float:
+        """The time by the clock of ``published``, in seconds since 1970."""
+        return time.time()
+
     def close(self) -> None:  # noqa: B027
         """Frees what :meth:`open` made."""
 
@@ -146,6 +163,7 @@ class EpochLog:
     def __init__(self, storage: Storage, source: str) -> None:
         self.storage = storage
         self.source = source
+        self._highest: dict[str, str] = {}
 
     def begin(self, *, of_driver: bool = False) -> str:
         """The id of the log of a new query, which is created now. A log without an epoch, which a start that died has left,
@@ -275,9 +293,28 @@ class EpochLog:
         floor = self.floor()
         return [epoch for epoch in self.epochs() if floor < epoch <= last and self.storage.size(_acknowledged(epoch)) is None]
 
-    def mark_acknowledged(self, epoch: int, window: float = 0.0) -> None:
-        """The messages of ``epoch`` were acknowledged just now: their ids are known for ``window`` seconds from now on."""
-        self.storage.put_if_absent(_acknowledged(epoch), dumps(versioned(end=time.time() + window)).encode())
+    def mark_acknowledged(self, epoch: int, window: float = 0.0, settled: str | None = None) -> None:
+        """The messages of ``epoch`` were acknowledged just now: their ids are known for ``window`` seconds from now on.
+
+        ``settled`` is that of the receiver. The mark has the highest one of all epochs: a system that is back from an older
+        copy knows less.
+        """
+        before = self.settled()
+        if settled and before and settled < before:
+            text = "connectors.%s: the system knows as acknowledged what is up to %s, and the log what is up to %s: %s"
+            why = "it was set back, or is back from an older copy. What comes again is left out; what it lost is not known"
+            _log.warning(text, self.source, settled, before, why)
+        highest = max(filter(None, (settled, before)), default=None)
+        mark = versioned(end=time.time() + window, **({} if highest is None else {"settled": highest}))
+        self.storage.put_if_absent(_acknowledged(epoch), dumps(mark).encode())
+
+    def settled(self) -> str | None:
+        """The id up to which every message is acknowledged; ``None`` where ids do not tell."""
+        for epoch in reversed(self.epochs()):
+            with contextlib.suppress(FileNotFoundError):
+                settled: str | None = self._mark(epoch).get("settled")
+                return settled
+        return None
 
     def delete_old(self, last: int) -> None:
         """Deletes acknowledged epochs up to ``last`` but the newest, and message ids whose time is over.
@@ -285,9 +322,10 @@ class EpochLog:
         The ids and the floor are durable before anything is deleted, so a death in between leaves no half of a list.
         """
         old, floor = [epoch for epoch in self.epochs() if epoch <= last][:-HISTORY], self.floor()
+        settled = self.settled()
         for epoch in old:
             if epoch > floor:
-                self._keep_ids(epoch)
+                self._keep_ids(epoch, settled)
         if old and old[-1] > floor:
             self.storage.put_if_absent(f"floor/{old[-1]:020d}", b"")
             if floor:
@@ -296,8 +334,10 @@ class EpochLog:
             self.storage.delete_folder(f"epochs/{epoch:020d}")
         now = time.time()
         for name in self.storage.names("ids"):
-            if float(name.removesuffix(".arrow").partition("-")[2]) < now:
+            is_over = float(name.removesuffix(".arrow").partition("-")[2]) < now
+            if is_over and not (settled and self._highest_id(name) > settled):
                 self.storage.delete(f"ids/{name}")
+                self._highest.pop(name, None)
 
     def _ids(self, name: str) -> pa.ChunkedArray:
         """The ids in a record or a list."""
@@ -310,16 +350,25 @@ class EpochLog:
                 raise
             _log.warning("a message that comes again may be a second row: %s", damage)
             table = pa.table({})
-        column = table[ID] if ID in table.column_names else pa.chunked_array([], pa.large_string())
+        column = table[ID] if ID in table.column_names else _NO_IDS
         return column.drop_null()
 
-    def _keep_ids(self, epoch: int) -> None:
+    def _highest_id(self, name: str) -> str:
+        """The highest id of a list. Lists wait for :meth:`settled` while a message below them is held for long."""
+        if name not in self._highest:
+            self._highest[name] = pc.max(self._ids(f"ids/{name}")).as_py() or ""
+        return self._highest[name]
+
+    def _keep_ids(self, epoch: int, settled: str | None) -> None:
         lists = [self._ids(_record(epoch, reader)) for reader in self.readers(epoch)]
         ids = pa.chunked_array([chunk for column in lists for chunk in column.chunks], type=pa.large_string())
-        end = float(loads(self.storage.read(_acknowledged(epoch)), "the mark of an acknowledgement")["end"])
-        if len(ids) and end > time.time():
+        end = float(self._mark(epoch)["end"])
+        if len(ids) and (end > time.time() or (settled and pc.max(ids).as_py() > settled)):
             content = record_content(pa.table({ID: ids}), Header(len(ids), time.time()))
             self.storage.put_if_absent(f"ids/{epoch:020d}-{end:.0f}.arrow", content)
+
+    def _mark(self, epoch: int) -> dict[str, Any]:
+        return loads(self.storage.read(_acknowledged(epoch)), "the mark of an acknowledgement")
 
     def _state(self) -> dict[str, Any]:
         return loads(self.storage.read(_LOG), f"the epoch log in {self.storage.root}")

@@ -13,9 +13,12 @@ import pytest
 from connectors.core import DataLoss, Fatal, Misconfigured
 from connectors.core.planning import Planner
 from connectors.core.reading import read_slice
+from connectors.core.source import ReadLimit
 from connectors.systems.elasticsearch import ElasticsearchSource
+from connectors.systems.elasticsearch.client import SearchClient
 from connectors.testing.servers import OpenSearchServer
 from connectors.testing.servers.fault_proxy import FaultProxy, Reply, Seen
+from connectors.testing.source_suite import SourceQuery
 
 from .reading import read, source_of
 from .writing import QUICK, write
@@ -90,15 +93,126 @@ def test_a_stream_reads_a_document_that_changed_once_more(server: OpenSearchServ
     assert values == [[0, 0, 0], [1, 1, 1]]
 
 
-def test_an_index_that_was_made_anew_is_told(server: OpenSearchServer, index: str) -> None:
-    index_source = ElasticsearchSource.of({"hosts": server.url, "index": index, **QUICK}, streaming=True)
+def stream(server: OpenSearchServer, index: str, **options: str) -> SourceQuery:
+    """A query with the number ``n`` of each document."""
+    return SourceQuery(NumbersContext(server.url, index), **options)
+
+
+class NumbersContext:
+    """What a :class:`SourceQuery` needs of a system."""
+
+    source, schema = ElasticsearchSource, pa.schema([("n", pa.int64())])
+
+    def __init__(self, hosts: str, index: str) -> None:
+        self._options = {"hosts": hosts, "index": index, **QUICK}
+
+    def options(self) -> dict[str, str]:
+        return self._options
+
+
+def numbers(rows: list[dict[str, Any]] | None) -> list[int]:
+    return sorted(row["n"] for row in rows or [])
+
+
+@pytest.mark.parametrize("count", [1, 30, 45], ids=["fewer", "as many", "more"])
+def test_an_index_that_was_made_anew_is_told_and_read_from_its_beginning_when_the_user_says_so(
+    server: OpenSearchServer, index: str, caplog: pytest.LogCaptureFixture, count: int
+) -> None:
+    log: list[Any] = []
     write(server.url, index, [{"n": n} for n in range(30)], idColumn="n")
-    planner = Planner(index_source)
-    end = planner.latest({"v": 1, "phase": "initial"})
+    assert numbers(stream(server, index).rest(log)) == list(range(30))
     server.ask("DELETE", f"/{index}")
-    write(server.url, index, [{"n": 1}], idColumn="n")
-    with pytest.raises(DataLoss, match="made anew"):
-        planner.latest(end)
+    write(server.url, index, [{"n": 100 + n} for n in range(count)], idColumn="n")
+    with pytest.raises(DataLoss, match=rf"deleted or made anew: {index}(.|\n)*failOnDataLoss=false"):
+        stream(server, index).rest(log)
+    query = stream(server, index, failOnDataLoss="false")
+    assert numbers(query.rest(log)) == [100 + n for n in range(count)]
+    assert "made anew" in caplog.text
+    caplog.clear()
+    assert stream(server, index).rest(log) == []  # what is known to be lost is told once
+
+
+def test_an_index_that_goes_after_its_batch_was_planned_is_told_and_left_out_when_the_user_says_so(
+    server: OpenSearchServer, index: str
+) -> None:
+    for part in ("a", "b"):
+        write(server.url, f"{index}-{part}", [{"n": n} for n in range(10)], idColumn="n")
+    log: list[Any] = []
+    assert stream(server, f"{index}-*").plan(log) == 0
+    server.ask("DELETE", f"/{index}-a")
+    for _ in range(2):  # also when it is made anew
+        with pytest.raises(DataLoss, match=rf'the index "{index}-a" was deleted or made anew(.|\n)*failOnDataLoss=false'):
+            stream(server, f"{index}-*").batch(log, 0)
+        assert numbers(stream(server, f"{index}-*", failOnDataLoss="false").batch(log, 0)) == list(range(10))
+        write(server.url, f"{index}-a", [{"n": 100 + n} for n in range(20)], idColumn="n")
+
+
+def test_an_index_that_goes_before_all_of_it_was_planned_is_told(server: OpenSearchServer, index: str) -> None:
+    for part in ("a", "b"):
+        write(server.url, f"{index}-{part}", [{"n": n} for n in range(10)], idColumn="n")
+    log: list[Any] = []
+    assert len(stream(server, f"{index}-*").next(log, ReadLimit(rows=1)) or []) == 1  # it is of one of them
+    planned = [shard for shard, number in log[0]["at"]["next"].items() if number]
+    assert len(planned) == 1
+    unread = f"{index}-a" if planned[0].startswith(f"{index}-b") else f"{index}-b"
+    server.ask("DELETE", f"/{unread}")
+    with pytest.raises(DataLoss, match=f"deleted or made anew: {unread};"):
+        stream(server, f"{index}-*").rest(log)
+    assert len(stream(server, f"{index}-*", failOnDataLoss="false").rest(log)) == 9
+
+
+def test_a_shard_that_has_fewer_changes_than_were_read_is_told(server: OpenSearchServer, index: str) -> None:
+    """An older copy of a shard can be told to take over when all others are gone."""
+    write(server.url, index, [{"n": n} for n in range(3)], idColumn="n")
+    log: list[Any] = []
+    stream(server, index).rest(log)
+    (shard,) = log[-1]["at"]["next"]
+    log[-1]["at"]["next"][shard] += 5
+    write(server.url, index, [{"n": n} for n in range(3, 5)], idColumn="n")
+    with pytest.raises(DataLoss, match=rf"the shard {index}/0 ends at change 5, but 8 were read(.|\n)*failOnDataLoss=false"):
+        stream(server, index).rest(log)
+    assert stream(server, index, failOnDataLoss="false").rest(log) == []
+    write(server.url, index, [{"n": n} for n in range(5, 7)], idColumn="n")
+    assert numbers(stream(server, index).rest(log)) == [5, 6]
+
+
+def test_of_a_list_of_indices_the_others_are_read_when_one_is_gone(server: OpenSearchServer, index: str) -> None:
+    for part in ("a", "b"):
+        write(server.url, f"{index}-{part}", [{"n": n} for n in range(3)], idColumn="n")
+    names, log = f"{index}-a,{index}-b", list[Any]()
+    stream(server, names).rest(log)
+    server.ask("DELETE", f"/{index}-b")
+    write(server.url, f"{index}-a", [{"n": 3}], idColumn="n")
+    with pytest.raises(DataLoss, match=f"made anew: {index}-b;"):
+        stream(server, names).rest(log)
+    assert numbers(stream(server, names, failOnDataLoss="false").rest(log)) == [3]
+    assert stream(server, f"{index}-z").rest([]) == []  # not there yet
+
+
+def test_an_index_that_is_closed_for_a_while_is_not_lost(server: OpenSearchServer, index: str) -> None:
+    write(server.url, f"{index}-a", [{"n": n} for n in range(3)], idColumn="n")
+    log: list[Any] = []
+    assert numbers(stream(server, f"{index}-*").rest(log)) == [0, 1, 2]
+    server.ask("POST", f"/{index}-a/_close")
+    assert stream(server, f"{index}-*").rest(log) == []
+    server.ask("POST", f"/{index}-a/_open?wait_for_active_shards=1")
+    write(server.url, f"{index}-a", [{"n": 3}], idColumn="n")
+    assert numbers(stream(server, f"{index}-*").rest(log)) == [3]
+
+
+def test_an_index_that_is_made_anew_while_a_batch_read_begins_is_told(proxy: FaultProxy, index: str) -> None:
+    write(proxy.url, index, [{"n": n} for n in range(10)], idColumn="n")
+
+    def made_anew(call: Seen, passed_on: Any) -> Reply:
+        if "/_search/point_in_time?" in call.path:
+            proxy.rule = None
+            SearchClient("connectors.elasticsearch", source_of(proxy.url, index).values).ask("DELETE", f"/{index}")
+            write(proxy.url, index, [{"n": n} for n in range(20)], idColumn="n")
+        return passed_on()  # type: ignore[no-any-return]
+
+    proxy.rule = made_anew
+    with pytest.raises(DataLoss, match=rf"made anew while the read began: {index}"):
+        read(source_of(proxy.url, index), IDS)
 
 
 def test_a_document_that_does_not_fit_names_field_and_value(server: OpenSearchServer, index: str) -> None:

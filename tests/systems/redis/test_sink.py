@@ -18,6 +18,7 @@ import redis
 
 from connectors.core import Batch, CommitRefused, Entry, Fatal, Guarantee, Misconfigured, Poison, Transient
 from connectors.core.commit import Commit
+from connectors.core.ledger import once_query
 from connectors.core.writing import stage
 from connectors.systems.redis import RedisSink
 from connectors.systems.redis.connection import RedisClient
@@ -213,6 +214,31 @@ def test_a_script_writes_nothing_of_a_batch_whose_stage_is_not_whole(target: Red
     with pytest.raises(Fatal, match=r"1 commands staged in .* are gone; nothing of batch 0 is written"):
         Commit(sink).finish(batch, [staged])
     assert not target.client.exists(f"{target.prefix}:ann")
+
+
+@pytest.mark.parametrize("place", range(2))
+def test_a_batch_write_whose_answer_is_lost_is_written_once_and_leaves_nothing_for_ever(
+    target: RedisTarget, monkeypatch: pytest.MonkeyPatch, place: int
+) -> None:
+    options = {"command": "rpush", "key": f"{target.prefix}:list", "sinkId": target.prefix}
+    sink = RedisSink.of({**target.options(), **options, **EXACTLY_ONCE})
+    batch = Batch(sink.sink_id(), once_query(), 0)
+    staged = stage(sink, batch, ROWS.schema, 0, iter([ROWS]))
+    answer_of, sent = RedisClient.command, []
+
+    def command(client: RedisClient, *parts: Any) -> Any:
+        answer = answer_of(client, *parts)
+        if parts[0] in ("EVAL", "HDEL", "UNLINK", "ZREM"):
+            sent.append(parts[0])
+            if len(sent) == place + 1:
+                raise Transient("the answer is lost")
+        return answer
+
+    monkeypatch.setattr(RedisClient, "command", command)
+    Commit(sink).finish(batch, [staged])
+    assert [json.loads(row)["id"] for row in target.client.lrange(f"{target.prefix}:list", 0, -1)] == [1, 2, 1]
+    own = f"connectors:{target.prefix}:"
+    assert [key for key in target.client.scan_iter(f"{own}*") if target.client.ttl(key) < 0] == []
 
 
 def test_a_large_batch_is_written_by_one_script_in_its_order(target: RedisTarget) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import signal
 import time
@@ -12,10 +13,12 @@ from typing import Any
 import pytest
 
 from connectors.core import Fatal, Misconfigured, Transient
+from connectors.core.epochs import HISTORY
 from connectors.core.errors import DataLoss
 from connectors.systems.redis import RedisSource
 from connectors.systems.redis.connection import RedisClient
 from connectors.systems.redis.source import RedisReceiver
+from connectors.testing.compare import same_records
 from connectors.testing.servers import RedisServer
 from connectors.testing.source_suite import SourceQuery
 
@@ -128,6 +131,21 @@ def test_entries_that_were_trimmed_before_they_were_given_are_counted(system: St
     assert numbers(SourceQuery(system).rest(log)) == []
 
 
+def test_entries_that_are_trimmed_before_the_first_read_are_counted(system: StreamContext) -> None:
+    if int(system.client.info("server")["redis_version"].split(".")[0]) < 7:
+        pytest.skip("before Redis 7 a stream does not count its entries")
+    system.write(5)
+    system.client.xtrim(system.stream, maxlen=4, approximate=False)  # of what was there before the query nothing is promised
+    query = SourceQuery(system)
+    log: list[Any] = []
+    number = query.plan(log)
+    assert number is not None
+    system.client.xtrim(system.stream, maxlen=2, approximate=False)
+    with pytest.raises(DataLoss, match=r"2 entries of the stream .* were trimmed before the group"):
+        query.batch(log, number)
+    assert numbers(SourceQuery(system, failOnDataLoss="false").batch(log, number)) == [3, 4]
+
+
 def test_entries_that_are_trimmed_after_the_plan_stop_the_task(system: StreamContext) -> None:
     system.write(3)
     query, log = SourceQuery(system), []
@@ -237,3 +255,86 @@ def test_a_server_that_is_killed_and_comes_back_with_its_data_loses_and_doubles_
         assert sorted(rows + numbers(query.rest(log))) == list(range(15))
         query.planner.latest(log[-1])
         assert held(system) == 0
+
+
+@pytest.fixture
+def own_system(tmp_path: Path) -> Iterator[StreamContext]:
+    """A stream on a server of its own, which may be killed."""
+    with RedisServer() as server:
+        context = StreamContext(tmp_path)
+        context.server = server
+        yield context
+
+
+def all_of(query: SourceQuery, log: list[Any]) -> list[dict[str, Any]]:
+    """The rows until nothing waits. An epoch without any may have left out what came again."""
+    rows = []
+    while (number := query.plan(log)) is not None:
+        rows += query.batch(log, number)
+    return rows
+
+
+@pytest.mark.parametrize("min_idle", ["60s", "100ms"], ids=["held at the end", "claimed before"])
+def test_a_server_that_is_back_from_an_older_copy_doubles_and_loses_nothing(
+    own_system: StreamContext, caplog: pytest.LogCaptureFixture, min_idle: str
+) -> None:
+    """Also an entry that a dead consumer holds, with an id below those that are committed."""
+    system, log = own_system, list[Any]()
+    options = {"maxRowsPerTrigger": "2", "deduplicationWindow": "0s"}
+    written = system.write(2)
+    system.client.xgroup_create(system.stream, system.group, "0")
+    system.client.xreadgroup(system.group, "dead", {system.stream: ">"})
+    written += system.write(2 * HISTORY + 6)
+    time.sleep(0.15)
+    rows = SourceQuery(system, **options).next(log) or []
+    system.client.save()
+    query = SourceQuery(system, minIdle=min_idle, **options)
+    rows += all_of(query, log)
+    assert "older copy" not in caplog.text
+    system.server.kill()
+    system.server.relaunch()
+    written += system.write(3)
+    rows += all_of(SourceQuery(system, minIdle="100ms", **options), log)
+    same_records(written, rows)
+    assert held(system) == 0
+    assert ("older copy" in caplog.text) == (min_idle == "100ms")  # else the copy knows as much as was known
+
+
+def test_a_new_entry_of_a_server_that_took_over_with_a_late_clock_is_read(own_system: StreamContext) -> None:
+    system, log = own_system, list[Any]()
+    now = int(time.time() * 1000)
+    system.client.xadd(system.stream, {"number": 0}, id=f"{now - 20_000}-0")
+    system.client.save()
+    system.client.xadd(system.stream, {"number": 1}, id=f"{now}-0")
+    query = SourceQuery(system)
+    assert numbers(query.rest(log)) == [0, 1]
+    query.planner.latest(log[-1])
+    system.server.kill()
+    system.server.relaunch()
+    SourceQuery(system, failOnDataLoss="false").source.begin()  # the copy is older than the group
+    system.client.xadd(system.stream, {"number": 2}, id=f"{now - 10_000}-0")
+    assert numbers(SourceQuery(system).rest(log)) == [2]
+
+
+def test_ids_that_are_no_times_are_read_by_a_query_that_ends(system: StreamContext) -> None:
+    now = int(time.time() * 1000)
+    ids = [now, now + 3_600_000, now * 1000, now * 1_000_000, 2**64 - 1]  # also an hour ahead, as after a clock that went back
+    for number, id in enumerate(ids):
+        system.client.xadd(system.stream, {"number": number}, id=f"{id}-0")
+    query = SourceQuery(system)
+    query.planner.freeze()
+    rows = query.rest([])
+    assert numbers(rows) == [0, 1, 2, 3, 4]
+    first = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc) + datetime.timedelta(milliseconds=now)
+    assert [row["timestamp"] for row in rows] == [first, first + datetime.timedelta(hours=1), None, None, None]
+
+
+def test_a_query_ends_with_what_there_was_by_the_clock_of_the_server(
+    system: StreamContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system.write(3)
+    clock = time.time
+    monkeypatch.setattr(time, "time", lambda: clock() - 3600)
+    query = SourceQuery(system)
+    query.planner.freeze()
+    assert numbers(query.rest([])) == [0, 1, 2]

@@ -26,7 +26,9 @@ class ElasticsearchSink(BatchingSink):
     a bad row.
 
     Guarantee: idempotent with ``idColumn``: a replay writes the same documents again. At-least-once without. Rows of one id
-    arrive in the order in which a task has them; give ``versionColumn``, or repartition by the id, if several tasks do.
+    arrive in the order in which a task has them; give ``versionColumn``, or repartition by the id, if several tasks do. A
+    request that was given up after ``request.timeout`` may still arrive, and put an older row over a newer one; only
+    ``versionColumn`` prevents that.
     """
 
     name = "elasticsearch"

@@ -2,13 +2,16 @@
 
 A shard numbers its changes. The position is the next number of each shard, a split is a range of them: it can be read again
 and gone on with after any document. A batch read sees each shard as it was at one point in time.
+
+An index that is made anew under its name numbers its changes from 0 again; its uuid tells it from the one before.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from typing import Any, Final
@@ -21,6 +24,7 @@ from ...core import (
     DataLoss,
     Duration,
     Fatal,
+    Flag,
     Int,
     Json,
     Misconfigured,
@@ -45,7 +49,10 @@ from .client import CONNECTION, NotFound, SearchClient, check_connection
 from .documents import columns
 
 _NAME: Final = "connectors.elasticsearch"
-_STATS: Final = "filter_path=indices.*.shards.*.routing.primary,indices.*.shards.*.seq_no.global_checkpoint"
+_SHARDS: Final = "indices.*.shards.*"
+_STATS: Final = f"filter_path=indices.*.uuid,{_SHARDS}.routing.primary,{_SHARDS}.seq_no.global_checkpoint"
+_WAY_OUT: Final = "set failOnDataLoss=false to go on without what is lost"
+_log = logging.getLogger(_NAME)
 
 
 @dataclass(frozen=True)
@@ -53,6 +60,7 @@ class Changes(Split):
     """The changes ``first`` to ``last`` of one shard, both included; ``moment`` names the point in time of a batch read."""
 
     index: str
+    uuid: str
     shard: int
     first: int
     last: int
@@ -68,6 +76,8 @@ class ElasticsearchSource(Source):
 
     As a batch: the index as it is when the read begins. As a stream: documents that are only added arrive exactly once; one
     that changes arrives again, in its newest form; deletions do not show.
+    A stream cannot tell whether an index had more when it was deleted, so each one that goes is data loss: give
+    ``failOnDataLoss=false`` where indices are deleted by their age. An index that is made anew is read from its beginning then.
     Guarantee: exactly-once for indices that only grow.
     """
 
@@ -80,6 +90,7 @@ class ElasticsearchSource(Source):
             "idColumn": Text(None, meaning="a column of this name gets the document's id"),
             "slices": Int(None, at_least=1, meaning="the same as numPartitions"),
             "pageSize": Int(5000, at_least=1, at_most=10_000, meaning="documents of a request"),
+            "failOnDataLoss": Flag(True, meaning="a stream's index that is deleted or made anew is an error"),
             "keepAlive": Duration(3600.0, meaning="how long a batch read's point in time outlives its last page"),
             "request.timeout": Duration(30.0, meaning="of one request"),
         }
@@ -115,6 +126,12 @@ class ElasticsearchSource(Source):
     def path(self) -> str:
         return quote(self.values["index"], safe=",*")
 
+    def lose(self, text: str) -> None:
+        """Raises ``DataLoss``, or warns of it where the user goes on without what is lost."""
+        if self.values["failOnDataLoss"]:
+            raise DataLoss(text, way_out=_WAY_OUT)
+        _log.warning("%s: %s", _NAME, text)
+
     def parallelism(self) -> int:
         return int(self.values["slices"] or super().parallelism())
 
@@ -126,7 +143,7 @@ class ElasticsearchSource(Source):
 
 
 class ShardEnumerator(SplitEnumerator[Changes]):
-    """The position is ``{"next": {"index/shard": number of the next change}}``."""
+    """The position is ``{"next": {"index/uuid/shard": number of the next change}}``, of every shard that has changes."""
 
     def __init__(self, source: ElasticsearchSource) -> None:
         self.source = source
@@ -140,34 +157,46 @@ class ShardEnumerator(SplitEnumerator[Changes]):
 
     def head(self) -> dict[str, int]:
         """One past the last change of each shard up to which all are there; then they are made visible to searches."""
-        path = self.source.path()
+        path, lenient = self.source.path(), ""
         try:
             stats = self.client.ask("GET", f"/{path}/_stats?level=shards&{_STATS}")
-        except NotFound:
-            return {}
+        except NotFound:  # one of a list may not be there
+            lenient = "?ignore_unavailable=true"
+            stats = self.client.ask("GET", f"/{path}/_stats{lenient}&level=shards&{_STATS}")
         heads = {
-            f"{index}/{number}": copy["seq_no"]["global_checkpoint"] + 1
+            f"{index}/{statistics['uuid']}/{number}": copy["seq_no"]["global_checkpoint"] + 1
             for index, statistics in stats.get("indices", {}).items()
             for number, copies in statistics["shards"].items()
             for copy in copies
             if copy["routing"]["primary"]
         }
-        self.client.request("POST", f"/{path}/_refresh")
+        self.client.request("POST", f"/{path}/_refresh{lenient}")
         return heads
 
     def advance(self, at: Position, head: Mapping[str, int], limit: ReadLimit) -> Position:
-        done: dict[str, int] = at["next"]
+        done = self._without_lost(at["next"], head)
+        shares = fair_shares(limit.rows, {shard: number - done.get(shard, 0) for shard, number in head.items()})
+        if not any(shares.values()):
+            return {"next": done}
+        return {"next": {**done, **{shard: done.get(shard, 0) + shares.get(shard, 0) for shard in head if head[shard]}}}
+
+    def _without_lost(self, done: Mapping[str, int], head: Mapping[str, int]) -> dict[str, int]:
+        """``done`` without indices that are gone, and no further than shards go. Raises ``DataLoss`` where that is an error."""
+        missing = {_index(shard) for shard in done} - {_index(shard) for shard in head}
+        gone = missing and missing - _indices(self.client, self.source.path())  # statistics lack what no node holds just now
+        if gone:
+            text = f'of "{self.source.values["index"]}" these were deleted or made anew: {_names(gone)}'
+            self.source.lose(f"{text}; what was not read of them is lost")
         for shard, number in head.items():
             if done.get(shard, 0) > number:
-                text = f"the shard {shard} ends at change {number}, but {done[shard]} were read: the index was made anew"
-                raise DataLoss(text, way_out="start the query with a checkpoint of its own")
-        shares = fair_shares(limit.rows, {shard: number - done.get(shard, 0) for shard, number in head.items()})
-        return {"next": {**done, **{shard: done.get(shard, 0) + share for shard, share in shares.items() if share}}}
+                text = f"the shard {_partition(shard)} ends at change {number}, but {done[shard]} were read: it lost the others"
+                self.source.lose(text)
+        return {shard: min(number, head.get(shard, number)) for shard, number in done.items() if _index(shard) not in gone}
 
     def progress(self, at: Position, head: Mapping[str, int]) -> Sequence[PartitionProgress]:
         done = at["next"]
         parts = [(shard, done.get(shard, 0), number) for shard, number in head.items()]
-        return [PartitionProgress(shard, first, number, number - first) for shard, first, number in parts]
+        return [PartitionProgress(_partition(shard), first, number, number - first) for shard, first, number in parts]
 
     def partition_of(self, split: Changes) -> str:
         return f"{split.index}/{split.shard}"
@@ -177,9 +206,9 @@ class ShardEnumerator(SplitEnumerator[Changes]):
         shards = {shard: (first, end) for shard, (first, end) in ranges.items() if first < end}
         each = -(-parallelism // max(1, len(shards)))
         for shard, (first, after) in shards.items():
-            index, _, number = shard.rpartition("/")
+            index, uuid, number = shard.split("/")
             for low, high in even_ranges(first, after - 1, each):
-                yield Changes(index, int(number), low, high)
+                yield Changes(index, uuid, int(number), low, high)
 
     def slices(self, start: Position, end: Position, parallelism: int) -> Sequence[Slice]:
         parts = super().slices(start, end, parallelism)
@@ -191,7 +220,7 @@ class ShardEnumerator(SplitEnumerator[Changes]):
     def splits_of(self, part: Slice) -> Iterator[Changes]:
         for split in islice(self.splits(part.start, part.end, part.parallelism), part.index, None, part.of):
             moment = (part.detail or {}).get(self.partition_of(split), "")
-            yield Changes(split.index, split.shard, split.first, split.last, moment)
+            yield replace(split, moment=moment)
 
     def close(self) -> None:
         if "client" in self.__dict__:
@@ -205,7 +234,11 @@ class ShardEnumerator(SplitEnumerator[Changes]):
         moments: dict[str, str] = {}
         try:
             for shard in shards:
-                moments[shard] = self._moment(*shard.rsplit("/", 1))
+                index, _, number = shard.split("/")
+                moments[_partition(shard)] = self._moment(index, number)
+            if gone := {_index(shard) for shard in shards} - _indices(self.client, self.source.path()):
+                text = f"indices were deleted or made anew while the read began: {_names(gone)}"
+                raise DataLoss(text, way_out="read again")
         except BaseException:
             self._close_moments(list(moments.values()))
             raise
@@ -291,11 +324,23 @@ class ShardReader(SplitReader[Changes]):
             answer = self.client.request("POST", path, self.client.json.dumps(body))
         except NotFound as missing:
             if not split.moment:
-                raise
+                if self._is_there(split):
+                    raise
+                return []
             text = f"the point in time of the read is over: {missing.message}"
             raise Fatal(text, way_out="raise keepAlive above the time that the read takes, and read again") from None
+        if not split.moment and not self._is_there(split):
+            return []
         result = parsed(answer.decode()) if self._exact else self.client.loads(answer)
         return list(result["hits"]["hits"])
+
+    def _is_there(self, split: Changes) -> bool:
+        """False if the index is gone, or another one has its name. Asked for after a page, it holds for the page."""
+        is_there = f"{split.index}/{split.uuid}" in _indices(self.client, quote(split.index))
+        if not is_there:
+            text = f'the index "{split.index}" was deleted or made anew before the changes {split.first} to {split.last} of its'
+            self.source.lose(f"{text} shard {split.shard} were read")
+        return is_there
 
     @cached_property
     def _exact(self) -> bool:
@@ -311,6 +356,26 @@ class ShardReader(SplitReader[Changes]):
         except ValueError as wrong:
             raise Fatal(f"a document does not fit the columns: {wrong}", way_out="give .schema(…) that fits it") from None
         return pa.RecordBatch.from_arrays([columns[name] for name in self.schema.names], schema=self.schema)
+
+
+def _indices(client: SearchClient, path: str) -> set[str]:
+    """The indices that ``path`` names and that exist, each as ``name/uuid``."""
+    answer = client.ask("GET", f"/{path}/_settings/index.uuid?ignore_unavailable=true&expand_wildcards=all")
+    return {f"{name}/{index['settings']['index']['uuid']}" for name, index in answer.items()}
+
+
+def _names(indices: Iterable[str]) -> str:
+    return ", ".join(sorted(index.partition("/")[0] for index in indices))
+
+
+def _index(shard: str) -> str:
+    return shard.rpartition("/")[0]
+
+
+def _partition(shard: str) -> str:
+    """The name of a shard for people: without the uuid of its index."""
+    index, _, number = shard.split("/")
+    return f"{index}/{number}"
 
 
 def _cell(kind: pa.DataType, name: str) -> Any:

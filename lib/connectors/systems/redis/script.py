@@ -2,6 +2,7 @@
 
 The keys of a sink begin with ``connectors:`` and its id: the hash ``ledger`` has the newest entry of each query, the sorted
 set ``attempts`` when each attempt of a task began, and the hash ``stage:`` of an attempt its commands, numbered in their order.
+A batch write of its own has a ledger of its own, the hash ``once-…``, which expires if its end is not seen.
 
 Redis cannot take back what a script has done. So the script looks first at what could end it on its way: a stage that is not
 whole, and keys that hold another type. It takes its commands only when nothing of that is there.
@@ -9,19 +10,23 @@ whole, and keys that hold another type. It takes its commands only when nothing 
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from struct import pack
 from typing import Any, Final
 
-from ...core import Batch, Committable, Entry, Fatal, GlobalCommitter
+from ...core import Batch, Committable, Entry, Fatal, GlobalCommitter, Transient
 from ...core.ledger import LedgerContent, already_committed, is_stream
 from ...core.state import dumps, loads
 from .connection import RedisClient
 
 _CHUNK: Final = 500
+_ONCE: Final = "once-"
+LEAST_SECONDS: Final = 86_400
+"""So long at least is what is staged safe, for a batch that is written longer than staged rows of others are kept."""
 _SCRIPT: Final = """
-local query, number, entry, chunk = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
+local query, number, entry, chunk, lifetime = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 local last = redis.call('HGET', KEYS[1], query)
 if last and cjson.decode(last).batch >= number then return {'committed', last} end
 
@@ -35,8 +40,8 @@ end
 
 local function each(visit)
   for stage = 1, #KEYS - 2 do
-    local left, sequence = tonumber(ARGV[4 + 2 * stage]), 0
-    local numbers = tonumber(ARGV[3 + 2 * stage])
+    local left, sequence = tonumber(ARGV[5 + 2 * stage]), 0
+    local numbers = tonumber(ARGV[4 + 2 * stage])
     while sequence < numbers do
       local names = {}
       for n = sequence, math.min(sequence + chunk, numbers) - 1 do names[#names + 1] = n end
@@ -69,7 +74,11 @@ for key, seconds in pairs(expiring) do
   if seconds ~= '0' then redis.call('EXPIRE', key, seconds) end
 end
 redis.call('HSET', KEYS[1], query, entry)
-for stage = 3, #KEYS do redis.call('DEL', KEYS[stage]) end
+if lifetime > 0 then redis.call('EXPIRE', KEYS[1], lifetime) end
+for stage = 3, #KEYS do
+  redis.call('DEL', KEYS[stage])
+  redis.call('ZREM', KEYS[2], string.match(KEYS[stage], '[^:]*$'))
+end
 return {'entered'}
 """
 
@@ -78,12 +87,16 @@ class SinkKeys:
     """The names of a sink's own keys."""
 
     def __init__(self, sink_id: str) -> None:
-        self.ledger = f"connectors:{sink_id}:ledger"
-        self.attempts = f"connectors:{sink_id}:attempts"
-        self._stages = f"connectors:{sink_id}:stage:"
+        self._prefix = f"connectors:{sink_id}:"
+        self.ledger = f"{self._prefix}ledger"
+        self.attempts = f"{self._prefix}attempts"
 
     def stage(self, attempt: str) -> str:
-        return f"{self._stages}{attempt}"
+        return f"{self._prefix}stage:{attempt}"
+
+    def ledger_of(self, query: str) -> str:
+        """The ledger that has the entries of ``query``."""
+        return f"{self._prefix}{query}" if query.startswith(_ONCE) else self.ledger
 
 
 def contents(client: RedisClient) -> list[LedgerContent]:
@@ -119,7 +132,7 @@ class ScriptCommitter(GlobalCommitter):
         self._retention = retention
 
     def last(self, query: str) -> Entry | None:
-        text = self._call("HGET", self._keys.ledger, query)
+        text = self._call("HGET", self._keys.ledger_of(query), query)
         return None if text is None else _entry(text)
 
     def queries(self) -> frozenset[str]:
@@ -127,9 +140,11 @@ class ScriptCommitter(GlobalCommitter):
 
     def commit(self, entry: Entry, committables: Sequence[Committable]) -> None:
         stages = [committable for committable in committables if committable.rows]
-        keys = [self._keys.ledger, self._keys.attempts, *(self._keys.stage(part.data["attempt"]) for part in stages)]
+        ledger, is_once = self._keys.ledger_of(entry.query), entry.query.startswith(_ONCE)
+        keys = [ledger, self._keys.attempts, *(self._keys.stage(part.data["attempt"]) for part in stages)]
         sizes = [number for part in stages for number in (part.data["numbers"], part.rows)]
-        arguments = [entry.query, entry.batch, dumps(entry.state()), _CHUNK, *sizes]
+        lifetime = max(LEAST_SECONDS, int(self._retention)) if is_once else 0
+        arguments = [entry.query, entry.batch, dumps(entry.state()), _CHUNK, lifetime, *sizes]
         outcome, *facts = self._call("EVAL", _SCRIPT, len(keys), *keys, *arguments)
         if outcome == b"type":
             key, kind = (fact.decode(errors="replace") for fact in facts)
@@ -140,9 +155,9 @@ class ScriptCommitter(GlobalCommitter):
             raise Fatal(text, way_out="run the query again; a server that evicts keys needs maxmemory-policy noeviction")
         if outcome == b"committed":
             raise already_committed(entry)
-        self._forget([part.data["attempt"] for part in committables])
-        if entry.query.startswith("once-"):
-            self._call("HDEL", self._keys.ledger, entry.query)
+        if is_once:
+            with contextlib.suppress(Transient):  # a second try would find neither the stage nor the entry
+                self._call("UNLINK", ledger)
 
     def discard(self, committable: Committable) -> None:
         self._forget([committable.data["attempt"]])

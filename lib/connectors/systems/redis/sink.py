@@ -32,14 +32,12 @@ from ...core.sink import RETENTION
 from ...formats.documents import documents
 from ...formats.templates import filled, is_template, template_columns, texts
 from .connection import CONNECTION, SCHEMES, RedisClient, check_connection, is_cluster
-from .script import ScriptCommitter, SinkKeys, contents, staged
+from .script import LEAST_SECONDS, ScriptCommitter, SinkKeys, contents, staged
 
 _IDEMPOTENT: Final = ("hset", "set", "zadd")
 _COMMANDS: Final = (*_IDEMPOTENT, "lpush", "rpush", "xadd", "publish")
 _OF_SEVERAL: Final = ("hset", "zadd", "lpush", "rpush")
 """Commands that take what several rows write to a key."""
-_LEAST_SECONDS: Final = 86_400
-"""So long at least is what is staged safe, for a batch that is written longer than staged rows of others are kept."""
 _SCRIPT_SECONDS: Final = 120.0
 """A script that is not done by then is taken for an outage; the ledger says what became of it."""
 
@@ -272,7 +270,7 @@ class StagingWriter(CommandWriter):
 
     def send(self, entries: list[Any]) -> Iterator[Failure]:
         stage = self._keys.stage(self._attempt)
-        seconds = max(_LEAST_SECONDS, int(self._values["stagingRetention"]))
+        seconds = max(LEAST_SECONDS, int(self._values["stagingRetention"]))
         commands = [
             ("ZADD", self._keys.attempts, "NX", time.time(), self._attempt),
             ("HSET", stage, *chain.from_iterable(entries)),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ...core import Duration, Flag, Options, Problem, Text, Values
 from ...core.epoch_source import EpochSource
@@ -24,9 +26,13 @@ _REPLY: Final = 10_000
 _IDS: Final = 1_000
 """Ids of one command."""
 _SHORTEST_IDLE: Final = 0.1
+_LAST_MILLISECOND: Final = 253_402_300_799_999
+"""The end of the year 9999, the last one of a timestamp."""
 _SECONDS: Final = 10.0
 """How long the server may take to answer, beside the time that a call waits for entries."""
 _ID: Final = re.compile(r"\d+(-\d+)?")
+_NO_COUNTS: Final = re.compile("wrong number of arguments|syntax error|use the MKSTREAM option")
+"""What a server before Redis 7 says to ENTRIESREAD."""
 _WAY_OUT: Final = "set failOnDataLoss=false to go on without what is lost"
 SCHEMA: Final = pa.schema(
     [
@@ -42,10 +48,14 @@ class RedisSource(EpochSource):
     """The entries of a stream. Columns: ``stream, id, timestamp, fields map<string, binary>``.
 
     A consumer group reads the stream; it is made if there is none. An entry is acknowledged when Spark has committed its
-    batch. Entries that another consumer of the group has held for longer than ``minIdle`` are claimed.
+    batch. Entries that another consumer of the group has held for longer than ``minIdle`` are claimed. ``availableNow`` ends
+    with what the server had at its start. An id that the server's clock has not reached is no time: its entry is read at once.
+    ``timestamp`` is null for an id beyond the year 9999.
 
-    Guarantee: exactly-once, by the epoch log and the ids of entries. Entries that were trimmed before they were read are data
-    loss (``failOnDataLoss``); before Redis 7 the server tells of it only where nothing is left to read.
+    Guarantee: exactly-once, by the epoch log and the ids of entries. A server that is back from an older copy gives entries
+    again; they are left out by their ids. So a group that is set back reads nothing again: that takes a new checkpoint.
+    Entries that were trimmed before they were read are data loss (``failOnDataLoss``); before Redis 7 the server tells of it
+    only where nothing is left to read.
     """
 
     name = "redis"
@@ -83,7 +93,7 @@ class RedisSource(EpochSource):
 class RedisReceiver(Receiver):
     """One consumer of the group. All tasks of a query share its name, so that none is left behind when a task ends.
 
-    The lease of an entry is its id.
+    The lease of an entry is its id. The log knows an entry by its id with both numbers at full length, as texts in their order.
     """
 
     def __init__(self, values: Values) -> None:
@@ -133,14 +143,42 @@ class RedisReceiver(Receiver):
         self._check_trimmed(group)
         return bool(newer or self._idle("-", 1))
 
+    def settled(self) -> str:
+        last = _order(_text(self._group()["last-delivered-id"]))  # asked for first: what is delivered meanwhile is above it
+        count, smallest, *_ = self._command("XPENDING", self.stream, self.group)
+        first, second = min(last, _order(_before(_text(smallest)))) if count else last
+        return f"{first:020d}-{second:020d}"
+
+    def now(self) -> float:
+        seconds, microseconds = self.client.command("TIME")
+        return int(seconds) + int(microseconds) / 1e6
+
     def make_group(self) -> None:
-        """Makes the group where there is none."""
+        """Makes the group where there is none.
+
+        A group that begins with the first entry is told how many there were before. Without, the server begins to count with
+        what it delivers first, so it would not show what is trimmed before.
+        """
         start = {"earliest": "0", "latest": "$"}.get(self._values["startingPosition"], self._values["startingPosition"])
+        create = ("XGROUP", "CREATE", self.stream, self.group, start, "MKSTREAM")
+        counted = (*create, "ENTRIESREAD", self._removed()) if start == "0" else create
+        for command in (counted, create):
+            try:
+                self.client.command(*command)
+                return
+            except Fatal as refused:
+                if "BUSYGROUP" in str(refused):
+                    return
+                if command is create or not _NO_COUNTS.search(str(refused)):
+                    raise self._named(refused) from None
+
+    def _removed(self) -> int:
+        """How many entries the stream has had and has no more."""
         try:
-            self.client.command("XGROUP", "CREATE", self.stream, self.group, start, "MKSTREAM")
-        except Fatal as refused:
-            if "BUSYGROUP" not in str(refused):
-                raise self._named(refused) from None
+            info = _pairs(self.client.command("XINFO", "STREAM", self.stream))
+        except Fatal:  # there is none; whatever else it is, the next command says it
+            return 0
+        return int(info.get("entries-added", info["length"])) - int(info["length"])
 
     def _named(self, error: Fatal) -> Fatal:
         if "WRONGTYPE" in str(error) or "not a stream" in str(error):
@@ -255,7 +293,9 @@ class RedisReceiver(Receiver):
     def _messages(self, entries: Sequence[Any]) -> Messages:
         """Entries as rows. Each is a pair of its id and a list in which names and values alternate."""
         ids = pa.array([id for id, _ in entries], pa.binary()).cast(pa.string())
-        milliseconds = pa.array([int(id.partition(b"-")[0]) for id, _ in entries], pa.int64())
+        parts = pc.split_pattern(ids, "-").flatten()
+        first, second = parts[::2], parts[1::2]
+        milliseconds = first.cast(pa.uint64())
         offsets, names, values = [0], [], []
         for _, fields in entries:
             names += fields[::2]
@@ -263,11 +303,18 @@ class RedisReceiver(Receiver):
             offsets.append(len(names))
         keys = _texts(names)
         fields = pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), keys, pa.array(values, pa.binary()))
-        times = milliseconds.cast(pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC"))
+        times = _up_to(_LAST_MILLISECOND, milliseconds).cast(pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC"))
         streams = pa.repeat(pa.scalar(self.stream, pa.string()), len(entries))
         rows = pa.RecordBatch.from_arrays([streams, ids, times, fields], schema=SCHEMA)
-        leases = ids.cast(pa.large_string())
-        return Messages(rows, leases, leases, pa.array([number / 1000 for number in milliseconds.to_pylist()], pa.float64()))
+        full_ids = pc.binary_join_element_wise(*(pc.utf8_lpad(part, 20, "0") for part in (first, second)), "-")
+        published = pc.divide(_up_to(math.ceil(self.now() * 1000), milliseconds).cast(pa.float64()), 1000.0)
+        return Messages(rows, ids.cast(pa.large_string()), full_ids.cast(pa.large_string()), published)
+
+
+def _up_to(most: int, numbers: pa.Array) -> pa.Array:
+    """``numbers`` as signed ones, null where they are above ``most``."""
+    is_within = pc.less_equal(numbers, pa.scalar(most, pa.uint64()))
+    return pc.if_else(is_within, numbers, pa.scalar(None, pa.uint64())).cast(pa.int64())
 
 
 def _chunks(ids: Sequence[str]) -> Iterator[Sequence[str]]:
