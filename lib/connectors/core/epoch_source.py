@@ -29,7 +29,7 @@ from .source import Position, ReadLimit, Slice, Source, Split, SplitEnumerator, 
 
 _POLL_SECONDS: Final = 0.05
 _NEIGHBOUR_SECONDS: Final = 60.0
-"""How long a reader waits for the records of the readers before it."""
+"""How long a reader waits for the records of the readers before it, beside the time for which these may receive."""
 
 _LATE: Final = 10_000
 """Messages that were published too late for a run: when a reader holds so many, it looks no further for others."""
@@ -152,8 +152,8 @@ class EpochLogEnumerator(SplitEnumerator[SplitT]):
         self.resume()
         self.acknowledge(at["epoch"])
         after: Position = {"epoch": at["epoch"] + 1, "log": at["log"]}
-        if recorded := self.log.readers(at["epoch"] + 1):  # an older checkpoint was restored, and numPartitions may be less
-            return {**after, "readers": max(recorded) + 1}
+        if recorded := self.log.headers(at["epoch"] + 1):  # an older checkpoint was restored, and numPartitions may be another
+            return {**after, "readers": recorded[0].readers}
         return at if self._is_done(at, head) else {**after, **({} if head is None else {"until": head})}
 
     def resume(self) -> None:
@@ -274,8 +274,8 @@ class EpochEnumerator(EpochLogEnumerator[EpochSplit]):
 
 
 def _readers(end: Position, parallelism: int) -> int:
-    """How many readers an epoch has: at least those that have recorded it."""
-    return max(parallelism, int(end.get("readers", 0)))
+    """How many readers an epoch has: as many as when it was planned first, for a sink may have its rows."""
+    return int(end.get("readers", parallelism))
 
 
 class EpochReader(SplitReader[EpochSplit]):
@@ -316,7 +316,10 @@ class EpochReader(SplitReader[EpochSplit]):
         try:
             epoch.receive(self.awake)
             epoch.leave_out_known(self.log.known_ids(split.epoch, split.log))
-            epoch.leave_out(self._ids_of_neighbours(split))
+            if (ids := self._ids_of_neighbours(split)) is None:
+                epoch.release()
+                return Header(0, time.time()), self.schema.empty_table()
+            epoch.leave_out(ids)
             header, table = epoch.record(self.schema)
             is_first = self.log.put(split.epoch, split.reader, record_content(table, header))
             self.log.check(split.log)
@@ -342,17 +345,24 @@ class EpochReader(SplitReader[EpochSplit]):
             self._receiver = receiver
         return self._receiver
 
-    def _ids_of_neighbours(self, split: EpochSplit) -> set[str]:
-        """The ids that the readers before this one have recorded for the epoch: a message may have come to both."""
+    def _ids_of_neighbours(self, split: EpochSplit) -> set[str] | None:
+        """The ids that the readers before this one have recorded for the epoch: a message may have come to both.
+
+        ``None`` where the epoch was planned a second time, by an older checkpoint and with another ``numPartitions``, and the
+        other plan's readers have recorded it: nobody would read what this one records, or the sink has the epoch without it.
+        """
         ids: set[str] = set()
-        until = time.monotonic() + _NEIGHBOUR_SECONDS
+        seconds = _NEIGHBOUR_SECONDS + self.source.values["maxEpochTime"]
+        until = time.monotonic() + seconds
         for reader in range(split.reader):
             while (table := self.log.table(split.epoch, reader, (ID,))) is None:
                 if self.awake.wait(_POLL_SECONDS) or time.monotonic() > until:
                     raise StateError(
-                        f"reader {reader} of epoch {split.epoch} has recorded nothing for {_NEIGHBOUR_SECONDS:g} s",
+                        f"reader {reader} of epoch {split.epoch} has recorded nothing for {seconds:g} s",
                         way_out="give Spark as many free slots as the source has numPartitions",
                     )
+            if table[0].readers != split.readers:
+                return None
             ids.update(filter(None, table[1][ID].to_pylist()))
         return ids
 
@@ -414,8 +424,8 @@ class _ReceivedEpoch:
         columns = pa.schema([*schema, pa.field(ID, pa.large_string()), pa.field(LEASE, pa.large_string())])
         tables = [_with_columns(part, columns) for part in self._parts if part.rows.num_rows]
         table = pa.concat_tables(tables) if tables else columns.empty_table()
-        leases = tuple(self._duplicate_leases)
-        return Header(table.num_rows, time.time(), self._is_dry, len(self._late_leases), self._duplicates, leases), table
+        readers, late, leases = self._split.readers, len(self._late_leases), tuple(self._duplicate_leases)
+        return Header(table.num_rows, time.time(), self._is_dry, late, self._duplicates, leases, readers=readers), table
 
     def release_late(self) -> None:
         """Gives back what was published too late for this run. It was held so far, so that the system gave other messages."""
