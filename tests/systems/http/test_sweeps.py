@@ -360,3 +360,26 @@ def test_an_api_that_says_when_to_come_again_is_not_asked_before(server: Answers
     first, second, third, last = times
     assert second - first >= 1.0, "the first look at the API"
     assert 1.4 < last - third < 2.5
+
+
+@pytest.mark.parametrize("pause", ["0", "Wed, 01 Jan 2020 00:00:00 GMT"])
+def test_an_api_that_says_to_come_again_at_once_is_asked_with_the_pauses_of_retries(server: Answers, pause: str) -> None:
+    back_at = time.monotonic() + 0.5
+
+    def rule(asked: Asked) -> Reply:
+        is_back = time.monotonic() > back_at
+        return Reply(rows_of([1])) if is_back else Reply(status=429, headers={"Retry-After": pause})
+
+    server.rule = rule
+    retries = {"retry.initialBackoff": "100ms", "retry.maxRetries": "5"}
+    assert read(server, {}, **retries) == rows_of([1])
+    assert len(server.asked) < 10
+
+
+@pytest.mark.parametrize("header", [{"Retry-After": "1"}, {"X-RateLimit-Remaining": "0"}])
+def test_a_limit_of_requests_that_is_answered_as_forbidden_is_waited_for(server: Answers, header: dict[str, str]) -> None:
+    server.rule = lambda _: Reply(status=403, headers=header) if len(server.asked) < 2 else Reply(rows_of([1]))
+    assert read(server, {}) == rows_of([1])
+    server.rule = lambda _: Reply(status=403)
+    with pytest.raises(Fatal, match="check headers and auth"):
+        read(server, {})
