@@ -17,7 +17,7 @@ import pytest
 from connectors.core import Misconfigured, metrics
 from connectors.core.epoch_source import EpochReader, EpochSplit
 from connectors.core.epochs import HISTORY, ID, EpochLog, Header, record_content
-from connectors.core.errors import StateError
+from connectors.core.errors import StateError, Transient
 from connectors.core.leases import LeaseKeeper
 from connectors.core.planning import INITIAL, Planner, reader_share, source_id
 from connectors.storage import storage_of
@@ -512,6 +512,39 @@ def test_messages_whose_leases_ended_before_they_were_acknowledged_are_known_for
     assert values(query.next(log) or []) == []
     query.planner.latest(log[-1])
     assert system.queue.unacknowledged() == 0
+
+
+@pytest.mark.parametrize("ends", ["while the driver stands still", "at last"])
+def test_messages_whose_leases_were_not_extended_in_time_are_known_for_as_long_as_the_system_keeps_them(
+    system: QueueContext, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    options = {"lease": "300ms", "deduplicationWindow": "10ms"}
+    system.write(3)
+    log: list[Any] = []
+    query = SourceQuery(system, **options)
+    extend, is_away = DoubleReceiver.extend, threading.Event()
+
+    def away(receiver: DoubleReceiver, leases: Any) -> None:
+        if is_away.is_set():
+            raise Transient("the queue is away")
+        extend(receiver, leases)
+
+    monkeypatch.setattr(DoubleReceiver, "extend", away)
+    is_away.set()
+    query.next(log)
+    time.sleep(0.5)
+    with transaction(system.queue.path) as file:  # they come again behind a long backlog
+        file.execute("UPDATE messages SET visible = ?, lease = 'of nobody'", (time.time() + 1000,))
+    if ends == "while the driver stands still":
+        is_away.clear()
+        time.sleep(0.25)
+    is_away.clear()
+    for _ in range(HISTORY + 3):
+        system.write(1)
+        query.next(log)
+    time.sleep(0.05)
+    system.queue.end_leases()
+    assert values(query.next(log) or []) == []
 
 
 def test_a_reader_whose_neighbour_has_no_slot_fails_once_and_gives_its_messages_back_once(

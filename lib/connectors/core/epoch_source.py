@@ -199,7 +199,7 @@ class EpochEnumerator(EpochLogEnumerator[EpochSplit]):
         self._receiver: Receiver | None = None
         self._keeper: LeaseKeeper | None = None
         self._fresh = -1
-        """The epoch that is received under this run, so that its leases were extended since."""
+        """The epoch that is received under this run, so that its leases were extended since; -1 if they were not in time."""
         self._acknowledged = -1
 
     @property
@@ -253,6 +253,8 @@ class EpochEnumerator(EpochLogEnumerator[EpochSplit]):
             return
         if self._keeper is not None and self._keeper.epoch <= last:
             self._keeper.end()
+            if self._keeper.longest_pause() > (self.receiver.lease_seconds or math.inf):  # the driver or the system stood still
+                self._fresh = -1
             self._keeper = None
         for epoch in self.log.unacknowledged(last):
             if leases := self.log.leases(epoch):
