@@ -547,6 +547,32 @@ def test_messages_whose_leases_were_not_extended_in_time_are_known_for_as_long_a
     assert values(query.next(log) or []) == []
 
 
+def test_messages_whose_leases_ended_while_they_were_acknowledged_are_known_for_as_long_as_the_system_keeps_them(
+    system: QueueContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"lease": "300ms", "deduplicationWindow": "10ms"}
+    system.write(3)
+    query, log = SourceQuery(system, **options), []
+    query.next(log)
+    acknowledge = DoubleReceiver.acknowledge
+
+    def acknowledge_late(receiver: DoubleReceiver, leases: Any) -> None:
+        monkeypatch.undo()
+        time.sleep(0.5)
+        with transaction(system.queue.path) as file:  # they come again behind a long backlog
+            file.execute("UPDATE messages SET visible = ?, lease = 'of nobody'", (time.time() + 1000,))
+        acknowledge(receiver, leases)
+
+    monkeypatch.setattr(DoubleReceiver, "acknowledge", acknowledge_late)
+    query.planner.latest(log[-1])
+    for _ in range(HISTORY + 3):
+        system.write(1)
+        query.next(log)
+    time.sleep(0.05)
+    system.queue.end_leases()
+    assert values(query.next(log) or []) == []
+
+
 def test_a_reader_whose_neighbour_has_no_slot_fails_once_and_gives_its_messages_back_once(
     system: QueueContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:

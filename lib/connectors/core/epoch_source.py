@@ -199,7 +199,7 @@ class EpochEnumerator(EpochLogEnumerator[EpochSplit]):
         self._receiver: Receiver | None = None
         self._keeper: LeaseKeeper | None = None
         self._fresh = -1
-        """The epoch that is received under this run, so that its leases were extended since; -1 if they were not in time."""
+        """The epoch that is received under this run, so that its leases were extended since, if the keeper was in time."""
         self._acknowledged = -1
 
     @property
@@ -251,23 +251,24 @@ class EpochEnumerator(EpochLogEnumerator[EpochSplit]):
     def acknowledge(self, last: int) -> None:
         if last <= self._acknowledged:
             return
-        if self._keeper is not None and self._keeper.epoch <= last:
+        is_over = self._keeper is not None and self._keeper.epoch <= last
+        if self._keeper is not None and is_over:
             self._keeper.end()
-            if self._keeper.longest_pause() > (self.receiver.lease_seconds or math.inf):  # the driver or the system stood still
-                self._fresh = -1
-            self._keeper = None
         for epoch in self.log.unacknowledged(last):
             if leases := self.log.leases(epoch):
                 self.receiver.acknowledge(leases)
             self.log.mark_acknowledged(epoch, self._window(epoch))
+        self._keeper = None if is_over else self._keeper
         self.log.delete_old(last)
         self._acknowledged = last
 
     def _window(self, epoch: int) -> float:
         """How long the ids of ``epoch`` are known. Its leases may have ended, so that its messages come again some time."""
-        window = float(self.source.values["deduplicationWindow"])
-        is_kept = epoch == self._fresh or self.receiver.lease_seconds is None
-        return window if is_kept else max(window, self.receiver.retention_seconds)
+        window, lease, keeper = float(self.source.values["deduplicationWindow"]), self.receiver.lease_seconds, self._keeper
+        is_own = keeper is not None and keeper.epoch == epoch == self._fresh
+        if lease is None or (keeper is not None and is_own and keeper.longest_pause() <= lease):
+            return window
+        return max(window, self.receiver.retention_seconds)
 
     def _stop_keeper(self) -> None:
         if self._keeper is not None:
