@@ -573,6 +573,27 @@ def test_messages_whose_leases_ended_while_they_were_acknowledged_are_known_for_
     assert values(query.next(log) or []) == []
 
 
+def test_messages_whose_leases_ended_before_they_were_recorded_are_known_for_as_long_as_the_system_keeps_them(
+    system: QueueContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query, log = SourceQuery(system, lease="200ms", deduplicationWindow="10ms"), []
+    known_ids = EpochLog.known_ids
+
+    def known_ids_late(log: EpochLog, *arguments: Any) -> pa.ChunkedArray:
+        time.sleep(0.3)
+        return known_ids(log, *arguments)
+
+    monkeypatch.setattr(EpochLog, "known_ids", known_ids_late)
+    system.write(3)
+    query.next(log)
+    monkeypatch.undo()
+    for _ in range(HISTORY + 3):
+        system.write(1)
+        query.next(log)
+    ends = {int(name[:20]): float(name.removesuffix(".arrow")[21:]) for name in log_of(system).storage.names("ids")}
+    assert [epoch for epoch, end in ends.items() if end > time.time() + 3600] == [1]
+
+
 def test_a_reader_whose_neighbour_has_no_slot_fails_once_and_gives_its_messages_back_once(
     system: QueueContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -255,17 +255,18 @@ class EpochEnumerator(EpochLogEnumerator[EpochSplit]):
         if self._keeper is not None and is_over:
             self._keeper.end()
         for epoch in self.log.unacknowledged(last):
-            if leases := self.log.leases(epoch):
+            leases, has_lapsed = self.log.leases(epoch)
+            if leases:
                 self.receiver.acknowledge(leases)
-            self.log.mark_acknowledged(epoch, self._window(epoch))
+            self.log.mark_acknowledged(epoch, self._window(epoch, has_lapsed))
         self._keeper = None if is_over else self._keeper
         self.log.delete_old(last)
         self._acknowledged = last
 
-    def _window(self, epoch: int) -> float:
+    def _window(self, epoch: int, has_lapsed: bool) -> float:
         """How long the ids of ``epoch`` are known. Its leases may have ended, so that its messages come again some time."""
         window, lease, keeper = float(self.source.values["deduplicationWindow"]), self.receiver.lease_seconds, self._keeper
-        is_own = keeper is not None and keeper.epoch == epoch == self._fresh
+        is_own = keeper is not None and keeper.epoch == epoch == self._fresh and not has_lapsed
         if lease is None or (keeper is not None and is_own and keeper.longest_pause() <= lease):
             return window
         return max(window, self.receiver.retention_seconds)
@@ -382,6 +383,7 @@ class _ReceivedEpoch:
         self._ids: set[str] = set()
         self._rows = self._bytes = self._duplicates = 0
         self._is_dry = False
+        self._began = time.monotonic()
         self._duplicate_leases: list[str] = []
         self._late_leases: list[str] = []
 
@@ -428,7 +430,9 @@ class _ReceivedEpoch:
         tables = [_with_columns(part, columns) for part in self._parts if part.rows.num_rows]
         table = pa.concat_tables(tables) if tables else columns.empty_table()
         readers, late, leases = self._split.readers, len(self._late_leases), tuple(self._duplicate_leases)
-        return Header(table.num_rows, time.time(), self._is_dry, late, self._duplicates, leases, readers=readers), table
+        counts = table.num_rows, time.time(), self._is_dry, late, self._duplicates
+        has_lapsed = time.monotonic() - self._began > (self._receiver.lease_seconds or math.inf)
+        return Header(*counts, leases, readers=readers, has_lapsed=has_lapsed), table
 
     def release_late(self) -> None:
         """Gives back what was published too late for this run. It was held so far, so that the system gave other messages."""

@@ -114,6 +114,7 @@ class Header:
     end in this epoch, ``finished`` those of them that will never have more, and ``lags`` how many seconds they are behind.
     ``times`` are those of their next records, or of the last ones that were read. ``is_complete``: each of its partitions had
     nothing more at last, after the start of an ``availableNow`` query. ``readers``: how many the epoch has, if it has messages.
+    ``has_lapsed``: its leases may have ended before it was recorded.
     """
 
     rows: int
@@ -128,6 +129,7 @@ class Header:
     times: Mapping[str, float] = field(default_factory=dict)
     is_complete: bool = False
     readers: int = 0
+    has_lapsed: bool = False
 
     def text(self) -> bytes:
         lists = {"leases": list(self.leases), "finished": list(self.finished), "positions": dict(self.positions)}
@@ -254,11 +256,12 @@ class EpochLog:
         tables = (self.table(epoch, reader, ()) for reader in self.readers(epoch))
         return [table[0] for table in tables if table is not None]
 
-    def leases(self, epoch: int) -> list[str]:
-        """The leases of all messages of ``epoch``."""
+    def leases(self, epoch: int) -> tuple[list[str], bool]:
+        """The leases of all messages of ``epoch``, and whether some may have ended before they were recorded."""
         tables = [table for reader in self.readers(epoch) if (table := self.table(epoch, reader, (LEASE,))) is not None]
         own = [lease for _, columns in tables for lease in columns[LEASE].to_pylist()]
-        return own + [lease for header, _ in tables for lease in header.leases]
+        own += [lease for header, _ in tables for lease in header.leases]
+        return own, any(header.has_lapsed for header, _ in tables)
 
     def known_ids(self, before: int, log_id: str) -> pa.ChunkedArray:
         """The ids of messages of the epochs below ``before``. This process reads each list of the log ``log_id`` once."""
