@@ -17,7 +17,7 @@ import pytest
 from connectors.core import Misconfigured, metrics
 from connectors.core.epoch_source import EpochReader, EpochSplit
 from connectors.core.epochs import HISTORY, ID, EpochLog, Header, record_content
-from connectors.core.errors import StateError
+from connectors.core.errors import StateError, Transient
 from connectors.core.leases import LeaseKeeper
 from connectors.core.planning import INITIAL, Planner, reader_share, source_id
 from connectors.storage import storage_of
@@ -181,6 +181,33 @@ def test_an_older_checkpoint_gives_all_that_was_recorded_also_to_fewer_readers(s
     one = SourceQuery(system, numPartitions="1", maxRowsPerTrigger="8")
     assert values(one.next(restored) or []) == values(batches[1] or [])
     assert one.next(restored) is None
+
+
+def test_an_older_checkpoint_gives_what_was_recorded_and_no_more_to_more_readers(system: QueueContext) -> None:
+    """The sink may have the epoch already: what one more reader adds to it would be acknowledged, and written nowhere."""
+    system.write(8)
+    one, log = SourceQuery(system, maxRowsPerTrigger="4"), []
+    batches = [one.next(log), one.next(log)]
+    one.planner.close()
+    system.write(8)
+    more, restored = SourceQuery(system, numPartitions="3", maxRowsPerTrigger="4"), log[:1]
+    assert values(more.next(restored) or []) == values(batches[1] or [])
+    assert values(more.rest(restored)) == list(range(8, 16))
+
+
+@pytest.mark.parametrize(("reader", "readers", "late_reader", "late_readers"), [(0, 1, 1, 2), (0, 3, 1, 2)])
+def test_a_reader_of_an_epoch_that_others_have_recorded_by_another_plan_gives_its_messages_back(
+    system: QueueContext, reader: int, readers: int, late_reader: int, late_readers: int
+) -> None:
+    system.write(6)
+    source = QueueDoubleSource.of({**system.options(), "maxRowsPerTrigger": "3"}, streaming=True)
+    log_id = Planner(source).latest(INITIAL)["at"]["log"]
+    list(EpochReader(source, SCHEMA).read(EpochSplit(log_id, 1, reader, readers)))
+    waiting = system.queue.waiting()
+    late = EpochReader(source, SCHEMA).read(EpochSplit(log_id, 1, late_reader, late_readers))
+    assert [batch for batch in late if batch.num_rows] == []
+    assert log_of(system).readers(1) == [reader]
+    assert system.queue.waiting() == waiting > 0
 
 
 def test_each_reader_has_a_share_of_the_smallest_limit() -> None:
@@ -364,6 +391,51 @@ def test_a_death_in_the_deletion_of_an_epoch_forgets_no_id(system: QueueContext,
     assert ids <= set(log_of(system).known_ids(1 << 40, "a new process").to_pylist())
 
 
+@pytest.mark.parametrize("listing", ["ids", "floor"])
+def test_ids_are_known_while_another_driver_deletes_their_epochs(
+    system: QueueContext, monkeypatch: pytest.MonkeyPatch, listing: str
+) -> None:
+    query, log = SourceQuery(system), []
+    for _ in range(HISTORY + 3):
+        system.write(1)
+        query.next(log)
+    epochs, names = log_of(system), type(log_of(system).storage).names
+    for epoch in epochs.unacknowledged(HISTORY + 3):
+        epochs.mark_acknowledged(epoch, 60.0)
+    is_deleted: list[bool] = []
+
+    def names_before_a_deletion(storage: Any, folder: str = "") -> list[str]:
+        listed = names(storage, folder)
+        if folder == listing and not is_deleted:
+            is_deleted.append(True)
+            log_of(system).delete_old(HISTORY + 3)
+        return listed
+
+    monkeypatch.setattr(type(epochs.storage), "names", names_before_a_deletion)
+    assert len(set(epochs.known_ids(1 << 40, f"of {system.folder}").to_pylist())) == HISTORY + 3
+    assert is_deleted
+
+
+def test_two_drivers_delete_the_same_epochs(system: QueueContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    query, log = SourceQuery(system), []
+    for _ in range(HISTORY + 3):
+        system.write(1)
+        query.next(log)
+    epochs, floor = log_of(system), EpochLog.floor
+    for epoch in epochs.unacknowledged(HISTORY + 3):
+        epochs.mark_acknowledged(epoch, 60.0)
+
+    def floor_before_the_other_one(log: EpochLog) -> int:
+        before = floor(log)
+        monkeypatch.undo()
+        log_of(system).delete_old(HISTORY + 3)
+        return before
+
+    monkeypatch.setattr(EpochLog, "floor", floor_before_the_other_one)
+    epochs.delete_old(HISTORY + 3)
+    assert len(set(epochs.known_ids(1 << 40, f"of {system.folder}").to_pylist())) == HISTORY + 3
+
+
 def test_messages_that_a_late_copy_gave_back_are_not_known(system: QueueContext) -> None:
     query, log = SourceQuery(system), []
     for _ in range(HISTORY + 2):
@@ -384,7 +456,7 @@ def test_an_id_is_forgotten_when_it_is_known_that_all_before_it_is_acknowledged(
         log.put(epoch, 0, record)
         log.mark_acknowledged(epoch, -10.0, "001")
     log.delete_old(HISTORY + 2)
-    assert log.known_ids(1 << 40, name).to_pylist() == [f"{epoch:03d}" for epoch in range(2, HISTORY + 3)]
+    assert sorted(log.known_ids(1 << 40, name).to_pylist()) == [f"{epoch:03d}" for epoch in range(2, HISTORY + 3)]
     log.put(HISTORY + 3, 0, record_content(pa.table({ID: pa.array([], pa.large_string())}), Header(0, 0.0)))
     log.mark_acknowledged(HISTORY + 3, -10.0, "900")
     log.delete_old(HISTORY + 3)
@@ -459,6 +531,86 @@ def test_messages_whose_leases_ended_before_they_were_acknowledged_are_known_for
     assert system.queue.unacknowledged() == 0
 
 
+@pytest.mark.parametrize("ends", ["while the driver stands still", "at last"])
+def test_messages_whose_leases_were_not_extended_in_time_are_known_for_as_long_as_the_system_keeps_them(
+    system: QueueContext, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    options = {"lease": "300ms", "deduplicationWindow": "10ms"}
+    system.write(3)
+    log: list[Any] = []
+    query = SourceQuery(system, **options)
+    extend, is_away = DoubleReceiver.extend, threading.Event()
+
+    def away(receiver: DoubleReceiver, leases: Any) -> None:
+        if is_away.is_set():
+            raise Transient("the queue is away")
+        extend(receiver, leases)
+
+    monkeypatch.setattr(DoubleReceiver, "extend", away)
+    is_away.set()
+    query.next(log)
+    time.sleep(0.5)
+    with transaction(system.queue.path) as file:  # they come again behind a long backlog
+        file.execute("UPDATE messages SET visible = ?, lease = 'of nobody'", (time.time() + 1000,))
+    if ends == "while the driver stands still":
+        is_away.clear()
+        time.sleep(0.25)
+    is_away.clear()
+    for _ in range(HISTORY + 3):
+        system.write(1)
+        query.next(log)
+    time.sleep(0.05)
+    system.queue.end_leases()
+    assert values(query.next(log) or []) == []
+
+
+def test_messages_whose_leases_ended_while_they_were_acknowledged_are_known_for_as_long_as_the_system_keeps_them(
+    system: QueueContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"lease": "300ms", "deduplicationWindow": "10ms"}
+    system.write(3)
+    query, log = SourceQuery(system, **options), []
+    query.next(log)
+    acknowledge = DoubleReceiver.acknowledge
+
+    def acknowledge_late(receiver: DoubleReceiver, leases: Any) -> None:
+        monkeypatch.undo()
+        time.sleep(0.5)
+        with transaction(system.queue.path) as file:  # they come again behind a long backlog
+            file.execute("UPDATE messages SET visible = ?, lease = 'of nobody'", (time.time() + 1000,))
+        acknowledge(receiver, leases)
+
+    monkeypatch.setattr(DoubleReceiver, "acknowledge", acknowledge_late)
+    query.planner.latest(log[-1])
+    for _ in range(HISTORY + 3):
+        system.write(1)
+        query.next(log)
+    time.sleep(0.05)
+    system.queue.end_leases()
+    assert values(query.next(log) or []) == []
+
+
+def test_messages_whose_leases_ended_before_they_were_recorded_are_known_for_as_long_as_the_system_keeps_them(
+    system: QueueContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query, log = SourceQuery(system, lease="200ms", deduplicationWindow="10ms"), []
+    known_ids = EpochLog.known_ids
+
+    def known_ids_late(log: EpochLog, *arguments: Any) -> pa.ChunkedArray:
+        time.sleep(0.3)
+        return known_ids(log, *arguments)
+
+    monkeypatch.setattr(EpochLog, "known_ids", known_ids_late)
+    system.write(3)
+    query.next(log)
+    monkeypatch.undo()
+    for _ in range(HISTORY + 3):
+        system.write(1)
+        query.next(log)
+    ends = {int(name[:20]): float(name.removesuffix(".arrow")[21:]) for name in log_of(system).storage.names("ids")}
+    assert [epoch for epoch, end in ends.items() if end > time.time() + 3600] == [1]
+
+
 def test_a_reader_whose_neighbour_has_no_slot_fails_once_and_gives_its_messages_back_once(
     system: QueueContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -466,10 +618,26 @@ def test_a_reader_whose_neighbour_has_no_slot_fails_once_and_gives_its_messages_
     released: list[int] = []
     monkeypatch.setattr(DoubleReceiver, "release", lambda _, leases: released.append(len(leases)))
     system.write(4)
-    query, log = SourceQuery(system, numPartitions="2", outageTimeout="60s"), []
+    query, log = SourceQuery(system, numPartitions="2", outageTimeout="60s", maxEpochTime="10ms"), []
     assert query.plan(log) == 0
     _, second = query.planner.slices(INITIAL, log[0])
     with pytest.raises(StateError, match="reader 0 of epoch 1 has recorded nothing") as error:
         query.rows(second)
     assert released == [4]
     assert "as many free slots" in str(error.value)
+
+
+def test_a_reader_waits_for_a_neighbour_that_may_receive_for_longer(
+    system: QueueContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("connectors.core.epoch_source._NEIGHBOUR_SECONDS", 0.1)
+    system.write(4)
+    query, log = SourceQuery(system, numPartitions="2", maxEpochTime="10s", maxRowsPerTrigger="4"), []
+    assert query.plan(log) == 0
+    first, second = query.planner.slices(INITIAL, log[0])
+    rows: list[dict[str, Any]] = []
+    thread = threading.Timer(0.5, lambda: rows.extend(query.rows(first)))
+    thread.start()
+    rows += query.rows(second)
+    thread.join()
+    assert values(rows) == [0, 1, 2, 3]

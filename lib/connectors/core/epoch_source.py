@@ -29,7 +29,7 @@ from .source import Position, ReadLimit, Slice, Source, Split, SplitEnumerator, 
 
 _POLL_SECONDS: Final = 0.05
 _NEIGHBOUR_SECONDS: Final = 60.0
-"""How long a reader waits for the records of the readers before it."""
+"""How long a reader waits for the records of the readers before it, beside the time for which these may receive."""
 
 _LATE: Final = 10_000
 """Messages that were published too late for a run: when a reader holds so many, it looks no further for others."""
@@ -152,8 +152,8 @@ class EpochLogEnumerator(SplitEnumerator[SplitT]):
         self.resume()
         self.acknowledge(at["epoch"])
         after: Position = {"epoch": at["epoch"] + 1, "log": at["log"]}
-        if recorded := self.log.readers(at["epoch"] + 1):  # an older checkpoint was restored, and numPartitions may be less
-            return {**after, "readers": max(recorded) + 1}
+        if recorded := self.log.headers(at["epoch"] + 1):  # an older checkpoint was restored, and numPartitions may be another
+            return {**after, "readers": recorded[0].readers}
         return at if self._is_done(at, head) else {**after, **({} if head is None else {"until": head})}
 
     def resume(self) -> None:
@@ -199,7 +199,7 @@ class EpochEnumerator(EpochLogEnumerator[EpochSplit]):
         self._receiver: Receiver | None = None
         self._keeper: LeaseKeeper | None = None
         self._fresh = -1
-        """The epoch that is received under this run, so that its leases were extended since."""
+        """The epoch that is received under this run, so that its leases were extended since, if the keeper was in time."""
         self._acknowledged = -1
 
     @property
@@ -254,21 +254,25 @@ class EpochEnumerator(EpochLogEnumerator[EpochSplit]):
     def acknowledge(self, last: int) -> None:
         if last <= self._acknowledged:
             return
-        if self._keeper is not None and self._keeper.epoch <= last:
+        is_over = self._keeper is not None and self._keeper.epoch <= last
+        if self._keeper is not None and is_over:
             self._keeper.end()
-            self._keeper = None
         for epoch in self.log.unacknowledged(last):
-            if leases := self.log.leases(epoch):
+            leases, has_lapsed = self.log.leases(epoch)
+            if leases:
                 self.receiver.acknowledge(leases)
-            self.log.mark_acknowledged(epoch, self._window(epoch), self.receiver.settled())
+            self.log.mark_acknowledged(epoch, self._window(epoch, has_lapsed), self.receiver.settled())
+        self._keeper = None if is_over else self._keeper
         self.log.delete_old(last)
         self._acknowledged = last
 
-    def _window(self, epoch: int) -> float:
+    def _window(self, epoch: int, has_lapsed: bool) -> float:
         """How long the ids of ``epoch`` are known. Its leases may have ended, so that its messages come again some time."""
-        window = float(self.source.values["deduplicationWindow"])
-        is_kept = epoch == self._fresh or self.receiver.lease_seconds is None
-        return window if is_kept else max(window, self.receiver.retention_seconds)
+        window, lease, keeper = float(self.source.values["deduplicationWindow"]), self.receiver.lease_seconds, self._keeper
+        is_own = keeper is not None and keeper.epoch == epoch == self._fresh and not has_lapsed
+        if lease is None or (keeper is not None and is_own and keeper.longest_pause() <= lease):
+            return window
+        return max(window, self.receiver.retention_seconds)
 
     def _stop_keeper(self) -> None:
         if self._keeper is not None:
@@ -277,8 +281,8 @@ class EpochEnumerator(EpochLogEnumerator[EpochSplit]):
 
 
 def _readers(end: Position, parallelism: int) -> int:
-    """How many readers an epoch has: at least those that have recorded it."""
-    return max(parallelism, int(end.get("readers", 0)))
+    """How many readers an epoch has: as many as when it was planned first, for a sink may have its rows."""
+    return int(end.get("readers", parallelism))
 
 
 class EpochReader(SplitReader[EpochSplit]):
@@ -319,7 +323,10 @@ class EpochReader(SplitReader[EpochSplit]):
         try:
             epoch.receive(self.awake)
             epoch.leave_out_known(self.log.known_ids(split.epoch, split.log), self.log.settled())
-            epoch.leave_out(self._ids_of_neighbours(split))
+            if (ids := self._ids_of_neighbours(split)) is None:
+                epoch.release()
+                return Header(0, time.time()), self.schema.empty_table()
+            epoch.leave_out(ids)
             header, table = epoch.record(self.schema)
             is_first = self.log.put(split.epoch, split.reader, record_content(table, header))
             self.log.check(split.log)
@@ -345,17 +352,24 @@ class EpochReader(SplitReader[EpochSplit]):
             self._receiver = receiver
         return self._receiver
 
-    def _ids_of_neighbours(self, split: EpochSplit) -> set[str]:
-        """The ids that the readers before this one have recorded for the epoch: a message may have come to both."""
+    def _ids_of_neighbours(self, split: EpochSplit) -> set[str] | None:
+        """The ids that the readers before this one have recorded for the epoch: a message may have come to both.
+
+        ``None`` where the epoch was planned a second time, by an older checkpoint and with another ``numPartitions``, and the
+        other plan's readers have recorded it: nobody would read what this one records, or the sink has the epoch without it.
+        """
         ids: set[str] = set()
-        until = time.monotonic() + _NEIGHBOUR_SECONDS
+        seconds = _NEIGHBOUR_SECONDS + self.source.values["maxEpochTime"]
+        until = time.monotonic() + seconds
         for reader in range(split.reader):
             while (table := self.log.table(split.epoch, reader, (ID,))) is None:
                 if self.awake.wait(_POLL_SECONDS) or time.monotonic() > until:
                     raise StateError(
-                        f"reader {reader} of epoch {split.epoch} has recorded nothing for {_NEIGHBOUR_SECONDS:g} s",
+                        f"reader {reader} of epoch {split.epoch} has recorded nothing for {seconds:g} s",
                         way_out="give Spark as many free slots as the source has numPartitions",
                     )
+            if table[0].readers != split.readers:
+                return None
             ids.update(filter(None, table[1][ID].to_pylist()))
         return ids
 
@@ -372,6 +386,7 @@ class _ReceivedEpoch:
         self._ids: set[str] = set()
         self._rows = self._bytes = self._duplicates = 0
         self._is_dry = False
+        self._began = time.monotonic()
         self._duplicate_leases: list[str] = []
         self._late_leases: list[str] = []
 
@@ -433,8 +448,10 @@ class _ReceivedEpoch:
         columns = pa.schema([*schema, pa.field(ID, pa.large_string()), pa.field(LEASE, pa.large_string())])
         tables = [_with_columns(part, columns) for part in self._parts if part.rows.num_rows]
         table = pa.concat_tables(tables) if tables else columns.empty_table()
-        leases = tuple(self._duplicate_leases)
-        return Header(table.num_rows, time.time(), self._is_dry, len(self._late_leases), self._duplicates, leases), table
+        readers, late, leases = self._split.readers, len(self._late_leases), tuple(self._duplicate_leases)
+        counts = table.num_rows, time.time(), self._is_dry, late, self._duplicates
+        has_lapsed = time.monotonic() - self._began > (self._receiver.lease_seconds or math.inf)
+        return Header(*counts, leases, readers=readers, has_lapsed=has_lapsed), table
 
     def release_late(self) -> None:
         """Gives back what was published too late for this run. It was held so far, so that the system gave other messages."""

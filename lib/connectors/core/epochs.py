@@ -130,7 +130,8 @@ class Header:
     are those of duplicates within the epoch, which are acknowledged with it. ``positions`` are where the reader's partitions
     end in this epoch, ``finished`` those of them that will never have more, and ``lags`` how many seconds they are behind.
     ``times`` are those of their next records, or of the last ones that were read. ``is_complete``: each of its partitions had
-    nothing more at last, after the start of an ``availableNow`` query.
+    nothing more at last, after the start of an ``availableNow`` query. ``readers``: how many the epoch has, if it has messages.
+    ``has_lapsed``: its leases may have ended before it was recorded.
     """
 
     rows: int
@@ -144,6 +145,8 @@ class Header:
     lags: Mapping[str, float] = field(default_factory=dict)
     times: Mapping[str, float] = field(default_factory=dict)
     is_complete: bool = False
+    readers: int = 0
+    has_lapsed: bool = False
 
     def text(self) -> bytes:
         lists = {"leases": list(self.leases), "finished": list(self.finished), "positions": dict(self.positions)}
@@ -271,20 +274,22 @@ class EpochLog:
         tables = (self.table(epoch, reader, ()) for reader in self.readers(epoch))
         return [table[0] for table in tables if table is not None]
 
-    def leases(self, epoch: int) -> list[str]:
-        """The leases of all messages of ``epoch``."""
+    def leases(self, epoch: int) -> tuple[list[str], bool]:
+        """The leases of all messages of ``epoch``, and whether some may have ended before they were recorded."""
         tables = [table for reader in self.readers(epoch) if (table := self.table(epoch, reader, (LEASE,))) is not None]
         own = [lease for _, columns in tables for lease in columns[LEASE].to_pylist()]
-        return own + [lease for header, _ in tables for lease in header.leases]
+        own += [lease for header, _ in tables for lease in header.leases]
+        return own, any(header.has_lapsed for header, _ in tables)
 
     def known_ids(self, before: int, log_id: str) -> pa.ChunkedArray:
         """The ids of messages of the epochs below ``before``. This process reads each list of the log ``log_id`` once."""
-        names = [f"ids/{name}" for name in self.storage.names("ids")]
+        known, lists = _lists.get(log_id, {}), dict[str, pa.ChunkedArray]()
         floor = self.floor()  # what a late copy of a task has put below it was given back
-        epochs = [epoch for epoch in self.epochs() if floor < epoch < before]
-        names += [_record(epoch, reader) for epoch in epochs for reader in self.readers(epoch)]
-        known = _lists.get(log_id, {})
-        lists = {name: known[name] if name in known else self._ids(name) for name in names}
+        for epoch in [epoch for epoch in self.epochs() if floor < epoch < before]:
+            for name in [_record(epoch, reader) for reader in self.readers(epoch)]:
+                lists[name] = known[name] if name in known else self._ids(name)
+        for name in [f"ids/{name}" for name in self.storage.names("ids")]:  # last: another driver may delete epochs meanwhile
+            lists[name] = known[name] if name in known else self._ids(name)
         _lists[log_id] = lists
         return pa.chunked_array([chunk for ids in lists.values() for chunk in ids.chunks], type=pa.large_string())
 
@@ -362,7 +367,10 @@ class EpochLog:
     def _keep_ids(self, epoch: int, settled: str | None) -> None:
         lists = [self._ids(_record(epoch, reader)) for reader in self.readers(epoch)]
         ids = pa.chunked_array([chunk for column in lists for chunk in column.chunks], type=pa.large_string())
-        end = float(self._mark(epoch)["end"])
+        try:
+            end = float(self._mark(epoch)["end"])
+        except FileNotFoundError:  # another driver has deleted the epoch meanwhile, and has kept its ids
+            return
         if len(ids) and (end > time.time() or (settled and pc.max(ids).as_py() > settled)):
             content = record_content(pa.table({ID: ids}), Header(len(ids), time.time()))
             self.storage.put_if_absent(f"ids/{epoch:020d}-{end:.0f}.arrow", content)

@@ -30,6 +30,7 @@ class LeaseKeeper:
         """What ends the thread when the enumerator is gone, and keeps this object until then."""
         self._readers = readers
         self._leases: dict[int, list[str]] = {}
+        self._extended, self._pause = time.time(), 0.0
         self._place = Place(PLANNING, Component("source", source.name, source_id(source)), 0)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="connectors.leases", daemon=True)
@@ -40,6 +41,10 @@ class LeaseKeeper:
         self._over.set()
         if self.finalizer is not None:
             self.finalizer.detach()
+
+    def longest_pause(self) -> float:
+        """The most seconds that have passed without an extension since the epoch was planned."""
+        return max(self._pause, time.time() - self._extended)
 
     def stop(self) -> None:
         """As :meth:`end`, and waits until the thread has ended."""
@@ -58,8 +63,10 @@ class LeaseKeeper:
                         receiver.open()
                         is_open = True
                     self._read_leases(log)
+                    began = time.time()
                     for leases in self._leases.values():
                         receiver.extend(leases)
+                    self._pause, self._extended = self.longest_pause(), began
                     with Meter(self._place) as meter:
                         meter.happened(extended=sum(map(len, self._leases.values())))
                     if time.monotonic() > warn_at:

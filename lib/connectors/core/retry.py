@@ -116,9 +116,12 @@ class RetrySettings:
         return replace(self, outage_timeout=0.0)
 
     def pause(self, failures: int, outage: BaseException | None = None) -> float:
-        """Seconds to wait after so many failures in a row; what the system asked for (``retry_after``) wins."""
-        if isinstance(outage, Transient) and outage.retry_after is not None:
-            return max(0.0, min(outage.retry_after, max(self.max_backoff, self.longest_wait)))
+        """Seconds to wait after so many failures in a row; what the system asked for (``retry_after``) wins, if it is a pause.
+
+        No seconds, or a date that has passed by this machine's clock, are none: all tries would be over in a moment.
+        """
+        if isinstance(outage, Transient) and outage.retry_after is not None and outage.retry_after > 0:
+            return min(outage.retry_after, max(self.max_backoff, self.longest_wait))
         steps = min(failures - 1, 64)  # enough for any maximum, and no overflow after a long outage
         full = min(self.max_backoff, self.initial_backoff * self.multiplier**steps)
         return full * random.uniform(0.5, 1.0)

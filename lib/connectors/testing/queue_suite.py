@@ -101,7 +101,7 @@ class QueueSuite(EpochSourceSuite):
         source: Any = query.source
         if any(record is None or record[1][ID].null_count for record in [source.log().table(1, 0)]):
             pytest.skip("the system's messages have no ids")
-        receiver.release(source.log().leases(1))
+        receiver.release(source.log().leases(1)[0])
         same_records(written, rows + SourceQuery(system).rest(log))
 
 

@@ -360,3 +360,64 @@ def test_an_api_that_says_when_to_come_again_is_not_asked_before(server: Answers
     first, second, third, last = times
     assert second - first >= 1.0, "the first look at the API"
     assert 1.4 < last - third < 2.5
+
+
+@pytest.mark.parametrize("pause", ["0", "Wed, 01 Jan 2020 00:00:00 GMT"])
+def test_an_api_that_says_to_come_again_at_once_is_asked_with_the_pauses_of_retries(server: Answers, pause: str) -> None:
+    back_at = time.monotonic() + 0.5
+
+    def rule(asked: Asked) -> Reply:
+        is_back = time.monotonic() > back_at
+        return Reply(rows_of([1])) if is_back else Reply(status=429, headers={"Retry-After": pause})
+
+    server.rule = rule
+    retries = {"retry.initialBackoff": "100ms", "retry.maxRetries": "5"}
+    assert read(server, {}, **retries) == rows_of([1])
+    assert len(server.asked) < 10
+
+
+@pytest.mark.parametrize("header", [{"Retry-After": "1"}, {"X-RateLimit-Remaining": "0"}])
+def test_a_limit_of_requests_that_is_answered_as_forbidden_is_waited_for(server: Answers, header: dict[str, str]) -> None:
+    server.rule = lambda _: Reply(status=403, headers=header) if len(server.asked) < 2 else Reply(rows_of([1]))
+    assert read(server, {}) == rows_of([1])
+    server.rule = lambda _: Reply(status=403)
+    with pytest.raises(Fatal, match="check headers and auth"):
+        read(server, {})
+
+
+def test_an_empty_page_before_the_total_is_one_whose_records_the_api_leaves_out(server: Answers) -> None:
+    rows, hidden = rows_of(range(45)), range(10, 30)
+
+    def rule(asked: Asked) -> Reply:
+        first = int(asked.query["offset"])
+        page = [row for row in rows[first : first + 10] if row["id"] not in hidden]
+        return Reply({"rows": page, "total": 60 if first < 50 else 50})
+
+    server.rule = rule
+    paged = {"records": "rows", "paging": {"kind": "offset", "size": 10, "total": "total"}, "key": "id"}
+    assert read(server, paged) == [row for row in rows if row["id"] not in hidden]
+
+
+@pytest.mark.parametrize(
+    "link",
+    [
+        '<{next}>; rel="prev next"',
+        "<{next}>; rel='next'",
+        "<{next}>;rel=next",
+        '<{next}>; title="all, in pages"; rel = "next"',
+        '</r?page=9,9>; rel="last", <{next}>; REL="next"; results="true"',
+    ],
+)
+def test_the_next_page_is_found_in_a_link_however_the_api_writes_it(server: Answers, link: str) -> None:
+    rows = rows_of(range(25))
+
+    def rule(asked: Asked) -> Reply:
+        number = int(asked.query.get("page", 1))
+        following = f"/r?page={number + 1}"
+        header = link.replace("{next}", following) if number < 3 else f'<{following}>; rel="next"; results="false"'
+        return Reply(rows[10 * number - 10 : 10 * number], headers={"Link": header})
+
+    server.rule = rule
+    assert read(server, {"paging": {"kind": "link"}}) == rows
+    server.rule = lambda _: Reply(rows, headers={"Link": '</r?page=2>; rel="next-archive"; title="rel=next", </r>; rel=first'})
+    assert read(server, {"paging": {"kind": "link"}}) == rows

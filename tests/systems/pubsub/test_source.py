@@ -54,7 +54,7 @@ def test_a_message_is_acknowledged_after_its_batch_and_not_before(system: Subscr
     source: Any = query.source
     receiver = source.receiver(None)
     receiver.open()
-    receiver.release(source.log().leases(1))
+    receiver.release(source.log().leases(1)[0])
     assert len(system.topic.pull()) == 5  # and they are acknowledged now, as the epoch's are below: no error
     query.planner.latest(log[-1])
     receiver.close()
@@ -68,7 +68,7 @@ def test_what_is_delivered_again_is_left_out_and_acknowledged(system: Subscripti
     source: Any = query.source
     receiver = source.receiver(None)
     receiver.open()
-    receiver.release(source.log().leases(1))
+    receiver.release(source.log().leases(1)[0])
     acknowledge = type(receiver).acknowledge
     try:
         type(receiver).acknowledge = lambda *_: None  # the acknowledgement is lost

@@ -221,14 +221,20 @@ def _no_answer(url: str, error: BaseException) -> Exception:
 def refusal(answer: Answer, url: str, retried: frozenset[int]) -> ConnectorError:
     """What an answer that is no success means: an outage, a login that is refused, or a bad record."""
     text = f"{shown(url)} answered {answer.status}: {answer.body[:_MESSAGE].decode(errors='replace')}".rstrip(": ")
-    if answer.status in retried:
-        kind = Throttled if answer.status == 429 else Transient
+    is_throttled = answer.status == 429 or (answer.status == 403 and _has_limit(answer.headers))
+    if answer.status in retried or is_throttled:
+        kind = Throttled if is_throttled else Transient
         return kind(text, retry_after=seconds_of(answer.headers.get("Retry-After")))
     if answer.status in _LOGIN_STATUSES:
         return Fatal(text, way_out="check headers and auth, and what they may do")
     if answer.status < 500:
         return Poison(text)
     return Fatal(text)
+
+
+def _has_limit(headers: Mapping[str, str]) -> bool:
+    """True if a refusal is one of a limit of requests: GitHub, among others, answers 403 then, as where a login may not."""
+    return "Retry-After" in headers or headers.get("X-RateLimit-Remaining") == "0"
 
 
 def seconds_of(retry_after: str | None) -> float | None:

@@ -1,6 +1,6 @@
 """How the pages of a resource follow one another, and where they end.
 
-A sweep ends at an empty page, at the number of pages or records that the API tells, or where the API names no next page.
+A sweep ends at the number of pages or records that the API tells, or where it names no next page; else at an empty page.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ PAGING: Final[Mapping[str, Options]] = {
     "link": Options(size=Int(None, at_least=1), sizeParameter=Text("per_page")),
     "next": Options(path=Text("next"), size=Int(None, at_least=1), sizeParameter=Text("limit")),
 }
-_LINK: Final = re.compile(r'<([^>]*)>\s*;[^,]*\brel="?next\b"?', re.IGNORECASE)
+_LINK: Final = re.compile(r'''<([^>]*)>((?:\s*;\s*[^\s=;,]+(?:\s*=\s*(?:"[^"]*"|[^",;]*))?)*)''')
+_LINK_PARAMETER: Final = re.compile(r''';\s*([^\s=;,]+)\s*=\s*(?:"([^"]*)"|'?([^"',;]*))''')
 
 
 class Paging(ABC):
@@ -99,9 +100,9 @@ class _Offset(Paging):
         return {self.values["parameter"]: token or 0, **super().parameters(token)}
 
     def following(self, token: Any, answer: Answer, body: Any, records: int) -> Any:
-        after, total = (token or 0) + records, self.values["total"]
+        after, total = (token or 0) + (records or self.values["size"]), self.values["total"]
         if total is not None and (count := count_at(total, body)) is not None:
-            return after if records and after < count else None
+            return after if after < count else None  # also behind a page whose records the API has all left out
         return None if self._is_last(records) else after
 
 
@@ -142,8 +143,11 @@ class _LinkHeader(_NextUrl):
     """Pages by the URL in the header ``Link``."""
 
     def following(self, token: Any, answer: Answer, body: Any, records: int) -> Any:
-        link = _LINK.search(answer.headers.get("Link") or "")
-        return link[1] if link and link[1] != token else None
+        for url, text in _LINK.findall(answer.headers.get("Link") or ""):
+            parameters = {name.lower(): (quoted or plain).lower() for name, quoted, plain in _LINK_PARAMETER.findall(text)}
+            if "next" in parameters.get("rel", "").split():  # Sentry names a next page also at the end, without results
+                return url if url != token and parameters.get("results") != "false" else None
+        return None
 
     def is_silent(self, body: Any) -> bool:
         return False
