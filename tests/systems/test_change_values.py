@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from connectors import connect
 from connectors.core import Misconfigured
 from connectors.systems.delta.column_types import common_type, fitted
 from connectors.systems.delta.fan_out import _columns, _types
@@ -277,6 +278,9 @@ def test_a_default_that_postgresql_does_not_tell_is_asked_for(spark: Any, name: 
     with pytest.raises(Misconfigured, match=r"fill .*new column extra: its default"):
         changes(spark, old, new)
     assert texts(changes(spark, old, new, fills={"extra": value}).frame.where("id = 1"), "extra") == [(text,)]
+    assert texts(changes(spark, old, new, fills={"*": None}).frame.where("id = 1"), "extra") == [(None,)]
+    with pytest.raises(Misconfigured, match=r'fill .*"\*" stands for columns of any type'):
+        connect.merge("/a", fill={"*": 1})
 
 
 def test_times_and_numbers_are_filled_in_as_spark_writes_them(spark: Any) -> None:

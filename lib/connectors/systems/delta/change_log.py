@@ -45,6 +45,8 @@ _DEBEZIUM_ONLY: Final = (
 """Records that tell of Debezium itself, by the name of their schema."""
 _POSTGRES: Final = "lsn"
 """The field of a place in the log that only PostgreSQL has."""
+ANY: Final = "*"
+"""In ``fill``: every column of which only the user knows what older rows have."""
 _HEARTBEATS: Final = "__debezium-heartbeat"
 _AGAIN: Final = "__connectors.snapshot"
 """The header of the first record behind the start of a snapshot that was interrupted before."""
@@ -371,7 +373,7 @@ def _united(parts: Sequence[_Part], known: Mapping[str, Any], fills: Mapping[str
     whole = frames[0]
     for frame in frames[1:]:
         whole = whole.unionByName(frame)
-    required = frozenset(name for name, column in newest.items() if column.needs_fill and name not in fills)
+    required = frozenset(name for name, column in newest.items() if column.needs_fill and not {name, ANY} & fills.keys())
     if unknown := [name for name in required if name.lower() not in known and any(name not in _names(part) for part in parts)]:
         raise unknown_value(unknown[0])
     orders = {part.order.name for part in parts}
@@ -389,6 +391,6 @@ def unknown_value(name: str) -> Misconfigured:
     text = (
         f"the log does not tell which value the rows have that are older than the new column {name}: its default is gone, "
         f'or an expression, or of a type of which Debezium tells none. Give the value: fill={{"{name}": …}}, as JSON that '
-        "Spark reads for the column's type; null leaves them empty."
+        f'Spark reads for the column\'s type; null leaves them empty, and fill={{"{ANY}": null}} does so for all such columns.'
     )
     return Misconfigured(NAME, [Problem("fill", text)])

@@ -19,17 +19,19 @@ import contextlib
 import json
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from ...core import Batch, Choice, Duration, Fatal, Json, Misconfigured, Names, Options, Problem, Text
 from ...core.ledger import Entry, is_stream
+from ...core.options import Values
 from ...core.state import digest
 from ...formats.base import quoted
 from . import TABLE, DeltaCommitter, DeltaSink, RecordingCommitter, TableSink, known_columns, mark_of, same_key
 from .change_batch import is_behind, newest_changes, placed_changes, snapshot_rows, truncation_in
 from .change_log import (
+    ANY,
     ATTEMPT,
     DELETED,
     LOG,
@@ -95,12 +97,18 @@ class ChangeTable(TableSink):
         topic=Text(None, meaning="the topic that feeds the table; needed when the stream has several"),
         schema=Text(None, meaning="the columns of a row, for values without schemas: id INT, name STRING"),
         truncate=Choice("refuse", among=("refuse", "delete"), meaning="what a TRUNCATE in the database does"),
-        fill=Json({}, kind=dict, meaning="values for rows that are older than a column, where the log tells none"),
+        fill=Json({}, kind=dict, meaning='values for rows that are older than a column, where the log tells none; "*" for all'),
         order=Choice(None, among=("log", ARRIVAL), meaning="arrival: changes count as they come, whatever their positions"),
         positionColumn=Text("_position", meaning="the column that says where a row's last change stands in the log"),
         deletedRetention=Duration(7 * 86400.0, meaning="deleted keys are remembered for so long"),
     )
     conditions = "foreach_batch only; the changes come in the order of the log, and the whole log comes"
+
+    @classmethod
+    def check(cls, values: Values) -> Iterator[Problem]:
+        yield from super().check(values)
+        if (value := values["fill"].get(ANY)) is not None:
+            yield Problem("fill", f'"{ANY}" stands for columns of any type, so it must be null; got {json.dumps(value)}.')
 
     def committer(self) -> ChangeTableCommitter:
         return ChangeTableCommitter(self)
