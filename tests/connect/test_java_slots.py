@@ -100,7 +100,7 @@ def follow(host: JavaSourceHost, copy: Copy, shop: Shop) -> None:
         copy.take(poll(host, 1))
 
 
-@pytest.mark.parametrize("death", ["of the JVM", "of the host"])
+@pytest.mark.parametrize("death", ["of the JVM", pytest.param("of the host", marks=pytest.mark.soak)])
 def test_a_snapshot_that_dies_begins_again_with_a_new_slot_and_loses_nothing(shop: Shop, death: str) -> None:
     shop.sql("INSERT INTO orders (id, name) SELECT n, 'more' FROM generate_series(1000, 5000) n")
     copy, config = Copy(), {**shop.config(), **SLOW}
@@ -120,6 +120,7 @@ def test_a_snapshot_that_dies_begins_again_with_a_new_slot_and_loses_nothing(sho
     assert copy.rows == rows(shop)
 
 
+@pytest.mark.soak
 def test_a_commit_that_is_not_yet_visible_when_a_snapshot_begins_again_is_not_lost(tmp_path: Path) -> None:
     """It waits for a replica: its position lies in the log, and no snapshot shows its row."""
     with PostgresServer() as server:
@@ -281,6 +282,7 @@ def purge(cursor: Any) -> None:
         time.sleep(0.2)
 
 
+@pytest.mark.soak
 def test_a_binary_log_that_was_purged_is_an_error(tmp_path: Path) -> None:
     import pymysql
 

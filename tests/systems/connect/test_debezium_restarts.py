@@ -88,7 +88,7 @@ def postgres(shop: Shop, tmp_path: Path, limit: int, **more: str) -> Runs:
     return Runs(tmp_path, {**SMALL, **shop.config(), **more}, maxRowsPerTrigger=str(limit))
 
 
-@pytest.mark.parametrize("count", [3_000, pytest.param(20_000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("count", [1_000, *(pytest.param(count, marks=pytest.mark.soak) for count in (3_000, 20_000))])
 def test_a_copy_that_is_cut_by_restarts_comes_whole_and_once(shop: Shop, tmp_path: Path, count: int) -> None:
     """PostgreSQL writes up to 185 rows of a COPY under one position."""
     runs = postgres(shop, tmp_path, count // 5)
@@ -119,6 +119,7 @@ def test_changed_keys_that_are_cut_by_restarts_come_whole_and_once(shop: Shop, t
     assert runs.events()[1:] == [("d", 1), ("t", 1), ("c", 5), ("d", 5), ("t", 5), ("c", 6)]
 
 
+@pytest.mark.soak
 def test_the_first_transaction_of_a_log_without_a_snapshot_is_cut_by_restarts(shop: Shop, tmp_path: Path) -> None:
     runs = postgres(shop, tmp_path, 60, **{"snapshot.mode": "no_data", "heartbeat.interval.ms": "0"})
     runs.life(1, seconds=8.0)  # makes the slot
@@ -137,6 +138,7 @@ def test_the_first_transaction_of_a_log_without_a_snapshot_is_cut_by_restarts(sh
     assert runs.epochs > 2
 
 
+@pytest.mark.soak
 def test_the_binary_log_of_mariadb_is_cut_by_restarts(tmp_path: Path) -> None:
     """Rows of one event, and a changed key, cut anywhere."""
     import pymysql
