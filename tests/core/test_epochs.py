@@ -369,6 +369,27 @@ def test_of_two_queries_that_start_at_once_with_one_log_the_first_is_stopped(sys
     assert values([row for rows in second.tasks(logs[1], 0) for row in rows]) == list(range(8))
 
 
+def test_an_outage_of_the_storage_behind_a_record_gives_nothing_back(
+    system: QueueContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system.write(4)
+    query, log = SourceQuery(system), []
+    assert query.plan(log) == 0
+    reader, looks = EpochReader(query.source, SCHEMA), []
+
+    def check(epochs: EpochLog, log_id: str) -> None:
+        looks.append(log_id)
+        if len(looks) == 2:
+            raise Transient("the storage is away")
+
+    monkeypatch.setattr(EpochLog, "check", check)
+    split = EpochSplit(log[0]["at"]["log"], 1, 0, 1)
+    with pytest.raises(Transient):
+        list(reader.read(split))
+    assert system.queue.waiting() == 0
+    assert pa.Table.from_batches(reader.read(split))["value"].to_pylist() == [0, 1, 2, 3]
+
+
 def test_a_death_in_the_deletion_of_an_epoch_forgets_no_id(system: QueueContext, monkeypatch: pytest.MonkeyPatch) -> None:
     log: list[Any] = []
     query = SourceQuery(system, numPartitions="2", maxRowsPerTrigger="4")

@@ -251,10 +251,10 @@ class WholeEnumerator(SplitEnumerator[CursorSplit]):
 
     def slices(self, start: Position, end: Position, parallelism: int) -> Sequence[Slice]:
         partitions: dict[str, Any] = {}
-        begun = start.get("positions", {})
+        first_positions = start.get("positions", {})
         while more := {
             name: position
-            for name, position in self.source.partitions(begun, frozenset(partitions)).partitions.items()
+            for name, position in self.source.partitions(first_positions, frozenset(partitions)).partitions.items()
             if name not in partitions
         }:
             partitions |= more

@@ -329,8 +329,12 @@ class EpochReader(SplitReader[EpochSplit]):
             epoch.leave_out(ids)
             header, table = epoch.record(self.schema)
             is_first = self.log.put(split.epoch, split.reader, record_content(table, header))
-            self.log.check(split.log)
         except BaseException:
+            epoch.release()
+            raise
+        try:
+            self.log.check(split.log)
+        except StateError:  # after an outage of the storage, in contrast, the record counts
             epoch.release()
             raise
         if is_first:

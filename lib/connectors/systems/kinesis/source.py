@@ -149,8 +149,8 @@ class KinesisSource(CursorSource):
 
     def partitions(self, positions: Mapping[str, Any], finished: Collection[str]) -> Discovery:
         shards = self._list(finished)
-        begun = self.streaming and bool(positions or finished)  # a batch has no earlier epochs
-        reopened = self._reopened([name for name in finished if begun and name in shards and not _is_closed(shards[name])])
+        is_later = self.streaming and bool(positions or finished)  # a batch has no earlier epochs
+        reopened = self._reopened([name for name in finished if is_later and name in shards and not _is_closed(shards[name])])
         over = ({name for name in finished if name in shards} | _ancestors(shards, {*positions, *finished})) - {*reopened}
         expired = [name for name in positions if name not in shards and name not in finished]
         partitions, orphans = {}, []
@@ -159,9 +159,9 @@ class KinesisSource(CursorSource):
                 continue
             listed = [parent for parent in _parents(shard) if parent in shards]
             if name in positions or all(parent in over for parent in listed):
-                if begun and name not in positions and _parents(shard) and not listed:
+                if is_later and name not in positions and _parents(shard) and not listed:
                     orphans.append(name)
-                position = positions.get(name) or self._start_of(name, begun)
+                position = positions.get(name) or self._start_of(name, is_later)
                 partitions[name] = {**position, **({"closed": True} if _is_closed(shard) else {})}
         self._check_loss([*expired, *orphans], reopened)
         return Discovery(partitions, gone={*expired, *(set(finished) - over)}, finished=over)
@@ -216,10 +216,10 @@ class KinesisSource(CursorSource):
             self._listed_at, self._listed_for = time.monotonic(), finished
         return self._shards
 
-    def _start_of(self, shard: str, begun: bool) -> dict[str, Any]:
-        """Where a shard begins that was never read; with the time of now, if the query has ``begun`` before."""
+    def _start_of(self, shard: str, is_later: bool) -> dict[str, Any]:
+        """Where a shard begins that was never read; with the time of now, where ``is_later``."""
         start = _start(self.values)
-        now = {"time": round(time.time() * 1000)} if begun else {}
+        now = {"time": round(time.time() * 1000)} if is_later else {}
         if isinstance(start, dict) and shard in start:
             return {"at": start[shard], **now}
         return {"from": self.values["startingTimestamp"] if start == _AT_TIME else _OLDEST, **now}
