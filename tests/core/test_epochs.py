@@ -529,6 +529,22 @@ def _counted(method: Any, name: str, calls: Counter[str]) -> Any:
     return call
 
 
+def _hide(system: QueueContext) -> None:
+    """Ends the leases of all messages, which come again only behind a long backlog."""
+    with transaction(system.queue.path) as file:
+        file.execute("UPDATE messages SET visible = ?, lease = 'of nobody'", (time.time() + 1000,))
+
+
+def _rows_behind_a_backlog(system: QueueContext, query: SourceQuery, log: list[Any]) -> list[int]:
+    """What the query reads of the messages that were hidden, when the epoch that had them is deleted."""
+    for _ in range(HISTORY + 3):
+        system.write(1)
+        query.next(log)
+    time.sleep(0.05)
+    system.queue.end_leases()
+    return values(query.next(log) or [])
+
+
 def test_messages_whose_leases_ended_before_they_were_acknowledged_are_known_for_as_long_as_the_system_keeps_them(
     system: QueueContext,
 ) -> None:
@@ -539,15 +555,9 @@ def test_messages_whose_leases_ended_before_they_were_acknowledged_are_known_for
     killed.next(log)
     killed.planner.close()
     time.sleep(0.25)
-    with transaction(system.queue.path) as file:  # they come again behind a long backlog
-        file.execute("UPDATE messages SET visible = ?, lease = 'of nobody'", (time.time() + 1000,))
+    _hide(system)
     query = SourceQuery(system, **options)
-    for _ in range(HISTORY + 3):
-        system.write(1)
-        query.next(log)
-    time.sleep(0.05)
-    system.queue.end_leases()
-    assert values(query.next(log) or []) == []
+    assert _rows_behind_a_backlog(system, query, log) == []
     query.planner.latest(log[-1])
     assert system.queue.unacknowledged() == 0
 
@@ -571,18 +581,12 @@ def test_messages_whose_leases_were_not_extended_in_time_are_known_for_as_long_a
     is_away.set()
     query.next(log)
     time.sleep(0.5)
-    with transaction(system.queue.path) as file:  # they come again behind a long backlog
-        file.execute("UPDATE messages SET visible = ?, lease = 'of nobody'", (time.time() + 1000,))
+    _hide(system)
     if ends == "while the driver stands still":
         is_away.clear()
         time.sleep(0.25)
     is_away.clear()
-    for _ in range(HISTORY + 3):
-        system.write(1)
-        query.next(log)
-    time.sleep(0.05)
-    system.queue.end_leases()
-    assert values(query.next(log) or []) == []
+    assert _rows_behind_a_backlog(system, query, log) == []
 
 
 def test_messages_whose_leases_ended_while_they_were_acknowledged_are_known_for_as_long_as_the_system_keeps_them(
@@ -597,18 +601,12 @@ def test_messages_whose_leases_ended_while_they_were_acknowledged_are_known_for_
     def acknowledge_late(receiver: DoubleReceiver, leases: Any) -> None:
         monkeypatch.undo()
         time.sleep(0.5)
-        with transaction(system.queue.path) as file:  # they come again behind a long backlog
-            file.execute("UPDATE messages SET visible = ?, lease = 'of nobody'", (time.time() + 1000,))
+        _hide(system)
         acknowledge(receiver, leases)
 
     monkeypatch.setattr(DoubleReceiver, "acknowledge", acknowledge_late)
     query.planner.latest(log[-1])
-    for _ in range(HISTORY + 3):
-        system.write(1)
-        query.next(log)
-    time.sleep(0.05)
-    system.queue.end_leases()
-    assert values(query.next(log) or []) == []
+    assert _rows_behind_a_backlog(system, query, log) == []
 
 
 def test_messages_whose_leases_ended_before_they_were_recorded_are_known_for_as_long_as_the_system_keeps_them(
