@@ -31,7 +31,9 @@ TABLE = [
     # last recorded batch, batch, other queries, policy, what follows
     (None, 0, (), {}, WRITE),
     (3, 4, (), {}, WRITE),
-    (3, 9, (), {}, WRITE),
+    (3, 5, (), {}, "batch 4 never came"),
+    (3, 9, (), {"on_new_query": "continue", "on_lost_ledger": "notWritten"}, "(?s)batches 4 to 8 .*onMissingBatches=continue"),
+    (3, 9, (), {"on_missing_batches": "continue"}, WRITE),
     (3, 4, (OTHER,), {}, WRITE),
     (3, 3, (), {}, SKIP),
     (3, 3, (OTHER,), {}, SKIP),

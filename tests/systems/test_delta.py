@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 import connectors
-from connectors.core import Misconfigured
+from connectors.core import Batch, CommitRefused, Misconfigured
 from connectors.systems.delta import DeltaSink
+from connectors.systems.delta.fan_out import DeltaTables
 from connectors.testing import SinkContext, same_records
 from connectors.testing.spark_suites import SparkSinkSuite, spark_query
 from tests.delta_log import delta
@@ -61,6 +62,19 @@ def test_a_lost_table_stops_until_the_user_says_what_was_written(
     query.sink_options["onLostLedger"] = "notWritten"
     query.run(spark)
     same_records([target.row(number) for number in range(11, 21)], target.rows())
+
+
+def test_batches_without_rows_are_recorded_and_missing_ones_stop(spark: Any, tmp_path: Path) -> None:
+    tables = spark.createDataFrame([("orders", '{"id": 1}', "id int")], "table string, row string, schema string")
+    sinks = [({"sink": "delta"}, spark.range(3)), ({"sink": DeltaTables, "keyColumns": {"orders": ["id"]}}, tables)]
+    for number, (options, rows) in enumerate(sinks):
+        for batch, frame in enumerate([rows, rows.limit(0), rows.limit(0)]):
+            write: Any = connectors.foreach_batch(**options, path=str(tmp_path / f"{number}"))  # as another run of the query
+            write.write(frame, Batch(write.sink.sink_id(), "q", batch))
+        assert write.sink.committer().last("q").batch == 2
+        write.write(rows, Batch(write.sink.sink_id(), "q", 3))
+        with pytest.raises(CommitRefused, match="batch 4 never came"):
+            write.write(rows, Batch(write.sink.sink_id(), "q", 5))
 
 
 def test_a_table_by_name_is_made_with_the_first_batch(spark: Any, tmp_path: Path) -> None:

@@ -112,10 +112,11 @@ class ReplayPolicy:
     on_new_query: str = "stop"
     on_replay_mismatch: str = "stop"
     on_lost_ledger: str = "stop"
+    on_missing_batches: str = "stop"
 
     @classmethod
     def of(cls, values: Values) -> ReplayPolicy:
-        return cls(values["onNewQuery"], values["onReplayMismatch"], values["onLostLedger"])
+        return cls(values["onNewQuery"], values["onReplayMismatch"], values["onLostLedger"], values["onMissingBatches"])
 
 
 def decide(sink_id: str, query: str, batch: int, last: Entry | None, queries: frozenset[str], policy: ReplayPolicy) -> Verdict:
@@ -126,7 +127,7 @@ def decide(sink_id: str, query: str, batch: int, last: Entry | None, queries: fr
     if not is_stream(query):
         return Verdict.SKIP if last is not None and batch <= last.batch else Verdict.WRITE
     if last is not None:
-        return _verdict_on_known_query(last, sink_id, batch)
+        return _verdict_on_known_query(last, sink_id, batch, policy)
     if others := queries - {query}:
         if policy.on_new_query == "continue":
             return Verdict.WRITE
@@ -147,11 +148,19 @@ def decide(sink_id: str, query: str, batch: int, last: Entry | None, queries: fr
     return Verdict.RECORD_ONLY if policy.on_lost_ledger == "written" else Verdict.WRITE
 
 
-def _verdict_on_known_query(last: Entry, sink_id: str, batch: int) -> Verdict:
-    if batch > last.batch:
+def _verdict_on_known_query(last: Entry, sink_id: str, batch: int, policy: ReplayPolicy) -> Verdict:
+    if batch == last.batch + 1 or (batch > last.batch and policy.on_missing_batches == "continue"):
         return Verdict.WRITE
     if batch == last.batch:
         return Verdict.SKIP
+    if batch > last.batch:
+        missing = f"batch {batch - 1}" if batch == last.batch + 2 else f"batches {last.batch + 1} to {batch - 1}"
+        raise CommitRefused(
+            f"this is batch {batch}, and the last one that the sink {sink_id!r} has is {last.batch}: {missing} never came, "
+            "or the target has lost what it had (an older copy was restored, or a server without its last writes took over)",
+            way_out="restore a target that has them; or, to go on without their rows (a function that calls this sink for some "
+            "batches only), set onMissingBatches=continue",
+        )
     raise CommitRefused(
         f"batch {batch} is older than batch {last.batch}, which the sink {sink_id!r} has already committed: "
         "an older checkpoint was restored, and its batches need not hold the same rows as the committed ones",

@@ -224,6 +224,9 @@ SINK_OPTIONS = Options(
     onLostLedger=Choice(
         "stop", among=("stop", "written", "notWritten"), meaning="the ledger is gone: was the pending batch written?"
     ),
+    onMissingBatches=Choice(
+        "stop", among=("stop", "continue"), meaning="the target lacks batches before this one: set back, or they never came"
+    ),
 )
 
 

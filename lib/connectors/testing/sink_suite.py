@@ -10,6 +10,7 @@ The cases here run on :class:`~connectors.testing.engine.Engine`, in forked proc
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -24,7 +25,7 @@ from ..core.sink import Batch, Committable, Guarantee, Sink
 from ..core.writing import stage
 from .compare import same_records
 from .contexts import SinkContext, open_context
-from .engine import Checkpoint, Engine
+from .engine import Checkpoint, Convert, Engine
 from .faults import Point
 from .sink_cases import BATCH, ROWS, ContentionSuite, HeldRun, SinkQuery, release
 
@@ -248,6 +249,24 @@ class SinkSuite(ContentionSuite):
             elsewhere.engine(onLostLedger=answer).run()
             elsewhere.expect(first=BATCH + 1 + skipped)
 
+    def test_batches_without_rows_are_recorded_too(self, query: SinkQuery) -> None:
+        query.needs_ledger()
+        for _ in range(ROWS // BATCH):  # each by a process of its own
+            engine = query.engine()
+            engine.convert = partial(_without, convert=engine.convert, first=BATCH + 1, last=3 * BATCH)
+            engine.run(batches=1)
+        same_records(query.target.rows(), [query.target.row(number) for number in (*range(1, 11), *range(31, 41))])
+
+    def test_a_target_that_was_set_back_stops_until_the_user_says_so(self, query: SinkQuery) -> None:
+        query.needs_ledger()
+        query.engine(last=BATCH).run()
+        query.engine(last=3 * BATCH, sinkId="elsewhere", onLostLedger="notWritten").run()
+        with pytest.raises(CommitRefused, match=r"(?s)batches 1 to 2.*onMissingBatches"):
+            query.engine().run()
+        query.expect(last=3 * BATCH)
+        query.engine(onMissingBatches="continue").run()
+        query.expect()
+
     def test_two_queries_write_to_one_target_by_sink_ids_of_their_own(self, query: SinkQuery, tmp_path: Path) -> None:
         query.needs_ledger()
         other = type(query)(query.target, tmp_path / "other", query.carrier)
@@ -268,6 +287,12 @@ class SinkSuite(ContentionSuite):
         for version in (1, 1, 2):
             _write_once(sink, target, app_query("nightly"), version, range(version * 10, version * 10 + 10))
         same_records([target.row(number) for number in range(10, 30)], target.rows())
+
+
+def _without(batch: pa.RecordBatch, convert: Convert, first: int, last: int) -> pa.RecordBatch:
+    """The rows of ``batch`` but those with the numbers ``first`` to ``last``."""
+    numbers = batch.column(0)
+    return convert(batch.filter(pc.or_(pc.less(numbers, first), pc.greater(numbers, last))))
 
 
 def _write_once(sink: Sink, target: SinkContext, query: str, number: int, rows: range) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from connectors.core import Batch, CommitRefused, Poison, Transient
@@ -18,7 +18,6 @@ from connectors.core.ledger import Entry
 from connectors.core.retry import RetrySettings
 from connectors.systems.kafka import KafkaSink
 from connectors.systems.kafka import session as sessions
-from connectors.systems.kafka.cluster import make_ledger_topic
 from connectors.systems.kafka.ledger import LedgerState
 from connectors.systems.kafka.session import open_session
 from connectors.testing.engine import in_a_child
@@ -211,21 +210,6 @@ def test_a_query_of_empty_batches_is_known_though_the_broker_forgot_its_offsets(
     target.write(rows(1), TEXT)
     assert target.values() == ["v1"]
     assert not [line for line in _transactions(target) if "Ongoing" in line]
-
-
-def test_a_note_that_is_an_offset_alone_gets_its_record_with_the_next_empty_batch(target: Target) -> None:
-    """As versions before this one have written it."""
-    note = LedgerState().with_entry(Entry("query", 0, 0))
-    sink = target.sink()
-    make_ledger_topic(sink.config(), sink.values["ledgerTopic"])
-    group: dict[str, Any] = {"bootstrap.servers": target.server.bootstrap, "group.id": sink.transaction_settings().group}
-    token = TopicPartition("_connectors_ledger", 1, note.version, note.text())
-    Consumer(group).commit(offsets=[token], asynchronous=False)
-    target.write([], TEXT, number=1)
-    forget_sessions()
-    forget_offsets(target)
-    target.write(rows(1), TEXT, number=2)
-    assert target.values() == ["v1"]
 
 
 def test_a_run_that_outlives_the_offsets_of_its_own_batches_goes_on(target: Target) -> None:

@@ -39,7 +39,8 @@ class KafkaCommitter(GlobalCommitter):
         self._settings = sink.transaction_settings()
 
     def last(self, query: str) -> Entry | None:
-        return self._ledger().entries.get(query) or self._note().entries.get(query)
+        entries = [state.entries[query] for state in (self._ledger(), self._note()) if query in state.entries]
+        return max(entries, key=lambda entry: entry.batch, default=None)
 
     def queries(self) -> frozenset[str]:
         return self._ledger().streams() | self._note().streams()
@@ -59,10 +60,10 @@ class KafkaCommitter(GlobalCommitter):
             self.discard(committable)
 
     def remember(self, entry: Entry) -> None:
-        """Records an empty batch. The first one of a query leaves a note: a later batch is then not the query's first."""
-        if entry.query not in self._ledger().entries:
-            note = self._note()
-            self._session().write_note(note if entry.query in note.entries else note.with_entry(entry))
+        """Records an empty batch, in the note. The next batch is then known to follow it."""
+        last = self.last(entry.query)
+        if last is None or last.batch < entry.batch:
+            self._session().write_note(self._note().with_entry(entry))
 
     def discard(self, committable: Committable) -> None:
         if committable.data.get("file"):
@@ -83,7 +84,7 @@ class KafkaCommitter(GlobalCommitter):
         return self._session().read_ledger(SINK_PARTITION)[0]
 
     def _note(self) -> LedgerState:
-        """The queries without rows. It is read by itself: its offset expires while that of the sink's entry is fresh."""
+        """The batches without rows. It is read by itself: its offset expires while that of the sink's entry is fresh."""
         return self._session().read_ledger(NOTE_PARTITION)[0]
 
     def _records(self, staged: Sequence[str]) -> Iterator[pa.RecordBatch]:

@@ -1,13 +1,13 @@
 """The ledger of a Kafka sink: the last batch of each query, kept in Kafka itself.
 
-The ledger has an entry for the sink, a note of queries without rows, and an entry for each slot. Each of them is
+The ledger has an entry for the sink, a note of batches without rows, and an entry for each slot. Each of them is
 
 - a committed offset of the sink's group on the ledger topic. Its text is the offset's metadata, and the number of its
   partition says which entry it is: 0 the sink's, 1 the note, then those of the slots;
 - a record with the same text in the ledger topic: a broker forgets the offsets of a group that was quiet for a week.
 
-The entries of the sink and of slots are written in the transaction of a batch. A query whose batches were all empty has no
-transaction, so its note is written without one.
+The entries of the sink and of slots are written in the transaction of a batch. A batch without rows has no transaction, so
+its note is written without one; the newer of entry and note says which batch is a query's last.
 """
 
 from __future__ import annotations
@@ -147,13 +147,15 @@ class LedgerClient:
         self._texts: Mapping[int, str] | None = None
         self._outdated: set[int] = set()
         """Offset partitions with a committed offset that is newer than ``_texts``."""
-        self._noted: frozenset[str] = frozenset()
+        self._producer: Any = None
+        """Writes the records of notes; made with the first one."""
 
     def group(self) -> Any:
         """The metadata of the sink's group, which a transaction needs to commit its offsets."""
         return self._consumer.consumer_group_metadata()
 
     def close(self) -> None:
+        self._producer = None  # a producer is closed when nothing refers to it
         self._consumer.close()
 
     def read(self, *partitions: int) -> list[LedgerState]:
@@ -171,22 +173,17 @@ class LedgerClient:
         return [LedgerState.of(text) if text else LedgerState() for text in texts]
 
     def write_note(self, note: LedgerState) -> None:
-        """Writes the note of queries without rows, once for each of them.
-
-        The record comes first: it stays when the broker forgets the offset.
-        """
-        if frozenset(note.entries) <= self._noted:
-            return
+        """Writes the note of batches without rows. The record comes first: it stays when the broker forgets the offset."""
         topic, settings = self.settings.ledger_topic, self.settings
-        limits = {"acks": "all", "message.timeout.ms": round(settings.patience * 1000)}
-        producer = new_client("Producer", {**self._connection, **limits}, self._reports)
-        key = settings.record_key(NOTE_PARTITION)
-        producer.produce(topic, note.text(), key, partition=settings.record_partition, on_delivery=_raise_refusal)
-        if producer.flush(settings.patience):
+        if self._producer is None:
+            limits = {"acks": "all", "message.timeout.ms": round(settings.patience * 1000)}
+            self._producer = new_client("Producer", {**self._connection, **limits}, self._reports)
+        key, place = settings.record_key(NOTE_PARTITION), settings.record_partition
+        self._producer.produce(topic, note.text(), key, partition=place, on_delivery=_raise_refusal)
+        if self._producer.flush(settings.patience):
             raise Transient("the brokers did not take a record of the ledger in time")
         token = client().TopicPartition(topic, NOTE_PARTITION, note.version, note.text())
         self._consumer.commit(offsets=[token], asynchronous=False)
-        self._noted = frozenset(note.entries)
 
     def _new_consumer(self, config: Mapping[str, Any]) -> Any:
         own = {"group.id": self.settings.group, "enable.auto.commit": False, "isolation.level": "read_committed"}

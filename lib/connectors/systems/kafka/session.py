@@ -106,7 +106,7 @@ class KafkaSession:
             return self._ledger.read(*partitions)
 
     def write_note(self, note: LedgerState) -> None:
-        """Writes the ledger's note of queries without rows, outside of transactions."""
+        """Writes the ledger's note of batches without rows, outside of transactions."""
         with self.guarded("the ledger cannot be written", _LEDGER):
             self._ledger.write_note(note)
 

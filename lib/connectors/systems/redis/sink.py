@@ -77,7 +77,10 @@ class RedisSink(BatchingSink):
         )
     )
     promise = Guarantee.EXACTLY_ONCE
-    conditions = "guarantee=exactly-once, no cluster; else idempotent with hset, set, zadd, at-least-once with the others"
+    conditions = (
+        "guarantee=exactly-once, no cluster, a server that keeps each write (appendfsync=always) and fails over to no replica "
+        "without it; else idempotent with hset, set, zadd, at-least-once with the others"
+    )
 
     @classmethod
     def check(cls, values: Values) -> Iterator[Problem]:
