@@ -174,6 +174,20 @@ def test_a_blocking_snapshot_moves_no_position(jvm: Jvm, kind: str) -> None:
     assert log.give(("a", postgres(70, 60, 2)), ("a", postgres(71, 60, 2))) == ["a"]
 
 
+def test_behind_a_blocking_snapshot_the_task_starts_again_before_the_first_change(jvm: Jvm) -> None:
+    log, blocking = Log(jvm, "postgresql"), ("a", {"lsn": 500, "snapshot": "BLOCKING"})
+    log.start()
+    log.give(("a", postgres(50, 40, 1)), ("a", postgres(70, 60, 2)))
+    polled = entered(log, blocking, ("heartbeat", postgres(70, 60, 2)), ("b", postgres(90, 80, 3)), ("b", postgres(91, 80, 3)))
+    assert (polled.size(), json.loads(reported(jvm, log, polled))["next"]) == (2, "start")
+    assert log.store.accept(polled, 2)
+    assert log.start() == {"lsn": 80, "lsn_commit": 80, "txId": 3}
+    polled = entered(log, blocking, ("b", postgres(90, 80, 3)))  # it is asked for inside of that transaction
+    assert (polled.size(), json.loads(reported(jvm, log, polled))["next"]) == (1, "stop")
+    log.start()
+    assert log.give(("b", postgres(90, 80, 3)), ("b", postgres(91, 80, 3)), ("a", postgres(99, 98, 4))) == ["b", "b", "a"]
+
+
 def test_an_incremental_snapshot_goes_on_behind_its_newest_row_and_its_rows_are_not_counted(jvm: Jvm) -> None:
     log = Log(jvm, "postgresql")
     log.give(("a", postgres(70, 60, 2, incremental_snapshot_primary_key="1")))

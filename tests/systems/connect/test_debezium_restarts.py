@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from connectors.connect.host import SOURCE_COLUMNS
+from connectors.core.errors import Fatal
 from connectors.core.planning import INITIAL, Planner
 from connectors.core.reading import read_slice
 from connectors.systems.connect import ConnectSource
@@ -117,6 +118,33 @@ def test_changed_keys_that_are_cut_by_restarts_come_whole_and_once(shop: Shop, t
     while ("c", 6) not in runs.events():
         assert runs.life(1)
     assert runs.events()[1:] == [("d", 1), ("t", 1), ("c", 5), ("d", 5), ("t", 5), ("c", 6)]
+
+
+def test_a_blocking_snapshot_does_not_lend_its_columns_to_the_log_before_it(shop: Shop, tmp_path: Path) -> None:
+    """The log behind the signal is older than a change of the table, which Debezium knows since the snapshot of another one."""
+    shop.sql("DELETE FROM orders WHERE id > 4", "ALTER TABLE orders DROP COLUMN price, DROP COLUMN at")
+    shop.sql("CREATE TABLE items (id int PRIMARY KEY)", "CREATE TABLE signals (id text PRIMARY KEY, type text, data text)")
+    signals = {"signal.data.collection": "public.signals", "signal.enabled.channels": "source"}
+    runs = postgres(shop, tmp_path, 1_000, **signals, **{"table.include.list": "public.orders,public.items"})
+    runs.life(4)
+    signal = json.dumps({"type": "blocking", "data-collections": ["public.items"]})
+    sent = f"INSERT INTO signals VALUES (gen_random_uuid(), 'execute-snapshot', '{signal}')"
+    shop.sql("INSERT INTO items VALUES (50)", "UPDATE orders SET amount = 10 WHERE id = 1", sent)
+    shop.sql("UPDATE orders SET amount = 20 WHERE id = 2", "UPDATE orders SET amount = 30 WHERE id = 3")
+    shop.sql("ALTER TABLE orders ADD COLUMN extra bigint NOT NULL DEFAULT 7")
+    shop.sql("ALTER TABLE orders ALTER COLUMN extra DROP DEFAULT", "UPDATE orders SET amount = 40 WHERE id = 4")
+    runs.life(7)
+    changes = [json.loads(row["value"])["payload"] for row in runs.rows if row["topic"] == "shop.public.orders"]
+    assert [change["after"] for change in changes if change["op"] == "u"] == [
+        {"id": 1, "name": "order 1", "amount": 10},
+        {"id": 2, "name": "order 2", "amount": 20},
+        {"id": 3, "name": "order 3", "amount": 30},
+        {"id": 4, "name": "order 4", "amount": 40, "extra": 7},
+    ]
+    assert [key for operation, key in runs.events() if operation == "r"] == [1, 2, 3, 4, 50]
+    shop.sql(f"{sent}; UPDATE orders SET amount = 50 WHERE id = 1")
+    with pytest.raises(Fatal, match=r"(?s)a blocking snapshot is asked for in a transaction.*signal.enabled.channels=jmx"):
+        runs.life(9)
 
 
 @pytest.mark.soak

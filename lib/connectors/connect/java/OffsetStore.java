@@ -84,7 +84,8 @@ public final class OffsetStore {
     }
 
     /**
-     * Takes from a list the records that were handed over before, and notes where the others lead.
+     * Takes from a list the records that were handed over before, and those behind a place where a start must come, and notes where
+     * the others lead.
      *
      * Returns false for a list of a start that is over: it comes again.
      */
@@ -96,6 +97,10 @@ public final class OffsetStore {
         List<Object> records = new ArrayList<Object>(list.size());
         for (Iterator each = list.records().iterator(); each.hasNext();) {
             SourceRecord record = (SourceRecord) each.next();
+            if (record != null && record.sourcePartition() != null && position(list, record).needsStart(record)) {
+                list.start(position(list, record).startBefore(record));
+                break;
+            }
             if (record != null && (record.sourcePartition() == null || position(list, record).add(record))) {
                 records.add(record);
                 list.time = transaction == null ? 0L : Math.max(list.time, SourcePosition.time(record));

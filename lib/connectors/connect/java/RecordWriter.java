@@ -53,7 +53,8 @@ public final class RecordWriter {
      * Returns a report as JSON. "size" is the number of records. "end" is the index of the first record that is not done, and
      * "failed" is true if that one has failed. "length" is how long the file is; "columns" are the rows, nulls, and bytes or
      * items of each column. "offsets" are the source partitions of the list, each with its newest offset and what a start needs beside that, or null.
-     * "again" says that a snapshot has begun anew before the list, "time" when its newest change happened.
+     * "again" says that a snapshot has begun anew before the list, "time" when its newest change happened, "next" what must follow
+     * it: a "start" of the task, or a "stop".
      */
     public String write(PolledList polled, int first) throws IOException {
         List records = polled.records();
@@ -147,7 +148,7 @@ public final class RecordWriter {
             sizes.addArray().add(columns[index].rows()).add(columns[index].nulls()).add(columns[index].length());
         }
         store.report(polled, report.putArray("offsets"));
-        report.put("again", polled.isAgain).put("time", polled.time).put("number", polled.number());
+        report.put("again", polled.isAgain).put("time", polled.time).put("number", polled.number()).put("next", polled.end);
         return json.writeValueAsString(report);
     }
 

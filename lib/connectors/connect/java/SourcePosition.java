@@ -17,6 +17,9 @@ import org.apache.kafka.connect.source.SourceRecord;
  * have one position: the rows of a COPY, or the delete and the create of a row whose key changes. So a start of Debezium goes on
  * from the beginning of the newest transaction. The database sends that one again, as a whole and in the same order, and what
  * was handed over of it is dropped: so many records of each topic. If the transaction does not come again, nothing is dropped.
+ *
+ * Behind a blocking snapshot Debezium goes on with the columns that the tables have now, also where the log is older: values would
+ * stand in other columns. So the task starts again there, and the database sends the columns of that time.
  */
 final class SourcePosition {
     private static final String INCREMENTAL = "incremental_snapshot_";
@@ -36,6 +39,10 @@ final class SourcePosition {
     String system = null;
     /** The first snapshot has ended: one that begins later is another. */
     boolean isRead = false;
+    /** Rows of a blocking snapshot have come since the start. */
+    private boolean hasBlocked = false;
+    /** The offset of the change behind a blocking snapshot from which the log was to be read again. */
+    private Map again = null;
 
     SourcePosition(String[] names) {
         this.names = names;
@@ -52,6 +59,8 @@ final class SourcePosition {
     SourcePosition copy() {
         SourcePosition copy = new SourcePosition(names, offset, counts(records), system, isRead);
         copy.expected = counts(expected);
+        copy.hasBlocked = hasBlocked;
+        copy.again = again;
         return copy;
     }
 
@@ -66,6 +75,7 @@ final class SourcePosition {
 
     /** Expects again what was handed over of the newest transaction, and returns the offset from which a task is to start. */
     Map start() {
+        hasBlocked = false;
         if (offset != null && offset.isEmpty()) {
             offset = null;
             records = null;
@@ -92,14 +102,32 @@ final class SourcePosition {
         return names != null && offset != null && isInitial(snapshotOf(offset)) && !isTrue("snapshot_completed") && !isTrue("last_snapshot_record");
     }
 
+    /** True for the first change of the log behind a blocking snapshot: a start must come before it. */
+    boolean needsStart(SourceRecord record) {
+        return hasBlocked && snapshotOf(record).isEmpty() && !isHeartbeat(record);
+    }
+
+    /** The next start is to go on with the transaction of a record. False if it did before: the snapshot is asked for inside of it. */
+    boolean startBefore(SourceRecord record) {
+        Map next = (Map) record.sourceOffset();
+        if (again != null && isOneTransaction(again, next)) {
+            return false;
+        }
+        again = next;
+        if (records == null || !isOneTransaction(offset, next)) {
+            offset = next;
+            records = new HashMap<String, Integer>();
+        }
+        isRead = true;
+        return true;
+    }
+
     /** Notes a record that was polled; false if it was handed over before. */
     boolean add(SourceRecord record) {
         Map next = (Map) record.sourceOffset();
-        String snapshot = names == null || next == null ? "" : snapshotOf(next);
-        if (names != null && snapshot.isEmpty()) {
-            snapshot = snapshot(record.value()); // the offset of the last record is the one from which the log is read
-        }
+        String snapshot = snapshotOf(record);
         if (snapshot.equals("blocking")) {
+            hasBlocked = names.length > 0;
             return true; // its offset lies ahead of the log, which stands still meanwhile
         }
         if (names == null || names.length == 0 || next == null || isInitial(snapshot)) {
@@ -114,7 +142,7 @@ final class SourcePosition {
         if (!isOfLog && offset == null && !snapshot.equals("incremental")) {
             return true; // before the first record there is no position: Debezium's own may lie ahead of the slot
         }
-        if (records == null || !isOfTransaction(next)) {
+        if (records == null || !isOneTransaction(offset, next)) {
             if (!expected.isEmpty() && !isOfLog) {
                 offset = withSnapshot(next);
                 return true;
@@ -157,7 +185,7 @@ final class SourcePosition {
         return count != null;
     }
 
-    private boolean isOfTransaction(Map next) {
+    private boolean isOneTransaction(Map offset, Map next) {
         for (int index = 0; index < names.length; index++) {
             if (!Objects.equals(text(offset, names[index]), text(next, names[index]))) {
                 return false;
@@ -192,7 +220,15 @@ final class SourcePosition {
         return !snapshot.isEmpty() && !snapshot.equals("incremental");
     }
 
-    /** The kind of snapshot that a record is of; empty for one of the log. Earlier versions of Debezium write true for initial. */
+    /** The kind of snapshot that a record is of; empty for one of the log, or of another connector. */
+    private String snapshotOf(SourceRecord record) {
+        Map offset = (Map) record.sourceOffset();
+        String snapshot = names == null || offset == null ? "" : snapshotOf(offset);
+        // The offset of the last record is the one from which the log is read.
+        return names == null || !snapshot.isEmpty() ? snapshot : snapshot(record.value());
+    }
+
+    /** The same, as an offset tells it. Earlier versions of Debezium write true for initial. */
     private static String snapshotOf(Map offset) {
         Object kind = offset.containsKey("initsync") ? offset.get("initsync") : offset.get("snapshot");
         return kind(kind);

@@ -25,7 +25,7 @@ from ..host import ConnectorSettings, Groups, Offsets, TaskRecords, TaskStatus, 
 from .debezium import LOSS_WAY_OUT, groups_of, is_behind, marked_again, offset_store, source_log
 from .failures import JavaFailure, failure_of
 from .jvm import Jvm, JvmDied
-from .source_records import RecordFailure, RecordWriter
+from .source_records import RecordFailure, RecordWriter, Rows
 from .source_tasks import Committer, SourceThread
 from .steps import Steps
 
@@ -345,8 +345,22 @@ class SourceEngine:
         except RecordFailure as bad:
             self._fail(task, JavaFailure(bad.failure.kind, str(bad), bad.failure.trace))
             return
-        if not self.store.accept(polled, rows.table.num_rows) or not rows.polled:
+        if not self.store.accept(polled, rows.table.num_rows):
             return
+        if rows.next == "stop":
+            raise Fatal(
+                "a blocking snapshot is asked for in a transaction that changes other rows, too: Debezium would read these "
+                "behind the snapshot, with the columns that their tables have by then",
+                connector=self.settings.log,
+                way_out="run once with signal.enabled.channels=jmx, which passes the signal over; then ask again, in a "
+                "transaction of its own",
+            )
+        if rows.polled:
+            self._add(polled, rows, task)
+        if rows.next == "start":
+            self._start_anew(task)
+
+    def _add(self, polled: Any, rows: Rows, task: int) -> None:
         retries, restarts = rows.retries + self.retries.pop(task, 0), self.restarts.pop(task, 0)
         counts = {"polled": rows.polled, "errors": len(rows.letters), "retries": retries, "restarts": restarts}
         counts = {name: count for name, count in counts.items() if count}
@@ -396,6 +410,13 @@ class SourceEngine:
         if thread := self.threads.get(number):
             thread.stop()
             self._drop_thread(number)
+
+    def _start_anew(self, number: int) -> None:
+        """The task is stopped, and started anew at once: it has not failed."""
+        _log.info("%s: task %d starts again behind a blocking snapshot", self.settings.log, number)
+        self.threads[number].stop()
+        self._drop_thread(number)
+        self.failed[number] = _Failed(JavaFailure("", "", ""), 0, time.monotonic())
 
     def _drop_thread(self, number: int) -> None:
         thread = self.threads.pop(number)

@@ -55,6 +55,8 @@ class Rows:
     """When the newest change happened, in seconds since 1970, if the records tell."""
     number: int = 0
     """The number of the list."""
+    next: str = ""
+    """What must follow: ``start`` of the task, or ``stop`` where no start helps; empty for nothing."""
 
 
 class RecordWriter:
@@ -98,7 +100,7 @@ class RecordWriter:
         places = [(dumps(partition), offset, group) for partition, offset, group in report["offsets"]]
         offsets = {partition: offset for partition, offset, _ in places}
         groups = {partition: group for partition, _, group in places}
-        facts = {"is_again": report["again"], "time": report["time"] / 1000, "number": report["number"]}
+        facts = {"is_again": report["again"], "time": report["time"] / 1000, "number": report["number"], "next": report["next"]}
         return Rows(pa.concat_tables(parts), size, offsets, letters, retries, groups, **facts)
 
     def close_files(self) -> None:
