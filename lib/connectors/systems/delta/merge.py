@@ -15,20 +15,17 @@ What the merge must remember of the log is in a property of the table (``log_sta
 
 from __future__ import annotations
 
-import contextlib
 import json
-import threading
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from ...core import Batch, Choice, Duration, Fatal, Json, Misconfigured, Names, Options, Problem, Text
-from ...core.ledger import Entry, is_stream
+from ...core.ledger import Entry
 from ...core.options import Values
 from ...core.state import digest
 from ...formats.base import quoted
-from . import TABLE, DeltaCommitter, DeltaSink, RecordingCommitter, TableSink, known_columns, mark_of, same_key
+from . import TABLE, DeltaCommitter, DeltaSink, RecordingCommitter, TableSink, known_columns, same_key
 from .change_batch import is_behind, newest_changes, placed_changes, snapshot_rows, truncation_in
 from .change_log import (
     ANY,
@@ -51,6 +48,7 @@ from .column_types import widen
 from .holes import hole_conditions
 from .log_state import STATE_PROPERTY, LogState
 from .positions import ARRIVAL, PLACE_LENGTH, place_text
+from .transaction import MergeTransaction
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -64,10 +62,6 @@ _FILL: Final = "connectors.fill"
 """The property of a table whose new column waits for its default."""
 _TIMES: Final = {"timestampFormat": "yyyy-MM-dd HH:mm:ss.SSSSSS", "timeZone": "UTC"}
 """How the default of a column is kept as JSON: no session's zone alters it."""
-_SESSIONS: Final[defaultdict[str, threading.Lock]] = defaultdict(threading.Lock)
-"""A lock for the session of each stream, and one for all others: the settings of a transaction hold for the whole session."""
-_TRANSACTION: Final = "spark.databricks.delta.write"
-_METADATA: Final = "spark.databricks.delta.commitInfo.userMetadata"
 
 
 def merge(path: str | None = None, **options: Any) -> Callable[[DataFrame, int], None]:
@@ -360,7 +354,7 @@ class ChangeTableCommitter(RecordingCommitter):
         values = ", ".join((*(_new_value(name, holes, self._unknown(name)) for name in columns), _stored_position("new")))
         deletion = f" WHEN NOT MATCHED BY SOURCE AND ({gone}) THEN DELETE" if gone else ""
         try:
-            with _Transaction(spark, batch) as is_recorded:
+            with MergeTransaction(spark, batch) as is_recorded:
                 spark.sql(
                     f"MERGE INTO {self._name()} AS old USING {view} AS new ON {same_key(keys)} "
                     f"WHEN MATCHED AND {self._is_newer()} AND new.{DELETED} THEN DELETE "
@@ -442,46 +436,6 @@ class ChangeTableCommitter(RecordingCommitter):
 
     def _known_columns(self, spark: SparkSession, location: str) -> StructType | None:
         return known_columns(spark, location, is_path=bool(self.values["path"]))
-
-
-class _Transaction:
-    """Sets what Delta writes into the transaction of a MERGE: the application's version, and the ledger entry.
-
-    False where Spark takes no such settings (serverless compute), or all queries of a user share a session (Spark Connect): the
-    entry then follows the merge, which does no harm when it is done again.
-    """
-
-    def __init__(self, spark: SparkSession, batch: Batch) -> None:
-        self._conf = spark.conf
-        is_shared = ".connect." in type(spark).__module__
-        self._lock = None if is_shared else _SESSIONS[batch.query if is_stream(batch.query) else ""]
-        self._settings = {
-            f"{_TRANSACTION}.txnAppId": f"{batch.sink_id}:{batch.query}",
-            f"{_TRANSACTION}.txnVersion": str(batch.number),
-            _METADATA: mark_of(batch),
-        }
-
-    def __enter__(self) -> bool:
-        if self._lock is None:
-            return False
-        self._lock.acquire()
-        try:
-            for key, value in self._settings.items():
-                self._conf.set(key, value)
-        except Exception:  # the class of the refusal is the platform's own
-            self._unset()
-            return False
-        return True
-
-    def __exit__(self, *error: object) -> None:
-        if self._lock is not None:
-            self._unset()
-            self._lock.release()
-
-    def _unset(self) -> None:
-        with contextlib.suppress(Exception):
-            for key in self._settings:
-                self._conf.unset(key)
 
 
 def _new_value(name: str, holes: Mapping[str, str], untouched: str) -> str:

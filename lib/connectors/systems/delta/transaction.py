@@ -1,0 +1,60 @@
+"""What a MERGE writes into its transaction beside the rows: the application's version, and the ledger entry."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import defaultdict
+from typing import TYPE_CHECKING, Final
+
+from ...core import Batch
+from ...core.ledger import is_stream
+from . import mark_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_SESSIONS: Final[defaultdict[str, threading.Lock]] = defaultdict(threading.Lock)
+"""A lock for the session of each stream, and one for all others: the settings of a transaction hold for the whole session."""
+_TRANSACTION: Final = "spark.databricks.delta.write"
+_METADATA: Final = "spark.databricks.delta.commitInfo.userMetadata"
+
+
+class MergeTransaction:
+    """Sets what Delta writes into the transaction of a MERGE: the application's version, and the ledger entry.
+
+    False where Spark takes no such settings (serverless compute), or all queries of a user share a session (Spark Connect): the
+    entry then follows the merge, which does no harm when it is done again.
+    """
+
+    def __init__(self, spark: SparkSession, batch: Batch) -> None:
+        self._conf = spark.conf
+        is_shared = ".connect." in type(spark).__module__
+        self._lock = None if is_shared else _SESSIONS[batch.query if is_stream(batch.query) else ""]
+        self._settings = {
+            f"{_TRANSACTION}.txnAppId": f"{batch.sink_id}:{batch.query}",
+            f"{_TRANSACTION}.txnVersion": str(batch.number),
+            _METADATA: mark_of(batch),
+        }
+
+    def __enter__(self) -> bool:
+        if self._lock is None:
+            return False
+        self._lock.acquire()
+        try:
+            for key, value in self._settings.items():
+                self._conf.set(key, value)
+        except Exception:  # the class of the refusal is the platform's own
+            self._unset()
+            return False
+        return True
+
+    def __exit__(self, *error: object) -> None:
+        if self._lock is not None:
+            self._unset()
+            self._lock.release()
+
+    def _unset(self) -> None:
+        with contextlib.suppress(Exception):
+            for key in self._settings:
+                self._conf.unset(key)
