@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from connectors.testing.servers import KinesisServer, MotoServer
-from tests.servers import optional, required
+from tests.servers import required
 
 from .test_files_databases_search import Execution, foreign_files
 
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.server, pytest.mark.spark, pytest.mark.usefixtures("fo
 
 @pytest.mark.soak
 def test_each_record_is_read_once_while_shards_change(spark: Any, tmp_path: Path) -> None:
-    foreign = optional(KinesisServer)
+    foreign = required(KinesisServer)
     foreign.create("scooters", 1)
     execution = Execution("kinesis", spark, tmp_path, {"records": "1600"})
     assert execution.exit().startswith("1,600 records once and in order over ")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from connectors.testing.servers import PubSubServer
-from tests.servers import optional
+from tests.servers import required
 
 from .test_files_databases_search import Execution, foreign_files
 
@@ -19,7 +19,7 @@ __all__ = ["foreign_files"]
 @pytest.mark.server
 @pytest.mark.usefixtures("foreign_files")
 def test_each_measurement_is_read_once(spark: Any, tmp_path: Path) -> None:
-    endpoint = optional(PubSubServer).endpoint
+    endpoint = required(PubSubServer).endpoint
     execution = Execution("pubsub", spark, tmp_path, {"endpoint": endpoint, "messages": "1200"})
     assert execution.exit().startswith("1,200 measurements once, ")
     assert execution.pictures() == 1

@@ -98,7 +98,8 @@ def redis() -> str:
 def pubsub() -> str:
     """The endpoint of an empty Pub/Sub on this machine, on loopback: what ``connectors.pubsub`` calls ``endpoint``.
 
-    It is built by Go from the fake of Google's own tests, once. Raises ``Unavailable`` without Go.
+    It is built by Go from the fake of Google's own tests, once, in a minute or two; PyPI brings Go where none is installed.
+    Raises ``Unavailable`` when that cannot be had.
     """
     from connectors.testing.servers import PubSubServer, shared_server
 
@@ -108,7 +109,7 @@ def pubsub() -> str:
 def kinesis() -> dict[str, str]:
     """The options that reach an empty Kinesis on this machine, on loopback: ``endpoint``, ``region``, a key.
 
-    It is an npm package. Raises ``Unavailable`` without node and npm.
+    It is an npm package; PyPI brings node where none is installed. Raises ``Unavailable`` when it cannot be had.
     """
     from connectors.testing.servers import KinesisServer, shared_server
 

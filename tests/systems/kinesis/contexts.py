@@ -16,7 +16,7 @@ from connectors.systems.kinesis import KinesisSink, KinesisSource
 from connectors.systems.kinesis.cursor import SCHEMA
 from connectors.testing import SinkContext, SourceContext
 from connectors.testing.servers import KinesisServer
-from tests.servers import optional
+from tests.servers import required
 
 ACCOUNT = {"region": "us-east-1", "accessKeyId": "test", "secretAccessKey": "test"}
 
@@ -31,7 +31,7 @@ class StreamContext(SourceContext):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.server = optional(KinesisServer)
+        self.server = required(KinesisServer)
         self.stream = f"s-{uuid.uuid4().hex[:12]}"
         self.server.create(self.stream)
         self.count = 0
@@ -102,7 +102,7 @@ class PutContext(SinkContext):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.server = optional(KinesisServer)
+        self.server = required(KinesisServer)
 
     @cached_property
     def stream(self) -> str:

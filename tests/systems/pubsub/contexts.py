@@ -19,7 +19,7 @@ from connectors.systems.pubsub import PubSubSink, PubSubSource
 from connectors.systems.pubsub.source import SCHEMA
 from connectors.testing import SinkContext, SourceContext
 from connectors.testing.servers import PubSubServer
-from tests.servers import optional
+from tests.servers import required
 
 PROJECT = "connectors"
 
@@ -76,7 +76,7 @@ class SubscriptionContext(SourceContext):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.topic = Topic(optional(PubSubServer), **self.settings)
+        self.topic = Topic(required(PubSubServer), **self.settings)
         self.count = 0
 
     def options(self) -> dict[str, str]:
@@ -119,7 +119,7 @@ class TopicContext(SinkContext):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self.server = optional(PubSubServer)
+        self.server = required(PubSubServer)
         self.messages: list[str] = []
 
     @cached_property

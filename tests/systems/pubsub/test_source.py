@@ -19,7 +19,7 @@ from connectors.systems.pubsub.connection import PubSubClient
 from connectors.testing.driver import python_path
 from connectors.testing.servers import PubSubServer
 from connectors.testing.source_suite import SourceQuery
-from tests.servers import optional
+from tests.servers import required
 
 from .contexts import PROJECT, SubscriptionContext
 
@@ -101,7 +101,7 @@ def test_a_filter_is_that_of_the_subscription(system: SubscriptionContext) -> No
 
 
 def test_a_subscription_that_does_not_exist_is_named_at_once(tmp_path: Path) -> None:
-    endpoint = optional(PubSubServer).endpoint
+    endpoint = required(PubSubServer).endpoint
     options = {"projectId": PROJECT, "endpoint": endpoint, "subscriptionId": "nobody", "stateLocation": str(tmp_path)}
     begin = time.monotonic()
     with pytest.raises(Fatal, match="projects/connectors/subscriptions/nobody does not exist"):

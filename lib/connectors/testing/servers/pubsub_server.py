@@ -1,4 +1,4 @@
-"""Google Cloud Pub/Sub by ``pstest``, the fake that its Go client is tested with. Needs go.
+"""Google Cloud Pub/Sub by ``pstest``, the fake that its Go client is tested with, built once.
 
 It orders, filters and delivers again, and keeps nothing when it ends. It takes acknowledgements of any id.
 """
@@ -36,6 +36,8 @@ func main() {
 
 class PubSubServer(Server):
     """An empty Pub/Sub. ``endpoint`` is its address, without TLS and credentials."""
+
+    required = True
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
 """Storages of clouds and clusters on this machine.
 
 - :class:`MotoServer`: AWS (S3, DynamoDB, Firehose, Kinesis) by moto, from PyPI: ``moto[server]``.
-- :class:`AzuriteServer`: Azure's blob storage by Azurite, an npm package. Needs node and npm.
-- :class:`GcsServer`: Google Cloud Storage by fake-gcs-server, a Go module. Needs go.
+- :class:`AzuriteServer`: Azure's blob storage by Azurite, an npm package.
+- :class:`GcsServer`: Google Cloud Storage by fake-gcs-server, a Go module, built once.
 - :class:`HdfsServer`: HDFS by the Hadoop that PySpark carries, and a few more jars from Maven. Needs Java.
 """
 
