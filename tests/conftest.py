@@ -69,7 +69,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leaves half of what a suite does with both carriers of a sink to ``make soak``.
+    """Leaves to ``make soak`` what a suite's ``short_form`` does not name, and half of what it does with both carriers.
 
     Each case runs by one carrier, half of a suite's cases by either. The reference sinks take all cases by both carriers,
     and each sink is killed by both.
@@ -85,9 +85,11 @@ def is_suite(item: pytest.Function) -> bool:
 
 
 def is_left_to_soak(item: pytest.Function) -> bool:
-    """True for a case of a suite by the carrier that is not this case's."""
+    """True for a case that its suite's short form does not have, and for one by the carrier that is not this case's."""
     from connectors.testing.sink_cases import KillSuite
 
+    if item.function not in getattr(item.cls, "short_form", (item.function,)):
+        return True
     carriers = getattr(getattr(item.cls, "context", None), "carriers", ())
     carrier = item.callspec.params.get("carrier") if hasattr(item, "callspec") else None
     is_reference = item.path.name == "test_reference_suites.py" or getattr(item.cls, "everywhere", False)
