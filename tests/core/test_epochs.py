@@ -18,7 +18,7 @@ from connectors.core import Misconfigured, metrics
 from connectors.core.epoch_source import EpochReader, EpochSplit
 from connectors.core.epochs import HISTORY, ID, EpochLog, Header, record_content
 from connectors.core.errors import StateError, Transient
-from connectors.core.leases import LeaseKeeper
+from connectors.core.leases import EpochLeases
 from connectors.core.planning import INITIAL, Planner, reader_share, source_id
 from connectors.storage import storage_of
 from connectors.testing import QueueSuite
@@ -46,6 +46,8 @@ class TestMisbehavingQueue(EpochSourceSuite):
 def system(tmp_path: Path) -> Iterator[QueueContext]:
     with open_context(QueueContext, tmp_path / "system") as context:
         yield context
+        for planner in context.planners:
+            planner.close()
 
 
 def values(rows: list[dict[str, Any]]) -> list[int]:
@@ -143,7 +145,7 @@ def test_leases_are_extended_and_counted_while_the_batch_runs(
 ) -> None:
     monkeypatch.setenv(metrics.FOLDER, str(tmp_path / "metrics"))
     system.write(3)
-    query, log = SourceQuery(system, lease="300ms"), []
+    query, log = SourceQuery(system, lease="300ms", maxEpochTime="100ms"), []
     query.next(log)
     end = time.monotonic() + 1.0
     while time.monotonic() < end:
@@ -157,18 +159,23 @@ def test_leases_are_extended_and_counted_while_the_batch_runs(
     assert "epoch 1 takes longer than the lease of its messages (0.3 s), which is extended until the batch ends" in warning
 
 
-def test_leases_are_extended_no_more_after_the_acknowledgement(system: QueueContext) -> None:
-    query, log = SourceQuery(system, lease="300ms"), []
+def test_leases_are_extended_no_more_after_the_acknowledgement(
+    system: QueueContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query, log = SourceQuery(system, lease="300ms", maxEpochTime="100ms"), []
     for _ in range(3):
         system.write(3)
         query.next(log)
     assert query.next(log) is None
     gc.collect()
-    keepers = [thing for thing in gc.get_objects() if isinstance(thing, LeaseKeeper)]
-    assert not [keeper for keeper in keepers if keeper.epoch < 3], "those of earlier epochs are freed"
-    for thread in [thread for thread in threading.enumerate() if thread.name == "connectors.leases"]:
-        thread.join(5)
-        assert not thread.is_alive()
+    assert not [thing for thing in gc.get_objects() if isinstance(thing, EpochLeases)], "those of earlier epochs are freed"
+    (keeper,) = [thread for thread in threading.enumerate() if thread.name == "connectors.leases"]
+    extended: list[Any] = []
+    monkeypatch.setattr(DoubleReceiver, "extend", lambda _, leases: extended.append(leases))
+    time.sleep(0.3)
+    assert not extended
+    query.planner.close()
+    assert not keeper.is_alive()
 
 
 def test_an_older_checkpoint_gives_all_that_was_recorded_also_to_fewer_readers(system: QueueContext) -> None:
@@ -548,7 +555,7 @@ def _rows_behind_a_backlog(system: QueueContext, query: SourceQuery, log: list[A
 def test_messages_whose_leases_ended_before_they_were_acknowledged_are_known_for_as_long_as_the_system_keeps_them(
     system: QueueContext,
 ) -> None:
-    options = {"lease": "200ms", "deduplicationWindow": "10ms"}
+    options = {"lease": "200ms", "maxEpochTime": "100ms", "deduplicationWindow": "10ms"}
     system.write(3)
     log: list[Any] = []
     killed = SourceQuery(system, **options)
@@ -566,7 +573,7 @@ def test_messages_whose_leases_ended_before_they_were_acknowledged_are_known_for
 def test_messages_whose_leases_were_not_extended_in_time_are_known_for_as_long_as_the_system_keeps_them(
     system: QueueContext, monkeypatch: pytest.MonkeyPatch, ends: str
 ) -> None:
-    options = {"lease": "300ms", "deduplicationWindow": "10ms"}
+    options = {"lease": "300ms", "maxEpochTime": "100ms", "deduplicationWindow": "10ms"}
     system.write(3)
     log: list[Any] = []
     query = SourceQuery(system, **options)
@@ -592,7 +599,7 @@ def test_messages_whose_leases_were_not_extended_in_time_are_known_for_as_long_a
 def test_messages_whose_leases_ended_while_they_were_acknowledged_are_known_for_as_long_as_the_system_keeps_them(
     system: QueueContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = {"lease": "300ms", "deduplicationWindow": "10ms"}
+    options = {"lease": "300ms", "maxEpochTime": "100ms", "deduplicationWindow": "10ms"}
     system.write(3)
     query, log = SourceQuery(system, **options), []
     query.next(log)
@@ -612,11 +619,11 @@ def test_messages_whose_leases_ended_while_they_were_acknowledged_are_known_for_
 def test_messages_whose_leases_ended_before_they_were_recorded_are_known_for_as_long_as_the_system_keeps_them(
     system: QueueContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    query, log = SourceQuery(system, lease="200ms", deduplicationWindow="10ms"), []
+    query, log = SourceQuery(system, lease="400ms", maxEpochTime="100ms", deduplicationWindow="10ms"), []
     known_ids = EpochLog.known_ids
 
     def known_ids_late(log: EpochLog, *arguments: Any) -> pa.ChunkedArray:
-        time.sleep(0.3)
+        time.sleep(0.5)
         return known_ids(log, *arguments)
 
     monkeypatch.setattr(EpochLog, "known_ids", known_ids_late)

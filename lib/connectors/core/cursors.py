@@ -98,7 +98,7 @@ class CursorEpoch:
         self._lags: dict[str, float] = {}
         self._times: dict[str, float] = {}
         self._capped: set[str] = set()
-        self._late = self._rows = self._bytes = 0
+        self._rows = self._bytes = 0
         self._is_dry = False
         self._patience = float(values["pollInterval" if split.until is None else "drainTimeout"])
 
@@ -128,7 +128,6 @@ class CursorEpoch:
             self._rows,
             time.time(),
             self._is_dry,
-            self._late,
             positions=self._positions,
             lags=self._lags,
             times=self._times,
@@ -187,7 +186,6 @@ class CursorEpoch:
         until, cap = self._split.until, self._split.cap
         late = 0 if until is None else late_count(page.published, until)
         ahead = 0 if cap is None else late_count(page.published, cap)
-        self._late += late
         if ahead > late:
             self._capped.add(partition)
             self._times[partition] = page.published[-ahead].as_py()

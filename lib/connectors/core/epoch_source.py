@@ -13,7 +13,7 @@ import time
 import weakref
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import pyarrow as pa
@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 
 from ..storage.location import check_location, storage_of
 from .epochs import ID, LEASE, EpochLog, Header, Messages, Receiver, record_content
-from .errors import Problem, StateError
-from .leases import LeaseKeeper
+from .errors import Misconfigured, Problem, StateError
+from .leases import EpochLeases, LeaseKeeper
 from .options import REQUIRED, Duration, Int, Json, Options, Size, Text, Values
 from .planning import reader_share
 from .source import Position, ReadLimit, Slice, Source, Split, SplitEnumerator, SplitReader, SplitT
@@ -32,7 +32,7 @@ _NEIGHBOUR_SECONDS: Final = 60.0
 """How long a reader waits for the records of the readers before it, beside the time for which these may receive."""
 
 _LATE: Final = 10_000
-"""Messages that were published too late for a run: when a reader holds so many, it looks no further for others."""
+"""Messages that were published too late for a run: when an epoch's reader holds so many, it looks no further for others."""
 
 _log = logging.getLogger("connectors")
 
@@ -41,9 +41,11 @@ EPOCH_OPTIONS: Final = Options(
     storageOptions=Json({}, kind=dict, meaning="fsspec's keys for stateLocation; or objects of them by location"),
     maxRowsPerTrigger=Int(100_000, at_least=1, meaning="messages of an epoch"),
     maxBytesPerTrigger=Size(64 << 20, at_least=1, meaning="bytes of an epoch"),
-    maxEpochTime=Duration(10.0, meaning="an epoch receives for so long at most"),
+    maxEpochTime=Duration(10.0, meaning="an epoch receives for so long at most; for no longer than messages are leased"),
     pollInterval=Duration(1.0, meaning="how long an epoch waits for its first message; also between empty epochs"),
-    drainTimeout=Duration(5.0, meaning="availableNow: the query ends when nothing has come for so long"),
+    drainTimeout=Duration(
+        5.0, meaning="availableNow: the query ends when nothing has come for so long; after a death, for a lease longer"
+    ),
 )
 """The options of every source that stands on an epoch log."""
 ID_OPTIONS: Final = Options(
@@ -55,7 +57,9 @@ ID_OPTIONS: Final = Options(
 class EpochSplit(Split):
     """What ``reader``, one of ``readers``, receives in ``epoch`` of the log ``log``.
 
-    Messages that were published after ``until`` (seconds since 1970) are for the next run: that of ``availableNow``.
+    Messages that were published after ``until`` (seconds since 1970) are for the next run: that of ``availableNow``. The first
+    one is waited for ``patience`` seconds, where those come again that a dead task or driver has received. ``is_repeated``:
+    the task was tried before.
     """
 
     log: str
@@ -63,6 +67,8 @@ class EpochSplit(Split):
     reader: int
     readers: int
     until: float | None = None
+    patience: float = field(default=0.0, repr=False)
+    is_repeated: bool = field(default=False, repr=False)
 
 
 class EpochLogSource(Source):
@@ -154,7 +160,8 @@ class EpochLogEnumerator(SplitEnumerator[SplitT]):
         after: Position = {"epoch": at["epoch"] + 1, "log": at["log"]}
         if recorded := self.log.headers(at["epoch"] + 1):  # an older checkpoint was restored, and numPartitions may be another
             return {**after, "readers": recorded[0].readers}
-        return at if self._is_done(at, head) else {**after, **({} if head is None else {"until": head})}
+        is_done = self._is_done(at, head, self.log.headers(at["epoch"]))
+        return at if is_done else {**after, **({} if head is None else {"until": head})}
 
     def resume(self) -> None:
         """Before the first plan of a run."""
@@ -162,9 +169,9 @@ class EpochLogEnumerator(SplitEnumerator[SplitT]):
             self._resume()
             self._has_begun = True
 
-    def _is_done(self, at: Position, until: float | None) -> bool:
+    def _is_done(self, at: Position, until: float | None, headers: Sequence[Header]) -> bool:
         """True if there is nothing to receive for now. An epoch of an earlier run, read in this one, does not say so."""
-        epoch, headers = at["epoch"], self.log.headers(at["epoch"])
+        epoch = at["epoch"]
         is_of_run = bool(headers) and until is not None and at.get("until") == until
         has_rows = any(header.rows for header in headers)
         if self._newest not in (None, epoch):
@@ -198,6 +205,12 @@ class EpochEnumerator(EpochLogEnumerator[EpochSplit]):
         self.source = source
         self._receiver: Receiver | None = None
         self._keeper: LeaseKeeper | None = None
+        self._until: float | None = None
+        """When the messages of this run end."""
+        self._planned = self._current = self._seen = -1
+        """The newest epochs that this run has planned, has begun, and has found recorded."""
+        self._orphaned_until = -math.inf
+        """When the last lease has ended that a dead task or driver has left, and what comes again has come."""
         self._fresh = -1
         """The epoch that is received under this run, so that its leases were extended since, if the keeper was in time."""
         self._acknowledged = -1
@@ -208,11 +221,45 @@ class EpochEnumerator(EpochLogEnumerator[EpochSplit]):
         if self._receiver is None:
             receiver = self.source.receiver(None)
             receiver.open()
+            longest, lease = self.source.values["maxEpochTime"], receiver.lease_seconds
+            if lease is not None and longest > lease:
+                receiver.close()
+                text = f"is {longest:g}s, but messages are leased for {lease:g}s, and come again while an epoch receives. "
+                problem = Problem("maxEpochTime", text + f"Give {lease:g}s or less, or lease messages for longer.")
+                raise Misconfigured(f"connectors.{self.source.name}", [problem])
             self._receiver = receiver
         return self._receiver
 
     def freeze(self) -> float:
-        return self.receiver.now()
+        self._until = self.receiver.now()
+        return self._until
+
+    def advance(self, at: Position, head: float | None, limit: ReadLimit) -> Position:
+        end = super().advance(at, head, limit)
+        self._planned = end["epoch"]
+        return end
+
+    def _is_done(self, at: Position, until: float | None, headers: Sequence[Header]) -> bool:
+        late = [lease for header in headers for lease in header.late]
+        if late and self._keeper is not None and at.get("until") == until:
+            self._keeper.hold(late)
+        elif late and self.receiver.lease_seconds is not None and at["epoch"] != self._seen:  # too late for an earlier run
+            self.receiver.release(late)
+        if at["epoch"] == self._current != self._seen and any(header.is_repeated for header in headers):
+            self._await_orphans("a task", at["epoch"])
+        self._seen = at["epoch"]
+        if until is not None and time.monotonic() < self._orphaned_until:
+            return False
+        return super()._is_done(at, until, headers)
+
+    def _await_orphans(self, owner: str, epoch: int) -> None:
+        """Lets the run wait until the system gives again what a dead ``owner`` has received of ``epoch``."""
+        lease = self.receiver.lease_seconds
+        if lease is not None and self._until is not None:
+            seconds = lease + self.source.values["drainTimeout"]
+            self._orphaned_until = time.monotonic() + seconds
+            text = "connectors.%s: %s died in epoch %d. What it had received comes again when its leases end: %s %g s"
+            _log.warning(text, self.source.name, owner, epoch, "the query waits up to", seconds)
 
     def is_empty(self, until: float | None) -> bool | None:
         pending = self.receiver.pending()
@@ -231,19 +278,38 @@ class EpochEnumerator(EpochLogEnumerator[EpochSplit]):
         self.log.check_retained(end["epoch"])
         self.resume()
         self.acknowledge(start["epoch"])
-        if not self.log.readers(end["epoch"]):
-            self._fresh = end["epoch"]
-        if self.receiver.lease_seconds is not None:
-            self._stop_keeper()
-            keeper = LeaseKeeper(self.source, end["epoch"], _readers(end, parallelism))
-            keeper.finalizer = weakref.finalize(self, keeper.end)  # a driver that goes does not always close its planner
-            self._keeper = keeper
-        return super().slices(start, end, parallelism)
+        epoch, readers = end["epoch"], _readers(end, parallelism)
+        recorded = self.log.readers(epoch)
+        if not recorded:
+            self._fresh = epoch
+        if epoch != self._planned and len(recorded) < readers:
+            self._await_orphans("a driver", epoch)
+        self._current = epoch
+        lease = self.receiver.lease_seconds
+        if lease is None:
+            return super().slices(start, end, parallelism)
+        if self._keeper is None:
+            self._keeper = LeaseKeeper(self.source)
+            self._keeper.finalizer = weakref.finalize(self, self._keeper.end)  # a driver does not always close its planner
+        if self._keeper.epoch is None or self._keeper.epoch.epoch != epoch:
+            is_of_run = self._until is not None and end.get("until") == self._until
+            self._keeper.epoch = EpochLeases(epoch, readers, holds_late=is_of_run)
+        left = self._orphaned_until - time.monotonic()
+        patience = max(0.0, min(left, lease / 2))  # while one reader waits, another one may hold messages
+        return [replace(part, detail=patience) for part in super().slices(start, end, parallelism)]
+
+    def splits_of(self, part: Slice) -> Iterator[EpochSplit]:
+        for split in super().splits_of(part):
+            yield replace(split, patience=part.detail or 0.0, is_repeated=part.retried)
 
     def splits(self, start: Position, end: Position, parallelism: int) -> Iterator[EpochSplit]:
         for epoch in range(start["epoch"] + 1, end["epoch"] + 1):
             for reader in range(readers := _readers(end, parallelism)):
                 yield EpochSplit(end["log"], epoch, reader, readers, end.get("until"))
+
+    def stop(self) -> None:
+        self._stop_keeper()
+        super().stop()
 
     def close(self) -> None:
         self._stop_keeper()
@@ -254,30 +320,39 @@ class EpochEnumerator(EpochLogEnumerator[EpochSplit]):
     def acknowledge(self, last: int) -> None:
         if last <= self._acknowledged:
             return
-        is_over = self._keeper is not None and self._keeper.epoch <= last
-        if self._keeper is not None and is_over:
-            self._keeper.end()
+        own = None if self._keeper is None else self._keeper.epoch
+        if own is not None and own.epoch <= last:
+            own.is_over = True
         for epoch in self.log.unacknowledged(last):
-            leases, has_lapsed = self.log.leases(epoch)
+            leases, age = self.log.leases(epoch)
             if leases:
                 self.receiver.acknowledge(leases)
-            self.log.mark_acknowledged(epoch, self._window(epoch, has_lapsed), self.receiver.settled())
-        self._keeper = None if is_over else self._keeper
+            self.log.mark_acknowledged(epoch, self._window(epoch, age, own), self.receiver.settled())
+        if self._keeper is not None and own is not None and own.is_over:
+            self._keeper.epoch = None
         self.log.delete_old(last)
         self._acknowledged = last
 
-    def _window(self, epoch: int, has_lapsed: bool) -> float:
-        """How long the ids of ``epoch`` are known. Its leases may have ended, so that its messages come again some time."""
-        window, lease, keeper = float(self.source.values["deduplicationWindow"]), self.receiver.lease_seconds, self._keeper
-        is_own = keeper is not None and keeper.epoch == epoch == self._fresh and not has_lapsed
-        if lease is None or (keeper is not None and is_own and keeper.longest_pause() <= lease):
+    def _window(self, epoch: int, age: float, own: EpochLeases | None) -> float:
+        """How long the ids of ``epoch`` are known. Its leases may have ended, so that its messages come again some time.
+
+        The leases were ``age`` seconds old when they were recorded, and at most as old as the longest pause when they were
+        extended after that.
+        """
+        window, lease = float(self.source.values["deduplicationWindow"]), self.receiver.lease_seconds
+        if lease is None:
+            return window
+        if own is not None and own.epoch == epoch == self._fresh and age + own.longest_pause() <= lease:
             return window
         return max(window, self.receiver.retention_seconds)
 
     def _stop_keeper(self) -> None:
-        if self._keeper is not None:
-            self._keeper.stop()
-            self._keeper = None
+        """Ends the extension of leases, and gives back the messages that are too late for this run."""
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            with contextlib.suppress(Exception):  # the leases end by themselves
+                if late := keeper.stop():
+                    self.receiver.release(late)
 
 
 def _readers(end: Position, parallelism: int) -> int:
@@ -297,6 +372,7 @@ class EpochReader(SplitReader[EpochSplit]):
         self.log = source.log()
         self.duplicates = 0
         self._receiver: Receiver | None = None
+        self._has_failed = False
 
     def read(self, split: EpochSplit) -> Iterator[pa.RecordBatch]:
         record = self.log.table(split.epoch, split.reader)
@@ -327,10 +403,11 @@ class EpochReader(SplitReader[EpochSplit]):
                 epoch.release()
                 return Header(0, time.time()), self.schema.empty_table()
             epoch.leave_out(ids)
-            header, table = epoch.record(self.schema)
+            header, table = epoch.record(self.schema, is_repeated=split.is_repeated or self._has_failed)
             is_first = self.log.put(split.epoch, split.reader, record_content(table, header))
         except BaseException:
             epoch.release()
+            self._has_failed = True  # an answer with messages may be lost, or the system was away
             raise
         try:
             self.log.check(split.log)
@@ -338,7 +415,8 @@ class EpochReader(SplitReader[EpochSplit]):
             epoch.release()
             raise
         if is_first:
-            epoch.release_late()
+            if receiver.lease_seconds is None:
+                epoch.release_late()
             return header, table
         epoch.release()
         record = self.log.table(split.epoch, split.reader)
@@ -363,7 +441,7 @@ class EpochReader(SplitReader[EpochSplit]):
         other plan's readers have recorded it: nobody would read what this one records, or the sink has the epoch without it.
         """
         ids: set[str] = set()
-        seconds = _NEIGHBOUR_SECONDS + self.source.values["maxEpochTime"]
+        seconds = _NEIGHBOUR_SECONDS + split.patience + self.source.values["maxEpochTime"]
         until = time.monotonic() + seconds
         for reader in range(split.reader):
             while (table := self.log.table(split.epoch, reader, (ID,))) is None:
@@ -390,26 +468,31 @@ class _ReceivedEpoch:
         self._ids: set[str] = set()
         self._rows = self._bytes = self._duplicates = 0
         self._is_dry = False
-        self._began = time.monotonic()
+        self._began = math.inf
+        """When the call began that gave the first messages: no lease is older."""
         self._duplicate_leases: list[str] = []
         self._late_leases: list[str] = []
 
     def receive(self, awake: threading.Event) -> None:
         """Takes messages until a limit is reached or none comes."""
         values, split = self._values, self._split
-        limit = values["maxRowsPerTrigger"]
-        share = reader_share(limit, split.reader, split.readers)
+        share = reader_share(values["maxRowsPerTrigger"], split.reader, split.readers)
         wait = values["pollInterval"] if split.until is None else values["drainTimeout"]
-        end = time.monotonic() + max(values["maxEpochTime"], wait)
+        end = time.monotonic() + max(split.patience, wait)
         while self._rows < share and self._bytes < values["maxBytesPerTrigger"] and not awake.is_set():
-            left = end - time.monotonic()
+            began = time.monotonic()
+            left = end - began
             messages = self._receiver.receive(share - self._rows, min(wait, left)) if left > 0 else None
-            if messages is None or len(self._late_leases) >= max(limit, _LATE):
+            if messages is not None:
+                if not self._leases:
+                    self._began, end = began, began + values["maxEpochTime"]
+                self._leases.append(messages.leases)
+                self._add(self._on_time(messages))
+            if (messages is None and (self._rows or not split.patience or left <= wait)) or len(self._late_leases) >= _LATE:
                 self._is_dry = True
                 return
-            self._leases.append(messages.leases)
-            self._add(self._on_time(messages))
-            wait = _POLL_SECONDS
+            if self._rows or not split.patience:
+                wait = _POLL_SECONDS
 
     def leave_out_known(self, known: pa.ChunkedArray, settled: str | None = None) -> None:
         """Drops the messages with these ids, of epochs that Spark has committed, and acknowledges them once more.
@@ -447,18 +530,27 @@ class _ReceivedEpoch:
         if ids:
             self._parts = [self._filtered(part, [name not in ids for name in _names(part)]) for part in self._parts]
 
-    def record(self, schema: pa.Schema) -> tuple[Header, pa.Table]:
+    def record(self, schema: pa.Schema, *, is_repeated: bool) -> tuple[Header, pa.Table]:
         """The record of all this: the rows with ids and leases, and what it says of itself."""
         columns = pa.schema([*schema, pa.field(ID, pa.large_string()), pa.field(LEASE, pa.large_string())])
         tables = [_with_columns(part, columns) for part in self._parts if part.rows.num_rows]
         table = pa.concat_tables(tables) if tables else columns.empty_table()
-        readers, late, leases = self._split.readers, len(self._late_leases), tuple(self._duplicate_leases)
-        counts = table.num_rows, time.time(), self._is_dry, late, self._duplicates
-        has_lapsed = time.monotonic() - self._began > (self._receiver.lease_seconds or math.inf)
-        return Header(*counts, leases, readers=readers, has_lapsed=has_lapsed), table
+        now = time.monotonic()
+        header = Header(
+            table.num_rows,
+            time.time(),
+            self._is_dry,
+            tuple(self._late_leases),
+            self._duplicates,
+            tuple(self._duplicate_leases),
+            readers=self._split.readers,
+            age=max(0.0, now - self._began),
+            is_repeated=is_repeated,
+        )
+        return header, table
 
     def release_late(self) -> None:
-        """Gives back what was published too late for this run. It was held so far, so that the system gave other messages."""
+        """Gives back what was published too late for this run, where no lease would end by itself."""
         if self._late_leases:
             self._receiver.release(self._late_leases)
 

@@ -52,6 +52,7 @@ _LOG: Final = "log.json"
 _KNOWN: Final = "known.json"
 _NO_IDS: Final = pa.chunked_array([], pa.large_string())
 _HEADER: Final = b"connectors"
+_TUPLES: Final = ("late", "leases", "finished")
 _lists: dict[str, dict[str, pa.ChunkedArray]] = {}
 """By log, the ids of messages that this process has read, by the name of their file."""
 _log = logging.getLogger("connectors")
@@ -80,7 +81,11 @@ class Receiver(ABC):
     """Takes messages from the system, and tells it what became of them. Lives in a task; one more on the driver."""
 
     lease_seconds: float | None = None
-    """How long a message is this receiver's own. ``None``: until it is acknowledged, so leases need no :meth:`extend`."""
+    """How long a message is this receiver's own. ``None``: until it is acknowledged, so leases need no :meth:`extend`.
+
+    A message that is too late for an ``availableNow`` query is held until the query ends. With ``None`` only a release would
+    give it back after a death, so it is released when its epoch is recorded, and may come once an epoch.
+    """
     retention_seconds: float = 14 * 86400.0
     """How long the system may deliver a message again whose acknowledgement came after the end of its lease."""
 
@@ -125,19 +130,20 @@ class Receiver(ABC):
 class Header:
     """What a record says of itself: how many ``rows`` it has, and when (``at``) it was put.
 
-    ``is_dry``: the reader has stopped because nothing more came. ``late`` counts the messages that were published after the
-    start of an ``availableNow`` query, and went back. ``duplicates`` counts those that the reader has left out; ``leases``
-    are those of duplicates within the epoch, which are acknowledged with it. ``positions`` are where the reader's partitions
+    ``is_dry``: the reader has stopped because nothing more came. ``late`` are the leases of messages that were published after
+    the start of an ``availableNow`` query, and go back at its end. ``duplicates`` counts those that the reader has left out;
+    ``leases`` are those of duplicates within the epoch, acknowledged with it. ``positions`` are where the reader's partitions
     end in this epoch, ``finished`` those of them that will never have more, and ``lags`` how many seconds they are behind.
     ``times`` are those of their next records, or of the last ones that were read. ``is_complete``: each of its partitions had
     nothing more at last, after the start of an ``availableNow`` query. ``readers``: how many the epoch has, if it has messages.
-    ``has_lapsed``: its leases may have ended before it was recorded.
+    ``age``: the seconds since its first lease began. ``is_repeated``: the reader was tried before, and what that attempt had
+    received comes again when its leases end.
     """
 
     rows: int
     at: float
     is_dry: bool = False
-    late: int = 0
+    late: tuple[str, ...] = ()
     duplicates: int = 0
     leases: tuple[str, ...] = ()
     positions: Mapping[str, Any] = field(default_factory=dict)
@@ -146,10 +152,12 @@ class Header:
     times: Mapping[str, float] = field(default_factory=dict)
     is_complete: bool = False
     readers: int = 0
-    has_lapsed: bool = False
+    age: float = 0.0
+    is_repeated: bool = False
 
     def text(self) -> bytes:
-        lists = {"leases": list(self.leases), "finished": list(self.finished), "positions": dict(self.positions)}
+        lists: dict[str, Any] = {name: list(vars(self)[name]) for name in _TUPLES}
+        lists["positions"] = dict(self.positions)
         lists |= {name: {key: round(value, 3) for key, value in vars(self)[name].items()} for name in ("lags", "times")}
         return dumps(versioned(**{**vars(self), **lists})).encode()
 
@@ -157,7 +165,7 @@ class Header:
     def of(cls, metadata: Any, name: str) -> Header:
         state = loads((metadata or {}).get(_HEADER, b""), f"the header of {name}")
         fields = {key: state[key] for key in cls.__annotations__ if key in state}
-        return cls(**{**fields, **{name: tuple(fields.get(name, ())) for name in ("leases", "finished")}})
+        return cls(**{**fields, **{name: tuple(fields.get(name, ())) for name in _TUPLES}})
 
 
 class EpochLog:
@@ -274,12 +282,12 @@ class EpochLog:
         tables = (self.table(epoch, reader, ()) for reader in self.readers(epoch))
         return [table[0] for table in tables if table is not None]
 
-    def leases(self, epoch: int) -> tuple[list[str], bool]:
-        """The leases of all messages of ``epoch``, and whether some may have ended before they were recorded."""
+    def leases(self, epoch: int) -> tuple[list[str], float]:
+        """The leases of all messages of ``epoch``, and how many seconds old they were, at most, when they were recorded."""
         tables = [table for reader in self.readers(epoch) if (table := self.table(epoch, reader, (LEASE,))) is not None]
         own = [lease for _, columns in tables for lease in columns[LEASE].to_pylist()]
         own += [lease for header, _ in tables for lease in header.leases]
-        return own, any(header.has_lapsed for header, _ in tables)
+        return own, max((header.age for header, _ in tables), default=0.0)
 
     def known_ids(self, before: int, log_id: str) -> pa.ChunkedArray:
         """The ids of messages of the epochs below ``before``. This process reads each list of the log ``log_id`` once."""

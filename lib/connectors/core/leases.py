@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import threading
 import time
 import weakref
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from .epochs import LEASE, EpochLog
+from .epochs import LEASE, EpochLog, Receiver
 from .metrics import PLANNING, Component, Meter, Place
 from .planning import source_id
 
@@ -20,21 +20,50 @@ if TYPE_CHECKING:
 _log = logging.getLogger("connectors")
 
 
-class LeaseKeeper:
-    """Extends the leases of an epoch's messages while its batch runs, on the driver, in a thread of its own."""
+class EpochLeases:
+    """The leases of one epoch until its acknowledgement, and how long they were not extended.
 
-    def __init__(self, source: EpochSource, epoch: int, readers: int) -> None:
-        self._source = source
+    ``holds_late``: what the epoch has received too late belongs to no later epoch of this run.
+    """
+
+    def __init__(self, epoch: int, readers: int, *, holds_late: bool) -> None:
         self.epoch = epoch
+        self.readers = readers
+        self.holds_late = holds_late
+        self.is_over = self.is_told = False
+        self.by_reader: dict[int, list[str]] = {}
+        self.planned = self._extended = time.time()
+        self._pause = 0.0
+
+    def longest_pause(self) -> float:
+        """The most seconds that have passed without an extension since the epoch was planned."""
+        return max(self._pause, time.time() - self._extended)
+
+    def extended(self, began: float) -> None:
+        """All that was recorded when it was ``began`` is extended."""
+        self._pause, self._extended = self.longest_pause(), began
+
+
+class LeaseKeeper:
+    """Extends leases in a thread of its own on the driver, from the first epoch of a run to the end of the run.
+
+    These are those of the newest epoch, while its batch runs, and those of messages that are too late for the run.
+    """
+
+    def __init__(self, source: EpochSource) -> None:
+        self._source = source
+        self.epoch: EpochLeases | None = None
         self.finalizer: weakref.finalize[..., Any] | None = None
         """What ends the thread when the enumerator is gone, and keeps this object until then."""
-        self._readers = readers
-        self._leases: dict[int, list[str]] = {}
-        self._extended, self._pause = time.time(), 0.0
+        self._late: dict[str, None] = {}
         self._place = Place(PLANNING, Component("source", source.name, source_id(source)), 0)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="connectors.leases", daemon=True)
         self._thread.start()
+
+    def hold(self, leases: Iterable[str]) -> None:
+        """Extends ``leases``, of messages that are too late for this run, until its end."""
+        self._late.update(dict.fromkeys(leases))
 
     def end(self) -> None:
         """Extends nothing more."""
@@ -42,41 +71,53 @@ class LeaseKeeper:
         if self.finalizer is not None:
             self.finalizer.detach()
 
-    def longest_pause(self) -> float:
-        """The most seconds that have passed without an extension since the epoch was planned."""
-        return max(self._pause, time.time() - self._extended)
-
-    def stop(self) -> None:
-        """As :meth:`end`, and waits until the thread has ended."""
+    def stop(self) -> list[str]:
+        """As :meth:`end`, and waits until the thread has ended. Returns the leases that are to be released."""
         self.end()
         self._thread.join(10)
+        if self.epoch is not None and self.epoch.holds_late:
+            self._read_leases(self._source.log(), self.epoch)
+        return list(self._late)
 
     def _keep(self) -> None:
         receiver, log = self._source.receiver(None), self._source.log()
-        lease = receiver.lease_seconds or 0.0
-        warn_at = time.monotonic() + lease
         is_open = False
         with contextlib.closing(receiver):
-            while not self._over.wait(lease / 3):
+            while not self._over.wait((receiver.lease_seconds or 0.0) / 3):
                 try:
                     if not is_open:
                         receiver.open()
                         is_open = True
-                    self._read_leases(log)
-                    began = time.time()
-                    for leases in self._leases.values():
-                        receiver.extend(leases)
-                    self._pause, self._extended = self.longest_pause(), began
-                    with Meter(self._place) as meter:
-                        meter.happened(extended=sum(map(len, self._leases.values())))
-                    if time.monotonic() > warn_at:
-                        warn_at = math.inf
-                        text = "connectors.%s: the batch of epoch %d takes longer than the lease of its messages (%g s), %s"
-                        _log.warning(text, self._source.name, self.epoch, lease, "which is extended until the batch ends")
+                    self._extend(receiver, log)
                 except Exception:  # a lease that ends only makes the system deliver again what is known by its id
                     _log.warning("connectors.%s: leases could not be extended", self._source.name, exc_info=True)
 
-    def _read_leases(self, log: EpochLog) -> None:
-        for reader in range(self._readers):
-            if reader not in self._leases and (table := log.table(self.epoch, reader, (LEASE,))) is not None:
-                self._leases[reader] = [*table[1][LEASE].to_pylist(), *table[0].leases]
+    def _extend(self, receiver: Receiver, log: EpochLog) -> None:
+        epoch, began = self.epoch, time.time()
+        count = 0
+        if epoch is not None and not epoch.is_over:
+            self._read_leases(log, epoch)
+            for leases in epoch.by_reader.values():
+                receiver.extend(leases)
+                count += len(leases)
+            epoch.extended(began)
+            self._tell(epoch, receiver.lease_seconds or 0.0)
+        if late := list(self._late):
+            receiver.extend(late)
+        if count or late:
+            with Meter(self._place) as meter:
+                meter.happened(extended=count + len(late))
+
+    def _tell(self, epoch: EpochLeases, lease: float) -> None:
+        if not epoch.is_told and time.time() > epoch.planned + lease:
+            epoch.is_told = True
+            text = "connectors.%s: the batch of epoch %d takes longer than the lease of its messages (%g s), %s"
+            _log.warning(text, self._source.name, epoch.epoch, lease, "which is extended until the batch ends")
+
+    def _read_leases(self, log: EpochLog, epoch: EpochLeases) -> None:
+        for reader in range(epoch.readers):
+            if reader not in epoch.by_reader and (table := log.table(epoch.epoch, reader, (LEASE,))) is not None:
+                header, columns = table
+                epoch.by_reader[reader] = [*columns[LEASE].to_pylist(), *header.leases]
+                if epoch.holds_late:
+                    self.hold(header.late)

@@ -251,7 +251,7 @@ def task_ids() -> tuple[str | None, int, int]:
 
 
 def action_ids() -> tuple[str, bool]:
-    """In a task of a batch read: the id of the action that runs it (``""`` outside of a task), and whether it failed before."""
+    """In a task of a read: the id of the action that runs it (``""`` outside of a task), and whether it failed before."""
     from pyspark import TaskContext
 
     context: Any = TaskContext.get()

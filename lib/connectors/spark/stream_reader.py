@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ from ..core.planning import INITIAL, Offset, Planner
 from ..core.reading import read_slice
 from ..core.source import UNLIMITED, Source
 from .measure import source_meter
-from .session import arrow_schema
+from .session import action_ids, arrow_schema
 from .workers import plainly
 
 _PLANNER_PROCESS: Final = "pyspark.sql.streaming.python_streaming_source_runner"
@@ -79,6 +80,7 @@ class StreamReader(DataSourceStreamReader, limits.SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         number, part = partition.value
+        part = replace(part, retried=action_ids()[1])
         return read_slice(self.source, part, arrow_schema(self.columns), source_meter(self.source, number))
 
     def commit(self, end: Offset) -> None:
