@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import json
 import shutil
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +140,126 @@ def test_a_running_query_receives_what_came_too_late_for_the_one_that_ended(syst
     system.write(3)
     assert values(ending.rest(log)) == [0, 1]
     assert values(SourceQuery(system).rest(log)) == [2, 3, 4]
+
+
+def to_the_end(query: SourceQuery, log: list[Any]) -> list[int]:
+    """What a run of ``availableNow`` reads, which does not end with an epoch that is empty."""
+    rows: list[dict[str, Any]] = []
+    while (batch := query.next(log)) is not None:
+        rows += batch
+    return values(rows)
+
+
+def test_messages_that_are_too_late_for_a_run_are_held_beyond_their_leases_and_given_back_at_its_end(
+    system: QueueContext,
+) -> None:
+    system.write(40)
+    query, log = SourceQuery(system, lease="300ms", maxEpochTime="100ms", maxRowsPerTrigger="10"), []
+    query.planner.freeze()
+    system.write(3)
+    with transaction(system.queue.path) as file:  # the newest come first
+        file.execute("UPDATE messages SET rowid = -rowid")
+    rows = []
+    for _ in range(4):
+        rows += query.next(log) or []
+        time.sleep(0.3)
+    rows += query.next(log) or []
+    assert query.next(log) is None
+    assert values(rows) == list(range(40))
+    assert system.queue.waiting() == 0
+    query.planner.close()
+    assert system.queue.waiting() == 3
+    with transaction(system.queue.path) as file:
+        assert file.execute("SELECT max(deliveries) FROM messages").fetchone() == (1,)
+
+
+def test_a_reader_that_holds_many_messages_that_are_too_late_looks_no_further(
+    system: QueueContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("connectors.core.epoch_source._LATE", 3)
+    receive = DoubleReceiver.receive
+    monkeypatch.setattr(DoubleReceiver, "receive", lambda receiver, rows, seconds: receive(receiver, 1, seconds))
+    query, log = SourceQuery(system, maxRowsPerTrigger="3"), []
+    query.planner.freeze()
+    system.write(10)
+    assert to_the_end(query, log) == []
+    assert len(log) == 1
+    assert system.queue.waiting() == 7
+    query.planner.close()
+    assert system.queue.waiting() == 10
+
+
+def test_an_epoch_must_not_receive_for_longer_than_the_lease_of_its_messages(system: QueueContext) -> None:
+    system.write(3)
+    query = SourceQuery(system, lease="2s", maxEpochTime="3s")
+    for _ in range(2):
+        with pytest.raises(Misconfigured, match=r"maxEpochTime +is 3s, but messages are leased for 2s") as error:
+            query.next([])
+    assert "Give 2s or less" in str(error.value)
+
+
+def test_an_epoch_ends_in_time_however_long_it_waits_for_its_first_message(
+    system: QueueContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receive = DoubleReceiver.receive
+
+    def receive_slowly(receiver: DoubleReceiver, rows: int, seconds: float) -> Any:
+        time.sleep(0.02)
+        return receive(receiver, 1, seconds)
+
+    monkeypatch.setattr(DoubleReceiver, "receive", receive_slowly)
+    system.write(100)
+    query = SourceQuery(system, lease="1s", maxEpochTime="200ms", drainTimeout="5s")
+    query.planner.freeze()
+    assert 1 <= len(query.next([]) or []) <= 10
+
+
+def test_a_run_waits_for_what_a_dead_attempt_at_a_task_had_received(
+    system: QueueContext, caplog: pytest.LogCaptureFixture
+) -> None:
+    system.write(20)
+    query, log = SourceQuery(system, lease="1s", maxEpochTime="500ms"), []
+    query.planner.freeze()
+    assert query.plan(log) == 0
+    (part,) = query.planner.slices(INITIAL, log[0])
+    assert len(system.queue.receive(20, 1.0)) == 20
+    assert query.rows(replace(part, retried=True)) == []
+    assert to_the_end(query, log) == list(range(20))
+    assert len(log) < 8
+    (warning,) = [record.getMessage() for record in caplog.records if record.name == "connectors"]
+    assert "a task died in epoch 1" in warning
+    assert "the query waits up to 1.02 s" in warning
+
+
+def test_a_run_waits_for_what_came_before_an_outage_of_the_queue(
+    system: QueueContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system.write(20)
+    query, log = SourceQuery(system, lease="1s", maxEpochTime="500ms", **{"retry.initialBackoff": "10ms"}), []
+    query.planner.freeze()
+    receive, calls = DoubleReceiver.receive, []
+
+    def receive_before_an_outage(receiver: DoubleReceiver, *arguments: Any) -> Any:
+        calls.append(arguments)
+        messages = receive(receiver, *arguments)
+        if len(calls) == 1:
+            raise Transient("the queue is away")
+        return messages
+
+    monkeypatch.setattr(DoubleReceiver, "receive", receive_before_an_outage)
+    assert to_the_end(query, log) == list(range(20))
+
+
+def test_a_run_that_replays_what_is_recorded_waits_for_nothing(system: QueueContext) -> None:
+    system.write(5)
+    log: list[Any] = []
+    SourceQuery(system).next(log)
+    query = SourceQuery(system)
+    query.planner.freeze()
+    begin = time.monotonic()
+    assert values(query.batch(log, 0)) == list(range(5))
+    assert to_the_end(query, log) == []
+    assert time.monotonic() - begin < 10.0
 
 
 def test_leases_are_extended_and_counted_while_the_batch_runs(
@@ -635,6 +757,33 @@ def test_messages_whose_leases_ended_before_they_were_recorded_are_known_for_as_
         query.next(log)
     ends = {int(name[:20]): float(name.removesuffix(".arrow")[21:]) for name in log_of(system).storage.names("ids")}
     assert [epoch for epoch, end in ends.items() if end > time.time() + 3600] == [1]
+
+
+def test_messages_that_were_recorded_and_extended_late_are_known_for_as_long_as_the_system_keeps_them(
+    system: QueueContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the age of the leases nor the pause after it is longer than a lease, but both together are."""
+    query, log = SourceQuery(system, lease="800ms", maxEpochTime="100ms", deduplicationWindow="10ms"), []
+    known_ids, extend, begin = EpochLog.known_ids, DoubleReceiver.extend, time.monotonic()
+
+    def known_ids_late(log: EpochLog, *arguments: Any) -> pa.ChunkedArray:
+        time.sleep(0.5)
+        return known_ids(log, *arguments)
+
+    def extend_late(receiver: DoubleReceiver, leases: Any) -> None:
+        if time.monotonic() < begin + 1.0:
+            raise Transient("the queue is away")
+        extend(receiver, leases)
+
+    monkeypatch.setattr(EpochLog, "known_ids", known_ids_late)
+    monkeypatch.setattr(DoubleReceiver, "extend", extend_late)
+    system.write(3)
+    query.next(log)
+    monkeypatch.setattr(EpochLog, "known_ids", known_ids)
+    time.sleep(max(0.0, begin + 0.9 - time.monotonic()))
+    query.planner.latest(log[-1])
+    (mark,) = Path(system.options()["stateLocation"]).glob("epochs/*1/acknowledged.json")
+    assert json.loads(mark.read_text())["end"] > time.time() + 3600
 
 
 def test_a_reader_whose_neighbour_has_no_slot_fails_once_and_gives_its_messages_back_once(

@@ -52,6 +52,21 @@ def _in_utc(value: Any) -> Any:
     return value.replace(tzinfo=datetime.timezone.utc) if isinstance(value, datetime.datetime) else value
 
 
+class ShortLeases(SourceContext):
+    """What a killed run has held is delivered again soon: the next run waits for it."""
+
+    def options(self) -> dict[str, str]:
+        return {**super().options(), "lease": "3s", "maxEpochTime": "2s"}
+
+
+class KilledQueueContext(ShortLeases, QueueContext):
+    """A queue."""
+
+
+class KilledMisbehavingQueueContext(ShortLeases, MisbehavingQueueContext):
+    """A queue that misbehaves."""
+
+
 class Pipeline(NamedTuple):
     """Rows of ``source``, or numbers where there is none, into ``sink``."""
 
@@ -69,8 +84,8 @@ REFERENCE: Pipelines = {
     "lines": Pipeline(LinesContext, "format"),
 }
 QUEUES: Pipelines = {
-    "copy of a queue": Pipeline(CopyContext, "foreach_batch", QueueContext),
-    "copy of a misbehaving queue": Pipeline(CopyContext, "format", MisbehavingQueueContext),
+    "copy of a queue": Pipeline(CopyContext, "foreach_batch", KilledQueueContext),
+    "copy of a misbehaving queue": Pipeline(CopyContext, "format", KilledMisbehavingQueueContext),
     "copy of shards": Pipeline(CopyContext, "foreach_batch", ShardContext),
 }
 

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final
 
+import pyarrow as pa
 import pytest
 
 from ..core.epoch_source import EpochSource
 from ..core.epochs import ID, Messages, Receiver
+from ..core.source import Source
 from .compare import same_records
 from .contexts import SourceContext
 from .epoch_suite import EpochSourceSuite
@@ -103,6 +106,61 @@ class QueueSuite(EpochSourceSuite):
             pytest.skip("the system's messages have no ids")
         receiver.release(source.log().leases(1)[0])
         same_records(written, rows + SourceQuery(system).rest(log))
+
+    def test_what_is_published_while_a_run_reads_a_backlog_comes_to_it_once_and_to_the_next_run_at_once(
+        self, system: SourceContext, log: Log
+    ) -> None:
+        if system.undated:
+            pytest.skip(system.undated)
+        written, late = system.write(COUNT), list[dict[str, Any]]()
+        deliveries = Counter[str]()
+        query = SourceQuery(system, _counted(system.source, deliveries), **system.limit)
+        query.planner.freeze()
+        rows = query.next(log) or []
+        late += system.write(5)
+        while (batch := query.next(log)) is not None:
+            rows += batch
+            late += system.write(1)
+        query.planner.close()
+        same_records(written, rows)
+        assert {id: count for id, count in deliveries.items() if count > 1} == {}
+        same_records(late, SourceQuery(system).rest(log))
+
+    def test_a_run_that_begins_again_waits_for_what_its_dead_task_had_received(self, system: SourceContext, log: Log) -> None:
+        if not system.short_lease:
+            pytest.skip("the context names no options of a short lease")
+        options = {**system.short_lease, "maxEpochTime": "500ms"}
+        written = system.write(5)
+        assert SourceQuery(system, **options).plan(log) == 0
+        with _receiver(system, **options) as dead:
+            _received(dead, 5)
+        query = SourceQuery(system, **options)
+        query.planner.freeze()
+        rows = query.batch(log, 0)
+        while (batch := query.next(log)) is not None:
+            rows += batch
+        same_records(written, rows)
+        assert len(log) < 8, "the readers wait, in place of one epoch after the other"
+
+
+def _counted(kind: type[Source], deliveries: Counter[str]) -> type[Source]:
+    """``kind``, whose receivers count in ``deliveries`` how often they get each message that has an id."""
+
+    class CountedSource(kind):  # type: ignore[valid-type, misc]
+        def receiver(self, schema: pa.Schema | None) -> Receiver:
+            receiver: Receiver = super().receiver(schema)
+            receive = receiver.receive
+
+            def count(rows: int, seconds: float) -> Messages | None:
+                messages = receive(rows, seconds)
+                if messages is not None and messages.ids is not None:
+                    deliveries.update(messages.ids.drop_null().to_pylist())
+                return messages
+
+            receiver.receive = count  # type: ignore[method-assign]
+            return receiver
+
+    return CountedSource
 
 
 @contextlib.contextmanager

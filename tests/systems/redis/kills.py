@@ -16,6 +16,9 @@ class ShortIdleContext(StreamContext):
 
     min_idle = 3.0
 
+    def options(self) -> dict[str, str]:
+        return {**super().options(), "maxEpochTime": "2s"}
+
 
 class LongEpochsContext(ShortIdleContext):
     """An epoch has all entries."""
