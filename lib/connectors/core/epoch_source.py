@@ -57,9 +57,8 @@ ID_OPTIONS: Final = Options(
 class EpochSplit(Split):
     """What ``reader``, one of ``readers``, receives in ``epoch`` of the log ``log``.
 
-    Messages that were published after ``until`` (seconds since 1970) are for the next run: that of ``availableNow``. The first
-    one is waited for ``patience`` seconds, where those come again that a dead task or driver has received. ``is_repeated``:
-    the task was tried before.
+    Messages that were published after ``until`` (seconds since 1970) are for the next run: that of ``availableNow``. For
+    ``orphans`` seconds more, dead tasks and drivers may have leases. ``is_repeated``: the task was tried before.
     """
 
     log: str
@@ -67,7 +66,7 @@ class EpochSplit(Split):
     reader: int
     readers: int
     until: float | None = None
-    patience: float = field(default=0.0, repr=False)
+    orphans: float = field(default=0.0, repr=False)
     is_repeated: bool = field(default=False, repr=False)
 
 
@@ -207,8 +206,8 @@ class EpochEnumerator(EpochLogEnumerator[EpochSplit]):
         self._keeper: LeaseKeeper | None = None
         self._until: float | None = None
         """When the messages of this run end."""
-        self._planned = self._current = self._seen = -1
-        """The newest epochs that this run has planned, has begun, and has found recorded."""
+        self._planned = self._seen = -1
+        """The newest epochs that this run has planned, and has seen recorded."""
         self._orphaned_until = -math.inf
         """When the last lease has ended that a dead task or driver has left, and what comes again has come."""
         self._fresh = -1
@@ -245,21 +244,20 @@ class EpochEnumerator(EpochLogEnumerator[EpochSplit]):
             self._keeper.hold(late)
         elif late and self.receiver.lease_seconds is not None and at["epoch"] != self._seen:  # too late for an earlier run
             self.receiver.release(late)
-        if at["epoch"] == self._current != self._seen and any(header.is_repeated for header in headers):
-            self._await_orphans("a task", at["epoch"])
+        if at["epoch"] != self._seen:
+            self._await_orphans(max((header.orphans for header in headers), default=0.0))
         self._seen = at["epoch"]
         if until is not None and time.monotonic() < self._orphaned_until:
             return False
         return super()._is_done(at, until, headers)
 
-    def _await_orphans(self, owner: str, epoch: int) -> None:
-        """Lets the run wait until the system gives again what a dead ``owner`` has received of ``epoch``."""
-        lease = self.receiver.lease_seconds
-        if lease is not None and self._until is not None:
-            seconds = lease + self.source.values["drainTimeout"]
-            self._orphaned_until = time.monotonic() + seconds
-            text = "connectors.%s: %s died in epoch %d. What it had received comes again when its leases end: %s %g s"
-            _log.warning(text, self.source.name, owner, epoch, "the query waits up to", seconds)
+    def _await_orphans(self, seconds: float) -> None:
+        """Lets the run go on for ``seconds`` at least, within which the system gives again what the dead have received."""
+        now = time.monotonic()
+        if self._until is not None and seconds > 0.0 and self._orphaned_until < now:
+            text = "connectors.%s: a task or a driver died. What it had received comes again when its leases end: %s %g s"
+            _log.warning(text, self.source.name, "the query waits up to", seconds)
+        self._orphaned_until = max(self._orphaned_until, now + seconds)
 
     def is_empty(self, until: float | None) -> bool | None:
         pending = self.receiver.pending()
@@ -282,25 +280,23 @@ class EpochEnumerator(EpochLogEnumerator[EpochSplit]):
         recorded = self.log.readers(epoch)
         if not recorded:
             self._fresh = epoch
-        if epoch != self._planned and len(recorded) < readers:
-            self._await_orphans("a driver", epoch)
-        self._current = epoch
         lease = self.receiver.lease_seconds
         if lease is None:
             return super().slices(start, end, parallelism)
+        if epoch != self._planned and len(recorded) < readers:  # planned by a driver that died
+            self._await_orphans(lease + self.source.values["drainTimeout"])
         if self._keeper is None:
             self._keeper = LeaseKeeper(self.source)
             self._keeper.finalizer = weakref.finalize(self, self._keeper.end)  # a driver does not always close its planner
         if self._keeper.epoch is None or self._keeper.epoch.epoch != epoch:
             is_of_run = self._until is not None and end.get("until") == self._until
             self._keeper.epoch = EpochLeases(epoch, readers, holds_late=is_of_run)
-        left = self._orphaned_until - time.monotonic()
-        patience = max(0.0, min(left, lease / 2))  # while one reader waits, another one may hold messages
-        return [replace(part, detail=patience) for part in super().slices(start, end, parallelism)]
+        orphans = max(0.0, self._orphaned_until - time.monotonic())
+        return [replace(part, detail=orphans) for part in super().slices(start, end, parallelism)]
 
     def splits_of(self, part: Slice) -> Iterator[EpochSplit]:
         for split in super().splits_of(part):
-            yield replace(split, patience=part.detail or 0.0, is_repeated=part.retried)
+            yield replace(split, orphans=part.detail or 0.0, is_repeated=part.retried)
 
     def splits(self, start: Position, end: Position, parallelism: int) -> Iterator[EpochSplit]:
         for epoch in range(start["epoch"] + 1, end["epoch"] + 1):
@@ -441,7 +437,7 @@ class EpochReader(SplitReader[EpochSplit]):
         other plan's readers have recorded it: nobody would read what this one records, or the sink has the epoch without it.
         """
         ids: set[str] = set()
-        seconds = _NEIGHBOUR_SECONDS + split.patience + self.source.values["maxEpochTime"]
+        seconds = _NEIGHBOUR_SECONDS + split.orphans + self.source.values["maxEpochTime"]
         until = time.monotonic() + seconds
         for reader in range(split.reader):
             while (table := self.log.table(split.epoch, reader, (ID,))) is None:
@@ -468,8 +464,11 @@ class _ReceivedEpoch:
         self._ids: set[str] = set()
         self._rows = self._bytes = self._duplicates = 0
         self._is_dry = False
-        self._began = math.inf
-        """When the call began that gave the first messages: no lease is older."""
+        self._lease = receiver.lease_seconds or 0.0
+        self._patience = 0.0 if split.until is None else min(split.orphans, self._lease / 2)
+        """How long this reader waits for its first message. Another one may hold messages meanwhile."""
+        self._began, self._received = time.monotonic(), math.inf
+        """When this reader has begun, and when the call that gave it its first messages: no lease is older."""
         self._duplicate_leases: list[str] = []
         self._late_leases: list[str] = []
 
@@ -478,20 +477,20 @@ class _ReceivedEpoch:
         values, split = self._values, self._split
         share = reader_share(values["maxRowsPerTrigger"], split.reader, split.readers)
         wait = values["pollInterval"] if split.until is None else values["drainTimeout"]
-        end = time.monotonic() + max(split.patience, wait)
+        end = self._began + max(self._patience, wait)
         while self._rows < share and self._bytes < values["maxBytesPerTrigger"] and not awake.is_set():
             began = time.monotonic()
             left = end - began
             messages = self._receiver.receive(share - self._rows, min(wait, left)) if left > 0 else None
             if messages is not None:
                 if not self._leases:
-                    self._began, end = began, began + values["maxEpochTime"]
+                    self._received, end = began, began + values["maxEpochTime"]
                 self._leases.append(messages.leases)
                 self._add(self._on_time(messages))
-            if (messages is None and (self._rows or not split.patience or left <= wait)) or len(self._late_leases) >= _LATE:
+            if (messages is None and (self._rows or not self._patience or left <= wait)) or len(self._late_leases) >= _LATE:
                 self._is_dry = True
                 return
-            if self._rows or not split.patience:
+            if self._rows or not self._patience:
                 wait = _POLL_SECONDS
 
     def leave_out_known(self, known: pa.ChunkedArray, settled: str | None = None) -> None:
@@ -536,6 +535,9 @@ class _ReceivedEpoch:
         tables = [_with_columns(part, columns) for part in self._parts if part.rows.num_rows]
         table = pa.concat_tables(tables) if tables else columns.empty_table()
         now = time.monotonic()
+        orphans = max(0.0, self._split.orphans - (now - self._began))
+        if is_repeated and self._lease:
+            orphans = max(orphans, self._lease + self._values["drainTimeout"])
         header = Header(
             table.num_rows,
             time.time(),
@@ -544,8 +546,8 @@ class _ReceivedEpoch:
             self._duplicates,
             tuple(self._duplicate_leases),
             readers=self._split.readers,
-            age=max(0.0, now - self._began),
-            is_repeated=is_repeated,
+            age=max(0.0, now - self._received),
+            orphans=orphans,
         )
         return header, table
 

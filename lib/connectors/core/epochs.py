@@ -136,8 +136,8 @@ class Header:
     end in this epoch, ``finished`` those of them that will never have more, and ``lags`` how many seconds they are behind.
     ``times`` are those of their next records, or of the last ones that were read. ``is_complete``: each of its partitions had
     nothing more at last, after the start of an ``availableNow`` query. ``readers``: how many the epoch has, if it has messages.
-    ``age``: the seconds since its first lease began. ``is_repeated``: the reader was tried before, and what that attempt had
-    received comes again when its leases end.
+    ``age``: the seconds since its first lease began. ``orphans``: for so many seconds from now on, dead tasks and drivers may
+    still have leases.
     """
 
     rows: int
@@ -153,7 +153,7 @@ class Header:
     is_complete: bool = False
     readers: int = 0
     age: float = 0.0
-    is_repeated: bool = False
+    orphans: float = 0.0
 
     def text(self) -> bytes:
         lists: dict[str, Any] = {name: list(vars(self)[name]) for name in _TUPLES}
