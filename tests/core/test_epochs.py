@@ -489,13 +489,39 @@ def test_an_older_checkpoint_than_the_log_reaches_back_is_refused(system: QueueC
     assert system.queue.waiting() == 3
 
 
-def test_of_two_queries_that_start_at_once_with_one_log_the_first_is_stopped(system: QueueContext) -> None:
+def test_of_two_queries_that_start_at_once_with_one_log_one_is_stopped(system: QueueContext) -> None:
     system.write(8)
     first, second, logs = SourceQuery(system), SourceQuery(system), ([], [])  # type: tuple[SourceQuery, SourceQuery, Any]
     assert first.plan(logs[0]) == second.plan(logs[1]) == 0
+    assert values(first.batch(logs[0], 0)) == list(range(8))
     with pytest.raises(StateError, match="another query's epoch log"):
-        first.tasks(logs[0], 0)
-    assert values([row for rows in second.tasks(logs[1], 0) for row in rows]) == list(range(8))
+        second.tasks(logs[1], 0)
+
+
+def test_of_two_queries_that_start_at_once_the_one_goes_on_that_is_the_last_to_begin_its_first_epoch(
+    system: QueueContext,
+) -> None:
+    system.write(8)
+    first, second, logs = SourceQuery(system), SourceQuery(system), ([], [])  # type: tuple[SourceQuery, SourceQuery, Any]
+    assert first.plan(logs[0]) == second.plan(logs[1]) == 0
+    (slow,) = first.planner.slices(INITIAL, logs[0][0])
+    (part,) = second.planner.slices(INITIAL, logs[1][0])
+    with pytest.raises(StateError, match="another query's epoch log"):
+        first.rows(slow)
+    assert values(second.rows(part)) == list(range(8))
+    with pytest.raises(StateError, match="another query's epoch log"):
+        SourceQuery(system).tasks(logs[0], 0)
+
+
+def test_a_second_driver_that_starts_a_query_at_the_same_time_does_not_stop_it(system: QueueContext) -> None:
+    """The engine gives the second one up, since the first one has recorded its offset."""
+    system.write(8)
+    first, log = SourceQuery(system), []
+    assert first.plan(log) == 0
+    assert SourceQuery(system).plan([]) == 0
+    assert values(first.batch(log, 0)) == list(range(8))
+    system.write(3)
+    assert values(SourceQuery(system).rest(log)) == [8, 9, 10]
 
 
 def test_an_outage_of_the_storage_behind_a_record_gives_nothing_back(

@@ -138,6 +138,8 @@ class CursorEnumerator(EpochLogEnumerator[CursorSplit]):
             self._committed = last
 
     def slices(self, start: Position, end: Position, parallelism: int) -> Sequence[Slice]:
+        if not start["epoch"]:
+            self.log.claim(end["log"])
         self.resume()
         plan = self._plan(start, end, parallelism)
         details = [{"positions": share, "cap": plan.get("cap")} for share in plan["shares"]]

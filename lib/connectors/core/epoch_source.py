@@ -272,7 +272,7 @@ class EpochEnumerator(EpochLogEnumerator[EpochSplit]):
         return True
 
     def slices(self, start: Position, end: Position, parallelism: int) -> Sequence[Slice]:
-        self.log.check(end["log"])
+        self.log.check(end["log"]) if start["epoch"] else self.log.claim(end["log"])
         self.log.check_retained(end["epoch"])
         self.resume()
         self.acknowledge(start["epoch"])

@@ -178,7 +178,7 @@ class EpochLog:
 
     def begin(self, *, of_driver: bool = False) -> str:
         """The id of the log of a new query, which is created now. A log without an epoch, which a start that died has left,
-        gets this id: of two queries that start at once, the first one stops at its next :meth:`check`.
+        gets this id: of two queries that start at once, the one goes on that is the last to :meth:`claim` it.
 
         ``of_driver``: the driver records an epoch before the engine knows it, so a start that died then has left the first
         one. Raises :class:`Misconfigured` where the folder holds the epochs of another query.
@@ -186,13 +186,19 @@ class EpochLog:
         self.storage.check()
         epochs = self.epochs()
         died_in_first = of_driver and epochs == [1] and self.storage.size(_KNOWN) is None
-        if not died_in_first and (epochs or self.storage.names("ids") or self.floor()):
+        if not died_in_first and not self._is_unused():
             text = f"holds the epoch log of another query: {self.storage.root}. Give each query and checkpoint its own."
             raise Misconfigured(f"connectors.{self.source}", [Problem("stateLocation", text)])
-        new = versioned(id=uuid.uuid4().hex, source=self.source)
-        self.storage.replace(_LOG, dumps(new).encode())
-        self.storage.sync([_LOG], [""])
-        return str(new["id"])
+        return self._name(uuid.uuid4().hex)
+
+    def claim(self, log_id: str) -> None:
+        """As :meth:`check`, before the first epoch: a log without an epoch gets this id.
+
+        The engine has recorded it in the checkpoint. Another driver of the query may have begun at the same time.
+        """
+        if self._id() not in ("", log_id) and self._is_unused():
+            self._name(log_id)
+        self.check(log_id)
 
     def mark_known(self) -> None:
         """Notes that the engine has recorded its first offset: from now on, a query that has none is another query."""
@@ -212,10 +218,7 @@ class EpochLog:
 
     def check(self, log_id: str) -> None:
         """Raises :class:`StateError` where the checkpoint's log is not the one in the folder."""
-        try:
-            folder_id = str(self._state()["id"])
-        except FileNotFoundError:
-            folder_id = ""
+        folder_id = self._id()
         if folder_id != log_id:
             what = "another query's epoch log" if folder_id else "no epoch log: it was deleted"
             raise StateError(
@@ -386,8 +389,21 @@ class EpochLog:
     def _mark(self, epoch: int) -> dict[str, Any]:
         return loads(self.storage.read(_acknowledged(epoch)), "the mark of an acknowledgement")
 
-    def _state(self) -> dict[str, Any]:
-        return loads(self.storage.read(_LOG), f"the epoch log in {self.storage.root}")
+    def _id(self) -> str:
+        """The id of the log in the folder; empty if there is none."""
+        try:
+            return str(loads(self.storage.read(_LOG), f"the epoch log in {self.storage.root}")["id"])
+        except FileNotFoundError:
+            return ""
+
+    def _name(self, log_id: str) -> str:
+        self.storage.replace(_LOG, dumps(versioned(id=log_id, source=self.source)).encode())
+        self.storage.sync([_LOG], [""])
+        return log_id
+
+    def _is_unused(self) -> bool:
+        """True while no epoch was recorded."""
+        return not (self.epochs() or self.storage.names("ids") or self.floor())
 
 
 def _record(epoch: int, reader: int) -> str:
