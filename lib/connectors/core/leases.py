@@ -82,11 +82,12 @@ class LeaseKeeper:
     def _keep(self) -> None:
         receiver, log = self._source.receiver(None), self._source.log()
         is_open = False
-        with contextlib.closing(receiver):
+        with contextlib.ExitStack() as stack:
             while not self._over.wait((receiver.lease_seconds or 0.0) / 3):
                 try:
                     if not is_open:
                         receiver.open()
+                        stack.callback(receiver.close)
                         is_open = True
                     self._extend(receiver, log)
                 except Exception:  # a lease that ends only makes the system deliver again what is known by its id

@@ -87,9 +87,9 @@ def test_entries_of_a_consumer_that_died_are_claimed_after_min_idle(system: Stre
     system.client.xgroup_create(system.stream, system.group, "0")
     system.client.xreadgroup(system.group, "dead", {system.stream: ">"}, count=3)
     log: list[Any] = []
-    assert numbers(SourceQuery(system, minIdle="400ms").rest(log)) == [3]
+    assert numbers(SourceQuery(system, minIdle="400ms", maxEpochTime="100ms").rest(log)) == [3]
     time.sleep(0.5)
-    assert numbers(SourceQuery(system, minIdle="400ms").rest(log)) == [0, 1, 2]
+    assert numbers(SourceQuery(system, minIdle="400ms", maxEpochTime="100ms").rest(log)) == [0, 1, 2]
 
 
 def test_entries_that_were_deleted_while_a_dead_consumer_held_them_are_data_loss(system: StreamContext) -> None:
@@ -101,7 +101,7 @@ def test_entries_that_were_deleted_while_a_dead_consumer_held_them_are_data_loss
     log: list[Any] = []
     for _ in range(2):  # also a task, or a run, that is tried again
         with pytest.raises(DataLoss, match=rf"(?s)1 entries of .* before they were read: {rows[1]['id']}.*failOnDataLoss"):
-            SourceQuery(system, minIdle="100ms").rest(log)
+            SourceQuery(system, minIdle="100ms", maxEpochTime="100ms").rest(log)
 
 
 def test_of_entries_that_were_deleted_the_others_are_read_when_the_user_says_so(system: StreamContext) -> None:
@@ -110,7 +110,7 @@ def test_of_entries_that_were_deleted_the_others_are_read_when_the_user_says_so(
     system.client.xreadgroup(system.group, "dead", {system.stream: ">"}, count=3)
     system.client.xdel(system.stream, rows[1]["id"])
     time.sleep(0.15)
-    query, log = SourceQuery(system, minIdle="100ms", failOnDataLoss="false"), []
+    query, log = SourceQuery(system, minIdle="100ms", maxEpochTime="100ms", failOnDataLoss="false"), []
     assert numbers(query.rest(log)) == [0, 2, 3]
     query.planner.latest(log[-1])
     assert held(system) == 0
@@ -280,7 +280,7 @@ def test_a_server_that_is_back_from_an_older_copy_doubles_and_loses_nothing(
 ) -> None:
     """Also an entry that a dead consumer holds, with an id below those that are committed."""
     system, log = own_system, list[Any]()
-    options = {"maxRowsPerTrigger": "2", "deduplicationWindow": "0s"}
+    options = {"maxRowsPerTrigger": "2", "deduplicationWindow": "0s", "maxEpochTime": "100ms"}
     written = system.write(2)
     system.client.xgroup_create(system.stream, system.group, "0")
     system.client.xreadgroup(system.group, "dead", {system.stream: ">"})

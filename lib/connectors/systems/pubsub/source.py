@@ -40,8 +40,8 @@ class PubSubSource(EpochSource):
     A message is acknowledged when Spark has committed its batch. Messages of an ordering key come in their order where the
     subscription has ordering on; a filter is the subscription's. ``orderingKey`` is null where a message has none.
 
-    A message that is too late for an ``availableNow`` query is delivered to it once, and given back at its end: that is one of the
-    attempts that a dead-letter policy counts. After the death of a task or driver the query goes on for ``ackDeadline`` at least.
+    A message that is too late for an ``availableNow`` query is delivered to it once, and given back at its end: a dead-letter
+    policy counts that as one attempt. After the death of a task or driver the query goes on for ``ackDeadline`` at least.
 
     Guarantee: exactly-once by message id: what the service delivers again within ``deduplicationWindow`` is left out.
     """

@@ -49,8 +49,8 @@ class RedisSource(EpochSource):
 
     A consumer group reads the stream; it is made if there is none. An entry is acknowledged when Spark has committed its
     batch. Entries that another consumer of the group has held for longer than ``minIdle`` are claimed. ``availableNow`` ends
-    with what the server had at its start, and after the death of a task or driver not before ``minIdle``. An id that the server's
-    clock has not reached is no time: its entry is read at once. ``timestamp`` is null for an id beyond the year 9999.
+    with what the server had at its start; after a task or driver has died, it goes on for ``minIdle`` at least. An id that the
+    server's clock has not reached is no time: its entry is read at once. ``timestamp`` is null for an id beyond the year 9999.
 
     Guarantee: exactly-once, by the epoch log and the ids of entries. A server that is back from an older copy gives entries
     again; they are left out by their ids. So a group that is set back reads nothing again: that takes a new checkpoint.
