@@ -375,6 +375,8 @@ class EpochReader(SplitReader[EpochSplit]):
         if record is None:
             self.log.check(split.log)
             record = self._received(split)
+        else:
+            self.log.check_retained(split.epoch)  # a late attempt may have put it where the epoch was deleted
         header, table = record
         self.duplicates = header.duplicates
         yield from table.select(self.schema.names).cast(self.schema).to_batches()
