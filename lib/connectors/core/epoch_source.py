@@ -243,7 +243,8 @@ class EpochEnumerator(EpochLogEnumerator[EpochSplit]):
         if late and self._keeper is not None and at.get("until") == until:
             self._keeper.hold(late)
         elif late and self.receiver.lease_seconds is not None and at["epoch"] != self._seen:  # too late for an earlier run
-            self.receiver.release(late)
+            with contextlib.suppress(Exception):  # the leases end by themselves, or have ended
+                self.receiver.release(late)
         if at["epoch"] != self._seen:
             self._await_orphans(max((header.orphans for header in headers), default=0.0))
         self._seen = at["epoch"]

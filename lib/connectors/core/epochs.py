@@ -15,6 +15,8 @@ Spark sees a row of it: the rows, where the system cannot be asked again, else t
 * An epoch that is deleted is never read or recorded again: neither by an older checkpoint nor by a late copy of a task.
 * An epoch is acknowledged when Spark plans the next batch, since Spark has committed the epoch by then. The last epoch of a run
   is acknowledged by the next start. What the system delivers again meanwhile is known by its id, and left out.
+* What is too late for a run of ``availableNow`` stays leased until the run ends, so that the system gives each message once to
+  a run. A record has those leases, and says for how long dead tasks may have others: the run does not end before.
 * Where ids only grow, the mark of an acknowledgement has the id up to which all is done (:meth:`Receiver.settled`). What comes
   again from below it, from a server that is back from an older copy, is left out after its id is forgotten. Ids above it are
   not forgotten.
