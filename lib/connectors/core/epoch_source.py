@@ -210,6 +210,8 @@ class EpochEnumerator(EpochLogEnumerator[EpochSplit]):
         """The newest epochs that this run has planned, and has seen recorded."""
         self._orphaned_until = -math.inf
         """When the last lease has ended that a dead task or driver has left, and what comes again has come."""
+        self._orphans = 0.0
+        """For how long that was to last when the newest epoch was begun."""
         self._fresh = -1
         """The epoch that is received under this run, so that its leases were extended since, if the keeper was in time."""
         self._acknowledged = -1
@@ -245,8 +247,9 @@ class EpochEnumerator(EpochLogEnumerator[EpochSplit]):
         elif late and self.receiver.lease_seconds is not None and at["epoch"] != self._seen:  # too late for an earlier run
             with contextlib.suppress(Exception):  # the leases end by themselves, or have ended
                 self.receiver.release(late)
-        if at["epoch"] != self._seen:
-            self._await_orphans(max((header.orphans for header in headers), default=0.0))
+        orphans = max((header.orphans for header in headers), default=0.0)
+        if at["epoch"] != self._seen and orphans > self._orphans:
+            self._await_orphans(orphans)
         self._seen = at["epoch"]
         if until is not None and time.monotonic() < self._orphaned_until:
             return False
@@ -255,7 +258,7 @@ class EpochEnumerator(EpochLogEnumerator[EpochSplit]):
     def _await_orphans(self, seconds: float) -> None:
         """Lets the run go on for ``seconds`` at least, within which the system gives again what the dead have received."""
         now = time.monotonic()
-        if self._until is not None and seconds > 0.0 and self._orphaned_until < now:
+        if self._until is not None and self._orphaned_until < now:
             text = "connectors.%s: a task or a driver died. What it had received comes again when its leases end: %s %g s"
             _log.warning(text, self.source.name, "the query waits up to", seconds)
         self._orphaned_until = max(self._orphaned_until, now + seconds)
@@ -278,13 +281,12 @@ class EpochEnumerator(EpochLogEnumerator[EpochSplit]):
         self.resume()
         self.acknowledge(start["epoch"])
         epoch, readers = end["epoch"], _readers(end, parallelism)
-        recorded = self.log.readers(epoch)
-        if not recorded:
+        if not self.log.readers(epoch):
             self._fresh = epoch
         lease = self.receiver.lease_seconds
         if lease is None:
             return super().slices(start, end, parallelism)
-        if epoch != self._planned and len(recorded) < readers:  # planned by a driver that died
+        if epoch != self._planned:  # a driver that died has planned it
             self._await_orphans(lease + self.source.values["drainTimeout"])
         if self._keeper is None:
             self._keeper = LeaseKeeper(self.source)
@@ -292,8 +294,8 @@ class EpochEnumerator(EpochLogEnumerator[EpochSplit]):
         if self._keeper.epoch is None or self._keeper.epoch.epoch != epoch:
             is_of_run = self._until is not None and end.get("until") == self._until
             self._keeper.epoch = EpochLeases(epoch, readers, holds_late=is_of_run)
-        orphans = max(0.0, self._orphaned_until - time.monotonic())
-        return [replace(part, detail=orphans) for part in super().slices(start, end, parallelism)]
+        self._orphans = max(0.0, self._orphaned_until - time.monotonic())
+        return [replace(part, detail=self._orphans) for part in super().slices(start, end, parallelism)]
 
     def splits_of(self, part: Slice) -> Iterator[EpochSplit]:
         for split in super().splits_of(part):
