@@ -66,8 +66,8 @@ class EpochSplit(Split):
     reader: int
     readers: int
     until: float | None = None
-    orphans: float = field(default=0.0, repr=False)
-    is_repeated: bool = field(default=False, repr=False)
+    orphans: float = field(default=0.0, repr=False, compare=False)
+    is_repeated: bool = field(default=False, repr=False, compare=False)
 
 
 class EpochLogSource(Source):
