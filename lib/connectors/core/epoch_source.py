@@ -276,7 +276,7 @@ class EpochEnumerator(EpochLogEnumerator[EpochSplit]):
         return True
 
     def slices(self, start: Position, end: Position, parallelism: int) -> Sequence[Slice]:
-        self.log.check(end["log"]) if start["epoch"] else self.log.claim(end["log"])
+        (self.log.check if start["epoch"] else self.log.claim)(end["log"])
         self.log.check_retained(end["epoch"])
         self.resume()
         self.acknowledge(start["epoch"])
@@ -289,7 +289,7 @@ class EpochEnumerator(EpochLogEnumerator[EpochSplit]):
         if epoch != self._planned:  # a driver that died has planned it
             self._await_orphans(lease + self.source.values["drainTimeout"])
         if self._keeper is None:
-            self._keeper = LeaseKeeper(self.source)
+            self._keeper = LeaseKeeper(self.source, lease)
             self._keeper.finalizer = weakref.finalize(self, self._keeper.end)  # a driver does not always close its planner
         if self._keeper.epoch is None or self._keeper.epoch.epoch != epoch:
             is_of_run = self._until is not None and end.get("until") == self._until

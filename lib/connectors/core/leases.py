@@ -50,8 +50,9 @@ class LeaseKeeper:
     These are those of the newest epoch, while its batch runs, and those of messages that are too late for the run.
     """
 
-    def __init__(self, source: EpochSource) -> None:
+    def __init__(self, source: EpochSource, lease_seconds: float) -> None:
         self._source = source
+        self._lease = lease_seconds
         self.epoch: EpochLeases | None = None
         self.finalizer: weakref.finalize[..., Any] | None = None
         """What ends the thread when the enumerator is gone, and keeps this object until then."""
@@ -83,7 +84,7 @@ class LeaseKeeper:
         receiver, log = self._source.receiver(None), self._source.log()
         is_open = False
         with contextlib.ExitStack() as stack:
-            while not self._over.wait((receiver.lease_seconds or 0.0) / 3):
+            while not self._over.wait(self._lease / 3):
                 try:
                     if not is_open:
                         receiver.open()
@@ -102,18 +103,18 @@ class LeaseKeeper:
                 receiver.extend(leases)
                 count += len(leases)
             epoch.extended(began)
-            self._tell(epoch, receiver.lease_seconds or 0.0)
+            self._tell(epoch)
         if late := list(self._late):
             receiver.extend(late)
         if count or late:
             with Meter(self._place) as meter:
                 meter.happened(extended=count + len(late))
 
-    def _tell(self, epoch: EpochLeases, lease: float) -> None:
-        if not epoch.is_told and time.time() > epoch.planned + lease:
+    def _tell(self, epoch: EpochLeases) -> None:
+        if not epoch.is_told and time.time() > epoch.planned + self._lease:
             epoch.is_told = True
             text = "connectors.%s: the batch of epoch %d takes longer than the lease of its messages (%g s), %s"
-            _log.warning(text, self._source.name, epoch.epoch, lease, "which is extended until the batch ends")
+            _log.warning(text, self._source.name, epoch.epoch, self._lease, "which is extended until the batch ends")
 
     def _read_leases(self, log: EpochLog, epoch: EpochLeases) -> None:
         for reader in range(epoch.readers):
