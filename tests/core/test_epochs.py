@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from connectors.core import Misconfigured, metrics
-from connectors.core.epoch_source import EpochReader, EpochSplit
+from connectors.core.epoch_reader import EpochReader, EpochSplit
 from connectors.core.epochs import HISTORY, ID, EpochLog, Header, record_content
 from connectors.core.errors import StateError, Transient
 from connectors.core.leases import EpochLeases
@@ -176,7 +176,7 @@ def test_messages_that_are_too_late_for_a_run_are_held_beyond_their_leases_and_g
 def test_a_reader_that_holds_many_messages_that_are_too_late_looks_no_further(
     system: QueueContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("connectors.core.epoch_source._LATE", 3)
+    monkeypatch.setattr("connectors.core.epoch_reader._LATE", 3)
     receive = DoubleReceiver.receive
     monkeypatch.setattr(DoubleReceiver, "receive", lambda receiver, rows, seconds: receive(receiver, 1, seconds))
     query, log = SourceQuery(system, maxRowsPerTrigger="3"), []
@@ -821,7 +821,7 @@ def test_messages_that_were_recorded_and_extended_late_are_known_for_as_long_as_
 def test_a_reader_whose_neighbour_has_no_slot_fails_once_and_gives_its_messages_back_once(
     system: QueueContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("connectors.core.epoch_source._NEIGHBOUR_SECONDS", 0.1)
+    monkeypatch.setattr("connectors.core.epoch_reader._NEIGHBOUR_SECONDS", 0.1)
     released: list[int] = []
     monkeypatch.setattr(DoubleReceiver, "release", lambda _, leases: released.append(len(leases)))
     system.write(4)
@@ -837,7 +837,7 @@ def test_a_reader_whose_neighbour_has_no_slot_fails_once_and_gives_its_messages_
 def test_a_reader_waits_for_a_neighbour_that_may_receive_for_longer(
     system: QueueContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("connectors.core.epoch_source._NEIGHBOUR_SECONDS", 0.1)
+    monkeypatch.setattr("connectors.core.epoch_reader._NEIGHBOUR_SECONDS", 0.1)
     system.write(4)
     query, log = SourceQuery(system, numPartitions="2", maxEpochTime="10s", maxRowsPerTrigger="4"), []
     assert query.plan(log) == 0
