@@ -34,6 +34,10 @@ SWITCHES: Final = {
 OPTIONAL: Final = frozenset({"large_key_change", "truncate", "readd_column", "infinity", "ancient", "float_specials"})
 """Off by default: nobody promises them yet, or they stop the query until the user has decided."""
 DEFAULT: Final = frozenset(SWITCHES) - OPTIONAL
+SNAPSHOTS: Final = frozenset({"incremental", "blocking"})
+"""Snapshots that the workload asks for."""
+ALTERATIONS: Final = frozenset({"add_column", "drop_column", "readd_column", "drop_default", "alter_type", "widen_key"})
+"""Changes of columns."""
 
 
 def switches_of(text: str) -> frozenset[str]:

@@ -20,7 +20,7 @@ from tests.servers import optional, required
 from tests.systems.cdc.kills import jvm, planner_at_a_point, task
 from tests.systems.cdc.mariadb import MariaDbWorkload
 from tests.systems.cdc.rounds import Rounds
-from tests.systems.cdc.switches import environment_switches
+from tests.systems.cdc.switches import ALTERATIONS, SNAPSHOTS, environment_switches
 from tests.systems.cdc.workload import PostgresWorkload, Workload
 
 pytestmark = pytest.mark.server
@@ -70,8 +70,10 @@ def test_many_rounds(tmp_path: Path, environment: str, capsys: pytest.CaptureFix
 
 
 @pytest.mark.soak
-def test_many_rounds_of_mariadb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    workload = MariaDbWorkload(optional(MariaDbServer), tmp_path, SEED, environment_switches())
+@pytest.mark.parametrize("without", [SNAPSHOTS, ALTERATIONS], ids=["without snapshots", "without new columns"])
+def test_many_rounds_of_mariadb(tmp_path: Path, without: frozenset[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Debezium notes the columns that a snapshot has seen for the binary log before it, too: both at once is not promised."""
+    workload = MariaDbWorkload(optional(MariaDbServer), tmp_path, SEED, environment_switches() - without)
     with rounds_of(workload, tmp_path) as rounds:
         rounds.run(min(30, ROUNDS))
     with capsys.disabled():
