@@ -198,6 +198,15 @@ def test_an_epoch_must_not_receive_for_longer_than_the_lease_of_its_messages(sys
     assert "Give 2s or less" in str(error.value)
 
 
+@pytest.mark.parametrize("trigger", ["availableNow", "processingTime"])
+def test_an_epoch_that_must_not_wait_for_messages_receives_those_that_are_there(system: QueueContext, trigger: str) -> None:
+    system.write(3)
+    query = SourceQuery(system, pollInterval="0s", drainTimeout="0s")
+    if trigger == "availableNow":
+        query.planner.freeze()
+    assert values(query.next([]) or []) == [0, 1, 2]
+
+
 def test_an_epoch_ends_in_time_however_long_it_waits_for_its_first_message(
     system: QueueContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -169,7 +169,7 @@ class _ReceivedEpoch:
         """Takes messages until a limit is reached or none comes."""
         values, split = self._values, self._split
         share = reader_share(values["maxRowsPerTrigger"], split.reader, split.readers)
-        wait = values["pollInterval"] if split.until is None else values["drainTimeout"]
+        wait = max(POLL_SECONDS, values["pollInterval"] if split.until is None else values["drainTimeout"])
         end = self._began + max(self._patience, wait)
         while self._rows < share and self._bytes < values["maxBytesPerTrigger"] and not awake.is_set():
             began = time.monotonic()
