@@ -173,6 +173,19 @@ def test_messages_that_are_too_late_for_a_run_are_held_beyond_their_leases_and_g
         assert file.execute("SELECT max(deliveries) FROM messages").fetchone() == (1,)
 
 
+def test_a_run_whose_newer_messages_come_first_waits_for_the_others_as_long_as_for_any(
+    system: QueueContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DoubleReceiver, "pending", lambda _: None)
+    system.write(3)
+    with transaction(system.queue.path) as file:
+        file.execute("UPDATE messages SET visible = ?", (time.time() + 0.3,))
+    query = SourceQuery(system, drainTimeout="1s")
+    query.planner.freeze()
+    system.write(1)
+    assert to_the_end(query, []) == [0, 1, 2]
+
+
 def test_a_reader_that_holds_many_messages_that_are_too_late_looks_no_further(
     system: QueueContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -176,15 +176,14 @@ class _ReceivedEpoch:
             left = end - began
             messages = self._receiver.receive(share - self._rows, min(wait, left)) if left > 0 else None
             if messages is not None:
-                if not self._leases:
-                    self._received, end = began, began + values["maxEpochTime"]
+                self._received = min(self._received, began)
                 self._leases.append(messages.leases)
                 self._add(self._on_time(messages))
-            if (messages is None and (self._rows or not self._patience or left <= wait)) or len(self._late_leases) >= _LATE:
+                last = self._received + values["maxEpochTime"]
+                wait, end = (POLL_SECONDS, last) if self._rows else (wait, min(end, last))
+            if (messages is None and (self._rows or left <= wait)) or len(self._late_leases) >= _LATE:
                 self._is_dry = True
                 return
-            if self._rows or not self._patience:
-                wait = POLL_SECONDS
 
     def leave_out_known(self, known: pa.ChunkedArray, settled: str | None = None) -> None:
         """Drops the messages with these ids, of epochs that Spark has committed, and acknowledges them once more.
