@@ -99,6 +99,29 @@ def test_what_is_delivered_again_after_its_acknowledgement_was_lost_is_left_out(
     assert system.queue.unacknowledged() == 0
 
 
+def test_a_run_goes_on_behind_an_epoch_that_had_time_for_nothing_but_duplicates(
+    system: QueueContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DoubleReceiver, "pending", lambda _: None)
+    system.write(20)
+    log: list[Any] = []
+    system.misbehaviour = '{"forget": 1.0}'
+    assert values(SourceQuery(system).rest(log)) == list(range(20))
+    system.misbehaviour = "{}"
+    system.queue.end_leases()
+    system.write(3)
+    receive = DoubleReceiver.receive
+
+    def receive_slowly(receiver: DoubleReceiver, rows: int, seconds: float) -> Any:
+        time.sleep(0.02)
+        return receive(receiver, 1, seconds)
+
+    monkeypatch.setattr(DoubleReceiver, "receive", receive_slowly)
+    query = SourceQuery(system, maxEpochTime="200ms")
+    query.planner.freeze()
+    assert to_the_end(query, log) == [20, 21, 22]
+
+
 def test_what_is_delivered_again_long_after_is_a_message_of_its_own(system: QueueContext) -> None:
     system.write(1)
     log: list[Any] = []

@@ -182,7 +182,7 @@ class _ReceivedEpoch:
                 last = self._received + values["maxEpochTime"]
                 wait, end = (POLL_SECONDS, last) if self._rows else (wait, min(end, last))
             if (messages is None and (self._rows or left <= wait)) or len(self._late_leases) >= _LATE:
-                self._is_dry = True
+                self._is_dry = not self._rows or (messages is None and left > 0)
                 return
 
     def leave_out_known(self, known: pa.ChunkedArray, settled: str | None = None) -> None:
