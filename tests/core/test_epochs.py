@@ -836,6 +836,20 @@ def test_messages_whose_leases_ended_before_they_were_recorded_are_known_for_as_
     assert [epoch for epoch, end in ends.items() if end > time.time() + 3600] == [1]
 
 
+def test_messages_that_come_after_a_wait_that_is_longer_than_their_lease_are_known_for_no_longer_than_others(
+    system: QueueContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DoubleReceiver, "pending", lambda _: None)
+    query, log = SourceQuery(system, lease="600ms", maxEpochTime="100ms", pollInterval="3s"), []
+    publication = threading.Timer(0.9, system.write, [1])
+    publication.start()
+    assert values(query.next(log) or []) == [0]
+    publication.join()
+    query.planner.latest(log[-1])
+    (mark,) = Path(system.options()["stateLocation"]).glob("epochs/*1/acknowledged.json")
+    assert json.loads(mark.read_text())["end"] < time.time() + 3600
+
+
 def test_messages_that_were_recorded_and_extended_late_are_known_for_as_long_as_the_system_keeps_them(
     system: QueueContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:

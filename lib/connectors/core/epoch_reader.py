@@ -171,6 +171,7 @@ class _ReceivedEpoch:
         share = reader_share(values["maxRowsPerTrigger"], split.reader, split.readers)
         wait = max(POLL_SECONDS, values["pollInterval"] if split.until is None else values["drainTimeout"])
         end = self._began + max(self._patience, wait)
+        wait = min(wait, self._lease / 3 or wait)  # a lease may be as old as the call that gave it
         while self._rows < share and self._bytes < values["maxBytesPerTrigger"] and not awake.is_set():
             began = time.monotonic()
             left = end - began
