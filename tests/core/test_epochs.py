@@ -893,12 +893,14 @@ def test_a_reader_whose_neighbour_has_no_slot_fails_once_and_gives_its_messages_
     assert "as many free slots" in str(error.value)
 
 
+@pytest.mark.parametrize("option", ["maxEpochTime", "pollInterval"])
 def test_a_reader_waits_for_a_neighbour_that_may_receive_for_longer(
-    system: QueueContext, monkeypatch: pytest.MonkeyPatch
+    system: QueueContext, monkeypatch: pytest.MonkeyPatch, option: str
 ) -> None:
     monkeypatch.setattr("connectors.core.epoch_reader._NEIGHBOUR_SECONDS", 0.1)
     system.write(4)
-    query, log = SourceQuery(system, numPartitions="2", maxEpochTime="10s", maxRowsPerTrigger="4"), []
+    options = {"numPartitions": "2", "maxEpochTime": "10ms", "maxRowsPerTrigger": "4", option: "10s"}
+    query, log = SourceQuery(system, **options), []
     assert query.plan(log) == 0
     first, second = query.planner.slices(INITIAL, log[0])
     rows: list[dict[str, Any]] = []

@@ -130,7 +130,8 @@ class EpochReader(SplitReader[EpochSplit]):
         other plan's readers have recorded it: nobody would read what this one records, or the sink has the epoch without it.
         """
         ids: set[str] = set()
-        seconds = _NEIGHBOUR_SECONDS + split.orphans + self.source.values["maxEpochTime"]
+        values = self.source.values
+        seconds = _NEIGHBOUR_SECONDS + max(split.orphans, _first_wait(values, split)) + values["maxEpochTime"]
         until = time.monotonic() + seconds
         for reader in range(split.reader):
             while (table := self.log.table(split.epoch, reader, (ID,))) is None:
@@ -169,7 +170,7 @@ class _ReceivedEpoch:
         """Takes messages until a limit is reached or none comes."""
         values, split = self._values, self._split
         share = reader_share(values["maxRowsPerTrigger"], split.reader, split.readers)
-        wait = max(POLL_SECONDS, values["pollInterval"] if split.until is None else values["drainTimeout"])
+        wait = _first_wait(values, split)
         end = self._began + max(self._patience, wait)
         wait = min(wait, self._lease / 3 or wait)  # a lease may be as old as the call that gave it
         while self._rows < share and self._bytes < values["maxBytesPerTrigger"] and not awake.is_set():
@@ -287,6 +288,11 @@ class _ReceivedEpoch:
         self._duplicates += len(duplicates.leases)
         self._duplicate_leases += duplicates.leases.to_pylist()
         return messages.take(pa.array(mask))
+
+
+def _first_wait(values: Values, split: EpochSplit) -> float:
+    """For how many seconds a reader waits for its first message, where nobody has died."""
+    return max(POLL_SECONDS, float(values["pollInterval"] if split.until is None else values["drainTimeout"]))
 
 
 def _names(messages: Messages) -> list[str | None]:
