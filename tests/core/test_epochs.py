@@ -573,6 +573,16 @@ def test_of_two_queries_that_start_at_once_the_one_goes_on_that_is_the_last_to_b
         SourceQuery(system).tasks(logs[0], 0)
 
 
+def test_of_two_queries_that_start_at_once_the_one_that_is_stopped_has_no_rows_of_the_other(system: QueueContext) -> None:
+    system.write(8)
+    first, second, logs = SourceQuery(system), SourceQuery(system), ([], [])  # type: tuple[SourceQuery, SourceQuery, Any]
+    assert first.plan(logs[0]) == second.plan(logs[1]) == 0
+    (slow,) = first.planner.slices(INITIAL, logs[0][0])
+    assert values(second.batch(logs[1], 0)) == list(range(8))
+    with pytest.raises(StateError, match="another query's epoch log"):
+        first.rows(slow)
+
+
 def test_a_second_driver_that_starts_a_query_at_the_same_time_does_not_stop_it(system: QueueContext) -> None:
     """The engine gives the second one up, since the first one has recorded its offset."""
     system.write(8)

@@ -63,8 +63,8 @@ class EpochReader(SplitReader[EpochSplit]):
 
     def read(self, split: EpochSplit) -> Iterator[pa.RecordBatch]:
         record = self.log.table(split.epoch, split.reader)
+        self.log.check(split.log)  # of two queries that begin at once, the other one may have put the record
         if record is None:
-            self.log.check(split.log)
             record = self._received(split)
         else:
             self.log.check_retained(split.epoch)  # a late attempt may have put it where the epoch was deleted
