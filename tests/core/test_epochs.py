@@ -583,13 +583,18 @@ def test_of_two_queries_that_start_at_once_the_one_that_is_stopped_has_no_rows_o
         first.rows(slow)
 
 
-def test_a_second_driver_that_starts_a_query_at_the_same_time_does_not_stop_it(system: QueueContext) -> None:
+@pytest.mark.parametrize("moment", ["before the first epoch", "while the first epoch is received"])
+def test_a_second_driver_that_starts_a_query_at_the_same_time_does_not_stop_it(system: QueueContext, moment: str) -> None:
     """The engine gives the second one up, since the first one has recorded its offset."""
     system.write(8)
     first, log = SourceQuery(system), []
     assert first.plan(log) == 0
-    assert SourceQuery(system).plan([]) == 0
-    assert values(first.batch(log, 0)) == list(range(8))
+    if moment == "before the first epoch":
+        assert SourceQuery(system).plan([]) == 0
+    (part,) = first.planner.slices(INITIAL, log[0])
+    if moment != "before the first epoch":
+        assert SourceQuery(system).plan([]) == 0
+    assert values(first.rows(part)) == list(range(8))
     system.write(3)
     assert values(SourceQuery(system).rest(log)) == [8, 9, 10]
 

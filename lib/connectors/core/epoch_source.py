@@ -127,7 +127,8 @@ class EpochLogEnumerator(SplitEnumerator[SplitT]):
         return time.time()
 
     def advance(self, at: Position, head: float | None, limit: ReadLimit) -> Position:
-        self.log.check(at["log"])
+        if at["epoch"]:
+            self.log.check(at["log"])
         self.resume()
         self.acknowledge(at["epoch"])
         after: Position = {"epoch": at["epoch"] + 1, "log": at["log"]}

@@ -179,11 +179,11 @@ class EpochLog:
         self._highest: dict[str, str] = {}
 
     def begin(self, *, of_driver: bool = False) -> str:
-        """The id of the log of a new query, which is created now. A log without an epoch, which a start that died has left,
-        gets this id: of two queries that start at once, the one goes on that is the last to :meth:`claim` it.
+        """The id of the log of a new query, which is created where there is none. A log without an epoch, which a start that
+        died has left, gets this id by :meth:`claim`: of two queries that start at once, the last one to claim it goes on.
 
         ``of_driver``: the driver records an epoch before the engine knows it, so a start that died then has left the first
-        one. Raises :class:`Misconfigured` where the folder holds the epochs of another query.
+        one, and the log gets this id now. Raises :class:`Misconfigured` where the folder holds the epochs of another query.
         """
         self.storage.check()
         epochs = self.epochs()
@@ -191,7 +191,8 @@ class EpochLog:
         if not died_in_first and not self._is_unused():
             text = f"holds the epoch log of another query: {self.storage.root}. Give each query and checkpoint its own."
             raise Misconfigured(f"connectors.{self.source}", [Problem("stateLocation", text)])
-        return self._name(uuid.uuid4().hex)
+        log_id = uuid.uuid4().hex
+        return self._name(log_id) if of_driver or not self._id() else log_id
 
     def claim(self, log_id: str) -> None:
         """As :meth:`check`, before the first epoch: a log without an epoch gets this id.
