@@ -321,6 +321,24 @@ def test_a_run_waits_for_what_a_dead_driver_has_held_for_a_later_run(system: Que
     assert to_the_end(query, log) == [8, 9, 10]
 
 
+def test_what_was_too_late_for_a_dead_run_is_not_held_from_a_run_without_an_end(system: QueueContext) -> None:
+    options = {"lease": "600ms", "maxEpochTime": "100ms", "maxRowsPerTrigger": "2"}
+    system.write(2)
+    dead, log = SourceQuery(system, **options), []
+    dead.planner.freeze()
+    dead.next(log)
+    system.write(3)
+    assert dead.next(log) == []
+    enumerator: Any = dead.planner.enumerator
+    enumerator._keeper.end()
+    query, restored = SourceQuery(system, **options), log[:1]
+    end, rows = time.monotonic() + 1.5, []
+    while len(rows) < 3 and time.monotonic() < end:
+        rows += query.next(restored) or []
+        time.sleep(0.02)
+    assert values(rows) == [2, 3, 4]
+
+
 def test_leases_are_extended_and_counted_while_the_batch_runs(
     system: QueueContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -217,7 +217,7 @@ class EpochEnumerator(EpochLogEnumerator[EpochSplit]):
 
     def _is_done(self, at: Position, until: float | None, headers: Sequence[Header]) -> bool:
         late = [lease for header in headers for lease in header.late]
-        if late and self._keeper is not None and at.get("until") == until:
+        if late and self._keeper is not None and until is not None and at.get("until") == until:
             self._keeper.hold(late)
         elif late and self.receiver.lease_seconds is not None and at["epoch"] != self._seen:  # too late for an earlier run
             with contextlib.suppress(Exception):  # the leases end by themselves, or have ended
