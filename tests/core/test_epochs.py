@@ -339,6 +339,21 @@ def test_what_was_too_late_for_a_dead_run_is_not_held_from_a_run_without_an_end(
     assert values(rows) == [2, 3, 4]
 
 
+def test_a_batch_that_is_planned_for_each_action_on_it_makes_the_wait_for_the_dead_no_longer(system: QueueContext) -> None:
+    system.write(8)
+    query, log = SourceQuery(system, lease="1s", maxEpochTime="500ms", maxRowsPerTrigger="1"), []
+    query.planner.freeze()
+    for is_first in [True] + 3 * [False]:
+        number = query.plan(log)
+        assert number is not None
+        for _ in range(2):
+            (part,) = query.planner.slices(log[number - 1] if number else INITIAL, log[number])
+            assert len(query.rows(replace(part, retried=is_first))) == 1
+            time.sleep(0.1)
+    enumerator: Any = query.planner.enumerator
+    assert enumerator._orphaned_until < time.monotonic() + 0.6
+
+
 def test_leases_are_extended_and_counted_while_the_batch_runs(
     system: QueueContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -261,15 +261,15 @@ class EpochEnumerator(EpochLogEnumerator[EpochSplit]):
         lease = self.receiver.lease_seconds
         if lease is None:
             return super().slices(start, end, parallelism)
-        if epoch != self._planned:  # a driver that died has planned it
-            self._await_orphans(lease + self.source.values["drainTimeout"])
         if self._keeper is None:
             self._keeper = LeaseKeeper(self.source, lease)
             self._keeper.finalizer = weakref.finalize(self, self._keeper.end)  # a driver does not always close its planner
-        if self._keeper.epoch is None or self._keeper.epoch.epoch != epoch:
+        if self._keeper.epoch is None or self._keeper.epoch.epoch != epoch:  # not each action on the batch is a new epoch
+            if epoch != self._planned:  # a driver that died has planned it
+                self._await_orphans(lease + self.source.values["drainTimeout"])
             is_of_run = self._until is not None and end.get("until") == self._until
             self._keeper.epoch = EpochLeases(epoch, readers, holds_late=is_of_run)
-        self._orphans = max(0.0, self._orphaned_until - time.monotonic())
+            self._orphans = max(0.0, self._orphaned_until - time.monotonic())
         return [replace(part, detail=self._orphans) for part in super().slices(start, end, parallelism)]
 
     def splits_of(self, part: Slice) -> Iterator[EpochSplit]:
