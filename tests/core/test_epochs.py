@@ -373,6 +373,14 @@ def test_leases_are_extended_and_counted_while_the_batch_runs(
     assert "epoch 1 takes longer than the lease of its messages (0.3 s), which is extended until the batch ends" in warning
 
 
+def test_an_epoch_that_waits_for_its_first_message_is_not_told_as_a_batch_that_takes_long(
+    system: QueueContext, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(DoubleReceiver, "pending", lambda _: None)
+    assert SourceQuery(system, lease="300ms", maxEpochTime="100ms", pollInterval="700ms").next([]) == []
+    assert [record.getMessage() for record in caplog.records if record.name == "connectors"] == []
+
+
 def test_leases_are_extended_no_more_after_the_acknowledgement(
     system: QueueContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:

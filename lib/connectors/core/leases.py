@@ -103,7 +103,8 @@ class LeaseKeeper:
                 receiver.extend(leases)
                 count += len(leases)
             epoch.extended(began)
-            self._tell(epoch)
+            if count:
+                self._tell(epoch)
         if late := list(self._late):
             receiver.extend(late)
         if count or late:
