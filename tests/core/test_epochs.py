@@ -87,6 +87,13 @@ def test_a_replay_does_not_ask_the_system(system: QueueContext) -> None:
     assert DoubleReceiver.contacts == contacts
 
 
+def test_the_double_neither_extends_nor_hides_what_its_lease_has_given_to_others(system: QueueContext) -> None:
+    system.write(1)
+    ((_, _, _, lease),) = system.queue.receive(1, 0.0)
+    system.queue.set_visible([lease], 10.0)
+    assert system.queue.waiting() == 1
+
+
 def test_what_is_delivered_again_after_its_acknowledgement_was_lost_is_left_out(system: QueueContext) -> None:
     system.write(5)
     log: list[Any] = []

@@ -73,8 +73,9 @@ class QueueDouble:
     def set_visible(self, leases: Sequence[str], seconds: float) -> None:
         """The messages that are still leased so are delivered again after ``seconds``."""
         with transaction(self.path) as file:
-            changes = [(time.time() + seconds, lease) for lease in leases]
-            file.executemany("UPDATE messages SET visible = ? WHERE lease = ?", changes)
+            now = time.time()
+            changes = [(now + seconds, lease, now) for lease in leases]
+            file.executemany("UPDATE messages SET visible = ? WHERE lease = ? AND visible > ?", changes)
 
     def waiting(self) -> int:
         """The messages that could be received now."""
