@@ -116,6 +116,23 @@ def test_of_entries_that_were_deleted_the_others_are_read_when_the_user_says_so(
     assert held(system) == 0
 
 
+def test_entries_that_are_trimmed_while_they_are_held_for_the_next_run_are_a_loss(system: StreamContext) -> None:
+    options = {"minIdle": "300ms", "maxEpochTime": "100ms"}
+    system.write(2)
+    query, log = SourceQuery(system, **options), []
+    query.planner.freeze()
+    time.sleep(0.002)  # an id has milliseconds
+    system.write(3)
+    assert numbers(query.next(log)) == [0, 1]
+    query.planner.latest(log[-1])
+    system.client.xtrim(system.stream, maxlen=1, approximate=False)
+    time.sleep(0.2)  # their leases are extended meanwhile
+    query.planner.close()
+    time.sleep(0.3)
+    with pytest.raises(DataLoss, match="2 entries of the stream .* were trimmed or deleted before they were read"):
+        SourceQuery(system, **options).next(log)
+
+
 def test_entries_that_were_trimmed_before_they_were_given_are_counted(system: StreamContext) -> None:
     if int(system.client.info("server")["redis_version"].split(".")[0]) < 7:
         pytest.skip("before Redis 7 a stream does not count its entries")
