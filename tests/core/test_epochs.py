@@ -543,7 +543,7 @@ def test_a_late_copy_of_a_task_receives_nothing_for_an_epoch_that_is_deleted(sys
     assert DoubleReceiver.contacts == contacts
 
 
-@pytest.mark.parametrize("moment", ["before it records", "while it records"])
+@pytest.mark.parametrize("moment", ["before it records", "while it records", "when another late one has recorded"])
 def test_a_copy_of_a_task_that_wakes_when_its_epoch_is_deleted_gives_its_messages_back(
     system: QueueContext, moment: str
 ) -> None:
@@ -563,16 +563,19 @@ def test_a_copy_of_a_task_that_wakes_when_its_epoch_is_deleted_gives_its_message
 
     def slow_put(*args: Any) -> bool:
         go_on()
+        if moment == "when another late one has recorded":
+            with pytest.raises(StateError):
+                put(*args)
         return put(*args)
 
     def slow_put_if_absent(name: str, content: Any) -> bool:
         go_on()
         return put_if_absent(name, content)
 
-    if moment == "before it records":
-        late.log.put = slow_put  # type: ignore[method-assign]
-    else:
+    if moment == "while it records":
         late.log.storage.put_if_absent = slow_put_if_absent  # type: ignore[method-assign]
+    else:
+        late.log.put = slow_put  # type: ignore[method-assign]
     for reader in (late, EpochReader(query.source, SCHEMA)):
         with pytest.raises(StateError, match=r"epoch 1 of .* is deleted"):
             list(reader.read(EpochSplit(log[0]["at"]["log"], 1, 0, 1)))

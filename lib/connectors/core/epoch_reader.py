@@ -109,6 +109,7 @@ class EpochReader(SplitReader[EpochSplit]):
             return header, table
         epoch.release()
         record = self.log.table(split.epoch, split.reader)
+        self.log.check_retained(split.epoch)
         if record is None:
             raise StateError(
                 f"the record of epoch {split.epoch} was deleted while it was read, in {self.log.storage.root}",
