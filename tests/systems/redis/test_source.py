@@ -129,7 +129,7 @@ def test_entries_that_are_trimmed_while_they_are_held_for_the_next_run_are_a_los
     time.sleep(0.2)  # their leases are extended meanwhile
     query.planner.close()
     time.sleep(0.3)
-    with pytest.raises(DataLoss, match="2 entries of the stream .* were trimmed or deleted before they were read"):
+    with pytest.raises(DataLoss, match=r"2 entries of the stream .* were trimmed or deleted before they were read"):
         SourceQuery(system, **options).next(log)
 
 
