@@ -20,7 +20,7 @@ from connectors.core import Misconfigured, metrics
 from connectors.core.epoch_reader import EpochReader, EpochSplit
 from connectors.core.epochs import HISTORY, ID, EpochLog, Header, record_content
 from connectors.core.errors import StateError, Transient
-from connectors.core.leases import EpochLeases
+from connectors.core.leases import EpochLeases, LeaseKeeper
 from connectors.core.planning import INITIAL, Planner, reader_share, source_id
 from connectors.storage import storage_of
 from connectors.testing import QueueSuite
@@ -201,6 +201,16 @@ def test_messages_that_are_too_late_for_a_run_are_held_beyond_their_leases_and_g
     assert system.queue.waiting() == 3
     with transaction(system.queue.path) as file:
         assert file.execute("SELECT max(deliveries) FROM messages").fetchone() == (1,)
+
+
+def test_of_very_many_messages_that_are_too_late_a_run_holds_the_newest(
+    system: QueueContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("connectors.core.leases._HELD", 3)
+    keeper = LeaseKeeper(QueueDoubleSource.of(system.options(), streaming=True), 60.0)
+    keeper.hold(["1", "2"])
+    keeper.hold(["3", "4", "5"])
+    assert keeper.stop() == ["3", "4", "5"]
 
 
 def test_a_run_whose_newer_messages_come_first_waits_for_the_others_as_long_as_for_any(

@@ -8,7 +8,8 @@ import threading
 import time
 import weakref
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
 
 from .epochs import LEASE, EpochLog, Receiver
 from .metrics import PLANNING, Component, Meter, Place
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from .epoch_source import EpochSource
 
 _log = logging.getLogger("connectors")
+_HELD: Final = 100_000
+"""Messages that are too late for a run and held until its end. More would take longer to extend than leases last."""
 
 
 class EpochLeases:
@@ -63,8 +66,10 @@ class LeaseKeeper:
         self._thread.start()
 
     def hold(self, leases: Iterable[str]) -> None:
-        """Extends ``leases``, of messages that are too late for this run, until its end."""
+        """Extends ``leases``, of messages that are too late for this run, until its end; or until there are too many newer."""
         self._late.update(dict.fromkeys(leases))
+        for lease in list(islice(self._late, max(0, len(self._late) - _HELD))):
+            self._late.pop(lease, None)
 
     def end(self) -> None:
         """Extends nothing more."""
