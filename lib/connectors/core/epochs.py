@@ -132,8 +132,8 @@ class Receiver(ABC):
 class Header:
     """What a record says of itself: how many ``rows`` it has, and when (``at``) it was put.
 
-    ``is_dry``: the reader has stopped because nothing more came. ``late`` are the leases of messages that were published after
-    the start of an ``availableNow`` query, and go back at its end. ``duplicates`` counts those that the reader has left out;
+    ``is_dry``: the reader has stopped because nothing more came for this run. ``late`` are the leases of messages that were
+    published after the start of an ``availableNow`` query, and go back at its end. ``duplicates`` counts those left out;
     ``leases`` are those of duplicates within the epoch, acknowledged with it. ``positions`` are where the reader's partitions
     end in this epoch, ``finished`` those of them that will never have more, and ``lags`` how many seconds they are behind.
     ``times`` are those of their next records, or of the last ones that were read. ``is_complete``: each of its partitions had
