@@ -559,6 +559,25 @@ def test_a_truncation_stops_the_query_or_deletes_the_rows_before_it(target: Targ
     assert target.rows() == expected(database), "what was before the truncation stays gone"
 
 
+@pytest.mark.parametrize("order", ["log", "arrival"])
+def test_a_truncation_is_done_by_the_replay_of_a_batch_that_died_before_its_merge(
+    target: Target, monkeypatch: pytest.MonkeyPatch, order: str
+) -> None:
+    database = Database()
+    target.options |= {"truncate": "delete", "order": order}
+    target.restart()
+    target.merge(database.upsert(id=1, name="a", amount=1))
+    batch = [database.truncate(), database.upsert(id=2, name="b", amount=2)]
+    committer = type(target.function.sink.committer())
+    monkeypatch.setattr(committer, "_merge", lambda *_: (_ for _ in ()).throw(ValueError("once")))
+    with pytest.raises(ValueError, match="once"):
+        target.merge(*batch, number=1)
+    monkeypatch.undo()
+    target.restart()
+    target.merge(*batch, number=1)
+    assert target.rows() == expected(database)
+
+
 def test_another_server_stops_the_query_and_order_arrival_goes_on(target: Target) -> None:
     def change(name: str, server: int, pos: int) -> dict[str, Any]:
         source = {"file": f"bin.{pos:06d}", "pos": pos, "row": 0, "server_id": server, "gtid": None}

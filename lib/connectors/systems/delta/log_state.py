@@ -8,7 +8,7 @@ from typing import Final
 from ...core import StateError
 from ...core.state import dumps, loads, versioned
 from .change_log import NAME
-from .positions import ARRIVAL
+from .positions import ARRIVAL, ORDINAL_LENGTH, PLACE_LENGTH
 
 STATE_PROPERTY: Final = "connectors.log"
 
@@ -28,8 +28,8 @@ class LogState:
 
     ``topic`` feeds the table, and ``keys`` are its columns that identify a row. ``order`` names the order of positions, and
     ``log`` whose positions they are; ``generation`` counts how often they began anew, and stands in front of them. ``life``
-    counts the queries, of which ``query`` is the last, as their batches count from 0. Changes up to ``truncated``, a position
-    without its place, were before a truncation.
+    counts the queries, of which ``query`` is the last, as their batches count from 0. ``truncated`` is the position of the last
+    truncation.
 
     ``snapshot`` is the place at which the initial snapshot began, or began again; ``None`` when changes of the log follow.
     ``attempt`` is where the database's log stood then, and ``is_read`` says that the last row of the table has come. The batch
@@ -93,6 +93,16 @@ class LogState:
                 way_out="name the columns that identify a row by keyColumns, or start a new table with a new snapshot",
             )
         return replace(self, keys=keys)
+
+    def log_part(self, position: str) -> str:
+        """``position`` without its place in the stream, unless the arrival is the order."""
+        return position if self.order == ARRIVAL else position[:-PLACE_LENGTH]
+
+    def repeats_truncation(self, position: str) -> bool:
+        """True for a truncation that an earlier batch has had. A batch that is done again has its own one to do."""
+        if self.truncated is None or position[:-ORDINAL_LENGTH] == self.truncated[:-ORDINAL_LENGTH]:
+            return False
+        return self.log_part(position) <= self.log_part(self.truncated)
 
     def with_snapshot(self, again: str | None, rows: SnapshotRows | None) -> LogState:
         """The state behind a batch in which the initial snapshot begins ``again``, or has ``rows``."""

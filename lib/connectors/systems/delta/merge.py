@@ -199,11 +199,10 @@ class ChangeTableCommitter(RecordingCommitter):
         cut = truncation_in(placed) if summary.may_truncate else None
         if cut is not None:
             placed = replace(placed, frame=placed.frame.where(is_behind(*cut)))
-            position = cut[0] if state.order == ARRIVAL else cut[0][:-PLACE_LENGTH]
-            if state.truncated is not None and position <= state.truncated:
-                cut = None  # it comes a second time
+            if state.repeats_truncation(cut[0]):
+                cut = None
             else:
-                state = self._note(spark, replace(state, truncated=position))
+                state = self._note(spark, replace(state, truncated=cut[0]))
         gone = [self._is_ghost()] if self._snapshot_ends(spark, changes, summary, batch) else []
         if cut is not None:
             gone.append(f"({self._is_of_snapshot()} OR {self._old()} < '{cut[0]}')")
@@ -399,8 +398,8 @@ class ChangeTableCommitter(RecordingCommitter):
         from pyspark.sql import functions as F
 
         if state.truncated is not None:
-            own = F.col(POSITION).substr(1, len(state.truncated))
-            newest = newest.where(F.col(SNAPSHOT) | (own > state.truncated))
+            truncated = state.log_part(state.truncated)
+            newest = newest.where(F.col(SNAPSHOT) | (F.col(POSITION).substr(1, len(truncated)) > truncated))
         if not self._has_deleted(spark):
             return newest
         place = self._deleted_location()

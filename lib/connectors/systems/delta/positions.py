@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
 
 ARRIVAL: Final = "arrival"
-PLACE_LENGTH: Final = 3 + 12 + 19
-"""The characters of a place in the stream."""
+ORDINAL_LENGTH: Final = 19
+PLACE_LENGTH: Final = 3 + 12 + ORDINAL_LENGTH
+"""The characters of a place in the stream, of which the last ones are the number of the record."""
 FIELDS: Final = {
     "sequence": "string", "gtid": "string", "file": "string", "pos": "bigint", "row": "bigint", "server_id": "bigint",
     "commit_lsn": "string", "change_lsn": "string", "event_serial_no": "bigint", "snapshot": "string", "lsn": "bigint",
@@ -73,12 +74,12 @@ def place_of(life: int, batch: int, ordinal: Column) -> Column:
     """The place in the stream of the record ``ordinal`` of a batch, in the life ``life`` of the table's query."""
     from pyspark.sql import functions as F
 
-    return F.concat(F.lit(f"{life:03d}{batch:012d}"), _number(ordinal, 19))
+    return F.concat(F.lit(f"{life:03d}{batch:012d}"), _number(ordinal, ORDINAL_LENGTH))
 
 
 def place_text(life: int, batch: int, ordinal: int) -> str:
     """The same of a number."""
-    return f"{life:03d}{batch:012d}{ordinal:019d}"
+    return f"{life:03d}{batch:012d}{ordinal:0{ORDINAL_LENGTH}d}"
 
 
 def _binlog_order(fields: Mapping[str, Column]) -> LogOrder:
