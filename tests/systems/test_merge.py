@@ -325,10 +325,11 @@ def test_a_decimal_is_read_right_beside_other_fields_of_its_name(spark: Any) -> 
     database.fields["tags"] = {"type": "map", "keys": {"type": "string"}, "values": {"type": "string"}}
     database.fields["version"] = {"type": "bytes", "name": DECIMAL, "parameters": {"scale": "2"}, "optional": True}
     encoded = [database.upsert(id=1, tags={"version": "x"}, version=text) for text in ("BOI=", "1234", None)]
-    numbers = [database.upsert(id=2, tags={"version": "x"}, version="?") for _ in range(2)]
-    numbers = [as_number(record, number) for record, number in zip(numbers, ("12.50", "1E-2"), strict=True)]
+    numbers = [database.upsert(id=2, tags={"version": "x"}, version="?") for _ in range(3)]
+    texts = ("12.50", "1E-2", "12345678901234567890.12")
+    numbers = [as_number(record, number) for record, number in zip(numbers, texts, strict=True)]
     rows = changes(spark, *encoded, *numbers).frame.select("version").collect()
-    decimals = [Decimal("12.50"), Decimal("-26588.24"), None, Decimal("12.50"), Decimal("0.01")]
+    decimals = [Decimal("12.50"), Decimal("-26588.24"), None, *map(Decimal, texts)]
     assert [row["version"] for row in rows] == decimals
 
 

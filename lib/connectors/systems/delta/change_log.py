@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from ...core import Fatal, Misconfigured, Problem
-from .change_schema import Cell, ChangeColumn, columns_of, columns_of_type, fields_of
+from .change_schema import DECIMAL, Cell, ChangeColumn, columns_of, columns_of_type, fields_of
 from .column_types import fitted, united_types
 from .holes import may_have_holes
 from .positions import ARRIVAL, ATTEMPTS, FIELDS, LogOrder, order_of
@@ -96,7 +96,8 @@ class Summary:
 def records_of(frame: DataFrame) -> DataFrame:
     """The records in the order of the stream, and whether a snapshot begins anew with one.
 
-    ``text`` is the value: the payload of one that carries a ``schema``, which is null for others.
+    ``text`` is the value: the payload of one that carries a ``schema``, which is null for others. Spark writes the numbers of a
+    payload anew, as doubles, so a value with decimals is there as it came, too: ``original``.
     """
     from pyspark.sql import functions as F
 
@@ -115,9 +116,11 @@ def records_of(frame: DataFrame) -> DataFrame:
 
     outer = F.from_json(text("value"), _OUTER)
     is_plain = outer["schema"].isNull() | outer["payload"].isNull()
+    original = F.when(~is_plain & outer["schema"].contains(DECIMAL), text("value"))
     return frame.select(
         topic.alias("topic"), text("key").alias("key"), F.when(~is_plain, outer["schema"]).alias("schema"),
-        F.when(is_plain, text("value")).otherwise(outer["payload"]).alias("text"), has_header(_AGAIN).alias("again"),
+        F.when(is_plain, text("value")).otherwise(outer["payload"]).alias("text"), original.alias("original"),
+        has_header(_AGAIN).alias("again"),
         has_header(_OLD_KEY).alias(MOVED), F.monotonically_increasing_id().alias(ORDINAL),
     )  # fmt: skip
 
@@ -273,7 +276,7 @@ class _Part:
 
         parsed = self.rows.withColumn("change", F.from_json("text", _read_type(self.form), {"mode": "FAILFAST"}))
         if any(column.exact is not None for column in self.form.row):
-            parsed = parsed.withColumn("exact", F.from_json("text", _exact_type(self.form)))
+            parsed = parsed.withColumn("exact", F.from_json("original", _exact_type(self.form))["payload"])
         change = F.col("change")
         source = change["source"] if self.form.is_envelope else change
         fields = {name: source[own] for name, own in self.form.source.items()}
@@ -337,14 +340,14 @@ def _read_type(form: _Form) -> StructType:
 
 
 def _exact_type(form: _Form) -> StructType:
-    """The type of the columns that have to be read a second time."""
+    """The type of the columns that have to be read a second time, of a value with its schema."""
     from pyspark.sql.types import StructType
 
     row = StructType()
     for column in form.row:
         if column.exact is not None:
             row = row.add(column.name, column.exact)
-    return StructType().add("before", row).add("after", row) if form.is_envelope else row
+    return StructType().add("payload", StructType().add("before", row).add("after", row) if form.is_envelope else row)
 
 
 def _united(parts: Sequence[_Part], known: Mapping[str, Any], fills: Mapping[str, Any]) -> Changes:

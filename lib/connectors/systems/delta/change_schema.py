@@ -34,7 +34,7 @@ _MILLIS: Final = ("io.debezium.time.Timestamp", "org.apache.kafka.connect.data.T
 _MICROS: Final = "io.debezium.time.MicroTimestamp"
 _NANOS: Final = "io.debezium.time.NanoTimestamp"
 _ZONED: Final = "io.debezium.time.ZonedTimestamp"
-_DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
+DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
 _VARIABLE_DECIMAL: Final = "io.debezium.data.VariableScaleDecimal"
 """A ``numeric`` without precision: each value has a scale of its own."""
 _FREE_SCALE: Final = 18
@@ -119,7 +119,7 @@ def columns_of(fields: list[Mapping[str, Any]], *, tells_all_defaults: bool = Tr
     columns = [_column(field) for field in fields]
     if tells_all_defaults:
         return columns
-    is_silent = [field["type"] in _SILENT and field.get("name") != _DECIMAL and "default" not in field for field in fields]
+    is_silent = [field["type"] in _SILENT and field.get("name") != DECIMAL and "default" not in field for field in fields]
     return [replace(column, needs_fill=column.needs_fill or is_so) for column, is_so in zip(columns, is_silent, strict=True)]
 
 
@@ -180,7 +180,7 @@ def _column(field: Mapping[str, Any]) -> ChangeColumn:
         return column(LongType(), TimestampType(), lambda cell: _time(cell, "ns", F.timestamp_micros(_micros(cell.read))))
     if label == _ZONED:
         return column(StringType(), TimestampType(), _zoned)
-    if label == _DECIMAL:
+    if label == DECIMAL:
         parameters = field.get("parameters") or {}
         precision, scale = int(parameters.get("connect.decimal.precision", 38)), int(parameters.get("scale", 0))
         precision, scale = max(precision - min(scale, 0), scale), max(scale, 0)  # numeric(3,-2), numeric(3,5)
