@@ -301,7 +301,7 @@ def test_a_value_that_an_update_has_not_touched_stays(target: Target) -> None:
         database.upsert(id=1, amount=2, **holes),
         database.upsert(id=2, amount=3, **values),
         database.upsert(id=2, amount=4, **holes),
-        database.upsert(id=3, amount=5, **holes),
+        database.record("u", {"id": 3, "amount": 5, **holes}, 900),
     )
     read = {**values, "large3": b"\x00\xff", "large5": [b"\x00\xff", None], "large6": [datetime.date(1970, 1, 2)]}
     assert target.rows() == [
@@ -737,14 +737,21 @@ def test_another_key_stops_the_query(target: Target) -> None:
 def test_a_large_value_of_a_row_whose_key_changes_is_not_lost_in_silence(target: Target) -> None:
     database = Database()
     target.merge(database.upsert(id=1, name="large", amount=1))
-    moved = {**database.record("c", {"id": 2, "name": _TEXT, "amount": 1}, 300), "headers": [("__debezium.oldkey", b"1")]}
+    target.options["fill"] = {"name": "of older rows"}  # it tells of another row
+    target.restart()
+    before = [database.record(op, {"id": 2, "name": "another row", "amount": 1}, lsn) for op, lsn in (("c", 210), ("d", 220))]
+    moved = [database.record("d", {"id": 1}, 300), database.record("c", {"id": 2, "name": _TEXT, "amount": 1}, 300)]
+    later = database.record("u", {"id": 2, "name": _TEXT, "amount": 2}, 400)
     with pytest.raises(Exception, match="column name: the key of a row has changed"):
-        target.merge(database.record("d", {"id": 1}, 300), moved, number=1)
+        target.merge(*before, *moved, later, number=1)
     assert target.rows() == expected(database)
+    target.merge(before[0], number=1)
+    with pytest.raises(Exception, match="column name: the key of a row has changed"):
+        target.merge(before[1], *moved, number=2)
     target.options["fill"] = {"name": None}
     target.restart()
-    target.merge(database.record("d", {"id": 1}, 300), moved, number=1)
-    assert target.rows() == [{"id": 2, "name": None, "amount": 1}]
+    target.merge(before[1], *moved, later, number=2)
+    assert target.rows() == [{"id": 2, "name": None, "amount": 2}]
 
 
 def test_a_truncation_alone_needs_no_key_and_counts_once(target: Target) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from ...core import Batch
 from ...formats.base import quoted
-from .change_log import ATTEMPT, DELETED, DIGITS, ENDS, ORDINAL, POSITION, SNAPSHOT, TRUNCATES, Changes
+from .change_log import ATTEMPT, DELETED, DIGITS, ENDS, MOVED, ORDINAL, POSITION, SNAPSHOT, TRUNCATES, Changes
 from .holes import hole_conditions
 from .log_state import LogState, SnapshotRows
 from .positions import ARRIVAL, place_of, place_text
@@ -69,7 +69,8 @@ def newest_changes(changes: Changes, keys: Sequence[str], has_holes: bool, may_b
     """One change for each key: the one that holds after all of the batch.
 
     A row of a snapshot takes the place of what came before it; of changes of the log behind it, the one with the last position
-    holds. With ``has_holes``, a value that an update has not touched is that of the change before it, if the batch has that.
+    holds. With ``has_holes``, a value that an update has not touched is that of the change before it, if the batch has that, and
+    never one from before the row began.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F
@@ -79,8 +80,12 @@ def newest_changes(changes: Changes, keys: Sequence[str], has_holes: bool, may_b
         last_read = F.max(F.when(F.col(SNAPSHOT), F.col(ORDINAL))).over(Window.partitionBy(*map(quoted, keys)))
         frame = frame.withColumn("__last_read", last_read)
         frame = frame.where(F.col("__last_read").isNull() | (F.col(ORDINAL) >= F.col("__last_read"))).drop("__last_read")
-    whole = F.struct(*(F.col(quoted(name)) for name in frame.columns))
     order = F.struct((~F.col(SNAPSHOT)).alias("streams"), F.col(POSITION))
+    if has_holes:
+        begin = F.max(F.when(F.col(MOVED), order)).over(Window.partitionBy(*map(quoted, keys)))
+        frame = frame.withColumn("__begin", begin).where(F.col("__begin").isNull() | (order >= F.col("__begin")))
+        frame = frame.withColumn(MOVED, F.col("__begin").isNotNull()).drop("__begin")
+    whole = F.struct(*(F.col(quoted(name)) for name in frame.columns))
     values = {name: kind for name, kind in changes.columns.items() if name not in keys}
     holes = hole_conditions(values) if has_holes else {}
     touched = [_last_touched(name, hole, order).alias(f"touched_{n}") for n, (name, hole) in enumerate(holes.items())]

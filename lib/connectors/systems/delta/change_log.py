@@ -27,8 +27,9 @@ DELETED, SNAPSHOT, ENDS, ATTEMPT, TRUNCATES, MOVED, DIGITS, LOG, ORDINAL, POSITI
     f"__connectors_{name}"
     for name in ("deleted", "snapshot", "ends", "attempt", "truncates", "moved", "digits", "log", "ordinal", "position")
 )
-"""Columns beside those of the row: is it deleted, of a snapshot, the last one of it, and of which; is it a truncation; had it
-another key before; its place in the database's log, and which log that is; its place in the batch; all places as one text."""
+"""Columns beside those of the row: is it deleted, of a snapshot, the last one of it, and of which; is it a truncation; does
+it begin a row, which may have had another key before; its place in the database's log, and which log that is; its place in the
+batch; all places as one text."""
 
 _OUTER: Final = "schema string, payload string"
 _METADATA: Final = frozenset(
@@ -315,7 +316,7 @@ class _Part:
             ENDS: is_read & F.coalesce(self._mark.startswith("last"), F.lit(False)),
             ATTEMPT: F.when(is_read & (self._attempt != "") & ~self._mark.eqNullSafe("incremental"), self._attempt),
             TRUNCATES: F.coalesce(self._operation == "t", F.lit(False)),
-            MOVED: F.col(MOVED),
+            MOVED: F.col(MOVED) | F.coalesce(self._operation == "c", F.lit(False)),
             DIGITS: text if self.order.digits is None else F.when(~is_read, self.order.digits),
             LOG: text if self.order.log is None else F.when(~is_read, self.order.log),
             ORDINAL: F.col(ORDINAL),

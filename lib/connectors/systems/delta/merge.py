@@ -347,7 +347,8 @@ class ChangeTableCommitter(RecordingCommitter):
         view = f"connectors_{digest(batch.prefix(), self._location())}"
         rows.createOrReplaceTempView(view)
         columns, holes = list(changes.columns), hole_conditions(changes.columns) if has_holes else {}
-        sets = [f"{quoted(name)} = {_new_value(name, holes, f'old.{quoted(name)}')}" for name in columns if name not in keys]
+        kept = {name: f"CASE WHEN new.{MOVED} THEN {self._unknown(name)} ELSE old.{quoted(name)} END" for name in holes}
+        sets = [f"{quoted(name)} = {_new_value(name, holes, kept.get(name, ''))}" for name in columns if name not in keys]
         sets.append(f"{quoted(self.position)} = {_stored_position('new')}")
         names = ", ".join(quoted(name) for name in (*columns, self.position))
         values = ", ".join((*(_new_value(name, holes, self._unknown(name)) for name in columns), _stored_position("new")))
@@ -369,7 +370,7 @@ class ChangeTableCommitter(RecordingCommitter):
 
     def _unknown(self, name: str) -> str:
         """SQL: the value of a new row that its record does not tell. Raises an error where the row had another key before."""
-        if name in self.values["fill"]:
+        if self.values["fill"].get(name, "") is None:
             return "NULL"
         text = (
             f"column {name}: the key of a row has changed, and Debezium does not tell its large value, which has not. Give the "
