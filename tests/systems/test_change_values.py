@@ -230,13 +230,14 @@ def test_the_default_of_a_new_column_is_read_as_its_values_are(spark: Any) -> No
         "seen": {"type": "string", "name": f"{TIME}.ZonedTimestamp", "default": "2024-10-04T14:00:00+02:00"},
         "raw": {"type": "bytes", "default": "AP8="},
         "tags": {"type": "array", "items": {"type": "string"}, "default": ["x", "y"]},
+        "must": {"type": "array", "items": {"type": "string"}, "default": []},
         "flag": {"type": "boolean", "default": False},
     }
-    database.fields |= {name: {**field, "optional": True} for name, field in fields.items()}
-    frame = changes(spark, old, database.upsert(id=2, name="b")).frame
-    row = frame.where("id = 1").selectExpr("price", "day", "at", "seen", "raw", "tags", "flag").collect()[0]
-    assert (row["price"], str(row["day"]), row["tags"], bytes(row["raw"]), row["flag"]) == (
-        Decimal("12.50"), "2024-10-04", ["x", "y"], b"\x00\xff", False,
+    database.fields |= {name: {**field, "optional": name != "must"} for name, field in fields.items()}
+    frame = changes(spark, old, database.upsert(id=2, name="b", must=["z"])).frame
+    row = frame.where("id = 1").selectExpr("price", "day", "at", "seen", "raw", "tags", "must", "flag").collect()[0]
+    assert (row["price"], str(row["day"]), row["tags"], row["must"], bytes(row["raw"]), row["flag"]) == (
+        Decimal("12.50"), "2024-10-04", ["x", "y"], [], b"\x00\xff", False,
     )  # fmt: skip
     assert row["at"].timestamp() == 1_700_000_000.123456
     assert row["seen"].timestamp() == 1728043200.0

@@ -47,13 +47,11 @@ _INFINITY: Final = {
     "ns": ((1 << 63) - 1, -(1 << 63)),
 }
 """What Debezium writes for them."""
-_PLACEHOLDERS: Final = frozenset(
-    {
-        *((label, 0) for label in (*_DAYS, *_MILLIS, _MICROS, _NANOS)),
-        (_ZONED, "1970-01-01T00:00:00.000000Z"),
-        (_ZONED, "1970-01-01T00:00:00Z"),
-        ("io.debezium.data.Uuid", "00000000-0000-0000-0000-000000000000"),
-    }
+_PLACEHOLDERS: Final = (
+    *((label, 0) for label in (*_DAYS, *_MILLIS, _MICROS, _NANOS)),
+    (_ZONED, "1970-01-01T00:00:00.000000Z"),
+    (_ZONED, "1970-01-01T00:00:00Z"),
+    ("io.debezium.data.Uuid", "00000000-0000-0000-0000-000000000000"),
 )
 """Defaults that Debezium writes in place of an expression such as ``now()``, whose value in older rows it does not know."""
 _EARLIEST_TIME_IN_ARRAY: Final = "+292269055-12-0"
