@@ -206,6 +206,17 @@ def test_plain_json_needs_the_columns_and_what_does_not_fit_them_is_an_error(spa
         changes(spark, database.upsert(id=1, amount=10.756), plain="id INT, amount DECIMAL(10,2)").frame.collect()
 
 
+def test_elements_of_arrays_in_plain_json_are_not_altered_either(spark: Any) -> None:
+    database = Database(schemas=False)
+    good = database.upsert(id=1, prices=[1.5, None], times=[["2024-10-04T12:00:00.5Z"]], names=["a", None])
+    columns = "id INT, prices ARRAY<DECIMAL(10,2)>, times ARRAY<ARRAY<TIMESTAMP>>, names ARRAY<STRING>"
+    found = texts(changes(spark, good, plain=columns).frame, "prices", "times", "names")
+    assert found == [("[1.50, null]", "[[2024-10-04 12:00:00.5]]", "[a, null]")]
+    for row in ({"prices": [1.239]}, {"times": [[1728043200000000]]}):
+        with pytest.raises(Exception, match=r"column (prices: 1\.239 does not fit|times: \d+ is no text)"):
+            changes(spark, database.upsert(id=3, **row), plain=columns).frame.collect()
+
+
 def test_columns_of_the_table_that_begin_like_debeziums_own_are_kept(spark: Any) -> None:
     value = {"id": 1, "__ver": 3, "__op": "c", "__deleted": "false", "__source_sequence": '["1","2"]'}
     fields = [{"field": "id", "type": "int32"}, {"field": "__ver", "type": "int32"}] + [

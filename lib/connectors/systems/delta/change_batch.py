@@ -69,8 +69,8 @@ def newest_changes(changes: Changes, keys: Sequence[str], has_holes: bool, may_b
     """One change for each key: the one that holds after all of the batch.
 
     A row of a snapshot takes the place of what came before it; of changes of the log behind it, the one with the last position
-    holds. With ``has_holes``, a value that an update has not touched is that of the change before it, if the batch has that, and
-    never one from before the row began.
+    holds. With ``has_holes``, a value that an update has not touched is that of the change before it, if the batch has that,
+    and never one from before the row began.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F

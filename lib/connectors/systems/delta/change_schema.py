@@ -123,9 +123,12 @@ def columns_of(fields: list[Mapping[str, Any]], *, tells_all_defaults: bool = Tr
 
 def columns_of_type(schema: StructType) -> list[ChangeColumn]:
     """The columns of a schema of Spark, for JSON that carries none."""
-    from pyspark.sql.types import DateType, DecimalType, TimestampNTZType, TimestampType, VariantType
+    from pyspark.sql.types import ArrayType, DateType, DecimalType, TimestampNTZType, TimestampType, VariantType
 
     def column(name: str, kind: DataType) -> ChangeColumn:
+        if isinstance(kind, ArrayType):
+            item = column(name, kind.elementType)
+            return ChangeColumn(name, ArrayType(item.read), kind, lambda cell: _each(item, cell))
         if isinstance(kind, DecimalType):  # as a decimal, Spark would round what does not fit
             return ChangeColumn(name, VariantType(), kind, lambda cell: _plain_decimal(name, kind, cell.read))
         if isinstance(kind, (DateType, TimestampType, TimestampNTZType)):  # Spark would take a number for seconds
