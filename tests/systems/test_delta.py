@@ -77,6 +77,29 @@ def test_batches_without_rows_are_recorded_and_missing_ones_stop(spark: Any, tmp
             write.write(rows, Batch(write.sink.sink_id(), "q", 5))
 
 
+@pytest.mark.parametrize(
+    "how", ["VERSION AS OF 0", pytest.param("TIMESTAMP AS OF '{}'", marks=pytest.mark.soak)]
+)
+def test_a_table_that_was_set_back_by_a_restore_stops(spark: Any, target: DeltaContext, how: str) -> None:
+    """Delta would skip a batch that it has seen before the RESTORE, and the table lacks the rows of others."""
+    path = target.options()["path"]
+
+    def write(number: int) -> None:
+        sink = connectors.foreach_batch(DeltaSink, {"path": path})
+        sink.write(spark.range(number, number + 1), Batch(sink.sink.sink_id(), "q", number))
+
+    for number in range(2):
+        write(number)
+    first = spark.sql(f"DESCRIBE HISTORY delta.`{path}`").where("version = 0").selectExpr("CAST(timestamp AS STRING)").head()[0]
+    spark.sql(f"RESTORE TABLE delta.`{path}` TO {how.format(first)}")
+    for number in (1, 2):
+        with pytest.raises(CommitRefused, match=r"RESTORE .* batch 1"):
+            write(number)
+    spark.sql(f"RESTORE TABLE delta.`{path}` TO VERSION AS OF 1")
+    write(2)
+    assert sorted(row["id"] for row in target.rows()) == [0, 1, 2]
+
+
 def test_a_table_by_name_is_made_with_the_first_batch(spark: Any, tmp_path: Path) -> None:
     rows = spark.readStream.format("connectors.sequence").option("end", 5).load()
     writer = rows.writeStream.foreachBatch(connectors.foreach_batch("delta", table="sequence_by_name"))

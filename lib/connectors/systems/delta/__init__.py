@@ -14,7 +14,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from ...core import Batch, Committable, Flag, FrameCommitter, Misconfigured, Options, Problem, Sink, SinkWriter, Text
+from ...core import (
+    Batch,
+    CommitRefused,
+    Committable,
+    Flag,
+    FrameCommitter,
+    Misconfigured,
+    Options,
+    Problem,
+    Sink,
+    SinkWriter,
+    Text,
+)
 from ...core.ledger import Entry, LedgerContent, is_stream
 from ...core.options import Json, Values
 from ...formats.base import quoted
@@ -106,12 +118,22 @@ class DeltaCommitter(FrameCommitter):
     def last(self, query: str) -> Entry | None:
         if query in self._newest:
             return self._newest[query]
-        entries = [entry for entry in self._entries(_RECENT) if entry.query == query]
-        entries = entries or [entry for entry in self._entries(None) if entry.query == query]
-        return max(entries, key=lambda entry: entry.batch, default=None)
+        entries, undone = self._entries(_RECENT, query)
+        if not entries:
+            entries, undone = self._entries(None, query)
+        last = max(entries, key=lambda entry: entry.batch, default=None)
+        lost = max(undone, key=lambda entry: entry.batch, default=None)
+        if lost is not None and (last is None or lost.batch > last.batch):
+            raise CommitRefused(
+                f"a RESTORE of {self.sink.target()} has taken away batch {lost.batch} of this query, and Delta skips a batch "
+                "whose number it has seen",
+                way_out="RESTORE the version that has it; or give the query a sinkId of its own, and onLostLedger says what "
+                "is written",
+            )
+        return last
 
     def queries(self) -> frozenset[str]:
-        return frozenset(entry.query for entry in self._entries(None) if is_stream(entry.query))
+        return frozenset(entry.query for entries in self._entries(None) for entry in entries if is_stream(entry.query))
 
     def commit(self, entry: Entry, committables: Sequence[Committable]) -> None:
         """Records only: rows come through :meth:`commit_frame`."""
@@ -137,17 +159,32 @@ class DeltaCommitter(FrameCommitter):
     def discard(self, committable: Committable) -> None:
         """Nothing is staged."""
 
-    def _entries(self, newest: int | None) -> list[Entry]:
+    def _entries(self, newest: int | None, query: str | None = None) -> tuple[list[Entry], list[Entry]]:
+        """The entries in the table's ``newest`` versions, and those of versions that a RESTORE has undone."""
+        entries: list[Entry] = []
+        undone: list[Entry] = []
         if not self._exists():
-            return []
+            return entries, undone
         from pyspark.sql import SparkSession
 
         # SQL, unlike Delta's own Python classes, needs no part of Delta beside the Connect server's jars.
         limit = "" if newest is None else f" LIMIT {newest}"
         history = SparkSession.active().sql(f"DESCRIBE HISTORY {self._name()}{limit}")
-        marked = history.where(f"userMetadata LIKE '{{\"{_MARK}\"%'").select("userMetadata", "operationMetrics")
-        commits = [(json.loads(row.userMetadata)[_MARK], row.operationMetrics) for row in marked.collect()]
-        return [_entry(mark, metrics) for mark, metrics in commits if mark["sink"] == self.sink.sink_id()]
+        marked = history.where(f"operation = 'RESTORE' OR userMetadata LIKE '{{\"{_MARK}\"%'").selectExpr(
+            "version", "timestamp", "operation = 'RESTORE' AS restores", "userMetadata", "operationMetrics",
+            "CAST(try_element_at(operationParameters, 'version') AS BIGINT) AS to_version",
+            "CAST(try_element_at(operationParameters, 'timestamp') AS TIMESTAMP) AS to_time",
+        )  # fmt: skip
+        to_version = to_time = None
+        for row in sorted(marked.collect(), key=lambda row: -row.version):
+            is_undone = (to_version is not None and row.version > to_version) or (to_time is not None and row.timestamp > to_time)
+            if row.restores:
+                to_version, to_time = (to_version, to_time) if is_undone else (row.to_version, row.to_time)
+                continue
+            mark = json.loads(row.userMetadata)[_MARK]
+            if mark["sink"] == self.sink.sink_id() and query in (None, mark["query"]):
+                (undone if is_undone else entries).append(_entry(mark, row.operationMetrics))
+        return entries, undone
 
     def _name(self) -> str:
         """The table, as SQL names it."""
