@@ -77,6 +77,17 @@ def test_batches_without_rows_are_recorded_and_missing_ones_stop(spark: Any, tmp
             write.write(rows, Batch(write.sink.sink_id(), "q", 5))
 
 
+def test_a_batch_that_is_said_to_be_written_is_recorded_or_refused(spark: Any, tmp_path: Path) -> None:
+    """Else each batch behind it would pass for written, too."""
+    tables = spark.createDataFrame([("orders", '{"id": 1}', "id int")], "table string, row string, schema string")
+    several: Any = connectors.foreach_batch(DeltaTables, {"path": str(tmp_path), "onLostLedger": "written"})
+    several.write(tables, Batch(several.sink.sink_id(), "q", 3))
+    assert several.sink.committer().last("q").batch == 3
+    single: Any = connectors.foreach_batch(DeltaSink, {"path": str(tmp_path / "gone"), "onLostLedger": "written"})
+    with pytest.raises(CommitRefused, match=r"no table .*gone.*batch 3"):
+        single.write(spark.range(3), Batch(single.sink.sink_id(), "q", 3))
+
+
 @pytest.mark.parametrize(
     "how", ["VERSION AS OF 0", pytest.param("TIMESTAMP AS OF '{}'", marks=pytest.mark.soak)]
 )

@@ -137,11 +137,15 @@ class DeltaCommitter(FrameCommitter):
 
     def commit(self, entry: Entry, committables: Sequence[Committable]) -> None:
         """Records only: rows come through :meth:`commit_frame`."""
-        if self._exists():
-            from pyspark.sql import SparkSession
+        from pyspark.sql import SparkSession
 
-            nothing = SparkSession.active().sql(f"SELECT * FROM {self._name()} LIMIT 0")
-            self.commit_frame(nothing, Batch(self.sink.sink_id(), entry.query, entry.batch))
+        if not self._exists():
+            raise CommitRefused(
+                f"there is no table {self.sink.target()}: it does not have batch {entry.batch}, as onLostLedger=written says",
+                way_out="restore the table, or set onLostLedger=notWritten",
+            )
+        nothing = SparkSession.active().sql(f"SELECT * FROM {self._name()} LIMIT 0")
+        self.commit_frame(nothing, Batch(self.sink.sink_id(), entry.query, entry.batch))
 
     def commit_frame(self, frame: DataFrame, batch: Batch) -> None:
         """Appends ``frame`` as ``batch``, in the one transaction that also records it."""
@@ -175,11 +179,11 @@ class DeltaCommitter(FrameCommitter):
             "CAST(try_element_at(operationParameters, 'version') AS BIGINT) AS to_version",
             "CAST(try_element_at(operationParameters, 'timestamp') AS TIMESTAMP) AS to_time",
         )  # fmt: skip
-        to_version = to_time = None
+        version = time = None
         for row in sorted(marked.collect(), key=lambda row: -row.version):
-            is_undone = (to_version is not None and row.version > to_version) or (to_time is not None and row.timestamp > to_time)
+            is_undone = (version is not None and row.version > version) or (time is not None and row.timestamp > time)
             if row.restores:
-                to_version, to_time = (to_version, to_time) if is_undone else (row.to_version, row.to_time)
+                version, time = (version, time) if is_undone else (row.to_version, row.to_time)
                 continue
             mark = json.loads(row.userMetadata)[_MARK]
             if mark["sink"] == self.sink.sink_id() and query in (None, mark["query"]):

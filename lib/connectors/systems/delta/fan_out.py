@@ -18,6 +18,7 @@ from ...core import (
     REQUIRED,
     Batch,
     Choice,
+    Committable,
     ConnectorError,
     Fatal,
     Json,
@@ -28,6 +29,7 @@ from ...core import (
     SinkWriter,
     Text,
 )
+from ...core.ledger import Entry
 from ...core.options import Values
 from ...core.state import digest
 from ...formats.base import quoted
@@ -35,7 +37,7 @@ from . import DeltaCommitter, DeltaSink, RecordingCommitter, known_columns, same
 from .column_types import fitted, united_types, widen
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 NAME: Final = "delta_tables"
 LEDGER: Final = "_batches"
@@ -116,10 +118,19 @@ class DeltaTablesCommitter(RecordingCommitter):
                 schemas.setdefault(row["table"], []).append(row["schema"])
             _side_by_side(frame, {name: partial(self._write, rows, name, texts, batch) for name, texts in schemas.items()})
             written = [(row["table"], row["schema"], row["count"], batch.number) for row in counts]
-            record = frame.sparkSession.createDataFrame(written, "table string, schema string, rows bigint, batch bigint")
-            self.ledger.commit_frame(record, batch)
+            self._record(frame.sparkSession, written, batch)
         finally:
             rows.unpersist()
+
+    def commit(self, entry: Entry, committables: Sequence[Committable]) -> None:
+        """Records only. The ledger may be gone."""
+        from pyspark.sql import SparkSession
+
+        self._record(SparkSession.active(), [], Batch(self.sink.sink_id(), entry.query, entry.batch))
+
+    def _record(self, spark: SparkSession, rows: Sequence[tuple[str, str, int, int]], batch: Batch) -> None:
+        record = spark.createDataFrame(rows, "table string, schema string, rows bigint, batch bigint")
+        self.ledger.commit_frame(record, batch)
 
     def _write(self, frame: DataFrame, table: str, schemas: Sequence[str], batch: Batch) -> None:
         location = f"{self.path}/{quote(table, safe=' $.-')}"
