@@ -38,6 +38,19 @@ def test_a_page_is_read_again_from_the_place_where_the_query_started() -> None:
     assert shard.records == taken
 
 
+@pytest.mark.parametrize("page", [1, 3])
+def test_a_start_at_a_time_has_the_same_records_whatever_the_pages(page: int) -> None:
+    """The service promises neither exact times of arrival nor that they grow."""
+    arrivals = [0.9, 1.1, 0.9]
+    records = [{**record(n, 0, is_last=True), "ApproximateArrivalTimestamp": at} for n, at in enumerate(arrivals)]
+    shard = Shard({"from": 1_000})
+    taken = []
+    for first in range(0, 3, page):
+        shard.add(records[first : first + page], "0")
+        taken += shard.take(3, None)
+    assert taken == records[1:]
+
+
 def test_a_replay_of_packed_records_takes_several_pages_to_its_end() -> None:
     records = [record(number, part, is_last=part == 2) for number in (1, 2, 3) for part in range(3)]
     cursor = KinesisSource.of({"streamName": "s", "region": "eu-central-1"}).driver_cursor()

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from functools import cached_property
+from itertools import dropwhile
 from typing import Any, Final
 
 import pyarrow as pa
@@ -116,7 +117,8 @@ class Shard:
         """Adds what was fetched up to the sequence number ``last``, without the records that the position is behind."""
         since = self.position.get("from")
         if isinstance(since, int):
-            records = [record for record in records if record["ApproximateArrivalTimestamp"] * 1000 >= since]
+            # what follows the first one belongs to the start: arrival times may go back, and a replay has other pages
+            records = list(dropwhile(lambda record: record["ApproximateArrivalTimestamp"] * 1000 < since, records))
         elif "sub" in self.position:
             records = [record for record in records if _order_of(record) > order(self.position)]
         elif last is not None and not records:
