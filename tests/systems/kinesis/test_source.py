@@ -492,6 +492,28 @@ def test_records_that_may_have_expired_while_the_query_was_down_are_data_loss(
     assert page.position["time"] > day_ago
 
 
+def test_records_that_expire_before_a_reader_that_is_behind_are_data_loss(
+    system: StreamContext, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes on with its iterator, which the service moves to the oldest record that is left."""
+    rows = system.put([("key", b"%d" % number) for number in range(4)])
+    shard, left = rows[0]["shardId"], rows[3]["sequenceNumber"]
+    reader = _cursor(system, endpoint=proxy.url)
+    position = reader.read(shard, {"from": "TRIM_HORIZON"}, None, 1).position
+
+    def trim(request: Seen, forward: Callable[..., Reply]) -> Reply:
+        answer = json.loads(forward().body)
+        if operation(request) != "GetRecords":
+            return answered(answer)
+        return answered({**answer, "Records": [record for record in answer["Records"] if record["SequenceNumber"] == left]})
+
+    proxy.rule = trim
+    right = time.time
+    monkeypatch.setattr(time, "time", lambda: right() + 25 * 3600)
+    with pytest.raises(DataLoss, match=r"was read up to 25.0 hours ago, and the stream keeps records for 24 hours"):
+        reader.read(shard, position, None, 10)
+
+
 def test_a_replay_of_a_range_that_has_expired_stands_still(system: StreamContext) -> None:
     shard, start = system.server.open_shards(system.stream)[0], {"from": "TRIM_HORIZON"}
     page = _cursor(system).read(shard, start, {"after": "5"}, 10)

@@ -254,10 +254,11 @@ class KinesisCursor(Cursor):
             return Page(_EMPTY.select(self._columns), end)
         shard = self.client.shards.setdefault(partition, Shard(position))
         shard.seek(position)
+        has_polled = False
         try:
-            has_polled = (
-                not shard.records and not shard.is_closed and self.fetch(partition, shard, rows, is_replay=end is not None)
-            )
+            if not shard.records and not shard.is_closed:
+                self._check_retention(partition, shard.position)  # an iterator that is behind jumps over what expires
+                has_polled = self.fetch(partition, shard, rows, is_replay=end is not None)
         except BaseException:
             shard.forget()
             raise
@@ -349,7 +350,6 @@ class KinesisCursor(Cursor):
 
     def iterator(self, partition: str, shard: Shard) -> str | None:
         """An iterator at the position of ``shard``; ``None`` where the shard has expired."""
-        self._check_retention(partition, shard.position)
         try:
             return self._iterator(partition, shard.position)
         except Fatal as refused:
