@@ -514,6 +514,29 @@ def test_records_that_expire_before_a_reader_that_is_behind_are_data_loss(
         reader.read(shard, position, None, 10)
 
 
+def test_first_records_that_expire_between_the_plan_of_a_child_and_its_read_are_data_loss(
+    system: StreamContext, proxy: FaultProxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The query was far behind when the parent ended. The driver dies with the plan, and comes back hours later."""
+    parent = system.server.open_shards(system.stream)[0]
+    system.server.split(system.stream, parent)
+    log: list[Any] = []
+    query = SourceQuery(system, endpoint=proxy.url)
+    query.next(log)
+    written = system.write(20)
+    number = query.plan(log)
+    assert number is not None
+    query.planner.slices(log[number - 1], log[number])
+    proxy.rule = without(parent)
+    POOL.close_all()
+    with pytest.raises(DataLoss, match=r"the parents of \S+ of \S+ have expired: its first records, not read yet, may have"):
+        SourceQuery(system, endpoint=proxy.url).batch(log, number)
+    POOL.close_all()
+    rows = SourceQuery(system, endpoint=proxy.url, failOnDataLoss="false").batch(log, number)
+    assert sorted(numbers(rows)) == sorted(numbers(written))
+    assert "have expired" in caplog.text
+
+
 def test_a_replay_of_a_range_that_has_expired_stands_still(system: StreamContext) -> None:
     shard, start = system.server.open_shards(system.stream)[0], {"from": "TRIM_HORIZON"}
     page = _cursor(system).read(shard, start, {"after": "5"}, 10)

@@ -3,7 +3,8 @@
 A position is JSON. ``{"after": sequence number}`` is behind a record; with ``sub``, behind a part of a record in which the
 producer has packed many. ``{"at": sequence number}`` is before a record. ``{"from": "TRIM_HORIZON"}`` is the oldest record, and
 ``{"from": milliseconds}`` the first one that arrived then. ``time`` says up to when, in milliseconds, the shard has been read:
-what comes behind the position is not older. ``closed`` says that it was split or merged.
+what comes behind the position is not older. ``parents`` has the shards, read before, with whose ends it began. ``closed`` says
+that it was split or merged.
 """
 
 from __future__ import annotations
@@ -382,8 +383,14 @@ class KinesisCursor(Cursor):
     def _check_retention(self, partition: str, position: Position) -> None:
         """Raises :class:`DataLoss` where records behind ``position`` may have expired.
 
-        None has if the stream still has the record that was read last.
+        None has if the stream still has the record that was read last. The first ones of a shard have not as long as a parent
+        is listed.
         """
+        if "parents" in position and "time" not in position:
+            if not {shard["ShardId"] for shard in self.client.list_shards()}.intersection(position["parents"]):
+                text = f"the parents of {partition} of {self.client.name} have expired: its first records, not read yet, may have"
+                report_loss(text, fails=self._fails)
+            return
         age = time.time() - position["time"] / 1000 if position.get("time") else 0.0
         if age < _SHORTEST_RETENTION or age < self.client.retention or self._has(partition, position):
             return

@@ -161,7 +161,7 @@ class KinesisSource(CursorSource):
             if name in positions or all(parent in over for parent in listed):
                 if is_later and name not in positions and _parents(shard) and not listed:
                     orphans.append(name)
-                position = positions.get(name) or self._start_of(name, is_later)
+                position = positions.get(name) or self._start_of(shard, is_later)
                 partitions[name] = {**position, **({"closed": True} if _is_closed(shard) else {})}
         self._check_loss([*expired, *orphans], reopened)
         return Discovery(partitions, gone={*expired, *(set(finished) - over)}, finished=over)
@@ -216,13 +216,15 @@ class KinesisSource(CursorSource):
             self._listed_at, self._listed_for = time.monotonic(), finished
         return self._shards
 
-    def _start_of(self, shard: str, is_later: bool) -> dict[str, Any]:
-        """Where a shard begins that was never read; with the time of now, where ``is_later``."""
-        start = _start(self.values)
-        now = {"time": round(time.time() * 1000)} if is_later else {}
-        if isinstance(start, dict) and shard in start:
-            return {"at": start[shard], **now}
-        return {"from": self.values["startingTimestamp"] if start == _AT_TIME else _OLDEST, **now}
+    def _start_of(self, shard: Mapping[str, Any], is_later: bool) -> dict[str, Any]:
+        """Where a shard begins that was never read; where ``is_later``, with what says when its first records came."""
+        start, name = _start(self.values), shard["ShardId"]
+        since: dict[str, Any] = {}
+        if is_later:
+            since = {"parents": _parents(shard)} if _parents(shard) else {"time": round(time.time() * 1000)}
+        if isinstance(start, dict) and name in start:
+            return {"at": start[name], **since}
+        return {"from": self.values["startingTimestamp"] if start == _AT_TIME else _OLDEST, **since}
 
     @contextlib.contextmanager
     def _client(self) -> Iterator[KinesisClient]:
