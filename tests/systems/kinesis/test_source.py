@@ -372,6 +372,26 @@ def test_throttling_is_waited_for(system: StreamContext, proxy: FaultProxy, refu
     assert calls > 1
 
 
+def test_a_later_run_in_the_same_process_waits_for_a_shard_that_is_throttled(system: StreamContext, proxy: FaultProxy) -> None:
+    options = {"endpoint": proxy.url, "drainTimeout": "300ms"}
+    log: list[Any] = []
+    first = SourceQuery(system, **options)
+    first.planner.freeze()
+    rows = [row for number in iter(lambda: first.plan(log), None) for row in first.batch(log, number)]
+    system.write(10)
+    end = time.monotonic() + 1.5
+
+    def throttle(request: Seen, forward: Callable[..., Reply]) -> Reply:
+        is_refused = operation(request) == "GetRecords" and time.monotonic() < end
+        return refusal("ProvisionedThroughputExceededException") if is_refused else forward()
+
+    proxy.rule = throttle
+    second = SourceQuery(system, **options)
+    second.planner.freeze()
+    rows += [row for number in iter(lambda: second.plan(log), None) for row in second.batch(log, number)]
+    check_keys(rows, 10)
+
+
 def test_a_shard_is_polled_as_seldom_as_the_user_says(system: StreamContext, proxy: FaultProxy) -> None:
     polls: dict[str, list[float]] = {}
 

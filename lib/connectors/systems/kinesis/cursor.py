@@ -244,6 +244,9 @@ class KinesisCursor(Cursor):
 
     def open(self) -> None:
         self._client = POOL.take(client_key(self._values)) or KinesisClient(self._values)
+        for shard in self._client.shards.values():
+            if shard.subscription is None:
+                shard.lag = None  # how far behind it was in an earlier run
 
     def close(self) -> None:
         if self._client is not None:
