@@ -77,6 +77,22 @@ def test_a_batch_read_sees_the_index_as_it_was_at_its_start(server: OpenSearchSe
     assert {row["state"] for row in rows} == {"old"}
 
 
+def test_a_document_that_changes_while_a_batch_read_begins_is_read(
+    server: OpenSearchServer, proxy: FaultProxy, index: str
+) -> None:
+    write(server.url, index, [{"n": n} for n in range(10)], idColumn="n")
+
+    def change(request: Seen, forward: Any) -> Reply:
+        if request.method == "POST" and "point_in_time" in request.path:
+            server.ask("PUT", f"/{index}/_doc/3?refresh=true", {"n": 3})
+        reply: Reply = forward()
+        return reply
+
+    proxy.rule = change
+    rows = read(source_of(proxy.url, index, slices="3"), pa.schema([("n", pa.int64())]))
+    assert numbers(rows) == list(range(10))
+
+
 def test_a_stream_reads_a_document_that_changed_once_more(server: OpenSearchServer, index: str) -> None:
     index_source = ElasticsearchSource.of({"hosts": server.url, "index": index, "idColumn": "_id", **QUICK}, streaming=True)
     planner, schema = Planner(index_source), pa.schema([("_id", pa.string()), ("n", pa.int64())])

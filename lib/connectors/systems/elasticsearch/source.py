@@ -51,6 +51,8 @@ from .documents import columns
 _NAME: Final = "connectors.elasticsearch"
 _SHARDS: Final = "indices.*.shards.*"
 _STATS: Final = f"filter_path=indices.*.uuid,{_SHARDS}.routing.primary,{_SHARDS}.seq_no.global_checkpoint"
+_NEWEST: Final = (1 << 63) - 1
+"""The number that no change has passed."""
 _WAY_OUT: Final = "set failOnDataLoss=false to go on without what is lost"
 _log = logging.getLogger(_NAME)
 
@@ -220,7 +222,9 @@ class ShardEnumerator(SplitEnumerator[Changes]):
     def splits_of(self, part: Slice) -> Iterator[Changes]:
         for split in islice(self.splits(part.start, part.end, part.parallelism), part.index, None, part.of):
             moment = (part.detail or {}).get(self.partition_of(split), "")
-            yield replace(split, moment=moment)
+            is_newest = split.last + 1 == part.end["next"][f"{split.index}/{split.uuid}/{split.shard}"]
+            # a document that changed between the plan and the moment is behind the end of the plan
+            yield replace(split, moment=moment, last=_NEWEST if moment and is_newest else split.last)
 
     def close(self) -> None:
         if "client" in self.__dict__:
