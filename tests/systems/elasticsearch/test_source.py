@@ -41,6 +41,13 @@ def test_an_index_that_is_not_there_is_told(server: OpenSearchServer) -> None:
         _ = source(server, "missing").schema
 
 
+def test_a_batch_read_with_columns_of_an_index_that_is_not_there_is_told(server: OpenSearchServer, index: str) -> None:
+    write(server.url, index, [{"n": 1}], idColumn="n")
+    for names in ("missing", f"{index},missing"):
+        with pytest.raises(Misconfigured, match=rf'index\s+"{names}" is not there'):
+            read(source(server, names), pa.schema([("n", pa.int64())]))
+
+
 def test_what_was_written_is_read(server: OpenSearchServer, index: str) -> None:
     schema = pa.schema(
         [

@@ -110,8 +110,7 @@ class ElasticsearchSource(Source):
         try:
             mapped = columns(client.ask("GET", f"/{self.path()}/_mapping"))
         except NotFound as missing:
-            text = f'"{self.values["index"]}" is not there: {missing.message}'
-            raise Misconfigured(_NAME, [Problem("index", text)]) from None
+            raise self.misspelt(missing) from None
         except ValueError as unclear:
             raise Misconfigured(_NAME, [Problem("schema", f"missing: {unclear}. Give .schema(…).")]) from None
         finally:
@@ -120,6 +119,10 @@ class ElasticsearchSource(Source):
             problem = Problem("schema", f'missing, and "{self.values["index"]}" has no fields yet; give .schema(…).')
             raise Misconfigured(_NAME, [problem])
         return f"{quoted(self.values['idColumn'])} string, {mapped}" if self.values["idColumn"] else mapped
+
+    def misspelt(self, missing: NotFound) -> Misconfigured:
+        """The error for an index that does not exist."""
+        return Misconfigured(_NAME, [Problem("index", f'"{self.values["index"]}" is not there: {missing.message}')])
 
     @property
     def keep_alive(self) -> str:
@@ -162,7 +165,10 @@ class ShardEnumerator(SplitEnumerator[Changes]):
         path, lenient = self.source.path(), ""
         try:
             stats = self.client.ask("GET", f"/{path}/_stats?level=shards&{_STATS}")
-        except NotFound:  # one of a list may not be there
+        except NotFound as missing:
+            if not self.source.streaming:
+                raise self.source.misspelt(missing) from None
+            # one of a stream's list may not be there
             lenient = "?ignore_unavailable=true"
             stats = self.client.ask("GET", f"/{path}/_stats{lenient}&level=shards&{_STATS}")
         heads = {
