@@ -48,6 +48,27 @@ def test_a_batch_read_with_columns_of_an_index_that_is_not_there_is_told(server:
             read(source(server, names), pa.schema([("n", pa.int64())]))
 
 
+def test_a_page_of_which_the_server_gives_only_a_part_is_read_again(
+    server: OpenSearchServer, proxy: FaultProxy, index: str
+) -> None:
+    """As with ``search.default_search_timeout``: the answer is a good one, with the documents that were found by then."""
+    write(server.url, index, [{"n": n} for n in range(10)], idColumn="n")
+    is_cut = False
+
+    def cut(request: Seen, forward: Any) -> Reply:
+        nonlocal is_cut
+        reply: Reply = forward()
+        if not request.path.startswith("/_search") or "point_in_time" in request.path or is_cut:
+            return reply
+        answer, is_cut = json.loads(reply.body), True
+        answer["timed_out"], answer["hits"]["hits"] = True, answer["hits"]["hits"][1::2]
+        return Reply(200, json.dumps(answer).encode(), {"Content-Type": "application/json"})
+
+    proxy.rule = cut
+    assert numbers(read(source_of(proxy.url, index), pa.schema([("n", pa.int64())]))) == list(range(10))
+    assert is_cut
+
+
 def test_what_was_written_is_read(server: OpenSearchServer, index: str) -> None:
     schema = pa.schema(
         [

@@ -207,7 +207,7 @@ class ShardEnumerator(SplitEnumerator[Changes]):
         return [PartitionProgress(_partition(shard), first, number, number - first) for shard, first, number in parts]
 
     def partition_of(self, split: Changes) -> str:
-        return f"{split.index}/{split.shard}"
+        return _partition_of(split)
 
     def splits(self, start: Position, end: Position, parallelism: int) -> Iterator[Changes]:
         ranges = {shard: (start["next"].get(shard, 0), number) for shard, number in sorted(end["next"].items())}
@@ -342,6 +342,8 @@ class ShardReader(SplitReader[Changes]):
         if not split.moment and not self._is_there(split):
             return []
         result = parsed(answer.decode()) if self._exact else self.client.loads(answer)
+        if result.get("timed_out") or result["_shards"]["failed"]:  # by a time limit of the cluster, for example
+            raise Transient(f"the server has answered with a part of a page of {_partition_of(split)}")
         return list(result["hits"]["hits"])
 
     def _is_there(self, split: Changes) -> bool:
@@ -380,6 +382,10 @@ def _names(indices: Iterable[str]) -> str:
 
 def _index(shard: str) -> str:
     return shard.rpartition("/")[0]
+
+
+def _partition_of(split: Changes) -> str:
+    return f"{split.index}/{split.shard}"
 
 
 def _partition(shard: str) -> str:
