@@ -69,6 +69,18 @@ def test_a_page_of_which_the_server_gives_only_a_part_is_read_again(
     assert is_cut
 
 
+@pytest.mark.parametrize("view", [{"filter": {"range": {"n": {"lt": 3}}}}, {"routing": "a"}], ids=["filter", "routing"])
+def test_an_alias_of_a_part_of_an_index_is_refused(server: OpenSearchServer, index: str, view: dict[str, Any]) -> None:
+    write(server.url, index, [{"n": n} for n in range(10)], idColumn="n")
+    add = [{"add": {"index": index, "alias": f"{index}-part", **view}}, {"add": {"index": index, "alias": f"{index}-all"}}]
+    server.ask("POST", "/_aliases", {"actions": add})
+    schema = pa.schema([("n", pa.int64())])
+    with pytest.raises(Misconfigured, match=rf'index\s+names the alias "{index}-part" of a part of "{index}"'):
+        read(source(server, f"{index}-part"), schema)
+    for name in (index, f"{index}-all"):
+        assert numbers(read(source(server, name), schema)) == list(range(10))
+
+
 def test_what_was_written_is_read(server: OpenSearchServer, index: str) -> None:
     schema = pa.schema(
         [

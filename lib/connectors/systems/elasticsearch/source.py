@@ -158,7 +158,19 @@ class ShardEnumerator(SplitEnumerator[Changes]):
         return SearchClient(_NAME, self.source.values)
 
     def start(self) -> Position:
+        self._refuse_views()
         return {"next": {}}
+
+    def _refuse_views(self) -> None:
+        """Raises ``Misconfigured`` for an alias of a part of an index: shards are read by the names of their indices."""
+        with contextlib.suppress(NotFound):
+            answer = self.client.ask("GET", f"/{self.source.path()}/_alias")
+            names = self.source.values["index"].split(",")
+            for index, kinds in answer.items():
+                views = [name for name, alias in kinds["aliases"].items() if "filter" in alias or "search_routing" in alias]
+                if index not in names and (view := next((view for view in views if view in names), None)):
+                    text = f'names the alias "{view}" of a part of "{index}". Name the index, and give the filter by query.'
+                    raise Misconfigured(_NAME, [Problem("index", text)])
 
     def head(self) -> dict[str, int]:
         """One past the last change of each shard up to which all are there; then they are made visible to searches."""
