@@ -81,6 +81,15 @@ def test_an_alias_of_a_part_of_an_index_is_refused(server: OpenSearchServer, ind
         assert numbers(read(source(server, name), schema)) == list(range(10))
 
 
+def test_times_in_seconds_are_no_milliseconds(server: OpenSearchServer, index: str) -> None:
+    mapping = {"type": "date", "format": "strict_date_optional_time||epoch_second"}
+    server.ask("PUT", f"/{index}", {"mappings": {"properties": {"at": mapping}}})
+    server.ask("PUT", f"/{index}/_doc/1?refresh=true", {"at": 1_700_000_000})
+    with pytest.raises(Misconfigured, match=r'the field "at" has times in seconds, .*\. Give \.schema'):
+        _ = source(server, index).schema
+    assert read(source(server, index), pa.schema([("at", pa.int64())])) == [{"at": 1_700_000_000}]
+
+
 def test_what_was_written_is_read(server: OpenSearchServer, index: str) -> None:
     schema = pa.schema(
         [

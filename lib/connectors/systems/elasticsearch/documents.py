@@ -50,6 +50,8 @@ def _kind(name: str, mapping: Mapping[str, Any]) -> str:
         inner = ", ".join(f"{quoted(field)}: {kind}" for field, kind in _fields(mapping["properties"]).items())
         return f"array<struct<{inner}>>" if mapping.get("type") == "nested" else f"struct<{inner}>"
     kind = mapping.get("type", "object")
+    if "epoch_second" in mapping.get("format", ""):
+        raise ValueError(f'the field "{name}" has times in seconds, and a timestamp would be read from milliseconds')
     if kind not in _TYPES:
         raise ValueError(f'the field "{name}" is {kind}, for which there is no column')
     return _TYPES[kind]
