@@ -704,6 +704,24 @@ def test_a_consumer_is_registered_once_and_goes_only_when_the_user_says_so(tmp_p
     context.close()
 
 
+@pytest.mark.parametrize("system", [FanOutContext], indirect=True)
+def test_a_consumer_that_was_registered_anew_is_found_by_a_process_that_knew_the_one_before(system: FanOutContext) -> None:
+    row = system.put([("key", b"0")])[0]
+    for _ in range(2):
+        query = SourceQuery(system, deregisterConsumer="true")
+        query.plan([])
+        cursor = _cursor(system)
+        cursor.client.shards.clear()  # the service has ended the subscription
+        rows: Rows = []
+        end = time.monotonic() + 10
+        while not rows and time.monotonic() < end:
+            rows = cursor.read(row["shardId"], {"from": "TRIM_HORIZON"}, None, 10).rows.to_pylist()
+        cursor.close()
+        assert numbers(rows) == [0]
+        query.planner.close()
+        time.sleep(1.1)  # the name of a consumer has the second of its registration
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("system", [FanOutContext], indirect=True)
 def test_what_was_polled_for_a_replay_is_not_pushed_again(system: FanOutContext) -> None:

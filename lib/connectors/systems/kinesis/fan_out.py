@@ -141,6 +141,11 @@ class FanOutCursor(KinesisCursor):
 
     def _check_in_use(self, error: Transient | Fatal) -> None:
         """Raises ``error`` if it ends the query: no outage, and no subscription that must end first."""
+        if "ResourceNotFound" in str(error) and (gone := self.client.consumer) is not None:  # an earlier run had registered it
+            self.client.consumer = None
+            self._consumer = consumer_arn(self.client, self._values["consumerName"])
+            if self._consumer != gone:
+                return
         if isinstance(error, Fatal) and "ResourceInUse" not in str(error):
             raise error
 
