@@ -105,6 +105,13 @@ class CursorSource(EpochLogSource):
         """A cursor for a look at a partition's next record, on the driver."""
         return self.cursor(pa.schema([]))
 
+    def now(self) -> float:
+        """The system's own time, in seconds since 1970: what is published after it is too new for a run. Runs on the driver.
+
+        No two runs may get the same.
+        """
+        return time.time()
+
     def position_text(self, position: Any) -> int | str | None:
         """A position as the table of the query shows it."""
         return position if isinstance(position, (int, str)) else dumps(position)
@@ -126,6 +133,9 @@ class CursorEnumerator(EpochLogEnumerator[CursorSplit]):
 
     def start(self) -> Position:
         return {**super().start(), **_start_of(self.source)}
+
+    def freeze(self) -> float:
+        return self.source.now()
 
     def is_empty(self, until: float | None) -> bool | None:
         return None
@@ -246,7 +256,7 @@ class WholeEnumerator(SplitEnumerator[CursorSplit]):
         return {"epoch": 0, **_start_of(self.source)}
 
     def head(self) -> float:
-        return time.time()
+        return self.source.now()
 
     def advance(self, at: Position, head: float, limit: ReadLimit) -> Position:
         return {"epoch": 1, "until": head}

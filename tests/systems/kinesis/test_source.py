@@ -269,6 +269,20 @@ def test_latest_is_where_the_stream_stood_at_the_first_offset(
     assert sorted(numbers(rows)) == sorted(numbers(written))
 
 
+@pytest.mark.parametrize("is_stream", [True, False], ids=["available now", "batch"])
+def test_what_is_there_at_the_start_of_a_run_is_read_by_a_driver_whose_clock_is_behind(
+    system: StreamContext, monkeypatch: pytest.MonkeyPatch, is_stream: bool
+) -> None:
+    right = time.time
+    monkeypatch.setattr(time, "time", lambda: right() - 30)
+    system.write(10)
+    query, log = SourceQuery(system), []
+    if is_stream:
+        query.planner.freeze()
+    rows = query.rest(log) if is_stream else query.whole()
+    assert sorted(numbers(rows)) == list(range(10))
+
+
 # records that the producer library has packed
 
 

@@ -204,6 +204,11 @@ class KinesisSource(CursorSource):
     def parallelism(self) -> int:
         return int(self.values["numPartitions"] or 2)
 
+    def now(self) -> float:
+        with self._client() as client:
+            now = client.time() + 1000 + _CLOCK_MARGIN  # the second that may have passed
+        return now / 1000 + time.time() % 1  # two runs of one second have two moments
+
     def position_text(self, position: Any) -> str:
         return position_text(position)
 
