@@ -13,7 +13,7 @@ from .items import Attribute, items_of, size_of, text_of
 
 NAME: Final = "connectors.dynamodb"
 MOST_ITEM_BYTES: Final = 400 << 10
-_LONGEST_KEYS: Final = (2048, 1024)
+_LONGEST_KEYS: Final = {"HASH": 2048, "RANGE": 1024}
 """Bytes of a partition key and of a sort key."""
 
 
@@ -27,10 +27,14 @@ class Write(NamedTuple):
 
 
 class TableKey(NamedTuple):
-    """The attributes of a table's key, and the types of these and of the keys of its indexes, such as ``{"id": "N"}``."""
+    """The attributes of a table's key, and the types of these and of the keys of its indexes, such as ``{"id": "N"}``.
+
+    ``longest`` says how many bytes each of them may have.
+    """
 
     names: tuple[str, ...]
     kinds: Mapping[str, str]
+    longest: Mapping[str, int]
 
     @classmethod
     def of(cls, client: AwsClient, table: str, schema: pa.Schema) -> TableKey:
@@ -41,7 +45,11 @@ class TableKey(NamedTuple):
         if missing := [name for name in names if name not in schema.names]:
             text = f"has the key {', '.join(names)}, and the rows have no column {missing[0]}: {', '.join(schema.names)}."
             raise Misconfigured(NAME, [Problem("table", text)])
-        return cls(names, {part["AttributeName"]: part["AttributeType"] for part in description["AttributeDefinitions"]})
+        indexes = (*description.get("GlobalSecondaryIndexes", ()), *description.get("LocalSecondaryIndexes", ()))
+        parts = [part for keyed in (description, *indexes) for part in keyed["KeySchema"]]
+        parts.sort(key=lambda part: part["KeyType"])  # of an attribute that is both, the sort key is the shorter one
+        longest = {part["AttributeName"]: _LONGEST_KEYS[part["KeyType"]] for part in parts}
+        return cls(names, {part["AttributeName"]: part["AttributeType"] for part in description["AttributeDefinitions"]}, longest)
 
     def problem(self, item: Mapping[str, Attribute]) -> str | None:
         """Why the service would refuse an item for its keys; ``None`` if it would not."""
@@ -53,9 +61,9 @@ class TableKey(NamedTuple):
                 return f'the column "{name}" is of the type {actual}, and the key of the table or of an index has {kind}'
             if kind != "N" and not value:
                 return f'the column "{name}" is empty, and part of a key'
-        for name, most in zip(self.names, _LONGEST_KEYS, strict=False):
+        for name, most in self.longest.items():
             if name in item and size_of({"": item[name]}) > most:
-                return f'the column "{name}" is part of the key, which has {most} bytes at most'
+                return f'the column "{name}" is part of the key of the table or of an index, which has {most} bytes at most'
         return None
 
 
