@@ -49,7 +49,8 @@ class TableKey(NamedTuple):
         parts = [part for keyed in (description, *indexes) for part in keyed["KeySchema"]]
         parts.sort(key=lambda part: part["KeyType"])  # of an attribute that is both, the sort key is the shorter one
         longest = {part["AttributeName"]: _LONGEST_KEYS[part["KeyType"]] for part in parts}
-        return cls(names, {part["AttributeName"]: part["AttributeType"] for part in description["AttributeDefinitions"]}, longest)
+        kinds = {part["AttributeName"]: part["AttributeType"] for part in description["AttributeDefinitions"]}
+        return cls(names, kinds, longest)
 
     def problem(self, item: Mapping[str, Attribute]) -> str | None:
         """Why the service would refuse an item for its keys; ``None`` if it would not."""

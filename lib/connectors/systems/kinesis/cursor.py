@@ -391,8 +391,8 @@ class KinesisCursor(Cursor):
         """
         if "parents" in position and "time" not in position:
             if not {shard["ShardId"] for shard in self.client.list_shards()}.intersection(position["parents"]):
-                text = f"the parents of {partition} of {self.client.name} have expired: its first records, not read yet, may have"
-                report_loss(text, fails=self._fails)
+                text = f"the parents of {partition} of {self.client.name} have expired"
+                report_loss(f"{text}: its first records, not read yet, may have", fails=self._fails)
             return
         age = time.time() - position["time"] / 1000 if position.get("time") else 0.0
         if age < _SHORTEST_RETENTION or age < self.client.retention or self._has(partition, position):
