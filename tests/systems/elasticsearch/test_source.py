@@ -90,6 +90,16 @@ def test_times_in_seconds_are_no_milliseconds(server: OpenSearchServer, index: s
     assert read(source(server, index), pa.schema([("at", pa.int64())])) == [{"at": 1_700_000_000}]
 
 
+def test_names_with_dots_are_objects_as_in_the_mapping(server: OpenSearchServer, index: str) -> None:
+    """Loggers write them so, and the server keeps a document as it came."""
+    document = {"log.level": "info", "log": {"origin.file.name": "a", "origin": {"line": 1}}, "n": 1}
+    server.ask("PUT", f"/{index}/_doc/1?refresh=true", document)
+    origin = pa.struct([("file", pa.struct([("name", pa.string())])), ("line", pa.int64())])
+    schema = pa.schema([("log", pa.struct([("level", pa.string()), ("origin", origin)])), ("n", pa.int64())])
+    expected = {"level": "info", "origin": {"file": {"name": "a"}, "line": 1}}
+    assert read(source(server, index), schema) == [{"log": expected, "n": 1}]
+
+
 def test_what_was_written_is_read(server: OpenSearchServer, index: str) -> None:
     schema = pa.schema(
         [

@@ -43,7 +43,7 @@ from ...core import (
     Values,
 )
 from ...core.planning import even_ranges, fair_shares
-from ...formats.base import quoted
+from ...formats.base import fields_of, quoted
 from ...formats.json import parsed, reader
 from .client import CONNECTION, NotFound, SearchClient, check_connection
 from .documents import columns
@@ -298,6 +298,7 @@ class ShardReader(SplitReader[Changes]):
         self.id = source.values["idColumn"]
         self.fields = [field for field in schema if field.name != self.id]
         self.readers = [_cell(field.type, field.name) for field in self.fields]
+        self.objects = _objects(self.fields)
         self._reached: dict[int, int] = {}
 
     def open(self) -> None:
@@ -372,7 +373,7 @@ class ShardReader(SplitReader[Changes]):
         return "decimal" in str(self.schema)
 
     def _rows(self, hits: list[Any]) -> pa.RecordBatch:
-        documents = [hit.get("_source") or {} for hit in hits]
+        documents = [_expanded(hit.get("_source") or {}, self.objects) for hit in hits]
         columns = {self.id: pa.array([hit["_id"] for hit in hits], pa.string())} if self.id in self.schema.names else {}
         try:
             for field, read in zip(self.fields, self.readers, strict=True):
@@ -404,6 +405,23 @@ def _partition(shard: str) -> str:
     """The name of a shard for people: without the uuid of its index."""
     index, _, number = shard.split("/")
     return f"{index}/{number}"
+
+
+def _objects(fields: Iterable[pa.Field]) -> dict[str, Any]:
+    """The fields that are objects, and those in them."""
+    return {field.name: _objects(fields_of(field.type)) for field in fields if pa.types.is_struct(field.type)}
+
+
+def _expanded(document: dict[str, Any], objects: Mapping[str, Any]) -> dict[str, Any]:
+    """``document`` with objects for names with dots, which the server maps like them: ``{"a.b": 1}`` as ``{"a": {"b": 1}}``."""
+    for name in [name for name in document if "." in name] if objects else ():
+        outer, _, inner = name.partition(".")
+        if outer in objects and isinstance(document.get(outer, {}), dict):
+            document[outer] = {**document.get(outer, {}), inner: document.pop(name)}
+    for name, inner_objects in objects.items():
+        if isinstance(value := document.get(name), dict):
+            _expanded(value, inner_objects)
+    return document
 
 
 def _cell(kind: pa.DataType, name: str) -> Any:
