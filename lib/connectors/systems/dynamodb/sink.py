@@ -49,7 +49,10 @@ class DynamoDbSink(BatchingSink):
 
     Numbers keep their digits. Times are text in ISO 8601, arrays lists, structs and maps maps.
 
-    Guarantee: idempotent by the table's key: a replay writes the same items again. With ``guarantee=exactly-once`` tasks stage
+    Guarantee: idempotent by the table's key: a replay writes the same items again. A request that was given up after
+    ``request.timeout`` may still arrive, and put an older row over a newer one; ``versionColumn`` prevents that.
+
+    With ``guarantee=exactly-once`` tasks stage
     rows in ``stagingLocation``, and the driver writes those of a batch by transactions of 99 rows and an item of the ledger:
     a replay writes nothing that is written, whoever has changed it since. Readers see a batch transaction by transaction. It is
     three times as slow, ten times with small batches, and the service charges a transaction twice.
@@ -72,7 +75,10 @@ class DynamoDbSink(BatchingSink):
         )
     )
     promise = Guarantee.EXACTLY_ONCE
-    conditions = "guarantee=exactly-once; else idempotent by the table's key; with versionColumn an older row never wins"
+    conditions = (
+        "guarantee=exactly-once; else idempotent by the table's key; with versionColumn an older row never replaces a newer "
+        "item"
+    )
 
     @classmethod
     def check(cls, values: Values) -> Iterator[Problem]:
