@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from connectors.connect.java.debezium import offset_store
+from connectors.connect.java.debezium import is_behind, offset_store
 from connectors.connect.java.jvm import Jvm
 from connectors.connect.java.source_records import RecordWriter
 from connectors.connect.java.steps import Steps
@@ -186,6 +186,14 @@ def test_behind_a_blocking_snapshot_the_task_starts_again_before_the_first_chang
     assert (polled.size(), json.loads(reported(jvm, log, polled))["next"]) == (1, "stop")
     log.start()
     assert log.give(("b", postgres(90, 80, 3)), ("b", postgres(91, 80, 3)), ("a", postgres(99, 98, 4))) == ["b", "b", "a"]
+
+
+def test_a_run_ends_at_the_position_of_its_start_also_inside_an_incremental_snapshot() -> None:
+    assert is_behind(postgres(70, 60, 2), 70)
+    assert is_behind(postgres(70, 60, 2, snapshot="INCREMENTAL", snapshot_completed=False), 70)
+    assert not is_behind(postgres(70, 60, 2, snapshot="INCREMENTAL", snapshot_completed=False), 71)
+    assert not is_behind(postgres(70, 60, 2, snapshot="INITIAL", snapshot_completed=False), 70)
+    assert is_behind(postgres(70, 60, 2, snapshot="INITIAL", snapshot_completed=True), 70)
 
 
 def test_an_incremental_snapshot_goes_on_behind_its_newest_row_and_its_rows_are_not_counted(jvm: Jvm) -> None:
