@@ -252,6 +252,15 @@ def test_a_later_snapshot_of_a_part_of_the_rows_is_no_beginning(shop: Shop) -> N
     assert (copy.snapshots, copy.rows) == (0, rows(shop))
 
 
+def test_a_later_snapshot_keeps_the_slot_while_an_incremental_one_is_under_way(shop: Shop, copy: Copy) -> None:
+    ((partition, offset),) = copy.offsets.items()
+    copy.offsets[partition] = {**offset, "snapshot": "INCREMENTAL", "snapshot_completed": False}
+    before = confirmed(shop)
+    with started(shop.config(snapshot__mode="always"), DEBEZIUM, **copy.state()) as host:
+        copy.take(poll(host, 201))
+        assert (copy.rows, confirmed(shop)) == (rows(shop), before)
+
+
 def test_another_database_and_one_that_was_set_back_are_told(shop: Shop, copy: Copy) -> None:
     ((partition, group),) = copy.groups.items()
     other = {partition: {**group, "system": "7"}}

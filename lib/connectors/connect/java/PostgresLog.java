@@ -70,7 +70,9 @@ public final class PostgresLog implements SourceLog {
 
     /** True where nothing but an initial snapshot, or a part of one, was read: Debezium refuses a later offset beside a new slot. */
     private static boolean isUnfinished(Map offset) {
-        return offset == null || offset.get("snapshot") != null && !"true".equals(String.valueOf(offset.get("snapshot_completed")));
+        Object snapshot = offset == null ? null : offset.get("snapshot");
+        boolean isInitial = snapshot != null && !"INCREMENTAL".equals(snapshot.toString());
+        return offset == null || isInitial && !"true".equals(String.valueOf(offset.get("snapshot_completed")));
     }
 
     /** Before the first start of a query: throws where the slot is there, which a snapshot would make anew. */
