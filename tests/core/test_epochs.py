@@ -206,7 +206,7 @@ def test_messages_that_are_too_late_for_a_run_are_held_beyond_their_leases_and_g
 def test_of_very_many_messages_that_are_too_late_a_run_holds_the_newest(
     system: QueueContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("connectors.core.leases._HELD", 3)
+    monkeypatch.setattr("connectors.core.leases._MOST_LATE", 3)
     keeper = LeaseKeeper(QueueDoubleSource.of(system.options(), streaming=True), 60.0)
     keeper.hold(["1", "2"])
     keeper.hold(["3", "4", "5"])
@@ -368,7 +368,7 @@ def test_a_batch_that_is_planned_for_each_action_on_it_makes_the_wait_for_the_de
             assert len(query.rows(replace(part, retried=is_first))) == 1
             time.sleep(0.1)
     enumerator: Any = query.planner.enumerator
-    assert enumerator._orphaned_until < time.monotonic() + 0.6
+    assert enumerator._orphans_until < time.monotonic() + 0.6
 
 
 def test_leases_are_extended_and_counted_while_the_batch_runs(

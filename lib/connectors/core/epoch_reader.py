@@ -162,7 +162,7 @@ class _ReceivedEpoch:
         self._lease = receiver.lease_seconds or 0.0
         self._patience = 0.0 if split.until is None else min(split.orphans, self._lease / 2)
         """How long this reader waits for its first message. Another one may hold messages meanwhile."""
-        self._began, self._received = time.monotonic(), math.inf
+        self._began, self._first_receipt = time.monotonic(), math.inf
         """When this reader has begun, and when the call that gave it its first messages: no lease is older."""
         self._duplicate_leases: list[str] = []
         self._late_leases: list[str] = []
@@ -179,10 +179,10 @@ class _ReceivedEpoch:
             left = end - began
             messages = self._receiver.receive(share - self._rows, min(wait, left)) if left > 0 else None
             if messages is not None:
-                self._received = min(self._received, began)
+                self._first_receipt = min(self._first_receipt, began)
                 self._leases.append(messages.leases)
                 self._add(self._on_time(messages))
-                last = self._received + values["maxEpochTime"]
+                last = self._first_receipt + values["maxEpochTime"]
                 wait, end = (POLL_SECONDS, last) if self._rows else (wait, min(end, last))
             if (messages is None and (self._rows or left <= wait)) or len(self._late_leases) >= _LATE:
                 self._is_dry = not self._rows or (messages is None and left > 0)
@@ -241,7 +241,7 @@ class _ReceivedEpoch:
             self._duplicates,
             tuple(self._duplicate_leases),
             readers=self._split.readers,
-            age=max(0.0, now - self._received),
+            age=max(0.0, now - self._first_receipt),
             orphans=orphans,
         )
         return header, table

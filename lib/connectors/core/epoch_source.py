@@ -181,9 +181,9 @@ class EpochEnumerator(EpochLogEnumerator[EpochSplit]):
         self._keeper: LeaseKeeper | None = None
         self._until: float | None = None
         """When the messages of this run end."""
-        self._planned = self._seen = -1
+        self._newest_plan = self._newest_record = -1
         """The newest epochs that this run has planned, and has seen recorded."""
-        self._orphaned_until = -math.inf
+        self._orphans_until = -math.inf
         """When the last lease has ended that a dead task or driver has left, and what comes again has come."""
         self._orphans = 0.0
         """For how long that was to last when the newest epoch was begun."""
@@ -212,31 +212,31 @@ class EpochEnumerator(EpochLogEnumerator[EpochSplit]):
 
     def advance(self, at: Position, head: float | None, limit: ReadLimit) -> Position:
         end = super().advance(at, head, limit)
-        self._planned = end["epoch"]
+        self._newest_plan = end["epoch"]
         return end
 
     def _is_done(self, at: Position, until: float | None, headers: Sequence[Header]) -> bool:
-        late = [lease for header in headers for lease in header.late]
+        late, is_first_look = [lease for header in headers for lease in header.late], at["epoch"] != self._newest_record
         if late and self._keeper is not None and until is not None and at.get("until") == until:
             self._keeper.hold(late)
-        elif late and self.receiver.lease_seconds is not None and at["epoch"] != self._seen:  # too late for an earlier run
+        elif late and self.receiver.lease_seconds is not None and is_first_look:  # too late for an earlier run
             with contextlib.suppress(Exception):  # the leases end by themselves, or have ended
                 self.receiver.release(late)
         orphans = max((header.orphans for header in headers), default=0.0)
-        if at["epoch"] != self._seen and orphans > self._orphans:
+        if is_first_look and orphans > self._orphans:
             self._await_orphans(orphans)
-        self._seen = at["epoch"]
-        if until is not None and time.monotonic() < self._orphaned_until:
+        self._newest_record = at["epoch"]
+        if until is not None and time.monotonic() < self._orphans_until:
             return False
         return super()._is_done(at, until, headers)
 
     def _await_orphans(self, seconds: float) -> None:
         """Lets the run go on for ``seconds`` at least, within which the system gives again what the dead have received."""
         now = time.monotonic()
-        if self._until is not None and self._orphaned_until < now:
+        if self._until is not None and self._orphans_until < now:
             text = "connectors.%s: a task or a driver died. What it had received comes again when its leases end: %s %g s"
             _log.warning(text, self.source.name, "the query waits up to", seconds)
-        self._orphaned_until = max(self._orphaned_until, now + seconds)
+        self._orphans_until = max(self._orphans_until, now + seconds)
 
     def is_empty(self, until: float | None) -> bool | None:
         pending = self.receiver.pending()
@@ -265,11 +265,11 @@ class EpochEnumerator(EpochLogEnumerator[EpochSplit]):
             self._keeper = LeaseKeeper(self.source, lease)
             self._keeper.finalizer = weakref.finalize(self, self._keeper.end)  # a driver does not always close its planner
         if self._keeper.epoch is None or self._keeper.epoch.epoch != epoch:  # not each action on the batch is a new epoch
-            if epoch != self._planned:  # a driver that died has planned it
+            if epoch != self._newest_plan:  # a driver that died has planned it
                 self._await_orphans(lease + self.source.values["drainTimeout"])
             is_of_run = self._until is not None and end.get("until") == self._until
             self._keeper.epoch = EpochLeases(epoch, readers, holds_late=is_of_run)
-            self._orphans = max(0.0, self._orphaned_until - time.monotonic())
+            self._orphans = max(0.0, self._orphans_until - time.monotonic())
         return [replace(part, detail=self._orphans) for part in super().slices(start, end, parallelism)]
 
     def splits_of(self, part: Slice) -> Iterator[EpochSplit]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .epoch_source import EpochSource
 
 _log = logging.getLogger("connectors")
-_HELD: Final = 100_000
+_MOST_LATE: Final = 100_000
 """Messages that are too late for a run and held until its end. More would take longer to extend than leases last."""
 
 
@@ -35,14 +35,14 @@ class EpochLeases:
         self.holds_late = holds_late
         self.is_over = self.is_told = False
         self.by_reader: dict[int, list[str]] = {}
-        self.planned = self._extended = time.time()
+        self.plan_time = self._extended = time.time()
         self._pause = 0.0
 
     def longest_pause(self) -> float:
         """The most seconds that have passed without an extension since the epoch was planned."""
         return max(self._pause, time.time() - self._extended)
 
-    def extended(self, began: float) -> None:
+    def note_extension(self, began: float) -> None:
         """All that was recorded when it was ``began`` is extended."""
         self._pause, self._extended = self.longest_pause(), began
 
@@ -68,7 +68,7 @@ class LeaseKeeper:
     def hold(self, leases: Iterable[str]) -> None:
         """Extends ``leases``, of messages that are too late for this run, until its end; or until there are too many newer."""
         self._late.update(dict.fromkeys(leases))
-        for lease in list(islice(self._late, max(0, len(self._late) - _HELD))):
+        for lease in list(islice(self._late, max(0, len(self._late) - _MOST_LATE))):
             self._late.pop(lease, None)
 
     def end(self) -> None:
@@ -107,7 +107,7 @@ class LeaseKeeper:
             for leases in epoch.by_reader.values():
                 receiver.extend(leases)
                 count += len(leases)
-            epoch.extended(began)
+            epoch.note_extension(began)
             if count:
                 self._tell(epoch)
         if late := list(self._late):
@@ -117,7 +117,7 @@ class LeaseKeeper:
                 meter.happened(extended=count + len(late))
 
     def _tell(self, epoch: EpochLeases) -> None:
-        if not epoch.is_told and time.time() > epoch.planned + self._lease:
+        if not epoch.is_told and time.time() > epoch.plan_time + self._lease:
             epoch.is_told = True
             text = "connectors.%s: the batch of epoch %d takes longer than the lease of its messages (%g s), %s"
             _log.warning(text, self._source.name, epoch.epoch, self._lease, "which is extended until the batch ends")

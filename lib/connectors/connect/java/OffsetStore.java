@@ -98,7 +98,7 @@ public final class OffsetStore {
         for (Iterator each = list.records().iterator(); each.hasNext();) {
             SourceRecord record = (SourceRecord) each.next();
             if (record != null && record.sourcePartition() != null && position(list, record).needsStart(record)) {
-                list.start(position(list, record).startBefore(record));
+                list.next = position(list, record).startBefore(record) ? "start" : "stop";
                 break;
             }
             if (record != null && (record.sourcePartition() == null || position(list, record).add(record))) {

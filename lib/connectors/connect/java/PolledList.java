@@ -18,7 +18,7 @@ public final class PolledList {
     /** It is the first list after a start that has begun a snapshot anew. */
     boolean isAgain = false;
     /** What must follow it: "" for nothing, "start" for a start of the task, "stop" where that does not help. */
-    String end = "";
+    String next = "";
     /** When its newest change happened in the database, as Debezium tells it: milliseconds since 1970; 0 if it does not. */
     long time = 0L;
     private int number;
@@ -58,10 +58,6 @@ public final class PolledList {
             records.set(index, null);
         }
         return this;
-    }
-
-    void start(boolean helps) {
-        end = helps ? "start" : "stop";
     }
 
     boolean isRow(int index) {

@@ -148,7 +148,7 @@ public final class RecordWriter {
             sizes.addArray().add(columns[index].rows()).add(columns[index].nulls()).add(columns[index].length());
         }
         store.report(polled, report.putArray("offsets"));
-        report.put("again", polled.isAgain).put("time", polled.time).put("number", polled.number()).put("next", polled.end);
+        report.put("again", polled.isAgain).put("time", polled.time).put("number", polled.number()).put("next", polled.next);
         return json.writeValueAsString(report);
     }
 

@@ -42,7 +42,7 @@ final class SourcePosition {
     /** Rows of a blocking snapshot have come since the start. */
     private boolean hasBlocked = false;
     /** The offset of the change behind a blocking snapshot from which the log was to be read again. */
-    private Map again = null;
+    private Map restart = null;
 
     SourcePosition(String[] names) {
         this.names = names;
@@ -60,7 +60,7 @@ final class SourcePosition {
         SourcePosition copy = new SourcePosition(names, offset, counts(records), system, isRead);
         copy.expected = counts(expected);
         copy.hasBlocked = hasBlocked;
-        copy.again = again;
+        copy.restart = restart;
         return copy;
     }
 
@@ -110,10 +110,10 @@ final class SourcePosition {
     /** The next start is to go on with the transaction of a record. False if it did before: the snapshot is asked for inside of it. */
     boolean startBefore(SourceRecord record) {
         Map next = (Map) record.sourceOffset();
-        if (again != null && isOneTransaction(again, next)) {
+        if (restart != null && isOneTransaction(restart, next)) {
             return false;
         }
-        again = next;
+        restart = next;
         if (records == null || !isOneTransaction(offset, next)) {
             offset = next;
             records = new HashMap<String, Integer>();

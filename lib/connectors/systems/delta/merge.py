@@ -347,8 +347,8 @@ class ChangeTableCommitter(RecordingCommitter):
         view = f"connectors_{digest(batch.prefix(), self._location())}"
         rows.createOrReplaceTempView(view)
         columns, holes = list(changes.columns), hole_conditions(changes.columns) if has_holes else {}
-        kept = {name: f"CASE WHEN new.{MOVED} THEN {self._unknown(name)} ELSE old.{quoted(name)} END" for name in holes}
-        sets = [f"{quoted(name)} = {_new_value(name, holes, kept.get(name, ''))}" for name in columns if name not in keys]
+        old_values = {name: f"CASE WHEN new.{MOVED} THEN {self._unknown(name)} ELSE old.{quoted(name)} END" for name in holes}
+        sets = [f"{quoted(name)} = {_new_value(name, holes, old_values.get(name, ''))}" for name in columns if name not in keys]
         sets.append(f"{quoted(self.position)} = {_stored_position('new')}")
         names = ", ".join(quoted(name) for name in (*columns, self.position))
         values = ", ".join((*(_new_value(name, holes, self._unknown(name)) for name in columns), _stored_position("new")))
