@@ -176,7 +176,9 @@ def test_a_run_that_was_replaced_cannot_write_an_older_batch(target: Target) -> 
 
 
 def forget_offsets(target: Target) -> None:
-    """What a broker does with the offsets of a group after ``offsets.retention.minutes``."""
+    """What a broker does with the offsets of a group after ``offsets.retention.minutes``, which pass for sessions, too."""
+    for session in sessions._sessions.values():
+        session._ledger._texts_end = 0.0
     group = target.sink().transaction_settings().group
     admin = AdminClient({"bootstrap.servers": target.server.bootstrap})
     for future in admin.delete_consumer_groups([group]).values():
@@ -218,6 +220,22 @@ def test_a_run_that_outlives_the_offsets_of_its_own_batches_goes_on(target: Targ
     forget_offsets(target)
     target.write(rows(2), TEXT)
     assert target.values() == ["v1", "v2"]
+
+
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_the_newest_batch_is_known_though_the_broker_forgot_the_offsets_before_and_behind_it(
+    target: Target, is_empty: bool
+) -> None:
+    """What a session has read of the ledger's records is older than the batch."""
+    target.write(rows(1), TEXT)
+    forget_sessions()
+    forget_offsets(target)
+    target.write([] if is_empty else rows(2), TEXT)
+    forget_offsets(target)
+    if not is_empty:
+        target.write(rows(2), TEXT, number=1)
+    target.write(rows(3), TEXT, number=2)
+    assert target.values() == (["v1", "v3"] if is_empty else ["v1", "v2", "v3"])
 
 
 def test_the_ledgers_of_a_cluster_are_found_by_its_brokers(target: Target) -> None:

@@ -29,6 +29,8 @@ SINK_PARTITION, NOTE_PARTITION = 0, 1
 """The partitions of the ledger topic for the offsets of the sink's entry and of the note."""
 MAX_BYTES: Final = 4000
 """Brokers keep 4096 bytes with a committed offset (``offset.metadata.max.bytes``)."""
+_RETENTION_SECONDS: Final = 60.0
+"""No broker forgets a committed offset earlier (``offsets.retention.minutes`` is 1 at least)."""
 _TO_END: Final = {"enable.partition.eof": True, "auto.offset.reset": "earliest", "fetch.wait.max.ms": 10}
 _CALL_SECONDS: Final = 5.0
 _READ_SECONDS: Final = 60.0
@@ -144,9 +146,9 @@ class LedgerClient:
         self.settings, self._reports = settings, reports
         self._connection = connection_config(dict(settings.config))
         self._consumer = self._new_consumer({})
-        self._texts: Mapping[int, str] | None = None
-        self._outdated: set[int] = set()
-        """Offset partitions with a committed offset that is newer than ``_texts``."""
+        self._texts: Mapping[int, str] = {}
+        self._texts_end = 0.0
+        """Until then ``_texts`` count, as seconds of the monotonic clock."""
         self._producer: Any = None
         """Writes the records of notes; made with the first one."""
 
@@ -164,8 +166,7 @@ class LedgerClient:
         It reads the records of the topic only if the first of ``partitions`` has no committed offset.
         """
         offsets = self._committed([client().TopicPartition(self.settings.ledger_topic, number) for number in partitions])
-        self._outdated.update(number for number, token in zip(partitions, offsets, strict=True) if token.offset >= 0)
-        recorded = self._recorded(partitions[0]) if offsets[0].offset < 0 else {}
+        recorded = self._recorded() if offsets[0].offset < 0 else {}
         texts = [
             token.metadata if token.offset >= 0 else recorded.get(number)
             for token, number in zip(offsets, partitions, strict=True)
@@ -213,15 +214,16 @@ class LedgerClient:
         finally:
             reader.close()
 
-    def _recorded(self, partition: int) -> Mapping[int, str]:
+    def _recorded(self) -> Mapping[int, str]:
         """The entries as records, for offsets that were never committed or that the broker has forgotten.
 
-        The records are read once, and again after an offset was committed at ``partition``.
+        What was read counts until a broker may have forgotten an offset that was committed since, by whomever.
         """
-        if self._texts is None or partition in self._outdated:
+        begin = time.monotonic()
+        if begin >= self._texts_end:
             make_ledger_topic(dict(self.settings.config), self.settings.ledger_topic)
             self._texts = self._read_records()
-            self._outdated.clear()
+            self._texts_end = begin + _RETENTION_SECONDS
         return self._texts
 
     def _read_records(self) -> dict[int, str]:
