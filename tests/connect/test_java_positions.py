@@ -19,7 +19,10 @@ from connectors.connect.java.validation import connector_jvm, plugin_class_path
 from tests.connect.java_sources import FILES, settings
 from tests.connect.test_java_records import READING, array_list, compiled
 
-HEARTBEAT = "io.debezium.connector.common.Heartbeat"
+SCHEMAS = {
+    "heartbeat": "io.debezium.connector.common.Heartbeat",
+    "transaction": "io.debezium.connector.common.TransactionMetadataValue",
+}
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +66,7 @@ class Log:
 
     def _record(self, topic: str, offset: dict[str, Any]) -> Any:
         connect = self.jvm.java.org.apache.kafka.connect
-        schema = connect.data.SchemaBuilder.string().name(HEARTBEAT if topic == "heartbeat" else "row").build()
+        schema = connect.data.SchemaBuilder.string().name(SCHEMAS.get(topic, "row")).build()
         return connect.source.SourceRecord({"server": "s"}, offset, topic, schema, topic)
 
 
@@ -186,6 +189,19 @@ def test_behind_a_blocking_snapshot_the_task_starts_again_before_the_first_chang
     assert (polled.size(), json.loads(reported(jvm, log, polled))["next"]) == (1, "stop")
     log.start()
     assert log.give(("b", postgres(90, 80, 3)), ("b", postgres(91, 80, 3)), ("a", postgres(99, 98, 4))) == ["b", "b", "a"]
+
+
+def test_the_end_of_a_transaction_comes_behind_the_blocking_snapshot_that_was_asked_for_in_it(jvm: Jvm) -> None:
+    """It stands behind the commit, where a start goes on."""
+    log, blocking = Log(jvm, "postgresql"), ("a", {"lsn": 500, "snapshot": "BLOCKING"})
+    log.give(("transaction", postgres(60, 40, 1)), ("signals", postgres(60, 40, 1)))
+    end = ("transaction", postgres(70, 70, 1))
+    begin, change = ("transaction", postgres(80, 70, 2)), ("a", postgres(80, 70, 2))
+    polled = entered(log, blocking, end, begin, change)
+    assert (polled.size(), json.loads(reported(jvm, log, polled))["next"]) == (3, "start")
+    assert log.store.accept(polled, 3)
+    assert log.start() == {"lsn": 70, "lsn_commit": 70, "txId": 2}
+    assert log.give(begin, change) == ["a"]
 
 
 def test_a_run_ends_at_the_position_of_its_start_also_inside_an_incremental_snapshot() -> None:

@@ -102,9 +102,12 @@ final class SourcePosition {
         return names != null && offset != null && isInitial(snapshotOf(offset)) && !isTrue("snapshot_completed") && !isTrue("last_snapshot_record");
     }
 
-    /** True for the first change of the log behind a blocking snapshot: a start must come before it. */
+    /**
+     * True for the first change of the log behind a blocking snapshot: a start must come before it. The marks of a transaction have
+     * no columns, and its end does not come again behind its commit.
+     */
     boolean needsStart(SourceRecord record) {
-        return hasBlocked && snapshotOf(record).isEmpty() && !isHeartbeat(record);
+        return hasBlocked && snapshotOf(record).isEmpty() && !isHeartbeat(record) && !isOf(record, "TransactionMetadataValue");
     }
 
     /** The next start is to go on with the transaction of a record. False if it did before: the snapshot is asked for inside of it. */
@@ -251,8 +254,13 @@ final class SourcePosition {
     }
 
     private static boolean isHeartbeat(SourceRecord record) {
+        return isOf(record, "Heartbeat") || isOf(record, "Notification");
+    }
+
+    /** True for a record of Debezium's own with this schema. */
+    private static boolean isOf(SourceRecord record, String schema) {
         String name = record.valueSchema() == null ? null : record.valueSchema().name();
-        return name != null && (name.endsWith(".connector.common.Heartbeat") || name.endsWith(".connector.common.Notification"));
+        return name != null && name.endsWith(".connector.common." + schema);
     }
 
     private static String text(Map offset, String name) {
