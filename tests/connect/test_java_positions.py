@@ -204,12 +204,12 @@ def test_the_end_of_a_transaction_comes_behind_the_blocking_snapshot_that_was_as
     assert log.give(begin, change) == ["a"]
 
 
-def test_a_run_ends_at_the_position_of_its_start_also_inside_an_incremental_snapshot() -> None:
+@pytest.mark.parametrize("kind", ["INITIAL", "INCREMENTAL"])
+def test_a_run_ends_at_the_position_of_its_start_and_in_no_snapshot(kind: str) -> None:
     assert is_behind(postgres(70, 60, 2), 70)
-    assert is_behind(postgres(70, 60, 2, snapshot="INCREMENTAL", snapshot_completed=False), 70)
-    assert not is_behind(postgres(70, 60, 2, snapshot="INCREMENTAL", snapshot_completed=False), 71)
-    assert not is_behind(postgres(70, 60, 2, snapshot="INITIAL", snapshot_completed=False), 70)
-    assert is_behind(postgres(70, 60, 2, snapshot="INITIAL", snapshot_completed=True), 70)
+    assert not is_behind(postgres(70, 60, 2), 71)
+    assert not is_behind(postgres(70, 60, 2, snapshot=kind, snapshot_completed=False), 70)
+    assert is_behind(postgres(70, 60, 2, snapshot=kind, snapshot_completed=True), 70)
 
 
 def test_an_incremental_snapshot_goes_on_behind_its_newest_row_and_its_rows_are_not_counted(jvm: Jvm) -> None:

@@ -71,7 +71,7 @@ public final class PostgresLog implements SourceLog {
     /** True where nothing but an initial snapshot, or a part of one, was read: Debezium refuses a later offset beside a new slot. */
     private static boolean isUnfinished(Map offset) {
         Object snapshot = offset == null ? null : offset.get("snapshot");
-        boolean isInitial = snapshot != null && !"INCREMENTAL".equals(snapshot.toString());
+        boolean isInitial = snapshot != null && !"INCREMENTAL".equalsIgnoreCase(snapshot.toString());
         return offset == null || isInitial && !"true".equals(String.valueOf(offset.get("snapshot_completed")));
     }
 
