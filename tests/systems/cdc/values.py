@@ -157,8 +157,8 @@ FILLS: Final[dict[str, Any]] = {
     "bytea": "AP8Q", "blob": "ABoxMA==",
 }  # fmt: skip
 """The defaults by the name of their kind, as the merge takes them in ``fill``."""
-UNTOLD: Final = frozenset({ARRAY, BYTES, NUMERIC})
-"""The kinds whose defaults Debezium does not tell."""
+UNTOLD: Final = frozenset({ARRAY, BYTES, NUMERIC, TEXT})
+"""The kinds whose defaults Debezium does not tell, or of a text with a quote only the part before it."""
 
 END_OF_TIME: Final = datetime.datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
 START_OF_TIME: Final = datetime.datetime(1, 1, 1, tzinfo=UTC)
