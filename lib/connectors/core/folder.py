@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from posixpath import dirname
 from typing import TYPE_CHECKING, BinaryIO, Final
 from urllib.parse import quote, unquote
@@ -109,9 +109,10 @@ class SinkFolder:
 
     def check_staged(self, staged: Iterable[tuple[str, int]]) -> None:
         """Raises :class:`Fatal` for a staged file that does not exist, or has not as many bytes as its task has reported."""
-        for name, size in staged:
-            actual = self.size(name)
-            if actual != size:
+        reported = dict(staged)
+        sizes = self.storage.sizes(reported)
+        for name, size in reported.items():
+            if (actual := sizes.get(name)) != size:
                 what = "is gone" if actual is None else f"has {actual} bytes"
                 raise Fatal(
                     f"a task has staged {name} with {size} bytes, and on the driver it {what}: {self.root} is not the same "
@@ -126,8 +127,12 @@ class SinkFolder:
         False for a staged file that is gone: it was published before, whatever has happened to it since. Nobody else gives
         a file the same name: it holds the digest of sink, query and batch.
         """
-        published = self.storage.publish(staged, final, self.hidden("uploads"))
-        if published:
+        return bool(self.publish_all([(staged, final)]))
+
+    def publish_all(self, files: Sequence[tuple[str, str]]) -> list[str]:
+        """Does :meth:`publish` for the files of a batch, the same ones in each call; returns those that this call published."""
+        published = self.storage.publish_all(files, self.hidden("uploads"))
+        for staged in published:
             self._prune(staged)
         return published
 

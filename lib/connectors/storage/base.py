@@ -6,7 +6,7 @@ import io
 import posixpath
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, BinaryIO, NamedTuple, cast
 
 import pyarrow as pa
@@ -82,6 +82,18 @@ class Storage(ABC):
         item = self.item(name)
         return None if item is None or item.is_folder else item.size
 
+    def sizes(self, names: Iterable[str]) -> dict[str, int]:
+        """The bytes of those of the files that exist, by one listing for each of their folders."""
+        folders: dict[str, set[str]] = {}
+        for name in names:
+            folder, _, file = name.rpartition("/")
+            folders.setdefault(folder, set()).add(file)
+        found: dict[str, int] = {}
+        for folder, files in folders.items():
+            listed = ((f"{folder}/{item.name}" if folder else item.name, item) for item in self.items(folder))
+            found |= {name: item.size for name, item in listed if item.name in files and not item.is_folder}
+        return found
+
     @abstractmethod
     def delete(self, name: str) -> None:
         """Removes the file, if it exists."""
@@ -102,6 +114,13 @@ class Storage(ABC):
         :class:`~connectors.core.errors.Fatal` if another file has the final name. Called again after a crash, it carries
         through what it began; ``journal`` is a folder for what it must know then, of the caller's own.
         """
+
+    def publish_all(self, files: Sequence[tuple[str, str]], journal: str) -> list[str]:
+        """Does :meth:`publish` for the staged and final names of a batch, the same ones in each call.
+
+        Returns the names of the staged files that this call has published.
+        """
+        return [name for name, final in files if self.publish(name, final, journal)]
 
     def sync(self, files: Iterable[str] = (), folders: Iterable[str] = ()) -> None:  # noqa: B027
         """Makes durable the content of ``files``, and which names are in ``folders``, as far as these exist.
@@ -206,6 +225,11 @@ class Subfolder(Storage):
 
     def publish(self, name: str, final: str, journal: str) -> bool:
         return self.whole.publish(self._name(name), self._name(final), self._name(journal))
+
+    def publish_all(self, files: Sequence[tuple[str, str]], journal: str) -> list[str]:
+        renamed = [(self._name(name), self._name(final)) for name, final in files]
+        published = set(self.whole.publish_all(renamed, self._name(journal)))
+        return [name for name, _ in files if self._name(name) in published]
 
     def sync(self, files: Iterable[str] = (), folders: Iterable[str] = ()) -> None:
         self.whole.sync(map(self._name, files), map(self._name, folders))

@@ -1,9 +1,10 @@
 """A folder in S3: publication where there is no rename.
 
 A staged object becomes visible by a multipart upload whose only parts are copies of it, made by the server: the upload is
-prepared, its id is put into the journal, and then it is completed, which is one step. Whoever finds the id later looks for
-the upload: the answer ``NoSuchUpload`` says that it was completed, or that somebody has aborted it; the final object tells
-which. Nothing is ever overwritten. Small files are put by conditional writes (``If-None-Match``).
+prepared, its id is put into the journal, and then it is completed, which is one step. The uploads of a batch are prepared and
+completed several at a time, and their ids are one object of the journal. Whoever finds an id later looks for the upload: the
+answer ``NoSuchUpload`` says that it was completed, or that somebody has aborted it; the final object tells which. Nothing
+is ever overwritten. Small files are put by conditional writes (``If-None-Match``).
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from importlib import import_module
 from typing import Any, BinaryIO, Final, cast
@@ -27,6 +29,8 @@ from .base import Content, Item, Storage, Upload, is_hidden, ranged
 
 _COPIED = 1 << 30
 """Bytes of one copied part; S3 allows five times as many."""
+_AT_ONCE: Final = 16
+"""Requests of a publication that are under way at a time."""
 _GONE = ("404", "NoSuchKey", "NotFound")
 _TAKEN = ("412", "PreconditionFailed")
 _BUSY = ("409", "ConditionalRequestConflict")
@@ -94,10 +98,11 @@ class Bucket:
         for page in self.pages(Prefix=prefix):
             yield from page.get("Contents", ())
 
-    def delete_all(self, prefix: str) -> None:
-        keys = [{"Key": listed["Key"]} for listed in self.keys(prefix)]
-        for first in range(0, len(keys), 1000):
-            self.call("delete_objects", Delete={"Objects": keys[first : first + 1000], "Quiet": True})
+    def delete_keys(self, keys: Iterable[str]) -> None:
+        """Removes objects, by a request for each thousand."""
+        objects = [{"Key": key} for key in keys]
+        for first in range(0, len(objects), 1000):
+            self.call("delete_objects", Delete={"Objects": objects[first : first + 1000], "Quiet": True})
 
     def pages(self, **arguments: Any) -> Iterator[Mapping[str, Any]]:
         token: dict[str, str] = {}
@@ -227,35 +232,43 @@ class S3Storage(Storage):
         self.bucket.call("delete_object", Key=self._prefix + name)
 
     def delete_folder(self, name: str) -> None:
-        self.bucket.delete_all(f"{self._prefix}{name}/")
+        self.bucket.delete_keys(listed["Key"] for listed in self.bucket.keys(f"{self._prefix}{name}/"))
 
     def make_folder(self, name: str) -> None:
         """A bucket has no folders."""
 
     def publish(self, name: str, final: str, journal: str) -> bool:
-        record = f"{journal}/{hashlib.sha256(name.encode()).hexdigest()[:24]}"
-        size = self.size(name)
-        if size is None:
-            self.delete(record)
-            return False
-        upload = self._recorded(record) or self._prepared(name, final, size)
-        if upload is None:
-            return False
-        if "recorded" not in upload and not self.put_if_absent(record, json.dumps(upload, sort_keys=True).encode()):
-            self._abort(upload)
-            upload = self._recorded(record)  # whoever put it may be through with it by now
-        if upload is not None:
-            self._complete(upload, name, record)
-        self.delete(name)
-        self.delete(record)
-        return True
+        return bool(self.publish_all([(name, final)], journal))
+
+    def publish_all(self, files: Sequence[tuple[str, str]], journal: str) -> list[str]:
+        """See :meth:`Storage.publish_all`. Four requests for each file, and some for all of them.
+
+        Of any number of callers, one puts its uploads into the record. All complete those, and nobody deletes the record
+        before the staged files are gone. So the record is read first: who puts one too late finds no staged file after it.
+        """
+        record = f"{journal}/{hashlib.sha256(json.dumps(files).encode()).hexdigest()[:24]}"
+        taken, put = None, False
+        while True:
+            uploads = self._recorded(record)
+            sizes = self.sizes(name for name, _ in files)
+            if not sizes:
+                if uploads is not None:
+                    self._abort_all(uploads.values())
+                    self.delete(record)
+                return []
+            if uploads is not None:
+                return self._complete_all({name: uploads[name] for name in sizes}, record, fresh=put)
+            if taken is not None:
+                raise self._exists(taken)
+            taken, put = self._prepare_all([(name, final) for name, final in files if name in sizes], sizes, record)
 
     def abort_orphans(self, older_than: float, journal: str, is_own: Callable[[str], bool]) -> None:
-        known = {self._recorded(f"{journal}/{name}", {}).get("upload") for name in self.names(journal)}
+        records = (self._recorded(f"{journal}/{name}") or {} for name in self.names(journal))
+        known = {upload["upload"] for uploads in records for upload in uploads.values()}
         for upload in self.bucket.uploads(self._prefix):
             old = time.time() - upload["Initiated"].timestamp() > older_than
             if old and upload["UploadId"] not in known and is_own(upload["Key"].removeprefix(self._prefix)):
-                self._abort({"key": upload["Key"], "upload": upload["UploadId"]})
+                self._abort(upload["Key"], upload["UploadId"])
 
     def spark_url(self, name: str) -> str:
         return f"s3a://{self.bucket.name}/{self._prefix}{name}"
@@ -263,49 +276,89 @@ class S3Storage(Storage):
     def spark_options(self) -> dict[str, str]:
         return spark_options(self.bucket.name, self.options)
 
-    def _recorded(self, record: str, default: Any = None) -> Any:
-        """The upload that an earlier call has prepared."""
+    def _recorded(self, record: str) -> dict[str, dict[str, Any]] | None:
+        """The uploads that a call has prepared, by the names of the staged files."""
         with contextlib.suppress(FileNotFoundError):
-            return {**json.loads(self.read(record)), "recorded": True}
-        return default
+            return cast(dict[str, dict[str, Any]], json.loads(self.read(record)))
+        return None
 
-    def _prepared(self, name: str, final: str, size: int) -> dict[str, Any] | None:
-        """An upload that holds a copy of ``name``; ``None`` if another process has published it in this very moment."""
-        key, source = self._prefix + final, {"Bucket": self.bucket.name, "Key": self._prefix + name}
+    def _prepare_all(
+        self, files: Sequence[tuple[str, str]], sizes: Mapping[str, int], record: str
+    ) -> tuple[str | None, bool]:
+        """Puts uploads of ``files`` into ``record``, if there is none.
+
+        Returns the final name that is taken, if one is, and whether this call has put the record.
+        """
+        uploads: dict[str, dict[str, Any]] = {}
+        taken, put = None, False
+        try:
+            with ThreadPoolExecutor(_AT_ONCE) as pool:
+                for final in pool.map(lambda file: self._prepared(file[0], file[1], sizes[file[0]], uploads), files):
+                    taken = taken or final
+            put = taken is None and self.put_if_absent(record, json.dumps(uploads, sort_keys=True).encode())
+        except FileNotFoundError:  # another process has published them in this very moment
+            pass
+        if not put:
+            self._abort_all(uploads.values())
+        return taken, put
+
+    def _prepared(self, name: str, final: str, size: int, uploads: dict[str, dict[str, Any]]) -> str | None:
+        """Adds to ``uploads`` one that holds a copy of ``name``. Returns ``final`` if an object has that name already."""
         if self.size(final) is not None:
-            if self.size(name) is None:
-                return None
-            raise self._exists(final)
-        upload = {"key": key, "final": final, "upload": self.bucket.call("create_multipart_upload", Key=key)["UploadId"]}
-        target = {"Key": key, "UploadId": upload["upload"]}
-        parts = []
-        try:
-            for number, first in enumerate(range(0, max(1, size), _COPIED), 1):
-                if size:
-                    part = {"CopySource": source, "CopySourceRange": f"bytes={first}-{min(first + _COPIED, size) - 1}"}
-                    copy = self.bucket.call("upload_part_copy", PartNumber=number, **target, **part)["CopyPartResult"]
-                else:
-                    copy = self.bucket.call("upload_part", PartNumber=number, Body=b"", **target)
-                parts.append({"PartNumber": number, "ETag": copy["ETag"]})
-        except FileNotFoundError:
-            self._abort(upload)
-            return None
-        return {**upload, "parts": parts}
+            return final
+        key, source = self._prefix + final, {"Bucket": self.bucket.name, "Key": self._prefix + name}
+        target = {"Key": key, "UploadId": self.bucket.call("create_multipart_upload", Key=key)["UploadId"]}
+        parts: list[dict[str, Any]] = []
+        uploads[name] = {"final": final, "upload": target["UploadId"], "parts": parts}
+        for number, first in enumerate(range(0, max(1, size), _COPIED), 1):
+            if size:
+                part = {"CopySource": source, "CopySourceRange": f"bytes={first}-{min(first + _COPIED, size) - 1}"}
+                copy = self.bucket.call("upload_part_copy", PartNumber=number, **target, **part)["CopyPartResult"]
+            else:
+                copy = self.bucket.call("upload_part", PartNumber=number, Body=b"", **target)
+            parts.append({"PartNumber": number, "ETag": copy["ETag"]})
+        return None
 
-    def _complete(self, upload: Mapping[str, Any], name: str, record: str) -> None:
-        target = {"Key": upload["key"], "UploadId": upload["upload"]}
+    def _complete_all(self, uploads: Mapping[str, Mapping[str, Any]], record: str, *, fresh: bool) -> list[str]:
+        """Completes the ``uploads``, and removes the staged files and the record. ``fresh`` if this call has put it."""
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            failures = list(pool.map(lambda name: self._complete(uploads[name], name, record, fresh), uploads))
+        done = [name for name, failure in zip(uploads, failures, strict=True) if failure is None]
+        self.bucket.delete_keys(self._prefix + name for name in done)
+        for failure in filter(None, failures):
+            raise failure
+        self.delete(record)
+        return done
+
+    def _complete(self, upload: Mapping[str, Any], name: str, record: str, fresh: bool) -> Fatal | None:
+        """Completes one upload. Returns what is wrong with it, so that the others are published."""
+        target = {"Key": self._prefix + upload["final"], "UploadId": upload["upload"]}
         try:
-            self.bucket.call("list_parts", **target)  # for a while S3 answers a second completion as it did the first
-            self.bucket.call("complete_multipart_upload", MultipartUpload={"Parts": upload["parts"]}, IfNoneMatch="*", **target)
+            if not fresh:
+                self.bucket.call("list_parts", **target)  # for a while S3 answers a second completion as it did the first
+            self._try_to_complete(target, upload["parts"])
         except PreconditionFailed:
-            raise self._exists(upload["final"]) from None
+            return self._exists(upload["final"])
         except NoSuchUpload:
             if self.size(upload["final"]) is None and self.size(name) is not None:
-                raise self._lost(upload["final"], name, record) from None
+                return self._lost(upload["final"], name, record)
+        return None
 
-    def _abort(self, upload: Mapping[str, Any]) -> None:
+    def _try_to_complete(self, target: Mapping[str, str], parts: Sequence[Mapping[str, Any]]) -> None:
+        """Raises :class:`NoSuchUpload` for an upload that is over, :class:`PreconditionFailed` if another object is there."""
+        try:
+            self.bucket.call("complete_multipart_upload", MultipartUpload={"Parts": parts}, IfNoneMatch="*", **target)
+        except PreconditionFailed:
+            self.bucket.call("list_parts", **target)  # is over, if it is this upload's own object
+            raise
+
+    def _abort_all(self, uploads: Iterable[Mapping[str, Any]]) -> None:
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            list(pool.map(lambda upload: self._abort(self._prefix + upload["final"], upload["upload"]), uploads))
+
+    def _abort(self, key: str, upload: str) -> None:
         with contextlib.suppress(NoSuchUpload):
-            self.bucket.call("abort_multipart_upload", Key=upload["key"], UploadId=upload["upload"])
+            self.bucket.call("abort_multipart_upload", Key=key, UploadId=upload)
 
     def _exists(self, final: str) -> Fatal:
         return Fatal(
@@ -353,7 +406,7 @@ def _client(options: str, process: int) -> Any:
         aws_session_token=keys.get("token"),
         endpoint_url=endpoint(keys),
         region_name=region(keys),
-        config=config.Config(retries=_RETRIES, connect_timeout=10),
+        config=config.Config(retries=_RETRIES, connect_timeout=10, max_pool_connections=_AT_ONCE),
     )
 
 

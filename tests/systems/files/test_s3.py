@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import uuid
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from botocore.client import BaseClient
 from botocore.exceptions import ClientError
 
-from connectors.core import Batch, Fatal, Misconfigured, Transient
+from connectors.core import Batch, Committable, Fatal, Misconfigured, Transient
 from connectors.core.commit import Commit
 from connectors.core.folder import SinkFolder
+from connectors.core.ledger import Entry
+from connectors.core.writing import stage
 from connectors.storage import Storage
 from connectors.storage import s3 as module
 from connectors.storage.s3 import S3Storage, spark_options
 from connectors.systems.files import FilesSink
+from connectors.systems.files.rolling import seal_folder
 from connectors.testing.servers import MotoServer
 
 from ...servers import required
-from .helpers import days_read_once, swept
+from .helpers import days_read_once, rows, swept
 
 
 class Bucket:
@@ -204,6 +214,111 @@ class TestPublication:
 
     def test_old_staging_is_swept_but_not_that_of_a_live_batch(self, bucket: Bucket) -> None:
         swept(bucket.folder(), bucket.put, bucket.keys)
+
+
+class Interruption:
+    """Lets ``work`` happen before a request, once."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.is_met: Callable[[str], bool] = lambda operation: False
+        self.work: Callable[[], object] = list
+        request = BaseClient._make_api_call  # type: ignore[attr-defined]
+
+        def interrupted(client: Any, operation: str, arguments: Any) -> Any:
+            if self.is_met(operation):
+                self.is_met = lambda operation: False
+                self.work()
+            return request(client, operation, arguments)
+
+        monkeypatch.setattr(BaseClient, "_make_api_call", interrupted)
+
+    def before(self, operation: str, work: Callable[[], object]) -> None:
+        """Before the next request with the name ``operation``."""
+        self.is_met, self.work = lambda name: name == operation, work
+
+    def before_number(self, number: int, work: Callable[[], object]) -> None:
+        """Before the request of that number from now on."""
+        left = iter(range(number, -1, -1))
+        self.is_met, self.work = lambda name: next(left) == 0, work
+
+
+@pytest.fixture
+def interruption(monkeypatch: pytest.MonkeyPatch) -> Interruption:
+    monkeypatch.setattr(module, "_AT_ONCE", 1)
+    monkeypatch.setattr(module, "_RETRIES", {"total_max_attempts": 1})
+    module._client.cache_clear()
+    return Interruption(monkeypatch)
+
+
+def tried_again(action: Callable[[], object]) -> None:
+    """Does what a commit does after an outage: moto answers 500 for an upload that is completed twice."""
+    with contextlib.suppress(Transient):
+        action()
+        return
+    action()
+
+
+class TestTwoAtOnce:
+    """What one driver does falls between two requests of another one, which stood still there."""
+
+    def recorded(self, bucket: Bucket) -> tuple[FilesSink, Batch, list[Committable]]:
+        """A sink of hidden parts, and a batch of five rows that is recorded and not published."""
+        sink = FilesSink.of({**bucket.options(), "rolling": "policy"})
+        batch = Batch(sink.sink_id(), "q", 0)
+        staged = [stage(sink, batch, rows(0).schema, 0, iter([rows(0, 1, 2, 3, 4)]))]
+        sink.ledger().record(Entry("q", 0, 5, committables=tuple(map(asdict, staged))))
+        return sink, batch, staged  # type: ignore[return-value]
+
+    @pytest.mark.parametrize("operation", ["HeadObject", "UploadPartCopy", "PutObject", "CompleteMultipartUpload"])
+    def test_an_old_driver_and_a_new_one_publish_a_batch_once(
+        self, bucket: Bucket, interruption: Interruption, operation: str
+    ) -> None:
+        sink, batch, staged = self.recorded(bucket)
+        interruption.before(operation, partial(sink.committer().publish, batch, staged))
+        tried_again(partial(sink.committer().publish, batch, staged))
+        seal_folder(bucket.path, bucket.storage)
+        tables = (pq.read_table(pa.BufferReader(bucket.get(key))) for key in bucket.visible())
+        assert sorted(number for table in tables for number in table["id"].to_pylist()) == [0, 1, 2, 3, 4]
+
+    @pytest.mark.parametrize("is_moved", [False, True], ids=["left", "moved"])
+    def test_two_that_publish_the_same_file_stop_neither_whatever_a_reader_does(
+        self, interruption: Interruption, is_moved: bool
+    ) -> None:
+        """A query, and ``connectors files seal`` beside it."""
+        number, works = 0, [True]
+        while len(works) > number:
+            bucket = Bucket()
+            bucket.put("stage/a", b"rows")
+            publish = partial(bucket.folder().publish, "stage/a", "part-0")
+
+            def work(bucket: Bucket = bucket, publish: Callable[[], object] = publish) -> None:
+                works.append(True)
+                publish()
+                if is_moved:
+                    bucket.client.delete_object(Bucket=bucket.name, Key="folder/part-0")
+
+            interruption.before_number(number, work)
+            tried_again(publish)
+            number += 1
+            assert bucket.keys() == ([] if is_moved and len(works) > number else ["part-0"]), f"before request {number - 1}"
+        assert number > 10
+
+
+def test_a_file_of_a_large_batch_costs_at_most_five_requests(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = FilesSink.of({**bucket.options(), "partitionBy": "name"})
+    batch = Batch(sink.sink_id(), "q", 0)
+    staged = [stage(sink, batch, rows(0).schema, task, iter([rows(*range(24))])) for task in range(2)]
+    requests: list[str] = []
+    request = BaseClient._make_api_call  # type: ignore[attr-defined]
+
+    def counted(client: Any, operation: str, arguments: Any) -> Any:
+        requests.append(operation)
+        return request(client, operation, arguments)
+
+    monkeypatch.setattr(BaseClient, "_make_api_call", counted)
+    Commit(sink).finish(batch, staged)
+    assert len(bucket.visible()) == 48
+    assert len(requests) <= 5 * 48, Counter(requests)
 
 
 class TestErrors:

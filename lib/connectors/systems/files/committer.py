@@ -56,18 +56,15 @@ class FilesCommitter(Committer):
 
     def publish(self, batch: Batch, committables: Sequence[Committable]) -> None:
         waits = self.rolling and is_stream(batch.query)  # a batch write is over when it is committed
-        published: list[str] = []
-        number = 0
-        for committable in committables:
-            for staged, bucket, *_ in committable.data["files"]:
-                name = f"{self.prefix}-{batch.file_id()}-{number}{extension(staged)}"
-                if waits:
-                    published.append(self.sealer.add(staged, bucket, name))
-                else:
-                    published.append(str(PurePosixPath(bucket) / name))
-                    self.folder.publish(staged, published[-1])
-                number += 1
-        self.folder.sync_names(published)
+        at = max((committable.data["at"] for committable in committables), default=0.0)
+        staged_files = [file for committable in committables for file in committable.data["files"]]
+        files = []
+        for number, (staged, bucket, size) in enumerate(staged_files):
+            name = f"{self.prefix}-{batch.file_id()}-{number}{extension(staged)}"
+            final = self.sealer.part(bucket, name, at, size) if waits else str(PurePosixPath(bucket) / name)
+            files.append((staged, final))
+        self.folder.publish_all(files)
+        self.folder.sync_names(final for _, final in files)
         for committable in committables:
             self.discard(committable)
         if waits:

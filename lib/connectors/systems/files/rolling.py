@@ -58,7 +58,7 @@ class RollingPolicy:
 
 
 class HiddenPart(NamedTuple):
-    """A committed file that no reader sees yet: ``path`` below the target, committed ``at`` (seconds), its ``size``.
+    """A committed file that no reader sees yet: ``path`` below the target, its batch staged ``at`` (seconds), its ``size``.
 
     ``final`` is the name that it would have by itself, relative to the target. ``level`` counts how often it was merged:
     many parts are merged into one, still hidden, so that a look at them costs the same after any number of batches.
@@ -153,13 +153,9 @@ class Sealer:
         self._may_have_pending = True
         """True until it is known that no decided seal waits for its publication."""
 
-    def add(self, staged: str, bucket: str, name: str) -> str:
-        """Takes a committed file over as a part, if nobody has yet. Returns a name in the folder of the part."""
-        size = self.folder.size(staged)
-        part = PurePosixPath(self._parts_folder, bucket, HiddenPart.name(self.clock(), size or 0, name)).as_posix()
-        if size is not None:
-            self.folder.publish(staged, part)
-        return part
+    def part(self, bucket: str, name: str, at: float, size: int) -> str:
+        """Where a committed file waits as a part. All of it is in the ledger: whoever publishes the file, gives it one name."""
+        return PurePosixPath(self._parts_folder, bucket, HiddenPart.name(at, size, name)).as_posix()
 
     def parts(self) -> list[HiddenPart]:
         """The parts that wait."""
@@ -236,8 +232,7 @@ class Sealer:
 
     def _publish(self, entry: Entry) -> None:
         for seal in entry.committables:
-            for file in seal["files"]:
-                self.folder.publish(file["ready"], file["final"])
+            self.folder.publish_all([(file["ready"], file["final"]) for file in seal["files"]])
             self.folder.sync_names(file["final"] for file in seal["files"])
             self.folder.delete(part for file in seal["files"] for part in file["parts"])
 

@@ -131,7 +131,8 @@ def stage_with_spark(sink: FilesSink, frame: DataFrame, batch: Batch, offsets: l
     files = sorted(map(PurePosixPath, sizes))
     listed = [[str(file), _bucket(sink, file.relative_to(stage).parent), sizes[str(file)]] for file in files]
     rows = rows_of(folder, sizes, sink.values["fileFormat"], frame.sparkSession) - line_ends()
-    return [Committable(rows, {"attempt": attempt, "files": listed, **({"offsets": offsets} if offsets else {})})]
+    data = {"attempt": attempt, "files": listed, "at": type(sink).clock()}
+    return [Committable(rows, data | ({"offsets": offsets} if offsets else {}))]
 
 
 @contextlib.contextmanager

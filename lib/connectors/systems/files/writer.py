@@ -132,6 +132,7 @@ class FilesWriter(SinkWriter):
         self.folder = sink.folder()
         self.format = sink.values["fileFormat"]
         self.compression = sink.values["compression"]
+        self._clock = type(sink).clock
         self.batch = batch
         self.attempt = batch.attempt()
         self.rows = 0
@@ -150,8 +151,9 @@ class FilesWriter(SinkWriter):
         self.close()
         names = [name for name, _ in self._files]
         self.folder.sync(names)
-        files = [[name, bucket, self.folder.size(name)] for name, bucket in self._files]
-        return Committable(self.rows, {"attempt": self.attempt, "files": files})
+        sizes = self.folder.storage.sizes(names)
+        files = [[name, bucket, sizes[name]] for name, bucket in self._files]
+        return Committable(self.rows, {"attempt": self.attempt, "files": files, "at": self._clock()})
 
     def abort(self) -> None:
         try:
