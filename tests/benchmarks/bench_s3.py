@@ -5,6 +5,7 @@ folder to a bucket in memory that answers each request after so many millisecond
 for 4,800 files, with at most five requests each. The bucket counts what a client of S3 would send.
 """
 
+# ruff: noqa: N803 - arguments have the names that boto3 gives them
 from __future__ import annotations
 
 import argparse

@@ -110,6 +110,8 @@ class Storage(ABC):
     def publish(self, name: str, final: str, journal: str) -> bool:
         """Gives a file its final name in one step, never over a file that exists. Durable after :meth:`sync` of its folder.
 
+        The file's time is then that of its publication, where the storage lets it be.
+
         False if there is no file ``name``: whether it was published before is for the caller to know. Raises
         :class:`~connectors.core.errors.Fatal` if another file has the final name. Called again after a crash, it carries
         through what it began; ``journal`` is a folder for what it must know then, of the caller's own.

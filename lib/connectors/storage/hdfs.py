@@ -16,6 +16,7 @@ import json
 import os
 import shutil
 import tempfile
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -74,6 +75,10 @@ class Hadoop(Protocol):
         """Moves in one step, and never over what is there. Look at the answer: a refusal is false, not an error."""
         ...
 
+    def touch(self, path: str) -> None:
+        """Says that a file was changed now, by the clock of this machine."""
+        ...
+
     def delete(self, path: str, *, recursive: bool = False) -> None:
         """Removes what is there, if it is. Raises ``OSError`` for a folder with something in it, unless ``recursive``."""
         ...
@@ -130,6 +135,9 @@ class SparkHadoop:
 
     def rename(self, path: str, to: str) -> bool:
         return bool(self._call(path, lambda files, at: files.rename(at, self.client.path(to))))
+
+    def touch(self, path: str) -> None:
+        self._call(path, lambda files, at: files.setTimes(at, int(time.time() * 1000), -1))
 
     def delete(self, path: str, *, recursive: bool = False) -> None:
         self._call(path, lambda files, at: files.delete(at, recursive))
@@ -204,6 +212,9 @@ class WebHdfs:
 
     def rename(self, path: str, to: str) -> bool:
         return bool(self._request("PUT", path, "RENAME", destination=to)["boolean"])
+
+    def touch(self, path: str) -> None:
+        self._request("PUT", path, "SETTIMES", modificationtime=int(time.time() * 1000), accesstime=-1)
 
     def delete(self, path: str, *, recursive: bool = False) -> None:
         self._request("DELETE", path, "DELETE", recursive=str(recursive).lower())
@@ -388,6 +399,8 @@ class HdfsStorage(Storage):
                     way_out="move that file away; nothing was overwritten, and the next start goes on from here",
                 )
             self.hdfs.make_folder(target.rpartition("/")[0])
+            with contextlib.suppress(FileNotFoundError):  # another process has published it
+                self.hdfs.touch(source)
             if self.hdfs.rename(source, target):
                 return True
         raise Transient(f"HDFS does not rename {name} to {final}")

@@ -49,6 +49,10 @@ class Disk:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number), str(to))
 
+    def touch(self, path: Path) -> None:
+        """Says that a file was changed now, by the clock of the file system."""
+        os.utime(path)
+
     def remove(self, path: Path) -> None:
         path.unlink(missing_ok=True)
 
@@ -149,6 +153,7 @@ class LocalStorage(Storage):
         while source.exists():
             self._make(target.parent)
             try:
+                self._touch(source)
                 self._rename(source, target)
             except FileExistsError:
                 if source.exists():
@@ -231,6 +236,15 @@ class LocalStorage(Storage):
             "a folder of another file system."
         )
         raise Misconfigured("connectors.storage", [Problem("path", text)])
+
+    @staticmethod
+    def _touch(path: Path) -> None:
+        """A rename keeps the time of a file, which may be hours old: those who follow a folder by times would pass over it."""
+        try:
+            disk.touch(path)
+        except OSError as refused:
+            if refused.errno not in (*_REFUSED, errno.EACCES):  # of another user, or on a mount that cannot do it
+                raise
 
     @staticmethod
     def _rename(source: Path, target: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -177,6 +178,14 @@ class TestPublication:
             assert at.get("day=1/part-0") == b"rows"
             deaths += 1
         assert deaths == 4, "make the folder, rename: before and after"
+
+    def test_the_time_of_a_file_is_that_of_its_publication(self, target: Target) -> None:
+        target.put("staged", b"rows")
+        target.web._request("PUT", f"{target.at}/staged", "SETTIMES", modificationtime=1, accesstime=-1)
+        target.folder().publish("staged", "part-0")
+        status = target.web.status(f"{target.at}/part-0")
+        assert status is not None
+        assert abs(status.changed / 1000 - time.time()) < 600
 
     def test_what_was_published_and_taken_away_is_not_brought_back(self, target: Target) -> None:
         target.put("staged", b"rows")

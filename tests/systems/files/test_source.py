@@ -17,13 +17,16 @@ import pyarrow.orc as orc
 import pyarrow.parquet as pq
 import pytest
 
-from connectors.core import DataLoss, Fatal, Misconfigured, Poison
+from connectors.core import Batch, DataLoss, Fatal, Misconfigured, Poison
+from connectors.core.commit import Commit
 from connectors.core.planning import Offset, Planner
 from connectors.core.progress import unpacked
 from connectors.core.reading import read_slice
 from connectors.core.state import dumps
+from connectors.core.writing import stage
 from connectors.systems.files import FilesSink, FilesSource
 from connectors.systems.files import source as source_module
+from connectors.systems.files.rolling import seal_folder
 from connectors.systems.files.source import ListedFile
 from connectors.testing import SourceContext, SourceSuite
 
@@ -45,6 +48,12 @@ def put(file: Path, table: pa.Table, *, age: float = 0.0) -> None:
 
 def ids(*numbers: int) -> pa.Table:
     return pa.table({"id": pa.array(numbers, pa.int64())})
+
+
+def age(folder: Path, name: str, seconds: float) -> None:
+    """Makes the files in the hidden folder ``name`` of all sinks older."""
+    for file in folder.glob(f".connectors/*/{name}/**/*.parquet"):
+        os.utime(file, (time.time() - seconds, time.time() - seconds))
 
 
 class FilesSourceContext(SourceContext):
@@ -248,10 +257,39 @@ HOUR, DAY = 3600, 86400
 class TestSkippedFiles:
     """Files that appear more than ``maxFileAge`` behind the newest file read."""
 
+    @pytest.mark.parametrize("restart", [False, True])
+    def test_a_file_that_appears_too_late_is_an_error_until_it_is_touched(self, tmp_path: Path, restart: bool) -> None:
+        query = Query(tmp_path)
+        run = query.planner()
+        put(tmp_path / "a.parquet", ids(1))
+        assert query.numbers(run) == [1]
+        put(tmp_path / "old.parquet", ids(2), age=DAY)
+        for _ in range(2):
+            with pytest.raises(DataLoss, match=r"1 file appeared more than maxFileAge .*old\.parquet(.|\n)*=false"):
+                query.numbers(None if restart else run)
+        (tmp_path / "old.parquet").touch()
+        assert query.numbers(None if restart else run) == [2]
+
+    @pytest.mark.parametrize("rolling", ["onBatch", "policy"])
+    def test_what_a_sink_publishes_hours_after_it_was_staged_is_read(self, tmp_path: Path, rolling: str) -> None:
+        """Tasks that end hours apart, and hidden parts that are sealed after the machine was down."""
+        sink = FilesSink.of({"path": str(tmp_path), "rolling": rolling})
+        query = Query(tmp_path)
+        put(tmp_path / "a.parquet", ids(1))
+        assert query.numbers() == [1]
+        batch = Batch(sink.sink_id(), "q", 0)
+        rows = ids(2, 3).to_batches()[0]
+        staged = [stage(sink, batch, rows.schema, 0, iter([rows]))]
+        age(tmp_path, "stage", 3 * HOUR)
+        Commit(sink).finish(batch, staged)
+        age(tmp_path, "parts", 2 * HOUR)
+        seal_folder(str(tmp_path))
+        assert query.numbers() == [2, 3]
+
     def test_an_old_file_that_is_moved_in_while_the_query_runs_is_counted(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
-        query = Query(tmp_path)
+        query = Query(tmp_path, failOnDataLoss="false")
         run = query.planner()
         put(tmp_path / "a.parquet", ids(1))
         assert (query.numbers(run), query.skipped()) == ([1], 0)
@@ -265,7 +303,7 @@ class TestSkippedFiles:
         assert (query.numbers(run), query.skipped()) == ([4], 2)
 
     def test_a_run_warns_once_and_counts_on(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-        query = Query(tmp_path)
+        query = Query(tmp_path, failOnDataLoss="false")
         run = query.planner()
         for number in range(4):
             put(tmp_path / f"{number}.parquet", ids(number))
@@ -278,7 +316,7 @@ class TestSkippedFiles:
     def test_old_files_that_are_moved_in_while_the_query_is_down_are_counted(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture, before: int
     ) -> None:
-        query = Query(tmp_path)
+        query = Query(tmp_path, failOnDataLoss="false")
         for number in range(before):
             put(tmp_path / f"read-{number}.parquet", ids(number), age=10 * DAY)
         put(tmp_path / "a.parquet", ids(100))
@@ -293,7 +331,7 @@ class TestSkippedFiles:
         assert ("among the 5 files" in warning.getMessage()) == bool(before)
 
     def test_what_was_skipped_is_counted_once_over_restarts(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-        query = Query(tmp_path)
+        query = Query(tmp_path, failOnDataLoss="false")
         put(tmp_path / "a.parquet", ids(0))
         query.rows()
         put(tmp_path / "old.parquet", ids(-1), age=DAY)
@@ -327,7 +365,7 @@ class TestSkippedFiles:
     def test_deleted_files_hide_others_at_most(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture, deleted: str
     ) -> None:
-        query = Query(tmp_path)
+        query = Query(tmp_path, failOnDataLoss="false")
         for number in range(3):
             put(tmp_path / f"read-{number}.parquet", ids(number), age=10 * DAY)
         put(tmp_path / "a.parquet", ids(3))
@@ -344,7 +382,7 @@ class TestSkippedFiles:
         assert (query.numbers(), query.skipped(), len(caplog.records)) == ([5], expected, expected)
 
     def test_deletions_while_the_query_runs_hide_nothing(self, tmp_path: Path) -> None:
-        query = Query(tmp_path)
+        query = Query(tmp_path, failOnDataLoss="false")
         run = query.planner()
         put(tmp_path / "read.parquet", ids(0), age=DAY)
         put(tmp_path / "a.parquet", ids(1))
@@ -357,7 +395,7 @@ class TestSkippedFiles:
     def test_a_checkpoint_of_an_earlier_version_counts_from_its_next_batch_on(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
-        query = Query(tmp_path)
+        query = Query(tmp_path, failOnDataLoss="false")
         for name, age in (("read", 10 * DAY), ("a", 0)):
             put(tmp_path / f"{name}.parquet", ids(0), age=age)
         query.rows()
@@ -388,7 +426,7 @@ class TestSkippedFiles:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(source_module, "_SPARE_NAMES", 5)
-        late = source_module.LateFiles("folder", 60.0)
+        late = source_module.LateFiles("folder", 60.0, fail=False)
         for number in range(1000):
             late.count({}, [ListedFile(f"{number}-{n}", 1, number) for n in range(10)], -1)
         assert len(late._names or ()) <= 35

@@ -123,6 +123,7 @@ MOST_FILES = 1000
 _log = logging.getLogger("connectors.files")
 _SPARE_NAMES = 100_000
 """Names of files that are gone, remembered within a run beside as many as there are files."""
+_TOUCH = "to have such a file read, give it a new modification time (touch; in an object store copy it onto itself)"
 _WAY_OUT = "bring the file back, or set failOnDataLoss=false to go on without it"
 
 
@@ -144,9 +145,10 @@ class FilesSource(Source):
 
     Files are read in the order of their times. What is remembered of them does not grow for ever: a file that appears
     more than ``maxFileAge`` after its own last change, seen from the newest file read, is taken for one that was read.
-    Such files, moved in with an old modification time, are counted as ``skipped`` in the query's table, from its next batch
-    on, and a warning names the first one. For files that came while the query was down, the count of old files is compared
-    with that of its last batch: where old files were deleted, it tells too few. A file that is brought back also appears.
+    Such files, moved in with an old modification time, are an error. With ``failOnDataLoss=false`` they are counted as
+    ``skipped`` in the query's table, from its next batch on, and a warning names the first one. For files that came while
+    the query was down, the count of old files is compared with that of its last batch: where old files were deleted, it
+    tells too few. A file that is brought back also appears.
     Files must appear complete, by a rename or an upload, and not change after that. A batch of a path that does not exist is
     an error; a stream with ``.schema(…)`` waits for it.
     """
@@ -162,7 +164,7 @@ class FilesSource(Source):
         maxFileAge=Duration(
             3600.0, meaning="a file that appears longer than this after its last change counts as read"
         ),
-        failOnDataLoss=Flag(True, meaning="a file that vanishes before it is read is an error"),
+        failOnDataLoss=Flag(True, meaning="a file that vanishes before it is read, or appears too late, is an error"),
         storageOptions=Json({}, kind=dict, meaning="fsspec's keys; or objects of them by location"),
     )
     conditions = "files appear complete, do not change, and appear within maxFileAge (1 hour) of their last change"
@@ -188,7 +190,8 @@ class FilesSource(Source):
         return Listing(self.values["path"], self.values["storageOptions"], recursive=recursive)
 
     def enumerator(self) -> FilesEnumerator:
-        return FilesEnumerator(self.listing(), self.values["maxFileAge"], MOST_FILES if self.streaming else None)
+        most, fail = MOST_FILES if self.streaming else None, self.values["failOnDataLoss"]
+        return FilesEnumerator(self.listing(), self.values["maxFileAge"], most, fail)
 
     def reader(self, schema: pa.Schema) -> FilesReader:
         return FilesReader(self.listing(), self.values["fileFormat"], schema, self.values["failOnDataLoss"])
@@ -211,11 +214,11 @@ class FilesEnumerator(SplitEnumerator[WholeFile]):
     of them appeared too late to be read. Earlier versions have neither.
     """
 
-    def __init__(self, listing: Listing, max_age: float, most: int | None) -> None:
+    def __init__(self, listing: Listing, max_age: float, most: int | None, fail: bool) -> None:
         self.listing = listing
         self.max_age = round(max_age * 1e9)
         self.most = most
-        self._late_files = LateFiles(listing.name, max_age)
+        self._late_files = LateFiles(listing.name, max_age, fail)
 
     def start(self) -> Position:
         return {}
@@ -271,13 +274,16 @@ class FilesEnumerator(SplitEnumerator[WholeFile]):
 class LateFiles:
     """Counts the files that appear when they are already too old to be told from those that were read, and warns once.
 
+    With ``fail`` they are a :class:`DataLoss`.
+
     Within a run they are told by the names of earlier listings, of which it keeps hashes. At its first listing all it has
     is the number of old files that the position tells: there may be more now.
     """
 
-    def __init__(self, path: str, max_age: float) -> None:
+    def __init__(self, path: str, max_age: float, fail: bool) -> None:
         self.path = path
         self.max_age = max_age
+        self.fail = fail
         self._names: set[int] | None = None
         self._skipped = 0
         self._warned = False
@@ -285,14 +291,14 @@ class LateFiles:
     def count(self, at: Position, files: Sequence[ListedFile], forgotten: int) -> int:
         """How many files were skipped until this listing; names up to the time ``forgotten`` are no longer in ``at``."""
         if self._names is None:
-            self._names = set()
             self._skipped = at.get("skipped", 0)
             self._compare(at, files)
         else:
             late = [file for file in files if file.changed <= forgotten and hash(file.path) not in self._names]
             self._add(len(late), late)
         names = {hash(file.path) for file in files}
-        self._names = self._names | names if len(self._names) <= 2 * len(names) + _SPARE_NAMES else names
+        known = self._names or set()
+        self._names = known | names if len(known) <= 2 * len(names) + _SPARE_NAMES else names
         return self._skipped
 
     def _compare(self, at: Position, files: Sequence[ListedFile]) -> None:
@@ -304,25 +310,25 @@ class LateFiles:
     def _add(self, number: int, among: Sequence[ListedFile]) -> None:
         if number <= 0:
             return
+        files = f"{number} {'file' if number == 1 else 'files'}"
+        text = f"{files} appeared more than maxFileAge ({self.max_age:g} s) behind the newest file read, and would be skipped"
+        text = f"{self.path}: {text} as if read before. {self._example(number, among)}"
+        if self.fail:
+            raise DataLoss(text, way_out=f"{_TOUCH}; or set failOnDataLoss=false to go on without what is too late")
         self._skipped += number
         if not self._warned:
             self._warned = True
-            self._warn(number, among)
+            _log.warning("%s %s.", text, _TOUCH)
 
-    def _warn(self, number: int, among: Sequence[ListedFile]) -> None:
-        example = f"An example is {among[-1].path or self.path}."
-        if number < len(among):
-            changed = datetime.datetime.fromtimestamp(among[-1].changed / 1e9, datetime.timezone.utc)
-            until = changed.isoformat(" ", "seconds")
-            example = (
-                f"They came while the query was down and are among the {len(among)} files last changed until {until}; "
-                f"which ones they are is not known. The newest of these is {among[-1].path}."
-            )
-        _log.warning(
-            "%s: %d %s more than maxFileAge (%g s) behind the newest file read, and skipped as if read before. %s "
-            "To have a skipped file read, give it a new modification time.",
-            self.path, number, "file appeared" if number == 1 else "files appeared", self.max_age, example,
-        )  # fmt: skip
+    def _example(self, number: int, among: Sequence[ListedFile]) -> str:
+        if number == len(among):
+            return f"An example is {among[-1].path or self.path}."
+        changed = datetime.datetime.fromtimestamp(among[-1].changed / 1e9, datetime.timezone.utc)
+        until = changed.isoformat(" ", "seconds")
+        return (
+            f"They came while the query was down and are among the {len(among)} files last changed until {until}; "
+            f"which ones they are is not known. The newest of these is {among[-1].path}."
+        )
 
 
 def _limited(files: Iterator[ListedFile], limit: ReadLimit, most: int | None) -> Iterator[ListedFile]:
