@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
@@ -40,6 +41,7 @@ _WRONG = {
     "InvalidAccessKeyId": ("storageOptions", "has a key that S3 does not know"),
     "SignatureDoesNotMatch": ("storageOptions", "has a secret that does not fit the key"),
     "ExpiredToken": ("storageOptions", "has a token that has expired; give a new one with its key and secret"),
+    "NotImplemented": ("path", "is on a server that lacks what this takes, such as conditional writes; take a newer version"),
     "InvalidToken": ("storageOptions", "has a token that S3 does not know"),
     "PermanentRedirect": ("storageOptions", "has another region than the bucket; correct client_kwargs.region_name"),
     "403": ("storageOptions", "may not do that (403); give credentials that may read, write and delete, or correct them"),
@@ -49,6 +51,10 @@ _WRONG = {
 """Codes of refusals, with the option to blame. The answer to a HEAD has no body: its code is the status."""
 _RETRIES: Final = {"mode": "standard", "total_max_attempts": 2}
 """Few: the layers above wait for outages, as ``retry.*`` says."""
+
+
+_checked: set[tuple[str, str | None]] = set()
+"""Folders, with the addresses of their servers, that can create an object only where there is none."""
 
 
 class PreconditionFailed(Exception):
@@ -269,6 +275,24 @@ class S3Storage(Storage):
             old = time.time() - upload["Initiated"].timestamp() > older_than
             if old and upload["UploadId"] not in known and is_own(upload["Key"].removeprefix(self._prefix)):
                 self._abort(upload["Key"], upload["UploadId"])
+
+    def check(self) -> None:
+        """Tries it in the folder, once in a process: some servers that speak S3's protocol ignore conditions."""
+        place = (self.root, endpoint(self.options))
+        if place in _checked:
+            return
+        probe = f".{uuid.uuid4().hex}"
+        try:
+            both = self.put_if_absent(probe, b"first") and self.put_if_absent(probe, b"second")
+        finally:
+            self.delete(probe)
+        if both:
+            text = (
+                f'"{self.root}" cannot create a file only where there is none: its server ignores If-None-Match, so that two '
+                "drivers could both commit. Take a newer version of the server, or another storage."
+            )
+            raise Misconfigured("connectors.storage", [Problem("path", text)])
+        _checked.add(place)
 
     def spark_url(self, name: str) -> str:
         return f"s3a://{self.bucket.name}/{self._prefix}{name}"

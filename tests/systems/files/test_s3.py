@@ -125,6 +125,38 @@ class TestStore:
             store.read("nothing")
 
 
+class TestConditions:
+    def test_a_server_that_ignores_conditions_is_refused_before_a_batch(
+        self, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        request = BaseClient._make_api_call  # type: ignore[attr-defined]
+
+        def ignoring(client: Any, operation: str, arguments: Any) -> Any:
+            return request(client, operation, {name: value for name, value in arguments.items() if name != "IfNoneMatch"})
+
+        monkeypatch.setattr(BaseClient, "_make_api_call", ignoring)
+        sink = FilesSink.of(bucket.options())  # type: ignore[arg-type]
+        for _ in range(2):
+            with pytest.raises(Misconfigured, match=f'path .*"{bucket.path}" cannot .* ignores If-None-Match'):
+                Commit(sink).begin(Batch(sink.sink_id(), "q", 0))
+        assert bucket.keys() == []
+
+    def test_a_server_without_conditions_is_no_outage(self, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+        answer = {"Error": {"Code": "NotImplemented"}, "ResponseMetadata": {"HTTPStatusCode": 501}}
+
+        def refuse(self: Any, operation: str, arguments: Any) -> None:
+            raise ClientError(answer, operation)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(BaseClient, "_make_api_call", refuse)
+        with pytest.raises(Misconfigured, match="conditional writes"):
+            bucket.store().put_if_absent("a", b"")
+
+    def test_conditions_are_tried_once_in_a_process(self, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+        bucket.store().check()
+        monkeypatch.setattr(BaseClient, "_make_api_call", None)
+        bucket.store().check()
+
+
 class TestPublication:
     @pytest.mark.parametrize("after", [0, 1], ids=["before", "after"])
     def test_one_that_breaks_off_at_any_step_is_finished_by_the_next(self, steps: list[int], after: int) -> None:
