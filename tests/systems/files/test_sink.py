@@ -18,10 +18,11 @@ from connectors.core.writing import stage
 from connectors.systems.buffered import BufferedSink
 from connectors.systems.file_stream import FileStreamSink
 from connectors.systems.files import FilesSink
+from connectors.systems.files.folders import Folders
 from connectors.systems.files.writer import FilesWriter
 
 from ..batches import write
-from .helpers import visible
+from .helpers import rows, visible
 
 IDS = pa.record_batch({"id": pa.array([1, 2], pa.int64())})
 LINES = pa.record_batch({"value": ["one", None, "drei"]})
@@ -228,3 +229,11 @@ def _entry(query: str, number: int) -> Any:
     from connectors.core.ledger import Entry
 
     return Entry(query, number)
+
+
+def test_a_task_whose_files_hold_fewer_rows_than_it_has_had_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    split = Folders.split
+    monkeypatch.setattr(Folders, "split", lambda self, rows: list(split(self, rows))[1:])
+    with pytest.raises(Fatal, match=r"footers of the task's files tell of 2 rows, and the task has had 3"):
+        write(sink(tmp_path, partitionBy="name"), rows(1, 2, 3))
+    assert visible(tmp_path) == []

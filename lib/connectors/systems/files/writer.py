@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as types
 
-from ...core import Batch, Committable, SinkWriter
+from ...core import Batch, Committable, Fatal, SinkWriter
 from ...formats import AvroFormat
 from ...formats.avro import derived
 from ...formats.text import content_of, json_lines, text_of
@@ -101,7 +101,9 @@ class FormatWriter(Protocol):
 
     def write(self, batch: pa.RecordBatch) -> Any: ...
 
-    def close(self) -> None: ...
+    def close(self) -> int | None:
+        """Writes what is left. Returns how many rows the file's footer tells of, if it has one that is known here."""
+        ...
 
 
 def target_folders(sink: FilesSink, schema: pa.Schema) -> Folders | None:
@@ -136,6 +138,7 @@ class FilesWriter(SinkWriter):
         self.batch = batch
         self.attempt = batch.attempt()
         self.rows = 0
+        self._rows_in_files = 0
         self._stage: str | None = None
         self._files: list[list[Any]] = []
         self._open: dict[str, tuple[FormatWriter, BinaryIO]] = {}
@@ -149,6 +152,11 @@ class FilesWriter(SinkWriter):
 
     def prepare(self) -> Committable:
         self.close()
+        if self.format == "parquet" and self._rows_in_files != self.rows:
+            raise Fatal(
+                f"the footers of the task's files tell of {self._rows_in_files} rows, and the task has had {self.rows}",
+                way_out="nothing was recorded; this is a fault of the library or of pyarrow: try another version, and report it",
+            )
         names = [name for name, _ in self._files]
         self.folder.sync(names)
         sizes = self.folder.storage.sizes(names)
@@ -184,8 +192,8 @@ class FilesWriter(SinkWriter):
         return format_writer(self.format, stream, self.schema, self.compression), stream
 
     def _close(self, folder: str) -> None:
-        rows, stream = self._open.pop(folder)
-        rows.close()
+        file, stream = self._open.pop(folder)
+        self._rows_in_files += file.close() or 0
         stream.close()
 
 
@@ -242,8 +250,9 @@ class _Parquet:
     def write(self, batch: pa.RecordBatch) -> None:
         self._writer.write(as_schema(batch, self._schema))
 
-    def close(self) -> None:
+    def close(self) -> int:
         self._writer.close()
+        return int(self._writer.writer.metadata.num_rows)
 
 
 class _Orc:
