@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from connectors.core import Batch, Fatal
 from connectors.core.folder import SinkFolder
+from connectors.core.ledger import Entry
 from connectors.storage import storage_of
 
 
@@ -87,6 +89,27 @@ def test_old_staging_is_swept_but_not_that_of_a_live_batch(folder: SinkFolder, t
         os.utime(tmp_path / folder.stage(attempt), (time.time() - 1000, time.time() - 1000))
     folder.sweep(500, frozenset({"live"}))
     assert sorted(os.listdir(tmp_path / folder.hidden("stage"))) == ["live-1", "young-1"]
+
+
+def test_what_processes_that_were_killed_left_of_a_ledger_is_swept_when_it_is_old(
+    folder: SinkFolder, tmp_path: Path
+) -> None:
+    folder.ledger().record(Entry("q", 0))
+    entries = tmp_path / folder.hidden("ledger/q")
+    for number in range(2):
+        killed = os.fork()
+        if not killed:
+            os.link = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment]
+            folder.ledger().record(Entry("q", 1))
+        os.waitpid(killed, 0)
+        if number == 0:
+            (old,) = entries.glob(".*")
+            os.utime(old, (time.time() - 1000, time.time() - 1000))
+    folder.sweep(500, frozenset())
+    assert old.name not in os.listdir(entries)
+    assert len(list(entries.glob(".*"))) == 1, "whoever creates it may be alive"
+    folder.sweep(-1, frozenset())
+    assert os.listdir(entries) == [f"{0:020d}.json"]
 
 
 def test_sweeping_and_removing_what_does_not_exist_is_no_error(folder: SinkFolder) -> None:

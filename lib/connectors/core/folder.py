@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 HIDDEN_FOLDER: Final = ".connectors"
 _RUNS: Final = 3
 """So many earlier runs that died at a batch keep their staged files: one of them may still be alive."""
+_FOLDERS_OF_STATE: Final = ("ledger", "seals", "ready")
+"""The folders whose files appear at once, by a temporary name; the last one is that of dead letters."""
 _ATTEMPT: Final = 4
 """The parts of the name of an attempt's staging folder."""
 _FILE_ID: Final = re.compile(r"\d{10}-[0-9a-f]{12}")
@@ -159,11 +161,16 @@ class SinkFolder:
         return self.storage.touched(self.hidden("stage"))
 
     def sweep(self, older_than: float, live: frozenset[str]) -> None:
-        """Removes staging folders that were last touched ``older_than`` seconds ago, except those of ``live`` prefixes."""
+        """Removes staging folders that were last touched ``older_than`` seconds ago, except those of ``live`` prefixes.
+
+        So it does with files that processes were creating which died so long ago.
+        """
         now = time.time()
         for attempt, touched in self.attempts().items():
             if now - touched > older_than and attempt.split("-")[0] not in live:
                 self.remove(attempt)
+        for name in _FOLDERS_OF_STATE:
+            self.storage.sweep_temporaries(self.hidden(name), older_than)
         self.storage.abort_orphans(older_than, self.hidden("uploads"), self._is_own)
 
     def drop_attempts(self, batch: Batch, *, failed: bool = False, runs: int = _RUNS) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import io
 import posixpath
+import re
 import tempfile
+import time
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import Any, BinaryIO, Final, NamedTuple, cast
 
 import pyarrow as pa
 
@@ -34,6 +37,24 @@ class Item(NamedTuple):
 def is_hidden(name: str) -> bool:
     """True for names that readers pass over. A folder of a partition column may begin with ``_``: ``_day=1``."""
     return name.startswith(".") or (name.startswith("_") and "=" not in name)
+
+
+def temporary_name() -> str:
+    """A name for a file that is not finished."""
+    return f".{uuid.uuid4().hex}"
+
+
+_TEMPORARY: Final = re.compile(r"\.[0-9a-f]{32}")
+
+
+def remove_temporaries(storage: Storage, under: str, older_than: float) -> None:
+    """Does :meth:`Storage.sweep_temporaries` where unfinished files have a :func:`temporary_name`."""
+    for item in storage.items(under):
+        name = f"{under}/{item.name}"
+        if item.is_folder:
+            remove_temporaries(storage, name, older_than)
+        elif _TEMPORARY.fullmatch(item.name) and time.time() - item.changed / 1e9 > older_than:
+            storage.delete(name)
 
 
 class Storage(ABC):
@@ -137,6 +158,12 @@ class Storage(ABC):
         """Ends what dead processes began to publish ``older_than`` seconds ago, and of which ``journal`` knows nothing.
 
         Only under names for which ``is_own`` is true.
+        """
+
+    def sweep_temporaries(self, under: str, older_than: float) -> None:  # noqa: B027
+        """Removes below ``under`` what processes have left that died ``older_than`` seconds ago while they created a file.
+
+        By default nothing is to be done: a file that is uploaded has no other name before.
         """
 
     def check(self) -> None:  # noqa: B027

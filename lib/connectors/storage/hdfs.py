@@ -17,7 +17,6 @@ import os
 import shutil
 import tempfile
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -30,7 +29,7 @@ import pyarrow as pa
 
 from ..core.clients import client_library
 from ..core.errors import Fatal, Misconfigured, Problem, Transient
-from .base import Content, Item, Storage, Upload, ranged, spooled
+from .base import Content, Item, Storage, Upload, ranged, remove_temporaries, spooled, temporary_name
 
 HDFS: Final = "hdfs://"
 _MISSING: Final = ("FileNotFoundException", "NoSuchFileException")
@@ -414,6 +413,9 @@ class HdfsStorage(Storage):
                 return
             path = path.parent
 
+    def sweep_temporaries(self, under: str, older_than: float) -> None:
+        remove_temporaries(self, under, older_than)
+
     def spark_url(self, name: str) -> str:
         return f"{self.root}/{name}"
 
@@ -421,7 +423,7 @@ class HdfsStorage(Storage):
         return f"{self._folder}/{name}".rstrip("/") or "/"
 
     def _temporary(self, target: str, content: Content) -> str:
-        path = f"{target.rpartition('/')[0]}/.{uuid.uuid4().hex}"
+        path = f"{target.rpartition('/')[0]}/{temporary_name()}"
         if not isinstance(content, bytes):
             content.seek(0)
         self.hdfs.upload(io.BytesIO(content) if isinstance(content, bytes) else content, path)  # makes the folder

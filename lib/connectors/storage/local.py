@@ -8,7 +8,6 @@ import errno
 import os
 import shutil
 import stat
-import uuid
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any, BinaryIO, Final
 import pyarrow as pa
 
 from ..core.errors import Fatal, Misconfigured, Problem
-from .base import Content, Item, Storage
+from .base import Content, Item, Storage, remove_temporaries, temporary_name
 
 _AT_CWD: Final = -100
 _NO_REPLACE: Final = 1
@@ -190,11 +189,14 @@ class LocalStorage(Storage):
                 return
             path = path.parent
 
+    def sweep_temporaries(self, under: str, older_than: float) -> None:
+        remove_temporaries(self, under, older_than)
+
     def check(self) -> None:
         """Tries it in the folder, once in a process."""
         if self.root in _checked:
             return
-        probe = self.path / f".{uuid.uuid4().hex}" / "probe"
+        probe = self.path / temporary_name() / "probe"
         try:
             self._claim(self._temporary(probe, b""), probe)
         except OSError as error:
@@ -210,7 +212,7 @@ class LocalStorage(Storage):
     def _temporary(self, target: Path, content: Content, *, durable: bool = False) -> Path:
         """A hidden file beside ``target`` that holds ``content``."""
         self._make(target.parent)
-        path = target.parent / f".{uuid.uuid4().hex}"
+        path = target.parent / temporary_name()
         with disk.create(path) as file:
             if isinstance(content, bytes):
                 file.write(content)

@@ -14,7 +14,6 @@ import hashlib
 import json
 import os
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
@@ -26,7 +25,7 @@ import pyarrow as pa
 
 from ..core.clients import client_library
 from ..core.errors import Fatal, Misconfigured, Problem, Transient
-from .base import Content, Item, Storage, Upload, is_hidden, ranged
+from .base import Content, Item, Storage, Upload, is_hidden, ranged, temporary_name
 
 _COPIED = 1 << 30
 """Bytes of one copied part; S3 allows five times as many."""
@@ -281,7 +280,7 @@ class S3Storage(Storage):
         place = (self.root, endpoint(self.options))
         if place in _checked:
             return
-        probe = f".{uuid.uuid4().hex}"
+        probe = temporary_name()
         try:
             both = self.put_if_absent(probe, b"first") and self.put_if_absent(probe, b"second")
         finally:

@@ -155,7 +155,7 @@ class FilesWriter(SinkWriter):
         if self.format == "parquet" and self._rows_in_files != self.rows:
             raise Fatal(
                 f"the footers of the task's files tell of {self._rows_in_files} rows, and the task has had {self.rows}",
-                way_out="nothing was recorded; this is a fault of the library or of pyarrow: try another version, and report it",
+                way_out="nothing was recorded; this is a fault of the library or of pyarrow; take another version of these",
             )
         names = [name for name, _ in self._files]
         self.folder.sync(names)
