@@ -6,8 +6,9 @@ import datetime
 import gzip
 import json
 import os
+import random
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,7 +18,7 @@ import pyarrow.orc as orc
 import pyarrow.parquet as pq
 import pytest
 
-from connectors.core import Batch, DataLoss, Fatal, Misconfigured, Poison
+from connectors.core import Batch, DataLoss, Fatal, Misconfigured, Poison, ReadLimit
 from connectors.core.commit import Commit
 from connectors.core.planning import Offset, Planner
 from connectors.core.progress import unpacked
@@ -27,7 +28,7 @@ from connectors.core.writing import stage
 from connectors.systems.files import FilesSink, FilesSource
 from connectors.systems.files import source as source_module
 from connectors.systems.files.rolling import seal_folder
-from connectors.systems.files.source import ListedFile
+from connectors.systems.files.source import FilesEnumerator, ListedFile
 from connectors.testing import SourceContext, SourceSuite
 
 from .helpers import write
@@ -93,6 +94,21 @@ class TestJson(SourceSuite):
 
 class TestAvro(SourceSuite):
     context = AvroContext
+
+
+class ChangingListing:
+    """A listing of files in memory."""
+
+    name = "folder"
+
+    def __init__(self) -> None:
+        self.files: dict[str, tuple[str, int]] = {}
+
+    def __iter__(self) -> Iterator[ListedFile]:
+        return (ListedFile(path, 1, changed) for path, changed in self.files.values())
+
+    def add(self, path: str, changed: int) -> None:
+        self.files[path] = (path, changed)
 
 
 class Query:
@@ -202,6 +218,56 @@ class TestFiles:
         assert max(sizes[15:]) <= max(sizes[:15]) + 2, "an hour of files, one a minute; the count of old ones has more digits"
         assert max(sizes) < 8000
 
+    @pytest.mark.parametrize("times", ["of their own", "one"])
+    def test_many_files_of_one_hour_do_not_make_offsets_large(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: str
+    ) -> None:
+        monkeypatch.setattr(source_module, "MOST_NAMES", 20)
+        (tmp_path / "x.parquet").touch()
+        now = time.time()
+        for number in range(200):
+            file = tmp_path / f"{number:03}.parquet"
+            put(file, ids(number))
+            at = now - 600 + number if times == "of their own" else now - 600
+            os.utime(file, (at, at))
+        (tmp_path / "x.parquet").unlink()
+        query, numbers = Query(tmp_path, maxFilesPerTrigger="7"), []
+        while batch := query.numbers():
+            numbers += batch
+            assert len(query.log[-1]["at"]["seen"]) <= 20
+        assert numbers == list(range(200))
+        put(tmp_path / "zzz.parquet", ids(200), age=590 if times == "one" else 395)
+        assert query.numbers() == [200], "behind few others"
+        put(tmp_path / "late.parquet", ids(-1), age=650)
+        with pytest.raises(DataLoss, match=r"1 file appeared .* or 20 files, behind the newest"):
+            query.numbers()
+
+    @pytest.mark.parametrize("seed", range(10))
+    def test_files_that_come_and_go_at_any_time_are_read_once_unless_they_come_too_late(
+        self, seed: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(source_module, "MOST_NAMES", 12)
+        chance, now = random.Random(seed), time.time_ns()
+        listing, away, taken = ChangingListing(), [], list[str]()
+        at: Any = {}
+        for number in range(300):
+            step = chance.random() if number < 299 else 1.0
+            read = [path for path in listing.files if path in taken]
+            if step < 0.5:
+                listing.add(f"{chance.random():.6f}", now + number * 10 - chance.choice((0, 0, 20, 300)))
+            elif step < 0.6 and read:
+                away.append(listing.files.pop(chance.choice(read)))
+            elif step < 0.65 and away:
+                listing.add(*away.pop())
+            else:
+                enumerator = FilesEnumerator(listing, 3600, 1000, fail=False)  # type: ignore[arg-type]
+                limit = ReadLimit(files=chance.randint(1, 9) if number < 299 else None)
+                end = json.loads(dumps(enumerator.advance(at, enumerator.head(), limit)))
+                taken += [file[0] for file in end["files"]] if end != at else []
+                at = end
+        assert len(taken) == len(set(taken))
+        assert [file for file in listing if file.path not in taken and file.place >= tuple(at["old"][:2])] == []
+
     def test_a_stream_has_at_most_a_thousand_files_in_an_offset(self, tmp_path: Path) -> None:
         for number in range(1001):
             (tmp_path / f"{number:04}.txt").write_text("x\n")
@@ -297,7 +363,7 @@ class TestSkippedFiles:
         put(tmp_path / "older.parquet", ids(3), age=2 * DAY)
         assert query.numbers(run) == []
         (warning,) = caplog.records
-        assert "2 files appeared more than maxFileAge (3600 s) behind" in warning.getMessage()
+        assert "2 files appeared more than maxFileAge (3600 s), or 10,000 files, behind" in warning.getMessage()
         assert "An example is old.parquet." in warning.getMessage()
         put(tmp_path / "b.parquet", ids(4))
         assert (query.numbers(run), query.skipped()) == ([4], 2)
@@ -392,22 +458,6 @@ class TestSkippedFiles:
         put(tmp_path / "b.parquet", ids(2))
         assert (query.numbers(run), query.skipped()) == ([2], 1)
 
-    def test_a_checkpoint_of_an_earlier_version_counts_from_its_next_batch_on(
-        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        query = Query(tmp_path, failOnDataLoss="false")
-        for name, age in (("read", 10 * DAY), ("a", 0)):
-            put(tmp_path / f"{name}.parquet", ids(0), age=age)
-        query.rows()
-        del query.log[-1]["at"]["old"], query.log[-1]["at"]["skipped"], query.log[-1]["progress"]["skipped"]
-        assert query.skipped() is None
-        put(tmp_path / "old.parquet", ids(-1), age=DAY)
-        put(tmp_path / "b.parquet", ids(1))
-        assert (query.numbers(), query.skipped(), caplog.records) == ([1], 0, [])
-        put(tmp_path / "older.parquet", ids(-1), age=2 * DAY)
-        put(tmp_path / "c.parquet", ids(2))
-        assert (query.numbers(), query.skipped(), len(caplog.records)) == ([2], 1, 1)
-
     @pytest.mark.parametrize("age", ["10m", "30d"])
     def test_another_max_file_age_reads_no_file_again_and_counts_none_that_was_read(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture, age: str
@@ -428,7 +478,7 @@ class TestSkippedFiles:
         monkeypatch.setattr(source_module, "_SPARE_NAMES", 5)
         late = source_module.LateFiles("folder", 60.0, fail=False)
         for number in range(1000):
-            late.count({}, [ListedFile(f"{number}-{n}", 1, number) for n in range(10)], -1)
+            late.count({}, [ListedFile(f"{number}-{n}", 1, number) for n in range(10)], (-1, ""))
         assert len(late._names or ()) <= 35
 
 

@@ -52,6 +52,14 @@ class ListedFile:
     size: int
     changed: int
 
+    @property
+    def place(self) -> Place:
+        """Where the file is in the order in which files are read."""
+        return self.changed, self.path
+
+
+Place = tuple[int, str]
+
 
 class Listing:
     """The finished files that a path stands for. ``root`` is its part without magic: what is found lies below it."""
@@ -120,6 +128,8 @@ def partition_values(path: str) -> dict[str, str | None]:
 
 MOST_FILES = 1000
 """How many files a batch of a stream has at most: their names are in its offset."""
+MOST_NAMES = 10_000
+"""How many names of files of earlier batches an offset has at most (370 kB); where files come faster, it forgets earlier."""
 _log = logging.getLogger("connectors.files")
 _SPARE_NAMES = 100_000
 """Names of files that are gone, remembered within a run beside as many as there are files."""
@@ -144,7 +154,8 @@ class FilesSource(Source):
     its folders (``year=2024``), or are null. Lines of csv have no header.
 
     Files are read in the order of their times. What is remembered of them does not grow for ever: a file that appears
-    more than ``maxFileAge`` after its own last change, seen from the newest file read, is taken for one that was read.
+    more than ``maxFileAge`` after its own last change, seen from the newest file read, is taken for one that was read; so is
+    one that appears behind 10,000 newer files that were read.
     Such files, moved in with an old modification time, are an error. With ``failOnDataLoss=false`` they are counted as
     ``skipped`` in the query's table, from its next batch on, and a warning names the first one. For files that came while
     the query was down, the count of old files is compared with that of its last batch: where old files were deleted, it
@@ -167,7 +178,10 @@ class FilesSource(Source):
         failOnDataLoss=Flag(True, meaning="a file that vanishes before it is read, or appears too late, is an error"),
         storageOptions=Json({}, kind=dict, meaning="fsspec's keys; or objects of them by location"),
     )
-    conditions = "files appear complete, do not change, and appear within maxFileAge (1 hour) of their last change"
+    conditions = (
+        "files appear complete, do not change, and appear within maxFileAge (1 hour) of their last change and before 10,000 "
+        "newer ones are read"
+    )
 
     @classmethod
     def check(cls, values: Values) -> Iterator[Problem]:
@@ -209,9 +223,9 @@ class FilesEnumerator(SplitEnumerator[WholeFile]):
     """Tells new files by their times and names.
 
     A position has the ``files`` of its batch, the time ``at`` up to which files were read, and in ``seen`` the time and a
-    digest of the name of each file that was read in earlier batches and is not older than ``max_age`` before ``at``.
-    ``old`` is the time up to which names are forgotten, and how many files were as old as that; ``skipped`` says how many
-    of them appeared too late to be read. Earlier versions have neither.
+    digest of the name of each file that was read in earlier batches and is not forgotten. ``old`` is the time and name of
+    the place in the order of files before which names are forgotten, and how many files were there; ``skipped`` says how
+    many of them appeared too late to be read.
     """
 
     def __init__(self, listing: Listing, max_age: float, most: int | None, fail: bool) -> None:
@@ -225,7 +239,7 @@ class FilesEnumerator(SplitEnumerator[WholeFile]):
 
     def head(self) -> FilesHead:
         try:
-            files = sorted(self.listing, key=_order)
+            files = sorted(self.listing, key=lambda file: file.place)
             if self.most is None and not files and not self.listing.exists():  # a batch does not wait for it
                 raise Misconfigured("connectors.files", [self.listing.not_found()])
         except OSError as error:
@@ -235,18 +249,21 @@ class FilesEnumerator(SplitEnumerator[WholeFile]):
     def advance(self, at: Position, head: FilesHead, limit: ReadLimit) -> Position:
         if at and "files" not in at:  # the start alone is empty; anything else would be read from the beginning again
             raise KeyError("files")
-        skipped = self._late_files.count(at, head.files, self._forgotten(at, at.get("at")))
-        taken = list(_limited(self._new(at, head), limit, self.most))
+        skipped = self._late_files.count(at, head.files, _forgotten(at))
+        new = list(self._new(at, head))
+        taken = list(_limited(iter(new), limit, self.most))
         if not taken:
             return at
         newest = max(at.get("at", 0), min(taken[-1].changed, head.now))  # a file from the future is not believed
-        forgotten = self._forgotten(at, newest)
         read = [*at.get("seen", []), *([file[2], _mark(file[0])] for file in at.get("files", []))]
+        too_old, latest = max(_forgotten(at), (newest - self.max_age + 1, "")), (newest + 1, "")
+        unread = [file.place for file in new[len(taken) :][:1]]
+        seen, forgotten = _remembered(read, head.files, too_old, min([latest, *unread]))
         return {
             "at": newest,
             "files": [[file.path, file.size, file.changed] for file in taken],
-            "seen": sorted(mark for mark in read if mark[0] > forgotten),
-            "old": [forgotten, sum(file.changed <= forgotten for file in head.files)],
+            "seen": seen,
+            "old": [*forgotten, sum(file.place < forgotten for file in head.files)],
             "skipped": skipped,
         }
 
@@ -263,12 +280,30 @@ class FilesEnumerator(SplitEnumerator[WholeFile]):
 
     def _new(self, at: Position, head: FilesHead) -> Iterator[ListedFile]:
         seen = {mark for _, mark in at.get("seen", [])} | {_mark(file[0]) for file in at.get("files", [])}
-        forgotten = self._forgotten(at, at.get("at"))
-        return (file for file in head.files if file.changed > forgotten and _mark(file.path) not in seen)
+        forgotten = _forgotten(at)
+        return (file for file in head.files if file.place >= forgotten and _mark(file.path) not in seen)
 
-    def _forgotten(self, at: Position, newest: int | None) -> int:
-        """The time up to which names are forgotten. It never goes back: a larger ``max_age`` brings no name back."""
-        return -1 if newest is None else max(newest - self.max_age, at["old"][0] if "old" in at else -1)
+
+def _forgotten(at: Position) -> Place:
+    """The place before which names are forgotten. It never goes back: a larger ``max_age`` brings no name back."""
+    return (at["old"][0], at["old"][1]) if at else (-1, "")
+
+
+def _remembered(
+    read: list[list[Any]], files: Sequence[ListedFile], forgotten: Place, latest: Place
+) -> tuple[list[list[Any]], Place]:
+    """What is remembered of the files that were ``read``, and the place before which all is forgotten.
+
+    Where there are more than :data:`MOST_NAMES`, that is a later place than ``forgotten``, but none after ``latest``. Files of
+    one time are in the order of their names, which the listing tells.
+    """
+    paths = {_mark(file.path): file.path for file in files} if len(read) > MOST_NAMES else {}
+    if paths:
+        places = sorted((changed, paths.get(mark, "")) for changed, mark in read)
+        forgotten = max(forgotten, min(places[-MOST_NAMES], latest))
+    time, path = forgotten
+    kept = (mark for mark in read if mark[0] > time or (mark[0] == time and paths.get(mark[1], path) >= path))
+    return sorted(kept), forgotten
 
 
 class LateFiles:
@@ -288,37 +323,32 @@ class LateFiles:
         self._skipped = 0
         self._warned = False
 
-    def count(self, at: Position, files: Sequence[ListedFile], forgotten: int) -> int:
-        """How many files were skipped until this listing; names up to the time ``forgotten`` are no longer in ``at``."""
+    def count(self, at: Position, files: Sequence[ListedFile], forgotten: Place) -> int:
+        """How many files were skipped until this listing; names before the place ``forgotten`` are no longer in ``at``."""
         if self._names is None:
             self._skipped = at.get("skipped", 0)
-            self._compare(at, files)
+            old = [file for file in files if file.place < forgotten]  # beside those that were as old at its last batch
+            self._add(len(old) - (at["old"][2] if at else 0), old)
         else:
-            late = [file for file in files if file.changed <= forgotten and hash(file.path) not in self._names]
+            late = [file for file in files if file.place < forgotten and hash(file.path) not in self._names]
             self._add(len(late), late)
         names = {hash(file.path) for file in files}
         known = self._names or set()
         self._names = known | names if len(known) <= 2 * len(names) + _SPARE_NAMES else names
         return self._skipped
 
-    def _compare(self, at: Position, files: Sequence[ListedFile]) -> None:
-        """Counts what came while the query was down, beside the files that were as old at its last batch."""
-        forgotten, number = at.get("old", (-1, 0))
-        old = [file for file in files if file.changed <= forgotten]
-        self._add(len(old) - number, old)
-
     def _add(self, number: int, among: Sequence[ListedFile]) -> None:
         if number <= 0:
             return
-        files = f"{number} {'file' if number == 1 else 'files'}"
-        text = f"{files} appeared more than maxFileAge ({self.max_age:g} s) behind the newest file read, and would be skipped"
-        text = f"{self.path}: {text} as if read before. {self._example(number, among)}"
+        text = f"{number} {'file' if number == 1 else 'files'} appeared more than maxFileAge ({self.max_age:g} s)"
+        text = f"{text}, or {MOST_NAMES:,} files, behind the newest file read, and would be skipped as if read before"
+        text = f"{self.path}: {text}. {self._example(number, among)}"
         if self.fail:
             raise DataLoss(text, way_out=f"{_TOUCH}; or set failOnDataLoss=false to go on without what is too late")
         self._skipped += number
         if not self._warned:
             self._warned = True
-            _log.warning("%s %s.", text, _TOUCH)
+            _log.warning("%s Way out: %s.", text, _TOUCH)
 
     def _example(self, number: int, among: Sequence[ListedFile]) -> str:
         if number == len(among):
@@ -339,10 +369,6 @@ def _limited(files: Iterator[ListedFile], limit: ReadLimit, most: int | None) ->
         if number >= count or (number and limit.bytes is not None and size > limit.bytes):
             return
         yield file
-
-
-def _order(file: ListedFile) -> tuple[int, str]:
-    return file.changed, file.path
 
 
 def _mark(path: str) -> str:
