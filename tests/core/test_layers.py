@@ -41,7 +41,7 @@ BELOW = {
 }
 """What each layer may import of the library, beside itself. ``workbench``, ``testing`` and ``workspace`` are on top."""
 
-STORAGE_MAY_USE = {"connectors.core.clients", "connectors.core.errors", "connectors.core.retry"}
+STORAGE_MAY_USE = {f"connectors.core.{name}" for name in ("clients", "errors", "retry", "runtime")}
 """The core stands on the storage, which takes of it no more than these modules: they import nothing of the rest."""
 
 PATTERNS_MAY_USE = {"core", "formats", "storage", "spark", "systems", "async_io", "quality", "connect", "batching", "hybrid"}

@@ -166,3 +166,14 @@ def test_files_and_folders_are_synced_when_it_is_said_so(disk: Watched, tmp_path
     assert disk.synced == []
     storage.sync(map(str, range(20)), [""])
     assert sorted(disk.synced) == sorted([*(str(tmp_path / str(number)) for number in range(20)), str(tmp_path)])
+
+
+def test_a_mount_that_replaces_what_exists_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Careless(Mount):
+        def rename_if_absent(self, path: Path, to: Path) -> None:
+            path.rename(to)
+
+    monkeypatch.setattr(local, "disk", Careless(renames=True))
+    with pytest.raises(Misconfigured, match=f'"{tmp_path}" cannot create .* its file system replaces a file'):
+        LocalStorage(tmp_path).check()
+    assert os.listdir(tmp_path) == []

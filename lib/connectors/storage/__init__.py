@@ -4,7 +4,8 @@
 module                 locations                                                    creates a file only where there is none
 =====================  ===========================================================  ====================================
 ``local``              paths, ``file:``, mounts                                     by a hard link, or a rename that
-                                                                                    leaves what exists
+                                                                                    leaves what exists; on ``/Volumes``
+                                                                                    else by the Files API
 ``s3``                 ``s3://``, ``s3a://``                                        by a conditional write
 ``hdfs``               ``hdfs://``: Spark's own client, else WebHDFS                by its rename
 ``object_store``       ``abfss://``, ``gs://`` and what else fsspec reads           by a conditional write

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, Final
 import pyarrow as pa
 
 from ..core.errors import Fatal, Misconfigured, Problem
+from . import volumes
 from .base import Content, Item, Storage, remove_temporaries, temporary_name
 
 _AT_CWD: Final = -100
@@ -193,17 +194,20 @@ class LocalStorage(Storage):
         remove_temporaries(self, under, older_than)
 
     def check(self) -> None:
-        """Tries it in the folder, once in a process."""
+        """Tries it in the folder, once in a process. Some mounts of object stores replace what exists all the same."""
         if self.root in _checked:
             return
         probe = self.path / temporary_name() / "probe"
         try:
-            self._claim(self._temporary(probe, b""), probe)
+            created = [self._created(probe, content) for content in (b"first", b"second")]
+            content = probe.read_bytes()
         except OSError as error:
             text = f'"{self.root}" cannot be written: {error.strerror} ({error.filename}).'
             raise Misconfigured("connectors.storage", [Problem("path", text)]) from None
         finally:
             disk.remove_tree(probe.parent)
+        if created != [True, False] or content != b"first":
+            raise self._no_claim("its file system replaces a file where it should leave it")
         _checked.add(self.root)
 
     def spark_url(self, name: str) -> str:
@@ -232,12 +236,16 @@ class LocalStorage(Storage):
             except OSError as refused:
                 if refused.errno not in _REFUSED:
                     raise
+        if volumes.is_on_volume(target):
+            return volumes.upload_if_absent(path, target)
+        raise self._no_claim("its file system has neither hard links nor a rename that leaves what exists")
+
+    def _no_claim(self, reason: str) -> Misconfigured:
         text = (
-            f'"{self.root}" cannot create a file only where there is none: its file system has neither hard links nor a '
-            "rename that leaves what exists. Give the address of the object store behind it (s3://…, abfss://…, gs://…), or "
-            "a folder of another file system."
+            f'"{self.root}" cannot create a file only where there is none: {reason}. Give the address of the object store '
+            "behind it (s3://…, abfss://…, gs://…), or a folder of another file system."
         )
-        raise Misconfigured("connectors.storage", [Problem("path", text)])
+        return Misconfigured("connectors.storage", [Problem("path", text)])
 
     @staticmethod
     def _touch(path: Path) -> None:

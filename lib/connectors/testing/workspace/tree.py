@@ -189,6 +189,7 @@ class Volumes:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._lock = threading.Lock()
 
     def exists(self, full_name: str) -> bool:
         """True for ``catalog.schema.volume`` that somebody has made."""
@@ -212,10 +213,11 @@ class Volumes:
         file = self._file("/" + request.names[0])
         if not self.exists(".".join(request.names[0].split("/")[1:4])):
             raise missing(f"The volume of /{request.names[0]} does not exist.")
-        if file.exists() and request.query.get("overwrite") != "true":
-            raise Refusal(409, "ALREADY_EXISTS", f"The file /{request.names[0]} already exists.")
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(request.body)
+        with self._lock:
+            if file.exists() and request.query.get("overwrite") != "true":
+                raise Refusal(409, "ALREADY_EXISTS", f"The file /{request.names[0]} already exists.")
+            file.write_bytes(request.body)
         return Raw()
 
     def delete(self, request: Request) -> Raw:
