@@ -275,10 +275,13 @@ def new(name: str, kind: str, example: str) -> None:
 @_target
 @click.option("--fetch", is_flag=True, help="Also get what makes a start faster: Delta's jars, an archive of classes.")
 @click.option("--compute", is_flag=True, help="With -t: also import the library on what the jobs run on.")
-def doctor(target: str | None, variables: tuple[str, ...], fetch: bool, compute: bool) -> None:
+@click.option("--folder", "folders", multiple=True, help="Only: can a sink or a stateLocation be in this folder, mount or URL?")
+def doctor(
+    target: str | None, variables: tuple[str, ...], fetch: bool, compute: bool, folders: tuple[str, ...]
+) -> None:
     """Says what this machine lacks, or with -t what the workspace of that target does. Exit code 1 when a run would fail."""
     findings = []
-    for finding in _examined(target, variables, fetch, compute):
+    for finding in _examined(target, variables, fetch, compute, folders):
         click.echo(finding)
         findings.append(finding)
     sys.exit(0 if all(finding.ok or finding.optional for finding in findings) else 1)
@@ -455,7 +458,13 @@ def _target_of(target: str | None, variables: tuple[str, ...], *, every_job: boo
     return open_target(Path.cwd(), target, _pairs("--var", variables), every_job=every_job)
 
 
-def _examined(target: str | None, variables: tuple[str, ...], fetch: bool, compute: bool) -> Iterable[Finding]:
+def _examined(
+    target: str | None, variables: tuple[str, ...], fetch: bool, compute: bool, folders: tuple[str, ...]
+) -> Iterable[Finding]:
+    if folders:
+        from connectors.workbench.doctor import examine_folders
+
+        return examine_folders(folders)
     if target is None and not compute:
         from connectors.workbench.doctor import examine
 

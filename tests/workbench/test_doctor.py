@@ -9,7 +9,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from connectors.cli import main
+from connectors.storage import local
 from connectors.workbench import doctor
+from tests.storage.test_local import Mount
 
 
 def diagnose() -> Result:
@@ -26,6 +28,16 @@ def test_a_machine_with_all_that_is_needed_is_fit() -> None:
     assert result.exit_code == 0, result.output
     assert "MISSING" not in result.output
     assert line_of("pyspark").startswith("ok")
+
+
+def test_a_folder_that_can_have_no_ledger_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = ["doctor", "--folder", str(tmp_path / "a"), "--folder", "memory://b"]
+    result = CliRunner().invoke(main, arguments)
+    assert [line.split()[:2] for line in result.output.splitlines()] == [["ok", "folder"], ["MISSING", "folder"]]
+    assert result.exit_code == 1
+    monkeypatch.setattr(local, "disk", Mount(renames=False))
+    result = CliRunner().invoke(main, ["doctor", "--folder", str(tmp_path / "b")])
+    assert "cannot create a file only where there is none" in result.output
 
 
 def test_a_package_that_is_missing_is_named_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:

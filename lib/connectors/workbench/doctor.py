@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from connectors.core.cache_folder import cache
-from connectors.core.errors import Misconfigured
+from connectors.core.errors import ConnectorError, Misconfigured
 from connectors.jvm import java
+from connectors.storage import checked_storage
 
 from .class_archive import java_options, make_archive
 from .home import spark_home
@@ -41,6 +42,16 @@ def examine(fetch: bool = False) -> list[Finding]:
     spark = _attempt("spark home", lambda: str(spark_home()))
     own = [_delta(fetch), _classes(fetch), _bytecode(), _cache()]
     return [_python(), *packages, _java(), spark, *own, *_servers(), *_programs()]
+
+
+def examine_folders(locations: Iterable[str]) -> Iterator[Finding]:
+    """Whether ledgers can be in these folders, mounts or URLs. A file is created in each of them, and removed."""
+    for location in locations:
+        try:
+            checked_storage("connectors doctor", "--folder", location, {}).check()
+            yield Finding("folder", True, f"{location} can have a ledger")
+        except (ConnectorError, OSError) as wrong:
+            yield Finding("folder", False, " ".join(str(wrong).split()))
 
 
 def _python() -> Finding:
