@@ -61,6 +61,8 @@ class FilesSink(FrameSink):
     ``foreach_batch`` on a classic session also while the query is idle, and a moment after it ends: then everything is
     sealed if ``rolling.sealAtEnd`` is true (by default under availableNow only) and the query did not fail.
     :func:`connectors.workbench.wait` returns when that is done, and does it where nothing else can: by ``format``, on Connect.
+    Connect does not tell the trigger, so the default is true there: a query that will be stopped takes
+    ``rolling.sealAtEnd=false``.
 
     On ``hdfs://`` ``foreach_batch`` of a classic session takes Spark's own client, with its user and settings. All else runs
     in processes without one, and takes WebHDFS: ``storageOptions`` say ``host`` and ``port`` of the NameNode's web address
@@ -107,7 +109,9 @@ class FilesSink(FrameSink):
                 MAX_PART_SIZE, at_least=1, meaning="rolling=policy: … or when they are so large together"
             ),
             "rolling.sealAtEnd": Flag(
-                None, meaning="rolling=policy: all appears at the query's end (workbench.wait); default: under availableNow"
+                None,
+                meaning="rolling=policy: all appears at the query's end (workbench.wait); "
+                "default: under availableNow, on Connect always",
             ),
             "partPrefix": Text("part", meaning="how the names of files begin"),
             "compression": Text(None, meaning="a codec of the format; default: the format's own"),
