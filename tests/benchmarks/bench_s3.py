@@ -100,6 +100,7 @@ class SlowBucket:
     def answer_delete_objects(self, Delete: Any) -> Any:
         for item in Delete["Objects"]:
             self.objects.pop(item["Key"], None)
+        return {}
 
     def _object(self, key: str) -> bytes:
         if key not in self.objects:

@@ -398,7 +398,7 @@ class HdfsStorage(Storage):
                     way_out="move that file away; nothing was overwritten, and the next start goes on from here",
                 )
             self.hdfs.make_folder(target.rpartition("/")[0])
-            with contextlib.suppress(FileNotFoundError):  # another process has published it
+            with contextlib.suppress(FileNotFoundError, PermissionError):  # published by now, or a file of another user
                 self.hdfs.touch(source)
             if self.hdfs.rename(source, target):
                 return True

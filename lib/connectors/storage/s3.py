@@ -104,10 +104,12 @@ class Bucket:
             yield from page.get("Contents", ())
 
     def delete_keys(self, keys: Iterable[str]) -> None:
-        """Removes objects, by a request for each thousand."""
+        """Removes objects, by a request for each thousand. Its answer is a success also where some of them are not removed."""
         objects = [{"Key": key} for key in keys]
         for first in range(0, len(objects), 1000):
-            self.call("delete_objects", Delete={"Objects": objects[first : first + 1000], "Quiet": True})
+            answer = self.call("delete_objects", Delete={"Objects": objects[first : first + 1000], "Quiet": True})
+            for left in answer.get("Errors", ()):
+                raise _error_of_code(left.get("Code", ""), 200, self.name, left.get("Key", ""), left.get("Message", ""))
 
     def pages(self, **arguments: Any) -> Iterator[Mapping[str, Any]]:
         token: dict[str, str] = {}
@@ -130,8 +132,12 @@ class Bucket:
 
 
 def _error_of_answer(error: Any, bucket: str, key: str) -> Exception:
-    code = error.response["Error"]["Code"]
+    described = error.response["Error"]
     status = error.response["ResponseMetadata"]["HTTPStatusCode"]
+    return _error_of_code(described["Code"], status, bucket, key, described.get("Message", ""))
+
+
+def _error_of_code(code: str, status: int, bucket: str, key: str, message: str) -> Exception:
     if code in _GONE:
         return FileNotFoundError(2, "no such object", f"s3://{bucket}/{key}")
     if code in _TAKEN:
@@ -141,9 +147,9 @@ def _error_of_answer(error: Any, bucket: str, key: str) -> Exception:
     if code in _WRONG:
         option, text = _WRONG[code]
         return Misconfigured("connectors.storage", [Problem(option, f"{text} (bucket {bucket}).")])
-    if status >= 500 or status == 429 or code in (*_BUSY, "SlowDown", "RequestTimeout"):
+    if status >= 500 or status == 429 or code in (*_BUSY, "SlowDown", "RequestTimeout", "InternalError"):
         return Transient(f"S3 answered {code} ({status}) for s3://{bucket}/{key}")
-    return OSError(f"S3 answered {code} ({status}) for s3://{bucket}/{key}: {error.response['Error'].get('Message', '')}")
+    return OSError(f"S3 answered {code} ({status}) for s3://{bucket}/{key}: {message}")
 
 
 def _error_without_answer(error: Exception) -> Exception:

@@ -1,8 +1,8 @@
 """Volumes of a Databricks workspace, whose mount below ``/Volumes`` need not have hard links.
 
 The Files API then creates a file only where there is none: ``PUT /api/2.0/fs/files/Volumes/…?overwrite=false``,
-https://docs.databricks.com/api/workspace/files/upload. It asks for the package ``databricks-sdk``, which every Databricks
-Runtime has, and logs in as the notebook does.
+https://docs.databricks.com/api/files/v2/upload-file.md. That page promises an error where the file exists; of two uploads in
+the same moment it says nothing. The package ``databricks-sdk`` logs in as the notebook does.
 """
 
 from __future__ import annotations

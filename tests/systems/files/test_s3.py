@@ -7,7 +7,7 @@ import json
 import re
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -229,6 +229,25 @@ class TestPublication:
         assert bucket.folder().publish("staged", final)
         assert bucket.visible() == [final]
 
+    def test_a_staged_file_that_s3_did_not_delete_is_deleted_by_the_next_try_and_not_published_again(
+        self, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The answer to a deletion of many objects is 200 also where some of them are still there."""
+        request = BaseClient._make_api_call  # type: ignore[attr-defined]
+
+        def busy(client: Any, operation: str, arguments: Any) -> Any:
+            if operation != "DeleteObjects":
+                return request(client, operation, arguments)
+            return {"Errors": [{"Key": "folder/staged", "Code": "InternalError", "Message": "We are busy"}]}
+
+        bucket.put("staged", b"rows")
+        with monkeypatch.context() as patch:
+            patch.setattr(BaseClient, "_make_api_call", busy)
+            with pytest.raises(Transient, match=r"InternalError .*folder/staged"):
+                bucket.folder().publish("staged", "part-0")
+        bucket.folder().publish("staged", "part-0")
+        assert bucket.keys() == ["part-0"]
+
     def test_nothing_is_overwritten(self, bucket: Bucket) -> None:
         bucket.put("staged", b"rows")
         bucket.put("part-0", b"somebody's")
@@ -275,11 +294,12 @@ class Interruption:
 
 
 @pytest.fixture
-def interruption(monkeypatch: pytest.MonkeyPatch) -> Interruption:
+def interruption(monkeypatch: pytest.MonkeyPatch) -> Iterator[Interruption]:
     monkeypatch.setattr(module, "_AT_ONCE", 1)
     monkeypatch.setattr(module, "_RETRIES", {"total_max_attempts": 1})
     module._client.cache_clear()
-    return Interruption(monkeypatch)
+    yield Interruption(monkeypatch)
+    module._client.cache_clear()
 
 
 def tried_again(action: Callable[[], object]) -> None:

@@ -160,7 +160,7 @@ class FilesWriter(SinkWriter):
         names = [name for name, _ in self._files]
         self.folder.sync(names)
         sizes = self.folder.storage.sizes(names)
-        files = [[name, bucket, sizes[name]] for name, bucket in self._files]
+        files = [[name, bucket, sizes.get(name)] for name, bucket in self._files]
         return Committable(self.rows, {"attempt": self.attempt, "files": files, "at": self._clock()})
 
     def abort(self) -> None:
