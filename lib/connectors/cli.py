@@ -274,7 +274,7 @@ def new(name: str, kind: str, example: str) -> None:
 @main.command()
 @_target
 @click.option("--fetch", is_flag=True, help="Also get what makes a start faster: Delta's jars, an archive of classes.")
-@click.option("--compute", is_flag=True, help="With -t: also import the library on what the jobs run on.")
+@click.option("--compute", is_flag=True, help="With -t: also try the library and the volumes on what the jobs run on.")
 @click.option("--folder", "folders", multiple=True, help="Only: can a sink or a stateLocation be in this folder, mount or URL?")
 def doctor(
     target: str | None, variables: tuple[str, ...], fetch: bool, compute: bool, folders: tuple[str, ...]

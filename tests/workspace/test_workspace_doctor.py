@@ -105,6 +105,7 @@ def test_the_library_that_was_deployed_is_the_one_that_runs_and_is_imported_on_t
     code, lines = examined(place, "--compute")
     (line,) = (line for line in lines if " library " in line)
     assert (code, line.startswith("ok library job, second: Spark 4.2, Python 3.")) == (0, True)
+    assert list(place.workspace.volumes.make("main.sales.data").iterdir()) == [], "the file that was tried is removed"
     assert len(place.workspace.jobs.runs) == 1, "jobs with the same compute share a probe"
 
 
@@ -115,3 +116,14 @@ def test_a_library_that_cannot_be_imported_there_is_a_miss(place: Place) -> None
     place.deploy()
     code, lines = examined(place, "--compute")
     assert (code, any("ImportError: no such package on this runtime" in line for line in lines)) == (1, True)
+
+
+@pytest.mark.soak
+def test_a_volume_that_can_have_no_ledger_there_is_a_miss(place: Place) -> None:
+    provide(place)
+    report = "{'spark': '4.2.0', 'python': '3.12', 'problems': dbutils.widgets.get('folders').split()}"
+    cell = f"import json\ndbutils.widgets.text('folders', '[]')\ndbutils.notebook.exit(json.dumps({report}))"
+    place.write(PROBE, (place.root / place.notebook("probe", cell)[3:]).read_text())
+    place.deploy()
+    code, lines = examined(place, "--compute")
+    assert (code, "MISSING volume job: [\"/Volumes/main/sales/data\"]" in lines) == (1, True)

@@ -1,4 +1,7 @@
-"""What the jobs of a target need of their workspace, and whether it is there. Looks only; nothing is changed."""
+"""What the jobs of a target need of their workspace, and whether it is there. Looks only; nothing is changed.
+
+On the compute of the jobs, a file is created in each volume and removed.
+"""
 
 from __future__ import annotations
 
@@ -191,7 +194,10 @@ def _library_not_tried() -> Iterator[Finding]:
 
 
 def _library(target: Target) -> Iterator[Finding]:
-    """Imports the library, by a notebook of one cell that was deployed with it, on each kind of compute that a job has."""
+    """Imports the library, by a notebook of one cell that was deployed with it, on each kind of compute that a job has.
+
+    The notebook also tries whether the volumes of the jobs can have ledgers, as their mounts are there.
+    """
     probe = _exists("library", _probe_path(target), target.client.workspace.get_status, _DEPLOY_FIRST)
     if not probe.ok:
         yield probe
@@ -215,6 +221,8 @@ def _library(target: Target) -> Iterator[Finding]:
         report = json.loads(said)
         spark = dotted(version_of(report["spark"]))
         yield Finding("library", True, f"{what}: Spark {spark}, Python {report['python']}, connectors imported")
+        for problem in report["problems"]:
+            yield Finding("volume", False, f"{what}: {' '.join(problem.split())}")
 
 
 def _probe_path(target: Target) -> str:
@@ -224,6 +232,8 @@ def _probe_path(target: Target) -> str:
 def _probes(target: Target) -> Iterator[tuple[list[str], Config]]:
     """One request for each kind of compute, with the names of the jobs that have it."""
     path = _probe_path(target)
+    folders = [f"/Volumes/{'/'.join(names)}" for names in sorted(volumes_of(target))]
+    task_of_probe: Config = {"notebook_path": path, "base_parameters": {"folders": json.dumps(folders)}}
     kinds: dict[str, tuple[list[str], Config]] = {}
     for job in target.bundle.jobs.values():
         settings = job_settings(target.bundle, job, "")
@@ -233,7 +243,7 @@ def _probes(target: Target) -> Iterator[tuple[list[str], Config]]:
                 continue
             shared: Config = {name: settings[name] for name in ("environments", "job_clusters") if name in settings}
             libraries: Config = {"libraries": task["libraries"]} if task.get("libraries") else {}
-            probe = {"task_key": "probe", "notebook_task": {"notebook_path": path}, **compute, **libraries}
+            probe = {"task_key": "probe", "notebook_task": task_of_probe, **compute, **libraries}
             request: Config = {"run_name": "connectors doctor", "tasks": [probe], **shared, "timeout_seconds": 1800}
             names = kinds.setdefault(fingerprint(request), ([], request))[0]
             if job.key not in names:
