@@ -122,6 +122,17 @@ class TestSink:
         other.publish(batch)
         assert [row["record"] for row in read(tmp_path)] == [b"x"]
 
+    def test_a_driver_that_stood_still_while_another_run_published_its_batch_stops_no_later_run(
+        self, storage: Storage, tmp_path: Path
+    ) -> None:
+        (late, other), batch = (SinkLetters(storage, "toy", "orders") for _ in range(2)), Batch("orders", "q", 3)
+        other.decide(batch, [other.stage(batch, letter_file("x"))])
+        other.publish(batch)
+        late.decide(batch, [late.stage(batch, letter_file("y"))])
+        other.recover(lambda query: 3)
+        assert [row["record"] for row in read(tmp_path)] == [b"x"]
+        other.recover(lambda query: 3)
+
     def test_letters_of_all_tasks_are_numbered_and_appear_with_the_commit(self, storage: Storage, tmp_path: Path) -> None:
         letters, batch = SinkLetters(storage, "toy", "orders"), Batch("orders", "q", 3)
         staged = [letters.stage(batch, letter_file("a", "b")), letters.stage(batch, letter_file("c"))]

@@ -12,16 +12,19 @@ import pytest
 from connectors.core import CommitRefused, StateError
 from connectors.core.ledger import (
     HISTORY,
+    OWNER,
     Entry,
     FileLedger,
     ReplayPolicy,
     Verdict,
     app_query,
+    check_claim,
     compare_replay,
     decide,
     is_stream,
     once_query,
 )
+from connectors.storage.base import Item
 from connectors.storage.local import LocalStorage
 
 WRITE, SKIP, RECORD_ONLY = Verdict.WRITE, Verdict.SKIP, Verdict.RECORD_ONLY
@@ -196,7 +199,7 @@ def test_the_newest_entries_are_kept_and_the_rest_goes(ledger: FileLedger) -> No
         publish(ledger, Q, batch)
     batches = {int(name[:20]) for name in ledger.storage.names(Q)}
     assert batches == set(range(30, HISTORY + 30))
-    assert files(ledger) == 2 * HISTORY
+    assert files(ledger) == HISTORY
 
 
 def test_what_is_not_published_is_kept_however_old(ledger: FileLedger) -> None:
@@ -214,14 +217,23 @@ def test_a_batch_write_of_its_own_leaves_nothing_behind(ledger: FileLedger) -> N
 
 
 class Counting(LocalStorage):
-    """Counts the names that a ledger reads."""
+    """Counts the calls that list a folder, and the names that they give."""
 
-    count = 0
+    calls = count = 0
+
+    def items(self, folder: str = "") -> list[Item]:
+        items = super().items(folder)
+        self._note(len(items))
+        return items
 
     def names(self, folder: str = "") -> list[str]:
         names = super().names(folder)
-        self.count += len(names)
+        self._note(len(names))
         return names
+
+    def _note(self, count: int) -> None:
+        self.calls += 1
+        self.count += count
 
 
 def test_a_look_up_costs_the_same_after_a_thousand_batches(tmp_path: Path) -> None:
@@ -243,12 +255,39 @@ def test_a_look_up_costs_the_same_after_a_thousand_batches(tmp_path: Path) -> No
     assert costs[0] == costs[1] <= 4 * HISTORY + 4
 
 
+def test_a_batch_costs_the_same_beside_a_thousand_others_that_write_to_the_sink(tmp_path: Path) -> None:
+    store = Counting(tmp_path)
+    ledger = FileLedger(store)
+    costs = []
+    for number in range(1000):
+        store.calls = store.count = 0
+        publish(ledger, app_query(f"load {number}"), 0)
+        assert ledger.unpublished() == []
+        costs.append((store.calls, store.count))
+    assert costs[1] == costs[-1] > (0, 0)
+
+
+def test_a_claim_takes_over_from_one_that_was_seen_and_from_no_other(ledger: FileLedger) -> None:
+    first, late, next_one = (Entry(query, 0, claim=claim) for query, claim in ((Q, 0), (OTHER, 0), (OTHER, 1)))
+    assert [ledger.record(claim) for entry in (first, late, next_one) if (claim := entry.ownership())] == [True, False, True]
+    owner = ledger.last(OWNER)
+    assert owner is not None
+    assert (owner.owner, owner.batch) == (OTHER, 1)
+    with pytest.raises(CommitRefused, match=f"(?s)belongs to query {OTHER}.*onNewQuery"):
+        check_claim("orders", first, owner)
+    check_claim("orders", next_one, owner)
+    assert ledger.queries() == frozenset()
+    assert ledger.unpublished() == []
+    assert ledger.content("orders").entries == ()
+
+
 @pytest.mark.parametrize(
     ("content", "says"),
     [(b"", "not JSON"), (b"{", "not JSON"), (b"[]", "no state"), (b'{"v":99}', "version 99"), (b'{"v":1}', "lacks")],
 )
 def test_a_damaged_entry_is_a_clear_error(ledger: FileLedger, content: bytes, says: str) -> None:
     ledger.storage.put_if_absent(f"{Q}/{5:020d}.json", content)
+    ledger.storage.put_if_absent(f".pending/{Q}@{5:020d}", b"")
     for look in (lambda: ledger.last(Q), ledger.unpublished):
         with pytest.raises(StateError, match=says):
             look()
@@ -256,8 +295,10 @@ def test_a_damaged_entry_is_a_clear_error(ledger: FileLedger, content: bytes, sa
 
 def test_foreign_files_in_the_ledger_are_passed_over(ledger: FileLedger) -> None:
     publish(ledger, Q, 1)
-    for name in ("readme.txt", f"{9:020d}.json.bak", ".hidden", f"{9:019d}.json", f"{7:020d}.done"):
+    for name in ("readme.txt", f"{9:020d}.json.bak", ".hidden", f"{9:019d}.json"):
         ledger.storage.put_if_absent(f"{Q}/{name}", b"x")
+    ledger.storage.put_if_absent(f".pending/{Q}@{7:020d}", b"")  # its driver died before it recorded the batch
+    ledger.storage.put_if_absent(".pending/readme", b"")
     last = ledger.last(Q)
     assert last is not None
     assert last.batch == 1

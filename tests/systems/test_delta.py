@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import inheritable_thread_target
 
 import connectors
-from connectors.core import Batch, CommitRefused, Misconfigured
+from connectors.core import Batch, CommitRefused, Misconfigured, Sink
+from connectors.core.commit import Commit
+from connectors.core.ledger import Verdict
 from connectors.systems.delta import DeltaSink
 from connectors.systems.delta.fan_out import DeltaTables
 from connectors.testing import SinkContext, same_records
@@ -86,6 +91,47 @@ def test_a_batch_that_is_said_to_be_written_is_recorded_or_refused(spark: Any, t
     single: Any = connectors.foreach_batch(DeltaSink, {"path": str(tmp_path / "gone"), "onLostLedger": "written"})
     with pytest.raises(CommitRefused, match=r"no table .*gone.*batch 3"):
         single.write(spark.range(3), Batch(single.sink.sink_id(), "q", 3))
+
+
+def rows_of(spark: Any, sink: type[Sink]) -> Any:
+    """What a batch of ``sink`` holds: two rows."""
+    if sink is DeltaSink:
+        return spark.range(2)
+    rows = [("items", "id int", f'{{"id": {number}}}') for number in range(2)]
+    return spark.createDataFrame(rows, "table string, schema string, row string")
+
+
+@pytest.mark.parametrize("is_late", [True, False], ids=["late", "at once"])
+@pytest.mark.parametrize("sink", [DeltaSink, DeltaTables])
+def test_of_two_queries_that_begin_at_one_table_one_writes(spark: Any, tmp_path: Path, sink: type[Sink], is_late: bool) -> None:
+    frame, options = rows_of(spark, sink), {"path": str(tmp_path / "table")}
+    commits = {query: Commit(sink.of(options)) for query in ("left", "right")}
+    batches = {query: Batch(commit.sink.sink_id(), query, 0) for query, commit in commits.items()}
+    assert [commit.begin(batches[query]) for query, commit in commits.items()] == [Verdict.WRITE, Verdict.WRITE]
+    refused = []
+
+    def write(query: str) -> None:
+        try:
+            commits[query].commit_frame(frame, batches[query])
+        except CommitRefused as late:
+            refused.append(str(late))
+
+    if is_late:
+        for query in commits:
+            write(query)
+    else:
+        with ThreadPoolExecutor(2) as threads:
+            list(threads.map(inheritable_thread_target(spark)(write), commits))
+    assert len(refused) == 1
+    assert "onNewQuery" in refused[0]
+    assert delta(tmp_path / "table" / ("" if sink is DeltaSink else "items")).num_rows == 2
+    winner = "left" if "this is query right" in refused[0] else "right"
+    commit = Commit(sink.of({**options, "onNewQuery": "continue"}))
+    assert commit.begin(replace(batches[winner], number=1)) is Verdict.WRITE
+    third = replace(batches[winner], query="third")
+    assert commit.begin(third) is Verdict.WRITE
+    commit.commit_frame(frame, third)
+    assert Commit(sink.of(options)).begin(replace(third, number=1)) is Verdict.WRITE
 
 
 @pytest.mark.parametrize(

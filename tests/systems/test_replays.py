@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import connectors
-from connectors.core import Batch, CommitRefused
+from connectors.core import Batch, CommitRefused, Fatal
 from connectors.core.ledger import Entry, FileLedger
 from connectors.systems.buffered import BufferedSink
 
@@ -27,6 +28,20 @@ def test_other_rows_are_refused_where_a_checksum_is_kept(spark: Any, tmp_path: P
     sink.write(spark.range(3), Batch("sink", "query", 0))
     with pytest.raises(CommitRefused, match="the same number of rows with other contents"):
         sink.write(spark.range(3, 6), Batch("sink", "query", 0))
+
+
+@pytest.mark.parametrize(("system", "measure"), [("buffered", "measured"), ("files", "counted")])
+def test_a_batch_that_spark_has_counted_as_empty_and_its_tasks_have_not_is_an_error(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system: str, measure: str
+) -> None:
+    sink: Any = connectors.foreach_batch(system, {"path": str(tmp_path / "out")})
+    nothing = SimpleNamespace(rows=0, checksum=None)
+    monkeypatch.setattr(f"connectors.spark.foreach_batch.{measure}", lambda frame: (frame, nothing))
+    with pytest.raises(Fatal, match="the tasks of batch 0 of query query have staged 3 rows, and Spark has counted none"):
+        sink.write(spark.range(3), Batch("sink", "query", 0))
+    monkeypatch.undo()
+    sink.write(spark.range(3), Batch("sink", "query", 0))
+    assert len([file for file in (tmp_path / "out").rglob("part-*") if ".connectors" not in file.parts]) > 0
 
 
 OTHER_ROWS = {

@@ -9,17 +9,18 @@ before a commit is tried again, the ledger is asked whether the first try went t
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Final
 
 from .dead_letters import staged_letters
 from .errors import CommitRefused, ConnectorError, Transient
-from .ledger import Entry, Ledger, ReplayPolicy, Verdict, compare_replay, decide, is_stream
+from .ledger import OWNER, Entry, Ledger, ReplayPolicy, Verdict, check_claim, compare_replay, decide, is_stream
 from .retry import Backoff, Contact, RetrySettings
-from .sink import Batch, Committable, Committer, GlobalCommitter, Sink
+from .sink import Batch, Committable, Committer, Frame, FrameCommitter, GlobalCommitter, Sink
 from .state import dumps
 
 SWEEP_SECONDS: Final = 3600.0
@@ -36,6 +37,8 @@ class Commit:
         self.committer: Committer | GlobalCommitter | None = sink.committer()
         self.contact = Contact(RetrySettings.of(sink.values))
         self.letters = sink.letters()
+        self._claim: int | None = None
+        """The number of the claim that the batch makes with which :meth:`begin` was called last."""
         self._swept: float | None = None
 
     def begin(self, batch: Batch) -> Verdict:
@@ -46,14 +49,28 @@ class Commit:
         if self._swept is None or time.monotonic() - self._swept > SWEEP_SECONDS:
             self.recover(batch)
         last = self.last(batch.query)
-        queries = self._queries() if last is None else frozenset[str]()
-        try:
-            verdict = decide(batch.sink_id, batch.query, batch.number, last, queries, self.policy)
-        except ConnectorError as error:
-            raise error.located(f"connectors.{self.sink.name}", str(batch)) from None
+        with self._located(batch):
+            verdict = self._decide(batch, last)
         if verdict is Verdict.SKIP:  # a replay may follow a publication that failed half-way in this very run
             self.recover(batch)
         return verdict
+
+    def _decide(self, batch: Batch, last: Entry | None) -> Verdict:
+        """Also finds out whether the batch makes a claim: the first one of a query does, unless the ledger is lost."""
+        owner, others = None, frozenset[str]()
+        if last is None and is_stream(batch.query):
+            owner = self.last(OWNER)
+            others = (self._queries() if owner is None else frozenset([str(owner.owner)])) - {batch.query}
+        verdict = decide(batch.sink_id, batch.query, batch.number, last, others, self.policy)
+        is_first = last is None and is_stream(batch.query) and (batch.number == 0 or bool(others))
+        is_owner = owner is not None and owner.owner == batch.query
+        self._claim = (0 if owner is None else owner.batch + 1) if is_first and not is_owner else None
+        return verdict
+
+    def commit_frame(self, frame: Frame, batch: Batch) -> None:
+        """Writes and records ``frame`` by the sink's :class:`FrameCommitter`, after :meth:`begin`."""
+        assert isinstance(self.committer, FrameCommitter)
+        self.committer.commit_frame(frame, replace(batch, claim=self._claim))
 
     def finish(
         self,
@@ -80,7 +97,10 @@ class Commit:
         elif isinstance(self.committer, Committer):
             self._check(batch, self.committer, committables, total)
         staged = tuple(asdict(committable) for committable in committables)
-        entry = Entry(batch.query, batch.number, total, checksum, staged, replace=batch.replace)
+        entry = Entry(batch.query, batch.number, total, checksum, staged, replace=batch.replace, claim=self._claim)
+        if isinstance(self.committer, Committer):
+            with self._located(batch):
+                self.contact.call(lambda: self._claim_sink(batch, entry))
         self._decide_letters(batch, committables)
         if isinstance(self.committer, GlobalCommitter):
             self._commit_in_target(self.committer, batch, entry, committables)
@@ -93,10 +113,14 @@ class Commit:
             self.discard(committables)
 
     def _check(self, batch: Batch, committer: Committer, committables: Sequence[Committable], rows: int) -> None:
-        try:
+        with self._located(batch):
             self.contact.call(lambda: committer.check(committables, rows))
-        except ConnectorError as error:
-            raise error.located(f"connectors.{self.sink.name}", str(batch)) from None
+
+    def _claim_sink(self, batch: Batch, entry: Entry) -> None:
+        """Makes the claim of a query's first batch. Raises :class:`CommitRefused` if another query was faster."""
+        claim = entry.ownership()
+        if claim is not None and not self._ledger().record(claim):  # or its answer was lost
+            check_claim(batch.sink_id, entry, self._ledger().last(OWNER))
 
     def _commit_in_target(
         self, committer: GlobalCommitter, batch: Batch, entry: Entry, committables: Sequence[Committable]
@@ -240,6 +264,14 @@ class Commit:
     def _expect_contact(self, batch: Batch) -> None:
         """A query that has finished a batch has reached its target: an outage is no wrong address."""
         self.contact.reached |= batch.number > 0
+
+    @contextlib.contextmanager
+    def _located(self, batch: Batch) -> Iterator[None]:
+        """An error inside names the connector and the batch."""
+        try:
+            yield
+        except ConnectorError as error:
+            raise error.located(f"connectors.{self.sink.name}", str(batch)) from None
 
     def _ledger(self) -> Ledger:
         if self.ledger is None:

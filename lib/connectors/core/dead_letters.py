@@ -276,7 +276,9 @@ class SinkLetters:
         ready, final = self._ready(batch.query, batch.number), f"{self.sink}-{batch.file_id()}.parquet"
         if self.repeats and self.storage.size(ready) is not None:
             self.storage.delete(final)
-        if self.folder.publish(ready, final):
+        if self.storage.size(final) is not None:  # another run of the query was faster with the batch
+            self.storage.delete(ready)
+        elif self.folder.publish(ready, final):
             self.folder.sync_names([final])
         self.discard(staged)
 

@@ -6,15 +6,19 @@ the data. Databases and Kafka keep theirs inside the same transaction as the row
 Three kinds of writers use a ledger, distinguished by the name of their ``query``: a streaming query (its id), a batch write
 that the user made repeatable by ``txnAppId`` and ``txnVersion`` (:func:`app_query`), and a batch write of its own
 (:func:`once_query`), which is recorded only until it is published.
+
+A sink belongs to one streaming query. Its first batch makes a *claim*, an entry of :data:`OWNER`: of two queries that begin at
+the same moment, or late, one finds the number of its claim taken.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final
@@ -28,9 +32,14 @@ from .state import checked, dumps, loads, versioned
 HISTORY: Final = 100
 """How many of the newest entries of a query a file ledger keeps."""
 
+_PENDING: Final = ".pending"
+
 SUM: Final = "sum"
 XOR: Final = "xor"
 """The algorithms of checksums: what today's begin with, and that of earlier versions."""
+
+OWNER: Final = "owner"
+"""The query name of claims. The batch number of a claim is higher by one than that of the claim that it takes over."""
 
 _APP, _ONCE = "app-", "once-"
 
@@ -52,7 +61,7 @@ def once_query() -> str:
 
 def is_stream(query: str) -> bool:
     """True for the id of a streaming query."""
-    return not query.startswith((_APP, _ONCE))
+    return query != OWNER and not query.startswith((_APP, _ONCE))
 
 
 @dataclass(frozen=True)
@@ -60,7 +69,8 @@ class Entry:
     """A committed batch: ``rows`` and ``checksum`` (where it was cheap to have) let a replay be compared with it.
 
     ``committables`` says what was decided to be published, ``replace`` that it takes the place of what was there;
-    ``at`` is when, in seconds since 1970.
+    ``at`` is when, in seconds since 1970. ``claim`` is the number of the claim that a query's first batch makes, which is
+    recorded with the batch or before it; the entry of a claim has the id of its query as ``owner``.
     """
 
     query: str
@@ -70,11 +80,17 @@ class Entry:
     committables: tuple[dict[str, Any], ...] = ()
     at: float = 0.0
     replace: bool = False
+    claim: int | None = None
+    owner: str | None = None
 
     def state(self) -> dict[str, Any]:
         """The entry as versioned JSON."""
-        fields = dict(vars(self))
+        fields = {key: value for key, value in vars(self).items() if key != "claim"}
         return versioned(**{**fields, "committables": list(self.committables), "at": self.at or time.time()})
+
+    def ownership(self) -> Entry | None:
+        """The entry of the claim that this one makes."""
+        return None if self.claim is None else Entry(OWNER, self.claim, at=self.at, owner=self.query)
 
     @classmethod
     def of(cls, state: dict[str, Any]) -> Entry:
@@ -131,12 +147,7 @@ def decide(sink_id: str, query: str, batch: int, last: Entry | None, queries: fr
     if others := queries - {query}:
         if policy.on_new_query == "continue":
             return Verdict.WRITE
-        raise CommitRefused(
-            f"the sink {sink_id!r} already belongs to query {', '.join(sorted(others))}; this is query {query}, "
-            "so its checkpoint is new and its first batches may hold rows that are already written",
-            way_out="go on with the old checkpoint; or give this query a sinkId of its own; or, if its rows are new, "
-            "set onNewQuery=continue",
-        )
+        raise belongs_to(sink_id, others, query)
     if batch == 0:
         return Verdict.WRITE
     if policy.on_lost_ledger == "stop":
@@ -166,6 +177,22 @@ def _verdict_on_known_query(last: Entry, sink_id: str, batch: int, policy: Repla
         "an older checkpoint was restored, and its batches need not hold the same rows as the committed ones",
         way_out="restore the newest checkpoint; or, to write all of it again, give the query a sinkId of its own",
     )
+
+
+def belongs_to(sink_id: str, others: Iterable[str], query: str) -> CommitRefused:
+    """The sink belongs to ``others``, not to ``query``."""
+    return CommitRefused(
+        f"the sink {sink_id!r} already belongs to query {', '.join(sorted(others))}; this is query {query}, "
+        "so its checkpoint is new and its first batches may hold rows that are already written",
+        way_out="go on with the old checkpoint; or give this query a sinkId of its own; or, if its rows are new, "
+        "set onNewQuery=continue",
+    )
+
+
+def check_claim(sink_id: str, entry: Entry, owner: Entry | None) -> None:
+    """Raises :class:`CommitRefused` if the claim of ``entry`` comes too late: ``owner`` is the newest one of the sink."""
+    if entry.claim is not None and owner is not None and owner.batch >= entry.claim and owner.owner != entry.query:
+        raise belongs_to(sink_id, [str(owner.owner)], entry.query)
 
 
 def already_committed(entry: Entry) -> CommitRefused:
@@ -206,11 +233,14 @@ class Ledger(ABC):
 
     @abstractmethod
     def queries(self) -> frozenset[str]:
-        """The streaming queries that have recorded batches."""
+        """The streaming queries that have recorded batches. Asked only where nobody has claimed the sink."""
 
     @abstractmethod
     def record(self, entry: Entry) -> bool:
-        """Records ``entry`` durably, unless its batch is recorded already. True if this call recorded it."""
+        """Records ``entry`` durably, unless its batch is recorded already. True if this call recorded it.
+
+        Claims are recorded by calls of their own, and are never :meth:`unpublished`.
+        """
 
     @abstractmethod
     def unpublished(self) -> list[Entry]:
@@ -227,17 +257,18 @@ class Ledger(ABC):
 class FileLedger(Ledger):
     """Entries as files ``<query>/<batch>.json`` in a :class:`~connectors.storage.base.Storage`.
 
-    A ``.done`` mark stands beside those that are published. Only the newest :data:`HISTORY` batches of a query are kept, so
-    that a look-up costs the same after a million batches.
+    Before its entry, a batch gets an empty mark in the folder ``.pending``, which goes when it is published: so what is to be
+    carried through is found by one listing, whatever the number of queries. Only the newest :data:`HISTORY` batches of a query
+    are kept, so that a look-up costs the same after a million batches.
     """
 
-    _file = re.compile(r"(?P<batch>\d{20})\.(?P<kind>json|done)")
+    _file = re.compile(r"(?P<batch>\d{20})\.json")
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
 
     def last(self, query: str) -> Entry | None:
-        recorded = self._batches(query)[0]
+        recorded = self._batches(query)
         return self._entry(query, max(recorded)) if recorded else None
 
     def queries(self) -> frozenset[str]:
@@ -245,58 +276,66 @@ class FileLedger(Ledger):
 
     def newest(self, query: str, condition: Callable[[Entry], object]) -> Entry | None:
         """The highest batch of ``query`` in the ledger for which ``condition`` is true."""
-        entries = (self._entry(query, batch) for batch in sorted(self._batches(query)[0], reverse=True))
+        entries = (self._entry(query, batch) for batch in sorted(self._batches(query), reverse=True))
         return next((entry for entry in entries if condition(entry)), None)
 
     def content(self, sink_id: str, newest: int = HISTORY) -> LedgerContent:
         """The ``newest`` entries of each query, which are of ``sink_id``."""
         entries, pending = [], set[tuple[str, int]]()
         for query in self._all_queries():
-            recorded, done = self._batches(query)
-            entries += [self._entry(query, batch) for batch in sorted(recorded, reverse=True)[:newest]]
-            pending |= {(query, batch) for batch in recorded - done}
-        return LedgerContent(sink_id, tuple(entries), frozenset(pending))
+            if query != OWNER:
+                recorded = self._batches(query)
+                entries += [self._entry(query, batch) for batch in sorted(recorded, reverse=True)[:newest]]
+                pending |= {(query, batch) for batch in recorded}
+        return LedgerContent(sink_id, tuple(entries), frozenset(pending.intersection(self._marks())))
 
     def record(self, entry: Entry) -> bool:
-        return self.storage.put_if_absent(_name(entry.query, entry.batch, "json"), dumps(entry.state()).encode())
+        if entry.query != OWNER:
+            self.storage.put_if_absent(_mark(entry.query, entry.batch), b"")
+        return self.storage.put_if_absent(_name(entry.query, entry.batch), dumps(entry.state()).encode())
 
     def unpublished(self) -> list[Entry]:
+        marks = self._marks()
+        self.storage.sync(folders=sorted({quote(query, safe="") for query, _ in marks}))  # who recorded may have died before
         pending = []
-        for query in self._all_queries():
-            recorded, done = self._batches(query)
-            if batches := recorded - done:
-                self.storage.sync(folders=[quote(query, safe="")])  # who recorded them may have died before that was durable
-                pending += [self._entry(query, batch) for batch in batches]
+        for query, batch in marks:
+            with contextlib.suppress(FileNotFoundError):  # a driver is between mark and entry, or has died there
+                pending.append(self._entry(query, batch))
         return sorted(pending, key=lambda entry: (entry.at, entry.batch))
 
     def check(self) -> None:
         self.storage.check()
 
     def mark_published(self, entry: Entry) -> None:
-        # Not durable: a mark that a power failure takes is made again, after a publication that finds everything done.
-        self.storage.replace(_name(entry.query, entry.batch, "done"), b"")
-        recorded, done = self._batches(entry.query)
+        # Not durable: a mark that a power failure brings back goes again, after a publication that finds everything done.
+        self.storage.delete(_mark(entry.query, entry.batch))
         limit = 0 if entry.query.startswith(_ONCE) else HISTORY
-        for batch in sorted(recorded & done, reverse=True)[limit:]:
-            self.storage.delete(_name(entry.query, batch, "json"))
-            self.storage.delete(_name(entry.query, batch, "done"))
+        for batch in sorted(self._batches(entry.query), reverse=True)[limit:]:
+            if self.storage.size(_mark(entry.query, batch)) is None:
+                self.storage.delete(_name(entry.query, batch))
         if not limit:
             self.storage.prune(quote(entry.query, safe=""), "")
 
     def _all_queries(self) -> list[str]:
         return [unquote(folder) for folder in self.storage.folders()]
 
-    def _batches(self, query: str) -> tuple[set[int], set[int]]:
-        batches: dict[str, set[int]] = {"json": set(), "done": set()}
-        for name in self.storage.names(quote(query, safe="")):
-            if match := self._file.fullmatch(name):
-                batches[match["kind"]].add(int(match["batch"]))
-        return batches["json"], batches["done"]
+    def _batches(self, query: str) -> set[int]:
+        matches = map(self._file.fullmatch, self.storage.names(quote(query, safe="")))
+        return {int(match["batch"]) for match in matches if match}
+
+    def _marks(self) -> list[tuple[str, int]]:
+        """The queries and batches in the folder ``.pending``."""
+        parts = (name.rpartition("@") for name in self.storage.names(_PENDING))
+        return [(unquote(query), int(batch)) for query, _, batch in parts if batch.isdigit()]
 
     def _entry(self, query: str, batch: int) -> Entry:
-        name = _name(query, batch, "json")
+        name = _name(query, batch)
         return Entry.of(loads(self.storage.read(name), f"the ledger entry {name}"))
 
 
-def _name(query: str, batch: int, kind: str) -> str:
-    return f"{quote(query, safe='')}/{batch:020d}.{kind}"
+def _name(query: str, batch: int) -> str:
+    return f"{quote(query, safe='')}/{batch:020d}.json"
+
+
+def _mark(query: str, batch: int) -> str:
+    return f"{_PENDING}/{quote(query, safe='')}@{batch:020d}"

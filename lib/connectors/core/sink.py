@@ -64,7 +64,7 @@ class Batch:
 
     ``replace`` asks that the batch takes the place of all that the target holds. ``run`` names the run of the query that
     writes it: another one after each restart. ``time`` is when the driver began with it, by :class:`DriverClock`; a batch
-    that is replayed has a later one.
+    that is replayed has a later one. ``claim`` is that of :class:`~connectors.core.ledger.Entry`.
     """
 
     sink_id: str
@@ -73,6 +73,7 @@ class Batch:
     replace: bool = False
     run: str = ""
     time: int = field(default_factory=driver_time, compare=False)
+    claim: int | None = field(default=None, compare=False)
 
     def prefix(self) -> str:
         """The part of a staging name that all attempts at this batch share: letters and digits."""
@@ -184,11 +185,15 @@ class GlobalCommitter(ABC):
 
     @abstractmethod
     def queries(self) -> frozenset[str]:
-        """The queries that have written through this sink id."""
+        """The queries that have written through this sink id. Asked only where nobody has claimed it."""
 
     @abstractmethod
     def commit(self, entry: Entry, committables: Sequence[Committable]) -> None:
         """Makes the whole batch visible and records ``entry``, both or neither. Raises what happened otherwise.
+
+        An entry with a ``claim`` is the first one of a query. Its :meth:`~connectors.core.ledger.Entry.ownership` is recorded
+        in the same step, as the last entry of :data:`~connectors.core.ledger.OWNER`, after
+        :func:`~connectors.core.ledger.check_claim`; without that, two queries that begin at once may both write.
 
         After a :class:`~connectors.core.errors.Transient` it is called again, unless :meth:`last` has the batch by then.
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from ..core.commit import Commit
-from ..core.errors import ConnectorError, Transient
+from ..core.errors import ConnectorError, Fatal, Transient
 from ..core.ledger import Verdict
 from ..core.metrics import Meter
 from ..core.retry import RetrySettings, waits_until
@@ -105,7 +105,7 @@ class ForeachBatch(Carried):
             self.sink.check_replay(lambda: is_deterministic(frame, batch.query))
         if verdict is Verdict.WRITE and isinstance(commit.committer, FrameCommitter):
             watched, measures = counted(frame)
-            commit.committer.commit_frame(watched, batch)
+            commit.commit_frame(watched, batch)
             count_commit(meter, began, [], measures)
         elif verdict is Verdict.WRITE:
             self._stage_and_commit(commit, frame, batch, meter)
@@ -128,11 +128,13 @@ class ForeachBatch(Carried):
             with contextlib.suppress(Exception):  # the first error goes on
                 commit.drop_attempts(batch, failed=True)
             raise
-        if measures.rows == 0:  # Spark's writers make an empty file of an empty frame
-            commit.discard(staged)
-            staged = []
         began = time.monotonic()
         try:
+            if measures.rows == 0:  # Spark's writers make an empty file of an empty frame
+                if rows := sum(committable.rows + committable.rejected for committable in staged):
+                    raise Fatal(f"the tasks of {batch} have staged {rows} rows, and Spark has counted none: nothing is written")
+                commit.discard(staged)
+                staged = []
             commit.finish(batch, staged, measures.rows, measures.checksum)
             count_commit(meter, began, staged, measures)
         except BaseException:

@@ -24,7 +24,7 @@ import pyarrow as pa
 from ..core.epoch_source import EpochLogSource, EpochSource
 from ..core.epochs import EpochLog, Receiver
 from ..core.errors import Transient
-from ..core.ledger import Ledger
+from ..core.ledger import OWNER, Ledger
 from ..core.sink import Batch, Committable, Committer, FrameCommitter, FrameSink, GlobalCommitter, Sink, SinkWriter
 from ..core.source import Source, Split, SplitReader
 
@@ -293,12 +293,13 @@ def _faulty_part(part: Any, kinds: Sequence[type], injector: FailureInjector) ->
         def method(faulty: Any, *arguments: Any, **named: Any) -> Any:
             if name == "commit_frame":
                 arguments = (_faulty_frame(arguments[0], injector), *arguments[1:])
+            is_claim = name == "record" and arguments[0].query == OWNER
             if before:
                 injector.reach(before)
             if name == "commit":
                 part.rejects = faulty.rejects
             result = getattr(part, name)(*arguments, **named)
-            if after:
+            if after and not is_claim:
                 injector.reach(after)
             return result
 

@@ -212,6 +212,19 @@ class ContentionSuite(KillSuite):
         assert release(left, right) == [0, 0]
         query.expect()
 
+    def test_of_two_queries_that_begin_at_the_same_time_one_writes(self, query: SinkQuery, tmp_path: Path) -> None:
+        query.needs_ledger()
+        other = type(query)(query.target, tmp_path / "other", query.carrier)
+        assert sorted(release(HeldRun(query, Point.COMMIT_BEFORE), HeldRun(other, Point.COMMIT_BEFORE))) == [0, 1]
+        query.expect()
+
+    def test_a_query_that_wakes_after_the_first_commit_of_another_stops(self, query: SinkQuery, tmp_path: Path) -> None:
+        query.needs_ledger()
+        late = HeldRun(query, Point.COMMIT_BEFORE)
+        type(query)(query.target, tmp_path / "other", query.carrier).engine().run()
+        assert release(late) == [1]
+        query.expect()
+
     @pytest.mark.parametrize("point", [Point.COMMIT_BEFORE, Point.RECORDED])
     def test_of_two_runs_of_one_query_at_the_same_time_one_wins(
         self, query: SinkQuery, tmp_path: Path, point: Point

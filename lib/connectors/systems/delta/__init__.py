@@ -6,11 +6,12 @@ transaction also carries the ledger entry, so that a new or an older checkpoint 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -27,7 +28,7 @@ from ...core import (
     SinkWriter,
     Text,
 )
-from ...core.ledger import Entry, LedgerContent, is_stream
+from ...core.ledger import OWNER, Entry, LedgerContent, check_claim, is_stream
 from ...core.options import Json, Values
 from ...formats.base import quoted
 from ...storage.location import check_location, storage_of
@@ -108,21 +109,37 @@ class DeltaSink(TableSink):
         return DeltaCommitter(self)
 
 
+class TransactionMark(NamedTuple):
+    """What a transaction holds beside the rows of a batch: ``app`` and ``version``, and the ledger entry as its metadata."""
+
+    app: str
+    version: int
+    metadata: str
+
+
 class DeltaCommitter(FrameCommitter):
     """Reads the ledger entries out of the table's history."""
 
     def __init__(self, sink: DeltaSink) -> None:
         self.sink = sink
         self._newest: dict[str, Entry] = {}  # what this run has committed; Delta itself refuses to repeat a version
+        self._history: tuple[list[Entry], list[Entry]] | None = None
+        """All of the table's history, as the newest question about a query without recent batches has found it."""
+        self._claims: dict[str, int] = {}
+        """The number of a query's claim, which each of its batches names: the table's history is not kept for ever."""
 
     def last(self, query: str) -> Entry | None:
         if query in self._newest:
             return self._newest[query]
-        entries, undone = self._entries(_RECENT, query)
-        if not entries:
-            entries, undone = self._entries(None, query)
-        last = max(entries, key=lambda entry: entry.batch, default=None)
-        lost = max(undone, key=lambda entry: entry.batch, default=None)
+        if query == OWNER:
+            return _owner(self._history or self._entries(None))
+        found = self._entries(_RECENT)
+        if not any(entry.query == query for entry in found[0]):
+            found = self._history = self._entries(None)
+        last, lost = (
+            max((entry for entry in entries if entry.query == query), key=lambda entry: entry.batch, default=None)
+            for entries in found
+        )
         if lost is not None and (last is None or lost.batch > last.batch):
             raise CommitRefused(
                 f"a RESTORE of {self.sink.target()} has taken away batch {lost.batch} of this query, and Delta skips a batch "
@@ -130,10 +147,13 @@ class DeltaCommitter(FrameCommitter):
                 way_out="RESTORE the version that has it; or give the query a sinkId of its own, and onLostLedger says what "
                 "is written",
             )
+        if last is not None and last.claim is not None:
+            self._claims[query] = last.claim
         return last
 
     def queries(self) -> frozenset[str]:
-        return frozenset(entry.query for entries in self._entries(None) for entry in entries if is_stream(entry.query))
+        history = self._history or self._entries(None)
+        return frozenset(entry.query for entries in history for entry in entries if is_stream(entry.query))
 
     def commit(self, entry: Entry, committables: Sequence[Committable]) -> None:
         """Records only: rows come through :meth:`commit_frame`."""
@@ -145,25 +165,53 @@ class DeltaCommitter(FrameCommitter):
                 way_out="restore the table, or set onLostLedger=notWritten",
             )
         nothing = SparkSession.active().sql(f"SELECT * FROM {self._name()} LIMIT 0")
-        self.commit_frame(nothing, Batch(self.sink.sink_id(), entry.query, entry.batch))
+        self.commit_frame(nothing, Batch(self.sink.sink_id(), entry.query, entry.batch, claim=entry.claim))
 
     def commit_frame(self, frame: DataFrame, batch: Batch) -> None:
         """Appends ``frame`` as ``batch``, in the one transaction that also records it."""
-        values = self.sink.values
+        values, transaction = self.sink.values, self.transaction(batch)
         writer = frame.write.format("delta").mode("append").option("mergeSchema", str(values["mergeSchema"]).lower())
-        writer = writer.option("txnAppId", f"{batch.sink_id}:{batch.query}").option("txnVersion", str(batch.number))
-        writer = writer.option("userMetadata", mark_of(batch))
-        writer.save(values["path"]) if values["path"] else writer.saveAsTable(values["table"])
+        writer = writer.option("txnAppId", transaction.app).option("txnVersion", str(transaction.version))
+        writer = writer.option("userMetadata", transaction.metadata)
+        with self.claiming(batch):
+            writer.save(values["path"]) if values["path"] else writer.saveAsTable(values["table"])
         self.note(batch)
 
+    def transaction(self, batch: Batch) -> TransactionMark:
+        """What Delta writes beside the rows of ``batch``.
+
+        First batches have versions of one application: of two that are written at once, Delta refuses or skips one.
+        """
+        claim = self._claims.get(batch.query) if batch.claim is None else batch.claim
+        mark = {"sink": batch.sink_id, "query": batch.query, "batch": batch.number}
+        text = json.dumps({_MARK: mark if claim is None else {**mark, "claim": claim}})
+        if batch.claim is None:
+            return TransactionMark(f"{batch.sink_id}:{batch.query}", batch.number, text)
+        return TransactionMark(f"{batch.sink_id}:{OWNER}", batch.claim, text)
+
+    @contextlib.contextmanager
+    def claiming(self, batch: Batch) -> Iterator[None]:
+        """The :meth:`transaction` of ``batch`` is written inside. Raises :class:`CommitRefused` if its claim came too late."""
+        try:
+            yield
+        except Exception:
+            self._check_claim(batch)
+            raise
+        self._check_claim(batch)
+
+    def _check_claim(self, batch: Batch) -> None:
+        if batch.claim is not None:
+            check_claim(batch.sink_id, Entry(batch.query, batch.number, claim=batch.claim), _owner(self._entries(_RECENT)))
+            self._claims[batch.query] = batch.claim
+
     def note(self, batch: Batch) -> None:
-        """This run has committed ``batch``, with :func:`mark_of` in the transaction."""
+        """This run has committed ``batch``, with its :meth:`transaction`."""
         self._newest[batch.query] = Entry(batch.query, batch.number)
 
     def discard(self, committable: Committable) -> None:
         """Nothing is staged."""
 
-    def _entries(self, newest: int | None, query: str | None = None) -> tuple[list[Entry], list[Entry]]:
+    def _entries(self, newest: int | None) -> tuple[list[Entry], list[Entry]]:
         """The entries in the table's ``newest`` versions, and those of versions that a RESTORE has undone."""
         entries: list[Entry] = []
         undone: list[Entry] = []
@@ -186,7 +234,7 @@ class DeltaCommitter(FrameCommitter):
                 version, time = (version, time) if is_undone else (row.to_version, row.to_time)
                 continue
             mark = json.loads(row.userMetadata)[_MARK]
-            if mark["sink"] == self.sink.sink_id() and query in (None, mark["query"]):
+            if mark["sink"] == self.sink.sink_id():
                 (undone if is_undone else entries).append(_entry(mark, row.operationMetrics))
         return entries, undone
 
@@ -248,11 +296,6 @@ def known_columns(spark: SparkSession, location: str, *, is_path: bool) -> Struc
         raise
 
 
-def mark_of(batch: Batch) -> str:
-    """The ledger entry of ``batch``, as the metadata of a transaction holds it."""
-    return json.dumps({_MARK: {"sink": batch.sink_id, "query": batch.query, "batch": batch.number}})
-
-
 def _marked(commit: bytes) -> Iterator[tuple[str, Entry]]:
     """The sink id and entry in a commit of Delta's log, if a sink of this library made it."""
     for line in commit.splitlines():
@@ -262,6 +305,12 @@ def _marked(commit: bytes) -> Iterator[tuple[str, Entry]]:
             yield mark["sink"], replace(_entry(mark, info.get("operationMetrics")), at=info["timestamp"] / 1000)
 
 
+def _owner(history: Sequence[Sequence[Entry]]) -> Entry | None:
+    """The newest claim. One that a RESTORE has undone counts: Delta has seen its number."""
+    claims = (entry.ownership() for entries in history for entry in entries)
+    return max(filter(None, claims), key=lambda claim: claim.batch, default=None)
+
+
 def _entry(mark: Mapping[str, Any], metrics: Mapping[str, str] | None) -> Entry:
     rows = (metrics or {}).get("numOutputRows")
-    return Entry(mark["query"], mark["batch"], None if rows is None else int(rows))
+    return Entry(mark["query"], mark["batch"], None if rows is None else int(rows), claim=mark.get("claim"))

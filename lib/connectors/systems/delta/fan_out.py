@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
@@ -116,9 +117,11 @@ class DeltaTablesCommitter(RecordingCommitter):
             schemas: dict[str, list[str]] = {}
             for row in sorted(counts, key=lambda row: str(row["schema"])):
                 schemas.setdefault(row["table"], []).append(row["schema"])
+            if batch.claim is not None:  # before the tables, as what comes before the first batch
+                self._record(frame.sparkSession, [], replace(batch, number=batch.number - 1))
             _side_by_side(frame, {name: partial(self._write, rows, name, texts, batch) for name, texts in schemas.items()})
             written = [(row["table"], row["schema"], row["count"], batch.number) for row in counts]
-            self._record(frame.sparkSession, written, batch)
+            self._record(frame.sparkSession, written, replace(batch, claim=None))
         finally:
             rows.unpersist()
 
@@ -126,7 +129,7 @@ class DeltaTablesCommitter(RecordingCommitter):
         """Records only. The ledger may be gone."""
         from pyspark.sql import SparkSession
 
-        self._record(SparkSession.active(), [], Batch(self.sink.sink_id(), entry.query, entry.batch))
+        self._record(SparkSession.active(), [], Batch(self.sink.sink_id(), entry.query, entry.batch, claim=entry.claim))
 
     def _record(self, spark: SparkSession, rows: Sequence[tuple[str, str, int, int]], batch: Batch) -> None:
         record = spark.createDataFrame(rows, "table string, schema string, rows bigint, batch bigint")

@@ -147,7 +147,7 @@ class ChangeTableCommitter(RecordingCommitter):
             self._create(spark, {})  # so that the batch is recorded
         if self._snapshot_ends(spark, None, summary, batch):
             spark.sql(f"DELETE FROM {self._name()} AS old WHERE {self._is_ghost()}")
-        self.ledger.commit(Entry(batch.query, batch.number), ())
+        self.ledger.commit(Entry(batch.query, batch.number, claim=batch.claim), ())
 
     def _key_columns(self, summary: Summary) -> tuple[str, ...]:
         """The columns that identify a row."""
@@ -354,7 +354,8 @@ class ChangeTableCommitter(RecordingCommitter):
         values = ", ".join((*(_new_value(name, holes, self._unknown(name)) for name in columns), _stored_position("new")))
         deletion = f" WHEN NOT MATCHED BY SOURCE AND ({gone}) THEN DELETE" if gone else ""
         try:
-            with MergeTransaction(spark, batch) as is_recorded:
+            transaction = MergeTransaction(spark, batch, self.ledger.transaction(batch))
+            with self.ledger.claiming(batch), transaction as is_recorded:
                 spark.sql(
                     f"MERGE INTO {self._name()} AS old USING {view} AS new ON {same_key(keys)} "
                     f"WHEN MATCHED AND {self._is_newer()} AND new.{DELETED} THEN DELETE "
@@ -366,7 +367,7 @@ class ChangeTableCommitter(RecordingCommitter):
         if is_recorded:
             self.ledger.note(batch)
         else:
-            self.ledger.commit(Entry(batch.query, batch.number), ())
+            self.ledger.commit(Entry(batch.query, batch.number, claim=batch.claim), ())
 
     def _unknown(self, name: str) -> str:
         """SQL: the value of a new row that its record does not tell. Raises an error where the row had another key before."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from ...core import Batch
 from ...core.ledger import is_stream
-from . import mark_of
+from . import TransactionMark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,14 +27,14 @@ class MergeTransaction:
     entry then follows the merge, which does no harm when it is done again.
     """
 
-    def __init__(self, spark: SparkSession, batch: Batch) -> None:
+    def __init__(self, spark: SparkSession, batch: Batch, mark: TransactionMark) -> None:
         self._conf = spark.conf
         is_shared = ".connect." in type(spark).__module__
         self._lock = None if is_shared else _SESSIONS[batch.query if is_stream(batch.query) else ""]
         self._settings = {
-            f"{_TRANSACTION}.txnAppId": f"{batch.sink_id}:{batch.query}",
-            f"{_TRANSACTION}.txnVersion": str(batch.number),
-            _METADATA: mark_of(batch),
+            f"{_TRANSACTION}.txnAppId": mark.app,
+            f"{_TRANSACTION}.txnVersion": str(mark.version),
+            _METADATA: mark.metadata,
         }
 
     def __enter__(self) -> bool:

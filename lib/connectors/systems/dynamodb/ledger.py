@@ -1,7 +1,7 @@
 """The ledger of exactly-once: items of a table of their own, beside the tables that sinks write to.
 
-The table has the key ``sink`` and ``entry``. ``query#…`` is the newest batch of a query, and ``rows#…`` says how many of the
-rows that an attempt of a task has staged are written.
+The table has the key ``sink`` and ``entry``. ``query#…`` is the newest batch of a query, ``pending#…`` says that it may not be
+published yet, and ``rows#…`` how many of the rows that an attempt of a task has staged are written.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from contextlib import AbstractContextManager
 from typing import Any, Final
 
 from ...core import Entry, Fatal
-from ...core.ledger import Ledger, LedgerContent, is_stream
+from ...core.ledger import OWNER, Ledger, LedgerContent, is_stream
 from ...core.state import dumps, loads
 from ..aws import AwsClient
 
 OpenClient = Callable[[], AbstractContextManager[AwsClient]]
-_QUERY, _ROWS = "query#", "rows#"
+_QUERY, _PENDING, _ROWS = "query#", "pending#", "rows#"
 _KEY: Final = ("sink", "HASH"), ("entry", "RANGE")
 _MOST_WRITES: Final = 25
 _POLL_SECONDS: Final = 0.2
@@ -33,7 +33,7 @@ class ItemLedger(Ledger):
         self._open_client = open_client
 
     def last(self, query: str) -> Entry | None:
-        item = self._call("get_item", Key=self._key(_QUERY + query), ConsistentRead=True).get("Item")
+        item = self._item(_QUERY + query)
         return None if item is None else _entry(item)
 
     def queries(self) -> frozenset[str]:
@@ -41,6 +41,8 @@ class ItemLedger(Ledger):
 
     def record(self, entry: Entry) -> bool:
         """Records ``entry`` unless its batch, or a later one, is recorded."""
+        if entry.query != OWNER:
+            self._call("put_item", Item={**self._key(_PENDING + entry.query), "batchNumber": {"N": str(entry.batch)}})
         return self._call_if(
             "put_item",
             "attribute_not_exists(entry) OR batchNumber < :batch",
@@ -54,7 +56,8 @@ class ItemLedger(Ledger):
         )
 
     def unpublished(self) -> list[Entry]:
-        entries = [_entry(item) for item in self._items(_QUERY) if not item["isPublished"]["BOOL"]]
+        items = [self._item(_QUERY + _name(mark)) for mark in self._items(_PENDING)]
+        entries = [_entry(item) for item in items if item is not None and not item["isPublished"]["BOOL"]]
         return sorted(entries, key=lambda entry: (entry.at, entry.batch))
 
     def mark_published(self, entry: Entry) -> None:
@@ -64,10 +67,11 @@ class ItemLedger(Ledger):
         else:
             update = {"UpdateExpression": "SET isPublished = :yes"}
             self._call_if("update_item", "batchNumber = :batch", {**batch, ":yes": {"BOOL": True}}, Key=key, **update)
+        self._call_if("delete_item", "batchNumber = :batch", batch, Key=self._key(_PENDING + entry.query))
         self.forget([staged["data"]["attempt"] for staged in entry.committables])
 
     def check(self) -> None:
-        self.queries()
+        self.last(OWNER)
 
     # progress
 
@@ -80,7 +84,7 @@ class ItemLedger(Ledger):
 
     def written(self, attempt: str) -> int | None:
         """How many rows of an attempt are written; ``None`` where the ledger knows nothing of it."""
-        item = self._call("get_item", Key=self._key(_ROWS + attempt), ConsistentRead=True).get("Item")
+        item = self._item(_ROWS + attempt)
         return None if item is None else int(item["rowsWritten"]["N"])
 
     def step(self, attempt: str, before: int, after: int) -> dict[str, Any]:
@@ -112,6 +116,10 @@ class ItemLedger(Ledger):
 
     def _key(self, entry: str) -> dict[str, Any]:
         return {"sink": {"S": self._sink_id}, "entry": {"S": entry}}
+
+    def _item(self, entry: str) -> Mapping[str, Any] | None:
+        item: Mapping[str, Any] | None = self._call("get_item", Key=self._key(entry), ConsistentRead=True).get("Item")
+        return item
 
     def _items(self, prefix: str) -> Iterator[Mapping[str, Any]]:
         start: dict[str, Any] = {}
@@ -185,6 +193,8 @@ def contents(client: AwsClient, table: str) -> list[LedgerContent]:
         items = [item for page in pages for item in page["Items"]]
     by_sink: dict[str, list[Mapping[str, Any]]] = {}
     for item in items:
+        if _name(item) == OWNER:
+            continue
         by_sink.setdefault(item["sink"]["S"], []).append(item)
     return [
         LedgerContent(

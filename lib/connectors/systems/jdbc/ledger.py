@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...core.errors import ConnectorError, Poison
-from ...core.ledger import Entry, LedgerContent, already_committed, is_stream
+from ...core.ledger import OWNER, Entry, LedgerContent, already_committed, belongs_to, check_claim, is_stream
 from ...core.sink import Committable, GlobalCommitter
 from ...core.state import dumps, loads
 from .connection import Connection, pooled_connection
@@ -102,7 +102,7 @@ class TableLedger:
         """What every sink has recorded in the table, the newest of its queries first."""
         entries: dict[str, list[Entry]] = {}
         if self._exists(connection):
-            for sink_id, text in connection.rows(self._sql("SELECT sink_id, entry FROM {}")):
+            for sink_id, text in connection.rows(self._sql("SELECT sink_id, entry FROM {} WHERE query <> ?"), [OWNER]):
                 entries.setdefault(sink_id, []).append(_entry(text))
         return [
             LedgerContent(
@@ -118,13 +118,23 @@ class TableLedger:
 
         The row is locked until the transaction ends, so that of two runs with the same batch only one comes through.
         """
+        if not self._put(connection, entry):
+            raise already_committed(entry)
+        if claim := entry.ownership():
+            check_claim(self.sink_id, entry, self.last(connection, OWNER))
+            if not self._put(connection, claim):
+                raise belongs_to(self.sink_id, ["that began at the same moment"], entry.query)
+
+    def _put(self, connection: Connection, entry: Entry) -> bool:
+        """Writes the row of ``entry``, unless that batch or a later one has it."""
         if self.advance(connection, entry):
-            return
+            return True
         sql = f"INSERT INTO {self.dialect.table(self.table)} (sink_id, query, batch, entry) VALUES ({self.dialect.slots(4)})"
         try:
             connection.execute(sql, [self.sink_id, entry.query, entry.batch, dumps(entry.state())])
         except Poison:
-            raise already_committed(entry) from None
+            return False
+        return True
 
     def advance(self, connection: Connection, entry: Entry) -> bool:
         """Replaces the row of an older batch of ``entry``'s query; false if there is none."""

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from ...core.errors import ConnectorError, Fatal, Misconfigured, Problem
-from ...core.ledger import Entry
+from ...core.ledger import OWNER, Entry
 from ...core.metrics import active_meter
 from ...core.retry import RetrySettings
 from ...core.sink import Batch, Committable, FrameCommitter, GlobalCommitter
 from ...core.writing import ArrowStage
-from .ledger import NOTE_PARTITION, SINK_PARTITION, LedgerState, SlotLayout
+from .ledger import NOTE_PARTITION, LedgerState, SlotLayout, partition_of
 from .session import KafkaSession, open_session
 from .transactions import BatchTransaction, Delivery, TransactionSlots, send_batch
 
@@ -39,20 +39,20 @@ class KafkaCommitter(GlobalCommitter):
         self._settings = sink.transaction_settings()
 
     def last(self, query: str) -> Entry | None:
-        entries = [state.entries[query] for state in (self._ledger(), self._note()) if query in state.entries]
+        entries = [state.entries[query] for state in (self._ledger(query), self._note()) if query in state.entries]
         return max(entries, key=lambda entry: entry.batch, default=None)
 
     def queries(self) -> frozenset[str]:
-        return self._ledger().streams() | self._note().streams()
+        return self._ledger("").streams() | self._note().streams()
 
     def commit(self, entry: Entry, committables: Sequence[Committable]) -> None:
         staged = [committable.data["file"] for committable in committables if committable.data.get("file")]
         if staged or entry.rows:
             rejects = self.rejects or self.sink.rejects(Batch(self.sink.sink_id(), entry.query, entry.batch))
-            transaction = BatchTransaction(self.sink, entry.query, entry.batch)
+            transaction = BatchTransaction(self.sink, entry)
             if transaction.begin():
                 transaction.send(self._records(staged), rejects)
-                self._show_time(transaction.commit(entry))
+                self._show_time(transaction.commit())
                 self._count_rejected(rejects.count)
         else:
             self.remember(entry)
@@ -60,7 +60,13 @@ class KafkaCommitter(GlobalCommitter):
             self.discard(committable)
 
     def remember(self, entry: Entry) -> None:
-        """Records an empty batch, in the note. The next batch is then known to follow it."""
+        """Records an empty batch. The next batch is then known to follow it. Only a claim takes a transaction."""
+        owner = self._ledger(entry.query).entries.get(OWNER) if entry.claim is not None else None
+        if entry.claim is not None and (owner is None or owner.owner != entry.query):
+            transaction = BatchTransaction(self.sink, entry)
+            if transaction.begin():
+                transaction.commit()
+            return
         last = self.last(entry.query)
         if last is None or last.batch < entry.batch:
             self._session().write_note(self._note().with_entry(entry))
@@ -80,8 +86,8 @@ class KafkaCommitter(GlobalCommitter):
     def _session(self) -> KafkaSession:
         return open_session(self._settings)
 
-    def _ledger(self) -> LedgerState:
-        return self._session().read_ledger(SINK_PARTITION)[0]
+    def _ledger(self, query: str) -> LedgerState:
+        return self._session().read_ledger(partition_of(query))[0]
 
     def _note(self) -> LedgerState:
         """The batches without rows. It is read by itself: its offset expires while that of the sink's entry is fresh."""
@@ -116,12 +122,12 @@ class KafkaFrameCommitter(KafkaCommitter, FrameCommitter):
         """Writes and records ``batch``, all of it or nothing; with several slots, as much as is missing of it."""
         rows = RetrySettings.of(self.sink.values).call(lambda: self._send(frame, batch))
         if rows == 0:
-            self.remember(Entry(batch.query, batch.number, 0))
+            self.remember(Entry(batch.query, batch.number, 0, claim=batch.claim))
         if letters := self.sink.letters():
             letters.publish(batch)
 
     def _send(self, frame: DataFrame, batch: Batch) -> int:
-        layout = self.slots.layout(batch.query, batch.number)
+        layout = self.slots.layout(batch)
         if isinstance(layout, Entry):
             return layout.rows or 0
         if layout is None:

@@ -1,9 +1,10 @@
 """The ledger of a Kafka sink: the last batch of each query, kept in Kafka itself.
 
-The ledger has an entry for the sink, a note of batches without rows, and an entry for each slot. Each of them is
+The ledger has an entry for the sink, a note of batches without rows, an entry for each slot, and one for each ``txnAppId``.
+Each of them is
 
 - a committed offset of the sink's group on the ledger topic. Its text is the offset's metadata, and the number of its
-  partition says which entry it is: 0 the sink's, 1 the note, then those of the slots;
+  partition says which entry it is: 0 the sink's, 1 the note, then those of the slots, and far behind those of ``txnAppId``;
 - a record with the same text in the ledger topic: a broker forgets the offsets of a group that was quiet for a week.
 
 The entries of the sink and of slots are written in the transaction of a batch. A batch without rows has no transaction, so
@@ -19,7 +20,7 @@ from dataclasses import astuple, dataclass, field, replace
 from typing import Any, Final
 
 from ...core.errors import CommitRefused, Fatal, Transient
-from ...core.ledger import Entry, LedgerContent, is_stream
+from ...core.ledger import OWNER, Entry, LedgerContent, is_stream, txn_app_id
 from ...core.state import checked, dumps, loads, versioned
 from .cluster import make_ledger_topic
 from .config import connection_config
@@ -27,6 +28,9 @@ from .errors import ClientReports, client, client_errors, error_name, new_client
 
 SINK_PARTITION, NOTE_PARTITION = 0, 1
 """The partitions of the ledger topic for the offsets of the sink's entry and of the note."""
+_FIRST_APP_PARTITION: Final = 1 << 30
+_STREAMS: Final = 16
+"""Streaming queries that are remembered, beside the one that writes. An older one counts as new when it comes back."""
 MAX_BYTES: Final = 4000
 """Brokers keep 4096 bytes with a committed offset (``offset.metadata.max.bytes``)."""
 _RETENTION_SECONDS: Final = 60.0
@@ -54,12 +58,13 @@ class SlotLayout:
 class LedgerState:
     """The last batch of each query. Small, since it travels with each commit.
 
-    ``version`` grows with each change. Without a ``layout`` a batch is one transaction.
+    ``version`` grows with each change. Without a ``layout`` a batch is one transaction. ``partition`` is where it is kept.
     """
 
     entries: Mapping[str, Entry] = field(default_factory=dict)
     version: int = 0
     layout: SlotLayout | None = None
+    partition: int = SINK_PARTITION
 
     def has(self, query: str, number: int) -> bool:
         """True if the batch is committed. Raises ``CommitRefused`` if a later one is."""
@@ -70,21 +75,31 @@ class LedgerState:
             )
         return last is not None and last.batch == number
 
-    def with_layout(self, layout: SlotLayout) -> LedgerState:
-        return replace(self, layout=layout, version=self.version + 1)
+    def with_layout(self, layout: SlotLayout, claim: Entry | None = None) -> LedgerState:
+        """The state when the pending batches are written in ``layout``; the query's first batch brings its ``claim``."""
+        claims = {OWNER: replace(claim, at=time.time())} if claim else {}
+        return replace(self, entries={**self.entries, **claims}, layout=layout, version=self.version + 1)
 
     def with_entry(self, entry: Entry, layout: SlotLayout | None = None) -> LedgerState:
-        """The state when ``entry`` is committed. It drops the entries of batch writes that nobody repeats."""
-        others = {query: last for query, last in self.entries.items() if not query.startswith("once-")}
+        """The state when ``entry`` is committed. It drops those of batch writes that nobody repeats, and of old streams."""
+        streams = sorted(self.streams() - {entry.query}, key=lambda query: self.entries[query].at)
+        dropped = {entry.query, *streams[:-_STREAMS]}
+        others = {
+            query: last for query, last in self.entries.items() if query not in dropped and not query.startswith("once-")
+        }
         small = Entry(entry.query, entry.batch, entry.rows, entry.checksum, at=entry.at or time.time())
-        return replace(self, entries={**others, entry.query: small}, version=self.version + 1, layout=layout)
+        claims = {OWNER: replace(claim, at=small.at)} if (claim := entry.ownership()) else {}
+        return replace(self, entries={**others, entry.query: small, **claims}, version=self.version + 1, layout=layout)
 
     def streams(self) -> frozenset[str]:
         return frozenset(query for query in self.entries if is_stream(query))
 
     def text(self) -> str:
         """The state as JSON. Raises ``Fatal`` when it is too large for a broker."""
-        entries = {q: [last.batch, last.rows, last.checksum, round(last.at, 3)] for q, last in self.entries.items()}
+        entries = {
+            q: [last.batch, last.rows, last.owner if q == OWNER else last.checksum, round(last.at, 3)]
+            for q, last in self.entries.items()
+        }
         layout = {"l": list(astuple(self.layout))} if self.layout else {}
         text = dumps(versioned(q=entries, n=self.version, **layout))
         if len(text.encode()) > MAX_BYTES:
@@ -97,8 +112,16 @@ class LedgerState:
     @classmethod
     def of(cls, text: str) -> LedgerState:
         state: dict[str, Any] = checked(loads(text, "the ledger of a Kafka sink"), "the ledger of a Kafka sink")
-        entries = {q: Entry(q, batch, rows, checksum, at=at) for q, (batch, rows, checksum, at) in state["q"].items()}
+        entries = {
+            q: Entry(q, batch, rows, at=at, **{"owner" if q == OWNER else "checksum": text})
+            for q, (batch, rows, text, at) in state["q"].items()
+        }
         return cls(entries, state["n"], SlotLayout(*state["l"]) if "l" in state else None)
+
+
+def partition_of(query: str) -> int:
+    """The partition of the ledger topic for the offset of the entry that has the batches of ``query``."""
+    return SINK_PARTITION if txn_app_id(query) is None else _FIRST_APP_PARTITION + zlib.crc32(query.encode()) % (1 << 30)
 
 
 @dataclass(frozen=True)
@@ -171,7 +194,8 @@ class LedgerClient:
             token.metadata if token.offset >= 0 else recorded.get(number)
             for token, number in zip(offsets, partitions, strict=True)
         ]
-        return [LedgerState.of(text) if text else LedgerState() for text in texts]
+        states = (LedgerState.of(text) if text else LedgerState() for text in texts)
+        return [replace(state, partition=number) for state, number in zip(states, partitions, strict=True)]
 
     def write_note(self, note: LedgerState) -> None:
         """Writes the note of batches without rows. The record comes first: it stays when the broker forgets the offset."""
@@ -179,11 +203,11 @@ class LedgerClient:
         if self._producer is None:
             limits = {"acks": "all", "message.timeout.ms": round(settings.patience * 1000)}
             self._producer = new_client("Producer", {**self._connection, **limits}, self._reports)
-        key, place = settings.record_key(NOTE_PARTITION), settings.record_partition
+        key, place = settings.record_key(note.partition), settings.record_partition
         self._producer.produce(topic, note.text(), key, partition=place, on_delivery=_raise_refusal)
         if self._producer.flush(settings.patience):
             raise Transient("the brokers did not take a record of the ledger in time")
-        token = client().TopicPartition(topic, NOTE_PARTITION, note.version, note.text())
+        token = client().TopicPartition(topic, note.partition, note.version, note.text())
         self._consumer.commit(offsets=[token], asynchronous=False)
 
     def _new_consumer(self, config: Mapping[str, Any]) -> Any:
@@ -256,10 +280,10 @@ def contents(config: Mapping[str, str], topic: str) -> list[LedgerContent]:
             texts.setdefault(transactional_id, {})[int(partition)] = text
     ledgers = []
     for transactional_id, by_partition in sorted(texts.items()):
-        of_sink = (by_partition[number] for number in (SINK_PARTITION, NOTE_PARTITION) if number in by_partition)
-        states = [LedgerState.of(text) for text in of_sink]
+        of_slots = range(NOTE_PARTITION + 1, _FIRST_APP_PARTITION)
+        states = [LedgerState.of(text) for number, text in by_partition.items() if number not in of_slots]
         newest: dict[str, Entry] = {}
-        for entry in (entry for state in states for entry in state.entries.values()):
+        for entry in (entry for state in states for entry in state.entries.values() if entry.query != OWNER):
             newest[entry.query] = max(entry, newest.get(entry.query, entry), key=lambda entry: entry.batch)
         entries = sorted(newest.values(), key=lambda entry: -entry.at)
         ledgers += [LedgerContent(transactional_id.removesuffix("-0"), tuple(entries))] if entries else []

@@ -22,10 +22,10 @@ import pyarrow as pa
 
 from ...core.dead_letters import Rejects
 from ...core.errors import CommitRefused
-from ...core.ledger import Entry, ReplayPolicy, compare_replay
+from ...core.ledger import OWNER, Entry, ReplayPolicy, check_claim, compare_replay
 from ...core.sink import Batch
 from .errors import Fenced, Stuck
-from .ledger import SINK_PARTITION, LedgerState, SlotLayout
+from .ledger import SINK_PARTITION, LedgerState, SlotLayout, partition_of
 from .records import Serializer, last_of_each_key
 from .session import KafkaSession, is_cached, open_session
 
@@ -76,21 +76,23 @@ class Delivery(NamedTuple):
 class Transaction:
     """A transaction of batch ``number``: begun, fed with records, and committed with its ledger entry.
 
-    After :meth:`begin`, ``ledger`` is the ledger's state before the batch.
+    After :meth:`begin`, ``ledger`` is the ledger's state before the batch. ``entry`` is what is to be recorded.
     """
 
     failure = "batch {} cannot be written"
 
-    def __init__(self, sink: KafkaSink, query: str, number: int, slot: int = 0) -> None:
-        self.query, self.number = query, number
+    def __init__(self, sink: KafkaSink, entry: Entry, slot: int = 0) -> None:
+        self.entry = entry
+        self.query, self.number = entry.query, entry.batch
+        self._sink_id = sink.sink_id()
         self._settings = replace(sink.transaction_settings(), slot=slot)
         self._keeps_last = sink.values["operation"] == "upsert"
-        self._failure = self.failure.format(number)
+        self._failure = self.failure.format(self.number)
         self.session: KafkaSession
         self.ledger: LedgerState
 
     def begin(self) -> bool:
-        """Opens the transaction; false if the batch is committed already.
+        """Opens the transaction; false if the batch is committed already. Raises ``CommitRefused`` for a claim that is late.
 
         Spark gives batches to its workers in turns. Each of them keeps its session, and the one that wrote last has fenced
         the others; brokers may have been restarted since. So a cached session may fail, and a new one is tried.
@@ -102,6 +104,7 @@ class Transaction:
                 self.ledger = self.read_ledger()
                 if self.ledger.has(self.query, self.number):
                     return False
+                check_claim(self._sink_id, self.entry, self.ledger.entries.get(OWNER))
                 self.session.begin(self.ledger)
             return True
         except (Fenced, Stuck):
@@ -111,7 +114,7 @@ class Transaction:
 
     def read_ledger(self) -> LedgerState:
         """The ledger entry that this transaction changes. Raises an error if it must not."""
-        return self.session.read_ledger(SINK_PARTITION)[0]
+        return self.session.read_ledger(partition_of(self.query))[0]
 
     def send(self, records: Iterable[pa.RecordBatch], rejects: Rejects) -> int:
         """Sends ``records`` and decides about ``rejects``. Returns the number of records."""
@@ -127,11 +130,12 @@ class Transaction:
     def write(self, records: TaskRecords, layout: SlotLayout | None = None) -> Delivery:
         """Sends the rows of a task, and commits them with their number."""
         self.send(records, records.rejects)
-        seconds = self.commit(Entry(self.query, self.number, records.count), layout)
+        seconds = self.commit(records.count, layout=layout)
         return Delivery(records.count, seconds, records.rejects.count)
 
-    def commit(self, entry: Entry, layout: SlotLayout | None = None) -> float:
-        """Commits the records together with ``entry``. Returns the seconds that the transaction was open."""
+    def commit(self, rows: int | None = None, layout: SlotLayout | None = None) -> float:
+        """Commits the records with the entry, which has as many ``rows``. Returns the seconds that the transaction was open."""
+        entry = self.entry if rows is None else replace(self.entry, rows=rows)
         with self.session.guarded(self._failure):
             return self.session.commit(self.ledger.with_entry(entry, layout))
 
@@ -155,7 +159,7 @@ class SlotTransaction(Transaction):
     """The rows of ``slot`` in ``batch``. ``ledger`` is the slot's own."""
 
     def __init__(self, sink: KafkaSink, batch: Batch, slot: int, layout: SlotLayout) -> None:
-        super().__init__(sink, batch.query, batch.number, slot + 1)
+        super().__init__(sink, Entry(batch.query, batch.number), slot + 1)
         self._batch, self._layout = batch, layout
 
     def read_ledger(self) -> LedgerState:
@@ -178,7 +182,7 @@ class LayoutTransaction(Transaction):
 
     def commit_layout(self, layout: SlotLayout) -> None:
         with self.session.guarded(self._failure):
-            self.session.commit(self.ledger.with_layout(layout))
+            self.session.commit(self.ledger.with_layout(layout, self.entry.ownership()))
 
 
 class FinishTransaction(Transaction):
@@ -186,8 +190,8 @@ class FinishTransaction(Transaction):
 
     failure = "batch {} cannot be finished"
 
-    def __init__(self, sink: KafkaSink, query: str, number: int, layout: SlotLayout) -> None:
-        super().__init__(sink, query, number)
+    def __init__(self, sink: KafkaSink, entry: Entry, layout: SlotLayout) -> None:
+        super().__init__(sink, entry)
         self._layout = layout
 
     def read_ledger(self) -> LedgerState:
@@ -202,7 +206,7 @@ def send_batch(sink: KafkaSink, batch: Batch, rows: Iterator[pa.RecordBatch]) ->
     records = TaskRecords(sink, batch, rows)
     if not records:  # an empty batch opens no transaction
         return Delivery()
-    transaction = BatchTransaction(sink, batch.query, batch.number)
+    transaction = BatchTransaction(sink, Entry(batch.query, batch.number, claim=batch.claim))
     if not transaction.begin():
         return Delivery(1)  # a batch that is committed has rows
     return transaction.write(records)
@@ -217,8 +221,9 @@ class TransactionSlots:
         self._run = uuid.uuid4().hex[:8]
         self._has_none = False
 
-    def layout(self, query: str, number: int) -> SlotLayout | Entry | None:
+    def layout(self, batch: Batch) -> SlotLayout | Entry | None:
         """The layout of a batch; its entry if it is committed; ``None`` if it is one transaction."""
+        query, number = batch.query, batch.number
         if self._has_none:
             return None
         ledger = open_session(self.sink.transaction_settings()).read_ledger(SINK_PARTITION)[0]
@@ -228,9 +233,9 @@ class TransactionSlots:
         self._has_none = layout is None  # only this driver makes slots from now on
         if layout is None or layout == ledger.layout:
             return layout
-        transaction = LayoutTransaction(self.sink, query, number)
+        transaction = LayoutTransaction(self.sink, Entry(query, number, claim=batch.claim))
         if not transaction.begin():
-            return self.layout(query, number)
+            return self.layout(batch)
         layout = self._next_layout(transaction.ledger, query) or layout
         transaction.commit_layout(layout)
         return layout
@@ -249,9 +254,9 @@ class TransactionSlots:
 
     def finish(self, entry: Entry, layout: SlotLayout) -> None:
         """Enters a batch whose slots are all written, with the layout of the next batch."""
-        transaction = FinishTransaction(self.sink, entry.query, entry.batch, layout)
+        transaction = FinishTransaction(self.sink, entry, layout)
         if transaction.begin():
-            transaction.commit(entry, replace(layout, slots=self._count) if self._count > 1 else None)
+            transaction.commit(layout=replace(layout, slots=self._count) if self._count > 1 else None)
 
     def _next_layout(self, ledger: LedgerState, query: str) -> SlotLayout | None:
         """The layout of the next batch. A batch that an earlier run has begun keeps its number of slots."""

@@ -17,7 +17,7 @@ from struct import pack
 from typing import Any, Final
 
 from ...core import Batch, Committable, Entry, Fatal, GlobalCommitter, Transient
-from ...core.ledger import LedgerContent, already_committed, is_stream
+from ...core.ledger import OWNER, LedgerContent, already_committed, check_claim, is_stream
 from ...core.state import dumps, loads
 from .connection import RedisClient
 
@@ -29,6 +29,9 @@ _SCRIPT: Final = """
 local query, number, entry, chunk, lifetime = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 local last = redis.call('HGET', KEYS[1], query)
 if last and cjson.decode(last).batch >= number then return {'committed', last} end
+local claim = tonumber(ARGV[6])
+local owner = claim and redis.call('HGET', KEYS[1], 'owner')
+if owner and cjson.decode(owner).batch >= claim then return {'claimed', owner} end
 
 local types = {HSET = 'hash', LPUSH = 'list', RPUSH = 'list', ZADD = 'zset', XADD = 'stream'}
 
@@ -40,8 +43,8 @@ end
 
 local function each(visit)
   for stage = 1, #KEYS - 2 do
-    local left, sequence = tonumber(ARGV[5 + 2 * stage]), 0
-    local numbers = tonumber(ARGV[4 + 2 * stage])
+    local left, sequence = tonumber(ARGV[7 + 2 * stage]), 0
+    local numbers = tonumber(ARGV[6 + 2 * stage])
     while sequence < numbers do
       local names = {}
       for n = sequence, math.min(sequence + chunk, numbers) - 1 do names[#names + 1] = n end
@@ -74,6 +77,7 @@ for key, seconds in pairs(expiring) do
   if seconds ~= '0' then redis.call('EXPIRE', key, seconds) end
 end
 redis.call('HSET', KEYS[1], query, entry)
+if claim then redis.call('HSET', KEYS[1], 'owner', ARGV[7]) end
 if lifetime > 0 then redis.call('EXPIRE', KEYS[1], lifetime) end
 for stage = 3, #KEYS do
   redis.call('DEL', KEYS[stage])
@@ -111,7 +115,8 @@ def contents(client: RedisClient) -> list[LedgerContent]:
     prefix, suffix = pattern.split("*")
     names = {key.decode().removeprefix(prefix).removesuffix(suffix): key for key in sorted(ledger_keys)}
     return [
-        LedgerContent(sink_id, tuple(_entry(text) for text in client.command("HVALS", key))) for sink_id, key in names.items()
+        LedgerContent(sink_id, tuple(entry for entry in map(_entry, client.command("HVALS", key)) if entry.query != OWNER))
+        for sink_id, key in names.items()
     ]
 
 
@@ -127,6 +132,7 @@ class ScriptCommitter(GlobalCommitter):
 
     def __init__(self, sink_id: str, connect: Callable[[], RedisClient], retention: float) -> None:
         """What is staged and older than ``retention`` seconds goes, unless it is of the batch that is being written."""
+        self._sink_id = sink_id
         self._keys = SinkKeys(sink_id)
         self._connect = connect
         self._retention = retention
@@ -144,7 +150,9 @@ class ScriptCommitter(GlobalCommitter):
         keys = [ledger, self._keys.attempts, *(self._keys.stage(part.data["attempt"]) for part in stages)]
         sizes = [number for part in stages for number in (part.data["numbers"], part.rows)]
         lifetime = max(LEAST_SECONDS, int(self._retention)) if is_once else 0
-        arguments = [entry.query, entry.batch, dumps(entry.state()), _CHUNK, lifetime, *sizes]
+        claim = entry.ownership()
+        owner = ["", ""] if claim is None else [claim.batch, dumps(claim.state())]
+        arguments = [entry.query, entry.batch, dumps(entry.state()), _CHUNK, lifetime, *owner, *sizes]
         outcome, *facts = self._call("EVAL", _SCRIPT, len(keys), *keys, *arguments)
         if outcome == b"type":
             key, kind = (fact.decode(errors="replace") for fact in facts)
@@ -153,7 +161,9 @@ class ScriptCommitter(GlobalCommitter):
         if outcome == b"incomplete":
             text = f"{facts[1]} commands staged in {facts[0].decode()} are gone; nothing of batch {entry.batch} is written"
             raise Fatal(text, way_out="run the query again; a server that evicts keys needs maxmemory-policy noeviction")
-        if outcome == b"committed":
+        if outcome == b"claimed":
+            check_claim(self._sink_id, entry, _entry(facts[0]))
+        if outcome in (b"claimed", b"committed"):
             raise already_committed(entry)
         if is_once:
             with contextlib.suppress(Transient):  # a second try would find neither the stage nor the entry
