@@ -25,7 +25,7 @@ class Forgetful(KafkaSink):
     def committer(self) -> Any:
         committer = super().committer()
         if committer is not None:
-            committer._session = lambda: open_session(self.transaction_settings())  # type: ignore[method-assign]
+            committer._session = lambda query="": open_session(self.transaction_settings())  # type: ignore[method-assign]
         return committer
 
 

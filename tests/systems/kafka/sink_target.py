@@ -87,10 +87,11 @@ def publish(
     entry: Callable[[int], Entry],
 ) -> float | None:
     """One batch in one transaction, as a task or a driver sends it; ``None`` if it is committed already."""
-    transaction = BatchTransaction(sink, query, number)
+    transaction = BatchTransaction(sink, Entry(query, number))
     if not transaction.begin():
         return None
-    return transaction.commit(entry(transaction.send(records, rejects)))
+    transaction.entry = entry(transaction.send(records, rejects))
+    return transaction.commit()
 
 
 def forget_sessions() -> None:

@@ -37,11 +37,11 @@ class SlotCommitter(KafkaCommitter):
         self.slots = TransactionSlots(sink)
 
     def commit(self, entry: Entry, committables: Sequence[Committable]) -> None:
-        layout = self.slots.layout(entry.query, entry.batch)
+        batch = Batch(self.sink.sink_id(), entry.query, entry.batch, claim=entry.claim)
+        layout = self.slots.layout(batch)
         if layout is None or not entry.rows:
             super().commit(entry, committables)
         elif not isinstance(layout, Entry):
-            batch = Batch(self.sink.sink_id(), entry.query, entry.batch)
             records = list(self._records([staged.data["file"] for staged in committables if staged.data.get("file")]))
             for slot in range(layout.slots):
                 self.slots.write(layout, batch, slot, (of_slot(batch_records, slot, layout.slots) for batch_records in records))

@@ -112,4 +112,4 @@ def test_slots_of_an_earlier_run_are_not_finished_with_dead_letters(session: Lis
     session.ledger = LedgerState(layout=SlotLayout("q", 3, "earlier"))
     kafka = sink(errors="deadLetter", deadLetterPath=str(tmp_path))
     with pytest.raises(CommitRefused, match="slots=3"):
-        TransactionSlots(kafka).layout("q", 4)
+        TransactionSlots(kafka).layout(Batch("sink", "q", 4))

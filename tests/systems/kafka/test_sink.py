@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,11 @@ from confluent_kafka.admin import AdminClient
 
 from connectors.core import Batch, CommitRefused, Poison, Transient
 from connectors.core.commit import Commit
-from connectors.core.ledger import Entry
+from connectors.core.ledger import Entry, app_query
 from connectors.core.retry import RetrySettings
 from connectors.systems.kafka import KafkaSink
 from connectors.systems.kafka import session as sessions
-from connectors.systems.kafka.ledger import LedgerState
+from connectors.systems.kafka.ledger import SINK_PARTITION, LedgerState
 from connectors.systems.kafka.session import open_session
 from connectors.testing.engine import in_a_child
 
@@ -26,12 +27,26 @@ from .sink_target import TEXT, Target, forget_sessions, publish, rows
 
 
 def test_an_empty_batch_opens_no_transaction(target: Target) -> None:
+    """But for the claim of a query's first batch."""
+    versions = []
     for _ in range(3):
         target.write([], TEXT)
-    assert not [line for line in _transactions(target) if "Ongoing" in line or "CompleteCommit" in line]
+        versions.append(open_session(target.sink().transaction_settings()).read_ledger(SINK_PARTITION)[0].version)
+    assert versions == [1, 1, 1]
     assert target.messages("read_uncommitted") == []
     target.write(rows(1), TEXT)
     assert target.values() == ["v1"]
+
+
+def test_the_ledger_has_room_for_any_number_of_queries(target: Target) -> None:
+    state = LedgerState()
+    for number in range(1000):
+        state = state.with_entry(Entry(str(uuid.uuid4()), 10**6, 10**9, "sum:0123456789abcdef", at=float(number + 1)))
+    last = max(state.entries.values(), key=lambda entry: entry.at)
+    assert (last.at, len(LedgerState.of(state.text()).entries)) == (1000.0, 17)
+    settings = target.sink().transaction_settings()
+    names = {settings.of_query(app_query(f"load {number}")).transactional_id for number in range(100)}
+    assert len(names - {settings.transactional_id}) == 100
 
 
 def _transactions(target: Target) -> list[str]:

@@ -124,8 +124,8 @@ def test_a_run_that_is_killed_again_and_again_while_it_is_scaled_loses_and_doubl
 
 def test_a_task_of_a_replaced_run_that_comes_late_writes_nothing(target: Slotted) -> None:
     old, new = target.slots(), target.slots()
-    stale = old.layout("query", 0)
-    layout = new.layout("query", 0)
+    stale = old.layout(Batch("sink", "query", 0))
+    layout = new.layout(Batch("sink", "query", 0))
     forget_sessions()
     with pytest.raises(Transient, match="another run has taken over"):
         target.slot(old, stale, 0, *range(20))
@@ -136,7 +136,7 @@ def test_a_task_of_a_replaced_run_that_comes_late_writes_nothing(target: Slotted
 
 def test_of_two_attempts_at_a_slot_the_one_that_began_last_writes(target: Slotted) -> None:
     slots = target.slots()
-    layout: Any = slots.layout("query", 0)
+    layout: Any = slots.layout(Batch("sink", "query", 0))
     early = open_session(replace(slots.sink.transaction_settings(), slot=1))
     early.begin(early.read_ledger(early.settings.offset_partition)[0])
     early.producer.produce(target.topic, b"from a zombie")
@@ -151,37 +151,37 @@ def test_of_two_attempts_at_a_slot_the_one_that_began_last_writes(target: Slotte
 
 def test_a_slot_that_is_there_is_passed_over_and_tells_its_rows(target: Slotted) -> None:
     slots = target.slots()
-    layout = slots.layout("query", 0)
+    layout = slots.layout(Batch("sink", "query", 0))
     first = target.slot(slots, layout, 0, *range(20))
     assert first > 0
     forget_sessions()
     again = target.slots()
-    taken = again.layout("query", 0)
+    taken = again.layout(Batch("sink", "query", 0))
     assert target.slot(again, taken, 0, *range(20)) == first
     assert len(target.values()) == first
 
 
 def test_a_slot_that_is_there_with_other_rows_stops_the_query(target: Slotted) -> None:
     slots = target.slots()
-    layout = slots.layout("query", 0)
+    layout = slots.layout(Batch("sink", "query", 0))
     target.slot(slots, layout, 0, *range(20))
     with pytest.raises(CommitRefused, match="not deterministic"):
         target.slot(slots, layout, 0, *range(40))
 
 
 def test_a_pending_batch_keeps_its_number_of_slots_until_it_is_committed(target: Slotted) -> None:
-    first: Any = target.slots(slots=3).layout("query", 0)
+    first: Any = target.slots(slots=3).layout(Batch("sink", "query", 0))
     later = target.slots(slots=2)
-    later_layout: Any = later.layout("query", 0)
+    later_layout: Any = later.layout(Batch("sink", "query", 0))
     assert (first.slots, later_layout.slots) == (3, 3)
     later.finish(Entry("query", 0, 20), later_layout)
-    following: Any = later.layout("query", 1)
+    following: Any = later.layout(Batch("sink", "query", 1))
     assert following.slots == 2
 
 
 def test_another_number_of_slots_in_a_pending_batch_is_refused(target: Slotted) -> None:
     slots = target.slots()
-    layout: Any = slots.layout("query", 0)
+    layout: Any = slots.layout(Batch("sink", "query", 0))
     target.slot(slots, layout, 0, *range(20))
     other, session = SlotLayout("query", 2, layout.run), open_session(slots.sink.transaction_settings())
     (ledger,) = session.read_ledger(SINK_PARTITION)
@@ -195,7 +195,7 @@ def test_another_number_of_slots_in_a_pending_batch_is_refused(target: Slotted) 
 
 def test_one_transaction_is_refused_for_a_batch_that_may_be_there_in_parts(target: Slotted) -> None:
     slots = target.slots()
-    target.slot(slots, slots.layout("query", 0), 0, *range(20))
+    target.slot(slots, slots.layout(Batch("sink", "query", 0)), 0, *range(20))
     plain = Target(target.folder)
     plain.topic = target.topic
     with pytest.raises(
@@ -207,7 +207,7 @@ def test_one_transaction_is_refused_for_a_batch_that_may_be_there_in_parts(targe
 def test_slots_that_the_broker_forgot_are_read_from_the_ledger_topic(target: Slotted) -> None:
     target.write(keyed(*range(20)), TEXT, slots=3)
     slots = target.slots()
-    target.slot(slots, slots.layout("query", 1), 0, *range(20, 40), batch=1)
+    target.slot(slots, slots.layout(Batch("sink", "query", 1)), 0, *range(20, 40), batch=1)
     forget_sessions()
     admin = AdminClient({"bootstrap.servers": target.server.bootstrap})
     for future in admin.delete_consumer_groups([slots.sink.transaction_settings().group]).values():
@@ -218,7 +218,7 @@ def test_slots_that_the_broker_forgot_are_read_from_the_ledger_topic(target: Slo
 
 def test_a_slot_without_rows_opens_no_transaction(target: Slotted) -> None:
     slots = target.slots()
-    assert target.slot(slots, slots.layout("query", 0), 0) == 0
+    assert target.slot(slots, slots.layout(Batch("sink", "query", 0)), 0) == 0
     slot = replace(slots.sink.transaction_settings(), slot=1)
     listing = target.server.tool(
         "org.apache.kafka.tools.TransactionsCommand", "--bootstrap-server", target.server.bootstrap, "list"

@@ -18,7 +18,7 @@ from ...core.metrics import active_meter
 from ...core.retry import RetrySettings
 from ...core.sink import Batch, Committable, FrameCommitter, GlobalCommitter
 from ...core.writing import ArrowStage
-from .ledger import NOTE_PARTITION, LedgerState, SlotLayout, partition_of
+from .ledger import NOTE_PARTITION, SINK_PARTITION, LedgerState, SlotLayout
 from .session import KafkaSession, open_session
 from .transactions import BatchTransaction, Delivery, TransactionSlots, send_batch
 
@@ -39,11 +39,11 @@ class KafkaCommitter(GlobalCommitter):
         self._settings = sink.transaction_settings()
 
     def last(self, query: str) -> Entry | None:
-        entries = [state.entries[query] for state in (self._ledger(query), self._note()) if query in state.entries]
+        entries = [state.entries[query] for state in (self._ledger(query), self._note(query)) if query in state.entries]
         return max(entries, key=lambda entry: entry.batch, default=None)
 
     def queries(self) -> frozenset[str]:
-        return self._ledger("").streams() | self._note().streams()
+        return self._ledger().streams() | self._note().streams()
 
     def commit(self, entry: Entry, committables: Sequence[Committable]) -> None:
         staged = [committable.data["file"] for committable in committables if committable.data.get("file")]
@@ -69,7 +69,7 @@ class KafkaCommitter(GlobalCommitter):
             return
         last = self.last(entry.query)
         if last is None or last.batch < entry.batch:
-            self._session().write_note(self._note().with_entry(entry))
+            self._session(entry.query).write_note(self._note(entry.query).with_entry(entry))
 
     def discard(self, committable: Committable) -> None:
         if committable.data.get("file"):
@@ -83,15 +83,15 @@ class KafkaCommitter(GlobalCommitter):
         if self.sink.staging_location():
             self.sink.folder().sweep(self.sink.values["stagingRetention"], live)
 
-    def _session(self) -> KafkaSession:
-        return open_session(self._settings)
+    def _session(self, query: str = "") -> KafkaSession:
+        return open_session(self._settings.of_query(query))
 
-    def _ledger(self, query: str) -> LedgerState:
-        return self._session().read_ledger(partition_of(query))[0]
+    def _ledger(self, query: str = "") -> LedgerState:
+        return self._session(query).read_ledger(SINK_PARTITION)[0]
 
-    def _note(self) -> LedgerState:
+    def _note(self, query: str = "") -> LedgerState:
         """The batches without rows. It is read by itself: its offset expires while that of the sink's entry is fresh."""
-        return self._session().read_ledger(NOTE_PARTITION)[0]
+        return self._session(query).read_ledger(NOTE_PARTITION)[0]
 
     def _records(self, staged: Sequence[str]) -> Iterator[pa.RecordBatch]:
         for name in staged:

@@ -1,14 +1,14 @@
 """The ledger of a Kafka sink: the last batch of each query, kept in Kafka itself.
 
-The ledger has an entry for the sink, a note of batches without rows, an entry for each slot, and one for each ``txnAppId``.
-Each of them is
+The ledger has an entry for the sink, a note of batches without rows, and an entry for each slot. Each of them is
 
 - a committed offset of the sink's group on the ledger topic. Its text is the offset's metadata, and the number of its
-  partition says which entry it is: 0 the sink's, 1 the note, then those of the slots, and far behind those of ``txnAppId``;
+  partition says which entry it is: 0 the sink's, 1 the note, then those of the slots;
 - a record with the same text in the ledger topic: a broker forgets the offsets of a group that was quiet for a week.
 
 The entries of the sink and of slots are written in the transaction of a batch. A batch without rows has no transaction, so
-its note is written without one; the newer of entry and note says which batch is a query's last.
+its note is written without one; the newer of entry and note says which batch is a query's last. The batch writes of each
+``txnAppId`` have a ledger, and a transactional id, of their own.
 """
 
 from __future__ import annotations
@@ -21,14 +21,13 @@ from typing import Any, Final
 
 from ...core.errors import CommitRefused, Fatal, Transient
 from ...core.ledger import OWNER, Entry, LedgerContent, is_stream, txn_app_id
-from ...core.state import checked, dumps, loads, versioned
+from ...core.state import checked, digest, dumps, loads, versioned
 from .cluster import make_ledger_topic
 from .config import connection_config
 from .errors import ClientReports, client, client_errors, error_name, new_client
 
 SINK_PARTITION, NOTE_PARTITION = 0, 1
 """The partitions of the ledger topic for the offsets of the sink's entry and of the note."""
-_FIRST_APP_PARTITION: Final = 1 << 30
 _STREAMS: Final = 16
 """Streaming queries that are remembered, beside the one that writes. An older one counts as new when it comes back."""
 MAX_BYTES: Final = 4000
@@ -58,13 +57,12 @@ class SlotLayout:
 class LedgerState:
     """The last batch of each query. Small, since it travels with each commit.
 
-    ``version`` grows with each change. Without a ``layout`` a batch is one transaction. ``partition`` is where it is kept.
+    ``version`` grows with each change. Without a ``layout`` a batch is one transaction.
     """
 
     entries: Mapping[str, Entry] = field(default_factory=dict)
     version: int = 0
     layout: SlotLayout | None = None
-    partition: int = SINK_PARTITION
 
     def has(self, query: str, number: int) -> bool:
         """True if the batch is committed. Raises ``CommitRefused`` if a later one is."""
@@ -119,11 +117,6 @@ class LedgerState:
         return cls(entries, state["n"], SlotLayout(*state["l"]) if "l" in state else None)
 
 
-def partition_of(query: str) -> int:
-    """The partition of the ledger topic for the offset of the entry that has the batches of ``query``."""
-    return SINK_PARTITION if txn_app_id(query) is None else _FIRST_APP_PARTITION + zlib.crc32(query.encode()) % (1 << 30)
-
-
 @dataclass(frozen=True)
 class TransactionSettings:
     """What the transactions of a sink need. ``config`` is the client's; ``timeout`` and ``patience`` are in seconds.
@@ -139,6 +132,10 @@ class TransactionSettings:
     patience: float
     topic: str | None
     slot: int = 0
+
+    def of_query(self, query: str) -> TransactionSettings:
+        """The settings for the batches of ``query``."""
+        return self if txn_app_id(query) is None else replace(self, prefix=f"{self.prefix}-{digest(query)}")
 
     @property
     def transactional_id(self) -> str:
@@ -194,8 +191,7 @@ class LedgerClient:
             token.metadata if token.offset >= 0 else recorded.get(number)
             for token, number in zip(offsets, partitions, strict=True)
         ]
-        states = (LedgerState.of(text) if text else LedgerState() for text in texts)
-        return [replace(state, partition=number) for state, number in zip(states, partitions, strict=True)]
+        return [LedgerState.of(text) if text else LedgerState() for text in texts]
 
     def write_note(self, note: LedgerState) -> None:
         """Writes the note of batches without rows. The record comes first: it stays when the broker forgets the offset."""
@@ -203,11 +199,11 @@ class LedgerClient:
         if self._producer is None:
             limits = {"acks": "all", "message.timeout.ms": round(settings.patience * 1000)}
             self._producer = new_client("Producer", {**self._connection, **limits}, self._reports)
-        key, place = settings.record_key(note.partition), settings.record_partition
+        key, place = settings.record_key(NOTE_PARTITION), settings.record_partition
         self._producer.produce(topic, note.text(), key, partition=place, on_delivery=_raise_refusal)
         if self._producer.flush(settings.patience):
             raise Transient("the brokers did not take a record of the ledger in time")
-        token = client().TopicPartition(topic, note.partition, note.version, note.text())
+        token = client().TopicPartition(topic, NOTE_PARTITION, note.version, note.text())
         self._consumer.commit(offsets=[token], asynchronous=False)
 
     def _new_consumer(self, config: Mapping[str, Any]) -> Any:
@@ -280,8 +276,8 @@ def contents(config: Mapping[str, str], topic: str) -> list[LedgerContent]:
             texts.setdefault(transactional_id, {})[int(partition)] = text
     ledgers = []
     for transactional_id, by_partition in sorted(texts.items()):
-        of_slots = range(NOTE_PARTITION + 1, _FIRST_APP_PARTITION)
-        states = [LedgerState.of(text) for number, text in by_partition.items() if number not in of_slots]
+        of_sink = (by_partition[number] for number in (SINK_PARTITION, NOTE_PARTITION) if number in by_partition)
+        states = [LedgerState.of(text) for text in of_sink]
         newest: dict[str, Entry] = {}
         for entry in (entry for state in states for entry in state.entries.values() if entry.query != OWNER):
             newest[entry.query] = max(entry, newest.get(entry.query, entry), key=lambda entry: entry.batch)

@@ -131,7 +131,7 @@ class KafkaSession:
     def commit(self, ledger: LedgerState) -> float:
         """Commits the transaction with ``ledger``. Returns the seconds that it was open."""
         settings = self.settings
-        key = settings.record_key(ledger.partition)
+        key = settings.record_key(settings.offset_partition)
         self.feeder().wait_for_room(1)
         self.producer.produce(settings.ledger_topic, ledger.text(), key, partition=settings.record_partition)
         self._add_offset(ledger)
@@ -141,7 +141,7 @@ class KafkaSession:
 
     def _add_offset(self, ledger: LedgerState) -> None:
         settings = self.settings
-        token = client().TopicPartition(settings.ledger_topic, ledger.partition, ledger.version, ledger.text())
+        token = client().TopicPartition(settings.ledger_topic, settings.offset_partition, ledger.version, ledger.text())
 
         def add(seconds: float) -> None:
             send = self.producer.send_offsets_to_transaction

@@ -25,7 +25,7 @@ from ...core.errors import CommitRefused
 from ...core.ledger import OWNER, Entry, ReplayPolicy, check_claim, compare_replay
 from ...core.sink import Batch
 from .errors import Fenced, Stuck
-from .ledger import SINK_PARTITION, LedgerState, SlotLayout, partition_of
+from .ledger import SINK_PARTITION, LedgerState, SlotLayout
 from .records import Serializer, last_of_each_key
 from .session import KafkaSession, is_cached, open_session
 
@@ -85,7 +85,7 @@ class Transaction:
         self.entry = entry
         self.query, self.number = entry.query, entry.batch
         self._sink_id = sink.sink_id()
-        self._settings = replace(sink.transaction_settings(), slot=slot)
+        self._settings = replace(sink.transaction_settings().of_query(self.query), slot=slot)
         self._keeps_last = sink.values["operation"] == "upsert"
         self._failure = self.failure.format(self.number)
         self.session: KafkaSession
@@ -114,7 +114,7 @@ class Transaction:
 
     def read_ledger(self) -> LedgerState:
         """The ledger entry that this transaction changes. Raises an error if it must not."""
-        return self.session.read_ledger(partition_of(self.query))[0]
+        return self.session.read_ledger(SINK_PARTITION)[0]
 
     def send(self, records: Iterable[pa.RecordBatch], rejects: Rejects) -> int:
         """Sends ``records`` and decides about ``rejects``. Returns the number of records."""
