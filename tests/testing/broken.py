@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from connectors.core import Batch, Committable, Position, ReadLimit, SinkWriter, Slice, SplitReader
-from connectors.core.ledger import Entry, FileLedger
+from connectors.core.ledger import OWNER, Entry, FileLedger
 
 from .toys import (
     LinesCommitter,
@@ -470,6 +470,9 @@ class KnowsOneQueryOnly(LinesContext):
     class Ledger(FileLedger):
         def queries(self) -> frozenset[str]:
             return frozenset()
+
+        def record(self, entry: Entry) -> bool:
+            return entry.query == OWNER or super().record(entry)
 
     class sink(LinesSink):  # noqa: N801
         def ledger(self) -> FileLedger:

@@ -50,6 +50,8 @@ SINKS: list[tuple[type[SinkContext], str]] = [
     (broken.NeverSweeps, "test_what_dead_attempts_have_staged_is_swept"),
     (broken.KnowsNoOlderBatch, "test_an_older_checkpoint_is_refused"),
     (broken.KnowsOneQueryOnly, "test_a_new_checkpoint_on_a_written_target_is_refused"),
+    (broken.KnowsOneQueryOnly, "test_of_two_queries_that_begin_at_the_same_time_one_writes"),
+    (broken.KnowsOneQueryOnly, "test_a_query_that_wakes_after_the_first_commit_of_another_stops"),
     (broken.SharesOneLedger, "test_two_queries_write_to_one_target_by_sink_ids_of_their_own"),
     (broken.LosesTheLastRows, "test_every_row_is_written"),
 ]

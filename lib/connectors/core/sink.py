@@ -178,6 +178,8 @@ class GlobalCommitter(ABC):
     """
 
     rejects: Rejects | None = None
+    records_claims: ClassVar[bool] = False
+    """True if of two queries that begin at the same moment one is refused; otherwise both may write."""
 
     @abstractmethod
     def last(self, query: str) -> Entry | None:
@@ -191,9 +193,9 @@ class GlobalCommitter(ABC):
     def commit(self, entry: Entry, committables: Sequence[Committable]) -> None:
         """Makes the whole batch visible and records ``entry``, both or neither. Raises what happened otherwise.
 
-        An entry with a ``claim`` is the first one of a query. Its :meth:`~connectors.core.ledger.Entry.ownership` is recorded
-        in the same step, as the last entry of :data:`~connectors.core.ledger.OWNER`, after
-        :func:`~connectors.core.ledger.check_claim`; without that, two queries that begin at once may both write.
+        The entry of a query's first batch has a ``claim``. A committer that ``records_claims`` records also its
+        :meth:`~connectors.core.ledger.Entry.ownership` in that step, after :func:`~connectors.core.ledger.check_claim`
+        with the :meth:`last` of :data:`~connectors.core.ledger.OWNER`.
 
         After a :class:`~connectors.core.errors.Transient` it is called again, unless :meth:`last` has the batch by then.
 

@@ -24,7 +24,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pytest
 
-from ..core.sink import Guarantee
+from ..core.sink import GlobalCommitter, Guarantee
 from ..systems.sequence import SequenceSource
 from .contexts import SinkContext, open_context
 from .engine import Engine, in_a_child
@@ -96,6 +96,13 @@ class SinkQuery:
         """Skips the case unless the sink keeps a ledger."""
         if self.target.guarantee is not Guarantee.EXACTLY_ONCE:
             pytest.skip("the sink keeps no ledger")
+
+    def needs_claims(self) -> None:
+        """Skips the case unless a query's first batch claims the sink."""
+        self.needs_ledger()
+        committer = self.target.sink.of(self.target.options()).committer()
+        if isinstance(committer, GlobalCommitter) and not committer.records_claims:
+            pytest.skip("the committer records no claims")
 
     def fails_at(self, point: Point, *, times: int = 1, row: int = 0, **how: Any) -> None:
         """A start of the query, as of :meth:`engine`, ends by an error at ``point``."""
@@ -213,13 +220,13 @@ class ContentionSuite(KillSuite):
         query.expect()
 
     def test_of_two_queries_that_begin_at_the_same_time_one_writes(self, query: SinkQuery, tmp_path: Path) -> None:
-        query.needs_ledger()
+        query.needs_claims()
         other = type(query)(query.target, tmp_path / "other", query.carrier)
         assert sorted(release(HeldRun(query, Point.COMMIT_BEFORE), HeldRun(other, Point.COMMIT_BEFORE))) == [0, 1]
         query.expect()
 
     def test_a_query_that_wakes_after_the_first_commit_of_another_stops(self, query: SinkQuery, tmp_path: Path) -> None:
-        query.needs_ledger()
+        query.needs_claims()
         late = HeldRun(query, Point.COMMIT_BEFORE)
         type(query)(query.target, tmp_path / "other", query.carrier).engine().run()
         assert release(late) == [1]

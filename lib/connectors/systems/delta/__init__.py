@@ -120,6 +120,8 @@ class TransactionMark(NamedTuple):
 class DeltaCommitter(FrameCommitter):
     """Reads the ledger entries out of the table's history."""
 
+    records_claims = True
+
     def __init__(self, sink: DeltaSink) -> None:
         self.sink = sink
         self._newest: dict[str, Entry] = {}  # what this run has committed; Delta itself refuses to repeat a version
@@ -262,6 +264,7 @@ class DeltaCommitter(FrameCommitter):
 class RecordingCommitter(FrameCommitter):
     """The base of committers that write other tables, and record a batch in the log of the table ``ledger``."""
 
+    records_claims = True
     ledger: DeltaCommitter
 
     def last(self, query: str) -> Entry | None:

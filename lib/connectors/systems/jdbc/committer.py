@@ -32,6 +32,8 @@ class _TrialEnd(Exception):
 class JdbcCommitter(GlobalCommitter):
     """Commits batches, carries through what was decided, and removes what no run needs."""
 
+    records_claims = True
+
     def __init__(self, sink: JdbcSink) -> None:
         self.sink = sink
         self._dialect = sink.dialect()

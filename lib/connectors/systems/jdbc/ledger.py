@@ -37,6 +37,8 @@ class DatabaseCommitter(GlobalCommitter):
     The ledger is the table ``connectors_ledger`` in the default schema. Raises ``ValueError`` for a wrong ``url``.
     """
 
+    records_claims = True
+
     def __init__(
         self, url: str, sink_id: str, publish: Callable[[Connection, Committable], Any],
         discard: Callable[[Connection, Committable], Any], *, user: str | None = None, password: str | None = None,

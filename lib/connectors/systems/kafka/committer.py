@@ -34,6 +34,8 @@ _log: Final = logging.getLogger("connectors.kafka")
 class KafkaCommitter(GlobalCommitter):
     """Sends what the tasks have staged, in one transaction."""
 
+    records_claims = True
+
     def __init__(self, sink: KafkaSink) -> None:
         self.sink = sink
         self._settings = sink.transaction_settings()

@@ -130,6 +130,8 @@ def staged(command: Sequence[Any], expire: int) -> bytes:
 class ScriptCommitter(GlobalCommitter):
     """Runs the staged commands of a batch and records it, in one step."""
 
+    records_claims = True
+
     def __init__(self, sink_id: str, connect: Callable[[], RedisClient], retention: float) -> None:
         """What is staged and older than ``retention`` seconds goes, unless it is of the batch that is being written."""
         self._sink_id = sink_id
