@@ -134,6 +134,27 @@ def test_of_two_queries_that_begin_at_one_table_one_writes(spark: Any, tmp_path:
     assert Commit(sink.of(options)).begin(replace(third, number=1)) is Verdict.WRITE
 
 
+def test_a_first_batch_that_delta_skips_is_refused(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Delta knows the number of a claim for longer than its history tells whose it was."""
+    monkeypatch.setattr("connectors.systems.delta._RECENT", 1)
+    path = str(tmp_path / "table")
+    commits = {query: Commit(DeltaSink.of({"path": path})) for query in ("first", "late", "next")}
+    batches = {query: Batch(commit.sink.sink_id(), query, 0) for query, commit in commits.items()}
+    for query in ("first", "late"):
+        assert commits[query].begin(batches[query]) is Verdict.WRITE
+    commits["first"].commit_frame(spark.range(2), batches["first"])
+    spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES (delta.checkpointInterval = 1)")
+    with pytest.raises(CommitRefused, match="belongs to query first"):
+        commits["late"].commit_frame(spark.range(2), batches["late"])
+    *old, _ = sorted((tmp_path / "table" / "_delta_log").glob("*.json"))
+    for commit in old:  # as Delta removes them one day, behind a checkpoint
+        commit.unlink()
+    assert commits["next"].begin(batches["next"]) is Verdict.WRITE
+    with pytest.raises(CommitRefused, match=r"(?s)no longer tells.*sinkId of its own"):
+        commits["next"].commit_frame(spark.range(2), batches["next"])
+    assert spark.read.format("delta").load(path).count() == 2
+
+
 @pytest.mark.parametrize(
     "how", ["VERSION AS OF 0", pytest.param("TIMESTAMP AS OF '{}'", marks=pytest.mark.soak)]
 )

@@ -197,18 +197,34 @@ class DeltaCommitter(FrameCommitter):
         try:
             yield
         except Exception:
-            self._check_claim(batch)
+            if batch.claim is not None:
+                self._check_claim(batch)
             raise
-        self._check_claim(batch)
-
-    def _check_claim(self, batch: Batch) -> None:
-        if batch.claim is not None:
-            check_claim(batch.sink_id, Entry(batch.query, batch.number, claim=batch.claim), _owner(self._entries(_RECENT)))
-            self._claims[batch.query] = batch.claim
 
     def note(self, batch: Batch) -> None:
-        """This run has committed ``batch``, with its :meth:`transaction`."""
+        """This run has committed ``batch``, with its :meth:`transaction`.
+
+        Raises :class:`CommitRefused` if Delta has skipped it, whose answer is the same: the number of its claim was taken.
+        """
+        if batch.claim is not None:
+            if not self._check_claim(batch):
+                raise CommitRefused(
+                    f"Delta has skipped {batch}: another query of the sink {batch.sink_id!r} has written to "
+                    f"{self.sink.target()} before, and the table's history no longer tells which one",
+                    way_out="give this query a sinkId of its own, if its rows are new",
+                )
+            self._claims[batch.query] = batch.claim
         self._newest[batch.query] = Entry(batch.query, batch.number)
+
+    def _check_claim(self, batch: Batch) -> bool:
+        """True if the table has ``batch``. Raises :class:`CommitRefused` if another query was faster with its claim."""
+        claiming = Entry(batch.query, batch.number, claim=batch.claim)
+        for newest in (_RECENT, None):
+            history = self._entries(newest)
+            check_claim(batch.sink_id, claiming, _owner(history))
+            if any((entry.query, entry.batch) == (batch.query, batch.number) for entry in history[0]):
+                return True
+        return False
 
     def discard(self, committable: Committable) -> None:
         """Nothing is staged."""
