@@ -267,6 +267,15 @@ def test_a_batch_costs_the_same_beside_a_thousand_others_that_write_to_the_sink(
     assert costs[1] == costs[-1] > (0, 0)
 
 
+@pytest.mark.parametrize("name", ["x" * 251, "ä" * 41])
+def test_a_query_may_have_the_longest_name_that_a_folder_can_have(ledger: FileLedger, name: str) -> None:
+    entry = Entry(app_query(name), 10**15)
+    assert ledger.record(entry)
+    assert [pending.query for pending in ledger.unpublished()] == [entry.query]
+    ledger.mark_published(entry)
+    assert ledger.unpublished() == []
+
+
 def test_a_claim_takes_over_from_one_that_was_seen_and_from_no_other(ledger: FileLedger) -> None:
     first, late, next_one = (Entry(query, 0, claim=claim) for query, claim in ((Q, 0), (OTHER, 0), (OTHER, 1)))
     assert [ledger.record(claim) for entry in (first, late, next_one) if (claim := entry.ownership())] == [True, False, True]
@@ -287,7 +296,7 @@ def test_a_claim_takes_over_from_one_that_was_seen_and_from_no_other(ledger: Fil
 )
 def test_a_damaged_entry_is_a_clear_error(ledger: FileLedger, content: bytes, says: str) -> None:
     ledger.storage.put_if_absent(f"{Q}/{5:020d}.json", content)
-    ledger.storage.put_if_absent(f".pending/{Q}@{5:020d}", b"")
+    ledger.storage.put_if_absent(f".pending/x@{5:020d}", Q.encode())
     for look in (lambda: ledger.last(Q), ledger.unpublished):
         with pytest.raises(StateError, match=says):
             look()
@@ -297,7 +306,7 @@ def test_foreign_files_in_the_ledger_are_passed_over(ledger: FileLedger) -> None
     publish(ledger, Q, 1)
     for name in ("readme.txt", f"{9:020d}.json.bak", ".hidden", f"{9:019d}.json"):
         ledger.storage.put_if_absent(f"{Q}/{name}", b"x")
-    ledger.storage.put_if_absent(f".pending/{Q}@{7:020d}", b"")  # its driver died before it recorded the batch
+    ledger.storage.put_if_absent(f".pending/x@{7:020d}", Q.encode())  # its driver died before it recorded the batch
     ledger.storage.put_if_absent(".pending/readme", b"")
     last = ledger.last(Q)
     assert last is not None

@@ -27,7 +27,7 @@ from urllib.parse import quote, unquote
 from ..storage.base import Storage
 from .errors import CommitRefused, StateError
 from .options import Values
-from .state import checked, dumps, loads, versioned
+from .state import checked, digest, dumps, loads, versioned
 
 HISTORY: Final = 100
 """How many of the newest entries of a query a file ledger keeps."""
@@ -257,9 +257,9 @@ class Ledger(ABC):
 class FileLedger(Ledger):
     """Entries as files ``<query>/<batch>.json`` in a :class:`~connectors.storage.base.Storage`.
 
-    Before its entry, a batch gets an empty mark in the folder ``.pending``, which goes when it is published: so what is to be
-    carried through is found by one listing, whatever the number of queries. Only the newest :data:`HISTORY` batches of a query
-    are kept, so that a look-up costs the same after a million batches.
+    Before its entry, a batch gets a mark in the folder ``.pending``, which goes when it is published: so what is to be carried
+    through is found by one listing, whatever the number of queries. Only the newest :data:`HISTORY` batches of a query are
+    kept, so that a look-up costs the same after a million batches.
     """
 
     _file = re.compile(r"(?P<batch>\d{20})\.json")
@@ -291,7 +291,7 @@ class FileLedger(Ledger):
 
     def record(self, entry: Entry) -> bool:
         if entry.query != OWNER:
-            self.storage.put_if_absent(_mark(entry.query, entry.batch), b"")
+            self.storage.put_if_absent(_mark(entry.query, entry.batch), entry.query.encode())
         return self.storage.put_if_absent(_name(entry.query, entry.batch), dumps(entry.state()).encode())
 
     def unpublished(self) -> list[Entry]:
@@ -325,8 +325,12 @@ class FileLedger(Ledger):
 
     def _marks(self) -> list[tuple[str, int]]:
         """The queries and batches in the folder ``.pending``."""
-        parts = (name.rpartition("@") for name in self.storage.names(_PENDING))
-        return [(unquote(query), int(batch)) for query, _, batch in parts if batch.isdigit()]
+        marks = []
+        for name in self.storage.names(_PENDING):
+            if (batch := name.rpartition("@")[2]).isdigit():
+                with contextlib.suppress(FileNotFoundError):  # it has been published in this moment
+                    marks.append((self.storage.read(f"{_PENDING}/{name}").decode(), int(batch)))
+        return marks
 
     def _entry(self, query: str, batch: int) -> Entry:
         name = _name(query, batch)
@@ -338,4 +342,5 @@ def _name(query: str, batch: int) -> str:
 
 
 def _mark(query: str, batch: int) -> str:
-    return f"{_PENDING}/{quote(query, safe='')}@{batch:020d}"
+    """The file that holds ``query``, whose own name may be as long as a name can be."""
+    return f"{_PENDING}/{digest(query, length=32)}@{batch:020d}"
