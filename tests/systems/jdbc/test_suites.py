@@ -5,12 +5,13 @@ from typing import ClassVar
 
 import pytest
 
-from connectors.core import Misconfigured
+from connectors.core import CommitRefused, Misconfigured
 from connectors.core.ledger import app_query
 from connectors.core.sink import Batch
 from connectors.core.writing import stage
 from connectors.testing import SinkContext, SinkSuite
-from connectors.testing.sink_cases import SinkQuery
+from connectors.testing.faults import Point
+from connectors.testing.sink_cases import HeldRun, SinkQuery, release
 
 from ..marks import STAGES, marked
 from .contexts import (
@@ -80,6 +81,14 @@ class TaskSuite(FewerKills):
 
     def test_a_batch_write_with_a_transaction_name_is_written_once(self, target: SinkContext) -> None:
         pytest.skip("no batch writes")
+
+    def test_a_query_that_wakes_after_the_first_commit_of_another_stops(self, query: SinkQuery, tmp_path: Path) -> None:
+        """What tasks have written stays: the claim comes before them, and the other query is the one that stops."""
+        late = HeldRun(query, Point.COMMIT_BEFORE)
+        with pytest.raises(CommitRefused, match="onNewQuery"):
+            type(query)(query.target, tmp_path / "other", query.carrier).engine().run()
+        assert release(late) == [0]
+        query.expect()
 
 
 class TestTask(TaskSuite):

@@ -225,7 +225,8 @@ class JdbcSink(FrameSink):
         """This sink for the tasks of ``batch``: as many ``slots`` as an earlier run has recorded, else ``default``."""
         dialect, sink = self.dialect(), copy.copy(self)
         with pooled_connection(dialect) as connection:
-            sink.slots = self._task_slots(dialect).recorded(connection, batch, default or self.values["numPartitions"])
+            count, on_new_query = default or self.values["numPartitions"], self.values["onNewQuery"]
+            sink.slots = self._task_slots(dialect).recorded(connection, batch, count, on_new_query)
         return sink
 
     def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> SinkWriter:

@@ -16,7 +16,7 @@ from ...core.ledger import Entry
 from ...core.sink import Batch, Committable
 from .connection import Connection
 from .dialects import Dialect, Table
-from .ledger import TableLedger
+from .ledger import LEDGER, TableLedger
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
@@ -31,12 +31,15 @@ class TaskSlots:
 
     def __init__(self, dialect: Dialect, target: Table, sink_id: str) -> None:
         self.ledger = TableLedger(dialect, target.beside(_LEDGER), sink_id)
+        self._sink_ledger = TableLedger(dialect, target.beside(LEDGER), sink_id)
 
-    def recorded(self, connection: Connection, batch: Batch, default: int) -> int:
+    def recorded(self, connection: Connection, batch: Batch, default: int, on_new_query: str) -> int:
         """How many slots ``batch`` has: as an earlier run has recorded, else ``default``, which is recorded then."""
         self.ledger.make(connection)
         name = f"{batch.query}/slots"
         last = self.ledger.last(connection, name)
+        if last is None:
+            self._sink_ledger.claim(connection, batch.query, on_new_query)
         if last is None or last.batch < batch.number:
             self._insert_rows(connection, batch.query, default)
             with contextlib.suppress(CommitRefused):  # another run was faster
