@@ -12,7 +12,7 @@ import pytest
 from connectors.core import Batch, CommitRefused, Committable, Committer, Fatal, Options, Sink, SinkWriter, Transient
 from connectors.core.commit import Commit
 from connectors.core.ledger import HISTORY, OWNER, Entry, FileLedger, Verdict, once_query
-from connectors.core.sink import DriverClock
+from connectors.core.sink import DriverClock, FrameCommitter
 from connectors.core.writing import stage
 from connectors.storage.base import Content
 from connectors.storage.local import LocalStorage
@@ -65,6 +65,41 @@ def sink(tmp_path: Path) -> Toy:
     assert isinstance(toy, Toy)
     toy.root, toy.recorder = tmp_path, Recorder()
     return toy
+
+
+class Claims(FrameCommitter):
+    """Notes the claims of what it is to write; ``known`` are the batches that are there."""
+
+    def __init__(self) -> None:
+        self.known = {"old": Entry("old", 6), OWNER: Entry(OWNER, 0, owner="old")}
+        self.claims: dict[str, int | None] = {}
+
+    def last(self, query: str) -> Entry | None:
+        return self.known.get(query)
+
+    def queries(self) -> frozenset[str]:
+        raise AssertionError("the sink has an owner")
+
+    def commit(self, entry: Entry, committables: Sequence[Committable]) -> None:
+        raise AssertionError("nothing is staged")
+
+    def commit_frame(self, frame: object, batch: Batch) -> None:
+        self.claims[batch.query] = batch.claim
+
+    def discard(self, committable: Committable) -> None:
+        raise AssertionError("nothing is staged")
+
+
+def test_two_queries_that_share_a_function_for_foreach_batch_make_claims_of_their_own(sink: Toy) -> None:
+    shared = Toy.of({"onNewQuery": "continue"})
+    vars(shared).update(root=sink.root, recorder=sink.recorder)
+    commit = Commit(shared)
+    commit.committer = committer = Claims()
+    batches = [batch(7, "old"), batch(0, "new")]
+    assert [commit.begin(one) for one in batches] == [Verdict.WRITE] * 2  # at the same time
+    for one in batches:
+        commit.commit_frame(object(), one)
+    assert committer.claims == {"old": None, "new": 1}
 
 
 def batch(number: int, query: str = "q") -> Batch:

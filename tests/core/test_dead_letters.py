@@ -18,6 +18,8 @@ from connectors.core.dead_letters import SHOWN, LetterFile, SinkLetters, SourceL
 from connectors.core.ledger import once_query
 from connectors.core.writing import stage
 from connectors.storage import Storage, storage_of
+from connectors.storage.base import Item
+from connectors.storage.local import LocalStorage
 from connectors.systems.file_stream import FileStreamSink, FileStreamSource
 from connectors.testing.servers import MotoServer
 
@@ -132,6 +134,23 @@ class TestSink:
         other.recover(lambda query: 3)
         assert [row["record"] for row in read(tmp_path)] == [b"x"]
         other.recover(lambda query: 3)
+
+    def test_a_batch_without_letters_asks_the_storage_once_when_it_is_published(self, tmp_path: Path) -> None:
+        asked: list[str] = []
+
+        class Asked(LocalStorage):
+            def item(self, name: str) -> Item | None:
+                asked.append(name)
+                return super().item(name)
+
+            def publish(self, name: str, final: str, journal: str) -> bool:
+                asked.append(name)
+                return super().publish(name, final, journal)
+
+        letters, batch = SinkLetters(Asked(tmp_path), "toy", "orders"), Batch("orders", "q", 3)
+        letters.decide(batch, [])
+        letters.publish(batch)
+        assert len(asked) == 1
 
     def test_letters_of_all_tasks_are_numbered_and_appear_with_the_commit(self, storage: Storage, tmp_path: Path) -> None:
         letters, batch = SinkLetters(storage, "toy", "orders"), Batch("orders", "q", 3)

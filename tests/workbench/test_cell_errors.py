@@ -108,7 +108,7 @@ def test_our_message_is_found_in_the_errors_of_spark(environment: Environment, t
     assert message.startswith(CASES[mistake])
     assert not re.search(r"SQLSTATE|Traceback|\tat |=== Streaming", message)
     if mistake is _commit:
-        assert message.endswith("or, if its rows are new, set onNewQuery=continue")
+        assert message.endswith("or, if its rows are new, start it with onNewQuery=continue")
 
 
 def test_an_error_of_ours_is_its_own_message_and_a_foreign_one_has_none() -> None:

@@ -37,8 +37,8 @@ class Commit:
         self.committer: Committer | GlobalCommitter | None = sink.committer()
         self.contact = Contact(RetrySettings.of(sink.values))
         self.letters = sink.letters()
-        self._claim: int | None = None
-        """The number of the claim that the batch makes with which :meth:`begin` was called last."""
+        self._claims: dict[str, int | None] = {}
+        """The number of the claim that the batch makes with which :meth:`begin` was called last, by query."""
         self._swept: float | None = None
 
     def begin(self, batch: Batch) -> Verdict:
@@ -64,13 +64,13 @@ class Commit:
         verdict = decide(batch.sink_id, batch.query, batch.number, last, others, self.policy)
         is_first = last is None and is_stream(batch.query) and (batch.number == 0 or bool(others))
         is_owner = owner is not None and owner.owner == batch.query
-        self._claim = (0 if owner is None else owner.batch + 1) if is_first and not is_owner else None
+        self._claims[batch.query] = (0 if owner is None else owner.batch + 1) if is_first and not is_owner else None
         return verdict
 
     def commit_frame(self, frame: Frame, batch: Batch) -> None:
         """Writes and records ``frame`` by the sink's :class:`FrameCommitter`, after :meth:`begin`."""
         assert isinstance(self.committer, FrameCommitter)
-        self.committer.commit_frame(frame, replace(batch, claim=self._claim))
+        self.committer.commit_frame(frame, replace(batch, claim=self._claims[batch.query]))
 
     def finish(
         self,
@@ -97,7 +97,8 @@ class Commit:
         elif isinstance(self.committer, Committer):
             self._check(batch, self.committer, committables, total)
         staged = tuple(asdict(committable) for committable in committables)
-        entry = Entry(batch.query, batch.number, total, checksum, staged, replace=batch.replace, claim=self._claim)
+        claim = self._claims[batch.query]
+        entry = Entry(batch.query, batch.number, total, checksum, staged, replace=batch.replace, claim=claim)
         if isinstance(self.committer, Committer):
             with self._located(batch):
                 self.contact.call(lambda: self._claim_sink(batch, entry))

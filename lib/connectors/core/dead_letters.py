@@ -274,12 +274,13 @@ class SinkLetters:
     def publish(self, batch: Batch, staged: Sequence[str] = ()) -> None:
         """``batch`` is committed: its dead letters appear, if they have not before."""
         ready, final = self._ready(batch.query, batch.number), f"{self.sink}-{batch.file_id()}.parquet"
-        if self.repeats and self.storage.size(ready) is not None:
-            self.storage.delete(final)
-        if self.storage.size(final) is not None:  # another run of the query was faster with the batch
-            self.storage.delete(ready)
-        elif self.folder.publish(ready, final):
-            self.folder.sync_names([final])
+        if self.storage.size(ready) is not None:
+            if self.repeats:
+                self.storage.delete(final)
+            if self.storage.size(final) is not None:  # another run of the query was faster with the batch
+                self.storage.delete(ready)
+            elif self.folder.publish(ready, final):
+                self.folder.sync_names([final])
         self.discard(staged)
 
     def recover(self, last: Callable[[str], int]) -> None:

@@ -185,7 +185,7 @@ def belongs_to(sink_id: str, others: Iterable[str], query: str) -> CommitRefused
         f"the sink {sink_id!r} already belongs to query {', '.join(sorted(others))}; this is query {query}, "
         "so its checkpoint is new and its first batches may hold rows that are already written",
         way_out="go on with the old checkpoint; or give this query a sinkId of its own; or, if its rows are new, "
-        "set onNewQuery=continue",
+        "start it with onNewQuery=continue",
     )
 
 
