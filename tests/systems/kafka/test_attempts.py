@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ import pytest
 
 from connectors.core import Batch, CommitRefused, Transient
 from connectors.core.dead_letters import Rejects
+from connectors.core.ledger import Entry
 from connectors.core.metrics import Meter
 from connectors.systems.kafka import KafkaSink, committer, transactions
 from connectors.systems.kafka.committer import KafkaFrameCommitter
@@ -105,6 +107,17 @@ def test_rows_that_a_task_rejects_are_counted_as_errors(
         KafkaFrameCommitter(kafka).commit_frame(frame, batch)
     assert meter.rows == {"": {"rows": -1, "errors": 1, "dead_letters": int(errors == "deadLetter")}}
     assert Delivery().rejected == 0
+
+
+def test_a_query_is_forgotten_when_others_came_and_it_was_quiet_for_a_week() -> None:
+    """The replay of a query that died a moment ago must find its batch, however many others have begun since."""
+    now, ledger = time.time(), LedgerState()
+    for number in range(20):
+        ledger = ledger.with_entry(Entry(f"new {number}", 0, at=now))
+    assert len(ledger.streams()) == 20
+    old = {f"old {number}": Entry(f"old {number}", 0, at=now - (8 + number) * 86400) for number in range(4)}
+    assert ledger.streams() == LedgerState({**ledger.entries, **old}).with_entry(Entry("new 0", 1)).streams()
+    assert LedgerState(old).with_entry(Entry("new 0", 1)).streams() == {*old, "new 0"}
 
 
 def test_slots_of_an_earlier_run_are_not_finished_with_dead_letters(session: ListSession, tmp_path: Path) -> None:

@@ -29,7 +29,10 @@ from .errors import ClientReports, client, client_errors, error_name, new_client
 SINK_PARTITION, NOTE_PARTITION = 0, 1
 """The partitions of the ledger topic for the offsets of the sink's entry and of the note."""
 _STREAMS: Final = 16
-"""Streaming queries that are remembered, beside the one that writes. An older one counts as new when it comes back."""
+"""Streaming queries that are remembered, however old, beside the one that writes."""
+_REMEMBERED_SECONDS: Final = 7 * 86400.0
+"""An older query that was quiet for so long counts as new when it comes back: under ``onNewQuery=continue`` it may repeat the
+batch with which it ended."""
 MAX_BYTES: Final = 4000
 """Brokers keep 4096 bytes with a committed offset (``offset.metadata.max.bytes``)."""
 _RETENTION_SECONDS: Final = 60.0
@@ -80,8 +83,9 @@ class LedgerState:
 
     def with_entry(self, entry: Entry, layout: SlotLayout | None = None) -> LedgerState:
         """The state when ``entry`` is committed. It drops those of batch writes that nobody repeats, and of old streams."""
-        streams = sorted(self.streams() - {entry.query}, key=lambda query: self.entries[query].at)
-        dropped = {entry.query, *streams[:-_STREAMS]}
+        streams = sorted((self.entries[query] for query in self.streams() - {entry.query}), key=lambda last: last.at)
+        quiet = {last.query for last in streams[:-_STREAMS] if last.at < time.time() - _REMEMBERED_SECONDS}
+        dropped = {entry.query, *quiet}
         others = {
             query: last for query, last in self.entries.items() if query not in dropped and not query.startswith("once-")
         }
