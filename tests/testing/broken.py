@@ -389,7 +389,7 @@ class KnowsNoOlderBatch(LinesContext):
 
     class Ledger(FileLedger):
         def last(self, query: str) -> Entry | None:
-            recorded = self._batches(query)[0]
+            recorded = self._batches(query)
             return self._entry(query, min(recorded)) if recorded else None
 
     class sink(LinesSink):  # noqa: N801

@@ -350,6 +350,8 @@ class SqliteWriter(SinkWriter):
 
 
 class SqliteCommitter(GlobalCommitter):
+    records_claims = True
+
     def __init__(self, path: str, sink_id: str) -> None:
         self.path = path
         self.sink_id = sink_id
@@ -371,6 +373,8 @@ class SqliteCommitter(GlobalCommitter):
         with closing(connect(self.path)) as database:
             database.execute("BEGIN IMMEDIATE")
             self.record(database, entry)
+            if claim := entry.ownership():
+                self.record(database, claim)
             for committable in committables:
                 attempt = (committable.data["attempt"],)
                 self.check(database, committable)
