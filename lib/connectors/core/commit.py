@@ -60,7 +60,8 @@ class Commit:
         owner, others = None, frozenset[str]()
         if last is None and is_stream(batch.query):
             owner = self.last(OWNER)
-            others = (self._queries() if owner is None else frozenset([str(owner.owner)])) - {batch.query}
+            named = owner.owner if owner is not None else None  # a committer of a user's own may keep the number alone
+            others = (self._queries() if named is None else frozenset([named])) - {batch.query, OWNER}
         verdict = decide(batch.sink_id, batch.query, batch.number, last, others, self.policy)
         is_first = last is None and is_stream(batch.query) and (batch.number == 0 or bool(others))
         is_owner = owner is not None and owner.owner == batch.query
