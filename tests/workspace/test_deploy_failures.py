@@ -12,8 +12,6 @@ from typing import Any
 import databricks.sdk  # noqa: F401 - so that the processes which are forked have it loaded
 import pytest
 
-from connectors.testing.workspace import CLIENT
-
 from .conftest import ROOT, Place
 
 CREATE = "POST /api/2.2/jobs/create"
@@ -89,8 +87,8 @@ def test_a_token_that_is_revoked_in_the_middle_leaves_a_deployment_that_goes_on(
 
 def test_a_token_by_oauth_that_ends_in_the_middle_is_renewed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DATABRICKS_TOKEN")
-    monkeypatch.setenv("DATABRICKS_CLIENT_ID", CLIENT[0])
-    monkeypatch.setenv("DATABRICKS_CLIENT_SECRET", CLIENT[1])
+    monkeypatch.setenv("DATABRICKS_CLIENT_ID", place.workspace.tokens.client[0])
+    monkeypatch.setenv("DATABRICKS_CLIENT_SECRET", place.workspace.tokens.client[1])
     place.workspace.tokens.seconds = 1
     place.workspace.faults.refuse("POST .*/jobs/create", 503, times=2, retry_after=1)
     place.deploy()

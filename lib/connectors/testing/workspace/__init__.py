@@ -6,6 +6,6 @@ It knows the calls of this library and of the Databricks CLI's bundles, and refu
 """
 
 from .calls import Refusal
-from .server import CLIENT, USER, FakeWorkspace
+from .server import USER, FakeWorkspace
 
-__all__ = ["CLIENT", "USER", "FakeWorkspace", "Refusal"]
+__all__ = ["USER", "FakeWorkspace", "Refusal"]

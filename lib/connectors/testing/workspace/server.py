@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import re
@@ -27,8 +28,6 @@ USER: Final = "dev.user@example.com"
 """The user of the workspace."""
 NUMBER: Final = 7001000000000001
 """The workspace's own id."""
-CLIENT: Final = ("a-service-principal", "its-secret")
-"""Client id and secret of the service principal that may log in by OAuth."""
 
 _JSON: Final = {"content-type": "application/json"}
 _API: Final = r"/api/2\.\d"
@@ -97,11 +96,16 @@ class Faults:
 
 
 class Tokens:
-    """Who may call: a personal token that can be revoked, and tokens by OAuth that end after ``seconds``."""
+    """Who may call: a personal token that can be revoked, and tokens by OAuth that end after ``seconds``.
+
+    ``client`` is the client id and secret of the service principal that may log in by OAuth. Personal token and secret are
+    made anew for each workspace, so that only its starter knows them.
+    """
 
     def __init__(self) -> None:
         self.seconds = 3600
         self.personal = f"dapi{secrets.token_hex(16)}"
+        self.client = ("a-service-principal", secrets.token_hex(16))
         self.issued = 0
         self._ends: dict[str, float] = {}
         self._is_revoked = False
@@ -115,7 +119,10 @@ class Tokens:
         self._is_revoked = False
 
     def issue(self, request: Request) -> dict[str, Any]:
-        """A token for the service principal (client credentials)."""
+        """A token for the service principal (client credentials). Raises :class:`Refusal` for anybody else."""
+        login = base64.b64encode(":".join(self.client).encode()).decode()
+        if request.headers.get("authorization", "") != f"Basic {login}":
+            raise Refusal(401, "invalid_client", "Client authentication failed.")
         self.issued += 1
         token = secrets.token_hex(16)
         self._ends[token] = time.monotonic() + self.seconds
@@ -142,7 +149,8 @@ class FakeWorkspace:
         self.folder = folder or self._temporary or Path()
         self._server = _Server(("127.0.0.1", port), _Handler)
         self._server.workspace = self
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self.hosts = tuple(f"{name}:{self._server.server_port}" for name in ("127.0.0.1", "localhost"))
+        self.url = f"http://{self.hosts[0]}"
         self.faults, self.tokens = Faults(), Tokens()
         self.tree = Tree(f"/Workspace/Users/{USER}")
         self.volumes = Volumes(self.folder / "volumes")
@@ -282,6 +290,8 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {name.lower(): value for name, value in self.headers.items()}
         request = Request(self.command, url.path, dict(parse_qsl(url.query)), headers, body, "")
         workspace = self.server.workspace
+        if headers.get("host", "") not in workspace.hosts:  # a page of a foreign site whose name now leads to 127.0.0.1
+            return self._refuse(Refusal(403, "PERMISSION_DENIED", f"This workspace is {workspace.url}, and no other host."))
         fault = workspace.faults.of(f"{request.method} {request.path}")
         try:
             if fault and fault.refusal:
