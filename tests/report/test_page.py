@@ -115,6 +115,60 @@ def test_what_data_holds_is_text_on_the_page_and_never_markup(tmp_path: Path) ->
     assert elements.text.count('alert("x")') >= 3
 
 
+def strange(folder: Path) -> Path:
+    """An executed notebook whose Markdown and outputs hold what strangers would write."""
+    pixel = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+    text = f"# Title\n\n{EVIL}\n\n[a link](javascript:alert(1)) <b onclick='alert(2)'>bold</b>"
+    cells = [nbformat.v4.new_markdown_cell(text)]
+    cells.append(nbformat.v4.new_code_cell("print('<script>as code</script>')"))
+    html = f"""{EVIL}<style>.pill {{ display: none }}</style><img src=x onerror="alert(3)"><img src="https://evil.example/a.png">
+        <svg><script>alert(4)</script></svg><math><style><img src=x onerror=alert(5)></style></math><base href="https://evil.example/">
+        <meta http-equiv="refresh" content="0;url=https://evil.example">
+        <iframe srcdoc="{EVIL}"></iframe><form action="https://evil.example">
+        <a href="data:text/html,{EVIL}">data</a><a href=" JaVaScRiPt:alert(6)">script</a>
+        <div id="tasks" style="position:fixed;top:0;color:red" class="x">over all</div></form></div></div></details></section></main>
+        <table border="1" class="dataframe"><thead><tr style="text-align: right;"><th>id</th></tr></thead>
+        <tbody><tr><td colspan="2">41&lt;</td></tr></tbody></table>"""
+    svg = f'<svg xmlns="http://www.w3.org/2000/svg">{EVIL}<rect width="9" height="9"/></svg>'
+    outputs = [{"text/html": html}, {"image/png": pixel}, {"image/svg+xml": svg}, {"application/javascript": "alert(7)"},
+               {"text/markdown": f"**strong** {EVIL}"}]  # fmt: skip
+    cells[1].outputs = [nbformat.v4.new_output("display_data", output) for output in outputs]
+    cells[1].outputs.append(nbformat.v4.new_output("stream", text=f"printed {EVIL}\n"))
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), folder / "strange.ipynb")
+    return folder / "strange.ipynb"
+
+
+def test_what_a_notebook_shows_runs_nothing_loads_nothing_and_covers_nothing(tmp_path: Path) -> None:
+    elements = Elements(html_of(run(task("a", notebook=strange(tmp_path))), tmp_path))
+    tags = [tag for tag, _ in elements.all]
+    assert set(tags) & {"script", "iframe", "base", "form", "object", "math", "link", "svg"} == set()
+    assert (tags.count("style"), tags.count("meta"), elements.values("id")) == (1, 4, ["tasks", "task-a", "notebooks"])
+    assert [name for _, attributes in elements.all for name in attributes if name.startswith("on")] == []
+    assert {link for link in elements.values("href") if not link.startswith("#")} == {"strange.ipynb"}
+    assert [source for source in elements.values("src") if not source.startswith("data:image/")] == []
+    assert "color:red;" in elements.values("style")
+    assert [style for style in elements.values("style") if "position" in style] == []
+    assert not re.search(r"alert\([4567]\)|display: none \}$", elements.text)
+
+
+def test_text_tables_and_pictures_of_a_notebook_are_on_its_page(tmp_path: Path) -> None:
+    html = html_of(run(task("a", notebook=strange(tmp_path))), tmp_path)
+    elements = Elements(html)
+    assert {"dataframe", "highlight"} <= {name for names in elements.values("class") for name in names.split()}
+    assert ("td", {"colspan": "2"}) in elements.all
+    assert "text-align: right;" in elements.values("style")
+    pictures = [source.partition(",")[0] for source in elements.values("src")]
+    assert pictures == ["data:image/png;base64", "data:image/svg+xml;base64"]
+    for part in ("Title", "bold", "over all", "41<", "strong", f"printed {EVIL}", "'<script>as code</script>'"):
+        assert part in elements.text, part
+    assert html.index("over all") < html.index("</details>")
+
+
+def test_a_page_has_no_other_base_and_sends_no_form(tmp_path: Path) -> None:
+    policy = next(value for value in Elements(html_of(full(tmp_path))).values("content") if "default-src" in value)
+    assert "base-uri 'none'; form-action 'none'" in policy
+
+
 def test_each_id_is_there_once_and_each_link_leads_to_one(tmp_path: Path) -> None:
     record = full(tmp_path)
     twice = replace(record, tasks=[*record.tasks, task("d", notebook=tmp_path / "a-1.ipynb")])

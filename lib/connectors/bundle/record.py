@@ -172,4 +172,5 @@ def warm_up() -> None:
     """Loads what the page needs: it takes a second, in which a run waits for Spark anyway."""
     if "nbconvert" not in sys.modules:
         with suppress(ImportError):
+            import bleach.css_sanitizer  # noqa: F401
             import nbconvert  # noqa: F401

@@ -71,12 +71,21 @@ def _exporter() -> Any:
     return HTMLExporter(template_name="basic", exclude_anchor_links=True)
 
 
-_IDS: Final = re.compile(r'(<(?:h[1-6]|div class="cell [^"]*")) id="[^"]*"')
-"""The ids of cells and headings, which several notebooks on a page may share."""
+_CODE: Final = re.compile(r"<(script|style)\b.*?(</\1\s*>|\Z)", re.DOTALL | re.IGNORECASE)
+"""What would stand on the page as text, once its tags are gone."""
+_TAGS: Final = frozenset(
+    ("a", "abbr", "b", "blockquote", "br", "caption", "code", "col", "colgroup", "dd", "del", "details", "div", "dl", "dt", "em",
+     "figcaption", "figure", "h1", "h2", "h3", "h4", "h5", "h6", "header", "hr", "i", "img", "ins", "kbd", "li", "mark", "ol", "p",
+     "pre", "q", "s", "samp", "section", "small", "span", "strike", "strong", "sub", "summary", "sup", "table", "tbody", "td",
+     "tfoot", "th", "thead", "tr", "tt", "u", "ul", "var")
+)  # fmt: skip
+_ATTRIBUTES: Final = frozenset(("alt", "class", "colspan", "height", "rowspan", "start", "style", "title", "width"))
+_LINK: Final = re.compile(r"https?:|mailto:", re.IGNORECASE)
+_PICTURE: Final = re.compile(r"data:image/(png|jpeg|gif|webp|svg\+xml)[;,]", re.IGNORECASE)
 
 
 def notebook_html(file: Path | None) -> str:
-    """The executed notebook as HTML with its outputs and pictures; a sentence where it cannot be read."""
+    """The executed notebook as HTML with its outputs and pictures, without scripts; a sentence where it cannot be read."""
     import nbformat
 
     try:
@@ -84,7 +93,23 @@ def notebook_html(file: Path | None) -> str:
         body, _ = _exporter().from_notebook_node(document)
     except Exception as unreadable:
         return f"<p>The notebook cannot be shown: {escape(str(unreadable)[:300])}</p>"
-    return _IDS.sub(r"\1", body)
+    return str(_cleaner().clean(_CODE.sub("", body)))
+
+
+def _cleaner() -> Any:
+    """Leaves of HTML what shows text, tables and pictures: a notebook may show data that strangers have written.
+
+    Ids go, since several notebooks share a page; styles of an element stay where they cannot lay it over others.
+    """
+    from bleach import Cleaner
+    from bleach.css_sanitizer import CSSSanitizer
+
+    return Cleaner(_TAGS, _is_harmless, ["http", "https", "mailto", "data"], strip=True, css_sanitizer=CSSSanitizer())
+
+
+def _is_harmless(tag: str, attribute: str, value: str) -> bool:
+    address = {("a", "href"): _LINK, ("img", "src"): _PICTURE}.get((tag, attribute))
+    return address.match(value) is not None if address else attribute in _ATTRIBUTES
 
 
 def _code_styles() -> str:
