@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import fcntl
+import json
+import os
+import subprocess
+import sys
 import threading
 import time
 
@@ -32,6 +36,60 @@ def test_max_retries_counts_the_tries_after_the_first(bench: Workbench) -> None:
     result = bench.run()
     assert result.states["a"] == "FAILED"
     assert len(list(result.folder.glob("*.ipynb"))) == 3
+
+
+ERRORS = "from connectors.core.errors import *"
+
+
+@pytest.mark.parametrize(
+    ("raised", "attempts"),
+    [
+        ("Misconfigured('connectors.x', [Problem('url', 'must be one')])", 1),
+        ("MissingFeature('Spark is too old')", 1),
+        ("DataLoss('rows are gone')", 1),
+        ("RuntimeError('… connectors.core.errors.CommitRefused: batch 3 was written already')", 1),
+        ("Transient('the system is away')", 2),
+        ("RuntimeError('… connectors.core.errors.Transient: the system is away')", 2),
+        ("RuntimeError('Misconfigured: the words of somebody else')", 2),
+    ],
+)
+def test_what_a_person_must_mend_is_not_tried_again(bench: Workbench, raised: str, attempts: int) -> None:
+    bench.job("job", bench.task("a", ERRORS, f"raise {raised}", max_retries=1))
+    result = bench.run()
+    assert result.states == {"a": "FAILED", "job": "FAILED"}
+    assert len(list(result.folder.glob("*.ipynb"))) == attempts
+    assert ("a is not tried again" in result.text, "trying again" in result.text) == (attempts == 1, attempts == 2)
+    assert any(line.strip().startswith(">   1 raise ") for line in result.lines)
+
+
+@pytest.mark.parametrize(("second", "attempts"), [("Fatal", 1), ("Transient", 2)])
+def test_what_runs_others_is_tried_again_if_that_can_mend_one_of_them(bench: Workbench, second: str, attempts: int) -> None:
+    each = bench.task("each", ERRORS, "raise eval(dbutils.widgets.get('kind'))('x')", base_parameters={"kind": "{{input}}"})
+    inputs = json.dumps(["StateError", second])
+    loop = {"task_key": "loop", "max_retries": 1, "for_each_task": {"inputs": inputs, "task": each}}
+    child = {"task_key": "child", "max_retries": 1, "run_job_task": {"job_id": "${resources.jobs.inner.id}"}}
+    bench.job("inner", bench.task("a", ERRORS, f"raise {second}('x')"), bench.task("b", "1", after="a"))
+    bench.job("job", loop, child)
+    result = bench.run()
+    assert len(list(result.folder.glob("loop-*.ipynb"))) == 2 * attempts
+    assert len([path for path in result.folder.glob("child-*") if path.is_dir()]) == attempts
+
+
+def test_a_spark_that_cannot_start_is_not_tried_again(bench: Workbench) -> None:
+    bench.job("job", bench.task("a", "spark.range(1).collect()", max_retries=3))
+    environment = {**os.environ, "JAVA_HOME": str(bench.root)}
+    command = [sys.executable, "-m", "connectors", "run", "job"]
+    ran = subprocess.run(command, cwd=bench.root, env=environment, capture_output=True, text=True, timeout=120)
+    assert "note: a is not tried again" in ran.stdout
+    assert "trying again" not in ran.stdout
+    assert f'JAVA_HOME   "{bench.root}" holds no bin/java' in ran.stdout
+
+
+def test_the_line_that_failed_is_told_at_each_try(bench: Workbench) -> None:
+    cell = "1\n2\n3\n4\nint(dbutils.widgets.get('days'))"
+    bench.job("job", bench.task("a", cell, max_retries=1, base_parameters={"days": "x"}))
+    result = bench.run()
+    assert result.text.count(">   5 int(dbutils.widgets.get('days'))") == 2
 
 
 def test_a_task_is_not_tried_again_by_default(bench: Workbench) -> None:

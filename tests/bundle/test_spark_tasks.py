@@ -57,6 +57,10 @@ FAILING = [
     "@udf('long')\ndef wrong(n):\n    raise ValueError('the reason, from a worker')",
     "spark.range(2).select(wrong('id')).collect()",
 ]
+MISSPELT = [
+    "import connectors\nconnectors.register(spark)",
+    "spark.readStream.format('connectors.sequence').option('ende', 3).load()",
+]
 WAITING = [
     "query = spark.readStream.format('rate').load().writeStream.format('noop').start()",
     "query.awaitTermination()",
@@ -76,7 +80,8 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Result:
         bench.task("blocked", *BLOCKED, after="second", timeout_seconds=6),
         bench.task("after", *AFTER, after="blocked", **condition),
         bench.task("failing", *FAILING, after="after", **condition),
-        bench.task("waiting", *WAITING, after="failing", timeout_seconds=4, **condition),
+        bench.task("misspelt", *MISSPELT, after="failing", max_retries=3, **condition),
+        bench.task("waiting", *WAITING, after="misspelt", timeout_seconds=4, **condition),
         bench.task("last", *AFTER, after="waiting", **condition),
     )
     command = [sys.executable, "-m", "connectors", "run", "job"]
@@ -95,7 +100,7 @@ def printed(result: Result, name: str) -> list[Any]:
 def test_each_task_ends_as_it_should(result: Result) -> None:
     assert result.states == {
         "first": "SUCCESS", "second": "SUCCESS", "blocked": "TIMEDOUT", "after": "SUCCESS", "failing": "FAILED",
-        "waiting": "TIMEDOUT", "last": "SUCCESS", "job": "SUCCESS_WITH_FAILURES",
+        "misspelt": "FAILED", "waiting": "TIMEDOUT", "last": "SUCCESS", "job": "SUCCESS_WITH_FAILURES",
     }  # fmt: skip
 
 
@@ -138,6 +143,14 @@ def test_an_error_of_a_worker_is_told_by_its_own_message(result: Result) -> None
     assert report[0] == "ValueError: the reason, from a worker"
     assert report[1] == "in notebooks/failing.ipynb, cell 3:"
     assert not any(line.startswith(("at org.", "Traceback")) for line in report)
+
+
+def test_an_option_that_spark_tells_to_be_wrong_is_not_tried_again(result: Result) -> None:
+    report = result.text.partition("misspelt  FAILED")[2]
+    assert "note: misspelt is not tried again" in result.text
+    assert 'did you mean "end"?' in report
+    assert "    >   1 spark.readStream.format('connectors.sequence').option('ende', 3).load()" in report.splitlines()
+    assert [path.name for path in result.folder.glob("misspelt-*")] == ["misspelt-1.ipynb"]
 
 
 def test_nothing_but_results_is_printed(result: Result) -> None:

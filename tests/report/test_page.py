@@ -126,7 +126,8 @@ def strange(folder: Path) -> Path:
         <meta http-equiv="refresh" content="0;url=https://evil.example">
         <iframe srcdoc="{EVIL}"></iframe><form action="https://evil.example">
         <a href="data:text/html,{EVIL}">data</a><a href=" JaVaScRiPt:alert(6)">script</a>
-        <div id="tasks" style="position:fixed;top:0;color:red" class="x">over all</div></form></div></div></details></section></main>
+        <div id="tasks" style="position:fixed;top:0;color:red" class="x">over all</div>
+        </form></div></div></details></section></main>
         <table border="1" class="dataframe"><thead><tr style="text-align: right;"><th>id</th></tr></thead>
         <tbody><tr><td colspan="2">41&lt;</td></tr></tbody></table>"""
     svg = f'<svg xmlns="http://www.w3.org/2000/svg">{EVIL}<rect width="9" height="9"/></svg>'

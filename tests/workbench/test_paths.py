@@ -54,6 +54,13 @@ def test_no_folder_is_an_error() -> None:
         workdir("")
 
 
+def test_a_folder_that_cannot_be_made_is_an_error_that_names_the_parameter(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for value in (f"{tmp_path}/file/below", f"{tmp_path}/file", "/proc/nothing/x"):
+        with pytest.raises(Misconfigured, match=f"workdir   {value} cannot be made: .*Give a folder"):
+            workdir(value)
+
+
 def test_a_fresh_folder_is_emptied_if_a_notebook_made_it(tmp_path: Path) -> None:
     folder = fresh_folder(tmp_path / "data")
     (folder / "old").write_text("of the run before")

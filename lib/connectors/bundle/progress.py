@@ -57,6 +57,12 @@ def cell_report(failure: CellFailure, notebook: str, executed: str, log: str) ->
     return f"{message(failure.error)}\n{where}\nthe executed notebook: {executed}\nthe full traceback: {log}"
 
 
+def in_brief(report: str) -> list[str]:
+    """The first lines of a report, and the line of the cell that failed."""
+    first, rest = report.splitlines()[:2], report.splitlines()[2:]
+    return [*first, *(line for line in rest if line.startswith(">"))]
+
+
 def log_traceback(error: BaseException, log: Path) -> None:
     """Appends the full traceback of ``error`` to the log of a run."""
     with log.open("a", encoding="utf-8") as file:

@@ -14,6 +14,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Final
 
+from ..core.messages import is_permanent
 from ..workbench.shim import LARGEST_TASK_VALUE, DbUtils, display, display_html
 from .checks import check_job, check_only, job_run_by
 from .configuration import as_text
@@ -39,7 +40,7 @@ from .model import (
     upstream,
 )
 from .notebooks import pictures, read_notebook
-from .progress import Reporter, cell_report, log_traceback, message, reserved_run, run_folder
+from .progress import Reporter, cell_report, in_brief, log_traceback, message, reserved_run, run_folder
 from .record import PAGE, RunRecorder, warm_up
 from .references import Reference, Scope, in_text, references, replaced
 
@@ -52,7 +53,7 @@ _LONGEST_INPUTS: Final = 10_000
 class TaskOutcome:
     """How one attempt ended: the ``report`` of its failure, the task ``values`` it set, a condition's ``result``.
 
-    ``said`` is what the notebook gave to ``dbutils.notebook.exit``.
+    ``said`` is what the notebook gave to ``dbutils.notebook.exit``. ``is_permanent``: no new try can end better.
     """
 
     state: State
@@ -60,6 +61,7 @@ class TaskOutcome:
     values: Mapping[str, Any] = field(default_factory=dict)
     result: str | None = None
     said: str = ""
+    is_permanent: bool = False
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,8 @@ def _notebook(attempt: Attempt) -> TaskOutcome:
         return TaskOutcome(State.SUCCESS, values=values.own, said=ended)
     log_traceback(ended.error, run.engine.log)
     files = (_short(executed, Path.cwd()), _short(run.engine.log, Path.cwd()))
-    return TaskOutcome(State.FAILED, cell_report(ended, _short(path, run.bundle.root), *files), values.own)
+    report = cell_report(ended, _short(path, run.bundle.root), *files)
+    return TaskOutcome(State.FAILED, report, values.own, is_permanent=is_permanent(ended.error))
 
 
 def _store_pictures(executed: Path) -> None:
@@ -161,7 +164,7 @@ def _for_each(attempt: Attempt) -> TaskOutcome:
     nested = attempt.task.nested
     assert nested is not None
     run, inputs = attempt.run, _inputs(attempt)
-    failures = 0
+    failures: list[Ended] = []
     again = "" if attempt.number == 1 else f"-of-try-{attempt.number}"
     for number, item in enumerate(inputs, start=1):
         label = f"{attempt.label}-{number}{again}"
@@ -169,9 +172,10 @@ def _for_each(attempt: Attempt) -> TaskOutcome:
             label = f"{attempt.label}-iteration-{number}{again}"
         scope = replace(attempt.scope, input=item, in_loop=True)
         ended = run.with_retries(nested, label, scope, attempt.limits, run.reporter.inside())
-        failures += ended.state not in GOOD
+        failures += [ended] if ended.state not in GOOD else []
     if failures:
-        return TaskOutcome(State.FAILED, f"{failures} of {len(inputs)} iterations failed")
+        report = f"{len(failures)} of {len(inputs)} iterations failed"
+        return TaskOutcome(State.FAILED, report, is_permanent=all(ended.outcome.is_permanent for ended in failures))
     return TaskOutcome(State.SUCCESS)
 
 
@@ -213,7 +217,9 @@ def _run_job(attempt: Attempt) -> TaskOutcome:
     state = child.run()
     if state is State.CANCELED:  # a person has interrupted the child, and with it everything
         raise KeyboardInterrupt
-    return TaskOutcome(State.SUCCESS) if state in GOOD else TaskOutcome(State.FAILED, f'job "{job.key}" ended with {state}')
+    if state in GOOD:
+        return TaskOutcome(State.SUCCESS)
+    return TaskOutcome(State.FAILED, f'job "{job.key}" ended with {state}', is_permanent=child.is_permanent)
 
 
 def _short(path: Path, base: Path) -> str:
@@ -331,6 +337,12 @@ class JobRun:
         self.reporter.ended(self.job.key, state, clock.seconds)
         return state
 
+    @property
+    def is_permanent(self) -> bool:
+        """True if each task that failed here, and not because of another, did so for good."""
+        outcomes = [ended.outcome for ended in self._ended.values() if ended.attempts and failed(ended.state)]
+        return bool(outcomes) and all(outcome.is_permanent for outcome in outcomes)
+
     def with_retries(self, task: Task, label: str, scope: Scope, limits: RunLimits, reporter: Reporter) -> Ended:
         """Runs a task until it succeeds or has no more tries, and tells how it ended."""
         clock = Clock()
@@ -380,8 +392,11 @@ class JobRun:
             outcome = self._attempt(Attempt(self, task, label, number, attempt_scope, limits))
             if outcome.state in GOOD or not _may_retry(task, number, outcome.state):
                 return Ended(outcome.state, run_id, number, outcome)
+            if outcome.is_permanent:
+                reporter.note(f"{label} is not tried again, since that cannot mend it; a workspace would (max_retries)")
+                return Ended(outcome.state, run_id, number, outcome)
             reporter.line(f"{label}  attempt {number} {outcome.state}, trying again")
-            reporter.line("\n".join(f"    {line}" for line in outcome.report.splitlines()[:3]))
+            reporter.line("\n".join(f"    {line}" for line in in_brief(outcome.report)))
             limits.sleep(started + task.min_retry_interval - time.monotonic())
 
     def _attempt(self, attempt: Attempt) -> TaskOutcome:
@@ -402,7 +417,7 @@ class JobRun:
                 raise
             return TaskOutcome(State.TIMEDOUT, str(expired))
         except Exception as error:
-            return TaskOutcome(State.FAILED, message(error))
+            return TaskOutcome(State.FAILED, message(error), is_permanent=is_permanent(error))
         finally:
             for stream in self.engine.tidy():
                 self.reporter.note(f'stream "{stream}" was still active at the end of {attempt.label} and was stopped')

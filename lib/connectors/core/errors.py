@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 
 class ConnectorError(Exception):
@@ -135,3 +135,7 @@ class StateError(Fatal):
 
 class CommitRefused(Fatal):
     """The ledger of a target contradicts the batch that is to be written; the message names the option that decides."""
+
+
+PERMANENT: Final = (Misconfigured, MissingFeature, Fatal)
+"""What no new try can mend: a person must correct or decide something first."""

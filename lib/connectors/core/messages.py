@@ -9,10 +9,11 @@ from __future__ import annotations
 import linecache
 import re
 import traceback
+from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Final
 
-from .errors import ConnectorError
+from .errors import PERMANENT, ConnectorError
 
 _ERROR: Final = re.compile(r"\bconnectors(?:\.\w+)+\.([A-Z]\w*): ")
 """An error of this library as Python names it in the last line of a traceback."""
@@ -27,6 +28,19 @@ _WHOLE: Final = "The full traceback: import traceback; traceback.print_last() - 
 def own_message(error: BaseException) -> str:
     """Class and text of the library's error that ``error`` is, or has in its text; empty where there is none."""
     return f"{type(error).__name__}: {error}" if isinstance(error, ConnectorError) else _own_message_in(str(error))
+
+
+def is_permanent(error: BaseException) -> bool:
+    """True if ``error`` is, or has in its text, an error of this library that no new try can mend."""
+    if isinstance(error, ConnectorError):
+        return isinstance(error, PERMANENT)
+    return own_message(error).partition(":")[0] in set(_names(PERMANENT))
+
+
+def _names(kinds: Iterable[type]) -> Iterator[str]:
+    for kind in kinds:
+        yield kind.__name__
+        yield from _names(kind.__subclasses__())
 
 
 def message_in(text: str) -> str:

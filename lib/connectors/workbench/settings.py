@@ -33,7 +33,7 @@ def workdir(value: str) -> str:
 
     A volume (``/Volumes/catalog/schema/name/…``) exists only in a workspace; locally the same path below ``runs/`` of the
     repository stands for it, so that one parameter serves both. ``$CONNECTORS_VOLUMES`` names another folder, and wins
-    wherever it is set. Makes the folder.
+    wherever it is set. Makes the folder. Raises :class:`Misconfigured` where that cannot be done.
     """
     if not value:
         raise Misconfigured("the notebook", [Problem("workdir", "missing; give a folder or a volume.")])
@@ -43,7 +43,11 @@ def workdir(value: str) -> str:
     folder = Path(volumes or library().parent / "runs") / value.lstrip("/") if local else Path(value).expanduser()
     if "://" in value:
         return value
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as refused:
+        text = f"{value} cannot be made: {refused.strerror or refused} ({folder}). Give a folder that you may write to."
+        raise Misconfigured("the notebook", [Problem("workdir", text)]) from refused
     return str(folder.absolute())
 
 
