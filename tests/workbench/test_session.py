@@ -13,16 +13,36 @@ import pyspark
 import pytest
 
 from connectors import workbench
+from connectors.workbench import jars
 from connectors.workbench.settings import library
 
 pytestmark = pytest.mark.spark
 
-SCRIPT = """
-import json, os, sys
-from pyspark.sql.functions import udf
+READER = """
+import glob, threading
 from connectors import workbench
 
-first = workbench.session({"spark.sql.shuffle.partitions": 3, "spark.ui.enabled": False})
+lines, is_up = set(), threading.Event()
+def read_command_lines():
+    while not is_up.wait(0.05):
+        for file in glob.glob("/proc/[0-9]*/cmdline"):
+            try:
+                lines.add(open(file).read())
+            except OSError:
+                pass
+reader = threading.Thread(target=read_command_lines)
+reader.start()
+"""
+SCRIPT = READER + """
+import json, os, sys
+from pyspark.sql.functions import udf
+
+odd = " a" + chr(92) + "b" + chr(9) + "c=d:e#f!g" + chr(228) + chr(10) + "h"
+secrets = {"spark.hadoop.fs.s3a.secret.key": "5ecret-of-s3", "spark.hadoop.fs.azure.account.key.x.net": "5ecret/of=azure"}
+first = workbench.session({"spark.sql.shuffle.partitions": 3, "spark.ui.enabled": False, "spark.hadoop.odd": odd, **secrets})
+is_up.set()
+reader.join()
+properties = first.sparkContext._jvm.java.lang.System.getProperties()
 second = workbench.session({"spark.sql.shuffle.partitions": 5, "spark.driver.memory": "9g"}, master="local[1]")
 
 @udf("string")
@@ -66,6 +86,11 @@ print(json.dumps({
     "retried": first.range(1).select(fails_once("id")).first()[0],
     "registered": first.read.format("connectors.sequence").option("end", 3).load().count(),
     "folder": os.listdir("."),
+    "submits": len([line for line in lines if "deploy.SparkSubmit" in line]),
+    "shown": [line for line in lines if "5ecret" in line and "read_command_lines" not in line],
+    "read": [first.sparkContext._jsc.hadoopConfiguration().get(key.removeprefix("spark.hadoop.")) for key in secrets],
+    "odd": [odd, properties.getProperty("spark.hadoop.odd")],
+    "properties": [os.path.exists(name) for line in lines for name in line.split(chr(0)) if name.endswith(".properties")],
 }))
 """
 
@@ -118,6 +143,19 @@ def test_the_formats_are_registered(report: dict[str, Any]) -> None:
     assert report["registered"] == 3
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_no_setting_of_a_user_is_on_a_command_line(report: dict[str, Any]) -> None:
+    assert report["submits"] >= 1, "a command line with the settings would have been seen"
+    assert report["shown"] == []
+    assert set(report["properties"]) == {False}
+
+
+def test_settings_reach_the_jvm_as_they_are(report: dict[str, Any]) -> None:
+    assert report["read"] == ["5ecret-of-s3", "5ecret/of=azure"]
+    odd, seen = report["odd"]
+    assert seen == odd.strip(), "Spark takes blanks off the values of a file"
+
+
 def test_nothing_is_left_in_the_current_folder(report: dict[str, Any]) -> None:
     assert report["folder"] == []
 
@@ -129,21 +167,40 @@ def test_the_console_stays_quiet(report: dict[str, Any]) -> None:
 
 def test_jars_that_cannot_be_fetched_are_told_with_the_way_out(tmp_path: Path) -> None:
     """A real resolver against a repository that refuses connections."""
+    repository = "http://ann:5ecret-of-ann@127.0.0.1:9/"
     nowhere = '<ibiblio name="nowhere" m2compatible="true" root="http://127.0.0.1:9/"/>'
     settings = tmp_path / "ivysettings.xml"
     settings.write_text(
         f'<ivysettings><settings defaultResolver="nowhere"/><resolvers>{nowhere}</resolvers></ivysettings>'
     )
     conf = {"spark.jars.ivySettings": str(settings), "spark.jars.ivy": str(tmp_path / "ivy")}
-    script = f"from connectors import workbench; workbench.session({conf!r})"
+    conf["spark.jars.repositories"] = repository
+    call = f"""
+try:
+    workbench.session({conf!r})
+finally:
+    is_up.set()
+    shown = [line for line in lines if "5ecret" in line and "read_command_lines" not in line]
+    print(len(shown), len([line for line in lines if "deploy.SparkSubmit" in line]))
+"""
     environment = {**os.environ, "PYTHONPATH": str(library()), "CONNECTORS_CACHE": str(tmp_path / "cache")}
-    command = [sys.executable, "-c", script]
+    command = [sys.executable, "-c", READER + call]
     ran = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=240)
     assert ran.returncode == 1
     last = ran.stderr[ran.stderr.index("connectors.core.errors.Misconfigured") :]
     assert "io.delta:delta-spark_4.2_2.13" in last
     assert "cannot be fetched from a Maven repository" in last
     assert "spark.jars.repositories" in last
+    assert "5ecret" not in last
+    shown, submits = map(int, ran.stdout.split())
+    assert shown == 0
+    assert submits > 0 or sys.platform != "linux"
+
+
+def test_a_login_to_a_repository_is_not_in_what_the_resolver_is_quoted_with() -> None:
+    log = "Server access error at url http://ann:5ecret@127.0.0.1:9/io/delta (java.net.ConnectException: Connection refused)"
+    message = str(jars._unresolved("io.delta:delta-spark", log))
+    assert "http://***@127.0.0.1:9/io/delta (java.net.ConnectException: Connection refused)" in message
 
 
 STOPPED = """

@@ -9,13 +9,16 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
+import shlex
 import sys
 import sysconfig
+import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -384,9 +387,14 @@ def canceling(spark: SparkSession) -> Callable[[], Any]:
     return spark.interruptAll if is_connect(spark) else spark.sparkContext.cancelAllJobs
 
 
+_AT_START: Final = ("spark.driver.extraClassPath", "spark.driver.extraJavaOptions", "spark.driver.memory", "spark.jars")
+"""The settings that a JVM cannot take later, where a ``--properties-file`` in ``$PYSPARK_SUBMIT_ARGS`` replaces ours."""
+
+
 def launch_java(settings: Mapping[str, Any], log: Path) -> None:
     """Starts the JVM of this process unless there is one. What it prints, and what Spark's workers print, is in ``log``.
 
+    Everybody on the machine can read its command line: settings are in a file of this user that is gone when it has started.
     Raises ``PySparkRuntimeError`` when it does not start.
     """
     from pyspark import SparkConf, SparkContext
@@ -394,10 +402,32 @@ def launch_java(settings: Mapping[str, Any], log: Path) -> None:
 
     if SparkContext._gateway is not None:
         return
-    conf = SparkConf(loadDefaults=False).setAll([(key, str(value)) for key, value in settings.items()])
-    with log.open("ab") as output:
+    conf = SparkConf(loadDefaults=False).setAll([(key, str(settings[key])) for key in settings if key in _AT_START])
+    with log.open("ab") as output, _submitted(settings):
         gateway = launch_gateway(conf, {"stdout": output, "stderr": output})  # type: ignore[no-untyped-call]
     SparkContext._ensure_initialized(gateway=gateway)
+
+
+@contextlib.contextmanager
+def _submitted(settings: Mapping[str, Any]) -> Iterator[None]:
+    """Lets what PySpark starts inside read ``settings`` from a file, before those of the user's own arguments."""
+    name, lines = "PYSPARK_SUBMIT_ARGS", [f"{_property(key)}={_property(str(value))}\n" for key, value in settings.items()]
+    before = os.environ.get(name)
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", prefix="connectors-", suffix=".properties") as file:
+        file.writelines(lines)
+        file.flush()
+        own = f"--load-spark-defaults --properties-file {shlex.quote(file.name)}"
+        os.environ[name] = f"{own} {before or 'pyspark-shell'}"
+        try:
+            yield
+        finally:
+            del os.environ[name]
+            os.environ.update({} if before is None else {name: before})
+
+
+def _property(text: str) -> str:
+    """``text`` as a key or value of a Java properties file."""
+    return re.sub(r"[\\ \t:=#!]", r"\\\g<0>", text).replace("\n", r"\n").replace("\r", r"\r")
 
 
 def errors_of_spark() -> tuple[type[BaseException], ...]:

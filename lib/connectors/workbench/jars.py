@@ -7,6 +7,7 @@ the whole AWS SDK, one jar of 655 MB; the client loads five parts of it, about 1
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import re
 import subprocess
@@ -20,14 +21,17 @@ from urllib.parse import unquote, urlparse
 
 from ..core.cache_folder import cache
 from ..core.errors import Misconfigured, Problem
+from ..core.options import masked
+from .settings import library
 
 _RESOLVE: Final = """
-import sys
+import json, pathlib, sys
+sys.path.insert(0, sys.argv[1])
+from connectors.spark.session import launch_java
 from pyspark.sql import SparkSession
-builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-for setting in sys.argv[1:]:
-    builder = builder.config(*setting.split("=", 1))
-print("jars:" + builder.getOrCreate().sparkContext.getConf().get("spark.jars"))
+settings = {"spark.master": "local[1]", "spark.ui.enabled": "false", **json.load(sys.stdin)}
+launch_java(settings, pathlib.Path("/dev/stderr"))
+print("jars:" + SparkSession.builder.config(map=settings).getOrCreate().sparkContext.getConf().get("spark.jars"))
 """
 _RESOLVER_SETTINGS: Final = ("spark.jars.ivy", "spark.jars.ivySettings", "spark.jars.repositories", "spark.jars.excludes")
 
@@ -69,11 +73,11 @@ def _record() -> Path:
 
 def _resolved(coordinate: str, conf: Mapping[str, str]) -> list[str]:
     print(f"Fetching {coordinate} and what it needs, once (about 90 MB) …", file=sys.stderr, flush=True)
-    settings = [f"{key}={conf[key]}" for key in _RESOLVER_SETTINGS if key in conf]
-    command = [sys.executable, "-c", _RESOLVE, f"spark.jars.packages={coordinate}", *settings]
+    settings = {"spark.jars.packages": coordinate, **{key: conf[key] for key in _RESOLVER_SETTINGS if key in conf}}
+    command = [sys.executable, "-c", _RESOLVE, str(library())]
     environment = {key: value for key, value in os.environ.items() if key != "PYSPARK_SUBMIT_ARGS"}
     environment["SPARK_LOCAL_IP"] = "127.0.0.1"
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    done = subprocess.run(command, input=json.dumps(settings), capture_output=True, text=True, env=environment)
     for line in done.stdout.splitlines():
         if line.startswith("jars:"):
             return [unquote(urlparse(jar).path) for jar in line.removeprefix("jars:").split(",")]
@@ -94,8 +98,9 @@ def _artifact(jar: str) -> str:
 
 def _unresolved(coordinate: str, log: str) -> Misconfigured:
     telling = [line.strip() for line in log.splitlines() if re.search(r"not found|refused|Unable|Error|unknown", line)]
+    said = masked("spark.jars.repositories", " ".join(telling[:3]))
     text = (
-        f"cannot be fetched from a Maven repository: {' '.join(telling[:3]) or 'see the log of spark-submit'}. Connect "
+        f"cannot be fetched from a Maven repository: {said or 'see the log of spark-submit'}. Connect "
         "once, or name a repository that this machine reaches: session({'spark.jars.repositories': 'https://…'})."
     )
     return Misconfigured("Spark", [Problem(coordinate, text)])
