@@ -78,6 +78,23 @@ def test_a_secret_is_hidden_as_python_json_and_urls_write_it_and_in_notes_and_gr
         assert (hidden, "*****" in shown) == ([], True)
 
 
+@pytest.mark.parametrize(
+    ("secret", "text", "shown"),
+    [
+        ("a", "a table has a name: user=a password=a", "a table has a name: user=a password=*****"),
+        ("12", "batch 12 of 12 rows: jdbc:postgresql://me:12@host:12/d", "batch 12 of 12 rows: jdbc:postgresql://me:*****@host:12/d"),
+        ("12", "{'db.password': '12', 'batch': '12'}", "{'db.password': '*****', 'batch': '12'}"),
+        ("12", "token: 123", "token: 123"),
+        ("test", "the latest test of testing", "the latest ***** of testing"),
+        ("test", r'"no login\ntest" and %3Atest%40', r'"no login\n*****" and %3A*****%40'),
+        ("postgres", "cannot open postgresql://postgres:postgres@host", "cannot open postgresql://*****:*****@host"),
+        ("hunter2-x", "PWDhunter2-x.", "PWD*****."),
+    ],
+)
+def test_a_short_secret_neither_cuts_words_nor_shows_itself_by_what_is_missing(secret: str, text: str, shown: str) -> None:
+    assert masker([secret])(text) == shown
+
+
 class Unstarted(TablesConnector):
     """Cannot start."""
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
+import subprocess
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +20,7 @@ from connectors.core.metrics import Component, Meter, Place
 from connectors.core.progress import PartitionProgress, packed
 from connectors.metrics.history import ENDED, FAILED, QueryHistory
 from connectors.metrics.log import note
-from connectors.metrics.queries import DIED, UNKNOWN, ago, queries_of_machine
+from connectors.metrics.queries import DIED, UNKNOWN, ago, process_start, queries_of_machine
 
 QUERY = "6f480a6e-7299-4058-b2e6-397699d87237"
 NOBODY = 2**22 + 1
@@ -153,6 +157,39 @@ def test_status_knows_the_sinks_of_a_query_that_runs_and_how_far_behind_it_is() 
 
 def test_a_query_whose_process_is_gone_has_died() -> None:
     started(process=NOBODY)
+    assert queries_of_machine()[0].state == DIED
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    """Another process of this machine."""
+    with subprocess.Popen(["sleep", "60"]) as process:
+        yield process
+        process.kill()
+
+
+def test_a_query_whose_process_has_given_its_number_to_another_one_has_died(sleeper: subprocess.Popen[bytes]) -> None:
+    started(process=sleeper.pid)
+    assert queries_of_machine()[0].state == DIED
+
+
+def test_the_number_of_a_thread_is_no_process() -> None:
+    end = threading.Event()
+    thread = threading.Thread(target=end.wait)
+    thread.start()
+    try:
+        started(process=thread.native_id)
+        assert queries_of_machine()[0].state == DIED
+    finally:
+        end.set()
+        thread.join()
+
+
+def test_a_query_has_died_though_nobody_has_asked_for_the_end_of_its_process(sleeper: subprocess.Popen[bytes]) -> None:
+    started(process=sleeper.pid, process_start=process_start(sleeper.pid))
+    assert queries_of_machine()[0].state == "running"
+    sleeper.kill()
+    os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)
     assert queries_of_machine()[0].state == DIED
 
 

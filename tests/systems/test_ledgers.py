@@ -93,7 +93,7 @@ def test_a_database_is_found_by_its_file_and_by_its_urls(tmp_path: Path, kind: s
     write(sink, 4, "other")
     expected = {sink.sink_id(): {("q", 0, 2), ("other", 4, 2)}}
     for target in (str(file), options["url"], f"{kind}:///{file}"):
-        assert {name: set(entries) for name, entries in recorded(target).items()} == expected
+        assert {name: set(entries) for name, entries in recorded(target, dbtable="others").items()} == expected
 
 
 def commit_of_delta(folder: Path, version: int, **info: Any) -> None:
@@ -137,6 +137,13 @@ def test_a_server_that_is_away_is_an_error_of_one_line() -> None:
     result = show("redis://127.0.0.1:9")
     assert (result.exit_code, "Traceback" in result.output) == (1, False)
     assert "127.0.0.1:9" in result.stderr
+
+
+def test_a_cluster_of_kafka_is_asked_with_the_options_of_kafka() -> None:
+    result = show("kafka://127.0.0.1:9", "--option", "ledgerTopik=x")
+    assert (result.exit_code, "connectionString" in result.stderr) == (2, False)
+    problem = 'ledgerTopik   is no option of this connector; did you mean "ledgerTopic"?'
+    assert f"connectors.kafka cannot start; 1 problem:\n  {problem}" in result.stderr
 
 
 def test_a_wrong_option_is_named(tmp_path: Path) -> None:

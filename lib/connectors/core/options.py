@@ -30,6 +30,11 @@ _SECRET: Final = re.compile(
     re.IGNORECASE,
 )
 _USER_INFO: Final = re.compile(r"(\b[a-z][a-z0-9+.:-]*://)((?:(?!,[a-z][a-z0-9+.:-]*://)\S)+)@", re.IGNORECASE)
+_SECRET_PLACE: Final = r"""(?i:\w*(?:password|passphrase|passwd|pwd|secret|token|key)["']?\s*[:=]\s*["']?|://[^\s:/@]*:)"""
+_WORD_START: Final = r"(?:(?<!\w)|(?<=%[0-9A-Fa-f]{2})|(?<=\\[nrt]))"
+"""Also behind a character as a URL or a text of JSON writes it."""
+_WORD, _ANYWHERE = 4, 8
+"""Characters from which a secret is replaced where it is a word, and inside of words."""
 _SECRET_PART: Final = re.compile(r"(\b\w*(?:password|pwd|secret|token|key)=)([^&;\s]+)", re.IGNORECASE)
 
 
@@ -59,14 +64,22 @@ def secrets_in(option: str, value: str) -> list[str]:
 def masker(secrets: Sequence[str]) -> Callable[[str], str]:
     """A function that replaces each of ``secrets`` in a text, also as Python, JSON and URLs write it.
 
-    A short one is replaced only where it is a word.
+    Below eight characters, or of letters alone, it is replaced where it is a whole word: "test" stays in "latest". Below four
+    it is replaced only behind the name of a secret and in the login of a URL: what is missing elsewhere would tell it.
     """
-    texts = {form for text in secrets for form in _written_forms(text) if form.strip()}
-    patterns = [re.escape(text) if len(text) > 3 else rf"(?<!\w){re.escape(text)}(?!\w)" for text in texts]
+    forms = sorted({form for text in secrets for form in _written_forms(text) if form.strip()}, key=len, reverse=True)
+    short = [re.escape(form) for form in forms if len(form) < _WORD]
+    patterns = [_pattern(form) for form in forms if len(form) >= _WORD]
+    patterns += [rf"(?P<place>{_SECRET_PLACE})(?:{'|'.join(short)})(?!\w)"] if short else []
     if not patterns:
         return str
-    pattern = re.compile("|".join(sorted(patterns, key=len, reverse=True)))
-    return lambda text: pattern.sub("*****", text)
+    pattern = re.compile("|".join(patterns))
+    return lambda text: pattern.sub(lambda match: f"{match.groupdict().get('place') or ''}*****", text)
+
+
+def _pattern(form: str) -> str:
+    literal = re.escape(form)
+    return rf"{_WORD_START}{literal}(?!\w)" if len(form) < _ANYWHERE or form.isalpha() else literal
 
 
 def _written_forms(text: str) -> Iterator[str]:

@@ -8,11 +8,13 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from ..core.messages import message_in
 from ..core.metrics import write_note
 from .history import ENDED, FAILED, QueryHistory
+from .queries import process_start
 from .watch import Listening
 
 if TYPE_CHECKING:
@@ -97,8 +99,14 @@ def note(run: QueryHistory) -> dict[str, Any]:
         "batch": last.number if last else None,
         "progress": _offsets_only(run.progress),
         "process": os.getpid(),
+        "process_start": _start_of(os.getpid()),
         "machine": platform.node(),
     }
+
+
+@lru_cache(maxsize=1)
+def _start_of(process: int) -> str | None:
+    return process_start(process)
 
 
 def _offsets_only(progress: Mapping[str, Any] | None) -> dict[str, Any] | None:

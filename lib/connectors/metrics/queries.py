@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import platform
+import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -91,19 +93,27 @@ def _sink(row: Row, about: Mapping[str, str]) -> SinkStanding:
 
 def _state(note: Mapping[str, Any]) -> str:
     state = str(note.get("state") or UNKNOWN)
-    if state == RUNNING and note.get("machine") == platform.node() and not _is_alive(int(note["process"])):
-        return DIED
+    if state == RUNNING and note.get("machine") == platform.node():
+        start = process_start(int(note["process"]))
+        return state if start is not None and start == note.get("process_start") else DIED
     return state
 
 
-def _is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # another user's
-        return True
-    return True
+def process_start(process: int) -> str | None:
+    """When a process of this machine began, in words of the system; ``None`` if it has ended.
+
+    A number is given again: in a container each driver may be the process 7, or a thread of another program has the number.
+    """
+    if sys.platform == "linux":
+        try:
+            fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return None
+        state, start = fields[0], f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {fields[19]}"
+    else:
+        told = subprocess.run(["ps", "-o", "stat=,lstart=", "-p", str(process)], capture_output=True, text=True)
+        state, _, start = told.stdout.strip().partition(" ")
+    return None if state[:1] in ("", "Z", "X") else start  # a zombie has ended, and its parent has not asked for it yet
 
 
 def ago(moment: float, now: float | None = None) -> str:

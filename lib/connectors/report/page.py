@@ -76,8 +76,8 @@ _CODE: Final = re.compile(r"<(script|style)\b.*?(</\1\s*>|\Z)", re.DOTALL | re.I
 _TAGS: Final = frozenset(
     ("a", "abbr", "b", "blockquote", "br", "caption", "code", "col", "colgroup", "dd", "del", "details", "div", "dl", "dt",
      "em", "figcaption", "figure", "h1", "h2", "h3", "h4", "h5", "h6", "header", "hr", "i", "img", "ins", "kbd", "li", "mark",
-     "ol", "p", "pre", "q", "s", "samp", "section", "small", "span", "strike", "strong", "sub", "summary", "sup", "table", "tbody", "td",
-     "tfoot", "th", "thead", "tr", "tt", "u", "ul", "var")
+     "ol", "p", "pre", "q", "s", "samp", "section", "small", "span", "strike", "strong", "sub", "summary", "sup", "table",
+     "tbody", "td", "tfoot", "th", "thead", "tr", "tt", "u", "ul", "var")
 )  # fmt: skip
 _ATTRIBUTES: Final = frozenset(("alt", "class", "colspan", "height", "rowspan", "start", "style", "title", "width"))
 _LINK: Final = re.compile(r"https?:|mailto:", re.IGNORECASE)

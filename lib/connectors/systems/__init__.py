@@ -89,17 +89,23 @@ def ledgers_in(target: str, options: Mapping[str, str] | None = None) -> list[Le
     ``options`` are those of the sink that reaching the target takes. Raises what the system raises that cannot be reached.
     """
     ledgers: dict[str, LedgerContent] = {}
-    asked = set[object]()
-    known = False
-    for _, sink in all_systems().values():
-        look = getattr(sink, "ledgers_in", None)
-        if look is None or look.__func__ in asked:  # sinks that share a way to record
+    known, wrong = False, None
+    for sink in dict.fromkeys(_recording(sink) for _, sink in all_systems().values() if sink is not None):
+        try:
+            contents = sink.ledgers_in(target, options or {})
+        except Misconfigured as refused:  # a path may be a folder or a database, whose options are others
+            wrong = refused
             continue
-        asked.add(look.__func__)
-        contents = look(target, options or {})
         known |= contents is not None
         ledgers.update({content.sink_id: content for content in contents or ()})
+    if wrong is not None and not known:
+        raise wrong
     return list(ledgers.values()) if known else None
+
+
+def _recording(sink: type[Sink]) -> type[Sink]:
+    """The class whose way to record ``sink`` has: another sink that takes it may ask for options of its own."""
+    return next(kind for kind in sink.__mro__ if "ledgers_in" in vars(kind))
 
 
 def sink_class(name: str) -> type[Sink]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, quote_plus
 
 import pyarrow as pa
 import pytest
@@ -17,6 +19,7 @@ from connectors.core.options import Options
 from connectors.core.writing import stage
 from connectors.systems.jdbc import JdbcSink
 from connectors.systems.jdbc.dialects import DatabaseAddress, Table, parse
+from connectors.systems.jdbc.dialects.postgresql import PostgreSql
 from connectors.systems.jdbc.target import table_of
 from connectors.testing.servers import PostgresServer
 
@@ -172,6 +175,16 @@ def test_a_wrong_password_is_told_without_the_password() -> None:
         good: Any = JdbcSink.of({"url": server.url, "user": server.user, "password": server.password, "dbtable": "t"})
         with pytest.raises(Misconfigured, match="createTable=true"):
             Commit(good).begin(Batch(good.sink_id(), "q", 0))
+
+
+def test_a_password_is_not_told_in_any_form_that_a_driver_may_quote() -> None:
+    password = 'p@ss  "w/ö+1'
+    dialect = PostgreSql(parse("jdbc:postgresql://db/shop", "me", password), 1.0)
+    forms = [password, quote(password), quote(password, safe=""), quote_plus(password), json.dumps(password), repr(password)]
+    for form in (*forms, dialect.load_url()):
+        told = str(dialect.transient(RuntimeError(f'failed for "{form}" at batch 1')))
+        assert "*****" in told
+        assert ("ss" in told, "w/" in told, "+1" in told, "at batch 1" in told) == (False, False, False, True), told
 
 
 def test_an_option_error_does_not_show_the_password() -> None:

@@ -17,7 +17,7 @@ from connectors.core import Batch, CommitRefused, Poison, Transient
 from connectors.core.commit import Commit
 from connectors.core.ledger import Entry, app_query
 from connectors.core.retry import RetrySettings
-from connectors.systems.kafka import KafkaSink
+from connectors.systems import ledgers_in
 from connectors.systems.kafka import session as sessions
 from connectors.systems.kafka.ledger import SINK_PARTITION, LedgerState
 from connectors.systems.kafka.session import open_session
@@ -257,6 +257,6 @@ def test_the_ledgers_of_a_cluster_are_found_by_its_brokers(target: Target) -> No
     target.write(rows(1, 2, 3), TEXT)
     target.write(rows(4), TEXT)
     address = f"kafka://{target.server.bootstrap}"
-    contents = {content.sink_id: content.entries for content in KafkaSink.ledgers_in(address, {}) or ()}
+    contents = {content.sink_id: content.entries for content in ledgers_in(address) or ()}
     [entry] = contents[target.sink().sink_id()]
     assert (entry.query, entry.batch, entry.rows) == ("query", 1, 1)

@@ -11,7 +11,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from ...core.errors import Misconfigured, Problem, Transient
-from ...core.options import REQUIRED, Option, Options, Text, Values
+from ...core.options import REQUIRED, Option, Options, Text, Values, masker
 from ...core.secrets import filled
 from ..kafka.config import connection_config
 from ..kafka.errors import ClientReports, client, error_name
@@ -185,7 +185,7 @@ def _connect(config: Config) -> None:
 
 
 def _problem(connection: ConnectionString, refused: _Refused) -> Problem:
-    reason = str(refused).replace(connection.text, "***").replace(connection.key, "***")
+    reason = masker([connection.text, connection.key])(str(refused))
     if refused.name == "_SSL":
         return Problem("kafka.ssl.ca.location", f"no secure connection: {reason}")
     text = (

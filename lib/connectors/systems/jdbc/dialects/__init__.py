@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from ....core.options import masker
 from ....storage.location import is_local
 from .base import Column, Dialect, Table, repeated_keys
 from .duckdb import DuckDb
@@ -47,7 +48,7 @@ class DatabaseAddress:
 
     def without_password(self, text: str) -> str:
         """``text`` with the password cut out, should a driver have put it there."""
-        return text.replace(self.password, "***") if self.password else text
+        return masker([self.password or ""])(text)
 
 
 def dialect_of(address: DatabaseAddress, timeout: float = 30.0) -> Dialect:

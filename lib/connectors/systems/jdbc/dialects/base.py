@@ -189,7 +189,7 @@ class Dialect(ABC):
 
     def error_text(self, error: Exception) -> str:
         """The text of ``error`` in one line, without the password."""
-        return self.address.without_password(" ".join(str(error).split()))
+        return " ".join(self.address.without_password(str(error)).split())
 
     def transient(self, error: Exception) -> Transient:
         return Transient(f"{self.address}: {self.error_text(error)}", connector="connectors.jdbc")
