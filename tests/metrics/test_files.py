@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from botocore.exceptions import ConnectTimeoutError
 
 from connectors.core import metrics
 from connectors.core.errors import Transient
-from connectors.core.metrics import Component, Meter, Place, counted
+from connectors.core.metrics import PLANNING, Component, Meter, Place, counted
 from connectors.core.retry import RetrySettings
 from connectors.metrics import table
 from connectors.storage import s3
@@ -167,6 +168,19 @@ def test_metrics_of_old_queries_are_removed_when_another_begins_and_nothing_else
     assert {folder.name for folder in root.iterdir()} == {"recent", "new", "photos"}
 
 
+def test_counts_of_sources_that_are_not_planned_any_more_are_removed_when_a_query_begins(root: Path) -> None:
+    old, recent = Component("source", "lines", "old"), Component("source", "lines", "recent")
+    for source in (old, recent):
+        attempt(0, 1, query=PLANNING, source=source)
+    attempt(0, 1, query="q")
+    long_ago = time.time() - metrics.RETENTION_SECONDS - 60
+    os.utime(root / PLANNING / "source.lines.old.0.json", (long_ago, long_ago))
+    (root / PLANNING / "notes.txt").touch()
+    os.utime(root / PLANNING / "notes.txt", (long_ago, long_ago))
+    attempt(0, 1, query="new")
+    assert sorted(os.listdir(root / PLANNING)) == ["notes.txt", "source.lines.recent.0.json"]
+
+
 def test_a_batch_without_a_query_is_not_counted(root: Path) -> None:
     with Meter() as meter:
         meter.count(rows=1)
@@ -237,6 +251,56 @@ def test_a_folder_may_be_a_location_of_files(root: Path, monkeypatch: pytest.Mon
 def test_only_this_user_may_read_the_folder(root: Path) -> None:
     attempt(0, 1)
     assert root.stat().st_mode & 0o777 == 0o700
+
+
+class TestUsualFolder:
+    """The folder among the temporary files, where anybody may have made one of that name."""
+
+    @pytest.fixture
+    def usual(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        monkeypatch.delenv(metrics.FOLDER)
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        monkeypatch.setenv("CONNECTORS_CACHE", str(tmp_path / "cache"))
+        return tmp_path / f"connectors-metrics-{os.getuid()}"
+
+    def test_it_is_of_this_user_alone(self, usual: Path) -> None:
+        attempt(0, 3)
+        assert (usual.stat().st_mode & 0o777, total()) == (0o700, 3)
+
+    @pytest.mark.parametrize("kind", ["link", "readable", "writable", "file", "foreign"])
+    def test_one_that_others_can_look_into_is_left_alone(
+        self, usual: Path, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        if kind == "link":
+            (tmp_path / "theirs").mkdir(mode=0o700)
+            usual.symlink_to(tmp_path / "theirs")
+        elif kind == "file":
+            usual.touch()
+        else:
+            usual.mkdir()
+            usual.chmod({"readable": 0o750, "writable": 0o702}.get(kind, 0o700))
+        if kind == "foreign":
+            user = os.getuid() + 1
+            monkeypatch.setattr(os, "getuid", lambda: user)
+            usual = usual.rename(tmp_path / f"connectors-metrics-{user}")
+            own = metrics.folder()
+            assert own is None, "neither is the other one, in this test"
+            return
+        with caplog.at_level(logging.WARNING, logger="connectors.metrics"):
+            attempt(0, 3)
+            attempt(1, 3)
+        own = tmp_path / "cache" / "metrics" / str(os.getuid())
+        assert (metrics.folder(), own.stat().st_mode & 0o777, total()) == (str(own), 0o700, 6)
+        assert [path for path in usual.rglob("*") if path.is_file()] == []
+        assert caplog.messages == [f"metrics go to {own}: {usual} is not a folder of this user alone"]
+
+    def test_a_query_runs_without_metrics_where_no_folder_is_its_users(
+        self, usual: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        usual.touch()
+        monkeypatch.setenv("CONNECTORS_CACHE", str(usual / "below"))
+        attempt(0, 3)
+        assert (metrics.folder(), total()) == (None, 0)
 
 
 class TestObjectStore:

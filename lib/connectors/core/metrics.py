@@ -17,6 +17,7 @@ import json
 import logging
 import os
 import re
+import stat
 import tempfile
 import threading
 import time
@@ -24,6 +25,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
@@ -31,7 +33,8 @@ import pyarrow as pa
 
 from ..storage.base import Item, Storage
 from ..storage.location import is_local, local_path, storage_of, without_user
-from .errors import Transient
+from .cache_folder import cache
+from .errors import Misconfigured, Transient
 from .retry import RetryObserver, observed_retries
 
 Numbers = dict[str, float]
@@ -58,15 +61,38 @@ _warned: set[str] = set()
 
 
 def folder() -> str | None:
-    """Where the files are: ``$CONNECTORS_METRICS``, else a folder of this user among the temporary files.
+    """Where the files are: ``$CONNECTORS_METRICS``, else a folder of this user alone among the temporary files.
 
-    ``None`` when it is ``off``. Executors on other machines need a folder that all of them and the driver share.
+    Where that name is somebody else's, or others may look into it, the folder is in the machine's cache. ``None`` when it is
+    ``off``, or where there is neither. Executors on other machines need a folder that all of them and the driver share.
     """
     named = os.environ.get(FOLDER)
     if named:
         return None if named.lower() == "off" else named
     user = os.getuid() if hasattr(os, "getuid") else "user"
-    return f"{tempfile.gettempdir()}/connectors-metrics-{user}"
+    usual = Path(tempfile.gettempdir(), f"connectors-metrics-{user}")
+    if _is_private(usual):
+        return str(usual)
+    with contextlib.suppress(Misconfigured):
+        other = cache("metrics") / str(user)
+        if _is_private(other):
+            if str(usual) not in _warned:
+                _warned.add(str(usual))
+                _log.warning("metrics go to %s: %s is not a folder of this user alone", other, usual)
+            return str(other)
+    return None
+
+
+def _is_private(path: Path) -> bool:
+    """True for a folder, made now unless it is there, that belongs to this user and nobody else may look or write into."""
+    try:
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(mode=0o700)
+        status = path.lstat()
+    except OSError:
+        return False
+    is_own = not hasattr(os, "getuid") or (status.st_uid == os.getuid() and not status.st_mode & 0o077)
+    return stat.S_ISDIR(status.st_mode) and is_own
 
 
 @lru_cache(maxsize=8)
@@ -348,12 +374,20 @@ def _make_room(root: str, storage: Storage, own: str) -> None:
     storage.make_folder(own)
     for query in [item.name for item in storage.items() if item.is_folder and _is_old(storage, item)]:
         _remove(storage, query)
+    for item in storage.items(PLANNING):  # never old as a whole: each source that is planned writes there
+        if _METRIC_FILE.fullmatch(item.name) and 0 < item.changed < _oldest():
+            storage.delete(f"{PLANNING}/{item.name}")
 
 
 def _is_old(storage: Storage, query: Item) -> bool:
     """True if nothing was written to a query's folder for long; in an object store its newest file tells when."""
     changed = query.changed or max((item.changed for item in storage.items(query.name)), default=0)
-    return 0 < changed < (time.time() - RETENTION_SECONDS) * 1e9
+    return 0 < changed < _oldest()
+
+
+def _oldest() -> float:
+    """What was changed before this time, in nanoseconds since 1970, is old."""
+    return (time.time() - RETENTION_SECONDS) * 1e9
 
 
 def _remove(storage: Storage, query: str) -> None:

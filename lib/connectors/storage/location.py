@@ -76,6 +76,9 @@ def check_location(
             yield Problem("storageOptions", text + " With Kerberos give a delegation token, or write by foreach_batch.")
         if "token" in keys and "user" in keys:
             yield Problem("storageOptions", "has a token and a user; the token names its user, so leave user out.")
+        if "token" in keys and "use_https" not in keys:
+            text = "has a token, which WebHDFS sends in each URL. Give use_https: true, or false where nobody else can listen."
+            yield Problem("storageOptions", text)
     elif not is_local(location):
         yield from _check_protocol(option, location, write)
     elif keys and sole:

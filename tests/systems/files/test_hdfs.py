@@ -259,6 +259,14 @@ class TestErrors:
         assert "leave user out" in str(wrong.value)
         assert "HUSH" not in str(wrong.value)
 
+    def test_a_token_goes_over_an_open_line_only_if_the_user_says_so(self) -> None:
+        for use_https in (True, False):
+            storage = {"token": "HUSH", "use_https": use_https}
+            assert FilesSink.of({"path": "hdfs://name/x", "storageOptions": storage})
+        with pytest.raises(Misconfigured, match=r"has a token, which WebHDFS sends in each URL\. Give use_https") as wrong:
+            FilesSink.of({"path": "hdfs://name/x", "storageOptions": {"token": "HUSH"}})
+        assert "HUSH" not in str(wrong.value)
+
     def test_a_path_without_a_host_needs_one_without_a_jvm(self) -> None:
         with pytest.raises(Misconfigured, match="has no host"):
             FilesSink.of({"path": "hdfs:///x"}).folder()  # type: ignore[attr-defined]
