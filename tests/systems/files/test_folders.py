@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import datetime
+import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +19,7 @@ from connectors.core import Batch, Fatal, Misconfigured
 from connectors.systems.files import FilesSink
 from connectors.systems.files.folders import DatePattern
 from connectors.systems.files.writer import FilesWriter
+from connectors.workbench.settings import library
 
 from .helpers import visible, write
 
@@ -38,6 +43,31 @@ def by_folder(folder: Path, column: str = "id") -> dict[str, list[Any]]:
 
 def bucketed(folder: Path, pattern: str, zone: str = "UTC") -> FilesSink:
     return sink(folder, **{"bucket": pattern, "bucket.timeColumn": "t", "bucket.timeZone": zone})
+
+
+def may_hide_folders() -> bool:
+    """True where a process may have mounts of its own without being an administrator."""
+    hides = ["unshare", "-rm", "sh", "-c", "mount -t tmpfs none /usr/share/zoneinfo"]
+    return shutil.which("unshare") is not None and subprocess.run(hides, capture_output=True).returncode == 0
+
+
+NO_ZONES = """
+import datetime, sys
+import pyarrow as pa
+from connectors.core import Misconfigured
+from connectors.systems.files import FilesSink
+from connectors.systems.files.folders import Folders
+
+def folder(zone, kind):
+    values = {"path": sys.argv[1], "bucket": "HH", "bucket.timeColumn": "t", "bucket.timeZone": zone}
+    rows = pa.record_batch({"t": pa.array([datetime.datetime(2024, 7, 1, 22 if kind else 0)], pa.timestamp("us", kind))})
+    try:
+        return next(Folders("connectors.files", FilesSink.of(values).values, rows.schema).split(rows))[0]
+    except Misconfigured as error:
+        return str(error)
+
+print(folder("UTC", "UTC"), folder("Europe/Berlin", None), folder("Europe/Berlin", "UTC"), sep="|")
+"""
 
 
 class TestPartitions:
@@ -119,6 +149,16 @@ class TestBuckets:
         write(bucketed(tmp_path, "yyyy/MM/dd-HH", zone), 0, pa.record_batch({"t": self.times, "id": [0, 1, 2]}))
         assert by_folder(tmp_path) == {expected[0]: [0], expected[1]: [1], f"bucket={NULL}": [2]}
         assert len(by_folder(tmp_path, "t")) == 3, "the time column stays"
+
+    @pytest.mark.skipif(not may_hide_folders(), reason="needs Linux, where a process may hide folders from itself")
+    def test_a_machine_without_time_zone_data_knows_utc_and_says_what_it_lacks(self, tmp_path: Path) -> None:
+        hidden = f"mount -t tmpfs none /usr/share/zoneinfo && exec {sys.executable} -c '{NO_ZONES}' {tmp_path}"
+        environment = {**os.environ, "PYTHONPATH": str(library())}
+        command = ["unshare", "-rm", "sh", "-c", hidden]
+        ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+        utc, naive, berlin = ran.stdout.split("|")
+        assert (utc, naive) == ("22", "00"), ran.stderr
+        assert "bucket.timeZone   \"Europe/Berlin\" cannot be read: this machine has no time zone data." in berlin
 
     def test_times_without_a_zone_and_dates_are_taken_as_they_are(self, tmp_path: Path) -> None:
         for number, kind in enumerate([pa.timestamp("us"), pa.date32()]):

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from ...core import Fatal, Misconfigured, Problem
 from ...core.options import Values
+from ...core.time_zones import UTC, zone_problem
 
 FORMATS: Final = ("parquet", "json", "csv", "text", "avro", "orc")
 LONGEST_NAME: Final = 255
@@ -122,10 +123,13 @@ def _bucket(connector: str, values: Values, name: str, kind: pa.DataType) -> Fol
         text = f'names "{name}" of type {kind}; it must be a timestamp or a date.'
         raise Misconfigured(connector, [Problem("bucket.timeColumn", text)])
     pattern, zone = DatePattern(connector, values["bucket"]), values["bucket.timeZone"]
+    has_zone = pa.types.is_timestamp(kind) and kind.tz
+    if has_zone and (problem := zone_problem(zone)):
+        raise Misconfigured(connector, [Problem("bucket.timeZone", problem)])
 
     def of(column: pa.Array) -> pa.Array:
-        if pa.types.is_timestamp(kind) and kind.tz:
-            column = pc.local_timestamp(column.cast(pa.timestamp("us", "UTC" if zone == "Z" else zone)))
+        if has_zone and zone not in UTC:
+            column = pc.local_timestamp(column.cast(pa.timestamp("us", zone)))
         wall = column.cast(pa.timestamp("us"))
         return wall if pattern.unit == "microsecond" else pc.floor_temporal(wall, unit=pattern.unit)
 
