@@ -294,11 +294,12 @@ class TestUsualFolder:
         assert [path for path in usual.rglob("*") if path.is_file()] == []
         assert caplog.messages == [f"metrics go to {own}: {usual} is not a folder of this user alone"]
 
+    @pytest.mark.parametrize("cache", ["{usual}/below", "~nobody-has-this-name/cache"])
     def test_a_query_runs_without_metrics_where_no_folder_is_its_users(
-        self, usual: Path, monkeypatch: pytest.MonkeyPatch
+        self, usual: Path, cache: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         usual.touch()
-        monkeypatch.setenv("CONNECTORS_CACHE", str(usual / "below"))
+        monkeypatch.setenv("CONNECTORS_CACHE", cache.format(usual=usual))
         attempt(0, 3)
         assert (metrics.folder(), total()) == (None, 0)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +124,53 @@ def test_a_folder_that_cannot_be_written_does_not_disturb_a_query(
     frame = metrics.table(query)
     assert frame["lag_records"].tolist() == [0, 0, 0]
     assert frame["rows"].isna().all()
+
+
+def test_rows_that_source_and_sink_skip_are_errors_and_bytes_are_those_that_were_read_and_written(
+    session: Any, tmp_path: Path
+) -> None:
+    lines = [json.dumps({"id": n, "n": n % 10}) if n % 4 else "no json" for n in range(40)]
+    (tmp_path / "in.json").write_text("".join(f"{line}\n" for line in lines))
+    with contextlib.closing(sqlite3.connect(tmp_path / "x.db")) as database:
+        database.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, n INTEGER CHECK (n <> 7))")
+    options = {"value.format": "json", "value.schema": "id long, n long", "errors": "skip"}
+    read = session.readStream.format("connectors.file_stream").options(path=str(tmp_path / "in.json"), **options).load()
+    targets: list[tuple[str, dict[str, str]]] = [
+        ("jdbc", {"url": f"jdbc:sqlite:{tmp_path / 'x.db'}", "dbtable": "t", "errors": "skip"}),
+        ("buffered", {"path": str(tmp_path / "buffered")}),
+    ]
+    for rows_of_jdbc in (26, 30):  # the second time the batch is replayed: nobody knows what the database refused before
+        query = started(session, tmp_path, connectors.foreach_batch(targets), read.select("value.id", "value.n"))
+        query.awaitTermination()
+        frame = metrics.table(query)[["component", "rows", "bytes", "errors", "dead_letters"]].set_index("component")
+        source, jdbc, buffered = (frame.loc[name] for name in ("source file_stream", "sink jdbc", "sink buffered"))
+        assert source[["rows", "errors", "dead_letters"]].tolist() == [30, 10, 0]
+        assert source["bytes"] >= sum(map(len, lines))
+        assert jdbc[["rows", "errors", "dead_letters"]].tolist() == [rows_of_jdbc, 4, 0]
+        assert buffered[["rows", "errors"]].tolist() == [30, 0]
+        assert (jdbc["bytes"], buffered["bytes"]) == (480, 480), "30 rows of two numbers of 8 bytes"
+        newest = tmp_path / "checkpoint" / "commits" / "0"
+        newest.unlink()
+        newest.with_name(f".{newest.name}.crc").unlink(missing_ok=True)
+    with contextlib.closing(sqlite3.connect(tmp_path / "x.db")) as database:
+        assert database.execute("SELECT count(*) FROM t").fetchone() == (26,)
+
+
+def test_who_records_or_watches_may_fail_and_the_query_goes_on(
+    session: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_: Any) -> Any:
+        raise RuntimeError("broken")
+
+    (tmp_path / "file").touch()
+    recorder = metrics.record(session, str(tmp_path / "file" / "metrics"), file_format="parquet", every="1h")
+    with recorder, metrics.watch(session, rules=[fail, metrics.LagAbove(records=25)], on_alert=fail, show=False):
+        query = started(session, tmp_path)
+        query.awaitTermination()
+    assert query.exception() is None
+    assert totals(query) == ALL
+    assert "the metrics are not recorded" in caplog.text
+    assert caplog.text.count("RuntimeError: broken") > 1
 
 
 def test_what_is_recorded_and_watched_is_what_happened(

@@ -19,6 +19,7 @@ from typing import Final
 from .dead_letters import staged_letters
 from .errors import CommitRefused, ConnectorError, Transient
 from .ledger import OWNER, Entry, Ledger, ReplayPolicy, Verdict, check_claim, compare_replay, decide, is_stream
+from .metrics import active_meter
 from .retry import Backoff, Contact, RetrySettings
 from .sink import Batch, Committable, Committer, Frame, FrameCommitter, GlobalCommitter, Sink
 from .state import dumps
@@ -139,6 +140,9 @@ class Commit:
             committer.commit(entry, committables)
 
         self.contact.call(attempt)
+        rejected = committer.rejects.count if committer.rejects else 0  # of the try that went through
+        # The carrier counts all rows that were staged.
+        active_meter().count(rows=-rejected, errors=rejected, dead_letters=rejected if self.letters else 0)
 
     def _record(self, batch: Batch, entry: Entry) -> bool:
         """Records ``entry``. Also true if an earlier try has done it and only its answer was lost.

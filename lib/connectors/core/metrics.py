@@ -70,10 +70,10 @@ def folder() -> str | None:
     if named:
         return None if named.lower() == "off" else named
     user = os.getuid() if hasattr(os, "getuid") else "user"
-    usual = Path(tempfile.gettempdir(), f"connectors-metrics-{user}")
-    if _is_private(usual):
-        return str(usual)
-    with contextlib.suppress(Misconfigured):
+    with contextlib.suppress(OSError, RuntimeError, Misconfigured):  # no folder for temporary files, no home
+        usual = Path(tempfile.gettempdir(), f"connectors-metrics-{user}")
+        if _is_private(usual):
+            return str(usual)
         other = cache("metrics") / str(user)
         if _is_private(other):
             if str(usual) not in _warned:
@@ -84,7 +84,7 @@ def folder() -> str | None:
 
 
 def _is_private(path: Path) -> bool:
-    """True for a folder, made now unless it is there, that belongs to this user and nobody else may look or write into."""
+    """True for a folder, made now unless it is there, that belongs to this user and nobody else may look into."""
     try:
         with contextlib.suppress(FileExistsError):
             path.mkdir(mode=0o700)

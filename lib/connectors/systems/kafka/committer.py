@@ -55,7 +55,6 @@ class KafkaCommitter(GlobalCommitter):
             if transaction.begin():
                 transaction.send(self._records(staged), rejects)
                 self._show_time(transaction.commit())
-                self._count_rejected(rejects.count)
         else:
             self.remember(entry)
         for committable in committables:
@@ -107,11 +106,6 @@ class KafkaCommitter(GlobalCommitter):
             timeout = self.sink.values["transactionTimeout"]
             active_meter().now(transaction_ms=round(seconds * 1000), timeout_ms=round(timeout * 1000))
 
-    def _count_rejected(self, rejected: int) -> None:
-        """Moves rows that were ``rejected`` here from the metric ``rows``, where the carrier counts them, to ``errors``."""
-        letters = rejected if self.sink.values["errors"] == "deadLetter" else 0
-        active_meter().count(rows=-rejected, errors=rejected, dead_letters=letters)
-
 
 class KafkaFrameCommitter(KafkaCommitter, FrameCommitter):
     """Lets tasks send a whole DataFrame: nothing is staged, and the driver handles no rows. For ``foreach_batch``."""
@@ -137,7 +131,9 @@ class KafkaFrameCommitter(KafkaCommitter, FrameCommitter):
         else:
             delivery = _send_in_slots(self.slots, frame, batch, layout)
         self._show_time(delivery.seconds)
-        self._count_rejected(delivery.rejected)
+        # Moves them from the metric rows, where the carrier counts them, to errors.
+        letters = delivery.rejected if self.sink.values["errors"] == "deadLetter" else 0
+        active_meter().count(rows=-delivery.rejected, errors=delivery.rejected, dead_letters=letters)
         if layout is not None and delivery.rows:
             self.slots.finish(Entry(batch.query, batch.number, delivery.rows), layout)
         return delivery.rows
