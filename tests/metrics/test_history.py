@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import shutil
 import subprocess
 import threading
 import time
@@ -183,6 +184,20 @@ def test_the_number_of_a_thread_is_no_process() -> None:
     finally:
         end.set()
         thread.join()
+
+
+def test_a_system_without_proc_tells_the_start_of_a_process_too(
+    sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if shutil.which("ps") is None:
+        pytest.skip("no ps")
+    monkeypatch.setattr("sys.platform", "darwin")
+    assert process_start(os.getpid()) == process_start(os.getpid())
+    assert process_start(sleeper.pid)
+    sleeper.kill()
+    os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)
+    assert process_start(sleeper.pid) is None
+    assert process_start(NOBODY) is None
 
 
 def test_a_query_has_died_though_nobody_has_asked_for_the_end_of_its_process(sleeper: subprocess.Popen[bytes]) -> None:

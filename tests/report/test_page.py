@@ -26,6 +26,7 @@ from connectors.report import (
     write_page,
 )
 from connectors.report.graph import ranks_of
+from connectors.report.page import notebook_html
 from connectors.report.plots import plots_of, scale, short
 from connectors.report.records import CheckRecord
 
@@ -134,6 +135,9 @@ def strange(folder: Path) -> Path:
     outputs = [{"text/html": html}, {"image/png": pixel}, {"image/svg+xml": svg}, {"application/javascript": "alert(7)"},
                {"text/markdown": f"**strong** {EVIL}"}]  # fmt: skip
     cells[1].outputs = [nbformat.v4.new_output("display_data", output) for output in outputs]
+    cells[1].outputs[1].metadata = {"image/png": {"width": "1 onerror=alert(8)"}}
+    isolated = {"text/html": {"isolated": True}}
+    cells[1].outputs.append(nbformat.v4.new_output("display_data", {"text/html": EVIL}, metadata=isolated))
     cells[1].outputs.append(nbformat.v4.new_output("stream", text=f"printed {EVIL}\n"))
     nbformat.write(nbformat.v4.new_notebook(cells=cells), folder / "strange.ipynb")
     return folder / "strange.ipynb"
@@ -163,6 +167,34 @@ def test_text_tables_and_pictures_of_a_notebook_are_on_its_page(tmp_path: Path) 
     for part in ("Title", "bold", "over all", "41<", "strong", f"printed {EVIL}", "'<script>as code</script>'"):
         assert part in elements.text, part
     assert html.index("over all") < html.index("</details>")
+
+
+OPEN = ['<div style="display:none">', "<style>", "<script>", "<details><table><td>", "<!--", "<a title='"]
+
+
+@pytest.mark.parametrize("opening", OPEN)
+@pytest.mark.parametrize("kind", ["text/html", "text/markdown"])
+def test_what_a_cell_leaves_open_ends_with_it(tmp_path: Path, kind: str, opening: str) -> None:
+    output = nbformat.v4.new_output("display_data", {kind: f"before {opening} inside"})
+    last = nbformat.v4.new_output("display_data", {"text/html": "<style>.a { color: red }</style><p>the last one</p>"})
+    cells = [
+        nbformat.v4.new_code_cell("1", outputs=[output]),
+        nbformat.v4.new_markdown_cell(f"text {opening}"),
+        nbformat.v4.new_code_cell("2", outputs=[last]),
+    ]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path / "open.ipynb")
+    above = notebook_html(tmp_path / "open.ipynb").partition("<p>the last one</p>")[0]
+    assert above.count("<div") - above.count("</div") == 5, "those of its own cell"
+    assert [above.count(f"<{tag}") - above.count(f"</{tag}") for tag in ("details", "table", "style", "script")] == [0] * 4
+
+
+def test_a_table_that_nobody_can_read_is_a_sentence(tmp_path: Path) -> None:
+    table = f"<table>{'<tr><td>1</td><td>x</td></tr>' * 20_000}</table>"
+    outputs = [nbformat.v4.new_output("display_data", {"text/html": html}) for html in (table, "<p>the next one</p>")]
+    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1", outputs=outputs)]), tmp_path / "long.ipynb")
+    html = notebook_html(tmp_path / "long.ipynb")
+    assert "<p>580,015 characters of HTML are not shown here; the executed notebook has them.</p>" in html
+    assert "<p>the next one</p>" in html
 
 
 def test_a_page_has_no_other_base_and_sends_no_form(tmp_path: Path) -> None:

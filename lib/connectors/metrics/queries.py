@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 import sys
@@ -111,8 +112,9 @@ def process_start(process: int) -> str | None:
             return None
         state, start = fields[0], f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {fields[19]}"
     else:
-        told = subprocess.run(["ps", "-o", "stat=,lstart=", "-p", str(process)], capture_output=True, text=True)
-        state, _, start = told.stdout.strip().partition(" ")
+        command, environment = ["ps", "-o", "stat=,lstart=", "-p", str(process)], {**os.environ, "LC_ALL": "C", "TZ": "UTC"}
+        told = subprocess.run(command, env=environment, capture_output=True, text=True).stdout
+        state, start = (told.split()[:1] or [""])[0], " ".join(told.split()[1:])
     return None if state[:1] in ("", "Z", "X") else start  # a zombie has ended, and its parent has not asked for it yet
 
 

@@ -68,11 +68,17 @@ def _figures(run: RunRecord) -> list[tuple[str, str, str]]:
 def _exporter() -> Any:
     from nbconvert import HTMLExporter
 
-    return HTMLExporter(template_name="basic", exclude_anchor_links=True)
+    exporter = HTMLExporter(template_name="basic", exclude_anchor_links=True, sanitize_html=True)
+    exporter.register_filter("clean_html", lambda html: _clean(str(html)))
+    return exporter
 
 
-_CODE: Final = re.compile(r"<(script|style)\b.*?(</\1\s*>|\Z)", re.DOTALL | re.IGNORECASE)
+_CODE: Final = re.compile(r"<(script|style)\b.*?</\1\s*>", re.DOTALL | re.IGNORECASE)
 """What would stand on the page as text, once its tags are gone."""
+_IDS: Final = re.compile(r'(<div\b[^<>]*?) id="[^"]*"')
+"""The ids of cells, which several notebooks on a page may share."""
+_MOST_TAGS: Final = 20_000
+"""In one output. Cleaning more takes minutes, and nobody reads so long a table on a page."""
 _TAGS: Final = frozenset(
     ("a", "abbr", "b", "blockquote", "br", "caption", "code", "col", "colgroup", "dd", "del", "details", "div", "dl", "dt",
      "em", "figcaption", "figure", "h1", "h2", "h3", "h4", "h5", "h6", "header", "hr", "i", "img", "ins", "kbd", "li", "mark",
@@ -90,21 +96,26 @@ def notebook_html(file: Path | None) -> str:
 
     try:
         document = nbformat.read(file, as_version=4)
+        for output in (output for cell in document.cells for output in cell.get("outputs", ()) if "metadata" in output):
+            output.metadata = {}  # some of it becomes markup as it is
         body, _ = _exporter().from_notebook_node(document)
     except Exception as unreadable:
         return f"<p>The notebook cannot be shown: {escape(str(unreadable)[:300])}</p>"
-    return str(_cleaner().clean(_CODE.sub("", body)))
+    return _IDS.sub(r"\1", body)
 
 
-def _cleaner() -> Any:
-    """Leaves of HTML what shows text, tables and pictures: a notebook may show data that strangers have written.
+def _clean(html: str) -> str:
+    """What shows text, tables and pictures in the ``html`` of a cell or output, in which strangers may have written.
 
-    Ids go, since several notebooks share a page; styles of an element stay where they cannot lay it over others.
+    What it leaves open ends with it. Ids go; styles of an element stay where they cannot lay it over others.
     """
     from bleach import Cleaner
     from bleach.css_sanitizer import CSSSanitizer
 
-    return Cleaner(_TAGS, _is_harmless, ["http", "https", "mailto", "data"], strip=True, css_sanitizer=CSSSanitizer())
+    if html.count("<") > _MOST_TAGS:
+        return f"<p>{len(html):,} characters of HTML are not shown here; the executed notebook has them.</p>"
+    cleaner = Cleaner(_TAGS, _is_harmless, ["http", "https", "mailto", "data"], strip=True, css_sanitizer=CSSSanitizer())
+    return str(cleaner.clean(_CODE.sub("", html)))
 
 
 def _is_harmless(tag: str, attribute: str, value: str) -> bool:
