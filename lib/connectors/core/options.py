@@ -30,7 +30,7 @@ _SECRET: Final = re.compile(
     re.IGNORECASE,
 )
 _USER_INFO: Final = re.compile(r"(\b[a-z][a-z0-9+.:-]*://)((?:(?!,[a-z][a-z0-9+.:-]*://)\S)+)@", re.IGNORECASE)
-_SECRET_PLACE: Final = r"""(?i:\w*(?:password|passphrase|passwd|pwd|secret|token|key)["']?\s*[:=]\s*["']?|://[^\s:/@]*:)"""
+_SECRET_PLACE: Final = r"""(?i:(?:password|passphrase|passwd|pwd|secret|token|key)["']?\s*[:=]\s*["']?|://[^\s:/@]*:)"""
 _WORD_START: Final = r"(?:(?<!\w)|(?<=%[0-9A-Fa-f]{2})|(?<=\\[nrt]))"
 """Also behind a character as a URL or a text of JSON writes it."""
 _WORD, _ANYWHERE = 4, 8
