@@ -90,6 +90,7 @@ def test_a_secret_is_hidden_as_python_json_and_urls_write_it_and_in_notes_and_gr
         ("test", r'"no login\ntest" and %3Atest%40', r'"no login\n*****" and %3A*****%40'),
         ("postgres", "cannot open postgresql://postgres:postgres@host", "cannot open postgresql://*****:*****@host"),
         ("hunter2-x", "PWDhunter2-x.", "PWD*****."),
+        ("@b!1?", "user@b!1?host and https://h/user%40b%211%3Fhost", "user*****host and https://h/user*****host"),
     ],
 )
 def test_a_short_secret_neither_cuts_words_nor_shows_itself_by_what_is_missing(secret: str, text: str, shown: str) -> None:

@@ -78,8 +78,10 @@ def masker(secrets: Sequence[str]) -> Callable[[str], str]:
 
 
 def _pattern(form: str) -> str:
-    literal = re.escape(form)
-    return rf"{_WORD_START}{literal}(?!\w)" if len(form) < _ANYWHERE or form.isalpha() else literal
+    if len(form) >= _ANYWHERE and not form.isalpha():
+        return re.escape(form)
+    start, end = _WORD_START if re.match(r"\w", form) else "", r"(?!\w)" if re.search(r"\w\Z", form) else ""
+    return f"{start}{re.escape(form)}{end}"
 
 
 def _written_forms(text: str) -> Iterator[str]:
