@@ -6,7 +6,7 @@ import base64
 import datetime
 import json
 import re
-from decimal import Decimal
+from decimal import Context, Decimal
 from pathlib import Path
 from typing import Any
 
@@ -217,6 +217,65 @@ def test_elements_of_arrays_in_plain_json_are_not_altered_either(spark: Any) -> 
             changes(spark, database.upsert(id=3, **row), plain=columns).frame.collect()
 
 
+NUMBERS = ["12345678901234567890", "1.10", "-0", "0E-10", "12345678901234567.89", "1.5e3", "-1.0E-400"]
+
+
+def test_a_number_in_plain_json_that_becomes_a_text_keeps_its_own(spark: Any) -> None:
+    """Spark's own reading has ``1.2345678901234567E19`` of the first one. Digits inside of texts are no numbers."""
+    tricky = 'a "5", [6, -7.10] \\ "8" \\'
+    others = {"t": tricky, "more": ["1.10", tricky, None, True], "inner": {"s": "x", "m": {"9": "9"}}, "none": None}
+    columns = "id INT, t STRING, more ARRAY<STRING>, inner STRUCT<s: STRING, m: MAP<STRING, STRING>>, none STRING, v STRING"
+    database = Database(schemas=False)
+    rows = [database.upsert(id=at, **others, v="?") for at in range(len(NUMBERS))]
+    rows = [{**row, "value": row["value"].replace('"?"', number)} for row, number in zip(rows, NUMBERS, strict=True)]
+    numbers = {"more": [1.1, 5], "inner": {"s": 17, "m": {"a": 0.1}}, "v": {"b": 1.5, "a": [1, "1.10"]}}
+    nested = database.upsert(id=90, **others | numbers)
+    found = changes(spark, *rows, nested, plain=columns).frame.orderBy("id").collect()
+    assert [row["v"] for row in found] == [*NUMBERS, '{"b":1.5,"a":[1,"1.10"]}']
+    assert found[0]["t"] == tricky
+    assert found[0]["more"] == ["1.10", tricky, None, "true"]
+    assert (found[0]["inner"].asDict(recursive=True), found[0]["none"]) == (others["inner"], None)
+    assert (found[-1]["more"], found[-1]["inner"].asDict(recursive=True)) == (["1.1", "5"], {"s": "17", "m": {"a": "0.1"}})
+    altered = {**nested, "value": nested["value"].replace("1.5", "1.50")}
+    with pytest.raises(Exception, match=r'column v: Spark would round a number of \{"b":1\.5'):
+        changes(spark, altered, plain=columns).frame.collect()
+
+
+def test_a_long_text_in_plain_json_is_read(spark: Any) -> None:
+    value = {"id": 1, "t": '\\"-5' * 50_000, "more": ["x", "-"] * 50_000, "v": 1}
+    record = Database(schemas=False).upsert(**value)
+    row = changes(spark, record, plain="id INT, t STRING, more ARRAY<STRING>, v STRING").frame.collect()[0]
+    assert (row["t"], row["more"], row["v"]) == (value["t"], value["more"], "1")
+
+
+FITTING = ["12345678901234567890.12", "1.10", "0E-10", "1.2E+3", "-1.2000E-1", "0", "7.000", f"{'9' * 36}.5"]
+UNFIT = ["1.239", "1E-3", "0.1234567890123456789012345678901234567890123456789", "1E40"]
+NESTED = "id INT, d {0}, s STRUCT<x: {0}, y: BIGINT>, a ARRAY<STRUCT<x: {0}>>, m MAP<STRING, {0}>".format("DECIMAL(38,2)")
+
+
+def decimals_of(spark: Any, numbers: list[str], columns: str = NESTED, **row: Any) -> list[Any]:
+    database = Database(schemas=False)
+    values = row or {"d": "?", "s": {"x": "?", "y": 1}, "a": [{"x": "?"}, None], "m": {"k": "?", "n": None}}
+    records = [database.upsert(id=at, **values) for at in range(len(numbers))]
+    records = [{**record, "value": record["value"].replace('"?"', text)} for record, text in zip(records, numbers, strict=True)]
+    return list(changes(spark, *records, plain=columns).frame.orderBy("id").collect())
+
+
+def test_decimals_of_plain_json_are_exact_at_any_depth(spark: Any) -> None:
+    rows = decimals_of(spark, [*FITTING, "null", '"1.10"'])
+    numbers = [*(Decimal(text).quantize(Decimal("1.00"), context=Context(prec=60)) for text in FITTING), None, Decimal("1.10")]
+    for row, number in zip(rows, numbers, strict=True):
+        assert (row["d"], row["s"]["x"], row["s"]["y"], row["a"][0]["x"], row["a"][1]) == (number, number, 1, number, None)
+        assert row["m"] == {"k": number, "n": None}
+
+
+def test_a_decimal_of_plain_json_that_would_be_rounded_is_an_error_that_names_the_column(spark: Any) -> None:
+    nested: dict[str, Any] = {"s.x": {"x": "?"}, "a.x": [{"x": "?"}], "m": {"k": "?"}}
+    for name, value, number in [*(("d", "?", number) for number in UNFIT), *((*place, "1.239") for place in nested.items())]:
+        with pytest.raises(Exception, match=re.escape(f"column {name}: {number} does not fit decimal(38,2)")):
+            decimals_of(spark, [number], **{name.partition(".")[0]: value})
+
+
 def test_columns_of_the_table_that_begin_like_debeziums_own_are_kept(spark: Any) -> None:
     value = {"id": 1, "__ver": 3, "__op": "c", "__deleted": "false", "__source_sequence": '["1","2"]'}
     fields = [{"field": "id", "type": "int32"}, {"field": "__ver", "type": "int32"}] + [
@@ -320,6 +379,13 @@ def test_a_fan_out_alters_no_value_either(spark: Any) -> None:
         amount("amount DECIMAL(10,4)", {"amount": "1.2345"}, "decimal(10,2)")
     with pytest.raises(Exception, match=r"column t\.amount"):
         amount("amount DOUBLE", {"amount": 10.75}, "bigint")
+    wide, forms = "12345678901234567890.1234", {"MAP<STRING, {}>": ("a",), "STRUCT<a: {}>": ("a",), "ARRAY<{}>": (0,)}
+    for form, (at,) in forms.items():
+        row = {"amount": [wide] if at == 0 else {at: wide}}
+        kinds = [form.format(f"DECIMAL(38,{scale})") for scale in (4, 6, 2)]
+        assert amount(f"amount {kinds[0]}", row, kinds[1])[at] == Decimal(wide)
+        with pytest.raises(Exception, match=r"column t\.amount: the value .*1234"):
+            amount(f"amount {kinds[0]}", row, kinds[2])
 
 
 def test_a_time_in_json_without_a_schema_is_text(spark: Any) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from ...core import Fatal, Misconfigured, Problem
-from .change_schema import DECIMAL, Cell, ChangeColumn, columns_of, columns_of_type, fields_of
+from .change_schema import DECIMAL, Cell, ChangeColumn, columns_of, columns_of_type, fields_of, numbers_as_texts
 from .column_types import fitted, united_types
 from .holes import may_have_holes
 from .positions import ARRIVAL, ATTEMPTS, FIELDS, LogOrder, order_of
@@ -195,6 +195,9 @@ def changes_of(
         is_own = F.col("text").isNotNull() & F.col("schema").eqNullSafe(F.lit(schema))
         # Spark may read the JSON before it filters, so others have no text
         part = records.where(is_own).withColumn("text", F.when(is_own, F.col("text")))
+        if schema is None:
+            payload = F.concat(F.lit('{"payload":'), numbers_as_texts(F.col("text")), F.lit("}"))
+            part = part.withColumn("original", payload)
         parts.append(_Part(part, _plain_form(part, plain) if schema is None else _declared_form(schema)))
     return _united(parts, known or {}, fills or {})
 

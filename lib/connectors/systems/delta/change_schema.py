@@ -62,6 +62,11 @@ _INFINITE_DAYS: Final = (-2147472692, -2147472691)
 _LATEST_IN_ARRAY: Final = (-623_000_000, -622_000_000)
 _EARLIEST_IN_ARRAY: Final = (-626_000_000, -625_000_000)
 """Between which days the ``infinity`` and ``-infinity`` of a ``date[]`` lie: PostgreSQL has no date so early."""
+_NUMBER_IN_JSON: Final = r'(?s)\G((?:[^"\d-]++|-(?!\d)|"[^"\\]*+(?:\\.[^"\\]*+)*+")*+)(-?\d[\d.eE+-]*+)'
+"""What is no number, texts as a whole, and the number behind it. No part goes back, so a long record needs no deep stack."""
+_NUMBER: Final = r"^-?\d*(?:\.(\d*?)0*)?(?:[eE]([+-]?\d+))?$"
+"""A number, its digits behind the point but for zeros at the end, and its exponent."""
+_ZERO: Final = r"^-?[0.]+([eE]|$)"
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,15 @@ class Cell:
 
     read: Column
     exact: Column | None = None
+
+    @property
+    def text(self) -> Column:
+        """What JSON without a schema has, with a number as it is written."""
+        return self.read if self.exact is None else self.exact
+
+    def part(self, get: Callable[[Column], Column]) -> Cell:
+        """The part that ``get`` takes of both."""
+        return Cell(get(self.read), None if self.exact is None else get(self.exact))
 
 
 @dataclass(frozen=True)
@@ -122,20 +136,69 @@ def columns_of(fields: list[Mapping[str, Any]], *, tells_all_defaults: bool = Tr
 
 
 def columns_of_type(schema: StructType) -> list[ChangeColumn]:
-    """The columns of a schema of Spark, for JSON that carries none."""
-    from pyspark.sql.types import ArrayType, DateType, DecimalType, TimestampNTZType, TimestampType, VariantType
+    """The columns of a schema of Spark, for JSON that carries none. Their ``exact`` is the JSON with its numbers as texts."""
+    return [_plain_column(field.name, field.dataType) for field in schema]
 
-    def column(name: str, kind: DataType) -> ChangeColumn:
-        if isinstance(kind, ArrayType):
-            item = column(name, kind.elementType)
-            return ChangeColumn(name, ArrayType(item.read), kind, lambda cell: _each(item, cell))
-        if isinstance(kind, DecimalType):  # as a decimal, Spark would round what does not fit
-            return ChangeColumn(name, VariantType(), kind, lambda cell: _plain_decimal(name, kind, cell.read))
-        if isinstance(kind, (DateType, TimestampType, TimestampNTZType)):  # Spark would take a number for seconds
-            return ChangeColumn(name, VariantType(), kind, lambda cell: _plain_time(name, kind, cell.read))
-        return ChangeColumn(name, kind, kind, _as_it_is)
 
-    return [column(field.name, field.dataType) for field in schema]
+def numbers_as_texts(text: Column) -> Column:
+    """JSON with quotes around each number outside of texts: Spark reads a number as a double where it wants a text."""
+    from pyspark.sql import functions as F
+
+    return F.regexp_replace(text, _NUMBER_IN_JSON, '$1"$2"')
+
+
+def _plain_column(name: str, kind: DataType) -> ChangeColumn:
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import (
+        ArrayType,
+        DateType,
+        DecimalType,
+        MapType,
+        StringType,
+        StructType,
+        TimestampNTZType,
+        TimestampType,
+        VariantType,
+    )
+
+    def column(read: DataType, convert: Callable[[Cell], Column]) -> ChangeColumn:
+        return ChangeColumn(name, read, kind, convert, exact=_text_type(kind))
+
+    if isinstance(kind, ArrayType):
+        item = _plain_column(name, kind.elementType)
+        return column(ArrayType(item.read), lambda cell: _each(item, cell))
+    if isinstance(kind, MapType):
+        value = _plain_column(name, kind.valueType)
+        return column(
+            MapType(kind.keyType, value.read),
+            lambda cell: F.map_from_arrays(F.map_keys(cell.read), _each(value, cell.part(F.map_values))),
+        )
+    if isinstance(kind, StructType):
+        fields = {field.name: _plain_column(f"{name}.{field.name}", field.dataType) for field in kind}
+        read = StructType()
+        for own, field in fields.items():
+            read = read.add(own, field.read)
+        return column(read, lambda cell: _struct(fields, cell))
+    if isinstance(kind, DecimalType):  # as a decimal, Spark would round what does not fit
+        return column(StringType(), lambda cell: _plain_decimal(name, kind, cell.text))
+    if isinstance(kind, StringType):
+        return column(kind, lambda cell: _plain_text(name, cell))
+    if isinstance(kind, (DateType, TimestampType, TimestampNTZType)):  # Spark would take a number for seconds
+        return column(VariantType(), lambda cell: _plain_time(name, kind, cell.read))
+    return column(kind, _as_it_is)
+
+
+def _text_type(kind: DataType) -> DataType:
+    """``kind`` with texts in place of all simple types."""
+    from pyspark.sql.types import ArrayType, MapType, StringType, StructField, StructType
+
+    if isinstance(kind, ArrayType):
+        return ArrayType(_text_type(kind.elementType))
+    if isinstance(kind, MapType):
+        return MapType(kind.keyType, _text_type(kind.valueType))
+    if isinstance(kind, StructType):
+        return StructType([StructField(field.name, _text_type(field.dataType)) for field in kind])
+    return StringType()
 
 
 def fields_of(schema: str) -> list[Mapping[str, Any]]:
@@ -200,14 +263,25 @@ def _column(field: Mapping[str, Any]) -> ChangeColumn:
     return column(kind, kind, _as_it_is)
 
 
+def _struct(fields: Mapping[str, ChangeColumn], cell: Cell) -> Column:
+    """A struct whose ``fields`` are converted."""
+    from pyspark.sql import functions as F
+
+    def value(name: str, field: ChangeColumn) -> Column:
+        return field.convert(cell.part(lambda struct: struct.getField(name))).cast(field.type).alias(name)
+
+    return F.when(cell.read.isNotNull(), F.struct(*(value(name, field) for name, field in fields.items())))
+
+
 def _each(item: ChangeColumn, cell: Cell) -> Column:
     """An array whose elements are converted as ``item``."""
     from pyspark.sql import functions as F
 
-    if cell.exact is None:
+    exact_kind = item.exact
+    if cell.exact is None or exact_kind is None:
         return F.transform(cell.read, lambda read: item.convert(Cell(read)).cast(item.type))
     # Where elements are base64, the exact read of the array is null as a whole.
-    exact = F.coalesce(cell.exact, F.transform(cell.read, lambda _: F.lit(None).cast(item.type)))
+    exact = F.coalesce(cell.exact, F.transform(cell.read, lambda _: F.lit(None).cast(exact_kind)))
     return F.zip_with(cell.read, exact, lambda read, exact: item.convert(Cell(read, exact)).cast(item.type))
 
 
@@ -288,17 +362,29 @@ def _decimal(name: str, kind: Any, cell: Cell) -> Column:
     return F.when(is_null | number.isNotNull(), number).otherwise(F.raise_error(message))
 
 
-def _plain_decimal(name: str, kind: Any, value: Column) -> Column:
-    """A number of JSON without a schema; one that would be rounded is an error."""
+def _plain_decimal(name: str, kind: Any, text: Column) -> Column:
+    """A number of JSON without a schema, from its own text; one that would be rounded is an error."""
     from pyspark.sql import functions as F
-    from pyspark.sql.types import DecimalType
 
-    text = F.variant_get(value, "$", "string")
-    wide = DecimalType(38, 38 - kind.precision + kind.scale)
     number = text.try_cast(kind)
+    exponent = F.coalesce(F.regexp_extract(text, _NUMBER, 2).try_cast("int"), F.lit(0))
+    digits_behind_point = F.length(F.regexp_extract(text, _NUMBER, 1)) - exponent
+    is_kept = text.rlike(_NUMBER) & (text.rlike(_ZERO) | (digits_behind_point <= kind.scale))
     message = F.concat(F.lit(f"column {name}: "), text, F.lit(f" does not fit {kind.simpleString()}, its type in schema"))
-    is_kept = number.cast(wide).eqNullSafe(text.try_cast(wide))
     return F.when(text.isNull() | (number.isNotNull() & is_kept), number).otherwise(F.raise_error(message))
+
+
+def _plain_text(name: str, cell: Cell) -> Column:
+    """A text, a number as it is written, or JSON whose numbers keep their digits; other JSON is an error."""
+    from pyspark.sql import functions as F
+
+    is_nested = (cell.read != cell.text) & cell.read.rlike(r"^[\[{]")
+    message = F.concat(
+        F.lit(f"column {name}: Spark would round a number of "), cell.read,
+        F.lit("; name the fields and their types in schema, such as STRUCT<price: DECIMAL(38,2)>"),
+    )  # fmt: skip
+    nested = F.when(numbers_as_texts(cell.read) == cell.text, cell.read).otherwise(F.raise_error(message))
+    return F.when(is_nested, nested).otherwise(cell.text)
 
 
 def _plain_time(name: str, kind: Any, value: Column) -> Column:

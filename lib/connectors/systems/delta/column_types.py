@@ -67,12 +67,12 @@ def fitted(value: Column, kind: Any, target: Any, name: str) -> Column:
     if kind == target:
         return value
     cast = value.try_cast(target)
-    is_kept = cast.isNotNull()
-    if _is_comparable(kind):
-        is_kept = is_kept & cast.try_cast(kind).eqNullSafe(value)
+    back, text = cast.try_cast(kind), F.to_json(F.struct(value.alias(name)))
+    is_same = back.eqNullSafe(value) if _is_comparable(kind) else F.to_json(F.struct(back.alias(name))) == text
+    is_kept = cast.isNotNull() & is_same
     message = F.concat(
         F.lit(f"column {name}: the value "),
-        F.coalesce(F.to_json(F.struct(value.alias(name))), F.lit("?")),
+        F.coalesce(text, F.lit("?")),
         F.lit(
             f" of type {kind.simpleString()} does not fit the column's type {target.simpleString()}, and no type holds both. "
             "Convert it in the database or by a transform, or start a new table."
