@@ -171,7 +171,7 @@ class SourceHost(ABC):
     ::
 
         validate()
-        check_first_start()           if nothing of the query has run before
+        check_first_start()           if nothing of the query has run before with this slot()
         start(offsets, groups)
           ┌ poll(epoch, …)        until there is something; then the runtime records it
           │ committed(epoch)      Spark has committed all epochs up to this one
@@ -189,8 +189,12 @@ class SourceHost(ABC):
         Without contact to the system, unless the connector's own validation makes it. Secrets are hidden.
         """
 
+    def slot(self) -> str:
+        """What a start may make anew: a replication slot, by its database and name. Empty for nothing."""
+        return ""
+
     def check_first_start(self) -> None:  # noqa: B027
-        """Raises :class:`~connectors.core.errors.Fatal` where the first start would take what belongs to another reader."""
+        """Raises :class:`~connectors.core.errors.Fatal` where :meth:`slot` belongs to another reader."""
 
     @abstractmethod
     def start(self, offsets: Offsets, groups: Groups = MappingProxyType({})) -> None:

@@ -89,6 +89,22 @@ def postgres(shop: Shop, tmp_path: Path, limit: int, **more: str) -> Runs:
     return Runs(tmp_path, {**SMALL, **shop.config(), **more}, maxRowsPerTrigger=str(limit))
 
 
+def test_a_slot_of_another_name_is_another_readers_also_while_a_snapshot_is_unfinished(shop: Shop, tmp_path: Path) -> None:
+    """A snapshot that begins again drops the query's own slot, and no other."""
+    runs = postgres(shop, tmp_path, 50)
+    runs.life(50)
+    foreign = f"{shop.name}_foreign"
+    with shop.connect() as connection:
+        connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (foreign,))
+    other = postgres(shop, tmp_path, 50, **{"slot.name": foreign})
+    other.offset = runs.offset
+    with pytest.raises(Fatal, match=f"the replication slot {foreign} exists, and this query has not made it"):
+        other.life(1)
+    with shop.connect() as connection:
+        connection.execute("SELECT pg_drop_replication_slot(%s)", (foreign,))  # fails if it is another one in use
+    assert len(other.life(200)) >= 150
+
+
 @pytest.mark.parametrize("count", [1_000, *(pytest.param(count, marks=pytest.mark.soak) for count in (3_000, 20_000))])
 def test_a_copy_that_is_cut_by_restarts_comes_whole_and_once(shop: Shop, tmp_path: Path, count: int) -> None:
     """PostgreSQL writes up to 185 rows of a COPY under one position."""

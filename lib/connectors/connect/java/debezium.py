@@ -105,8 +105,15 @@ def source_log(jvm: Jvm, properties: Mapping[str, str]) -> Any:
     return jvm.compiled("PostgresLog", configuration, drops_slot, mode != "initial_only", flushes_itself)
 
 
+def slot_of(properties: Mapping[str, str]) -> str:
+    """The database and the replication slot of a source of PostgreSQL; empty for others. A failover changes neither."""
+    if not is_debezium(properties) or _database(properties) != "postgresql":
+        return ""
+    return f"{properties.get('database.dbname', '')}/{properties.get('slot.name', 'debezium')}"
+
+
 def refuse_slot(jvm: Jvm, properties: Mapping[str, str], name: str) -> None:
-    """Raises :class:`Fatal` where the replication slot exists that the first start of a query would make."""
+    """Raises :class:`Fatal` where the replication slot exists that a query's first start with it would make."""
     log = source_log(jvm, properties)
     try:
         if log is not None:

@@ -16,7 +16,7 @@ from ...core.errors import Fatal, Problem
 from ...core.source import ReadLimit
 from ..host import ConnectorSettings, Groups, Offsets, SourceHost, TaskRecords, TaskStatus
 from . import source_engine
-from .debezium import refuse_slot, with_defaults
+from .debezium import refuse_slot, slot_of, with_defaults
 from .jars import plugin_class_path
 from .jvm import Jvm, JvmDied
 from .source_engine import SourceEngine, pause
@@ -49,6 +49,9 @@ class JavaSourceHost(SourceHost):
 
     def validate(self) -> list[Problem]:
         return validated(self.settings, sink=False)
+
+    def slot(self) -> str:
+        return slot_of(self.properties)
 
     def check_first_start(self) -> None:
         def check() -> None:

@@ -48,7 +48,8 @@ _SHARED: Final = ("topic", "sourcePartition")
 _OFFSETS_IN_POSITION: Final = 20
 """Up to so many source partitions the offset of Spark shows where each of them is; the manifest always does."""
 
-_STARTED: Final = "started.json"
+_STARTED: Final = "started-{}.json"
+"""Says of a slot that it is the query's own."""
 """The file of a ``stateLocation`` whose query has started its connector once: what this one made is the query's own."""
 _LONGEST_POLL: Final = 10.0
 
@@ -232,9 +233,11 @@ class ConnectEnumerator(EpochLogEnumerator[RecordedSplit]):
             self._offsets, self._groups = self._state_after(last)
             host = self.source.host()
             try:
-                if last == 0 and self.log.storage.size(_STARTED) is None:
+                slot = host.slot()
+                started = _STARTED.format(digest(slot))
+                if self.log.storage.size(started) is None:
                     host.check_first_start()
-                    self.log.storage.put_if_absent(_STARTED, dumps(versioned(at=time.time())).encode())
+                    self.log.storage.put_if_absent(started, dumps(versioned(slot=slot, at=time.time())).encode())
                 host.start(self._offsets, self._groups)
             except ConnectorError:
                 host.close()
