@@ -20,12 +20,14 @@ import pyarrow as pa
 from ..storage.location import check_location, storage_of
 from .epoch_reader import POLL_SECONDS, EpochReader, EpochSplit
 from .epochs import EpochLog, Header, Receiver
-from .errors import Misconfigured, Problem
+from .errors import Fatal, Misconfigured, Problem
 from .leases import EpochLeases, LeaseKeeper
 from .options import REQUIRED, Duration, Int, Json, Options, Size, Text, Values
 from .source import Position, ReadLimit, Slice, Source, SplitEnumerator, SplitT
 
 _log = logging.getLogger("connectors")
+_MOST_DEATHS: Final = 8
+"""In how many epochs, one behind the other, attempts may die while no message comes. Each waits for half a lease or longer."""
 
 EPOCH_OPTIONS: Final = Options(
     stateLocation=Text(REQUIRED, meaning="the folder of the epoch log, of this query alone; any storage"),
@@ -185,6 +187,8 @@ class EpochEnumerator(EpochLogEnumerator[EpochSplit]):
         """The newest epochs that this run has planned, and has seen recorded."""
         self._orphans_until = -math.inf
         """When the last lease has ended that a dead task or driver has left, and what comes again has come."""
+        self._deaths = 0
+        """In how many of the newest epochs, one behind the other, an attempt has died and no message was recorded."""
         self._orphans = 0.0
         """For how long that was to last when the newest epoch was begun."""
         self._fresh = -1
@@ -223,19 +227,32 @@ class EpochEnumerator(EpochLogEnumerator[EpochSplit]):
             with contextlib.suppress(Exception):  # the leases end by themselves, or have ended
                 self.receiver.release(late)
         orphans = max((header.orphans for header in headers), default=0.0)
-        if is_first_look and orphans > self._orphans:
-            self._await_orphans(orphans)
+        if is_first_look:
+            has_died, has_rows = orphans > self._orphans, any(header.rows for header in headers)
+            self._deaths = self._deaths + 1 if has_died and not has_rows else 0
+            if has_died:
+                self._await_orphans(orphans)
         self._newest_record = at["epoch"]
         if until is not None and time.monotonic() < self._orphans_until:
             return False
         return super()._is_done(at, until, headers)
 
     def _await_orphans(self, seconds: float) -> None:
-        """Lets the run go on for ``seconds`` at least, within which the system gives again what the dead have received."""
+        """Lets the run go on for ``seconds`` at least, within which the system gives again what the dead have received.
+
+        Raises :class:`Fatal` where attempts die in epoch after epoch, and no message comes.
+        """
         now = time.monotonic()
         if self._until is not None and self._orphans_until < now:
             text = "connectors.%s: a task or a driver died. What it had received comes again when its leases end: %s %g s"
             _log.warning(text, self.source.name, "the query waits up to", seconds)
+        if self._until is not None and self._deaths > _MOST_DEATHS:
+            raise Fatal(
+                f"in each of the last {self._deaths} epochs an attempt at a task has died, and they had no message. What these "
+                f"attempts had received is left: it comes again when its leases end, within {seconds:g} s",
+                connector=f"connectors.{self.source.name}",
+                way_out="find in Spark's log why the tasks fail, and start the query again: it goes on from the recorded epochs",
+            )
         self._orphans_until = max(self._orphans_until, now + seconds)
 
     def is_empty(self, until: float | None) -> bool | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from connectors.core.errors import Transient
+from connectors.core.errors import Fatal, Transient
 from connectors.core.planning import INITIAL
 from connectors.testing.queue_double import DoubleReceiver
 from connectors.testing.source_suite import SourceQuery
@@ -83,3 +83,29 @@ def test_a_batch_that_is_planned_for_each_action_on_it_makes_the_wait_for_the_de
             time.sleep(0.1)
     enumerator: Any = query.planner.enumerator
     assert enumerator._orphans_until < time.monotonic() + 0.6
+
+
+def test_a_run_whose_attempts_die_in_each_epoch_ends_with_an_error_unless_messages_come(system: QueueContext) -> None:
+    """Each first attempt takes what there is, and dies with it."""
+    options = {"lease": "400ms", "maxEpochTime": "100ms", "maxRowsPerTrigger": "1", "pollInterval": "10ms"}
+    system.write(20)
+    query, log = SourceQuery(system, **options), []
+    query.planner.freeze()
+
+    def batch(is_stolen: bool) -> int:
+        number = query.plan(log)
+        assert number is not None
+        (part,) = query.planner.slices(log[number - 1] if number else INITIAL, log[number])
+        if is_stolen:
+            system.queue.receive(20, 60.0)
+        return len(query.rows(replace(part, retried=True)))
+
+    assert sum(batch(is_stolen=False) for _ in range(12)) >= 10
+    assert [batch(is_stolen=True) for _ in range(8)] == [0] * 8
+    with pytest.raises(Fatal, match=r"(?s)last 9 epochs an attempt at a task has died.*had received is left.*within 0\.42 s"):
+        [batch(is_stolen=True) for _ in range(2)]
+    with transaction(system.queue.path) as file:
+        file.execute("UPDATE messages SET visible = 0")
+    again = SourceQuery(system, **options)
+    again.planner.freeze()
+    assert len(to_the_end(again, log)) >= 8
