@@ -204,8 +204,9 @@ class EpochEnumerator(EpochLogEnumerator[EpochSplit]):
             longest, lease = self.source.values["maxEpochTime"], receiver.lease_seconds
             if lease is not None and longest > lease:
                 receiver.close()
+                longer = f"a longer {receiver.lease_option}" if receiver.lease_option else "lease messages for longer"
                 text = f"is {longest:g}s, but messages are leased for {lease:g}s, and come again while an epoch receives. "
-                problem = Problem("maxEpochTime", text + f"Give {lease:g}s or less, or lease messages for longer.")
+                problem = Problem("maxEpochTime", text + f"Give {lease:g}s or less, or {longer}.")
                 raise Misconfigured(f"connectors.{self.source.name}", [problem])
             self._receiver = receiver
         return self._receiver
@@ -251,7 +252,7 @@ class EpochEnumerator(EpochLogEnumerator[EpochSplit]):
                 f"in each of the last {self._deaths} epochs an attempt at a task has died, and they had no message. What these "
                 f"attempts had received is left: it comes again when its leases end, within {seconds:g} s",
                 connector=f"connectors.{self.source.name}",
-                way_out="find in Spark's log why the tasks fail, and start the query again: it goes on from the recorded epochs",
+                way_out="find in Spark's log why the tasks fail, and start the query again: it goes on behind its last epoch",
             )
         self._orphans_until = max(self._orphans_until, now + seconds)
 

@@ -35,7 +35,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -88,6 +88,8 @@ class Receiver(ABC):
     A message that is too late for an ``availableNow`` query is held until the query ends. With ``None`` only a release would
     give it back after a death, so it is released when its epoch is recorded, and may come once an epoch.
     """
+    lease_option: ClassVar[str | None] = None
+    """The option of the source that sets ``lease_seconds``, for errors."""
     retention_seconds: float = 14 * 86400.0
     """How long the system may deliver a message again whose acknowledgement came after the end of its lease."""
 

@@ -99,6 +99,7 @@ class QueueDouble:
 class DoubleReceiver(Receiver):
     """Receives from a :class:`QueueDouble`. ``contacts`` counts the calls of this process."""
 
+    lease_option = "lease"
     contacts: ClassVar[int] = 0
 
     def __init__(self, queue: QueueDouble) -> None:

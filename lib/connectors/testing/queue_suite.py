@@ -86,6 +86,7 @@ class QueueSuite(EpochSourceSuite):
         with _receiver(system, **system.short_lease) as receiver, _receiver(system, **system.short_lease) as other:
             seconds = receiver.lease_seconds
             assert seconds is not None, f"{dict(system.short_lease)} must give the receiver lease_seconds"
+            assert receiver.lease_option in (None, *system.short_lease), "lease_option must name what makes a lease longer"
             extended, ended = (_leases([part]) for part in _received(receiver, 1, count=2))
             end = time.monotonic() + 2.5 * seconds
             while time.monotonic() < end:

@@ -102,7 +102,7 @@ def test_an_epoch_must_not_receive_for_longer_than_the_lease_of_its_messages(sys
     for _ in range(2):
         with pytest.raises(Misconfigured, match=r"maxEpochTime +is 3s, but messages are leased for 2s") as error:
             query.next([])
-    assert "Give 2s or less" in str(error.value)
+    assert "Give 2s or less, or a longer lease." in str(error.value)
 
 
 @pytest.mark.parametrize("trigger", ["availableNow", "processingTime"])

@@ -74,6 +74,8 @@ class PubSubSource(EpochSource):
 class PubSubReceiver(Receiver):
     """Pulls messages. The lease of a message is its acknowledgement id."""
 
+    lease_option = "ackDeadline"
+
     def __init__(self, values: Values) -> None:
         self.lease_seconds = values["ackDeadline"]
         self._values = values

@@ -96,6 +96,8 @@ class RedisReceiver(Receiver):
     The lease of an entry is its id. The log knows an entry by its id with both numbers at full length, as texts in their order.
     """
 
+    lease_option = "minIdle"
+
     def __init__(self, values: Values) -> None:
         self.stream, self.group = values["stream"], values["group"]
         self.consumer = f"{values['consumerPrefix']}-{digest(str(values['stateLocation']))[:8]}"
