@@ -107,7 +107,7 @@ class TransactionsContext(ItemsContext):
         return [self.stage]
 
     def leftovers(self) -> list[str]:
-        return sorted({*(stage.name for stage in self._stages()), *self._progress()})
+        return sorted(stage.name for stage in self._stages())
 
     def lose_stage(self) -> bool:
         for stage in self._stages():

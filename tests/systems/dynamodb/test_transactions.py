@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -225,6 +227,37 @@ def test_a_note_of_the_beginning_that_comes_late_takes_no_progress_back(target: 
     assert ledger.written("a-1-x") is None
 
 
+def test_requests_that_were_given_up_change_nothing_behind_the_next_batch(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The notes of the beginning and a transaction outlive their batch, and come together. They are forgotten in time."""
+    late: list[Callable[..., Reply]] = []
+
+    def give_up(request: Seen, forward: Callable[..., Reply]) -> Reply | None:
+        operation, attempt = request.headers["X-Amz-Target"].partition(".")[2], re.search(rb"rows#[\w-]+", request.body)
+        key = (operation, attempt and attempt.group())
+        if attempt is None or not operation.startswith(("PutItem", "TransactWriteItems")) or key in seen:
+            return forward()
+        seen.add(key)
+        late.append(forward)
+        return None
+
+    seen: set[Any] = set()
+    target.proxy.rule = give_up
+    target.write(numbered(6))
+    assert len(late) == 4
+    target.proxy.rule = target._answer
+    rows = numbered(6)
+    target.write(rows.set_column(1, "name", pa.array(["newer"] * 6)), 1)
+    statuses = [request().status for request in late]
+    assert {row["name"] for row in target.content().values()} == {"newer"}
+    assert statuses == [400] * 4
+    assert len(target._progress()) == 4
+    monkeypatch.setattr("connectors.systems.dynamodb.transactions.time.time", lambda: time.time_ns() / 1e9 + 3700)
+    target.write(numbered(1), 2)
+    assert len(target._progress()) == 1
+
+
 def test_of_rows_with_one_key_the_last_one_is_written(target: Target) -> None:
     rows = pa.table({"id": [1, 2, 1, 1], "name": ["a", "b", "c", "d"], "gone": [False, False, False, True]})
     sink = target.sink(deleteColumn="gone")
@@ -299,6 +332,27 @@ def test_rows_that_the_table_would_refuse_are_bad_before_the_batch_is_decided(tm
         text = pa.table({"id": ["8"], "city": ["x"]})
         with pytest.raises(Poison, match=r'the column "id" is of the type S, .* has N'):
             target.write(text, 1)
+
+
+def test_a_column_that_is_nested_deeper_than_the_service_takes_is_named_before_anything_is_sent(target: Target) -> None:
+    def nested(depth: int) -> pa.Table:
+        columns = {"list": ("x", pa.string()), "struct": ("x", pa.string()), "map": ("x", pa.string())}
+        for _ in range(depth):
+            (list_, list_kind), (struct, struct_kind), (map_, map_kind) = columns.values()
+            columns = {
+                "list": ([list_], pa.list_(list_kind)),
+                "struct": ({"a": struct}, pa.struct([("a", struct_kind)])),
+                "map": ([("a", map_)], pa.map_(pa.string(), map_kind)),
+            }
+        return pa.table({"id": [1], **{name: pa.array([value], kind) for name, (value, kind) in columns.items()}})
+
+    target.write(nested(31))
+    assert len(target.written) == 1
+    target.proxy.rule = lambda request, forward: None
+    with pytest.raises(Misconfigured) as refused:
+        target.sink().refuse_frame(nested(32).schema, placed=False)
+    for name in ("list", "struct", "map"):
+        assert f'takes 31 levels of lists and maps, and the column "{name}" has 32' in str(refused.value)
 
 
 def test_rows_that_the_table_refuses_stop_the_batch_until_the_table_is_mended(target: Target) -> None:

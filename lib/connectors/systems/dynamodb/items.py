@@ -17,6 +17,8 @@ from ...formats.documents import times
 Attribute = Mapping[str, Any]
 """A value as DynamoDB has it: its type and what it holds, such as ``{"N": "1.5"}``."""
 
+MOST_DEPTH: Final = 31
+"""The lists and maps of a column that may lie in each other: an item has 32 levels, and is the first of them."""
 _DIGITS: Final = 38
 _EXACT: Final = Context(prec=_DIGITS)
 """Python's own context rounds to 28 digits."""
@@ -69,6 +71,15 @@ def supported(kind: pa.DataType) -> bool:
     known = (types.is_boolean, types.is_integer, types.is_floating, types.is_decimal, types.is_timestamp, types.is_date)
     text = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
     return any(test(kind) for test in (*known, *text))
+
+
+def depth_of(kind: pa.DataType) -> int:
+    """How many lists and maps of a type lie in each other."""
+    if types.is_struct(kind):
+        return 1 + max((depth_of(field.type) for field in kind), default=0)
+    if types.is_map(kind):
+        return 1 + depth_of(kind.item_type)
+    return 1 + depth_of(kind.value_type) if types.is_list(kind) or types.is_large_list(kind) else 0
 
 
 def _attributes(name: str, column: pa.Array) -> Sequence[Attribute | Poison | None]:

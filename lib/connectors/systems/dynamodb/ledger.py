@@ -1,7 +1,8 @@
 """The ledger of exactly-once: items of a table of their own, beside the tables that sinks write to.
 
 The table has the key ``sink`` and ``entry``. ``query#…`` is the newest batch of a query, ``pending#…`` says that it may not be
-published yet, and ``rows#…`` how many of the rows that an attempt of a task has staged are written.
+published yet, and ``rows#…`` how many of the rows that an attempt of a task has staged are written. That stays for a while when
+all are: a note of its beginning and a transaction that were given up may come after the batch, and would write its rows again.
 """
 
 from __future__ import annotations
@@ -68,7 +69,6 @@ class ItemLedger(Ledger):
             update = {"UpdateExpression": "SET isPublished = :yes"}
             self._call_if("update_item", "batchNumber = :batch", {**batch, ":yes": {"BOOL": True}}, Key=key, **update)
         self._call_if("delete_item", "batchNumber = :batch", batch, Key=self._key(_PENDING + entry.query))
-        self.forget([staged["data"]["attempt"] for staged in entry.committables])
 
     def check(self) -> None:
         self.last(OWNER)

@@ -31,7 +31,7 @@ from ...core.ledger import LedgerContent
 from ...core.sink import RETENTION
 from ...storage import storage_of
 from ..aws import AWS_OPTIONS, AwsClient, AwsWriter, aws_client, check_aws
-from .items import size_of, supported
+from .items import MOST_DEPTH, depth_of, size_of, supported
 from .ledger import ItemLedger, contents
 from .transactions import MOST_ROWS, StagingWriter, TransactionCommitter
 from .writes import MOST_ITEM_BYTES, NAME, RowWriter, TableKey, Write
@@ -120,6 +120,9 @@ class DynamoDbSink(BatchingSink):
         for field in schema:
             if field.name != delete and not supported(field.type):
                 yield Problem("table", f'takes no column of {field.type}, which "{field.name}" is; cast it.')
+            elif (depth := depth_of(field.type)) > MOST_DEPTH:
+                text = f'takes {MOST_DEPTH} levels of lists and maps, and the column "{field.name}" has {depth}'
+                yield Problem("table", f"{text}; write it as a text.")
 
         if self.guarantee() is Guarantee.EXACTLY_ONCE and not self.staging_location():
             text = "missing; give a folder that driver and tasks share. Only a stream by format has one in its checkpoint."

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 MOST_ROWS: Final = 99
 """Of a transaction, which has a hundred items with that of the ledger."""
 _MOST_BYTES: Final = 3_900_000
+_LATEST_REQUEST: Final = 3600.0
+"""After so many seconds no request that was given up comes any more: the service takes a signature for 15 minutes."""
 _FAILED_CONDITION: Final = "ConditionalCheckFailed"
 _CONFLICT: Final = "TransactionConflict"
 _MEND: Final = "mend the table, and start the query again: it goes on behind the last row that is written"
@@ -116,9 +118,8 @@ class TransactionCommitter(Committer):
         self._forget_unstaged(self._ledger.attempts(f"{batch.prefix()}-"))
 
     def sweep(self, live: frozenset[str]) -> None:
-        retention = self._sink.values["stagingRetention"]
-        self._folder.sweep(retention, live)
-        old = [name for name, at in self._ledger.attempts().items() if time.time() - at > retention]
+        self._folder.sweep(self._sink.values["stagingRetention"], live)
+        old = [name for name, at in self._ledger.attempts().items() if time.time() - at > _LATEST_REQUEST]
         self._forget_unstaged(name for name in old if name.partition("-")[0] not in live)
 
     def _forget_unstaged(self, attempts: Iterable[str]) -> None:
