@@ -26,7 +26,7 @@ from connectors.testing.engine import in_a_child
 from .sink_target import TEXT, Target, forget_sessions, publish, rows
 
 
-def test_an_empty_batch_opens_no_transaction(target: Target) -> None:
+def test_an_empty_batch_opens_no_transaction_of_the_sink(target: Target) -> None:
     """But for the claim of a query's first batch."""
     versions = []
     for _ in range(3):
@@ -53,7 +53,7 @@ def _transactions(target: Target) -> list[str]:
     listing = target.server.tool(
         "org.apache.kafka.tools.TransactionsCommand", "--bootstrap-server", target.server.bootstrap, "list"
     )
-    return [line for line in listing.splitlines() if target.topic in line]
+    return [line for line in listing.splitlines() if f"{target.topic}-0" in line]
 
 
 def test_a_query_that_began_with_empty_batches_is_known(target: Target) -> None:
@@ -62,6 +62,30 @@ def test_a_query_that_began_with_empty_batches_is_known(target: Target) -> None:
     target.write(rows(1), TEXT)
     with pytest.raises(CommitRefused, match="onNewQuery"):
         Commit(target.sink()).begin(Batch(target.topic, "another", 0))
+
+
+def test_a_driver_that_stood_still_before_it_recorded_an_empty_batch_takes_no_ledger_back(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target.write([], TEXT)
+    with_entry, own = LedgerState.with_entry, []
+
+    def with_entry_of_the_past(state: LedgerState, *arguments: Any) -> LedgerState:
+        if not own:
+            own.append(dict(sessions._sessions))
+            forget_sessions()
+            for number, written in enumerate([[], rows(1), []], 1):
+                target.write(written, TEXT, number)
+            sessions._sessions.clear()
+            sessions._sessions.update(own[0])
+        return with_entry(state, *arguments)
+
+    monkeypatch.setattr(LedgerState, "with_entry", with_entry_of_the_past)
+    with pytest.raises(Transient, match="another"):
+        target.write([], TEXT, 1)
+    forget_sessions()
+    target.write(rows(2), TEXT, 4)
+    assert target.values() == ["v1", "v2"]
 
 
 def test_two_attempts_at_one_batch_write_it_once(target: Target) -> None:

@@ -7,6 +7,7 @@ import json
 import logging
 import pickle
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,8 +20,8 @@ from ...core.retry import RetrySettings
 from ...core.sink import Batch, Committable, FrameCommitter, GlobalCommitter
 from ...core.writing import ArrowStage
 from .ledger import NOTE_PARTITION, SINK_PARTITION, LedgerState, SlotLayout
-from .session import KafkaSession, open_session
-from .transactions import BatchTransaction, Delivery, TransactionSlots, send_batch
+from .session import open_session
+from .transactions import BatchTransaction, Delivery, NoteTransaction, TransactionSlots, send_batch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -61,16 +62,14 @@ class KafkaCommitter(GlobalCommitter):
             self.discard(committable)
 
     def remember(self, entry: Entry) -> None:
-        """Records an empty batch. The next batch is then known to follow it. Only a claim takes a transaction."""
+        """Records an empty batch, in the note unless it claims the sink. The next batch is then known to follow it."""
         owner = self._ledger(entry.query).entries.get(OWNER) if entry.claim is not None else None
-        if entry.claim is not None and (owner is None or owner.owner != entry.query):
-            transaction = BatchTransaction(self.sink, entry)
+        claims = entry.claim is not None and (owner is None or owner.owner != entry.query)  # its slots may have done so
+        last = None if claims else self.last(entry.query)
+        if last is None or last.batch < entry.batch:
+            transaction = BatchTransaction(self.sink, entry) if claims else NoteTransaction(self.sink, entry)
             if transaction.begin():
                 transaction.commit()
-            return
-        last = self.last(entry.query)
-        if last is None or last.batch < entry.batch:
-            self._session(entry.query).write_note(self._note(entry.query).with_entry(entry))
 
     def discard(self, committable: Committable) -> None:
         if committable.data.get("file"):
@@ -84,15 +83,12 @@ class KafkaCommitter(GlobalCommitter):
         if self.sink.staging_location():
             self.sink.folder().sweep(self.sink.values["stagingRetention"], live)
 
-    def _session(self, query: str = "") -> KafkaSession:
-        return open_session(self._settings.of_query(query))
-
     def _ledger(self, query: str = "") -> LedgerState:
-        return self._session(query).read_ledger(SINK_PARTITION)[0]
+        return open_session(self._settings.of_query(query)).read_ledger(SINK_PARTITION)[0]
 
     def _note(self, query: str = "") -> LedgerState:
-        """The batches without rows. It is read by itself: its offset expires while that of the sink's entry is fresh."""
-        return self._session(query).read_ledger(NOTE_PARTITION)[0]
+        """The batches without rows. Its own session ends what a dead driver has left open of it."""
+        return open_session(replace(self._settings.of_query(query), is_note=True)).read_ledger(NOTE_PARTITION)[0]
 
     def _records(self, staged: Sequence[str]) -> Iterator[pa.RecordBatch]:
         for name in staged:

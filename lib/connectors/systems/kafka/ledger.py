@@ -6,9 +6,9 @@ The ledger has an entry for the sink, a note of batches without rows, and an ent
   partition says which entry it is: 0 the sink's, 1 the note, then those of the slots;
 - a record with the same text in the ledger topic: a broker forgets the offsets of a group that was quiet for a week.
 
-The entries of the sink and of slots are written in the transaction of a batch. A batch without rows has no transaction, so
-its note is written without one; the newer of entry and note says which batch is a query's last. The batch writes of each
-``txnAppId`` have a ledger, and a transactional id, of their own.
+The entries of the sink and of slots are written in the transaction of a batch. The note has transactions of its own, by an id
+that only drivers use: the sink's is with the task that wrote last. The newer of entry and note says which batch is a query's
+last. The batch writes of each ``txnAppId`` have a ledger, and transactional ids, of their own.
 """
 
 from __future__ import annotations
@@ -125,8 +125,8 @@ class LedgerState:
 class TransactionSettings:
     """What the transactions of a sink need. ``config`` is the client's; ``timeout`` and ``patience`` are in seconds.
 
-    ``slot`` 0 is the sink's own transactional id; each slot has another one. The id is the same for all attempts at a
-    batch: by it, Kafka fences the older attempts.
+    ``slot`` 0 is the sink's own transactional id; each slot and the note have another one. The id is the same for all attempts
+    at a batch: by it, Kafka fences the older attempts.
     """
 
     config: tuple[tuple[str, str], ...]
@@ -136,6 +136,7 @@ class TransactionSettings:
     patience: float
     topic: str | None
     slot: int = 0
+    is_note: bool = False
 
     def of_query(self, query: str) -> TransactionSettings:
         """The settings for the batches of ``query``."""
@@ -143,6 +144,11 @@ class TransactionSettings:
 
     @property
     def transactional_id(self) -> str:
+        return f"{self.prefix}-note" if self.is_note else self._owner
+
+    @property
+    def _owner(self) -> str:
+        """Whose entry it is: the note is the sink's."""
         return f"{self.prefix}-{self.slot}"
 
     @property
@@ -152,19 +158,19 @@ class TransactionSettings:
     @property
     def offset_partition(self) -> int:
         """The partition of the ledger topic for the offset of this slot's entry."""
-        return NOTE_PARTITION + self.slot if self.slot else SINK_PARTITION
+        return NOTE_PARTITION + self.slot if self.slot or self.is_note else SINK_PARTITION
 
     @property
     def record_partition(self) -> int:
         """The partition of the ledger topic for this slot's records. A ledger topic has at least four partitions."""
-        return zlib.crc32(self.transactional_id.encode()) % 4
+        return zlib.crc32(self._owner.encode()) % 4
 
     def record_key(self, offset_partition: int | str) -> str:
-        return f"{self.transactional_id}/{offset_partition}"
+        return f"{self._owner}/{offset_partition}"
 
 
 class LedgerClient:
-    """Reads the ledger, and writes the note. What the client raises passes through."""
+    """Reads the ledger. What the client raises passes through."""
 
     def __init__(self, settings: TransactionSettings, reports: ClientReports) -> None:
         self.settings, self._reports = settings, reports
@@ -173,15 +179,12 @@ class LedgerClient:
         self._texts: Mapping[int, str] = {}
         self._texts_end = 0.0
         """Until then ``_texts`` count, as seconds of the monotonic clock."""
-        self._producer: Any = None
-        """Writes the records of notes; made with the first one."""
 
     def group(self) -> Any:
         """The metadata of the sink's group, which a transaction needs to commit its offsets."""
         return self._consumer.consumer_group_metadata()
 
     def close(self) -> None:
-        self._producer = None  # a producer is closed when nothing refers to it
         self._consumer.close()
 
     def read(self, *partitions: int) -> list[LedgerState]:
@@ -196,19 +199,6 @@ class LedgerClient:
             for token, number in zip(offsets, partitions, strict=True)
         ]
         return [LedgerState.of(text) if text else LedgerState() for text in texts]
-
-    def write_note(self, note: LedgerState) -> None:
-        """Writes the note of batches without rows. The record comes first: it stays when the broker forgets the offset."""
-        topic, settings = self.settings.ledger_topic, self.settings
-        if self._producer is None:
-            limits = {"acks": "all", "message.timeout.ms": round(settings.patience * 1000)}
-            self._producer = new_client("Producer", {**self._connection, **limits}, self._reports)
-        key, place = settings.record_key(NOTE_PARTITION), settings.record_partition
-        self._producer.produce(topic, note.text(), key, partition=place, on_delivery=_raise_refusal)
-        if self._producer.flush(settings.patience):
-            raise Transient("the brokers did not take a record of the ledger in time")
-        token = client().TopicPartition(topic, NOTE_PARTITION, note.version, note.text())
-        self._consumer.commit(offsets=[token], asynchronous=False)
 
     def _new_consumer(self, config: Mapping[str, Any]) -> Any:
         own = {"group.id": self.settings.group, "enable.auto.commit": False, "isolation.level": "read_committed"}
@@ -310,8 +300,3 @@ def _records_of(config: Mapping[str, str], topic: str) -> Iterator[tuple[str, st
                     raise client().KafkaException(message.error())
     finally:
         reader.close()
-
-
-def _raise_refusal(error: Any, _: Any) -> None:
-    if error is not None:
-        raise client().KafkaException(error)

@@ -105,11 +105,6 @@ class KafkaSession:
         with self.guarded("the ledger cannot be read", _LEDGER):
             return self._ledger.read(*partitions)
 
-    def write_note(self, note: LedgerState) -> None:
-        """Writes the ledger's note of batches without rows, outside of transactions."""
-        with self.guarded("the ledger cannot be written", _LEDGER):
-            self._ledger.write_note(note)
-
     def begin(self, ledger: LedgerState) -> None:
         """Opens a transaction and writes ``ledger``, the ledger as it is.
 

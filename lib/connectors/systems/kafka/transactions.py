@@ -25,7 +25,7 @@ from ...core.errors import CommitRefused
 from ...core.ledger import OWNER, Entry, ReplayPolicy, check_claim, compare_replay
 from ...core.sink import Batch
 from .errors import Fenced, Stuck
-from .ledger import SINK_PARTITION, LedgerState, SlotLayout
+from .ledger import NOTE_PARTITION, SINK_PARTITION, LedgerState, SlotLayout
 from .records import Serializer, last_of_each_key
 from .session import KafkaSession, is_cached, open_session
 
@@ -153,6 +153,19 @@ class BatchTransaction(Transaction):
                 way_out="let foreach_batch, without stagingLocation, write it; the batches after it are written as you say",
             )
         return ledger
+
+
+class NoteTransaction(Transaction):
+    """Enters a batch without rows, in the note."""
+
+    failure = "batch {} cannot be recorded"
+
+    def __init__(self, sink: KafkaSink, entry: Entry) -> None:
+        super().__init__(sink, entry)
+        self._settings = replace(self._settings, is_note=True)
+
+    def read_ledger(self) -> LedgerState:
+        return self.session.read_ledger(NOTE_PARTITION)[0]
 
 
 class SlotTransaction(Transaction):
