@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import json
+import threading
+import time
 from decimal import Decimal
 from typing import Any
 
@@ -311,6 +313,29 @@ def test_points_in_time_are_kept_for_tasks_that_start_late_and_renewed_by_each_p
     assert "keep_alive=7200000ms" in opened[0]
     assert len(pages) >= 3
     assert set(pages) == {"7200000ms"}
+
+
+def test_a_task_that_runs_keeps_the_points_in_time_of_all_shards(
+    server: OpenSearchServer, proxy: FaultProxy, index: str
+) -> None:
+    """Of those, too, whose tasks wait for their turn; and while nobody takes its rows. It ends with the task."""
+    for part in ("a", "b"):
+        write(server.url, f"{index}-{part}", [{"n": n} for n in range(4)], idColumn="n")
+    index_source = source_of(proxy.url, f"{index}-*", keepAlive="600ms", numPartitions="2")
+    (first, second) = Planner(index_source).whole()
+    rows = read_slice(index_source, first, IDS)
+    next(iter(rows))
+
+    def extended() -> set[str]:
+        bodies = [json.loads(request.body) for request in proxy.seen if request.path == "/_search"]
+        return {body["pit"]["id"] for body in bodies if body["size"] == 0 and body["pit"]["keep_alive"] == "600ms"}
+
+    until = time.monotonic() + 10
+    while len(extended()) < 2 and time.monotonic() < until:
+        time.sleep(0.02)
+    assert extended() == set(second.detail.values())
+    rows.close()
+    assert not [thread for thread in threading.enumerate() if thread.name == "connectors.moments"]
 
 
 def test_a_point_in_time_that_is_over_is_told_with_its_option(server: OpenSearchServer, index: str) -> None:

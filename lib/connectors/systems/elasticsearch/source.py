@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from typing import Any, Final
@@ -53,13 +54,17 @@ _SHARDS: Final = "indices.*.shards.*"
 _STATS: Final = f"filter_path=indices.*.uuid,{_SHARDS}.routing.primary,{_SHARDS}.seq_no.global_checkpoint"
 _NEWEST: Final = (1 << 63) - 1
 """The number that no change has passed."""
+_JOIN_SECONDS: Final = 5.0
 _WAY_OUT: Final = "set failOnDataLoss=false to go on without what is lost"
 _log = logging.getLogger(_NAME)
 
 
 @dataclass(frozen=True)
 class Changes(Split):
-    """The changes ``first`` to ``last`` of one shard, both included; ``moment`` names the point in time of a batch read."""
+    """The changes ``first`` to ``last`` of one shard, both included.
+
+    ``moment`` names the shard's point in time in a batch read, and ``moments`` are those of all its shards.
+    """
 
     index: str
     uuid: str
@@ -67,14 +72,16 @@ class Changes(Split):
     first: int
     last: int
     moment: str = ""
+    moments: tuple[str, ...] = field(default=(), repr=False, compare=False)
 
 
 class ElasticsearchSource(Source):
     """The documents of an index.
 
-    Columns are those of ``.schema(…)``, else of the mapping; a field with several values needs an array there. Tasks of a batch
-    read may start late, so ``keepAlive`` is long; the server's ``point_in_time.max_keep_alive`` or ``search.max_keep_alive``
-    is the most.
+    Columns are those of ``.schema(…)``, else of the mapping; a field with several values needs an array there. A batch read
+    holds a point in time of each shard, of which a server keeps a few hundred. Each task that runs extends all of them, and
+    ``keepAlive`` after the last task the server closes them. Raise it where the first task starts later than that, or one is to
+    run again; the server's ``point_in_time.max_keep_alive`` or ``search.max_keep_alive`` is the most.
 
     As a batch: the index as it is when the read begins. As a stream: documents that are only added arrive exactly once; one
     that changes arrives again, in its newest form; deletions do not show.
@@ -93,7 +100,7 @@ class ElasticsearchSource(Source):
             "slices": Int(None, at_least=1, meaning="the same as numPartitions"),
             "pageSize": Int(5000, at_least=1, at_most=10_000, meaning="documents of a request"),
             "failOnDataLoss": Flag(True, meaning="a stream's index that is deleted or made anew is an error"),
-            "keepAlive": Duration(3600.0, meaning="how long a batch read's point in time outlives its last page"),
+            "keepAlive": Duration(600.0, meaning="how long a batch read's points in time outlive its last task"),
             "request.timeout": Duration(30.0, meaning="of one request"),
         }
     )
@@ -238,11 +245,13 @@ class ShardEnumerator(SplitEnumerator[Changes]):
         return [Slice(part.start, part.end, part.index, part.of, part.parallelism, moments) for part in parts]
 
     def splits_of(self, part: Slice) -> Iterator[Changes]:
+        all_moments: dict[str, str] = part.detail or {}
         for split in islice(self.splits(part.start, part.end, part.parallelism), part.index, None, part.of):
-            moment = (part.detail or {}).get(self.partition_of(split), "")
+            moment = all_moments.get(self.partition_of(split), "")
             is_newest = split.last + 1 == part.end["next"][f"{split.index}/{split.uuid}/{split.shard}"]
             # a document that changed between the plan and the moment is behind the end of the plan
-            yield replace(split, moment=moment, last=_NEWEST if moment and is_newest else split.last)
+            last = _NEWEST if moment and is_newest else split.last
+            yield replace(split, moment=moment, last=last, moments=tuple(all_moments.values()))
 
     def close(self) -> None:
         if "client" in self.__dict__:
@@ -251,7 +260,7 @@ class ShardEnumerator(SplitEnumerator[Changes]):
     def _moments(self, shards: Sequence[str]) -> dict[str, str]:
         """A point in time of each shard: what is changed after it does not move out of the range that is being read.
 
-        The tasks cannot close them: one that has ended may be run again. The server does, ``keepAlive`` after the last page.
+        The tasks cannot close them: one that has ended may be run again. The server does, ``keepAlive`` after the last task.
         """
         moments: dict[str, str] = {}
         try:
@@ -300,15 +309,23 @@ class ShardReader(SplitReader[Changes]):
         self.readers = [_cell(field.type, field.name) for field in self.fields]
         self.objects = _objects(self.fields)
         self._reached: dict[int, int] = {}
+        self._keeper: threading.Thread | None = None
+        self._is_over = threading.Event()
 
     def open(self) -> None:
-        self.client = SearchClient(_NAME, self.source.values)
+        self.client = SearchClient(_NAME, self.source.values, connections=2)
 
     def close(self) -> None:
+        self._is_over.set()
+        if self._keeper is not None:
+            self._keeper.join(_JOIN_SECONDS)
         if hasattr(self, "client"):
             self.client.close()
 
     def read(self, split: Changes) -> Iterator[pa.RecordBatch]:
+        if split.moments and self._keeper is None:
+            self._keeper = threading.Thread(target=self._extend, args=(split.moments,), name="connectors.moments", daemon=True)
+            self._keeper.start()
         self._reached = {}
         return self._pages(split, split.first, 0)
 
@@ -342,7 +359,7 @@ class ShardReader(SplitReader[Changes]):
         path = f"/{quote(split.index)}/_search?preference=_shards:{split.shard}"
         if split.moment:
             path = "/_search"
-            body["pit"] = {"id": split.moment, "keep_alive": self.source.keep_alive}
+            body["pit"] = self._pit(split.moment)
         try:
             answer = self.client.request("POST", path, self.client.json.dumps(body))
         except NotFound as missing:
@@ -358,6 +375,18 @@ class ShardReader(SplitReader[Changes]):
         if result.get("timed_out") or result["_shards"]["failed"]:  # by a time limit of the cluster, for example
             raise Transient(f"the server has answered with a part of a page of {_partition_of(split)}")
         return list(result["hits"]["hits"])
+
+    def _extend(self, moments: Sequence[str]) -> None:
+        """Keeps the points in time of all shards: tasks wait for their turn, and for who takes their rows."""
+        while not self._is_over.wait(self.source.values["keepAlive"] / 3):
+            for moment in moments:
+                if self._is_over.is_set():
+                    return
+                with contextlib.suppress(Transient, Fatal):  # the next page tells what is wrong
+                    self.client.ask("POST", "/_search", {"size": 0, "track_total_hits": False, "pit": self._pit(moment)})
+
+    def _pit(self, moment: str) -> dict[str, str]:
+        return {"id": moment, "keep_alive": self.source.keep_alive}
 
     def _is_there(self, split: Changes) -> bool:
         """False if the index is gone, or another one has its name. Asked for after a page, it holds for the page."""
