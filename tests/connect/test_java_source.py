@@ -9,6 +9,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from connectors.connect.host import ConnectorSettings
 from connectors.connect.java import source_engine
 from connectors.connect.java.jvm import Jvm
 from connectors.connect.java.source_host import JavaSourceHost
+from connectors.connect.java.validation import _exactly_once_problem
 from connectors.core import Fatal, ReadLimit
 from tests.connect.java_sources import (
     FILES,
@@ -241,6 +243,16 @@ def test_every_wrong_setting_is_told_at_once_in_the_connectors_words(lines: Path
     }
     problems = {problem.option for problem in JavaSourceHost(settings(wrong)).validate()}
     assert problems == {"topic", "tasks.max", "errors.tolerance", "value.converter", "transforms.hoist.field"}
+
+
+def test_exactly_once_that_is_required_is_refused_unless_the_connector_says_that_it_supports_it(lines: Path) -> None:
+    """The file source answers by whether it has a file; a connector that does not know the question answers null."""
+    supported = {**file_properties(lines), "exactly.once.support": "required"}
+    unsupported = {name: value for name, value in supported.items() if name != "file"}
+    for properties, refused in ((supported, []), (unsupported, ["exactly.once.support"])):
+        assert [problem.option for problem in JavaSourceHost(settings(properties)).validate()] == refused
+    unknown = SimpleNamespace(exactlyOnceSupport=lambda properties: None)
+    assert [problem.option for problem in _exactly_once_problem(unknown, supported)] == ["exactly.once.support"]
 
 
 @pytest.mark.soak

@@ -12,7 +12,8 @@ import pytest
 
 from connectors.connect.python_host import PythonSourceHost
 from connectors.connect.transforms import RecordTransform
-from connectors.core.errors import Fatal, Misconfigured, Poison
+from connectors.core.epochs import EpochLog
+from connectors.core.errors import Fatal, Misconfigured, Poison, StateError
 from connectors.core.planning import INITIAL, Planner
 from connectors.core.reading import read_slice
 from connectors.systems.connect import ConnectSource
@@ -107,6 +108,28 @@ def test_a_driver_that_dies_before_the_first_offset_is_noted_starts_again(databa
     assert len(again.run()) == 10
     with pytest.raises(Misconfigured, match="another query"):
         Query(tmp_path, database).run()
+
+
+def test_a_driver_that_stood_still_before_it_recorded_an_epoch_records_nothing(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its tasks have polled, and have what another run has recorded and gone on from meanwhile."""
+    late, successor = Query(tmp_path, database), Query(tmp_path, database)
+    put, rows = EpochLog.put_manifest, list[dict[str, Any]]()
+
+    def put_behind_another_run(log: EpochLog, epoch: int, manifest: Any) -> bool:
+        monkeypatch.undo()
+        rows.extend(successor.run())
+        database.insert(3)
+        rows.extend(successor.run())
+        return put(log, epoch, manifest)
+
+    monkeypatch.setattr(EpochLog, "put_manifest", put_behind_another_run)
+    with pytest.raises(StateError, match="another run of this query has recorded epoch 1"):
+        late.run()
+    database.insert(2)
+    rows.extend(successor.run())
+    assert sorted(json.loads(row["value"])["n"] for row in rows) == list(range(1, 16))
 
 
 def test_what_the_first_start_of_a_query_finds_is_checked_until_one_has_begun(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 import uuid
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,10 @@ from connectors.core.ledger import Entry, app_query
 from connectors.core.retry import RetrySettings
 from connectors.systems import ledgers_in
 from connectors.systems.kafka import session as sessions
+from connectors.systems.kafka.errors import FENCED, Fenced
 from connectors.systems.kafka.ledger import SINK_PARTITION, LedgerState
 from connectors.systems.kafka.session import open_session
+from connectors.systems.kafka.transactions import BatchTransaction
 from connectors.testing.engine import in_a_child
 
 from .sink_target import TEXT, Target, forget_sessions, publish, rows
@@ -107,6 +110,39 @@ def test_two_attempts_at_one_batch_write_it_once(target: Target) -> None:
 
 def early_book(batch: Batch) -> Any:
     return LedgerState().with_entry(Entry(batch.query, batch.number, 1))
+
+
+@pytest.mark.parametrize("moment", ["write", "flush", "close"])
+def test_a_producer_that_was_fenced_says_so_wherever_it_finds_out_and_the_batch_is_written_once(
+    target: Target, moment: str
+) -> None:
+    sink = target.sink()
+    batch, schema = Batch(sink.sink_id(), "query", 0), pa.schema(TEXT)
+    records = [pa.RecordBatch.from_pylist(rows(*range(1000)), schema)]
+    late = BatchTransaction(sink, batch.query, batch.number)
+    assert late.begin()
+    if moment != "write":
+        late.send(records, sink.rejects(batch))
+    forget_sessions()
+    open_session(sink.transaction_settings())
+
+    def find_out() -> None:
+        until = time.monotonic() + 30
+        while time.monotonic() < until:
+            if moment == "write":
+                late.send(records, sink.rejects(batch))
+            else:
+                late.commit(Entry(batch.query, batch.number, 1000))
+
+    if moment == "close":
+        assert late.session.abort() in FENCED
+    else:
+        with pytest.raises(Fenced, match="taken over"):
+            find_out()
+        assert not hasattr(late.session, "producer")
+    target.write(rows(1), TEXT)
+    target.write(rows(2), TEXT)
+    assert target.values() == ["v1", "v2"]
 
 
 def test_workers_that_write_in_turns_take_over_from_each_other_without_an_error(target: Target) -> None:

@@ -95,6 +95,11 @@ def connector_error(name: str, text: str, failure: str) -> ConnectorError:
     return Transient(f"{failure}: {text}")
 
 
+def fenced(failure: str) -> Fenced:
+    """The error of a producer that another one with its transactional id has shut out."""
+    return Fenced(f"{failure}: another attempt or another run has taken over")
+
+
 def producer_error(
     error: Any, failure: str, reports: Sequence[tuple[str, str]] = (), *, topic: str = "topic"
 ) -> ConnectorError:
@@ -104,7 +109,7 @@ def producer_error(
     """
     name, text = error_name(error), error.args[0].str()
     if name in FENCED:
-        return Fenced(f"{failure}: another attempt or another run has taken over")
+        return fenced(failure)
     for cause, report in [(name, text), *reversed(reports)]:
         if cause in _OPTIONS:
             option = topic if _OPTIONS[cause] == "topic" else _OPTIONS[cause]

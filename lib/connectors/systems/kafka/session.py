@@ -21,7 +21,7 @@ from typing import Any, Final
 from ...core.errors import ConnectorError, Fatal, Misconfigured, Problem, Transient
 from .cluster import SinkTopics, transaction_maximum
 from .config import producer_config
-from .errors import FENCED, ClientReports, Fenced, Stuck, client, error_name, new_client, producer_error
+from .errors import FENCED, ClientReports, Fenced, Stuck, client, error_name, fenced, new_client, producer_error
 from .ledger import LedgerClient, LedgerState, TransactionSettings
 from .producer import RecordFeeder
 
@@ -196,10 +196,14 @@ class KafkaSession:
         return Misconfigured("connectors.kafka", [Problem("transactionTimeout", text)])
 
     def _failed(self, error: ConnectorError) -> ConnectorError:
-        """Closes the session. Returns ``error``, or the expiry of the transaction, which the client reports as a fence."""
+        """Closes the session. Returns ``error``; or what the client tells only at the end, that another has taken over; or the
+        expiry of the transaction, which the client reports as a fence.
+        """
         seconds = time.monotonic() - self._began if self.in_transaction else 0.0
         is_fenced = self.abort() in FENCED or isinstance(error, Fenced)
-        return self._expiry(seconds) if is_fenced and seconds > self.settings.timeout else error
+        if is_fenced and seconds > self.settings.timeout:
+            return self._expiry(seconds)
+        return fenced(error.message) if is_fenced and type(error) is Transient else error
 
     def _expiry(self, seconds: float) -> ConnectorError:
         """A transaction that took too long would do so again, unless an outage has delayed it."""
