@@ -132,17 +132,22 @@ class ReportingConnector(BufferingConnector):
 
 
 class OffsetTask(BufferingTask):
-    """Keeps the offset of each partition in the target, in one step with the records, and asks to begin there."""
+    """Keeps the offset of each partition in the target, in one step with the records, and asks to begin there.
+
+    It writes nothing where the target's offset is another one by then.
+    """
 
     def open(self, partitions: Sequence[TopicPartition]) -> None:
         super().open(partitions)
         with self.target.lock:
-            self.context.offset(
-                {place: self.target.offsets[place] for place in partitions if place in self.target.offsets}
-            )
+            self.known = {place: self.target.offsets[place] for place in partitions if place in self.target.offsets}
+        self.context.offset(self.known)
 
     def flush(self, offsets: Mapping[TopicPartition, int]) -> None:
         with self.target.lock:
+            if any(self.target.offsets.get(place) != self.known.get(place) for place in offsets):
+                raise RuntimeError("another task has gone on from here")
+            self.known = {**self.known, **offsets}
             for record in self.buffer:
                 self.target.tables.setdefault(record.topic or "", []).append(record.value)
             self.target.offsets.update(offsets)

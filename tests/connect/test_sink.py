@@ -99,6 +99,22 @@ def test_con_09_a_sink_that_keeps_offsets_in_its_target_writes_a_replay_once() -
     assert sorted(write.target.tables["t"]) == [f"v{number}" for number in range(10)]
 
 
+def test_con_09_a_task_that_stood_still_writes_nothing_behind_its_successor(monkeypatch: pytest.MonkeyPatch) -> None:
+    write, flush = Write(sinks.OffsetConnector), sinks.OffsetTask.flush
+
+    def flush_behind_another(task: sinks.OffsetTask, offsets: Any) -> None:
+        monkeypatch.undo()
+        write.batch(placed_rows("t", 0, 6))
+        write.batch(placed_rows("t", 6, 9), 1)
+        flush(task, offsets)
+
+    monkeypatch.setattr(sinks.OffsetTask, "flush", flush_behind_another)
+    with pytest.raises(RuntimeError, match="another task has gone on"):
+        write.stage(placed_rows("t", 0, 6))
+    write.batch(placed_rows("t", 9, 12), 2)
+    assert len(write.target.tables["t"]) == len(set(write.target.tables["t"])) == 12
+
+
 def test_con_09_exactly_once_needs_offsets_in_the_rows() -> None:
     sink = Write(sinks.OffsetConnector).sink
     with pytest.raises(Misconfigured, match="partition and offset"):

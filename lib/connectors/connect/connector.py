@@ -131,8 +131,9 @@ class SinkConnector(Connector):
     """Describes where records go."""
 
     keeps_offsets: bool = False
-    """True if the tasks store offsets in the target together with the records: that makes the sink exactly-once. They report
-    what the target refuses before they store offsets behind it."""
+    """True if the tasks store offsets in the target together with the records, and only where those that they began with are
+    still there: that makes the sink exactly-once. A task that stood still, and that another one has overtaken, must write
+    nothing. They report what the target refuses before they store offsets behind it."""
     is_idempotent: bool = False
     """True if a record that is put again has no further effect: an upsert by key."""
 

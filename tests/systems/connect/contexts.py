@@ -204,7 +204,7 @@ class FileSinkContext(SinkContext):
 class SqliteSinkConnector(SinkConnector):
     """Writes values to a table, and the offset of each partition beside them in the same transaction.
 
-    A value that ends with 3 is refused.
+    It writes nothing where another task has changed an offset. A value that ends with 3 is refused.
     """
 
     keeps_offsets = True
@@ -232,10 +232,13 @@ class SqliteSinkTask(SinkTask):
         self._records: list[SinkRecord] = []
 
     def open(self, partitions: Sequence[TopicPartition]) -> None:
-        for place in partitions:
-            known = self._database.execute("SELECT next FROM offsets WHERE topic = ? AND part = ?", place).fetchone()
-            if known:
-                self.context.offset({place: known[0]})
+        self._known = self._offsets(partitions)
+        self.context.offset(self._known)
+
+    def _offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        query = "SELECT next FROM offsets WHERE topic = ? AND part = ?"
+        rows = {place: self._database.execute(query, place).fetchone() for place in partitions}
+        return {place: row[0] for place, row in rows.items() if row}
 
     def put(self, records: Sequence[SinkRecord]) -> None:
         self._records += records
@@ -248,10 +251,14 @@ class SqliteSinkTask(SinkTask):
                 reporter.report(record, ValueError("it ends with 3"))
         values = [(record.value,) for record in self._records if not record.value.endswith("3")]
         self._database.execute("BEGIN IMMEDIATE")
+        if self._offsets(offsets) != {place: self._known[place] for place in offsets if place in self._known}:
+            self._database.execute("ROLLBACK")
+            raise RuntimeError("another task has gone on from here")
         self._database.executemany("INSERT INTO written VALUES (?)", values)
         rows = [(*place, offset) for place, offset in offsets.items()]
         self._database.executemany("INSERT OR REPLACE INTO offsets VALUES (?, ?, ?)", rows)
         self._database.execute("COMMIT")
+        self._known.update(offsets)
         self._records = []
 
     def stop(self) -> None:
