@@ -315,25 +315,27 @@ def test_points_in_time_are_kept_for_tasks_that_start_late_and_renewed_by_each_p
     assert set(pages) == {"7200000ms"}
 
 
+@pytest.mark.parametrize(("keep_alive", "times"), [("1h", 1), ("600ms", 3)])
 def test_a_task_that_runs_keeps_the_points_in_time_of_all_shards(
-    server: OpenSearchServer, proxy: FaultProxy, index: str
+    server: OpenSearchServer, proxy: FaultProxy, index: str, keep_alive: str, times: int
 ) -> None:
-    """Of those, too, whose tasks wait for their turn; and while nobody takes its rows. It ends with the task."""
+    """At its begin, and while nobody takes its rows; of those, too, whose tasks wait for their turn. It ends with the task."""
     for part in ("a", "b"):
         write(server.url, f"{index}-{part}", [{"n": n} for n in range(4)], idColumn="n")
-    index_source = source_of(proxy.url, f"{index}-*", keepAlive="600ms", numPartitions="2")
-    (first, second) = Planner(index_source).whole()
+    index_source = source_of(proxy.url, f"{index}-*", keepAlive=keep_alive, numPartitions="2")
+    first, second = Planner(index_source).whole()
     rows = read_slice(index_source, first, IDS)
     next(iter(rows))
 
-    def extended() -> set[str]:
+    def extensions(moment: str) -> int:
         bodies = [json.loads(request.body) for request in proxy.seen if request.path == "/_search"]
-        return {body["pit"]["id"] for body in bodies if body["size"] == 0 and body["pit"]["keep_alive"] == "600ms"}
+        return len([body for body in bodies if body["size"] == 0 and body["pit"]["id"] == moment])
 
     until = time.monotonic() + 10
-    while len(extended()) < 2 and time.monotonic() < until:
+    while min(map(extensions, second.detail.values())) < times and time.monotonic() < until:
         time.sleep(0.02)
-    assert extended() == set(second.detail.values())
+    assert len(second.detail) == 2
+    assert min(map(extensions, second.detail.values())) >= times
     rows.close()
     assert not [thread for thread in threading.enumerate() if thread.name == "connectors.moments"]
 

@@ -49,8 +49,7 @@ _OFFSETS_IN_POSITION: Final = 20
 """Up to so many source partitions the offset of Spark shows where each of them is; the manifest always does."""
 
 _STARTED: Final = "started-{}.json"
-"""Says of a slot that it is the query's own."""
-"""The file of a ``stateLocation`` whose query has started its connector once: what this one made is the query's own."""
+"""The file of a ``stateLocation`` whose query has started its connector with a slot: what this one made is the query's own."""
 _LONGEST_POLL: Final = 10.0
 
 _log = logging.getLogger("connectors.connect")

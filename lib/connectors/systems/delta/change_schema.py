@@ -184,8 +184,8 @@ def _plain_column(name: str, kind: DataType) -> ChangeColumn:
     if isinstance(kind, StringType):
         return column(kind, lambda cell: _plain_text(name, cell))
     if isinstance(kind, (DateType, TimestampType, TimestampNTZType)):  # Spark would take a number for seconds
-        return column(VariantType(), lambda cell: _plain_time(name, kind, cell.read))
-    return column(kind, _as_it_is)
+        return ChangeColumn(name, VariantType(), kind, lambda cell: _plain_time(name, kind, cell.read))
+    return ChangeColumn(name, kind, kind, _as_it_is)
 
 
 def _text_type(kind: DataType) -> DataType:

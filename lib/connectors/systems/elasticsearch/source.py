@@ -378,12 +378,13 @@ class ShardReader(SplitReader[Changes]):
 
     def _extend(self, moments: Sequence[str]) -> None:
         """Keeps the points in time of all shards: tasks wait for their turn, and for who takes their rows."""
-        while not self._is_over.wait(self.source.values["keepAlive"] / 3):
+        while not self._is_over.is_set():
             for moment in moments:
                 if self._is_over.is_set():
                     return
                 with contextlib.suppress(Transient, Fatal):  # the next page tells what is wrong
                     self.client.ask("POST", "/_search", {"size": 0, "track_total_hits": False, "pit": self._pit(moment)})
+            self._is_over.wait(self.source.values["keepAlive"] / 3)
 
     def _pit(self, moment: str) -> dict[str, str]:
         return {"id": moment, "keep_alive": self.source.keep_alive}
