@@ -119,7 +119,7 @@ def test_a_producer_that_was_fenced_says_so_wherever_it_finds_out_and_the_batch_
     sink = target.sink()
     batch, schema = Batch(sink.sink_id(), "query", 0), pa.schema(TEXT)
     records = [pa.RecordBatch.from_pylist(rows(*range(1000)), schema)]
-    late = BatchTransaction(sink, batch.query, batch.number)
+    late = BatchTransaction(sink, Entry(batch.query, batch.number, 1000))
     assert late.begin()
     if moment != "write":
         late.send(records, sink.rejects(batch))
@@ -132,7 +132,7 @@ def test_a_producer_that_was_fenced_says_so_wherever_it_finds_out_and_the_batch_
             if moment == "write":
                 late.send(records, sink.rejects(batch))
             else:
-                late.commit(Entry(batch.query, batch.number, 1000))
+                late.commit()
 
     if moment == "close":
         assert late.session.abort() in FENCED
