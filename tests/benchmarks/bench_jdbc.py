@@ -6,11 +6,8 @@ take turns, so that other work of the machine slows down all of them. For the up
 writer needs the driver org.postgresql:postgresql, which Spark fetches; only this benchmark needs it.
 
 Spark appends at least once; all of ours are exactly-once, by the ``commit`` that their names tell (``upsert``: ``batch``, the
-default). ``task`` goes through ``foreach_batch``, and deals the rows out anew.
-``the database alone`` is what PostgreSQL needs without Spark: COPY of the same rows from memory, and upserts from a table that
-holds them, each by two connections at once. No sink is faster than that. An upsert by task first brings its rows into the
-database, as ``task`` does, and then upserts them. Both keep all cores busy, so that its limit is the sum of the two times,
-``task, then upsert alone``.
+default). ``the database alone`` is what PostgreSQL needs without Spark: COPY of the same rows from memory, and upserts from a
+table that holds them, each by two connections at once. No sink is faster than that.
 """
 
 from __future__ import annotations
@@ -28,12 +25,11 @@ from jdbc_rounds import Goal, arguments, in_turns, postgresql_and_spark, report
 COLUMNS = "id BIGINT {key}, customer INTEGER, name TEXT, amount DOUBLE PRECISION, at TIMESTAMPTZ"
 SPARK, REWRITTEN = "spark, default", "spark, rewritten"
 ALONE, UPSERTS_ALONE = "the database alone", "upsert, the database alone"
-LIMIT = "task, then upsert alone"
 STAGED = "connectors_bench_rows"
 GOALS = (
-    Goal("prepared", REWRITTEN, 1.7), Goal("prepared", SPARK, 3.0), Goal("batch", REWRITTEN, 1.0), Goal("task", REWRITTEN, 0.0),
-    Goal("upsert", REWRITTEN, 0.45), Goal("upsert by task", REWRITTEN, 0.45), Goal("prepared", ALONE, 0.0),
-    Goal("upsert by task", UPSERTS_ALONE, 0.0), Goal("upsert by task", LIMIT, 0.95), Goal(UPSERTS_ALONE, REWRITTEN, 0.0),
+    Goal("prepared", REWRITTEN, 1.7), Goal("prepared", SPARK, 3.0), Goal("batch", REWRITTEN, 1.0),
+    Goal("upsert", REWRITTEN, 0.45), Goal("prepared", ALONE, 0.0), Goal("upsert", UPSERTS_ALONE, 0.0),
+    Goal(UPSERTS_ALONE, REWRITTEN, 0.0),
 )  # fmt: skip
 _UPSERT = {"operation": "upsert", "keyColumns": "id"}
 
@@ -44,7 +40,6 @@ def main() -> None:
         rewritten = spark_writer(server, {"batchsize": "10000"}, "?reWriteBatchedInserts=true")
         ways = {SPARK: spark_writer(server, {}), REWRITTEN: rewritten}
         ways |= {name: connector(server, commit=name) for name in ("prepared", "batch")}
-        ways |= {"task": by_task(server), "upsert by task": by_task(server, **_UPSERT)}
         ways |= {"upsert": connector(server, commit="batch", **_UPSERT)}
         ways |= alone(server, frame(spark, options.rows).toArrow())
 
@@ -57,7 +52,6 @@ def main() -> None:
             return rows / seconds
 
         rates = in_turns(ways, options.rounds, lambda name: timed(name, options.rows))
-    rates[LIMIT] = [1 / (1 / task + 1 / upsert) for task, upsert in zip(rates["task"], rates[UPSERTS_ALONE], strict=True)]
     report(rates, GOALS)
     print(f"largest process: {resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024:,.0f} MB or less")
 
@@ -81,20 +75,6 @@ def connector(server: Any, **options: str) -> Callable[[Any, str], None]:
     return lambda rows, table: (
         rows.write.format("connectors.jdbc").options(**address, **options, dbtable=table).mode("append").save()
     )
-
-
-def by_task(server: Any, **options: str) -> Callable[[Any, str], None]:
-    """A batch of its own for each table, as ``foreachBatch`` would have it."""
-    address = {"url": server.jdbc, "user": server.user, "commit": "task", "numPartitions": "2"}
-
-    def write(rows: Any, table: str) -> None:
-        from connectors import foreach_batch
-        from connectors.core.sink import Batch
-
-        writer: Any = foreach_batch("jdbc", {**address, **options, "dbtable": table})
-        writer.write(rows, Batch(writer.sink.sink_id(), str(uuid.uuid4()), 0))
-
-    return write
 
 
 def alone(server: Any, rows: Any) -> dict[str, Callable[[Any, str], None]]:

@@ -156,8 +156,8 @@ def stream_sink(spark: Any) -> Any:
 
 @trial
 def placed_rows(spark: Any) -> Any:
-    options = {"url": "postgresql://u:p@127.0.0.1:1/d", "dbtable": "t", "commit": "task"}
-    return type(connectors.foreach_batch("jdbc", options)).__name__
+    options = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t", "transactionalIdPrefix": "p", "slots": "2"}
+    return type(connectors.foreach_batch("kafka", options)).__name__
 
 
 def outcome(function: Callable[[Any], Any], spark: Any) -> Any:

@@ -37,7 +37,6 @@ TARGETS = [
     pytest.param((SlotsContext, "foreach_batch"), id="kafka-slots", marks=pytest.mark.soak),
     pytest.param((jdbc.PreparedContext, "format"), id="jdbc-prepared-format"),
     pytest.param((jdbc.PostgresContext, "foreach_batch"), id="jdbc-batch-foreach_batch", marks=pytest.mark.soak),
-    pytest.param((jdbc.TaskContext, "foreach_batch"), id="jdbc-task-foreach_batch", marks=pytest.mark.soak),
 ]
 SOURCES = [
     pytest.param((kafka_source.KafkaContext, "foreach_batch"), id="kafka"),

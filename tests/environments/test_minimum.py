@@ -36,7 +36,7 @@ from connectors.workbench.settings import library
 from tests.pythons import python_with
 
 PROGRAM = Path(__file__).with_name("older_spark.py")
-TASK_SLOTS = {"url": "postgresql://u:p@localhost/d", "dbtable": "t", "commit": "task"}
+SLOTS = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t", "transactionalIdPrefix": "p", "slots": "2"}
 
 
 def read_stream() -> Any:
@@ -54,7 +54,7 @@ USES: dict[Feature, list[Callable[[], Any]]] = {
         workbench.session,
     ],
     STREAM_SINK: [write_stream],
-    PLACED_ROWS: [lambda: connectors.foreach_batch("jdbc", TASK_SLOTS)],
+    PLACED_ROWS: [lambda: connectors.foreach_batch("kafka", SLOTS)],
     STREAM_SOURCE: [read_stream],
 }
 
@@ -83,7 +83,7 @@ def test_a_feature_that_spark_lacks_is_one_sentence_with_the_way_out(monkeypatch
 @pytest.mark.parametrize("version", ["4.2.0", "4.10.1", "5.0.0", "4.2.0.dev3"])
 def test_a_newer_pyspark_is_taken(monkeypatch: Any, version: str) -> None:
     monkeypatch.setattr(pyspark, "__version__", version)
-    connectors.foreach_batch("jdbc", TASK_SLOTS)
+    connectors.foreach_batch("kafka", SLOTS)
     assert read_stream()
     write_stream()
 
@@ -176,7 +176,7 @@ def test_streaming_sources_are_refused_on_an_older_spark(older: dict[str, Any]) 
 def test_stream_sinks_and_placed_rows_need_spark_4_1(older: dict[str, Any]) -> None:
     if older["version"] == "4.0":
         assert "connectors.files: a sink by writeStream.format needs Spark 4.1 (" in older["stream_sink"]
-        assert "connectors.jdbc: a sink that places rows (slots above 1, commit=task) needs Spark 4.1 (" in older["placed_rows"]
+        assert "connectors.kafka: a sink that places rows (slots above 1) needs Spark 4.1 (" in older["placed_rows"]
     else:
         assert older["stream_sink"] == [200, 200, sum(range(200))]
         assert older["placed_rows"] == "ForeachBatch"

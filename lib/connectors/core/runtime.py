@@ -29,7 +29,7 @@ class Feature:
 LIBRARY: Final = Feature("connectors", (4, 0), "data sources in Python")
 """Batch reads, ``df.write``, ``foreach_batch``, asynchronous I/O, quality checks and metrics."""
 STREAM_SINK: Final = Feature("a sink by writeStream.format", (4, 1), "stream writers that take Arrow")
-PLACED_ROWS: Final = Feature("a sink that places rows (slots above 1, commit=task)", (4, 1), "repartitionById")
+PLACED_ROWS: Final = Feature("a sink that places rows (slots above 1)", (4, 1), "repartitionById")
 STREAM_SOURCE: Final = Feature("a source by readStream.format", (4, 2), "admission control of Python sources")
 FEATURES: Final = (LIBRARY, STREAM_SINK, PLACED_ROWS, STREAM_SOURCE)
 

@@ -136,24 +136,6 @@ class PreparedMariaDbContext(Preparing, MariaDbContext):
     pass
 
 
-class ByTask(DatabaseContext):
-    """Each task commits for itself. ``body`` has no key: a row that comes twice is there twice."""
-
-    carriers: ClassVar[tuple[str, ...]] = ("foreach_batch",)
-    extra: ClassVar[dict[str, str]] = {"commit": "task", "numPartitions": "3"}
-
-    def leftovers(self) -> None:
-        return None
-
-
-class TaskContext(ByTask, PostgresContext):
-    pass
-
-
-class TaskMariaDbContext(ByTask, MariaDbContext):
-    pass
-
-
 class UpsertContext(PostgresContext):
     """Straight into the table: a replay writes the same keys again."""
 

@@ -6,7 +6,6 @@ from connectors.testing.sink_cases import SinkQuery
 
 from ..pipelines import CopyContext, Pipeline, Pipelines
 from . import contexts as jdbc
-from .dealing import DealtWriting
 from .incremental_contexts import PostgresStream, PostgresTables
 
 PIPELINES: Pipelines = {
@@ -14,7 +13,6 @@ PIPELINES: Pipelines = {
     "PostgreSQL, prepared": Pipeline(jdbc.PreparedContext, "format"),
     "SQLite by foreach_batch": Pipeline(jdbc.SqliteContext, "foreach_batch"),
     "DuckDB": Pipeline(jdbc.DuckDbContext, "format"),
-    "PostgreSQL, task by task": Pipeline(jdbc.TaskContext, "foreach_batch"),
     "copy of a table": Pipeline(CopyContext, "format", PostgresStream),
     "copy of tables": Pipeline(CopyContext, "format", PostgresTables),
 }
@@ -22,7 +20,6 @@ QUICK = ("PostgreSQL, prepared",)
 SCHEDULES = {
     jdbc.PostgresContext: SinkQuery,
     jdbc.PreparedContext: SinkQuery,
-    jdbc.TaskContext: DealtWriting,
     jdbc.SqliteContext: SinkQuery,
     jdbc.DuckDbContext: SinkQuery,
     jdbc.MariaDbContext: SinkQuery,

@@ -93,27 +93,3 @@ def test_staging_tables_are_dropped_by_the_next_start(preparing: Preparing) -> N
     Commit(sink).drop_attempts(batch)
     catalog = "SELECT table_name FROM information_schema.tables WHERE table_name = '{}'"
     assert preparing.query(catalog.format(stage)) == []
-
-
-def test_slots_that_a_dead_run_has_written_are_passed_over(preparing: Preparing) -> None:
-    slots = f"{schema_of(preparing)}.connectors_tasks"
-    sink = sink_of(preparing, commit="task", numPartitions="5")
-    record(preparing, sink, 0, [])
-    preparing.run(
-        f"CREATE TABLE {slots} (sink_id VARCHAR(200) NOT NULL, query VARCHAR(200) NOT NULL, batch BIGINT NOT NULL, "
-        "entry TEXT NOT NULL, PRIMARY KEY (sink_id, query))"
-    )
-    preparing.run(f"INSERT INTO {preparing.table} VALUES (1, 'a', 1), (2, 'b', 2)")
-    for name, number, rows, committables in (("slots", 1, {}, [{"slots": 2}]), ("0", 1, {"rows": 2}, []), ("1", -1, {}, [])):
-        query = f"{QUERY}/{name}"
-        entry = {"v": 1, "query": query, "batch": number, "committables": committables, "at": 1.7e9, "replace": False, **rows}
-        preparing.run(f"INSERT INTO {slots} VALUES ('{sink.sink_id()}', '{query}', {number}, '{dumps(entry)}')")
-    batch = batch_of(sink, 1, run="new")
-    commit = Commit(sink)
-    assert commit.begin(batch) is Verdict.WRITE
-    commit.drop_attempts(batch)
-    dealt = sink.with_slots(batch)
-    assert dealt.slots == 2
-    commit.finish(batch, staged(dealt, batch))
-    assert content(preparing) == EXPECTED
-    assert Commit(sink).begin(batch) is Verdict.SKIP

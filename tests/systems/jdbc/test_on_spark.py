@@ -25,7 +25,6 @@ from .contexts import (
     PreparedContext,
     PreparedMariaDbContext,
     SqliteContext,
-    TaskContext,
 )
 
 
@@ -41,11 +40,6 @@ class TestSqlite(SparkSinkSuite):
 
 class TestPrepared(SparkSinkSuite):
     context = PreparedContext
-
-
-@pytest.mark.soak
-class TestTask(SparkSinkSuite):
-    context = TaskContext
 
 
 @pytest.mark.soak

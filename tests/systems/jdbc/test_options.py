@@ -113,7 +113,7 @@ def test_what_is_no_table_is_refused(text: str) -> None:
         ("deleteColumn", "d", "keyColumns +missing"),
         ("orderColumn", "d", "has no use without keyColumns"),
         ("guarantee", "idempotent", "needs operation=upsert"),
-        ("numPartitions", "4", "commit=task only"),
+        ("commit", "task", "one of auto, batch, prepared; got"),
     ],
 )
 def test_options_that_cannot_work_are_told(option: str, value: str, text: str) -> None:
@@ -126,13 +126,12 @@ def test_options_that_cannot_work_are_told(option: str, value: str, text: str) -
     [
         ({"url": "sqlite:////x.db"}, "one writer at a time"),
         ({"url": "duckdb:////x.duckdb"}, "one writer at a time"),
-        ({"errors": "skip"}, "cannot set bad rows aside"),
         ({"guarantee": "at-least-once"}, "has no use with guarantee"),
     ],
 )
-def test_tasks_that_cannot_commit_for_themselves_are_told(options: dict[str, str], text: str) -> None:
+def test_tasks_that_cannot_prepare_are_told(options: dict[str, str], text: str) -> None:
     with pytest.raises(Misconfigured, match=text):
-        JdbcSink.of({**BASE, "commit": "task", **options})
+        JdbcSink.of({**BASE, "commit": "prepared", **options})
 
 
 def test_options_of_sparks_own_writer_are_taken() -> None:

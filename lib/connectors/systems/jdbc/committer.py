@@ -19,7 +19,6 @@ from .ledger import LEDGER, TableLedger, pending, with_pending
 from .prepared import PreparedTransactions, lock_name
 from .stage import TEMPORARY_STAGE, StageMove, age_of, batch_prefix_of, drop, is_of_run, stage_prefix, unpacked
 from .target import Target, refuse, staged_columns
-from .task_slots import TaskSlots
 
 if TYPE_CHECKING:
     from .sink import JdbcSink
@@ -56,7 +55,6 @@ class JdbcCommitter(GlobalCommitter):
         with self._connected() as connection:
             self._ledger.make(connection)
             move = self._plan_move(connection, committables)
-            self._check_tasks(connection, batch, committables)
             if prepared:
                 self._commit_prepared(connection, batch, with_pending(entry, prepared))
             else:
@@ -133,10 +131,6 @@ class JdbcCommitter(GlobalCommitter):
             return StageMove(connection, plan, [TEMPORARY_STAGE]) if staged else None
         stages = [plan.table.beside(committable.data["stage"]) for committable in staged]
         return StageMove(connection, plan, stages) if staged else None
-
-    def _check_tasks(self, connection: Connection, batch: Batch, committables: Sequence[Committable]) -> None:
-        if self.sink.mode == "task" and self.sink.values["onReplayMismatch"] == "stop":
-            TaskSlots(self._dialect, self._target.table, batch.sink_id).check(connection, batch, committables)
 
     def _check_stage(self, move: StageMove, committables: Sequence[Committable]) -> None:
         staged = _staged(committables)

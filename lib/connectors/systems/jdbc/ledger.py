@@ -127,23 +127,9 @@ class TableLedger:
             if not self._put(connection, claim):
                 raise belongs_to(self.sink_id, ["that began at the same moment"], entry.query)
 
-    def claim(self, connection: Connection, query: str, on_new_query: str) -> None:
-        """Makes the claim of a ``query`` without batches, before its tasks write what stays. Called again, it does nothing.
-
-        Raises :class:`CommitRefused` if the sink belongs to another query, and ``on_new_query`` is not ``continue``.
-        """
-        self.make(connection)
-        owner = self.last(connection, OWNER)
-        if (owner is not None and owner.owner == query) or self.last(connection, query) is not None:
-            return
-        if owner is not None and on_new_query != "continue":
-            raise belongs_to(self.sink_id, [str(owner.owner)], query)
-        if not self._put(connection, Entry(OWNER, 0 if owner is None else owner.batch + 1, owner=query)):
-            raise belongs_to(self.sink_id, ["that began at the same moment"], query)
-
     def _put(self, connection: Connection, entry: Entry) -> bool:
         """Writes the row of ``entry``, unless that batch or a later one has it."""
-        if self.advance(connection, entry):
+        if self._update(connection, entry, "batch < ?"):
             return True
         sql = f"INSERT INTO {self.dialect.table(self.table)} (sink_id, query, batch, entry) VALUES ({self.dialect.slots(4)})"
         try:
@@ -151,10 +137,6 @@ class TableLedger:
         except Poison:
             return False
         return True
-
-    def advance(self, connection: Connection, entry: Entry) -> bool:
-        """Replaces the row of an older batch of ``entry``'s query; false if there is none."""
-        return self._update(connection, entry, "batch < ?") > 0
 
     def amend(self, connection: Connection, entry: Entry) -> None:
         """Replaces the row of ``entry``'s batch."""

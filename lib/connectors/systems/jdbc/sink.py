@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,8 +37,7 @@ from .direct import DirectWriter, check_order
 from .ledger import LEDGER, TableLedger
 from .prepared import Markers
 from .target import Target, WritePlan, refuse, table_of, unloadable_columns, wrong_columns
-from .task_slots import TaskSlots, partitioned_by_hash
-from .writers import FileWriter, PreparedWriter, TableWriter, TaskWriter
+from .writers import FileWriter, PreparedWriter, TableWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -55,6 +54,7 @@ _REFUSED = {
         _READS,
     ),
     **dict.fromkeys(("keytab", "principal", "refreshKrb5Config", "connectionProvider"), _KERBEROS),
+    "numPartitions": "is not supported: repartition the rows before they are written.",
     "isolationLevel": "is not needed: a batch is one transaction, whose ledger row keeps others out.",
     "sessionInitStatement": "is not supported: give the database's user these settings.",
     "createTableOptions": "is not supported: make the table yourself, or take createTable=true without options.",
@@ -79,11 +79,7 @@ class JdbcSink(FrameSink):
       in one transaction. Any database, any rows;
     * ``prepared``: the rows of one task after those of another; a part of the batch for as long as a driver is dead. Tasks load
       the table in transactions that they prepare, and the driver, once it has decided the batch, commits one right after the
-      other. Faster. Inserts into PostgreSQL, and by XA into MariaDB; the table ``connectors_prepared`` is beside the target;
-    * ``task``: the rows of one task after those of another, before the batch is decided, and those of some tasks where others
-      fail, until a replay has written the rest. Each task commits its rows with a row of the table ``connectors_tasks``. In
-      ``foreach_batch`` only, which deals them out by a hash of the keys (values that the database takes for the same key must
-      be the same for Spark), and for queries that give the same rows in a replay. PostgreSQL and MariaDB.
+      other. Faster. Inserts into PostgreSQL, and by XA into MariaDB; the table ``connectors_prepared`` is beside the target.
     """
 
     name = "jdbc"
@@ -108,8 +104,8 @@ class JdbcSink(FrameSink):
             "deleteColumn": Text(None, meaning="a column of booleans; true deletes the row of that key"),
             "commit": Choice(
                 "auto",
-                among=("auto", "batch", "prepared", "task"),
-                meaning="batch: readers see a batch whole; prepared, task: faster, and seen part by part; auto is batch",
+                among=("auto", "batch", "prepared"),
+                meaning="batch: readers see a batch whole; prepared: faster, and seen part by part; auto is batch",
             ),
             "batch.maxRecords": Int(
                 1000, at_least=1, meaning="rows of a transaction where guarantee is lower than exactly-once"
@@ -118,7 +114,6 @@ class JdbcSink(FrameSink):
             "retry.maxRetries": Int(3, at_least=0, meaning="tries after the first one"),
             "createTable": Flag(False, meaning="creates a missing table from the columns of the rows"),
             "evolveSchema": Flag(False, meaning="adds new optional columns to the table"),
-            "numPartitions": Int(8, at_least=1, meaning="the tasks of commit=task"),
             "stagingLocation": Text(
                 None, meaning="a folder for staged rows of a database in a file; default: beside that file"
             ),
@@ -131,7 +126,7 @@ class JdbcSink(FrameSink):
         alias={"batchsize": "batch.maxRecords", "queryTimeout": "request.timeout"},
     )
     conditions = (
-        "the ledger is a table beside the target; a batch appears at once, with commit=prepared and commit=task part by part; "
+        "the ledger is a table beside the target; a batch appears at once, with commit=prepared part by part; "
         "PostgreSQL, SQLite, DuckDB, MariaDB"
     )
     rejects_rows = True
@@ -139,8 +134,6 @@ class JdbcSink(FrameSink):
     extensions = OwnDialects()
     plan: WritePlan | None = None
     """How the tasks of a batch write, where a driver has decided it for all of them."""
-    slots = 0
-    """How many tasks the rows are dealt out to by ``commit=task``; 0 while nobody has done so."""
 
     @classmethod
     def check(cls, values: Values) -> Iterator[Problem]:
@@ -198,44 +191,30 @@ class JdbcSink(FrameSink):
             return "direct"
         return "batch" if self.values["commit"] == "auto" else str(self.values["commit"])
 
-    def places_rows(self) -> bool:
-        return self.mode == "task"
-
     def check_frame(self, schema: pa.Schema, *, placed: bool) -> Iterator[Problem]:
         yield from wrong_columns(self.values, schema)
-        if self.mode == "task" and not placed and not self.slots:
-            text = "task needs foreach_batch, which gives each task the same rows in a replay"
-            yield Problem("commit", f"{text}; take batch with format(…) and df.write.")
 
     def check_target(self, schema: pa.Schema) -> None:
         with pooled_connection(self.dialect()) as connection:
             Target(self.values, connection.dialect).check_columns(connection, schema)
 
     def placed(self, frame: DataFrame, schema: pa.Schema, batch: Batch) -> tuple[JdbcSink, DataFrame]:
-        """The sink for the tasks of ``batch``, with what is decided once for all of them; by ``task``, rows are dealt out."""
+        """The sink for the tasks of ``batch``, with what is decided once for all of them."""
         if self.mode == "batch":  # whose committer makes the plan when all rows are staged
             return self, frame
         with pooled_connection(self.dialect()) as connection:
             plan = self._task_plan(connection, schema, batch)
-        sink = self.with_slots(batch) if self.mode == "task" else copy.copy(self)
+        sink = copy.copy(self)
         sink.plan = plan
-        return sink, partitioned_by_hash(frame, sink.slots, self.values["keyColumns"]) if sink.slots else frame
-
-    def with_slots(self, batch: Batch, default: int | None = None) -> JdbcSink:
-        """This sink for the tasks of ``batch``: as many ``slots`` as an earlier run has recorded, else ``default``."""
-        dialect, sink = self.dialect(), copy.copy(self)
-        with pooled_connection(dialect) as connection:
-            count, on_new_query = default or self.values["numPartitions"], self.values["onNewQuery"]
-            sink.slots = self._task_slots(dialect).recorded(connection, batch, count, on_new_query)
-        return sink
+        return sink, frame
 
     def writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> SinkWriter:
         self.refuse_frame(schema, placed=False)
-        writer = self._writer(batch, schema, subtask)
+        writer = self._writer(batch, schema)
         writer.rejects = self.rejects(batch)
         return writer
 
-    def _writer(self, batch: Batch, schema: pa.Schema, subtask: int) -> SinkWriter:
+    def _writer(self, batch: Batch, schema: pa.Schema) -> SinkWriter:
         values, dialect = self.values, self.dialect()
         if self.mode == "batch":
             if dialect.one_writer:
@@ -244,8 +223,6 @@ class JdbcSink(FrameSink):
         plan = self.plan or self._plan_in_task(dialect, schema, batch)
         if self.mode == "direct":
             return DirectWriter(values, dialect, plan)
-        if self.mode == "task":
-            return TaskWriter(dialect, plan, self._task_slots(dialect), batch, subtask)
         return PreparedWriter(dialect, plan, batch)
 
     def _plan_in_task(self, dialect: Dialect, schema: pa.Schema, batch: Batch) -> WritePlan:
@@ -276,20 +253,8 @@ class JdbcSink(FrameSink):
         if not dialect.most_prepared(connection):
             yield Problem("commit", f"prepared needs {dialect.prepared_needs}.")
 
-    def _task_slots(self, dialect: Dialect) -> TaskSlots:
-        return TaskSlots(dialect, table_of(self.values["dbtable"], dialect), self.sink_id())
-
     def committer(self) -> JdbcCommitter | None:
         return None if self.mode == "direct" else JdbcCommitter(self)
-
-    def check_replay(self, is_deterministic: Callable[[], bool]) -> None:
-        """Tasks that have committed keep their rows: raises ``Misconfigured`` if a replay may give others."""
-        if self.mode == "task" and not is_deterministic():
-            text = (
-                "task needs a query that gives the same rows when it is run again; this one has rand(), uuid() or a function "
-                "that is marked as non-deterministic. Take commit=batch, where a batch is one transaction."
-            )
-            refuse([Problem("commit", text)])
 
 
 def _check_keys(values: Values) -> Iterator[Problem]:
@@ -321,12 +286,8 @@ def _check_commit(values: Values) -> Iterator[Problem]:
     commit = values["commit"]
     if values["guarantee"] not in (None, "exactly-once") and commit != "auto":
         yield Problem("commit", f"has no use with guarantee={values['guarantee']}: rows then go straight into the table.")
-    if commit in ("prepared", "task") and _dialect_kind(values).one_writer:
-        yield Problem("commit", f"{commit} is there for PostgreSQL and MariaDB: a file has one writer at a time; take batch.")
-    if commit == "task" and values["errors"] != "fail":
-        yield Problem("commit", f"task cannot set bad rows aside; take commit=batch with errors={values['errors']}.")
-    if commit != "task" and values.is_set("numPartitions"):
-        yield Problem("numPartitions", "has a use with commit=task only; else repartition the rows before they are written.")
+    if commit == "prepared" and _dialect_kind(values).one_writer:
+        yield Problem("commit", "prepared is there for PostgreSQL and MariaDB: a file has one writer at a time; take batch.")
 
 
 def _check_errors(values: Values) -> Iterator[Problem]:

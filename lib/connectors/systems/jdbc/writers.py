@@ -1,4 +1,4 @@
-"""The writers of tasks: into a staging table or file, or in a transaction that is prepared or committed by the task."""
+"""The writers of tasks: into a staging table or file, or in a transaction that the task prepares."""
 
 from __future__ import annotations
 
@@ -10,44 +10,39 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...core.errors import CommitRefused, Poison
+from ...core.errors import Poison
 from ...core.folder import SinkFolder
-from ...core.ledger import Entry
 from ...core.sink import Batch, Committable, SinkWriter
 from ...core.writing import ArrowStage
 from . import load
 from .column_types import cast_exactly, with_json_text
-from .connection import naming_holders
 from .dialects import Dialect, Table
 from .prepared import Markers, PreparedTransactions, prepared_name
-from .stage import TEMPORARY_STAGE, RejectedRows, StageMove, drop, new_stage, packed
+from .stage import RejectedRows, drop, new_stage, packed
 from .target import WritePlan, staged_columns
-from .task_slots import TaskSlots
 
 
 class LoadingWriter(SinkWriter):
     """Loads the rows of a task attempt in one transaction, which the first rows begin and :meth:`prepare` ends."""
 
-    def __init__(self, dialect: Dialect, table: Table, columns: list[str], *, temporary: bool = False) -> None:
+    def __init__(self, dialect: Dialect, table: Table, columns: list[str]) -> None:
         self.dialect = dialect
         self.table = table
         self.columns = columns
-        self.temporary = temporary
         self.rows = 0
         self.empty: Mapping[str, Any] = {}
         """The data of a committable without rows."""
         self._waiting: list[pa.RecordBatch] = []
         self._bytes = 0
         self._loader: load.Loader | None = None
-        self._is_written = False
 
     @abstractmethod
     def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Returns the rows of ``batch`` with the columns that are loaded."""
 
     @abstractmethod
-    def begin(self, loader: load.Loader) -> bool:
-        """Begins the transaction; false if the rows are in the database already, so that none is loaded."""
+    def begin(self, loader: load.Loader) -> None:
+        """Begins the transaction."""
 
     @abstractmethod
     def end(self, loader: load.Loader) -> Mapping[str, Any]:
@@ -56,7 +51,7 @@ class LoadingWriter(SinkWriter):
     def write(self, batch: pa.RecordBatch) -> None:
         rows = self.convert(batch)
         self.rows += rows.num_rows
-        if rows.num_rows and not self._is_written:
+        if rows.num_rows:
             self._waiting.append(rows)
             self._bytes += rows.nbytes
         if self._bytes >= load.LOADED_AT_ONCE:
@@ -64,7 +59,7 @@ class LoadingWriter(SinkWriter):
 
     def prepare(self) -> Committable:
         self._load()
-        if self._loader is None or self._is_written:
+        if self._loader is None:
             return Committable(self.rows, self.empty)
         self._loader.limit_idle()
         return Committable(self.rows, self.end(self._loader))
@@ -79,10 +74,8 @@ class LoadingWriter(SinkWriter):
             return
         if self._loader is None:
             self._loader = load.loader_for(self.dialect)
-            self._is_written = not self.begin(self._loader)
-        if not self._is_written:
-            rows = pa.Table.from_batches(batches).rename_columns(self.columns)
-            self._loader.load(self.table, rows, temporary=self.temporary)
+            self.begin(self._loader)
+        self._loader.load(self.table, pa.Table.from_batches(batches).rename_columns(self.columns))
 
 
 class TableWriter(LoadingWriter):
@@ -96,9 +89,8 @@ class TableWriter(LoadingWriter):
     def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         return loadable_rows(self.dialect, with_json_text(batch), self.rejects)
 
-    def begin(self, loader: load.Loader) -> bool:
+    def begin(self, loader: load.Loader) -> None:
         loader.connection.execute(self.dialect.create_stage(self.table, self.stage_columns))
-        return True
 
     def end(self, loader: load.Loader) -> Mapping[str, Any]:
         loader.commit()
@@ -148,9 +140,8 @@ class PreparedWriter(LoadingWriter):
     def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         return target_rows(self.dialect, self.plan, batch, self.rejects)
 
-    def begin(self, loader: load.Loader) -> bool:
+    def begin(self, loader: load.Loader) -> None:
         loader.begin(self.dialect.begin_prepared(self.name))
-        return True
 
     def end(self, loader: load.Loader) -> Mapping[str, Any]:
         Markers(self.dialect, self.plan.table).add(loader.connection, self.name)
@@ -162,52 +153,6 @@ class PreparedWriter(LoadingWriter):
             self._loader.close()
             with contextlib.suppress(Exception), contextlib.closing(self.dialect.connect()) as connection:
                 PreparedTransactions(connection, self.plan.table, self.batch.sink_id).roll_back([self.name])
-
-
-class TaskWriter(LoadingWriter):
-    """``commit=task``: writes and commits the rows of a slot, unless an earlier attempt has."""
-
-    def __init__(self, dialect: Dialect, plan: WritePlan, slots: TaskSlots, batch: Batch, slot: int) -> None:
-        self.stage_columns = staged_columns(dialect, plan.schema)
-        if plan.via_stage:
-            super().__init__(dialect, TEMPORARY_STAGE, [name for name, _ in self.stage_columns], temporary=True)
-        else:
-            super().__init__(dialect, plan.table, plan.names)
-        self.plan = plan
-        self.slots = slots
-        self.batch = batch
-        self.slot = slot
-        self.empty = {"task": slot}
-
-    def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        if self.plan.via_stage:
-            return loadable_rows(self.dialect, with_json_text(batch), self.rejects)
-        return target_rows(self.dialect, self.plan, batch, self.rejects)
-
-    def begin(self, loader: load.Loader) -> bool:
-        loader.begin()
-        connection = loader.connection
-        with naming_holders(self.dialect, [self.slots.ledger.table]):
-            is_claimed = self.slots.claim(connection, self.batch, self.slot)
-        if not is_claimed:
-            connection.rollback()
-            if self.slots.last_batch(connection, self.batch.query, self.slot) != self.batch.number:
-                raise CommitRefused(f"a newer batch than {self.batch} is written", way_out="let one run at a time write")
-            return False
-        for statement in self.dialect.at_begin:
-            connection.execute(statement)
-        if self.plan.via_stage:
-            connection.execute(self.dialect.create_stage(TEMPORARY_STAGE, self.stage_columns, temporary=True))
-        return True
-
-    def end(self, loader: load.Loader) -> Mapping[str, Any]:
-        if self.plan.via_stage:
-            move = StageMove(loader.connection, self.plan, [TEMPORARY_STAGE])
-            move.check_keys()
-            move.move()
-        self.slots.ledger.amend(loader.connection, Entry(f"{self.batch.query}/{self.slot}", self.batch.number, self.rows))
-        loader.commit()
-        return self.empty
 
 
 def target_rows(
