@@ -11,13 +11,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from connectors.core import Batch
+from connectors.core import Batch, Fatal
 from connectors.core.commit import Commit
 from connectors.core.errors import ConnectorError
 from connectors.core.ledger import once_query
 from connectors.core.writing import stage
 from connectors.systems.jdbc import JdbcSink
-from connectors.systems.jdbc.rows import as_arrow, cast_values
+from connectors.systems.jdbc.rows import as_arrow, cast_values, rows_for
 from connectors.testing import same_records
 
 from .batch_reading import DATABASES, NAMES, fill, read, table_of
@@ -88,7 +88,7 @@ def _as_mariadb_can(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 COLUMN_TYPES = {
     PostgresContext: {
-        "tiny": "smallint", "list": "string", "nested": "string", "map": "string", "exact": "decimal(38,10)",
+        "tiny": "smallint", "list": "array<bigint>", "nested": "string", "map": "string", "exact": "decimal(38,10)",
     },
     SqliteContext: {
         "whole": "bigint", "single": "double", "exact": "string", "list": "string", "nested": "string", "map": "string",
@@ -158,6 +158,16 @@ def test_infinite_times_are_the_first_and_the_last(tmp_path: Path) -> None:
         assert set(none.values()) == {None}
 
 
+def test_infinite_times_in_arrays_are_the_first_and_the_last(tmp_path: Path) -> None:
+    with contextlib.closing(table_of(PostgresContext, "a TIMESTAMP[], b TIMESTAMPTZ[], c DATE[]", tmp_path)) as context:
+        fill(context, [("'{infinity,NULL,-infinity}'",) * 3])
+        (row,) = read(context, preferTimestampNTZ="true").rows()
+        last, first = datetime.datetime(9999, 12, 31, 23, 59, 59, 999999), datetime.datetime(1, 1, 1)
+        assert row["a"] == [last, None, first]
+        assert row["b"] == [last.replace(tzinfo=UTC), None, first.replace(tzinfo=UTC)]
+        assert row["c"] == [last.date(), None, first.date()]
+
+
 def test_types_that_only_duckdb_has(tmp_path: Path) -> None:
     body = (
         "h HUGEINT, u UBIGINT, i INTEGER[], s STRUCT(a INTEGER, b VARCHAR), e ENUM('x', 'y'), n TIMESTAMP_NS, g UUID, "
@@ -217,11 +227,77 @@ def test_times_without_a_zone_are_of_the_given_one_also_when_the_clock_changes(
 def test_numbers_that_do_not_fit_are_told_with_their_column(tmp_path: Path) -> None:
     with contextlib.closing(table_of(PostgresContext, "n NUMERIC, m INT", tmp_path)) as context:
         fill(context, [("1e30", 70000)])
-        with pytest.raises(ConnectorError, match="numeric field overflow"):
-            read(context).rows()
         with pytest.raises(ConnectorError, match='"m" is read as int16'):
             read(context, pa.schema([("m", pa.int16())])).rows()
+        for value in ("1e30", "12345678901234567890123.5", "1e256", "1e-30", "'NaN'"):
+            context.run(f"UPDATE {context.table} SET n = {value}")
+            with pytest.raises(ConnectorError, match=r'(?s)"n" is read as decimal128\(38, 18\).*string, by \.schema'):
+                read(context).rows()
+        context.run(f"UPDATE {context.table} SET n = 1e30")
         assert read(context, pa.schema([("n", pa.string())])).rows() == [{"n": "1" + "0" * 30}]
+
+
+def test_a_numeric_without_a_precision_is_rounded_as_spark_does_and_exact_in_a_type_of_the_user(tmp_path: Path) -> None:
+    with contextlib.closing(table_of(PostgresContext, "n NUMERIC", tmp_path)) as context:
+        fill(context, [("1.0 / 3",), (f"0.{'0' * 40}",), ("2e18",), ("NULL",)])
+        third = Decimal("0.33333333333333333333")
+        assert [row["n"] for row in read(context).rows()] == [round(third, 18), Decimal(0), Decimal(2 * 10**18), None]
+        exact = pa.schema([("n", pa.decimal128(38, 20))])
+        assert read(context, exact, query=f"SELECT n FROM {context.table} WHERE n < 1").rows()[0] == {"n": third}
+        with pytest.raises(ConnectorError, match='"n" is read as'):
+            read(context, exact).rows()
+
+
+def test_arrays_of_postgresql_have_their_elements_whatever_their_index_and_those_of_several_dimensions_are_told(
+    tmp_path: Path,
+) -> None:
+    with contextlib.closing(table_of(PostgresContext, 'a INT[], "b\'s" TEXT[], c NUMERIC[]', tmp_path)) as context:
+        fill(context, [("'[0:2]={1,2,3}'", "'[-5:-4]={x,NULL}'", "'[7:7]={1.5}'"), ("'{}'", "'{}'", "'{}'"), ("NULL",) * 3])
+        expected = [([1, 2, 3], ["x", None], [Decimal("1.5")]), ([], [], []), (None, None, None)]
+        assert [tuple(row.values()) for row in read(context).rows()] == expected
+        context.run(f"INSERT INTO {context.table} VALUES ('{{{{1,2}},{{3,4}}}}', '[0:0][0:0]={{{{y}}}}', '{{{{1}}}}')")
+        for name, kind in (("a", pa.int32()), ("b's", pa.string()), ("c", pa.decimal128(38, 18))):
+            with pytest.raises(Fatal, match=rf"(?s)the column {name} has an array of several dimensions; by \.schema.*{{{{"):
+                read(context, pa.schema([(name, pa.list_(kind))])).rows()
+        both = pa.schema([("a", pa.list_(pa.list_(pa.int32()))), ("b's", pa.string())])
+        last = f"SELECT * FROM {context.table} WHERE array_ndims(a) = 2"
+        assert read(context, both, query=last).rows() == [{"a": [[1, 2], [3, 4]], "b's": "[0:0][0:0]={{y}}"}]
+
+
+def test_numbers_in_arrays_that_do_not_fit_are_told(tmp_path: Path) -> None:
+    with contextlib.closing(table_of(PostgresContext, "n NUMERIC[]", tmp_path)) as context:
+        fill(context, [("'{1,12345678901234567890123.5}'",)])
+        with pytest.raises(ConnectorError, match='"n" is read as'):
+            read(context).rows()
+
+
+def test_a_value_that_the_driver_cannot_decode_is_no_outage(tmp_path: Path) -> None:
+    with contextlib.closing(table_of(PostgresContext, "a INT[]", tmp_path)) as context:
+        dialect: Any = read(context).source.dialect()
+        with (
+            contextlib.closing(rows_for(dialect)) as reading,
+            pytest.raises(Fatal, match=r"(?s)cannot decode a value of .* by \.schema"),
+        ):
+            list(reading.batches(("SELECT '[2:3]={1,2}'::int[]",), []))
+
+
+def test_arrays_go_into_arrays_of_postgresql(tmp_path: Path) -> None:
+    kinds = {"t": pa.string(), "d": pa.decimal128(30, 20), "m": TIME, "f": pa.float64(), "b": pa.bool_(), "x": pa.binary()}
+    row: dict[str, Any] = {
+        "t": ["a", 'x "y", {z}', "", None, "NULL"], "d": [Decimal("1234567890.12345678901234567890")],
+        "m": [datetime.datetime(2024, 3, 31, 1, 30, 0, 123456, UTC), None], "f": [0.1, float("inf"), 1e-300],
+        "b": [True, False], "x": [b"\0\xff"],
+    }  # fmt: skip
+    schema = pa.schema([(name, pa.list_(kind)) for name, kind in kinds.items()])
+    with contextlib.closing(table_of(PostgresContext, "id INT", tmp_path)) as context:
+        write(context, pa.Table.from_pylist([row, dict.fromkeys(row), {name: [] for name in row}], schema))
+        scan = read(context, dbtable=f"{context.table}_copy")
+        assert "`d` array<decimal(30,20)>, `m` array<timestamp>, `f` array<double>, `b` array<boolean>, `x` string" in (
+            scan.source.schema
+        )
+        written = [{**row, "x": '["AP8="]'}, dict.fromkeys(row), {**{name: [] for name in row}, "x": "[]"}]
+        assert scan.rows() == written
+        context.run(f"DROP TABLE {context.table}_copy")
 
 
 def test_lists_keep_their_borders_in_slices_and_behind_nulls() -> None:

@@ -13,6 +13,7 @@ binary                 bytea               BLOB             BLOB              LO
 date                   date                DATE (ISO text)  DATE              DATE
 timestamp              timestamptz         DATETIME, UTC    TIMESTAMPTZ       DATETIME(6), UTC
 timestamp_ntz          timestamp           DATETIME         TIMESTAMP         DATETIME(6)
+array of plain values  array               TEXT (JSON)      JSON              LONGTEXT (JSON)
 array, struct, map     jsonb               TEXT (JSON)      JSON              LONGTEXT (JSON)
 =====================  ==================  ===============  ================  ===============
 """

@@ -282,8 +282,10 @@ def blocks(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
         yield batch.slice(number * step, step)
 
 
-_CAST_ERRORS = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, ValueError, TypeError)
+_CAST_ERRORS = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, ValueError, TypeError, ArithmeticError)
 _UTC = pa.timestamp("us", "UTC")
+_WIDE_DIGITS = 76
+"""Digits that an integer of 256 bits holds."""
 _LAST, _FIRST = 253402300799999999, -62135596800000000
 """The last and the first moment that Spark has, in microseconds: PostgreSQL's infinities, which Spark's own reader shows so."""
 _INFINITE = {-9222425352054775809: _LAST, -9222425352054775808: _FIRST}
@@ -353,6 +355,10 @@ def cast_values(column: pa.Array, target: pa.DataType, zone: str = "UTC") -> pa.
     """``column`` as ``target``, each value unchanged. Raises what Arrow raises for one that does not fit."""
     column = _finite(_stored(column))
     kind = column.type
+    if pa.types.is_list(kind) and pa.types.is_list(target):
+        values = cast_values(column.flatten(), target.value_type, zone)
+        offsets = _offsets(column)
+        return pa.ListArray.from_arrays(offsets, values, type=target, mask=column.is_null() if column.null_count else None)
     if kind == target:
         return column
     if pa.types.is_timestamp(kind) and pa.types.is_timestamp(target):
@@ -361,13 +367,18 @@ def cast_values(column: pa.Array, target: pa.DataType, zone: str = "UTC") -> pa.
         return _parsed(column, target)
     if pa.types.is_boolean(target) and pa.types.is_integer(kind):
         return pc.cast(column, pa.int64()).cast(target)
-    if pa.types.is_list(kind) and pa.types.is_list(target):
-        values = cast_values(column.flatten(), target.value_type, zone)
-        offsets = _offsets(column)
-        return pa.ListArray.from_arrays(offsets, values, type=target, mask=column.is_null() if column.null_count else None)
+    if pa.types.is_string(kind) and pa.types.is_decimal(target):
+        return _decimals(column, target)
     if pa.types.is_string(kind) and pa.types.is_timestamp(target):
         return _zoned(column.cast(pa.timestamp("us")), target, zone) if target.tz else column.cast(target)
     return pc.cast(column, target)
+
+
+def _decimals(texts: pa.Array, target: pa.DataType) -> pa.Array:
+    """Arrow's cast of a text to a decimal gives another number where one has more digits than its integers."""
+    if (pc.max(pc.utf8_length(texts)).as_py() or 0) > _WIDE_DIGITS - target.scale:
+        return pa.array([None if text is None else Decimal(text) for text in texts.to_pylist()], target)
+    return texts.cast(pa.decimal256(_WIDE_DIGITS, target.scale)).cast(target)
 
 
 def _offsets(column: pa.Array) -> pa.Array:

@@ -199,6 +199,8 @@ class JdbcSource(Source):
 
     Types without an equal in Spark (uuid, json, enums, intervals, times of a day, network addresses) are text. A numeric
     without a precision is decimal(38,18), whole numbers of SQLite have 64 bits, arrays of PostgreSQL and DuckDB are arrays.
+    Such a numeric is rounded, as Spark does it; one that would become 0 or does not fit is an error. So is an array of several
+    dimensions, unless ``.schema(…)`` makes it text or an array of arrays.
 
     As a stream: ``incremental`` or ``tables``, see :mod:`connectors.systems.jdbc.incremental`.
     """

@@ -217,7 +217,7 @@ class StageMove:
         return f"SELECT {values} FROM ({self._union(self._all_columns())}) AS connectors_rows {_where(condition)}"
 
     def _cast(self, index: int) -> str:
-        return self.dialect.cast(f"c{index}", self.schema.field(index).type, self._targets[index])
+        return self.dialect.cast(f"c{index}", self.plan.schema.field(index).type, self._targets[index])
 
     def _keys(self) -> str:
         """The key of a staged row. It is not cast, since a value that has no cast would keep all rows from being compared."""

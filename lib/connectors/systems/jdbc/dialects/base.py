@@ -329,7 +329,7 @@ class Dialect(ABC):
         return f"DROP TABLE IF EXISTS {self.table(table)}"
 
     def cast(self, expression: str, staged: pa.DataType, target: Column) -> str:
-        """``expression``, of a column that was staged as the type ``staged``, as a value for ``target``."""
+        """``expression``, a staged value of the type ``staged``, as a value for ``target``; what is nested is JSON text."""
         return expression
 
     def key(self, expression: str, staged: pa.DataType, target: Column) -> str:

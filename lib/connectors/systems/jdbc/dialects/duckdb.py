@@ -93,7 +93,8 @@ class DuckDb(Dialect):
         return self.judge(error)
 
     def cast(self, expression: str, staged: pa.DataType, target: Column) -> str:
-        return expression if family(staged) != "string" or target.sql == "VARCHAR" else f"CAST({expression} AS {target.sql})"
+        is_cast = family(staged) in ("string", "json") and target.sql != "VARCHAR"
+        return f"CAST({expression} AS {target.sql})" if is_cast else expression
 
     def load(self, connection: Connection, table: Table, names: Sequence[str], rows: pa.RecordBatchFileReader) -> None:
         batches = (rows.get_batch(number) for number in range(rows.num_record_batches))

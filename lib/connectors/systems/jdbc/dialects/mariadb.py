@@ -137,7 +137,7 @@ class MariaDb(Dialect):
         return f"{super().drop_stage(table)} WAIT 1"
 
     def key(self, expression: str, staged: pa.DataType, target: Column) -> str:
-        is_text = family(staged) == "string" and target.collation
+        is_text = family(staged) in ("string", "json") and target.collation
         return f"{expression} COLLATE {target.collation}" if is_text else expression
 
     def insert_values(self, table: Table, columns: Sequence[str]) -> str:

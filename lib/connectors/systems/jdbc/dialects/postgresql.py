@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from ....core.errors import ConnectorError, Misconfigured, Problem
+from ....core.errors import ConnectorError, Fatal, Misconfigured, Problem
 from ....core.state import digest
 from ..column_types import family
 from ..connection import Connection, ServerSession
@@ -151,6 +151,9 @@ class PostgreSql(Dialect):
         ADBC gives no code for it, only PostgreSQL's text in the session's language.
         """
         text = str(error)
+        if "ReadRecord failed" in text:
+            way_out = "read the column with the value as string, by .schema(…)"
+            return Fatal(f"the driver cannot decode a value of {self.address}: {self.error_text(error)}", way_out=way_out)
         if "PGRES_FATAL_ERROR" not in text or any(reason in text for reason in _LOST):
             return self.transient(error)
         return self.fatal(error)
@@ -204,14 +207,17 @@ class PostgreSql(Dialect):
         return int(pages[0][0]) if pages else 0
 
     def readable(self, column: Column, as_kind: pa.DataType) -> str:
-        """Types that Arrow has no equal for are text, each as PostgreSQL writes it."""
+        """Types that Arrow has no equal for are text, each as PostgreSQL writes it.
+
+        What is no ``decimal(38,18)`` goes on as it is, and is refused with the name of its column.
+        """
         name, kind = self.quote(column.name), column.kind
         if kind is None or (pa.types.is_string(as_kind) and not pa.types.is_string(kind)):
             return f"CAST({name} AS text)"
-        if kind == _ANY_NUMERIC:
-            return f"CAST({name} AS numeric(38, 18))"
-        if column.sql.startswith("numeric") and column.sql.endswith("[]"):
-            return f"CAST({name} AS text[])"
+        if kind == as_kind == _ANY_NUMERIC:
+            return f"CASE WHEN {name} = 0 OR abs({name}) >= 5e-19 THEN round({name}, 18) ELSE {name} END"
+        if pa.types.is_list(kind):
+            return _flat_array(column, name, as_kind)
         return f"CAST({name} AS int8)" if column.sql == "oid" else name
 
     def create_stage(self, table: Table, columns: Sequence[tuple[str, str]], *, temporary: bool = False) -> str:
@@ -221,14 +227,23 @@ class PostgreSql(Dialect):
     def add_column(self, table: Table, column: str, sql: str) -> str:
         return super().add_column(table, column, sql).replace("ADD COLUMN", "ADD COLUMN IF NOT EXISTS", 1)
 
+    def sql_type(self, kind: pa.DataType, *, key: bool = False) -> str | None:
+        """Arrays of plain values are arrays; JSON has no form of its own for binary ones."""
+        if pa.types.is_list(kind) and family(kind.value_type) not in ("json", "binary", ""):
+            return f"{super().sql_type(kind.value_type)}[]"
+        return super().sql_type(kind, key=key)
+
     def cast(self, expression: str, staged: pa.DataType, target: Column) -> str:
         """Casts text for columns of other types; PostgreSQL converts all else itself, or refuses it.
 
         A cast to a length would cut a longer text, so the column checks the length.
         """
         kind = target.base or target.sql
-        is_text = kind.upper().startswith(("TEXT", "VARCHAR", "CHAR"))
-        if is_text or family(staged) != "string":
+        if pa.types.is_list(staged) and kind.endswith("[]"):
+            items = f"ARRAY(SELECT jsonb_array_elements_text({expression}::jsonb))"
+            return f"CASE WHEN {expression} IS NOT NULL THEN CAST({items} AS {kind}) END"
+        is_text = kind.upper().startswith(("TEXT", "VARCHAR", "CHAR")) and not kind.endswith("[]")
+        if is_text or family(staged) not in ("string", "json"):
             return expression
         return f"CAST({expression} AS {'bit varying' if kind.startswith('bit') else kind})"
 
@@ -281,6 +296,19 @@ def _network_limits(seconds: int, prefix: str) -> dict[str, int]:
 def _lock_number(name: str) -> int:
     """The number of an advisory lock, at most 60 bits long."""
     return int(digest(name, length=15), 16)
+
+
+def _flat_array(column: Column, name: str, as_kind: pa.DataType) -> str:
+    """``column``, an array, with the index 1 for its first element: ADBC's driver knows few others.
+
+    The driver would give an array of several dimensions as one of all its elements, so the statement refuses it.
+    """
+    if pa.types.is_list(as_kind) and pa.types.is_nested(as_kind.value_type):
+        return f"CAST(to_json({name}) AS text)"
+    sql = "text[]" if column.sql.startswith("numeric") else column.sql
+    text = f"the column {column.name} has an array of several dimensions; by .schema(…) read it as string or array<array<…>>"
+    error = "'" + text.replace("'", "''") + f": ' || left(CAST({name} AS text), 100)"
+    return f"CASE WHEN array_ndims({name}) > 1 THEN CAST({error} AS {sql}) ELSE (CAST({name} AS {sql}))[:] END"
 
 
 def _loaded_type(name: str, sql: str) -> pa.DataType | None:
