@@ -38,6 +38,8 @@ class JdbcCommitter(GlobalCommitter):
         self._dialect = sink.dialect()
         self._target = Target(sink.values, self._dialect)
         self._ledger = TableLedger(self._dialect, self._target.table.beside(LEDGER), sink.sink_id())
+        self._dropped = ""
+        """The last staging table that was dropped: all committables of a batch name the same one."""
 
     def last(self, query: str) -> Entry | None:
         with self._connected() as connection:
@@ -59,8 +61,8 @@ class JdbcCommitter(GlobalCommitter):
                 self._commit_prepared(connection, batch, with_pending(entry, prepared))
             else:
                 self._roll_back_attempts(connection, batch)
-                if move is not None:
-                    self._check_stage(move, committables)
+                if move is not None and self._dialect.one_writer:
+                    self._load_files(connection, move.plan.schema, _staged(committables))
                 self._transaction(connection, with_pending(entry, []), move)
             self._clean(connection, entry, committables)
 
@@ -127,17 +129,13 @@ class JdbcCommitter(GlobalCommitter):
             return None
         plan = self._target.plan(connection, unpacked(schemas[0]))
         staged = _staged(committables)
+        rows = sum(committable.rows for committable in staged)
+        if not staged:
+            return None
         if self._dialect.one_writer:
-            return StageMove(connection, plan, [TEMPORARY_STAGE]) if staged else None
-        stages = [plan.table.beside(committable.data["stage"]) for committable in staged]
-        return StageMove(connection, plan, stages) if staged else None
-
-    def _check_stage(self, move: StageMove, committables: Sequence[Committable]) -> None:
-        staged = _staged(committables)
-        if self._dialect.one_writer:
-            self._load_files(move.connection, move.plan.schema, staged)
-        move.check_rows(sum(committable.rows for committable in staged))
-        move.check_keys()
+            return StageMove(connection, plan, TEMPORARY_STAGE, rows=rows)
+        stage = plan.table.beside(staged[0].data["stage"])
+        return StageMove(connection, plan, stage, [committable.data["attempt"] for committable in staged], rows=rows)
 
     def _load_files(self, connection: Connection, schema: pa.Schema, staged: Sequence[Committable]) -> None:
         """Into a table that only this connection sees, and before the transaction begins."""
@@ -158,9 +156,11 @@ class JdbcCommitter(GlobalCommitter):
         data = committable.data
         if data.get("file"):
             self._folder().remove(data["file"])
-        if data.get("stage"):
+        stage = data.get("stage")
+        if stage and stage != self._dropped:
+            self._dropped = stage
             with contextlib.nullcontext(connection) if connection else self._connected() as session:
-                drop(session, self._target.table.beside(data["stage"]))
+                drop(session, self._target.table.beside(stage))
 
     # the transaction of a batch
 
@@ -180,6 +180,9 @@ class JdbcCommitter(GlobalCommitter):
         """One transaction; ``refused`` takes the rows that the database refuses."""
         with connection.transaction():
             self._begin(connection, entry)
+            if move:
+                move.check_rows()
+                move.check_keys()
             if move and refused is not None:
                 move.move_all_but(refused)
             elif move:
@@ -196,7 +199,7 @@ class JdbcCommitter(GlobalCommitter):
 
     def _search_by_trial(self, connection: Connection, entry: Entry, move: StageMove, rejects: Rejects) -> None:
         """Without savepoints: the shortest beginning of the stage that is refused ends with a bad row, which is left out."""
-        first, last = self._dialect.positions(connection, move.stages[0])
+        first, last = self._dialect.positions(connection, move.stage)
         while True:
             try:
                 return self._try(connection, entry, move)

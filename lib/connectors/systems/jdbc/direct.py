@@ -141,7 +141,7 @@ class DirectWriter(SinkWriter):
         batches = [loadable_rows(self.dialect, batch, refusals) for batch in rows.to_batches()]
         loader.connection.execute(self.dialect.create_stage(TEMPORARY_STAGE, self._stage_columns, temporary=True))
         loader.load(TEMPORARY_STAGE, pa.Table.from_batches(batches, rows.schema).rename_columns(names), temporary=True)
-        move = StageMove(loader.connection, self.plan, [TEMPORARY_STAGE], keep_newer=True)
+        move = StageMove(loader.connection, self.plan, TEMPORARY_STAGE, keep_newer=True)
         move.check_keys()
         return move
 

@@ -104,7 +104,7 @@ def _numbered(sql: str) -> str:
 
 
 class Loader(ABC):
-    """Loads rows in one transaction. Other statements of the transaction go through :attr:`connection`."""
+    """Loads rows, in one transaction if :meth:`begin` comes first. Other statements of it go through :attr:`connection`."""
 
     @abstractmethod
     def __init__(self, dialect: Any) -> None: ...
@@ -150,7 +150,7 @@ def loader_for(dialect: Dialect) -> Loader:
 
 
 class RowLoader(Loader):
-    """``INSERT`` of many rows."""
+    """``INSERT`` of many rows. Without :meth:`begin` each statement is a transaction: no lock outlives it."""
 
     def __init__(self, dialect: Dialect) -> None:
         self.dialect = dialect
@@ -167,7 +167,6 @@ class RowLoader(Loader):
             self._is_open = True
 
     def load(self, table: Table, rows: pa.Table, *, temporary: bool = False) -> None:
-        self.begin()
         sql = self.dialect.insert_values(table, rows.column_names)
         for batch in rows.to_batches(max_chunksize=_ROWS_PER_STATEMENT):
             self.connection.many(sql, as_python(batch, plain=self.dialect.plain_values))

@@ -1,18 +1,20 @@
 """Staging tables: their names, and the statements that move their rows into the target.
 
-A staging table is called ``cst_<sink>_<batch>_<time>_<run><random>`` (time: hours since 1970), so that a sweep recognizes old
-ones, and a run those of earlier runs. Its columns are those of :func:`~connectors.systems.jdbc.target.staged_columns`.
+All tasks of a batch fill one table, which is called ``cst_<sink>_<batch>_<time>_<run>`` (time: hours since 1970), so that a
+sweep recognizes old ones, and a run those of earlier runs. Its columns are those of
+:func:`~connectors.systems.jdbc.target.staged_columns`, and :data:`ATTEMPT`: the number of the task attempt that staged the row.
+The driver moves the rows of the attempts that Spark has taken. Those of others, also late ones, stay until the table goes.
 """
 
 from __future__ import annotations
 
 import base64
 import contextlib
+import secrets
 import time
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
@@ -26,6 +28,7 @@ from .target import WritePlan
 
 TEMPORARY_STAGE = Table("connectors_staged")
 """A staging table that only one connection sees."""
+ATTEMPT: Final = "connectors_attempt"
 
 
 def stage_prefix(sink_id: str) -> str:
@@ -33,10 +36,15 @@ def stage_prefix(sink_id: str) -> str:
     return f"cst_{digest(sink_id, length=8)}_"
 
 
-def new_stage(batch: Batch) -> str:
-    """A new name for a staging table, 59 bytes."""
-    hours = int(time.time() / 3600)
-    return f"{stage_prefix(batch.sink_id)}{batch.prefix()}_{hours:08x}_{batch.run_id()}{uuid.uuid4().hex[:16]}"
+def stage_of(batch: Batch) -> str:
+    """The name of the staging table of ``batch`` in its run, at most 63 bytes."""
+    hours = batch.time // 3_600_000_000
+    return f"{stage_prefix(batch.sink_id)}{batch.prefix()}_{hours:08x}_{batch.run_id()}"
+
+
+def new_attempt() -> int:
+    """A new number for a task attempt. Spark's own begin at 0 again after a restart."""
+    return secrets.randbits(62)
 
 
 def batch_prefix_of(stage: str) -> str:
@@ -45,8 +53,8 @@ def batch_prefix_of(stage: str) -> str:
 
 
 def is_of_run(stage: str, batch: Batch) -> bool:
-    """True if the run of ``batch`` created the staging table; earlier versions wrote names that are of no run."""
-    return stage.split("_")[4].startswith(batch.run_id())
+    """True if the run of ``batch`` created the staging table."""
+    return stage.split("_")[4] == batch.run_id()
 
 
 def age_of(stage: str) -> float:
@@ -78,46 +86,57 @@ class RejectedRows(Protocol):
 
 @dataclass(frozen=True)
 class StageRange:
-    """The rows at the positions ``first`` to ``last`` of stage number ``stage``."""
+    """The rows at the positions ``first`` to ``last`` of a stage."""
 
-    stage: int
     first: int
     last: int
 
     def halves(self) -> tuple[StageRange, StageRange]:
         middle = (self.first + self.last) // 2
-        return StageRange(self.stage, self.first, middle), StageRange(self.stage, middle + 1, self.last)
+        return StageRange(self.first, middle), StageRange(middle + 1, self.last)
 
 
 class StageMove:
-    """Moves the rows of ``stages`` as ``plan`` says. All of its statements run inside the caller's transaction.
+    """Moves the rows of ``stage`` as ``plan`` says, or those of some ``attempts``, inside the caller's transaction.
 
-    With ``keep_newer``, a row of the target stays as it is if it has a larger value in the column that orders rows.
+    ``rows`` is how many there must be. With ``keep_newer``, a row of the target stays as it is if it has a larger value in the
+    column that orders rows.
     """
 
-    def __init__(self, connection: Connection, plan: WritePlan, stages: Sequence[Table], *, keep_newer: bool = False) -> None:
+    def __init__(
+        self, connection: Connection, plan: WritePlan, stage: Table, attempts: Sequence[int] = (), *,
+        rows: int = 0, keep_newer: bool = False,
+    ) -> None:  # fmt: skip
         self.connection = connection
         self.dialect = connection.dialect
         self.plan = plan
-        self.stages = list(stages)
+        self.stage = stage
+        self.rows = rows
         self.schema = staged_schema(plan.schema)
         self.excluded: list[int] = []
+        # CASE keeps the planner from taking the rows of these attempts for a few of all
+        chosen = f"CASE WHEN {ATTEMPT} IN ({', '.join(map(str, attempts))}) THEN true ELSE false END"
+        self._chosen = chosen if attempts else ""
         self.order = plan.order_name if keep_newer else ""
         self._targets = {column.index: column.target for column in plan.columns}
 
-    def check_rows(self, expected: int) -> None:
-        """Stops if staged rows are gone: PostgreSQL empties unlogged tables when it starts after a crash."""
+    def check_rows(self) -> None:
+        """Stops if staged rows are gone: PostgreSQL empties unlogged tables when it starts after a crash.
+
+        Nobody can drop the stage between this and the end of the transaction.
+        """
         try:
-            counts = [self.connection.rows(f"SELECT count(*) FROM {self.dialect.table(stage)}")[0][0] for stage in self.stages]
+            ((count,),) = self.connection.rows(f"SELECT count(*) FROM {self._source()}")
         except Fatal as error:
             raise Fatal(
                 f"what tasks have staged cannot be read, as if another run of the query had dropped it ({error.message})",
                 way_out="let one run at a time write with a checkpoint; nothing of the batch is written",
             ) from None
-        if sum(counts) != expected:
+        if count != self.rows:
             raise Fatal(
-                f"{expected} rows were staged and {sum(counts)} are there: the server has lost the others, as in a crash",
-                way_out="start the query again: nothing of the batch is written, and all of it is staged anew",
+                f"{self.rows} rows were staged and {count} are there: the server has lost the others, as in a crash, or "
+                "another run of the query has dropped them",
+                way_out="start the query again, and let one run of it write at a time: nothing of the batch is written",
             )
 
     def check_keys(self) -> None:
@@ -131,19 +150,17 @@ class StageMove:
     def _refuse_repeated_keys(self) -> None:
         """Rows whose key is null have no key in common."""
         plan = self.plan
-        if not self.stages or not plan.keys or plan.order is not None:
+        if not plan.keys or plan.order is not None:
             return
         keys = self._keys()
-        union = self._union([f"c{index}" for index in plan.key_indexes])
-        present = " AND ".join(f"c{index} IS NOT NULL" for index in plan.key_indexes)
-        sql = f"SELECT {keys} FROM ({union}) AS connectors_all WHERE {present} GROUP BY {keys} HAVING count(*) > 1 LIMIT 1"
+        present = [f"c{index} IS NOT NULL" for index in plan.key_indexes]
+        sql = f"SELECT {keys} FROM {self._source(*present)} GROUP BY {keys} HAVING count(*) > 1 LIMIT 1"
         if self.connection.rows(sql):
             raise repeated_keys()
 
     def move(self) -> None:
         """Moves everything. Raises :class:`Poison` if the database refuses a row, without saying which."""
-        if self.stages:
-            self._move(None)
+        self._move(None)
 
     def move_all_but(self, rejects: RejectedRows) -> None:
         """Moves everything but the rows that the database refuses, which ``rejects`` takes.
@@ -151,18 +168,17 @@ class StageMove:
         The search by halves may move rows with the same key one after the other, so no database would refuse them.
         """
         self._refuse_repeated_keys()
-        for number, stage in enumerate(self.stages):
-            first, last = self.dialect.positions(self.connection, stage)
-            if last >= first:
-                self._move_by_halves(StageRange(number, first, last), rejects)
+        first, last = self.dialect.positions(self.connection, self.stage)
+        if last >= first:
+            self._move_by_halves(StageRange(first, last), rejects)
 
     def move_up_to(self, last: int) -> None:
-        """Moves the rows of the only stage up to a position, as a trial."""
-        self._move(StageRange(0, 0, last))
+        """Moves the rows up to a position, as a trial."""
+        self._move(StageRange(0, last))
 
     def exclude(self, position: int, rejects: RejectedRows, error: Poison) -> None:
-        """Hands the row at ``position`` of the only stage to ``rejects``; it is not moved from now on."""
-        self._reject(StageRange(0, position, position), rejects, error)
+        """Hands the row at ``position`` to ``rejects``; it is not moved from now on."""
+        self._reject(StageRange(position, position), rejects, error)
         self.excluded.append(position)
 
     def _move_by_halves(self, rows: StageRange, rejects: RejectedRows) -> None:
@@ -176,13 +192,12 @@ class StageMove:
                 self._move_by_halves(half, rejects)
 
     def _reject(self, rows: StageRange, rejects: RejectedRows, error: Poison) -> None:
-        stage, condition = self.stages[rows.stage], self.dialect.between(rows.first, rows.last)
-        sql = f"SELECT {', '.join(self._all_columns())} FROM {self.dialect.table(stage)} WHERE {condition}"
+        sql = f"SELECT {', '.join(self._all_columns())} FROM {self._source(self.dialect.between(rows.first, rows.last))}"
         for row in self.connection.rows(sql):
             rejects.add(dict(zip(self.plan.schema.names, row, strict=True)), error)
 
     def _move(self, rows: StageRange | None) -> None:
-        """Writes the rows that stay, and deletes those that ``deleteColumn`` marks; ``None`` is all rows of all stages."""
+        """Writes the rows that stay, and deletes those that ``deleteColumn`` marks; ``None`` is all rows."""
         plan, dialect, connection = self.plan, self.dialect, self.connection
         stays = f"NOT coalesce(c{plan.delete}, false)" if plan.delete is not None else ""
         select = self._select([column.index for column in plan.columns], plan.names, stays, rows)
@@ -206,15 +221,11 @@ class StageMove:
         if self.plan.order is not None and self.plan.keys:
             inside = ""
             if rows is not None:
-                inside = f"connectors_stage = {rows.stage} AND connectors_at BETWEEN {rows.first} AND {rows.last}"
+                inside = f"connectors_at BETWEEN {rows.first} AND {rows.last}"
             where = _where("connectors_rank = 1", condition, inside, self._not_excluded("connectors_at"))
             return f"SELECT {values} FROM ({self._ranked()}) AS connectors_rows {where}"
-        if rows is not None or self.excluded:
-            rows = rows or StageRange(0, *self.dialect.positions(self.connection, self.stages[0]))
-            inside = self.dialect.between(rows.first, rows.last)
-            where = _where(inside, condition, self._not_excluded(self.dialect.position()))
-            return f"SELECT {values} FROM {self.dialect.table(self.stages[rows.stage])} {where}"
-        return f"SELECT {values} FROM ({self._union(self._all_columns())}) AS connectors_rows {_where(condition)}"
+        inside = self.dialect.between(rows.first, rows.last) if rows is not None else ""
+        return f"SELECT {values} FROM {self._source(inside, condition, self._not_excluded(self.dialect.position()))}"
 
     def _cast(self, index: int) -> str:
         return self.dialect.cast(f"c{index}", self.plan.schema.field(index).type, self._targets[index])
@@ -230,24 +241,20 @@ class StageMove:
         return f"{position} NOT IN ({', '.join(map(str, self.excluded))})" if self.excluded else ""
 
     def _ranked(self) -> str:
-        """All rows of all stages; rank 1 has the last one of each key."""
+        """All rows; rank 1 has the last one of each key."""
         assert self.plan.order is not None
         order = self.dialect.ordered(f"c{self.plan.order}", self.schema.field(self.plan.order).type)
         newest = f"CASE WHEN {order} IS NULL THEN 1 ELSE 0 END, {order} DESC"
         rank = f"row_number() OVER (PARTITION BY {self._keys()} ORDER BY {newest}) AS connectors_rank"
-        staged, position = ", ".join(self._all_columns()), self.dialect.position()
-        selects = [
-            f"SELECT {staged}, {number} AS connectors_stage, {position} AS connectors_at FROM {self.dialect.table(stage)}"
-            for number, stage in enumerate(self.stages)
-        ]
-        union = " UNION ALL ".join(selects)
-        return f"SELECT {staged}, connectors_stage, connectors_at, {rank} FROM ({union}) AS connectors_all"
+        staged = ", ".join(self._all_columns())
+        return f"SELECT {staged}, {self.dialect.position()} AS connectors_at, {rank} FROM {self._source()}"
 
     def _all_columns(self) -> list[str]:
         return [f"c{index}" for index in range(len(self.schema))]
 
-    def _union(self, columns: Sequence[str]) -> str:
-        return " UNION ALL ".join(f"SELECT {', '.join(columns)} FROM {self.dialect.table(stage)}" for stage in self.stages)
+    def _source(self, *conditions: str) -> str:
+        """The stage, and which of its rows."""
+        return f"{self.dialect.table(self.stage)} {_where(self._chosen, *conditions)}"
 
 
 def _where(*conditions: str) -> str:

@@ -10,20 +10,21 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...core.errors import Poison
+from ...core.errors import ConnectorError, Poison
 from ...core.folder import SinkFolder
 from ...core.sink import Batch, Committable, SinkWriter
 from ...core.writing import ArrowStage
 from . import load
 from .column_types import cast_exactly, with_json_text
 from .dialects import Dialect, Table
+from .ledger import exists
 from .prepared import Markers, PreparedTransactions, prepared_name
-from .stage import RejectedRows, drop, new_stage, packed
+from .stage import ATTEMPT, RejectedRows, new_attempt, packed, stage_of
 from .target import WritePlan, staged_columns
 
 
 class LoadingWriter(SinkWriter):
-    """Loads the rows of a task attempt in one transaction, which the first rows begin and :meth:`prepare` ends."""
+    """Loads the rows of a task attempt, from :meth:`begin`, which its first rows call, to :meth:`prepare`."""
 
     def __init__(self, dialect: Dialect, table: Table, columns: list[str]) -> None:
         self.dialect = dialect
@@ -42,11 +43,11 @@ class LoadingWriter(SinkWriter):
 
     @abstractmethod
     def begin(self, loader: load.Loader) -> None:
-        """Begins the transaction."""
+        """Makes ready for rows: begins a transaction, say."""
 
     @abstractmethod
     def end(self, loader: load.Loader) -> Mapping[str, Any]:
-        """Ends the transaction, when all rows are loaded. Returns the data of the committable."""
+        """Called when all rows are loaded. Returns the data of the committable."""
 
     def write(self, batch: pa.RecordBatch) -> None:
         rows = self.convert(batch)
@@ -79,28 +80,33 @@ class LoadingWriter(SinkWriter):
 
 
 class TableWriter(LoadingWriter):
-    """``commit=batch``: stages rows in a table, which other connections see when the attempt is complete."""
+    """``commit=batch``: stages rows in the table of the batch, with the number of the attempt."""
 
     def __init__(self, dialect: Dialect, target: Table, batch: Batch, schema: pa.Schema) -> None:
-        self.stage_columns = staged_columns(dialect, schema)
-        super().__init__(dialect, target.beside(new_stage(batch)), [name for name, _ in self.stage_columns])
+        self.stage_columns = [*staged_columns(dialect, schema), (ATTEMPT, dialect.types["int64"])]
+        super().__init__(dialect, target.beside(stage_of(batch)), [name for name, _ in self.stage_columns])
+        self.attempt = new_attempt()
         self.empty = {"schema": packed(schema)}
 
     def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        return loadable_rows(self.dialect, with_json_text(batch), self.rejects)
+        rows = loadable_rows(self.dialect, with_json_text(batch), self.rejects)
+        attempt = pa.repeat(pa.scalar(self.attempt, pa.int64()), rows.num_rows)
+        return pa.RecordBatch.from_arrays([*rows.columns, attempt], self.columns)
 
     def begin(self, loader: load.Loader) -> None:
-        loader.connection.execute(self.dialect.create_stage(self.table, self.stage_columns))
+        """Makes the table, as all tasks do at once: PostgreSQL may refuse some, although they say IF NOT EXISTS."""
+        connection = loader.connection
+        try:
+            connection.execute(self.dialect.create_stage(self.table, self.stage_columns))
+            loader.commit()
+        except ConnectorError:
+            connection.rollback()
+            if not exists(connection, self.table):
+                raise
 
     def end(self, loader: load.Loader) -> Mapping[str, Any]:
         loader.commit()
-        return {"stage": self.table.name, **self.empty}
-
-    def abort(self) -> None:
-        if self._loader is not None:
-            self._loader.close()
-            with contextlib.suppress(Exception), contextlib.closing(self.dialect.connect()) as connection:
-                drop(connection, self.table)
+        return {"stage": self.table.name, "attempt": self.attempt, **self.empty}
 
 
 class FileWriter(SinkWriter):

@@ -320,9 +320,9 @@ class Dialect(ABC):
         return f"ALTER TABLE {self.table(table)} ADD COLUMN {self.quote(column)} {sql}"
 
     def create_stage(self, table: Table, columns: Sequence[tuple[str, str]], *, temporary: bool = False) -> str:
-        """Creates a table for staged rows; only this connection sees a ``temporary`` one."""
+        """Creates a table for staged rows, unless it exists; only this connection sees a ``temporary`` one."""
         body = ", ".join(f"{self.quote(name)} {sql}" for name, sql in columns)
-        return f"CREATE {'TEMPORARY ' if temporary else ''}TABLE {self.table(table)} ({body})"
+        return f"CREATE {'TEMPORARY TABLE' if temporary else 'TABLE IF NOT EXISTS'} {self.table(table)} ({body})"
 
     def drop_stage(self, table: Table) -> str:
         """Drops a staging table if it exists, without a long wait for a session that uses it."""
