@@ -40,6 +40,7 @@ BASE = {"url": "jdbc:postgresql://db:5433/shop", "dbtable": "orders"}
             DatabaseAddress("postgresql", "shop", "db", 5432, "u", "p@ss"),
         ),
         ("postgres://u@[::1]:1/shop", DatabaseAddress("postgresql", "shop", "::1", 1, "u")),
+        ("jdbc:mariadb://db/shop?useSsl=false", DatabaseAddress("mariadb", "shop", "db", 3306)),
         ("jdbc:mariadb://db/shop", DatabaseAddress("mariadb", "shop", "db", 3306)),
         ("sqlite:///relative.db", DatabaseAddress("sqlite", "relative.db")),
         ("sqlite:////absolute.db", DatabaseAddress("sqlite", "/absolute.db")),
@@ -65,6 +66,10 @@ def test_urls_of_both_kinds(url: str, expected: DatabaseAddress) -> None:
         ("postgresql://db", "names no database"),
         ("jdbc:postgresql://a,b/shop", "several hosts"),
         ("jdbc:postgresql://db/shop?targetServerType=primary", "targetservertype, which is not supported"),
+        ("jdbc:postgresql://db/shop?ssl=maybe", "ssl=maybe, which must be true or false"),
+        ("jdbc:postgresql://db/shop?sslmode=trust", "sslmode=trust, which must be one of disable, allow, prefer, require, ver"),
+        ("jdbc:mariadb://db/shop?sslMode=prefer", "sslmode=prefer, which must be one of disable, trust, verify-ca, verify"),
+        ("jdbc:mariadb://db/shop?trustServerCertificate=true", "trustservercertificate, which is not supported; there are"),
         ("sqlite://", "must name a file"),
         ("jdbc:sqlite::memory:", "must name a file"),
         ("jdbc:sqlite:s3://bucket/x.db", "must name a local or mounted file"),
@@ -74,6 +79,13 @@ def test_urls_of_both_kinds(url: str, expected: DatabaseAddress) -> None:
 def test_urls_that_are_refused_say_why(url: str, text: str) -> None:
     with pytest.raises(ValueError, match=text):
         parse(url)
+
+
+@pytest.mark.parametrize("parameters", ["ssl=true", "ssl", "useSsl=true", "sslmode=verify-full"])
+@pytest.mark.parametrize("system", ["postgresql", "mariadb"])
+def test_ssl_is_what_it_is_to_the_drivers_of_jdbc(system: str, parameters: str) -> None:
+    assert parse(f"jdbc:{system}://db/shop?{parameters}").more == {"sslmode": "verify-full"}
+    assert parse(f"jdbc:{system}://db/shop?ssl=true&sslmode=verify-ca").more == {"sslmode": "verify-ca"}
 
 
 @pytest.mark.parametrize(

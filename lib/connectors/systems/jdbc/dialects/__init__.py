@@ -164,10 +164,16 @@ def _on_network(kind: type[Dialect], rest: str, user: str | None, password: str 
 
 
 def _parameters(kind: type[Dialect], query: dict[str, str]) -> dict[str, str]:
-    """The parameters of a URL by the names that the driver has for them."""
+    """The parameters of a URL by the names that the driver has for them. ``ssl`` means what it means to the JDBC drivers."""
     known = kind.url_parameters
-    if query.pop("ssl", "false").lower() == "true" and "sslmode" in known:
-        query.setdefault("sslmode", "require")
+    for name in ("ssl", "usessl"):
+        value = query.pop(name, "false").lower()
+        if value not in ("", "true", "false"):
+            raise ValueError(f"has {name}={value}, which must be true or false.")
+        if value != "false":
+            query.setdefault("sslmode", "verify-full")
+    if "sslmode" in known and query.get("sslmode", kind.ssl_modes[0]) not in kind.ssl_modes:
+        raise ValueError(f"has sslmode={query['sslmode']}, which must be one of {', '.join(kind.ssl_modes)}.")
     if unknown := sorted(name for name in query if name not in known and name not in _IGNORED):
         names = ", ".join(("user", "password", "ssl", *known))
         raise ValueError(f"has the parameter {', '.join(unknown)}, which is not supported; there are {names}.")

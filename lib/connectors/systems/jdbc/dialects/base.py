@@ -87,6 +87,8 @@ class Dialect(ABC):
     """The default port; 0 for a database in a file."""
     url_parameters: ClassVar[Mapping[str, str]] = {}
     """Parameters that its URLs may have, in lower case, and the driver's names for them."""
+    ssl_modes: ClassVar[tuple[str, ...]] = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
+    """The values of ``sslmode``, where that is one of them."""
     packages: ClassVar[dict[str, str]] = {}
     """The modules of its drivers, and what to install for each."""
     begin: ClassVar[str] = "BEGIN"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
+import ssl
 import sys
 import time
 import zlib
@@ -28,7 +29,7 @@ _PLAN_ROWS = 8
 _UNKNOWN = "XAER_NOTA"
 _ATTACHED_SECONDS = 1.0
 """How long a session may exist after its client has closed it."""
-_CONFIGURATION = {1044, 1045, 1049, 1698}
+_CONFIGURATION = {1044, 1045, 1049, 1698, 2026}
 _BAD_ROWS = {1048, 1062, 1136, 1264, 1265, 1292, 1364, 1366, 1406, 1451, 1452, 1644, 3819, 4025}
 
 
@@ -48,8 +49,11 @@ class MariaDb(Dialect):
 
     name = system = "mariadb"
     port = 3306
-    url_parameters = {"ssl_ca": "ssl_ca", "charset": "charset"}  # noqa: RUF012
-    packages = {"pymysql": "pymysql>=1.1"}  # noqa: RUF012
+    url_parameters = {  # noqa: RUF012
+        "sslmode": "sslmode", "serversslcert": "ssl_ca", "ssl_ca": "ssl_ca", "charset": "charset",
+    }  # fmt: skip
+    ssl_modes = ("disable", "trust", "verify-ca", "verify-full")
+    packages = {"pymysql": "pymysql>=1.2"}  # noqa: RUF012
     types = {  # noqa: RUF012
         "bool": "BOOL", "int8": "SMALLINT", "int16": "SMALLINT", "int32": "INTEGER", "int64": "BIGINT", "float32": "FLOAT",
         "float64": "DOUBLE", "decimal": "DECIMAL({kind.precision}, {kind.scale})", "string": _TEXT, "binary": "LONGBLOB",
@@ -65,11 +69,14 @@ class MariaDb(Dialect):
     prepared_needs = "a server that is no node of a Galera cluster, where XA is not to be had"
 
     def open(self) -> Any:
-        where, pymysql = self.address, self.module("pymysql")
+        where, pymysql, tls = self.address, self.module("pymysql"), self._tls()
         raw = pymysql.connect(
             host=where.host, port=where.port, user=where.user, password=where.password or "", database=where.database,
-            autocommit=True, connect_timeout=max(1, round(self.timeout)), **{"charset": "utf8mb4", **self.address.more},
+            autocommit=True, connect_timeout=max(1, round(self.timeout)), charset=where.more.get("charset", "utf8mb4"),
+            ssl=tls, ssl_disabled=where.more.get("sslmode") == "disable",
         )  # fmt: skip
+        if tls is not None:
+            self._refuse_clear_text(raw)
         if "mariadb" not in raw.get_server_info().lower():  # a proxy may hide the name, then the server tells it
             self._refuse_mysql(raw)
         with raw.cursor() as cursor:
@@ -78,6 +85,31 @@ class MariaDb(Dialect):
             locks = f"innodb_lock_wait_timeout = {wait}, lock_wait_timeout = {wait}"
             cursor.execute(f"SET time_zone = '+00:00', sql_mode = '{strict}', {locks}")
         return raw
+
+    def _tls(self) -> ssl.SSLContext | None:
+        """What must encrypt a session, as ``sslMode`` and ``serverSslCert`` say; ``None`` leaves it to client and server."""
+        ca = self.address.more.get("ssl_ca")
+        mode = self.address.more.get("sslmode", "verify-ca" if ca else "disable")
+        if mode == "disable":
+            return None
+        try:
+            context = ssl.create_default_context(cafile=ca)
+        except OSError as error:  # SSLError is one
+            text = f"has the file {ca} for the server's certificate, which cannot be read: {error}"
+            raise Misconfigured("connectors.jdbc", [Problem("url", text)]) from None
+        context.check_hostname = mode == "verify-full"
+        context.verify_mode = ssl.CERT_NONE if mode == "trust" else ssl.CERT_REQUIRED
+        return context
+
+    def _refuse_clear_text(self, raw: Any) -> None:
+        """PyMySQL before 1.2 goes on without encryption where the server has none."""
+        with raw.cursor() as cursor:
+            cursor.execute("SHOW SESSION STATUS LIKE 'Ssl_cipher'")
+            [(_, cipher)] = cursor.fetchall()
+        if not cipher:
+            raw.close()
+            text = f"{self.address} does not encrypt, as sslMode asks for. Set up TLS there."
+            raise Misconfigured("connectors.jdbc", [Problem("url", text)])
 
     def _refuse_mysql(self, raw: Any) -> None:
         with raw.cursor() as cursor:
@@ -112,7 +144,7 @@ class MariaDb(Dialect):
         return self.fatal(error)
 
     def refused(self, error: Exception) -> ConnectorError:
-        if error.args and error.args[0] in _CONFIGURATION:
+        if error.args and (error.args[0] in _CONFIGURATION or "CERTIFICATE_VERIFY_FAILED" in str(error)):
             text = f"{self.address} cannot be used: {self.error_text(error)}"
             return Misconfigured("connectors.jdbc", [Problem("url", text)])
         return self.unreachable(error)

@@ -19,7 +19,10 @@ _OUTAGES = ("08", "53", "57P", "40", "55006", "XX000", "58")
 _BAD_ROWS = ("22", "23", "44", "P0001")
 """Data, constraints, views with a check, and what a trigger raises."""
 _LOST = ("terminating connection", "server closed the connection", "no connection", "conflict with recovery", "restarting")
-_CONFIGURATION = ("password", "authentication", "does not exist", "no pg_hba.conf entry", "not permitted to log in")
+_CONFIGURATION = (
+    "password", "authentication", "does not exist", "no pg_hba.conf entry", "not permitted to log in",
+    "server does not support SSL", "certificate verify failed", "does not match host name",
+)  # fmt: skip
 _SLOTS_PER_BLOCK = 512
 _PAGE_BYTES = 8192
 _ROW_HEADER_BYTES = 24
