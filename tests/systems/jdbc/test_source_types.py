@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import os
+import subprocess
+import sys
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -307,6 +310,34 @@ def test_lists_keep_their_borders_in_slices_and_behind_nulls() -> None:
         texts = sliced.to_pylist()
         expected = [items and [None if value is None else Decimal(f"{value}.0") for value in items] for items in texts]
         assert cast_values(sliced, kind).to_pylist() == expected
+
+
+WITHOUT_ZONES = """
+import datetime
+import pyarrow as pa
+from connectors.core import Misconfigured
+from connectors.systems.jdbc import JdbcSource
+from connectors.systems.jdbc.rows import cast_values
+
+noon, utc = pa.array([datetime.datetime(2024, 1, 1, 12)]), pa.timestamp("us", "UTC")
+print(cast_values(noon, utc)[0], cast_values(noon.cast(utc), pa.timestamp("us"))[0])
+try:
+    JdbcSource.of({"url": "sqlite:///x.db", "dbtable": "t", "timeZone": "Europe/Berlin"})
+except Misconfigured as wrong:
+    print(wrong)
+"""
+
+
+def test_a_machine_without_data_of_time_zones_reads_times_of_utc_and_refuses_others() -> None:
+    mount = "mount -t tmpfs none /usr/share/zoneinfo"
+    alone = ["unshare", *(["--map-root-user"] if os.getuid() else []), "--mount", "sh", "-c"]
+    if not Path("/usr/share/zoneinfo").is_dir() or subprocess.run([*alone, mount], capture_output=True).returncode:
+        pytest.skip("this machine lets nobody take its zones away")
+    command = [*alone, f'{mount} && exec "$0" -c "$1"', sys.executable, WITHOUT_ZONES]
+    shown = subprocess.run(command, env={"PYTHONPATH": os.pathsep.join(sys.path)}, capture_output=True, text=True).stdout
+    assert shown.startswith("2024-01-01 12:00:00+00:00 2024-01-01 12:00:00\n")
+    assert "timeZone" in shown
+    assert "got 'Europe/Berlin'. If it is one, install the time-zone data" in shown
 
 
 @pytest.mark.parametrize("number", [1700000000, 1700000000.0, 1700000000_000, 1700000000_000_000])

@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import functools
 import math
+import zoneinfo
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from decimal import Context, Decimal
@@ -326,6 +328,8 @@ class ColumnReader:
             problems = [Problem("schema", f'has "{name}", but the columns are {listing}.') for name in missing]
             raise Misconfigured(NAME, problems)
         columns: Sequence[Column] = [column for _, column in pairs if column is not None]
+        if problem := zone_problem(zone):  # this machine may be another than that of the driver
+            raise Misconfigured(NAME, [Problem("timeZone", problem)])
         self.schema = schema
         self.zone = zone
         self.expressions = [dialect.readable(column, field.type) for column, field in zip(columns, schema, strict=True)]
@@ -344,6 +348,20 @@ class ColumnReader:
         except _CAST_ERRORS as wrong:
             text = f'the column "{field.name}" is read as {field.type}, and a value of it is none: {wrong}'
             raise Poison(text, way_out="give the column another type, such as string, by .schema(…)") from None
+
+
+@functools.cache
+def zone_problem(zone: str) -> str:
+    """Why times of the region ``zone`` cannot be read on this machine; ``""`` if they can. Python and Arrow must agree."""
+    if zone == "UTC":
+        return ""
+    with contextlib.suppress(KeyError, ValueError, OSError):
+        region, noons = zoneinfo.ZoneInfo(zone), [datetime.datetime(2024, month, 1, 12) for month in (1, 7)]
+        moments = pc.assume_timezone(pa.array(noons, pa.timestamp("us")), zone).cast(_UTC).to_pylist()
+        if moments == [noon.replace(tzinfo=region) for noon in noons]:
+            return ""
+    text = f"must be a region such as Europe/Berlin, with data on this machine; got {zone!r}"
+    return f"{text}. If it is one, install the time-zone data of the system, such as the package tzdata of Debian."
 
 
 def _selected_kind(column: Column, target: pa.DataType) -> pa.DataType:
@@ -415,6 +433,8 @@ def _replaced(column: pa.Array, plain: pa.DataType, replacements: dict[int, int]
 
 def _zoned(column: pa.Array, target: pa.DataType, zone: str) -> pa.Array:
     """A time that comes twice at the end of summer time is the earlier one; one that is skipped is the next there is."""
+    if zone == "UTC":  # which needs no data of the machine
+        return column.cast(pa.timestamp("us")).cast(target)
     if column.type.tz and not target.tz:
         return pc.local_timestamp(column.cast(pa.timestamp("us", zone))).cast(target)
     if target.tz and not column.type.tz:

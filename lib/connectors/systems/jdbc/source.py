@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import uuid
-import zoneinfo
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -35,7 +34,7 @@ from .incremental.enumerator import StreamEnumerator
 from .incremental.options import INCREMENTAL, check_incremental, is_stream_of_tables
 from .incremental.reader import TableReader
 from .ranges import KeyRange, plan_ranges
-from .rows import ColumnReader, Rows, columns_text, rows_for
+from .rows import ColumnReader, Rows, columns_text, rows_for, zone_problem
 from .selection import NAME, Selection, check_selection, read_selection, select
 from .snapshot import begin_at, shared_snapshot
 
@@ -272,10 +271,8 @@ class JdbcSource(Source):
         if not is_stream_of_tables(values):
             yield from check_selection(values)
         yield from _check_bounds(values)
-        try:
-            zoneinfo.ZoneInfo(values["timeZone"])
-        except (KeyError, ValueError, OSError):
-            yield Problem("timeZone", f"must be a region such as Europe/Berlin; got {values['timeZone']!r}.")
+        if problem := zone_problem(values["timeZone"]):
+            yield Problem("timeZone", problem)
         yield from check_incremental(values)
 
     @property
