@@ -151,6 +151,30 @@ def test_tasks_that_begin_at_once_share_one_table(database: DatabaseContext) -> 
         assert len(content(database)) == 6 * (number + 1)
 
 
+def test_other_tables_beside_the_target_are_not_listed(database: DatabaseContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MariaDB opens each table of which it tells more than the name."""
+    schema = database.table.split(".")[0]
+    for number in range(50):
+        database.run(f"CREATE TABLE {schema}.other{number} (id INT)")
+    counts: list[int] = []
+    ask = Connection.rows
+
+    def counted(self: Connection, sql: str, values: Any = ()) -> Any:
+        answer = ask(self, sql, values)
+        counts.append(len(answer))
+        return answer
+
+    sink = sink_of(database)
+    batch, commit = batch_of(sink), Commit(sink)
+    with monkeypatch.context() as patch:
+        patch.setattr(Connection, "rows", counted)
+        commit.begin(batch)
+        commit.drop_attempts(batch)
+        commit.finish(batch, staged(sink, batch))
+    assert content(database) == EXPECTED
+    assert max(counts) < 10
+
+
 @pytest.mark.soak
 def test_twelve_thousand_tasks_are_committed(on_postgresql: Keyless) -> None:
     sink = sink_of(on_postgresql)

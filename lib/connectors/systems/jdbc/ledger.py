@@ -170,7 +170,7 @@ class TableLedger:
 
 def exists(connection: Connection, table: Table) -> bool:
     """True if ``table`` exists."""
-    return table.name in connection.dialect.tables(connection, table.schema, table.name)
+    return bool(connection.dialect.columns(connection, table))
 
 
 def make_table(connection: Connection, table: Table, body: str) -> None:

@@ -218,9 +218,11 @@ class MariaDb(Dialect):
         return grouped_keys(rows)
 
     def tables(self, connection: Connection, schema: str, prefix: str) -> list[str]:
-        where = "table_schema = " + (self.placeholder if schema else "database()")
+        """LIKE spares the server from opening all tables of the schema; its ``_`` is any letter."""
+        where = "table_name LIKE %s AND table_schema = " + ("%s" if schema else "database()")
         sql = f"SELECT table_name FROM information_schema.tables WHERE table_type = 'BASE TABLE' AND {where}"
-        return [name for (name,) in connection.rows(sql, [schema] if schema else []) if name.startswith(prefix)]
+        values = [prefix.replace("_", "\\_") + "%", *([schema] if schema else [])]
+        return [name for (name,) in connection.rows(sql, values) if name.startswith(prefix)]
 
     def _catalog_rows(self, connection: Connection, table: Table, sql: str) -> list[tuple[Any, ...]]:
         """The rows of a query of ``information_schema`` about one table, whose name takes the place of ``{}``."""
