@@ -83,6 +83,18 @@ def test_a_delay_holds_back_what_is_younger(table: StreamContext) -> None:
     assert ids(SourceQuery(table), []) == [1, 2]
 
 
+def test_a_row_is_read_when_its_delay_has_passed(table: StreamContext) -> None:
+    put(table, 1, "2024-01-01 00:00:01")
+    began, delay = datetime.datetime.now(UTC), datetime.timedelta(seconds=2)
+    put(table, 2, table.stamp(began))
+    reading, log, found = SourceQuery(table, timestampDelay="2s"), list[Offset](), list[int]()
+    while 2 not in found and datetime.datetime.now(UTC) < began + 15 * delay:
+        found += ids(reading, log)
+    assert datetime.datetime.now(UTC) >= began + delay
+    assert found == [1, 2]
+    assert ids(reading, log) == []
+
+
 def test_rows_without_a_key_are_left_out_and_counted(table: StreamContext) -> None:
     put(table, 1, "2024-01-01 00:00:01")
     put(table, 2, None)

@@ -20,6 +20,7 @@ from connectors.core.commit import Commit
 from connectors.core.ledger import once_query
 from connectors.core.writing import stage
 from connectors.systems.jdbc import JdbcSink
+from connectors.systems.jdbc.target import Target
 
 from .contexts import DatabaseContext, DuckDbContext, MariaDbContext, PostgresContext, SqliteContext
 
@@ -208,6 +209,25 @@ def test_every_type_comes_back_from_a_table_that_was_made(database: DatabaseCont
     full, empty = sorted(database.query(f"SELECT {columns} FROM {table}"), key=lambda row: row[0])
     assert [_plain(value) for value in full[1:]] == [expected for _, _, expected in ALL_TYPES.values()]
     assert set(empty[1:]) == {None}
+    database.run(f"DROP TABLE {table}")
+
+
+def test_two_queries_that_make_the_table_at_once_both_write(
+    database: DatabaseContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both have seen that there is none, and no ledger either."""
+    table, create, both = f"{database.table}_made", Target._create, threading.Barrier(2)
+
+    def create_at_once(self: Target, *what: Any) -> Any:
+        both.wait(60)
+        return create(self, *what)
+
+    monkeypatch.setattr(Target, "_create", create_at_once)
+    with ThreadPoolExecutor(2) as pool:
+        parts = [rows((number, "x", number)) for number in range(2)]
+        options = {"dbtable": table, "createTable": "true", "request.timeout": "60s"}
+        list(pool.map(lambda part: write(database, [part], sinkId=str(part["id"][0]), **options), parts))
+    assert sorted(database.query(f"SELECT id, name, n FROM {table}")) == [(0, "x", 0), (1, "x", 1)]
     database.run(f"DROP TABLE {table}")
 
 
