@@ -129,9 +129,9 @@ class JdbcCommitter(GlobalCommitter):
             return None
         plan = self._target.plan(connection, unpacked(schemas[0]))
         staged = _staged(committables)
-        rows = sum(committable.rows for committable in staged)
         if not staged:
             return None
+        rows = sum(committable.rows for committable in staged)
         if self._dialect.one_writer:
             return StageMove(connection, plan, TEMPORARY_STAGE, rows=rows)
         stage = plan.table.beside(staged[0].data["stage"])

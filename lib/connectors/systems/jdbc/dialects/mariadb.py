@@ -97,6 +97,7 @@ class MariaDb(Dialect):
         except OSError as error:  # SSLError is one
             text = f"has the file {ca} for the server's certificate, which cannot be read: {error}"
             raise Misconfigured("connectors.jdbc", [Problem("url", text)]) from None
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # which certificates that a server makes for itself do not pass
         context.check_hostname = mode == "verify-full"
         context.verify_mode = ssl.CERT_NONE if mode == "trust" else ssl.CERT_REQUIRED
         return context
