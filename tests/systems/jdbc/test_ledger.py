@@ -55,7 +55,8 @@ def test_names_that_differ_in_a_letter_have_rows_of_their_own(database: Database
             ledger.record(connection, Entry("query", number))
             ledger.record(connection, Entry("Query", number + 10))
         for number, ledger in enumerate(ledgers(connection, table_of(database)).values()):
-            assert {entry.query: entry.batch for entry in ledger.entries(connection)} == {"query": number, "Query": number + 10}
+            batches = {query: last.batch for query in ("query", "Query") if (last := ledger.last(connection, query))}
+            assert batches == {"query": number, "Query": number + 10}
 
 
 def test_a_ledger_of_mariadb_that_an_earlier_version_made_is_altered(tmp_path: Path) -> None:

@@ -254,7 +254,7 @@ class JdbcCommitter(GlobalCommitter):
         """Commits what an earlier run has decided; rolls back what no run has decided, and none is about to."""
         if not self._dialect.prepares:
             return
-        for entry in self._ledger.entries(connection):
+        for entry in self._ledger.unfinished(connection):
             if pending(entry):
                 self._finish(connection, entry.query)
         prepared = self._prepared(connection)
@@ -277,7 +277,7 @@ class JdbcCommitter(GlobalCommitter):
 
     def _pending_names(self, connection: Connection) -> set[str]:
         """The prepared transactions that are to be committed."""
-        return {name for entry in self._ledger.entries(connection) for name in pending(entry)}
+        return {name for entry in self._ledger.unfinished(connection) for name in pending(entry)}
 
 
 def _staged(committables: Sequence[Committable]) -> list[Committable]:

@@ -97,8 +97,9 @@ class TableLedger:
     def queries(self, connection: Connection) -> frozenset[str]:
         return frozenset(query for (query,) in self._rows(connection, "query") if is_stream(query))
 
-    def entries(self, connection: Connection) -> list[Entry]:
-        return [_entry(text) for (text,) in self._rows(connection, "entry")]
+    def unfinished(self, connection: Connection) -> list[Entry]:
+        """The decided batches that name prepared transactions."""
+        return [_entry(text) for (text,) in self._rows(connection, "entry", "AND entry LIKE ?", ['%"prepared"%'])]
 
     def contents(self, connection: Connection) -> list[LedgerContent]:
         """What every sink has recorded in the table, the newest of its queries first."""
