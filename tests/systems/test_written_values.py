@@ -190,6 +190,8 @@ JSON_OF_JDBC = {
 
 def test_json_of_every_database() -> None:
     numbers = {"numbers": ([math.nan, -math.inf], pa.list_(pa.float64()))}
+    days = with_json_text(row({"days": ([(datetime.date(2025, 1, 31), 1)], pa.map_(pa.date32(), pa.int64()))}))
+    assert days.to_pylist() == [{"days": '{"2025-01-31": 1}'}]
     assert with_json_text(row(NESTED, numbers)).to_pylist() == [{**JSON_OF_JDBC, "numbers": '["NaN", "-Infinity"]'}]
     assert_shown(
         "`jdbc`, PostgreSQL", JSON_OF_JDBC["pair"], "numeric timestamptz microseconds as they are NULL bytea jsonb"
@@ -199,14 +201,17 @@ def test_json_of_every_database() -> None:
 
 def test_rows_of_sqlite(tmp_path: Path) -> None:
     sink = JdbcSink.of({"url": f"jdbc:sqlite:{tmp_path}/x.db", "dbtable": "t", "createTable": "true"})
-    write(sink, row(PLAIN, NUMBERS, NESTED))
+    with pytest.raises(Poison, match="NaN, which SQLite would make NULL"):
+        write(sink, row(PLAIN, NUMBERS, NESTED))
+    infinite = {name: column for name, column in NUMBERS.items() if name != "nan"}
+    write(sink, row(PLAIN, infinite, NESTED))
     with contextlib.closing(sink.dialect().connect()) as connection:
         written = only(connection.rows("SELECT * FROM t"))
     assert written == (
         *("1.50", "2025-01-31", "2025-01-31 12:00:00.123456", "2025-01-31 12:00:00.123456", None, b"\0\xff"),
-        *(None, -math.inf, *JSON_OF_JDBC.values()),
+        *(-math.inf, *JSON_OF_JDBC.values()),
     )
-    assert_shown("`jdbc`, SQLite", str(written), "text text UTC NULL NULL BLOB text")
+    assert_shown("`jdbc`, SQLite", str(written), "text text UTC bad row NULL BLOB text")
 
 
 REFUSED: dict[str, pa.DataType] = {

@@ -196,3 +196,5 @@ def test_a_number_that_mariadb_cannot_hold_is_a_bad_row() -> None:
         loadable_rows(mariadb, pa.record_batch({"x": [float("nan")]}), None)
     sqlite = dialect_of(parse("sqlite:///file.db"))
     assert loadable_rows(sqlite, batch, rejects).num_rows == 4
+    with pytest.raises(Poison, match="SQLite would make NULL"):
+        loadable_rows(sqlite, pa.record_batch({"x": [float("nan")]}), None)

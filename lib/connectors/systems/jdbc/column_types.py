@@ -87,7 +87,7 @@ def _json_value(value: Any, kind: pa.DataType) -> Any:
 
 
 def _key(key: Any) -> str:
-    return key if isinstance(key, str) else json.dumps(key, default=str)
+    return key if isinstance(key, str) else json.dumps(key, default=str).strip('"')
 
 
 def unix_scale(number: float) -> int:

@@ -205,10 +205,16 @@ def _with_finite_numbers(dialect: Dialect, batch: pa.RecordBatch) -> pa.Array | 
     return _all_good([pc.is_finite(column) for column in columns if pa.types.is_floating(column.type)])
 
 
+def _without_nan(dialect: Dialect, batch: pa.RecordBatch) -> pa.Array | None:
+    columns = batch.columns if dialect.refuses_nan else []
+    return _all_good([pc.invert(pc.is_nan(column)) for column in columns if pa.types.is_floating(column.type)])
+
+
 _LOADABLE: Final = (
     (_with_utf8, "a text that is not UTF-8"),
     (_without_zero_bytes, "a text with a zero byte, which PostgreSQL cannot hold"),
     (_with_finite_numbers, "a number that is NaN or infinite, which MariaDB cannot hold"),
+    (_without_nan, "a number that is NaN, which SQLite would make NULL"),
 )
 """What finds the good rows of a batch (``None``: all of them), and what the others have."""
 

@@ -116,6 +116,8 @@ class Dialect(ABC):
     """True if no text may hold a zero byte."""
     refuses_infinity: ClassVar[bool] = False
     """True if no number may be infinite or NaN."""
+    refuses_nan: ClassVar[bool] = False
+    """True if no number may be NaN."""
     shares_snapshots: ClassVar[bool] = False
     """True if one session can export its snapshot to others."""
     samples_pages: ClassVar[bool] = False

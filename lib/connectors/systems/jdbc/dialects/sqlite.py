@@ -28,6 +28,7 @@ class Sqlite(Dialect):
     placeholder = "?"
     one_writer = True
     plain_values = True
+    refuses_nan = True
     text_type = ""
     types = {  # noqa: RUF012
         "bool": "BOOLEAN", "int8": "SMALLINT", "int16": "SMALLINT", "int32": "INTEGER", "int64": "BIGINT", "float32": "FLOAT",
