@@ -14,7 +14,7 @@ from ..storage.location import is_local, local_path, storage_of, without_user
 from .base import Decoded, Format, FormatSettings, decoded_each, fields_of
 from .registry import framed_by
 
-INSTALL: Final = "'protobuf>=5'"
+INSTALL: Final = "'protobuf>=5.29.5'"
 _TIMESTAMP, _DURATION = "google.protobuf.Timestamp", "google.protobuf.Duration"
 
 

@@ -272,7 +272,7 @@ class WebHdfs:
 @lru_cache(maxsize=2)
 def _pool(process: int) -> Any:
     """One pool of connections for each process: they do not survive a fork."""
-    urllib3 = client_library("urllib3", "'urllib3>=2'", connector="connectors.storage", option="path")
+    urllib3 = client_library("urllib3", "'urllib3>=2.6.3'", connector="connectors.storage", option="path")
     timeout = urllib3.Timeout(connect=10.0, read=_SECONDS)
     return urllib3.PoolManager(maxsize=4, retries=False, timeout=timeout)
 
