@@ -14,7 +14,7 @@ from connectors.core import Batch, Misconfigured
 from connectors.core.commit import Commit
 from connectors.core.ledger import once_query
 from connectors.systems.files import FilesSink
-from connectors.systems.files.rolling import MERGED_PARTS, HiddenPart, RollingPolicy, crowded, due, pause, watch
+from connectors.systems.files.rolling import MERGED_PARTS, HiddenPart, RollingPolicy, crowded, due, pause, seal_folder, watch
 
 from .helpers import read, rolling, rows, visible, write
 
@@ -102,12 +102,15 @@ class TestSink:
         Commit(sink).recover(batch)
         assert read(tmp_path) == [1]
 
-    def test_parts_are_sealed_under_the_rule_of_the_next_start(self, tmp_path: Path) -> None:
-        write(FilesSink.of({"path": str(tmp_path), "rolling": "policy"}), 0, rows(1), rows(2))  # type: ignore[arg-type]
+    def test_a_policy_may_be_switched_off_and_on_between_two_starts(self, tmp_path: Path) -> None:
+        write(rolling(tmp_path), 0, rows(1), rows(2))
         assert visible(tmp_path) == []
         write(FilesSink.of({"path": str(tmp_path)}), 1, rows(3))  # type: ignore[arg-type]
         assert len(visible(tmp_path)) == 2
+        write(rolling(tmp_path), 2, rows(4))
         assert read(tmp_path) == [1, 2, 3]
+        seal_folder(str(tmp_path))
+        assert read(tmp_path) == [1, 2, 3, 4]
 
     def test_a_function_that_is_made_seals_what_is_due_even_if_no_batch_comes(self, tmp_path: Path) -> None:
         sink = rolling(tmp_path)
