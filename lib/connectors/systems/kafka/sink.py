@@ -61,6 +61,10 @@ class KafkaSink(FrameSink):
     Guarantee: exactly-once for readers with ``isolation.level=read_committed``; other readers also see aborted
     records. Without ``transactionalIdPrefix`` at-least-once, by an idempotent producer. With ``slots`` above 1 readers see a
     batch slot by slot, and the query must give the same rows when it runs again: one that is known not to is refused.
+
+    The names of all transactional ids, and of the ledger's consumer group, begin with ``transactionalIdPrefix`` and a hyphen.
+    ACLs must allow that prefix: beside the ids of the sink and its slots there are ``-note``, for batches without rows, and
+    for each ``txnAppId`` ids of its own behind ``-<digest>``.
     """
 
     name = "kafka"
