@@ -10,8 +10,6 @@ import pytest
 
 import connectors
 from connectors.core import Batch, CommitRefused, Fatal
-from connectors.core.ledger import Entry, FileLedger
-from connectors.systems.buffered import BufferedSink
 
 
 @pytest.mark.parametrize("system", ["buffered", "files"])
@@ -63,17 +61,3 @@ def test_rows_that_differ_only_in_nulls_or_repetitions_are_refused(spark: Any, t
     sink.write(first, Batch("sink", "query", 0))
     with pytest.raises(CommitRefused, match="the same number of rows with other contents"):
         sink.write(second, Batch("sink", "query", 0))
-
-
-def test_a_batch_of_an_earlier_version_is_compared_by_the_checksum_of_that_time(spark: Any, tmp_path: Path) -> None:
-    buffered = BufferedSink.of({"path": str(tmp_path / "out")})
-    ledger = buffered.ledger()
-    assert isinstance(ledger, FileLedger)
-    ledger.storage.make_folder("query")
-    entry = Entry("query", 0, 3, "f851ab3e4bf40593")  # as the version before wrote it
-    assert ledger.record(entry)
-    ledger.mark_published(entry)
-    sink: Any = connectors.foreach_batch("buffered", {"path": str(tmp_path / "out")})
-    sink.write(spark.range(3), Batch("sink", "query", 0))
-    with pytest.raises(CommitRefused, match="the same number of rows with other contents"):
-        sink.write(spark.range(3, 6), Batch("sink", "query", 0))

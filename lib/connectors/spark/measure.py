@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from ..core.ledger import SUM, XOR, algorithm_of, is_stream
+from ..core.ledger import is_stream
 from ..core.metrics import Component, Meter, Place, about
 from ..core.planning import source_id
 from ..core.sink import Batch, Committable, Sink
@@ -18,8 +18,6 @@ from .session import observation_is_known, task_ids, task_run
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType, StructField
-
-
 
 _OBSERVATION_SECONDS: Final = 0.2
 
@@ -47,41 +45,33 @@ class Measures:
         sums = [value for name, value in self._observation.get.items() if name != "rows"] if self._observation else []
         if not sums or None in sums:
             return None
-        if len(sums) == 1:
-            return f"{sums[0] & 0xFFFFFFFFFFFFFFFF:016x}"
-        return f"{SUM}:{digest(*sums, length=16)}"
+        return digest(*sums, length=16)
 
     @classmethod
-    def of(cls, frame: DataFrame, checksum: str | None = None) -> Measures:
-        """Measures ``frame`` by computing it, by the algorithm of an earlier ``checksum`` if one is to be compared."""
-        watched, measures = measured(frame, algorithm_of(checksum))
+    def of(cls, frame: DataFrame) -> Measures:
+        """Measures ``frame`` by computing it."""
+        watched, measures = measured(frame)
         watched.write.format("noop").mode("overwrite").save()
         return measures
 
 
-def measured(frame: DataFrame, algorithm: str = SUM) -> tuple[DataFrame, Measures]:
-    """``frame``, and what will be known of it when it has been computed once: rows and checksum.
-
-    ``SUM`` adds hashes that tell a null from a value that is not there. ``XOR``, of earlier versions, skips nulls, and rows
-    that are twice the same cancel each other out.
-    """
+def measured(frame: DataFrame) -> tuple[DataFrame, Measures]:
+    """``frame``, and what will be known of it when it has been computed once: rows and checksum."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
     observation = Observation()
-    columns = [_hashed(field, algorithm) for field in frame.schema if _has_hash(field.dataType)]
+    columns = [_hashed(field) for field in frame.schema if _has_hash(field.dataType)]
     row = f"xxhash64({', '.join(columns)})"
     # Two halves: no sum of fewer than 2**31 hashes is too large for a long, and decimals take twice as long.
     halves = [f"try_sum({row} & 4294967295L) AS low", f"try_sum(shiftrightunsigned({row}, 32)) AS high"]
-    sums = (halves if algorithm == SUM else [f"bit_xor({row}) AS checksum"]) if columns else []
-    return frame.observe(observation, F.expr("count(1) AS rows"), *map(F.expr, sums)), Measures(observation)
+    sums = [F.expr(half) for half in halves if columns]
+    return frame.observe(observation, F.expr("count(1) AS rows"), *sums), Measures(observation)
 
 
-def _hashed(field: StructField, algorithm: str) -> str:
-    """What is hashed of a column."""
+def _hashed(field: StructField) -> str:
+    """What is hashed of a column: its value, and whether it is null."""
     name = f"`{field.name.replace('`', '``')}`"
-    if algorithm == XOR:
-        return name
     nested = field.dataType.simpleString().startswith(("struct<", "array<"))  # a hash skips the nulls inside
     text = f"to_json({name}, map('ignoreNullFields', 'false', 'timeZone', 'UTC'))" if nested else name
     return f"{text}, isnull({name})"

@@ -44,7 +44,7 @@ def test_an_empty_batch_opens_no_transaction_of_the_sink(target: Target) -> None
 def test_the_ledger_has_room_for_any_number_of_queries(target: Target) -> None:
     state = LedgerState()
     for number in range(1000):
-        state = state.with_entry(Entry(str(uuid.uuid4()), 10**6, 10**9, "sum:0123456789abcdef", at=float(number + 1)))
+        state = state.with_entry(Entry(str(uuid.uuid4()), 10**6, 10**9, "0123456789abcdef", at=float(number + 1)))
     last = max(state.entries.values(), key=lambda entry: entry.at)
     assert (last.at, len(LedgerState.of(state.text()).entries)) == (1000.0, 17)
     settings = target.sink().transaction_settings()
