@@ -95,7 +95,8 @@ def test_what_processes_that_were_killed_left_of_a_ledger_is_swept_when_it_is_ol
     folder: SinkFolder, tmp_path: Path
 ) -> None:
     folder.ledger().record(Entry("q", 0))
-    entries = tmp_path / folder.hidden("ledger/q")
+    pending = tmp_path / folder.hidden("ledger/.pending")  # what a record creates first
+    whole = os.listdir(pending)
     for number in range(2):
         killed = os.fork()
         if not killed:
@@ -103,13 +104,13 @@ def test_what_processes_that_were_killed_left_of_a_ledger_is_swept_when_it_is_ol
             folder.ledger().record(Entry("q", 1))
         os.waitpid(killed, 0)
         if number == 0:
-            (old,) = entries.glob(".*")
+            (old,) = pending.glob(".*")
             os.utime(old, (time.time() - 1000, time.time() - 1000))
     folder.sweep(500, frozenset())
-    assert old.name not in os.listdir(entries)
-    assert len(list(entries.glob(".*"))) == 1, "whoever creates it may be alive"
+    assert old.name not in os.listdir(pending)
+    assert len(list(pending.glob(".*"))) == 1, "whoever creates it may be alive"
     folder.sweep(-1, frozenset())
-    assert os.listdir(entries) == [f"{0:020d}.json"]
+    assert os.listdir(pending) == whole
 
 
 def test_sweeping_and_removing_what_does_not_exist_is_no_error(folder: SinkFolder) -> None:
