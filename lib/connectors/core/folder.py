@@ -163,7 +163,7 @@ class SinkFolder:
     def sweep(self, older_than: float, live: frozenset[str]) -> None:
         """Removes staging folders that were last touched ``older_than`` seconds ago, except those of ``live`` prefixes.
 
-        So it does with files that processes were creating which died so long ago.
+        Removes also the unfinished files of processes that died so long ago.
         """
         now = time.time()
         for attempt, touched in self.attempts().items():
@@ -184,8 +184,8 @@ class SinkFolder:
         attempts: dict[str, str] = {}
         for attempt, touched in self.attempts().items():
             if attempt.startswith(begin):
-                attempts[attempt] = run_of(attempt)
-                newest[run_of(attempt)] = max(newest.get(run_of(attempt), 0.0), touched)
+                attempts[attempt] = run_of_attempt = attempt.split("-")[1]
+                newest[run_of_attempt] = max(newest.get(run_of_attempt, 0.0), touched)
         earlier = sorted(newest.keys() - {run}, key=lambda earlier_run: newest[earlier_run], reverse=True)
         dropped = {*earlier[runs:], *([run] if failed else [])}
         for attempt, staged_by in attempts.items():
@@ -194,10 +194,3 @@ class SinkFolder:
 
     def _is_own(self, name: str) -> bool:
         return name.startswith(f"{self.own}/") or _FILE_ID.search(name) is not None
-
-
-def run_of(attempt: str) -> str:
-    """The run in an attempt's name. Names of older versions have none: each counts as a run of its own."""
-    _, _, rest = attempt.partition("-")
-    run, dash, _ = rest.partition("-")
-    return run if dash else rest

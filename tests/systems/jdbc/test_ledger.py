@@ -14,22 +14,17 @@ from connectors.core import Batch, Committable, Poison, Sink, SinkWriter
 from connectors.core.commit import Commit
 from connectors.core.errors import CommitRefused
 from connectors.core.ledger import Entry, Verdict
-from connectors.core.state import dumps
 from connectors.core.writing import stage
 from connectors.systems.jdbc import DatabaseCommitter
 from connectors.systems.jdbc.connection import Connection
 from connectors.systems.jdbc.dialects import Table
 from connectors.systems.jdbc.ledger import TableLedger
 
-from .contexts import DatabaseContext, MariaDbContext
+from .contexts import DatabaseContext
 from .test_operations import DATABASES
 
 NAMES = ("load", "Load", "load ", "löad")
 """Names that are one and the same for MariaDB's usual collation, and for one that pads."""
-LEDGER_BEFORE = (
-    "CREATE TABLE {0} (sink_id VARCHAR(200) NOT NULL, query VARCHAR(200) NOT NULL, batch BIGINT NOT NULL, entry TEXT NOT NULL, "
-    "PRIMARY KEY (sink_id, query)) DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci"
-)
 
 
 @pytest.fixture(params=DATABASES, ids=lambda kind: kind.__name__.removesuffix("Context").lower())
@@ -57,20 +52,6 @@ def test_names_that_differ_in_a_letter_have_rows_of_their_own(database: Database
         for number, ledger in enumerate(ledgers(connection, table_of(database)).values()):
             batches = {query: last.batch for query in ("query", "Query") if (last := ledger.last(connection, query))}
             assert batches == {"query": number, "Query": number + 10}
-
-
-def test_a_ledger_of_mariadb_that_an_earlier_version_made_is_altered(tmp_path: Path) -> None:
-    database = MariaDbContext(tmp_path / "target")
-    with contextlib.closing(database), contextlib.closing(database.connect()) as connection:
-        table = table_of(database)
-        connection.execute(LEDGER_BEFORE.format(connection.dialect.table(table)))
-        before = Entry("query", 7, at=1.0)
-        sql = f"INSERT INTO {connection.dialect.table(table)} VALUES ('load', 'query', 7, %s)"
-        connection.execute(sql, [dumps(before.state())])
-        last = {name: ledger.last(connection, "query") for name, ledger in ledgers(connection, table).items()}
-        assert last == {"load": before, "Load": None, "load ": None, "löad": None}
-        TableLedger(connection.dialect, table, "Load").record(connection, Entry("query", 1))
-        assert TableLedger(connection.dialect, table, "load").last(connection, "query") == before
 
 
 class Store(Sink):

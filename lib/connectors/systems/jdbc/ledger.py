@@ -159,9 +159,7 @@ class TableLedger:
         return connection.rows(self._sql(f"SELECT {column} FROM {{}} WHERE sink_id = ? {where}"), [self.sink_id, *values])
 
     def _exists(self, connection: Connection) -> bool:
-        if not self._is_ready and exists(connection, self.table):
-            self.dialect.correct_identifiers(connection, self.table, ("sink_id", "query"))
-            self._is_ready = True
+        self._is_ready = self._is_ready or exists(connection, self.table)
         return self._is_ready
 
     def _sql(self, text: str) -> str:

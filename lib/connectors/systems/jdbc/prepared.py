@@ -28,8 +28,6 @@ ABANDONED_SECONDS = 3600.0
 The next run of its batch does so at once.
 """
 _MARKERS = "connectors_prepared"
-_PARTS_WITH_MARKER = 5
-"""Earlier versions gave names of four parts, and wrote no marker."""
 
 
 def prepared_name(batch: Batch) -> str:
@@ -43,7 +41,7 @@ def lock_name(sink_id: str) -> str:
 
 
 def _run_prefix(batch: Batch) -> str:
-    """The beginning of the names that the run of ``batch`` gives; earlier versions gave names without a run."""
+    """The beginning of the names that the run of ``batch`` gives."""
     return f"{lock_name(batch.sink_id)}-{batch.prefix()}-{batch.run_id()}-"
 
 
@@ -73,7 +71,7 @@ class Markers:
     def remove(self, connection: Connection, names: Collection[str]) -> None:
         """Removes the markers of ``names``, whose batch is complete in the ledger."""
         sql = f"DELETE FROM {self.dialect.table(self.table)} WHERE name = {self.dialect.placeholder}"
-        for name in sorted(name for name in names if _has_marker(name)):
+        for name in sorted(names):
             connection.execute(sql, [name])
 
 
@@ -130,8 +128,7 @@ class PreparedTransactions:
         """Commits transactions that are decided, under the lock. Raises :class:`DataLoss` if somebody has rolled one back."""
         for name in sorted(set(names) & self._existing().keys()):
             self.dialect.commit_prepared(self.connection, name)
-        expected = [name for name in names if _has_marker(name)]
-        if lost := set(expected) - self.markers.committed_names(self.connection, expected):
+        if lost := set(names) - self.markers.committed_names(self.connection, names):
             table = self.dialect.table(self.markers.table)
             markers = "; ".join(f"INSERT INTO {table} VALUES ('{name}')" for name in sorted(lost))
             raise DataLoss(
@@ -147,7 +144,3 @@ class PreparedTransactions:
 
     def _existing(self) -> dict[str, float]:
         return self.dialect.prepared(self.connection, f"{self.name}-")
-
-
-def _has_marker(name: str) -> bool:
-    return name.count("-") + 1 >= _PARTS_WITH_MARKER

@@ -254,9 +254,6 @@ class Dialect(ABC):
     def tables(self, connection: Connection, schema: str, prefix: str) -> list[str]:
         """The names in ``schema`` that begin with ``prefix``."""
 
-    def correct_identifiers(self, connection: Connection, table: Table, columns: Sequence[str]) -> None:  # noqa: B027
-        """Gives ``columns`` the type :attr:`identifier`, where an earlier version created them with another type."""
-
     # reading
 
     def connect_to_read(self) -> Connection:

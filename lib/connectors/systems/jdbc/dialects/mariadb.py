@@ -230,12 +230,6 @@ class MariaDb(Dialect):
         where = "table_name = %s AND table_schema = " + ("%s" if table.schema else "database()")
         return connection.rows(sql.format(where), [table.name, *([table.schema] if table.schema else [])])
 
-    def correct_identifiers(self, connection: Connection, table: Table, columns: Sequence[str]) -> None:
-        collations = {column.name: column.collation for column in self.columns(connection, table)}
-        if wrong := [name for name in columns if collations.get(name) != _BINARY_COLLATION]:
-            changes = ", ".join(f"MODIFY {self.quote(name)} {self.identifier} NOT NULL" for name in wrong)
-            connection.execute(f"ALTER TABLE {self.table(table)} {changes}")
-
     def bound(self, placeholder: str, sql: str) -> str:
         """Casts decimals only: MariaDB would compare them with text as floating point numbers."""
         return f"CAST({placeholder} AS {sql})" if sql.startswith("decimal(") else placeholder
