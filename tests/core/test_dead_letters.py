@@ -31,12 +31,6 @@ class Part(Split):
     first: int
     topic_id: str = ""
 
-    def identity(self) -> str:
-        return f"part {self.first} {self.topic_id}"
-
-    def __str__(self) -> str:
-        return f"part {self.first}"
-
 
 def put(storage: Storage, split: Part, *records: tuple[str, bytes], error_class: str = "ValueError") -> None:
     letters = SourceLetters("connectors.toy", storage)
@@ -86,21 +80,10 @@ class TestSource:
             letters.put(Part(0))
         assert len(read(tmp_path)) == 1
 
-    def test_splits_of_the_same_text_with_other_identities_do_not_meet(self, storage: Storage, tmp_path: Path) -> None:
+    def test_splits_of_a_topic_that_was_made_anew_do_not_meet(self, storage: Storage, tmp_path: Path) -> None:
         for topic in ("a", "b"):
             put(storage, Part(0, topic), ("1", b"x"))
         assert records(tmp_path) == [("1", b"x"), ("1", b"x")]
-
-    def test_letters_of_an_earlier_version_are_not_written_again(self, storage: Storage, tmp_path: Path) -> None:
-        put(storage, Part(0, "a"), ("1", b"x"), error_class="Poison")
-        (file,) = tmp_path.glob("*.parquet")
-        earlier = pq.ParquetFile(file).read(columns=["source", "position", "error_class", "error", "record", "at"])
-        file.unlink()
-        from connectors.core.state import digest
-
-        pq.write_table(earlier, tmp_path / f"toy-{digest(Part(0, 'a'), length=24)}.parquet")
-        put(storage, Part(0, "a"), ("1", b"x"), ("2", b"y"))
-        assert records(tmp_path) == [("1", b"x"), ("2", b"y")]
 
     def test_records_that_come_again_are_one_letter(self, storage: Storage, tmp_path: Path) -> None:
         put(storage, Part(0), ("1", b"x"), ("2", b"y"), ("1", b"x"), ("2", b"y"), ("3", b"z"))

@@ -102,10 +102,7 @@ DEAD_LETTERS = pa.schema(
         ("timestamp", pa.timestamp("us", tz="UTC")),
     ]
 )
-"""The columns of dead letters, whichever connector wrote them; files of earlier versions end with ``at``."""
-
-_ANY: Final = "*"
-"""In the place of an error class that nobody knows: earlier versions said ``Poison`` of every record of a source."""
+"""The columns of dead letters, whichever connector wrote them."""
 
 Letter = Mapping[str, Any]
 
@@ -154,7 +151,7 @@ class LetterFile:
 
 
 def letters_in(file: Any) -> Iterator[dict[str, Any]]:
-    """The letters of an open file, one by one, also of one that an earlier version wrote."""
+    """The letters of an open file, one by one."""
     import pyarrow.parquet as pq
 
     source = file if isinstance(file, pa.NativeFile) else pa.PythonFile(file, mode="r")
@@ -192,10 +189,8 @@ class SourceLetters:
         if len(first) < len(places):  # the emitter saw some records twice
             letters = _only(letters, set(first.tolist()))
         short = self.source.removeprefix("connectors.")
-        name, earlier = f"{short}-{digest(split.identity(), length=24)}", f"{short}-{digest(split, length=24)}"
-        if name != earlier and (known := self._known(f"{earlier}.parquet")):
-            letters = _without(letters, known)
-        if letters.count and not self.storage.put_if_absent(f"{name}.parquet", letters.content()):
+        name = f"{short}-{digest(split, length=24)}"
+        if not self.storage.put_if_absent(f"{name}.parquet", letters.content()):
             rest = _without(letters, self._known(f"{name}.parquet"))
             if rest.count:  # other replays put their letters into files whose names begin alike
                 others = [other for other in self.storage.names() if other.startswith(f"{name}-")]
@@ -213,12 +208,12 @@ class SourceLetters:
 
 
 def _keys(file: Any) -> Iterator[bytes]:
-    return (_key(letter, letter["error_class"] if "headers" in letter else _ANY) for letter in letters_in(file))
+    return map(_key, letters_in(file))
 
 
-def _key(letter: Letter, error_class: str) -> bytes:
+def _key(letter: Letter) -> bytes:
     """What a letter is compared by: never its time, nor the words of its error, which another version may say otherwise."""
-    place = dumps([letter["position"], error_class]).encode()
+    place = dumps([letter["position"], letter["error_class"]]).encode()
     return hashlib.blake2b(b"%b\x00%b" % (place, letter["record"] or b""), digest_size=16).digest()
 
 
@@ -226,7 +221,7 @@ def _without(letters: LetterFile, known: set[bytes]) -> LetterFile:
     """The letters that are not ``known``."""
     rest = LetterFile()
     for letter in letters_in(letters.content()):
-        if not {_key(letter, letter["error_class"]), _key(letter, _ANY)} & known:
+        if _key(letter) not in known:
             rest.add(letter)
     return rest
 

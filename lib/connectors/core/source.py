@@ -38,12 +38,8 @@ Position = Mapping[str, Any]
 class Split:
     """A range of one partition of the external system: immutable, and complete in itself (start *and* end).
 
-    Subclass it as a frozen dataclass. Its text, which the fields give, names it in errors.
+    Subclass it as a frozen dataclass. Its text, which the fields give, names it in errors, and names its dead letters.
     """
-
-    def identity(self) -> str:
-        """What names the split's dead letters: its text, and whatever tells it from a split with the same text."""
-        return str(self)
 
 
 SplitT = TypeVar("SplitT", bound=Split)

@@ -17,7 +17,6 @@ import pytest
 
 from connectors.core.planning import INITIAL
 from connectors.core.retry import RetryObserver, observed_retries
-from connectors.systems.kafka.positions import OffsetRange
 
 from .reading import Query
 from .source_contexts import SCHEMA, Topic
@@ -247,10 +246,3 @@ def test_a_replay_with_another_schema_adds_only_the_letters_that_are_new(tmp_pat
         everything += [(number, topic.rows[number]["value"]) for number in new]
         assert records(tmp_path) == sorted(everything)
     assert [letter["headers"] for letter in letters(tmp_path)] == [as_sent(SEVERAL)] * 4
-
-
-def test_the_text_of_a_split_is_that_of_earlier_versions() -> None:
-    """The names of dead letters are made of it: with another text, a replay would write them again."""
-    split = OffsetRange("orders", 1, 20, 30, "an-id")
-    assert str(split) == "Range(topic='orders', partition=1, first=20, end=30)"
-    assert split.identity() == f"{split} an-id"

@@ -26,21 +26,16 @@ def partition_name(partition: Partition) -> str:
 
 @dataclass(frozen=True)
 class OffsetRange(Split):
-    """The offsets ``first`` up to, not including, ``end`` of one partition. Not every offset is a record."""
+    """The offsets ``first`` up to, not including, ``end`` of one partition. Not every offset is a record.
+
+    A topic that was created anew has another ``topic_id``, and other records at the same offsets.
+    """
 
     topic: str
     partition: int
     first: int
     end: int
     topic_id: str = ""
-
-    def __repr__(self) -> str:
-        """The text behind the names of dead letters, which must not change."""
-        return f"Range(topic={self.topic!r}, partition={self.partition}, first={self.first}, end={self.end})"
-
-    def identity(self) -> str:
-        """With the topic's id: a topic that was created anew has other records at the same offsets."""
-        return f"{self} {self.topic_id}" if self.topic_id else str(self)
 
     @property
     def name(self) -> str:
