@@ -55,6 +55,11 @@ def once_query() -> str:
     return f"{_ONCE}{uuid.uuid4().hex}"
 
 
+def is_once(query: str) -> bool:
+    """True for the name that :func:`once_query` gave."""
+    return query.startswith(_ONCE)
+
+
 def is_stream(query: str) -> bool:
     """True for the id of a streaming query."""
     return query != OWNER and not query.startswith((_APP, _ONCE))
@@ -299,7 +304,7 @@ class FileLedger(Ledger):
     def mark_published(self, entry: Entry) -> None:
         # Not durable: a mark that a power failure brings back goes again, after a publication that finds everything done.
         self.storage.delete(_mark(entry.query, entry.batch))
-        limit = 0 if entry.query.startswith(_ONCE) else HISTORY
+        limit = 0 if is_once(entry.query) else HISTORY
         for batch in sorted(self._batches(entry.query), reverse=True)[limit:]:
             if self.storage.size(_mark(entry.query, batch)) is None:
                 self.storage.delete(_name(entry.query, batch))

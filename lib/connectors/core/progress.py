@@ -70,7 +70,7 @@ def packed(partitions: Sequence[PartitionProgress]) -> dict[str, Any]:
     """``partitions`` as small JSON, ordered by name: what all names begin with stands there once, times are milliseconds.
 
     A partition that is read to its end has three cells (name, position, lag_records), others have all five. What was
-    skipped stands beside them, by the number of the partition: earlier versions read five cells at most.
+    skipped stands beside them, by the number of the partition: few have it.
     """
     listed, rest = list(partitions), []
     if len(listed) > PARTITIONS:
@@ -96,7 +96,7 @@ def _cells(progress: PartitionProgress, start: int) -> list[Any]:
 
 
 def unpacked(offset: Mapping[str, Any]) -> list[PartitionProgress]:
-    """The partitions that an offset tells of; none for progress of an older version, or of a source that knows none."""
+    """The partitions that an offset tells of; none for a source that knows none."""
     progress = offset.get("progress", {})
     skipped = progress.get("skipped", {})
     return [

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Final
 
 from ...core import Entry, Fatal
-from ...core.ledger import OWNER, Ledger, LedgerContent, is_stream
+from ...core.ledger import OWNER, Ledger, LedgerContent, is_once, is_stream
 from ...core.state import dumps, loads
 from ..aws import AwsClient
 
@@ -63,7 +63,7 @@ class ItemLedger(Ledger):
 
     def mark_published(self, entry: Entry) -> None:
         key, batch = self._key(_QUERY + entry.query), {":batch": {"N": str(entry.batch)}}
-        if entry.query.startswith("once-"):
+        if is_once(entry.query):
             self._call_if("delete_item", "batchNumber = :batch", batch, Key=key)
         else:
             update = {"UpdateExpression": "SET isPublished = :yes"}

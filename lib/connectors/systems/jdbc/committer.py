@@ -11,7 +11,7 @@ import pyarrow as pa
 from ...core.dead_letters import Rejects
 from ...core.errors import Fatal, Poison, Problem, Transient
 from ...core.folder import SinkFolder
-from ...core.ledger import Entry, already_committed
+from ...core.ledger import Entry, already_committed, is_once
 from ...core.sink import Batch, Committable, GlobalCommitter
 from ...core.writing import ArrowStage
 from .connection import Connection, naming_holders, pooled_connection
@@ -118,7 +118,7 @@ class JdbcCommitter(GlobalCommitter):
     # the steps of a commit
 
     def _refuse_unrepeatable(self, entry: Entry) -> None:
-        if entry.query.startswith("once-") and self.sink.values["guarantee"] == "exactly-once":
+        if is_once(entry.query) and self.sink.values["guarantee"] == "exactly-once":
             text = "missing; exactly-once, df.write needs txnAppId and txnVersion to know itself when it is run again."
             refuse([Problem("txnAppId", text)])
 

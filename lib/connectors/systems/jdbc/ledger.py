@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...core.errors import ConnectorError, Poison
-from ...core.ledger import OWNER, Entry, LedgerContent, already_committed, belongs_to, check_claim, is_stream
+from ...core.ledger import OWNER, Entry, LedgerContent, already_committed, belongs_to, check_claim, is_once, is_stream
 from ...core.sink import Committable, GlobalCommitter
 from ...core.state import dumps, loads
 from .connection import Connection, pooled_connection
@@ -145,7 +145,7 @@ class TableLedger:
 
     def forget_once(self, connection: Connection, query: str) -> None:
         """Removes the row of a batch write that is not repeated."""
-        if query.startswith("once-"):
+        if is_once(query):
             connection.execute(self._sql("DELETE FROM {} WHERE sink_id = ? AND query = ?"), [self.sink_id, query])
 
     def _update(self, connection: Connection, entry: Entry, condition: str) -> int:

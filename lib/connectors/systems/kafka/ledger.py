@@ -20,7 +20,7 @@ from dataclasses import astuple, dataclass, field, replace
 from typing import Any, Final
 
 from ...core.errors import CommitRefused, Fatal, Transient
-from ...core.ledger import OWNER, Entry, LedgerContent, is_stream, txn_app_id
+from ...core.ledger import OWNER, Entry, LedgerContent, is_once, is_stream, txn_app_id
 from ...core.state import checked, digest, dumps, loads, versioned
 from .cluster import make_ledger_topic
 from .config import connection_config
@@ -86,9 +86,7 @@ class LedgerState:
         streams = sorted((self.entries[query] for query in self.streams() - {entry.query}), key=lambda last: last.at)
         quiet = {last.query for last in streams[:-_STREAMS] if last.at < time.time() - _REMEMBERED_SECONDS}
         dropped = {entry.query, *quiet}
-        others = {
-            query: last for query, last in self.entries.items() if query not in dropped and not query.startswith("once-")
-        }
+        others = {query: last for query, last in self.entries.items() if query not in dropped and not is_once(query)}
         small = Entry(entry.query, entry.batch, entry.rows, entry.checksum, at=entry.at or time.time())
         claims = {OWNER: replace(claim, at=small.at)} if (claim := entry.ownership()) else {}
         return replace(self, entries={**others, entry.query: small, **claims}, version=self.version + 1, layout=layout)

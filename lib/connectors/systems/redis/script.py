@@ -17,12 +17,11 @@ from struct import pack
 from typing import Any, Final
 
 from ...core import Batch, Committable, Entry, Fatal, GlobalCommitter, Transient
-from ...core.ledger import OWNER, LedgerContent, already_committed, check_claim, is_stream
+from ...core.ledger import OWNER, LedgerContent, already_committed, check_claim, is_once, is_stream
 from ...core.state import dumps, loads
 from .connection import RedisClient
 
 _CHUNK: Final = 500
-_ONCE: Final = "once-"
 LEAST_SECONDS: Final = 86_400
 """So long at least is what is staged safe, for a batch that is written longer than staged rows of others are kept."""
 _SCRIPT: Final = """
@@ -100,7 +99,7 @@ class SinkKeys:
 
     def ledger_of(self, query: str) -> str:
         """The ledger that has the entries of ``query``."""
-        return f"{self._prefix}{query}" if query.startswith(_ONCE) else self.ledger
+        return f"{self._prefix}{query}" if is_once(query) else self.ledger
 
 
 def contents(client: RedisClient) -> list[LedgerContent]:
@@ -148,10 +147,10 @@ class ScriptCommitter(GlobalCommitter):
 
     def commit(self, entry: Entry, committables: Sequence[Committable]) -> None:
         stages = [committable for committable in committables if committable.rows]
-        ledger, is_once = self._keys.ledger_of(entry.query), entry.query.startswith(_ONCE)
+        ledger = self._keys.ledger_of(entry.query)
         keys = [ledger, self._keys.attempts, *(self._keys.stage(part.data["attempt"]) for part in stages)]
         sizes = [number for part in stages for number in (part.data["numbers"], part.rows)]
-        lifetime = max(LEAST_SECONDS, int(self._retention)) if is_once else 0
+        lifetime = max(LEAST_SECONDS, int(self._retention)) if is_once(entry.query) else 0
         claim = entry.ownership()
         owner = ["", ""] if claim is None else [claim.batch, dumps(claim.state())]
         arguments = [entry.query, entry.batch, dumps(entry.state()), _CHUNK, lifetime, *owner, *sizes]
@@ -167,7 +166,7 @@ class ScriptCommitter(GlobalCommitter):
             check_claim(self._sink_id, entry, _entry(facts[0]))
         if outcome in (b"claimed", b"committed"):
             raise already_committed(entry)
-        if is_once:
+        if is_once(entry.query):
             with contextlib.suppress(Transient):  # a second try would find neither the stage nor the entry
                 self._call("UNLINK", ledger)
 
