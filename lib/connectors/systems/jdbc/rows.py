@@ -14,9 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import functools
 import math
-import zoneinfo
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from decimal import Context, Decimal
@@ -26,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...core.errors import Misconfigured, Poison, Problem
+from ...core.time_zones import region_problem
 from ...formats.base import quoted, sql_type
 from ...formats.json import parsed, reader
 from .column_types import is_json, unix_scale
@@ -328,7 +327,7 @@ class ColumnReader:
             problems = [Problem("schema", f'has "{name}", but the columns are {listing}.') for name in missing]
             raise Misconfigured(NAME, problems)
         columns: Sequence[Column] = [column for _, column in pairs if column is not None]
-        if problem := zone_problem(zone):  # this machine may be another than that of the driver
+        if problem := region_problem(zone):  # this machine may be another than that of the driver
             raise Misconfigured(NAME, [Problem("timeZone", problem)])
         self.schema = schema
         self.zone = zone
@@ -348,20 +347,6 @@ class ColumnReader:
         except _CAST_ERRORS as wrong:
             text = f'the column "{field.name}" is read as {field.type}, and a value of it is none: {wrong}'
             raise Poison(text, way_out="give the column another type, such as string, by .schema(…)") from None
-
-
-@functools.cache
-def zone_problem(zone: str) -> str:
-    """Why times of the region ``zone`` cannot be read on this machine; ``""`` if they can. Python and Arrow must agree."""
-    if zone == "UTC":
-        return ""
-    with contextlib.suppress(KeyError, ValueError, OSError):
-        region, noons = zoneinfo.ZoneInfo(zone), [datetime.datetime(2024, month, 1, 12) for month in (1, 7)]
-        moments = pc.assume_timezone(pa.array(noons, pa.timestamp("us")), zone).cast(_UTC).to_pylist()
-        if moments == [noon.replace(tzinfo=region) for noon in noons]:
-            return ""
-    text = f"must be a region such as Europe/Berlin, with data on this machine; got {zone!r}"
-    return f"{text}. If it is one, install the time-zone data of the system, such as the package tzdata of Debian."
 
 
 def _selected_kind(column: Column, target: pa.DataType) -> pa.DataType:

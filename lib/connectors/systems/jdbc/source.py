@@ -29,12 +29,13 @@ from ...core import (
 from ...core.errors import Fatal
 from ...core.options import Values
 from ...core.source import Position, ReadLimit, Slice
+from ...core.time_zones import region_problem
 from .dialects import DIALECTS, DatabaseAddress, Dialect, OwnDialects, dialect_of, parse
 from .incremental.enumerator import StreamEnumerator
 from .incremental.options import INCREMENTAL, check_incremental, is_stream_of_tables
 from .incremental.reader import TableReader
 from .ranges import KeyRange, plan_ranges
-from .rows import ColumnReader, Rows, columns_text, rows_for, zone_problem
+from .rows import ColumnReader, Rows, columns_text, rows_for
 from .selection import NAME, Selection, check_selection, read_selection, select
 from .snapshot import begin_at, shared_snapshot
 
@@ -271,7 +272,7 @@ class JdbcSource(Source):
         if not is_stream_of_tables(values):
             yield from check_selection(values)
         yield from _check_bounds(values)
-        if problem := zone_problem(values["timeZone"]):
+        if problem := region_problem(values["timeZone"]):
             yield Problem("timeZone", problem)
         yield from check_incremental(values)
 
