@@ -113,8 +113,8 @@ def process_start(process: int) -> str | None:
         state, start = fields[0], f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {fields[19]}"
     else:
         command, environment = ["ps", "-o", "stat=,lstart=", "-p", str(process)], {**os.environ, "LC_ALL": "C", "TZ": "UTC"}
-        told = subprocess.run(command, env=environment, capture_output=True, text=True).stdout
-        state, start = (told.split()[:1] or [""])[0], " ".join(told.split()[1:])
+        listing = subprocess.run(command, env=environment, capture_output=True, text=True).stdout
+        state, start = (listing.split()[:1] or [""])[0], " ".join(listing.split()[1:])
     return None if state[:1] in ("", "Z", "X") else start  # a zombie has ended, and its parent has not asked for it yet
 
 

@@ -9,11 +9,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
-import shlex
 import sys
 import sysconfig
-import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from inspect import signature
@@ -24,6 +21,7 @@ import pyarrow as pa
 
 from ..core.errors import Misconfigured, MissingFeature, Problem
 from ..core.runtime import Feature, refusal, version_of
+from .submit_file import submit_file
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -403,31 +401,9 @@ def launch_java(settings: Mapping[str, Any], log: Path) -> None:
     if SparkContext._gateway is not None:
         return
     conf = SparkConf(loadDefaults=False).setAll([(key, str(settings[key])) for key in settings if key in _AT_START])
-    with log.open("ab") as output, _submitted(settings):
+    with log.open("ab") as output, submit_file(settings):
         gateway = launch_gateway(conf, {"stdout": output, "stderr": output})  # type: ignore[no-untyped-call]
     SparkContext._ensure_initialized(gateway=gateway)
-
-
-@contextlib.contextmanager
-def _submitted(settings: Mapping[str, Any]) -> Iterator[None]:
-    """Lets what PySpark starts inside read ``settings`` from a file, before those of the user's own arguments."""
-    name, lines = "PYSPARK_SUBMIT_ARGS", [f"{_property(key)}={_property(str(value))}\n" for key, value in settings.items()]
-    before = os.environ.get(name)
-    with tempfile.NamedTemporaryFile("w", encoding="utf-8", prefix="connectors-", suffix=".properties") as file:
-        file.writelines(lines)
-        file.flush()
-        own = f"--load-spark-defaults --properties-file {shlex.quote(file.name)}"
-        os.environ[name] = f"{own} {before or 'pyspark-shell'}"
-        try:
-            yield
-        finally:
-            del os.environ[name]
-            os.environ.update({} if before is None else {name: before})
-
-
-def _property(text: str) -> str:
-    """``text`` as a key or value of a Java properties file."""
-    return re.sub(r"[\\ \t:=#!]", r"\\\g<0>", text).replace("\n", r"\n").replace("\r", r"\r")
 
 
 def errors_of_spark() -> tuple[type[BaseException], ...]:

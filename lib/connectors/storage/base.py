@@ -109,11 +109,11 @@ class Storage(ABC):
         for name in names:
             folder, _, file = name.rpartition("/")
             folders.setdefault(folder, set()).add(file)
-        found: dict[str, int] = {}
+        sizes: dict[str, int] = {}
         for folder, files in folders.items():
             listed = ((f"{folder}/{item.name}" if folder else item.name, item) for item in self.items(folder))
-            found |= {name: item.size for name, item in listed if item.name in files and not item.is_folder}
-        return found
+            sizes |= {name: item.size for name, item in listed if item.name in files and not item.is_folder}
+        return sizes
 
     @abstractmethod
     def delete(self, name: str) -> None:

@@ -258,7 +258,7 @@ class S3Storage(Storage):
         before the staged files are gone. So the record is read first: who puts one too late finds no staged file after it.
         """
         record = f"{journal}/{hashlib.sha256(json.dumps(files).encode()).hexdigest()[:24]}"
-        taken, put = None, False
+        conflict, is_own = None, False
         while True:
             uploads = self._recorded(record)
             sizes = self.sizes(name for name, _ in files)
@@ -268,10 +268,10 @@ class S3Storage(Storage):
                     self.delete(record)
                 return []
             if uploads is not None:
-                return self._complete_all({name: uploads[name] for name in sizes}, record, fresh=put)
-            if taken is not None:
-                raise self._exists(taken)
-            taken, put = self._prepare_all([(name, final) for name, final in files if name in sizes], sizes, record)
+                return self._complete_all({name: uploads[name] for name in sizes}, record, fresh=is_own)
+            if conflict is not None:
+                raise self._exists(conflict)
+            conflict, is_own = self._prepare_all([(name, final) for name, final in files if name in sizes], sizes, record)
 
     def abort_orphans(self, older_than: float, journal: str, is_own: Callable[[str], bool]) -> None:
         records = (self._recorded(f"{journal}/{name}") or {} for name in self.names(journal))
@@ -319,17 +319,17 @@ class S3Storage(Storage):
         Returns the final name that is taken, if one is, and whether this call has put the record.
         """
         uploads: dict[str, dict[str, Any]] = {}
-        taken, put = None, False
+        conflict, is_own = None, False
         try:
             with ThreadPoolExecutor(_AT_ONCE) as pool:
                 for final in pool.map(lambda file: self._prepared(file[0], file[1], sizes[file[0]], uploads), files):
-                    taken = taken or final
-            put = taken is None and self.put_if_absent(record, json.dumps(uploads, sort_keys=True).encode())
+                    conflict = conflict or final
+            is_own = conflict is None and self.put_if_absent(record, json.dumps(uploads, sort_keys=True).encode())
         except FileNotFoundError:  # another process has published them in this very moment
             pass
-        if not put:
+        if not is_own:
             self._abort_all(uploads.values())
-        return taken, put
+        return conflict, is_own
 
     def _prepared(self, name: str, final: str, size: int, uploads: dict[str, dict[str, Any]]) -> str | None:
         """Adds to ``uploads`` one that holds a copy of ``name``. Returns ``final`` if an object has that name already."""

@@ -146,7 +146,7 @@ class TransactionSettings:
 
     @property
     def _owner(self) -> str:
-        """Whose entry it is: the note is the sink's."""
+        """The transactional id that names the entry in the ledger topic: that of the sink for the note, too."""
         return f"{self.prefix}-{self.slot}"
 
     @property
