@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from connectors.storage import s3
+from connectors.storage import s3_bucket
 from connectors.testing.servers import MotoServer
 
 from .servers import required
@@ -34,6 +34,6 @@ class MachineBucket:
 @pytest.fixture
 def machine_bucket(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A :class:`MachineBucket`; clients that other tests made without an address are not used."""
-    s3._client.cache_clear()
+    s3_bucket._client.cache_clear()
     yield MachineBucket(monkeypatch)
-    s3._client.cache_clear()
+    s3_bucket._client.cache_clear()

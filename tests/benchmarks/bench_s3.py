@@ -117,11 +117,11 @@ def refusal(code: str, status: int) -> Exception:
 def publish(tasks: int, folders: int, seconds: float) -> None:
     from connectors.core import Batch, Committable
     from connectors.core.commit import Commit
-    from connectors.storage import s3
+    from connectors.storage import s3_bucket
     from connectors.systems.files import FilesSink
 
     bucket = SlowBucket(seconds)
-    s3._client = lambda options, process: bucket  # type: ignore[assignment]
+    s3_bucket._client = lambda options, process: bucket  # type: ignore[assignment]
     sink = FilesSink.of({"path": "s3://bucket/folder"})
     batch = Batch(sink.sink_id(), "query", 0)
     staged = []

@@ -18,7 +18,7 @@ from connectors.core.errors import Transient
 from connectors.core.metrics import PLANNING, Component, Meter, Place, counted
 from connectors.core.retry import RetrySettings
 from connectors.metrics import table
-from connectors.storage import s3
+from connectors.storage import s3_bucket
 
 from ..machine_bucket import MachineBucket, machine_bucket  # noqa: F401 - a fixture
 
@@ -323,7 +323,7 @@ class TestObjectStore:
     def test_a_further_batch_takes_two_requests(self, bucket: MachineBucket) -> None:
         attempt(0, 1)
         requests: list[str] = []
-        client = s3._client("{}", os.getpid())
+        client = s3_bucket._client("{}", os.getpid())
         client.meta.events.register("before-send.s3", lambda event_name, **_: requests.append(event_name))
         attempt(1, 1)
         assert requests == ["before-send.s3.GetObject", "before-send.s3.PutObject"]
@@ -353,7 +353,7 @@ class TestObjectStore:
         self, bucket: MachineBucket, caplog: pytest.LogCaptureFixture
     ) -> None:
         attempt(0, 10)
-        events = s3._client("{}", os.getpid()).meta.events
+        events = s3_bucket._client("{}", os.getpid()).meta.events
 
         def fail(**_: Any) -> None:
             raise ConnectTimeoutError(endpoint_url=bucket.url)

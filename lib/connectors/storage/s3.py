@@ -12,153 +12,22 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
-from importlib import import_module
-from typing import Any, BinaryIO, Final, cast
-from urllib.parse import urlparse
+from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
 
-from ..core.clients import client_library
-from ..core.errors import Fatal, Misconfigured, Problem, Transient
+from ..core.errors import Fatal, Misconfigured, Problem
 from .base import Content, Item, Storage, Upload, is_hidden, ranged, temporary_name
+from .s3_bucket import AT_ONCE, Bucket, NoSuchUpload, PreconditionFailed, bucket_and_key, endpoint, region
 
 _COPIED = 1 << 30
 """Bytes of one copied part; S3 allows five times as many."""
-_AT_ONCE: Final = 16
-"""Requests of a publication that are under way at a time."""
-_GONE = ("404", "NoSuchKey", "NotFound")
-_TAKEN = ("412", "PreconditionFailed")
-_BUSY = ("409", "ConditionalRequestConflict")
-_WRONG = {
-    "NoSuchBucket": ("path", "names a bucket that is not there"),
-    "AccessDenied": ("storageOptions", "may not do that (AccessDenied); give credentials that may read, write and delete"),
-    "InvalidAccessKeyId": ("storageOptions", "has a key that S3 does not know"),
-    "SignatureDoesNotMatch": ("storageOptions", "has a secret that does not fit the key"),
-    "ExpiredToken": ("storageOptions", "has a token that has expired; give a new one with its key and secret"),
-    "NotImplemented": ("path", "is on a server that lacks what this takes, such as conditional writes; take a newer version"),
-    "InvalidToken": ("storageOptions", "has a token that S3 does not know"),
-    "PermanentRedirect": ("storageOptions", "has another region than the bucket; correct client_kwargs.region_name"),
-    "403": ("storageOptions", "may not do that (403); give credentials that may read, write and delete, or correct them"),
-    "400": ("storageOptions", "is not what S3 expects (400): correct token and client_kwargs.region_name"),
-    "301": ("storageOptions", "has another region than the bucket (301); correct client_kwargs.region_name"),
-}
-"""Codes of refusals, with the option to blame. The answer to a HEAD has no body: its code is the status."""
-_RETRIES: Final = {"mode": "standard", "total_max_attempts": 2}
-"""Few: the layers above wait for outages, as ``retry.*`` says."""
-
 
 _checked: set[tuple[str, str | None]] = set()
 """Folders, with the addresses of their servers, that can create an object only where there is none."""
-
-
-class PreconditionFailed(Exception):
-    """A conditional write found something there."""
-
-
-class NoSuchUpload(Exception):
-    """The multipart upload was completed, or aborted."""
-
-
-class Bucket:
-    """One bucket, with errors of this library."""
-
-    page = 1000
-    """How many keys a listing has at a time."""
-
-    def __init__(self, name: str, options: Mapping[str, Any]) -> None:
-        self.name = name
-        self._options = json.dumps(dict(options), sort_keys=True)
-
-    @property
-    def client(self) -> Any:
-        return _client(self._options, os.getpid())
-
-    def call(self, operation: str, **arguments: Any) -> Any:
-        """One request. Raises ``FileNotFoundError`` for a key that is not there, :class:`Transient` for an outage."""
-        key = str(arguments.get("Key", ""))
-        return self._translated(lambda: getattr(self.client, operation)(Bucket=self.name, **arguments), key)
-
-    def upload(self, content: Any, key: str) -> None:
-        """Puts a file of any size, in parts if it is large."""
-        self._translated(lambda: self.client.upload_fileobj(content, self.name, key), key)
-
-    def _translated(self, request: Callable[[], Any], key: str) -> Any:
-        """The answer to ``request``; its errors are those of this library."""
-        _ = self.client  # says what is missing, if boto3 is
-        errors, more = import_module("botocore.exceptions"), import_module("boto3.exceptions")
-        try:
-            return request()
-        except errors.ClientError as error:
-            raise _error_of_answer(error, self.name, key) from None
-        except (errors.BotoCoreError, more.Boto3Error) as error:
-            raise _error_without_answer(error) from None
-
-    def keys(self, prefix: str) -> Iterator[Mapping[str, Any]]:
-        """The objects whose keys begin with ``prefix``."""
-        for page in self.pages(Prefix=prefix):
-            yield from page.get("Contents", ())
-
-    def delete_keys(self, keys: Iterable[str]) -> None:
-        """Removes objects, by a request for each thousand. Its answer is a success also where some of them are not removed."""
-        objects = [{"Key": key} for key in keys]
-        for first in range(0, len(objects), 1000):
-            answer = self.call("delete_objects", Delete={"Objects": objects[first : first + 1000], "Quiet": True})
-            for left in answer.get("Errors", ()):
-                raise _error_of_code(left.get("Code", ""), 200, self.name, left.get("Key", ""), left.get("Message", ""))
-
-    def pages(self, **arguments: Any) -> Iterator[Mapping[str, Any]]:
-        token: dict[str, str] = {}
-        while True:
-            page = self.call("list_objects_v2", MaxKeys=self.page, **arguments, **token)
-            yield page
-            if not page.get("IsTruncated"):
-                return
-            token = {"ContinuationToken": page["NextContinuationToken"]}
-
-    def uploads(self, prefix: str) -> Iterator[Mapping[str, Any]]:
-        """The multipart uploads that are neither completed nor aborted, to keys that begin with ``prefix``."""
-        after: dict[str, str] = {}
-        while True:
-            page = self.call("list_multipart_uploads", Prefix=prefix, **after)
-            yield from page.get("Uploads", ())
-            if not page.get("IsTruncated"):
-                return
-            after = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
-
-
-def _error_of_answer(error: Any, bucket: str, key: str) -> Exception:
-    described = error.response["Error"]
-    status = error.response["ResponseMetadata"]["HTTPStatusCode"]
-    return _error_of_code(described["Code"], status, bucket, key, described.get("Message", ""))
-
-
-def _error_of_code(code: str, status: int, bucket: str, key: str, message: str) -> Exception:
-    if code in _GONE:
-        return FileNotFoundError(2, "no such object", f"s3://{bucket}/{key}")
-    if code in _TAKEN:
-        return PreconditionFailed()
-    if code == "NoSuchUpload":
-        return NoSuchUpload()
-    if code in _WRONG:
-        option, text = _WRONG[code]
-        return Misconfigured("connectors.storage", [Problem(option, f"{text} (bucket {bucket}).")])
-    if status >= 500 or status == 429 or code in (*_BUSY, "SlowDown", "RequestTimeout", "InternalError"):
-        return Transient(f"S3 answered {code} ({status}) for s3://{bucket}/{key}")
-    return OSError(f"S3 answered {code} ({status}) for s3://{bucket}/{key}: {message}")
-
-
-def _error_without_answer(error: Exception) -> Exception:
-    if "Credentials" in type(error).__name__:
-        text = "missing, and this machine has no credentials of its own; give key and secret."
-        return Misconfigured("connectors.storage", [Problem("storageOptions", text)])
-    if "Region" in type(error).__name__:
-        return Misconfigured("connectors.storage", [Problem("storageOptions", "has no client_kwargs.region_name.")])
-    return Transient(f"S3 cannot be reached: {error}")
 
 
 class S3Storage(Storage):
@@ -321,7 +190,7 @@ class S3Storage(Storage):
         uploads: dict[str, dict[str, Any]] = {}
         conflict, is_own = None, False
         try:
-            with ThreadPoolExecutor(_AT_ONCE) as pool:
+            with ThreadPoolExecutor(AT_ONCE) as pool:
                 for final in pool.map(lambda file: self._prepared(file[0], file[1], sizes[file[0]], uploads), files):
                     conflict = conflict or final
             is_own = conflict is None and self.put_if_absent(record, json.dumps(uploads, sort_keys=True).encode())
@@ -350,7 +219,7 @@ class S3Storage(Storage):
 
     def _complete_all(self, uploads: Mapping[str, Mapping[str, Any]], record: str, *, fresh: bool) -> list[str]:
         """Completes the ``uploads``, and removes the staged files and the record. ``fresh`` if this call has put it."""
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
+        with ThreadPoolExecutor(AT_ONCE) as pool:
             failures = list(pool.map(lambda name: self._complete(uploads[name], name, record, fresh), uploads))
         done = [name for name, failure in zip(uploads, failures, strict=True) if failure is None]
         self.bucket.delete_keys(self._prefix + name for name in done)
@@ -382,7 +251,7 @@ class S3Storage(Storage):
             raise
 
     def _abort_all(self, uploads: Iterable[Mapping[str, Any]]) -> None:
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
+        with ThreadPoolExecutor(AT_ONCE) as pool:
             list(pool.map(lambda upload: self._abort(self._prefix + upload["final"], upload["upload"]), uploads))
 
     def _abort(self, key: str, upload: str) -> None:
@@ -402,41 +271,6 @@ class S3Storage(Storage):
             way_out=f"if a reader has moved it, delete {self.root}/{name}; if it was never there, delete {self.root}/{record}: "
             "the next start publishes it. Either way the start goes on from here",
         )
-
-
-def bucket_and_key(location: str) -> tuple[str, str]:
-    """``s3://bucket/some/folder/`` as bucket and ``some/folder``."""
-    parsed = urlparse(location)
-    return parsed.netloc, parsed.path.strip("/")
-
-
-def endpoint(options: Mapping[str, Any]) -> str | None:
-    """The address of an S3 that is not Amazon's."""
-    address: str | None = options.get("endpoint_url") or options.get("client_kwargs", {}).get("endpoint_url")
-    return address
-
-
-def region(options: Mapping[str, Any]) -> str | None:
-    """The region, if there is one in the options."""
-    name: str | None = options.get("client_kwargs", {}).get("region_name")
-    return name
-
-
-@lru_cache(maxsize=8)
-def _client(options: str, process: int) -> Any:
-    """One client for each process: connections do not survive a fork."""
-    boto3 = client_library("boto3", "'boto3>=1.35.70'", connector="connectors.storage", option="path")
-    config = import_module("botocore.config")
-    keys = json.loads(options)
-    return boto3.client(
-        "s3",
-        aws_access_key_id=keys.get("key"),
-        aws_secret_access_key=keys.get("secret"),
-        aws_session_token=keys.get("token"),
-        endpoint_url=endpoint(keys),
-        region_name=region(keys),
-        config=config.Config(retries=_RETRIES, connect_timeout=10, max_pool_connections=_AT_ONCE),
-    )
 
 
 def spark_options(bucket: str, options: Mapping[str, Any]) -> dict[str, str]:

@@ -24,7 +24,7 @@ from connectors.core.folder import SinkFolder
 from connectors.core.ledger import Entry
 from connectors.core.writing import stage
 from connectors.storage import Storage
-from connectors.storage import s3 as module
+from connectors.storage import s3_bucket as module
 from connectors.storage.s3 import S3Storage, spark_options
 from connectors.systems.files import FilesSink
 from connectors.systems.files.rolling import seal_folder
