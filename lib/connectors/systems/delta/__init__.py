@@ -175,14 +175,15 @@ class DeltaCommitter(FrameCommitter):
         writer = frame.write.format("delta").mode("append").option("mergeSchema", str(values["mergeSchema"]).lower())
         writer = writer.option("txnAppId", transaction.app).option("txnVersion", str(transaction.version))
         writer = writer.option("userMetadata", transaction.metadata)
-        with self.claiming(batch):
+        with self.claim(batch):
             writer.save(values["path"]) if values["path"] else writer.saveAsTable(values["table"])
         self.note(batch)
 
     def transaction(self, batch: Batch) -> TransactionMark:
         """What Delta writes beside the rows of ``batch``.
 
-        First batches have versions of one application: of two that are written at once, Delta refuses or skips one.
+        The first batches of all queries are versions of one application: of two that are written at once, Delta refuses or
+        skips one.
         """
         claim = self._claims.get(batch.query) if batch.claim is None else batch.claim
         mark = {"sink": batch.sink_id, "query": batch.query, "batch": batch.number}
@@ -192,7 +193,7 @@ class DeltaCommitter(FrameCommitter):
         return TransactionMark(f"{batch.sink_id}:{OWNER}", batch.claim, text)
 
     @contextlib.contextmanager
-    def claiming(self, batch: Batch) -> Iterator[None]:
+    def claim(self, batch: Batch) -> Iterator[None]:
         """The :meth:`transaction` of ``batch`` is written inside. Raises :class:`CommitRefused` if its claim came too late."""
         try:
             yield
@@ -204,7 +205,8 @@ class DeltaCommitter(FrameCommitter):
     def note(self, batch: Batch) -> None:
         """This run has committed ``batch``, with its :meth:`transaction`.
 
-        Raises :class:`CommitRefused` if Delta has skipped it, whose answer is the same: the number of its claim was taken.
+        Delta answers for a batch that it skips as for one that it writes. Raises :class:`CommitRefused` for a first batch that
+        was skipped, since another query has the number of its claim.
         """
         if batch.claim is not None:
             if not self._check_claim(batch):
@@ -218,10 +220,10 @@ class DeltaCommitter(FrameCommitter):
 
     def _check_claim(self, batch: Batch) -> bool:
         """True if the table has ``batch``. Raises :class:`CommitRefused` if another query was faster with its claim."""
-        claiming = Entry(batch.query, batch.number, claim=batch.claim)
+        first = Entry(batch.query, batch.number, claim=batch.claim)
         for newest in (_RECENT, None):
             history = self._entries(newest)
-            check_claim(batch.sink_id, claiming, _owner(history))
+            check_claim(batch.sink_id, first, _owner(history))
             if any((entry.query, entry.batch) == (batch.query, batch.number) for entry in history[0]):
                 return True
         return False

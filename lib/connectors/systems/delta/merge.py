@@ -355,7 +355,7 @@ class ChangeTableCommitter(RecordingCommitter):
         deletion = f" WHEN NOT MATCHED BY SOURCE AND ({gone}) THEN DELETE" if gone else ""
         try:
             transaction = MergeTransaction(spark, batch, self.ledger.transaction(batch))
-            with self.ledger.claiming(batch), transaction as is_recorded:
+            with self.ledger.claim(batch), transaction as is_recorded:
                 spark.sql(
                     f"MERGE INTO {self._name()} AS old USING {view} AS new ON {same_key(keys)} "
                     f"WHEN MATCHED AND {self._is_newer()} AND new.{DELETED} THEN DELETE "

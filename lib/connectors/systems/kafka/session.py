@@ -196,8 +196,10 @@ class KafkaSession:
         return Misconfigured("connectors.kafka", [Problem("transactionTimeout", text)])
 
     def _failed(self, error: ConnectorError) -> ConnectorError:
-        """Closes the session. Returns ``error``; or what the client tells only at the end, that another has taken over; or the
-        expiry of the transaction, which the client reports as a fence.
+        """Closes the session, and returns the error to raise.
+
+        That is ``error``, unless the client says at the end that the producer is fenced. Then it is the expiry of a transaction
+        that took too long, which the client reports as a fence; else :func:`fenced` in place of an outage.
         """
         seconds = time.monotonic() - self._began if self.in_transaction else 0.0
         is_fenced = self.abort() in FENCED or isinstance(error, Fenced)
