@@ -23,8 +23,6 @@ from .plugins import named_class, short_names
 from .records import Header
 from .value_text import text_of, value_of
 
-PREFIXES: Final = ("key.converter", "value.converter", "header.converter")
-
 
 class Converter(ABC):
     """Makes bytes of keys or values, and back."""

@@ -23,7 +23,6 @@ Cell = bytes | None | Poison
 _DAYS_AT_EPOCH: Final = 1 << 31
 _NULL: Final = struct.pack(">i", -1)
 _WHOLE: Final = {"bigint": 8, "counter": 8, "int": 4, "smallint": 2, "tinyint": 1, "time": 8}
-_TEXTS: Final = ("ascii", "text", "uuid", "timeuuid", "inet")
 
 
 def refusal(kind: Any, arrow: pa.DataType) -> str | None:
