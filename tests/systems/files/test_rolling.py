@@ -14,7 +14,16 @@ from connectors.core import Batch, Misconfigured
 from connectors.core.commit import Commit
 from connectors.core.ledger import once_query
 from connectors.systems.files import FilesSink
-from connectors.systems.files.rolling import MERGED_PARTS, HiddenPart, RollingPolicy, crowded, due, pause, seal_folder, watch
+from connectors.systems.files.rolling import (
+    MERGED_PARTS,
+    HiddenPart,
+    RollingPolicy,
+    crowded,
+    due,
+    pause,
+    seal_folder,
+    watch,
+)
 
 from .helpers import read, rolling, rows, visible, write
 
