@@ -126,7 +126,7 @@ class TableLedger:
         if claim := entry.ownership():
             check_claim(self.sink_id, entry, self.last(connection, OWNER))
             if not self._put(connection, claim):
-                raise belongs_to(self.sink_id, ["that began at the same moment"], entry.query)
+                raise belongs_to(self.sink_id, ["(another one, which began at the same moment)"], entry.query)
 
     def _put(self, connection: Connection, entry: Entry) -> bool:
         """Writes the row of ``entry``, unless that batch or a later one has it."""
