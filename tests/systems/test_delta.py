@@ -185,6 +185,8 @@ def test_a_table_by_name_is_made_with_the_first_batch(spark: Any, tmp_path: Path
         for _ in range(2):
             writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start().awaitTermination()
         assert sorted(row.value for row in spark.table("sequence_by_name").collect()) == [1, 2, 3, 4, 5]
+        with pytest.raises(Exception, match="onNewQuery"):
+            writer.option("checkpointLocation", str(tmp_path / "new")).start().awaitTermination()
     finally:
         spark.sql("DROP TABLE IF EXISTS sequence_by_name")
 

@@ -256,7 +256,7 @@ class TestPublication:
         assert bucket.get("part-0") == b"somebody's"
 
     def test_an_empty_file_and_one_of_several_parts(self, bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(module, "_COPIED", 5 << 20)
+        monkeypatch.setattr("connectors.storage.s3._COPIED", 5 << 20)
         content = bytes(range(256)) * (6 << 12)
         for name, data in (("empty", b""), ("large", content)):
             bucket.put(f"staged-{name}", data)
@@ -295,7 +295,7 @@ class Interruption:
 
 @pytest.fixture
 def interruption(monkeypatch: pytest.MonkeyPatch) -> Iterator[Interruption]:
-    monkeypatch.setattr(module, "_AT_ONCE", 1)
+    monkeypatch.setattr("connectors.storage.s3.AT_ONCE", 1)
     monkeypatch.setattr(module, "_RETRIES", {"total_max_attempts": 1})
     module._client.cache_clear()
     yield Interruption(monkeypatch)

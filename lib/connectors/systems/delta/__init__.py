@@ -172,6 +172,9 @@ class DeltaCommitter(FrameCommitter):
     def commit_frame(self, frame: DataFrame, batch: Batch) -> None:
         """Appends ``frame`` as ``batch``, in the one transaction that also records it."""
         values, transaction = self.sink.values, self.transaction(batch)
+        if values["table"] and batch.query not in self._newest and not self._exists():
+            nothing = frame.sparkSession.createDataFrame([], frame.schema)
+            nothing.write.format("delta").mode("ignore").saveAsTable(values["table"])  # such a transaction takes no metadata
         writer = frame.write.format("delta").mode("append").option("mergeSchema", str(values["mergeSchema"]).lower())
         writer = writer.option("txnAppId", transaction.app).option("txnVersion", str(transaction.version))
         writer = writer.option("userMetadata", transaction.metadata)
