@@ -42,6 +42,7 @@ secrets = {"spark.hadoop.fs.s3a.secret.key": "5ecret-of-s3", "spark.hadoop.fs.az
 first = workbench.session({"spark.sql.shuffle.partitions": 3, "spark.ui.enabled": False, "spark.hadoop.odd": odd, **secrets})
 is_up.set()
 reader.join()
+own = open(f"/proc/{first.sparkContext._gateway.proc.pid}/cmdline").read()
 properties = first.sparkContext._jvm.java.lang.System.getProperties()
 second = workbench.session({"spark.sql.shuffle.partitions": 5, "spark.driver.memory": "9g"}, master="local[1]")
 
@@ -90,7 +91,7 @@ print(json.dumps({
     "shown": [line for line in lines if "5ecret" in line and "read_command_lines" not in line],
     "read": [first.sparkContext._jsc.hadoopConfiguration().get(key.removeprefix("spark.hadoop.")) for key in secrets],
     "odd": [odd, properties.getProperty("spark.hadoop.odd")],
-    "properties": [os.path.exists(name) for line in lines for name in line.split(chr(0)) if name.endswith(".properties")],
+    "properties": [os.path.exists(name) for name in own.split(chr(0)) if name.endswith(".properties")],
 }))
 """
 
