@@ -231,6 +231,39 @@ def test_two_queries_that_make_the_table_at_once_both_write(
     database.run(f"DROP TABLE {table}")
 
 
+ARRAYS: dict[str, tuple[type[DatabaseContext], str, pa.DataType, Any, Any]] = {
+    "binary": (PostgresContext, "BYTEA[]", pa.list_(pa.binary()), [b"\0\xff", None], [b"\0\xff", None]),
+    "times": (PostgresContext, "TIMESTAMP[]", pa.list_(TIMES), [NOON], [NOON.replace(tzinfo=None)]),
+    "as long as can be": (PostgresContext, "VARCHAR(3)[]", pa.list_(pa.string()), ["abc"], ["abc"]),
+    "json": (PostgresContext, "JSONB[]", pa.list_(pa.list_(pa.int64())), [[1], [2]], [[1], [2]]),
+    "too long": (PostgresContext, "VARCHAR(3)[]", pa.list_(pa.string()), ["abcd"], Poison),
+    "too long in one text": (PostgresContext, "VARCHAR(3)[]", pa.string(), "{abcd}", Poison),
+    "nested": (PostgresContext, "TEXT[]", pa.list_(pa.list_(pa.string())), [["a"]], Fatal),
+    "lines": (DuckDbContext, "VARCHAR[]", pa.list_(pa.string()), ['a\n"b"', "é", None], ['a\n"b"', "é", None]),
+    "lines in lists": (DuckDbContext, "VARCHAR[][]", pa.list_(pa.list_(pa.string())), [["a\nb"], None], [["a\nb"], None]),
+    "lines in structs": (DuckDbContext, "STRUCT(s VARCHAR)", pa.struct([("s", pa.string())]), {"s": "a\nb"}, {"s": "a\nb"}),
+    "gap in a struct": (DuckDbContext, "STRUCT(s INT, t INT)", pa.struct([("s", pa.int32())]), {"s": 1}, {"s": 1, "t": None}),
+    "maps": (DuckDbContext, "MAP(VARCHAR, INT)", pa.map_(pa.string(), pa.int32()), [("a\nb", 1)], {"a\nb": 1}),
+    "times of a list": (DuckDbContext, "TIMESTAMP[]", pa.list_(TIMES), [NOON, None], [NOON.replace(tzinfo=None), None]),
+    "bytes": (DuckDbContext, "BLOB[]", pa.list_(pa.binary()), [b"\0\xff", None], [b"\0\xff", None]),
+}
+"""A database, the type of its column, and a value that the column has in the end or that is refused."""
+
+
+@pytest.mark.parametrize("case", ARRAYS)
+def test_what_goes_into_an_array_or_struct_of_the_database_is_that_value_or_an_error(case: str, tmp_path: Path) -> None:
+    kind, column, arrow, value, expected = ARRAYS[case]
+    part = pa.record_batch({"id": [1], "v": pa.array([value], arrow)})
+    with contextlib.closing(type("Arrays", (kind,), {"body": f"id BIGINT, v {column}"})(tmp_path / "target")) as database:
+        if isinstance(expected, type):
+            with pytest.raises(expected):
+                write(database, [part])
+            assert database.query(f"SELECT v FROM {database.table}") == []
+        else:
+            write(database, [part])
+            assert database.query(f"SELECT v FROM {database.table}") == [(expected,)]
+
+
 def test_a_type_that_no_database_has_is_told_before_anything_is_written(database: DatabaseContext) -> None:
     with pytest.raises(Misconfigured, match=r"pause +has the type duration"):
         write(database, [pa.record_batch({"id": [1], "pause": pa.array([1], pa.duration("us"))})])

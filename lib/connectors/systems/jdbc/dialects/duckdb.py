@@ -12,7 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from ....core.errors import ConnectorError
-from ..column_types import family
+from ..column_types import family, is_json
 from ..connection import Connection
 from .base import Column, Dialect, Table, row_bytes
 
@@ -93,8 +93,22 @@ class DuckDb(Dialect):
         return self.judge(error)
 
     def cast(self, expression: str, staged: pa.DataType, target: Column) -> str:
-        is_cast = family(staged) in ("string", "json") and target.sql != "VARCHAR"
-        return f"CAST({expression} AS {target.sql})" if is_cast else expression
+        if family(staged) not in ("string", "json") or target.sql == "VARCHAR":
+            return expression
+        return self._nested(expression, staged, target.sql) if is_json(staged) else f"CAST({expression} AS {target.sql})"
+
+    def _nested(self, expression: str, staged: pa.DataType, sql: str) -> str:
+        """``expression``, JSON, as a list, struct or map.
+
+        The cast of a text makes an ``n`` of JSON's line break; that of JSON refuses a struct that lacks fields.
+        """
+        item, of_json = family(staged.value_type) if pa.types.is_list(staged) else "", f"CAST({expression} AS JSON)"
+        if (item, sql) == ("binary", "BLOB[]"):
+            return f"[from_base64(item) for item in CAST({of_json} AS VARCHAR[])]"
+        if (item, sql) == ("timestamp", "TIMESTAMP[]"):  # else DuckDB drops the offset
+            return f"CAST(CAST({expression} AS TIMESTAMPTZ[]) AS {sql})"
+        escaped = "true" if pa.types.is_map(staged) else f"contains({expression}, '\\')"
+        return f"CASE WHEN {escaped} THEN CAST({of_json} AS {sql}) ELSE CAST({expression} AS {sql}) END"
 
     def load(self, connection: Connection, table: Table, names: Sequence[str], rows: pa.RecordBatchFileReader) -> None:
         batches = (rows.get_batch(number) for number in range(rows.num_record_batches))

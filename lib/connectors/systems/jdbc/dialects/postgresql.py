@@ -245,13 +245,26 @@ class PostgreSql(Dialect):
         A cast to a length would cut a longer text, so the column checks the length.
         """
         kind = target.base or target.sql
-        if pa.types.is_list(staged) and kind.endswith("[]"):
-            items = f"ARRAY(SELECT jsonb_array_elements_text({expression}::jsonb))"
-            return f"CASE WHEN {expression} IS NOT NULL THEN CAST({items} AS {kind}) END"
-        is_text = kind.upper().startswith(("TEXT", "VARCHAR", "CHAR")) and not kind.endswith("[]")
-        if is_text or family(staged) not in ("string", "json"):
+        item = kind.removesuffix("[]")
+        is_text = item.upper().startswith(("TEXT", "VARCHAR", "CHAR"))
+        whole = "text" if is_text else "bit varying" if item.startswith("bit") else item
+        if pa.types.is_list(staged) and item != kind:
+            return self._array(expression, family(staged.value_type), whole)
+        if (is_text and item == kind) or family(staged) not in ("string", "json"):
             return expression
-        return f"CAST({expression} AS {'bit varying' if kind.startswith('bit') else kind})"
+        return f"CAST({expression} AS {whole}{kind[len(item):]})"
+
+    def _array(self, expression: str, staged: str, item: str) -> str:
+        """``expression``, JSON of an array whose elements are of the family ``staged``, as an array for elements ``item``.
+
+        PostgreSQL converts times with a zone itself, as it does outside of arrays, and refuses the text of a nested value.
+        """
+        if staged == "json" and item not in ("json", "jsonb"):
+            return expression
+        value = "decode(value, 'base64')" if staged == "binary" else "value"
+        items = f"ARRAY(SELECT {value} FROM jsonb_array_elements_text({expression}::jsonb))"
+        kind = self.types[staged] if staged in ("binary", "timestamp") else item
+        return f"CASE WHEN {expression} IS NOT NULL THEN CAST({items} AS {kind}[]) END"
 
     def positions(self, connection: Connection, stage: Table) -> tuple[int, int]:
         name = self.table(stage).replace("'", "''")
