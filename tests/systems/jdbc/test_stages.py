@@ -16,7 +16,10 @@ from connectors.core.commit import Commit
 from connectors.core.writing import stage
 from connectors.systems.jdbc import JdbcSink
 from connectors.systems.jdbc.connection import Connection
+from connectors.systems.jdbc.dialects import Table
 from connectors.systems.jdbc.load import AdbcConnection
+from connectors.systems.jdbc.stage import drop
+from connectors.testing.servers import PostgresServer
 
 from .contexts import DatabaseContext, table_in
 from .faults import BATCH, EXPECTED, Keyless, KeylessOnMariaDb, batch_of, sink_of, staged
@@ -106,6 +109,25 @@ def test_an_attempt_that_stands_still_holds_up_nothing(database: DatabaseContext
     writer.close()
     Commit(sink).drop_attempts(batch_of(sink, run="another"))
     assert (content(database), database.leftovers() or []) == (EXPECTED, [])
+
+
+SLOW_ANALYZE = (
+    "autovacuum_analyze_threshold = 0, autovacuum_analyze_scale_factor = 0, autovacuum_vacuum_cost_delay = 100, "
+    "autovacuum_vacuum_cost_limit = 1"
+)
+WORKERS = "SELECT 1 FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE backend_type = 'autovacuum worker' AND relation = {}"
+
+
+def test_a_stage_that_autovacuum_looks_at_is_dropped() -> None:
+    with PostgresServer(autovacuum_naptime="1s") as server:
+        dialect = JdbcSink.of({"url": server.jdbc, "user": server.user, "dbtable": "any"}).dialect()
+        with contextlib.closing(dialect.connect()) as connection:
+            connection.execute(f"CREATE TABLE cst_stage (text TEXT) WITH ({SLOW_ANALYZE})")
+            connection.execute("INSERT INTO cst_stage SELECT repeat('x', 1000) FROM generate_series(1, 5000)")
+            while not connection.rows(WORKERS.format("'cst_stage'::regclass")):
+                time.sleep(0.05)
+            drop(connection, Table("cst_stage"))
+            assert dialect.tables(connection, "", "cst_") == []
 
 
 def test_a_stage_that_another_run_drops_and_a_late_task_makes_anew_is_not_taken_for_whole(database: DatabaseContext) -> None:

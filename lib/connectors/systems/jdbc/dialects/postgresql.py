@@ -228,7 +228,8 @@ class PostgreSql(Dialect):
         return f"{sql} ON COMMIT DROP" if temporary else sql.replace("CREATE TABLE", "CREATE UNLOGGED TABLE", 1)
 
     def drop_stage(self, table: Table) -> str:
-        return f"SET LOCAL lock_timeout = '1s'; {super().drop_stage(table)}"
+        """Longer than ``deadlock_timeout``, after which autovacuum makes way for others."""
+        return f"SET LOCAL lock_timeout = '2s'; {super().drop_stage(table)}"
 
     def add_column(self, table: Table, column: str, sql: str) -> str:
         return super().add_column(table, column, sql).replace("ADD COLUMN", "ADD COLUMN IF NOT EXISTS", 1)
