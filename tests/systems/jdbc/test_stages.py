@@ -18,7 +18,7 @@ from connectors.systems.jdbc import JdbcSink
 from connectors.systems.jdbc.connection import Connection
 from connectors.systems.jdbc.dialects import Table
 from connectors.systems.jdbc.load import AdbcConnection
-from connectors.systems.jdbc.stage import drop
+from connectors.systems.jdbc.stage import drop, stage_of, stage_prefix
 from connectors.testing.servers import PostgresServer
 
 from .contexts import DatabaseContext, table_in
@@ -34,6 +34,12 @@ def write(sink: JdbcSink, batch: Batch, tasks: int, threads: int = 1) -> list[An
     with ThreadPoolExecutor(threads) as pool:
         parts = [rows((number, "x", number)) for number in range(tasks)]
         return list(pool.map(lambda part: stage(sink, batch, part.schema, 0, iter([part])), parts))
+
+
+def stages(database: DatabaseContext, sink: JdbcSink) -> list[str]:
+    """The staging tables of ``sink``."""
+    with contextlib.closing(database.connect()) as connection:
+        return connection.dialect.tables(connection, database.table.split(".")[0], stage_prefix(sink.sink_id()))
 
 
 @contextlib.contextmanager
@@ -109,6 +115,22 @@ def test_an_attempt_that_stands_still_holds_up_nothing(database: DatabaseContext
     writer.close()
     Commit(sink).drop_attempts(batch_of(sink, run="another"))
     assert (content(database), database.leftovers() or []) == (EXPECTED, [])
+
+
+def test_a_stage_that_a_late_task_has_used_or_made_anew_goes_with_the_next_batch(
+    database: DatabaseContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("connectors.systems.jdbc.load.LOADED_AT_ONCE", 1)
+    sink = sink_of(database)
+    first, second, next_one = batch_of(sink), batch_of(sink, 1, run="another"), batch_of(sink, 2)
+    with contextlib.closing(sink.writer(first, BATCH[0].schema, 0)) as late:
+        late.write(BATCH[0])
+        Commit(sink).finish(first, staged(sink, first))
+    stage(sink, first, BATCH[0].schema, 0, iter([BATCH[0]]))
+    assert len(stages(database, sink)) == 1
+    staged(sink, next_one)
+    Commit(sink).finish(second, staged(sink, second))
+    assert stages(database, sink) == [stage_of(next_one)]
 
 
 SLOW_ANALYZE = (

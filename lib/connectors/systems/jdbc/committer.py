@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from .sink import JdbcSink
 
 
+_CLEANED: Final = 10
+"""A stage that is in use is tried again at the commits of so many later batches, each of which waits a moment for it."""
+
+
 class _TrialEnd(Exception):
     """Ends a trial, so that it is rolled back."""
 
@@ -39,7 +43,7 @@ class JdbcCommitter(GlobalCommitter):
         self._target = Target(sink.values, self._dialect)
         self._ledger = TableLedger(self._dialect, self._target.table.beside(LEDGER), sink.sink_id())
         self._dropped = ""
-        """The last staging table that was dropped: all committables of a batch name the same one."""
+        """The last staging table that was discarded: all committables of a batch name the same one."""
 
     def last(self, query: str) -> Entry | None:
         with self._connected() as connection:
@@ -146,21 +150,29 @@ class JdbcCommitter(GlobalCommitter):
                 dialect.load(connection, TEMPORARY_STAGE, [name for name, _ in columns], file)
 
     def _clean(self, connection: Connection, entry: Entry, committables: Sequence[Committable]) -> None:
-        """Removes the stage of a committed batch. Where this fails, a sweep removes it one day."""
+        """Removes the stage of a committed batch. Where this fails, a sweep removes it one day.
+
+        Also removes those of the query's last batches: a late task has used them at the commit, or made them anew after it.
+        """
+        committed = range(max(0, entry.batch - _CLEANED), entry.batch + 1)
+        prefixes = {Batch(self.sink.sink_id(), entry.query, number).prefix() for number in committed}
         with contextlib.suppress(Transient, Fatal):
-            for committable in committables:
-                self._remove_stage(committable, connection)
+            for file in [committable.data["file"] for committable in committables if committable.data.get("file")]:
+                self._folder().remove(file)
+            for stage in self._stages(connection) if any(committable.data.get("stage") for committable in committables) else ():
+                if batch_prefix_of(stage) in prefixes:
+                    drop(connection, self._target.table.beside(stage))
             self._ledger.forget_once(connection, entry.query)
 
-    def _remove_stage(self, committable: Committable, connection: Connection | None = None) -> None:
+    def _remove_stage(self, committable: Committable) -> None:
         data = committable.data
         if data.get("file"):
             self._folder().remove(data["file"])
         stage = data.get("stage")
         if stage and stage != self._dropped:
             self._dropped = stage
-            with contextlib.nullcontext(connection) if connection else self._connected() as session:
-                drop(session, self._target.table.beside(stage))
+            with self._connected() as connection:
+                drop(connection, self._target.table.beside(stage))
 
     # the transaction of a batch
 
