@@ -90,6 +90,9 @@ def test_a_secret_is_hidden_as_python_json_and_urls_write_it_and_in_notes_and_gr
         ("test", r'"no login\ntest" and %3Atest%40', r'"no login\n*****" and %3A*****%40'),
         ("postgres", "cannot open postgresql://postgres:postgres@host", "cannot open postgresql://*****:*****@host"),
         ("hunter2-x", "PWDhunter2-x.", "PWD*****."),
+        ("hunter", r'{"url":"jdbc:x?password\u003dhunter"}', r'{"url":"jdbc:x?password\u003d*****"}'),
+        ("12", r'"{\"password\": \"12\", \"rows\": \"12\"}"', r'"{\"password\": \"*****\", \"rows\": \"12\"}"'),
+        ("--- KEY ---\nMIIE0+x=\n}", "MIIE0+x=", "*****"),
         ("@b!1?", "user@b!1?host and https://h/user%40b%211%3Fhost", "user*****host and https://h/user*****host"),
     ],
 )

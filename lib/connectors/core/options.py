@@ -30,8 +30,8 @@ _SECRET: Final = re.compile(
     re.IGNORECASE,
 )
 _USER_INFO: Final = re.compile(r"(\b[a-z][a-z0-9+.:-]*://)((?:(?!,[a-z][a-z0-9+.:-]*://)\S)+)@", re.IGNORECASE)
-_SECRET_PLACE: Final = r"""(?i:(?:password|passphrase|passwd|pwd|secret|token|key)["']?\s*[:=]\s*["']?|://[^\s:/@]*:)"""
-_WORD_START: Final = r"(?:(?<!\w)|(?<=%[0-9A-Fa-f]{2})|(?<=\\[nrt]))"
+_SECRET_PLACE: Final = r"""(?i:(?:password|passphrase|passwd|pwd|secret|token|key)[\\"']*\s*[:=]\s*[\\"']*|://[^\s:/@]*:)"""
+_WORD_START: Final = r"(?:(?<!\w)|(?<=%[0-9A-Fa-f]{2})|(?<=\\[nrt])|(?<=\\u[0-9A-Fa-f]{4}))"
 """Also behind a character as a URL or a text of JSON writes it."""
 _WORD, _ANYWHERE = 4, 8
 """Characters from which a secret is replaced where it is a word, and inside of words."""
@@ -62,12 +62,14 @@ def secrets_in(option: str, value: str) -> list[str]:
 
 
 def masker(secrets: Sequence[str]) -> Callable[[str], str]:
-    """A function that replaces each of ``secrets`` in a text, also as Python, JSON and URLs write it.
+    """A function that replaces each of ``secrets`` in a text, also as Python, JSON and URLs write it, and line by line.
 
     Below eight characters, or of letters alone, it is replaced where it is a whole word: "test" stays in "latest". Below four
     it is replaced only behind the name of a secret and in the login of a URL: what is missing elsewhere would tell it.
     """
-    forms = sorted({form for text in secrets for form in _written_forms(text) if form.strip()}, key=len, reverse=True)
+    lines = [line.strip() for text in secrets for line in text.splitlines()]
+    texts = [*secrets, *(line for line in lines if len(line) >= _ANYWHERE)]  # what is shorter, such as a brace, tells nothing
+    forms = sorted({form for text in texts for form in _written_forms(text) if form.strip()}, key=len, reverse=True)
     short = [re.escape(form) for form in forms if len(form) < _WORD]
     patterns = [_pattern(form) for form in forms if len(form) >= _WORD]
     patterns += [rf"(?P<place>{_SECRET_PLACE})(?:{'|'.join(short)})(?!\w)"] if short else []
