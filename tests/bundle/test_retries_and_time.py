@@ -48,6 +48,7 @@ ERRORS = "from connectors.core.errors import *"
         ("MissingFeature('Spark is too old')", 1),
         ("DataLoss('rows are gone')", 1),
         ("RuntimeError('… connectors.core.errors.CommitRefused: batch 3 was written already')", 1),
+        ("Fatal('the server has lost the rows that were staged: start the query again')", 2),
         ("Transient('the system is away')", 2),
         ("RuntimeError('… connectors.core.errors.Transient: the system is away')", 2),
         ("RuntimeError('Misconfigured: the words of somebody else')", 2),
@@ -62,7 +63,7 @@ def test_what_a_person_must_mend_is_not_tried_again(bench: Workbench, raised: st
     assert any(line.strip().startswith(">   1 raise ") for line in result.lines)
 
 
-@pytest.mark.parametrize(("second", "attempts"), [("Fatal", 1), ("Transient", 2)])
+@pytest.mark.parametrize(("second", "attempts"), [("DataLoss", 1), ("Transient", 2)])
 def test_what_runs_others_is_tried_again_if_that_can_mend_one_of_them(bench: Workbench, second: str, attempts: int) -> None:
     each = bench.task("each", ERRORS, "raise eval(dbutils.widgets.get('kind'))('x')", base_parameters={"kind": "{{input}}"})
     inputs = json.dumps(["StateError", second])

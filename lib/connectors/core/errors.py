@@ -137,5 +137,5 @@ class CommitRefused(Fatal):
     """The ledger of a target contradicts the batch that is to be written; the message names the option that decides."""
 
 
-PERMANENT: Final = (Misconfigured, MissingFeature, Fatal)
-"""What no new try can mend: a person must correct or decide something first."""
+PERMANENT: Final = (Misconfigured, MissingFeature, DataLoss, StateError, CommitRefused)
+"""What no new try can mend: a person must correct or decide something first. A plain :class:`Fatal` may end with its run."""
