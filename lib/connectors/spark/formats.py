@@ -208,7 +208,10 @@ class BatchWriter(DataSourceArrowWriter):
             Commit(self.sink).finish(self.batch, committables(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """A task that failed has no message, and no later run looks for what it staged."""
         abort_batch(self.sink, self.batch, messages)
+        with contextlib.suppress(Exception):
+            Commit(self.sink).drop_attempts(self.batch, failed=True)
 
 
 def register_formats(spark: Any, systems: Mapping[str, tuple[type[Source] | None, type[Sink] | None]]) -> None:

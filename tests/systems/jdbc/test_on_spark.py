@@ -91,6 +91,16 @@ def test_a_batch_write_that_is_run_again_drops_what_dead_runs_have_prepared(spar
             assert connection.rows("SELECT gid FROM pg_prepared_xacts") == []
 
 
+def test_a_batch_write_that_fails_leaves_no_staging_table(spark: Any, tmp_path: Path) -> None:
+    """Its last row is refused when others are in the database."""
+    with contextlib.closing(PostgresContext(tmp_path / "target")) as target:
+        name = "if(id < 59999, repeat('x', 40), decode(unhex('00'), 'UTF-8')) AS name"
+        frame = spark.range(0, 60_000, 1, 1).selectExpr("id", name)
+        with pytest.raises(Exception, match="zero byte"):
+            frame.write.format("connectors.jdbc").options(**target.options()).mode("append").save()
+        assert (target.leftovers(), target.rows()) == ([], [])
+
+
 def test_an_overwrite_replaces_and_the_plan_shows_no_password(spark: Any, tmp_path: Path) -> None:
     with contextlib.closing(SqliteContext(tmp_path / "target")) as target:
         for first in (1, 100):
