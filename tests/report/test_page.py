@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -195,6 +196,14 @@ def test_a_table_that_nobody_can_read_is_a_sentence(tmp_path: Path) -> None:
     html = notebook_html(tmp_path / "long.ipynb")
     assert "<p>580,015 characters of HTML are not shown here; the executed notebook has them.</p>" in html
     assert "<p>the next one</p>" in html
+
+
+def test_scripts_without_an_end_are_searched_once(tmp_path: Path) -> None:
+    output = nbformat.v4.new_output("display_data", {"text/html": f"<p>before</p>{'<script ' * 4000}{'x' * 400_000}"})
+    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1", outputs=[output])]), tmp_path / "a.ipynb")
+    began = time.process_time()
+    assert "<p>before</p>" in notebook_html(tmp_path / "a.ipynb")
+    assert time.process_time() - began < 3
 
 
 def test_a_page_has_no_other_base_and_sends_no_form(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def _exporter() -> Any:
     return exporter
 
 
-_CODE: Final = re.compile(r"<(script|style)\b.*?</\1\s*>", re.DOTALL | re.IGNORECASE)
+_CODE: Final = re.compile(r"<(script|style)\b(?:.*?</\1\s*>|.*)", re.DOTALL | re.IGNORECASE)
 """What would stand on the page as text, once its tags are gone."""
 _IDS: Final = re.compile(r'(<div\b[^<>]*?) id="[^"]*"')
 """The ids of cells, which several notebooks on a page may share."""
