@@ -54,6 +54,17 @@ def test_names_that_differ_in_a_letter_have_rows_of_their_own(database: Database
             assert batches == {"query": number, "Query": number + 10}
 
 
+def test_an_entry_names_the_prepared_transactions_of_thousands_of_tasks(database: DatabaseContext) -> None:
+    prepared = tuple({"prepared": f"{number:0100d}"} for number in range(2000))
+    with contextlib.closing(database.connect()) as connection:
+        ledger = TableLedger(connection.dialect, table_of(database), "load")
+        ledger.make(connection)
+        for batch in range(2):
+            ledger.record(connection, Entry("query", batch, committables=prepared))
+        [entry] = ledger.unfinished(connection)
+        assert (entry.batch, entry.committables) == (1, prepared)
+
+
 class Store(Sink):
     """A sink of an author's own, whose writers stage rows in a table ``staged``."""
 

@@ -84,7 +84,7 @@ class TableLedger:
         """Creates the table, unless it exists. Not to be called inside a transaction."""
         if not self._exists(connection):
             name = self.dialect.identifier
-            kinds = {"sink_id": name, "query": name, "batch": "BIGINT", "entry": "TEXT"}
+            kinds = {"sink_id": name, "query": name, "batch": "BIGINT", "entry": self.dialect.types["string"]}
             columns = [f"{name} {kind} NOT NULL" for name, kind in kinds.items()]
             make_table(connection, self.table, ", ".join((*columns, "PRIMARY KEY (sink_id, query)")))
             self._is_ready = True
