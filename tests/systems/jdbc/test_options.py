@@ -126,6 +126,8 @@ def test_what_is_no_table_is_refused(text: str) -> None:
         ("orderColumn", "d", "has no use without keyColumns"),
         ("guarantee", "idempotent", "needs operation=upsert"),
         ("commit", "task", "one of auto, batch, prepared; got"),
+        ("sinkId", "x" * 191, "sinkId +has 191 letters; the ledger has room for 190"),
+        ("txnAppId", "x" * 191, "txnAppId +has 191 letters"),
     ],
 )
 def test_options_that_cannot_work_are_told(option: str, value: str, text: str) -> None:

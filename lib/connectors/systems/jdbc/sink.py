@@ -6,7 +6,7 @@ import contextlib
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
@@ -61,6 +61,10 @@ _REFUSED = {
     "createTableColumnTypes": "is not supported: make the table yourself, or cast in the query.",
     "cascadeTruncate": "is not supported: an overwrite deletes rows and keeps the table.",
 }  # fmt: skip
+
+
+_LONGEST_NAME: Final = 190
+"""Letters; :attr:`Dialect.identifier` has some more for the prefix of a query's name."""
 
 
 class JdbcSink(FrameSink):
@@ -148,6 +152,7 @@ class JdbcSink(FrameSink):
         yield from _check_keys(values)
         yield from _check_commit(values)
         yield from _check_errors(values)
+        yield from _check_names(values)
         if values["guarantee"] == "idempotent" and values["operation"] == "insert":
             yield Problem("guarantee", "idempotent needs operation=upsert or update with keyColumns; inserts are exactly-once.")
 
@@ -295,6 +300,13 @@ def _check_errors(values: Values) -> Iterator[Problem]:
     if is_direct and values["errors"] != "fail" and not _dialect_kind(values).savepoints:
         text = f"cannot be {values['errors']} with guarantee={values['guarantee']}: this database has no savepoints"
         yield Problem("errors", f"{text}, by which bad rows are found in small transactions. Take guarantee=exactly-once.")
+
+
+def _check_names(values: Values) -> Iterator[Problem]:
+    """A server refuses a longer name as it refuses a row that is in the ledger. Files have no limit."""
+    for option in () if _dialect_kind(values).one_writer else ("sinkId", "txnAppId"):
+        if (length := len(values[option] or "")) > _LONGEST_NAME:
+            yield Problem(option, f"has {length} letters; the ledger has room for {_LONGEST_NAME}. Take a shorter one.")
 
 
 def _dialect_kind(values: Values) -> type[Dialect]:
