@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -115,6 +116,19 @@ def test_a_merge_that_breaks_off_at_any_step_is_finished_by_the_next(
                 continue
             break
         assert steps >= 6
+
+
+def test_a_seal_that_was_decided_longer_ago_than_staging_is_kept_is_finished(tmp_path: Path) -> None:
+    sink = rolling(tmp_path)
+    for number in range(2):
+        write(sink, number, rows(number))
+    with pytest.raises(Died):
+        broken(sink, 2, after=False).seal(ending=True)  # before it publishes
+    for attempt in (tmp_path / sink.folder().hidden("stage")).iterdir():
+        os.utime(attempt, (0, 0))
+    Commit(sink).recover(Batch(sink.sink_id(), "q", 2))
+    seal(sink)
+    assert read(tmp_path) == [0, 1]
 
 
 def test_what_was_published_and_taken_away_is_not_brought_back_wherever_the_seal_broke_off(tmp_path: Path) -> None:

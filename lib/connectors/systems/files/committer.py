@@ -74,8 +74,10 @@ class FilesCommitter(Committer):
         self.folder.remove(committable.data["attempt"])
 
     def sweep(self, live: frozenset[str]) -> None:
+        # First the seals that a run before has decided, however long ago: what they publish is staged. Its parts may have
+        # rolled by another rule.
+        self.sealer.seal(ending=not self.rolling)
         self.folder.sweep(self.retention, live)
-        self.sealer.seal(ending=not self.rolling)  # parts of a run before, which may have rolled by another rule
 
 
 def extension(name: str) -> str:
