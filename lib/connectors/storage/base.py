@@ -139,7 +139,7 @@ class Storage(ABC):
         """
 
     def publish_all(self, files: Sequence[tuple[str, str]], journal: str) -> list[str]:
-        """Does :meth:`publish` for the staged and final names of a batch, the same ones in each call.
+        """Does :meth:`publish` for the staged and final names of a batch, the same staged ones in each call.
 
         Returns the names of the staged files that this call has published.
         """

@@ -125,8 +125,10 @@ class S3Storage(Storage):
 
         Of any number of callers, one puts its uploads into the record. All complete those, and nobody deletes the record
         before the staged files are gone. So the record is read first: who puts one too late finds no staged file after it.
+        It is named by the staged files alone: a start with other options goes on with the final names that it holds.
         """
-        record = f"{journal}/{hashlib.sha256(json.dumps(files).encode()).hexdigest()[:24]}"
+        staged = json.dumps([name for name, _ in files])
+        record = f"{journal}/{hashlib.sha256(staged.encode()).hexdigest()[:24]}"
         conflict, is_own = None, False
         while True:
             uploads = self._recorded(record)

@@ -248,6 +248,22 @@ class TestPublication:
         bucket.folder().publish("staged", "part-0")
         assert bucket.keys() == ["part-0"]
 
+    @pytest.mark.parametrize("other", [{"partPrefix": "data"}, {"rolling": "policy"}], ids=["name", "rolling"])
+    def test_a_batch_that_a_run_has_completed_is_not_published_again_by_one_with_other_options(
+        self, bucket: Bucket, steps: list[int], other: dict[str, str]
+    ) -> None:
+        sink = FilesSink.of(bucket.options())  # type: ignore[arg-type]
+        batch = Batch(sink.sink_id(), "q", 0)
+        staged = [stage(sink, batch, rows(0).schema, 0, iter([rows(0, 1, 2, 3, 4)]))]
+        sink.ledger().record(Entry("q", 0, 5, committables=tuple(map(asdict, staged))))
+        steps[:] = [4, 0]  # where the staged file is to be deleted
+        with pytest.raises(Died):
+            sink.committer().publish(batch, staged)
+        Commit(FilesSink.of({**bucket.options(), **other})).recover(batch)  # type: ignore[arg-type]
+        seal_folder(bucket.path, bucket.storage)
+        tables = [pq.read_table(pa.BufferReader(bucket.get(key))) for key in bucket.visible()]
+        assert [table["id"].to_pylist() for table in tables] == [[0, 1, 2, 3, 4]]
+
     def test_nothing_is_overwritten(self, bucket: Bucket) -> None:
         bucket.put("staged", b"rows")
         bucket.put("part-0", b"somebody's")
