@@ -92,6 +92,22 @@ def test_a_mount_without_hard_links_puts_by_a_rename_that_leaves_what_exists(
     assert os.listdir(tmp_path / "a") == ["b"]
 
 
+class LostAnswer(local.Disk):
+    """A file server that is asked again, since its first answer was lost."""
+
+    def link(self, path: Path, to: Path) -> None:
+        super().link(path, to)
+        super().link(path, to)
+
+
+def test_a_file_whose_link_was_made_and_not_answered_is_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "disk", LostAnswer())
+    storage = LocalStorage(tmp_path)
+    assert storage.put_if_absent("a", b"first")
+    assert not storage.put_if_absent("a", b"first")
+    assert os.listdir(tmp_path) == ["a"]
+
+
 def test_a_sink_says_at_its_start_that_a_mount_cannot_hold_its_ledger(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
