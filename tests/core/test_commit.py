@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import pyarrow as pa
@@ -203,7 +204,25 @@ def test_the_loser_of_a_race_gives_way(sink: Toy) -> None:
 
     slow.ledger = Faster(LocalStorage(sink.root))
     slow.finish(batch(0), staged("slow"))
-    assert work(sink) == [("publish", 0), ("discard", "slow")]
+    assert work(sink) == [("publish", 0), ("publish", 0), ("discard", "slow")], "nobody knows how far the winner has come"
+    assert sink.ledger().unpublished() == []
+
+
+def test_the_loser_of_a_race_publishes_what_a_driver_has_recorded_that_died_then(sink: Toy) -> None:
+    slow = Commit(sink)
+    slow.begin(batch(0))
+
+    class Faster(FileLedger):
+        def record(self, entry: Entry) -> bool:
+            if entry.query != OWNER:
+                sink.ledger().record(Entry("q", 0, 5, committables=tuple(map(asdict, staged("fast")))))
+            return super().record(entry)
+
+    slow.ledger = Faster(LocalStorage(sink.root))
+    slow.finish(batch(0), staged("slow"))
+    slow.finish(batch(1), staged("next"))
+    Commit(sink).begin(batch(2))
+    assert work(sink) == [("publish", 0), ("discard", "slow"), ("publish", 1)]
 
 
 def test_an_abort_removes_the_stage_of_a_batch_that_is_not_decided(sink: Toy) -> None:

@@ -111,7 +111,8 @@ class Commit:
         elif self.contact.call(lambda: self._record(batch, entry)):
             self._publish(entry, batch)
             self._publish_letters(batch, committables)
-        else:  # a driver that still lives recorded its own attempt at this batch first
+        else:  # another driver recorded its own attempt at this batch first, and may die before it publishes that
+            self.recover(batch)
             self.replayed(batch, total, checksum)
             self.discard(committables)
 
