@@ -114,7 +114,7 @@ class SinkFolder:
         reported = dict(staged)
         sizes = self.storage.sizes(reported)
         for name, size in reported.items():
-            if (actual := sizes.get(name)) != size:
+            if (actual := sizes.get(name)) is None or actual != size:
                 what = "is gone" if actual is None else f"has {actual} bytes"
                 raise Fatal(
                     f"a task has staged {name} with {size} bytes, and on the driver it {what}: {self.root} is not the same "

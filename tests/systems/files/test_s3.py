@@ -264,6 +264,16 @@ class TestPublication:
         tables = [pq.read_table(pa.BufferReader(bucket.get(key))) for key in bucket.visible()]
         assert [table["id"].to_pylist() for table in tables] == [[0, 1, 2, 3, 4]]
 
+    def test_a_task_whose_files_another_run_has_removed_cannot_be_committed(self, bucket: Bucket) -> None:
+        sink = FilesSink.of(bucket.options())  # type: ignore[arg-type]
+        batch = Batch(sink.sink_id(), "q", 0)
+        writer = sink.writer(batch, rows(0).schema, 0)
+        writer.write(rows(0, 1))
+        writer.close()
+        sink.folder().remove(writer.attempt)
+        with pytest.raises(Fatal, match=r"rows-0\.parquet .* is gone"):
+            Commit(sink).finish(batch, [writer.prepare()])
+
     def test_nothing_is_overwritten(self, bucket: Bucket) -> None:
         bucket.put("staged", b"rows")
         bucket.put("part-0", b"somebody's")
