@@ -472,6 +472,16 @@ class TestSkippedFiles:
             put(tmp_path / f"{number}.parquet", ids(number))
             assert (query.numbers(), query.skipped(), caplog.records) == ([number], 0, [])
 
+    def test_a_shorter_max_file_age_passes_over_no_file_that_waits(self, tmp_path: Path) -> None:
+        query = Query(tmp_path, maxFilesPerTrigger="1")
+        put(tmp_path / "0.parquet", ids(0))
+        assert query.numbers() == [0]
+        for number in (1, 2):
+            put(tmp_path / f"{number}.parquet", ids(number), age=HOUR / 2 - number)
+        query.options["maxFileAge"] = "10m"
+        run = query.planner()
+        assert [query.numbers(run) for _ in range(3)] == [[1], [2], []]
+
     def test_names_that_are_remembered_in_a_run_are_as_many_as_the_files(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -256,9 +256,10 @@ class FilesEnumerator(SplitEnumerator[WholeFile]):
             return at
         newest = max(at.get("at", 0), min(taken[-1].changed, head.now))  # a file from the future is not believed
         read = [*at.get("seen", []), *([file[2], _mark(file[0])] for file in at.get("files", []))]
-        too_old, latest = max(_forgotten(at), (newest - self.max_age + 1, "")), (newest + 1, "")
         unread = [file.place for file in new[len(taken) :][:1]]
-        seen, forgotten = _remembered(read, head.files, too_old, min([latest, *unread]))
+        latest = min([(newest + 1, ""), *unread])
+        too_old = max(_forgotten(at), min((newest - self.max_age + 1, ""), latest))
+        seen, forgotten = _remembered(read, head.files, too_old, latest)
         return {
             "at": newest,
             "files": [[file.path, file.size, file.changed] for file in taken],
