@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
 
-from ..core.errors import Fatal, Misconfigured, Problem
+from ..core.errors import ConnectorError, Fatal, Misconfigured, Problem
 from .base import Content, Item, Storage, Upload, is_hidden, ranged, temporary_name
 from .s3_bucket import AT_ONCE, Bucket, NoSuchUpload, PreconditionFailed, bucket_and_key, endpoint, region
 
@@ -222,7 +222,7 @@ class S3Storage(Storage):
     def _complete_all(self, uploads: Mapping[str, Mapping[str, Any]], record: str, *, fresh: bool) -> list[str]:
         """Completes the ``uploads``, and removes the staged files and the record. ``fresh`` if this call has put it."""
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            failures = list(pool.map(lambda name: self._complete(uploads[name], name, record, fresh), uploads))
+            failures = list(pool.map(lambda name: self._failure(uploads[name], name, record, fresh), uploads))
         done = [name for name, failure in zip(uploads, failures, strict=True) if failure is None]
         self.bucket.delete_keys(self._prefix + name for name in done)
         for failure in filter(None, failures):
@@ -230,19 +230,25 @@ class S3Storage(Storage):
         self.delete(record)
         return done
 
-    def _complete(self, upload: Mapping[str, Any], name: str, record: str, fresh: bool) -> Fatal | None:
-        """Completes one upload. Returns what is wrong with it, so that the others are published."""
+    def _failure(self, upload: Mapping[str, Any], name: str, record: str, fresh: bool) -> Exception | None:
+        """Completes one upload. Returns what is wrong with it: the others are published, and their staged files removed."""
+        try:
+            self._complete(upload, name, record, fresh)
+        except (ConnectorError, OSError) as failure:
+            return failure
+        return None
+
+    def _complete(self, upload: Mapping[str, Any], name: str, record: str, fresh: bool) -> None:
         target = {"Key": self._prefix + upload["final"], "UploadId": upload["upload"]}
         try:
             if not fresh:
                 self.bucket.call("list_parts", **target)  # for a while S3 answers a second completion as it did the first
             self._try_to_complete(target, upload["parts"])
         except PreconditionFailed:
-            return self._exists(upload["final"])
+            raise self._exists(upload["final"]) from None
         except NoSuchUpload:
             if self.size(upload["final"]) is None and self.size(name) is not None:
-                return self._lost(upload["final"], name, record)
-        return None
+                raise self._lost(upload["final"], name, record) from None
 
     def _try_to_complete(self, target: Mapping[str, str], parts: Sequence[Mapping[str, Any]]) -> None:
         """Raises :class:`NoSuchUpload` for an upload that is over, :class:`PreconditionFailed` if another object is there."""

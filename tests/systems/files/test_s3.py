@@ -97,6 +97,18 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return left
 
 
+def slow_down(patch: pytest.MonkeyPatch, operation: str, end: str) -> None:
+    """S3 answers SlowDown to requests of ``operation`` for keys with this end."""
+    request = BaseClient._make_api_call  # type: ignore[attr-defined]
+
+    def slow(client: Any, name: str, arguments: Any) -> Any:
+        if name == operation and arguments["Key"].endswith(end):
+            raise ClientError({"Error": {"Code": "SlowDown"}, "ResponseMetadata": {"HTTPStatusCode": 503}}, name)  # type: ignore[typeddict-item]
+        return request(client, name, arguments)
+
+    patch.setattr(BaseClient, "_make_api_call", slow)
+
+
 class TestStore:
     def test_a_file_is_put_once(self, bucket: Bucket) -> None:
         store = bucket.store()
@@ -273,6 +285,20 @@ class TestPublication:
         sink.folder().remove(writer.attempt)
         with pytest.raises(Fatal, match=r"rows-0\.parquet .* is gone"):
             Commit(sink).finish(batch, [writer.prepare()])
+
+    def test_a_file_that_s3_does_not_complete_at_once_keeps_no_other_one_from_being_moved_by_a_reader(
+        self, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        files = [("stage/a", "part-0"), ("stage/b", "part-1")]
+        for staged, _ in files:
+            bucket.put(staged, b"rows")
+        with monkeypatch.context() as patch:
+            slow_down(patch, "CompleteMultipartUpload", "part-1")
+            with pytest.raises(Transient, match="SlowDown"):
+                bucket.folder().publish_all(files)
+        bucket.client.delete_object(Bucket=bucket.name, Key="folder/part-0")
+        bucket.folder().publish_all(files)
+        assert bucket.keys() == ["part-1"]
 
     def test_nothing_is_overwritten(self, bucket: Bucket) -> None:
         bucket.put("staged", b"rows")
