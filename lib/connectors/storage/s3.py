@@ -190,14 +190,20 @@ class S3Storage(Storage):
         Returns the final name that is taken, if one is, and whether this call has put the record.
         """
         uploads: dict[str, dict[str, Any]] = {}
-        conflict, is_own = None, False
+        conflict, is_prepared = None, False
         try:
             with ThreadPoolExecutor(AT_ONCE) as pool:
                 for final in pool.map(lambda file: self._prepared(file[0], file[1], sizes[file[0]], uploads), files):
                     conflict = conflict or final
-            is_own = conflict is None and self.put_if_absent(record, json.dumps(uploads, sort_keys=True).encode())
+            is_prepared = conflict is None
         except FileNotFoundError:  # another process has published them in this very moment
             pass
+        except (ConnectorError, OSError):
+            with contextlib.suppress(ConnectorError, OSError):
+                self._abort_all(uploads.values())  # each holds a copy
+            raise
+        # Uploads whose record may have been put, where the answer is lost, must live.
+        is_own = is_prepared and self.put_if_absent(record, json.dumps(uploads, sort_keys=True).encode())
         if not is_own:
             self._abort_all(uploads.values())
         return conflict, is_own

@@ -300,6 +300,20 @@ class TestPublication:
         bucket.folder().publish_all(files)
         assert bucket.keys() == ["part-1"]
 
+    def test_uploads_of_a_batch_that_s3_does_not_prepare_at_once_are_not_left(
+        self, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        files = [(f"stage/{number}", f"part-{number}") for number in range(4)]
+        for staged, _ in files:
+            bucket.put(staged, b"rows")
+        with monkeypatch.context() as patch:
+            slow_down(patch, "UploadPartCopy", "part-3")
+            with pytest.raises(Transient, match="SlowDown"):
+                bucket.folder().publish_all(files)
+        assert "Uploads" not in bucket.client.list_multipart_uploads(Bucket=bucket.name)
+        bucket.folder().publish_all(files)
+        assert bucket.keys() == [final for _, final in files]
+
     def test_nothing_is_overwritten(self, bucket: Bucket) -> None:
         bucket.put("staged", b"rows")
         bucket.put("part-0", b"somebody's")
