@@ -283,7 +283,8 @@ class S3Storage(Storage):
             f"{final} is not in {self.root}, and the upload that was to bring it there is gone: it was completed and a reader "
             "has moved the object since, or a rule of the bucket has aborted the upload; its rows are still staged",
             way_out=f"if a reader has moved it, delete {self.root}/{name}; if it was never there, delete {self.root}/{record}: "
-            "the next start publishes it. Either way the start goes on from here",
+            "the next start publishes it, with every other file that this record names and that is still staged: delete first "
+            "what is staged of those that a reader has moved. Either way the start goes on from here",
         )
 
 

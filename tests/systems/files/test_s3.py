@@ -314,6 +314,31 @@ class TestPublication:
         bucket.folder().publish_all(files)
         assert bucket.keys() == [final for _, final in files]
 
+    def test_of_several_uploads_that_are_gone_with_their_objects_the_way_out_names_all(
+        self, bucket: Bucket, steps: list[int]
+    ) -> None:
+        """Who deletes the record for the first one publishes again what a reader has moved."""
+        files = [("stage/a", "part-0"), ("stage/b", "part-1"), ("stage/c", "part-2")]
+        for staged, _ in files:
+            bucket.put(staged, b"rows")
+        steps[:] = [6, 1]  # after the record
+        with pytest.raises(Died):
+            bucket.folder().publish_all(files)
+        (record,) = (key for key in sorted(bucket.keys()) if "/uploads/" in key)
+        uploads = json.loads(bucket.get(record))
+        for name, upload in uploads.items():
+            target = {"Bucket": bucket.name, "Key": f"folder/{upload['final']}", "UploadId": upload["upload"]}
+            if name.endswith("c"):
+                bucket.client.complete_multipart_upload(MultipartUpload={"Parts": upload["parts"]}, **target)
+            if name.endswith("b"):
+                bucket.client.complete_multipart_upload(MultipartUpload={"Parts": upload["parts"]}, **target)
+                bucket.client.delete_object(Bucket=bucket.name, Key=target["Key"])
+            if name.endswith("a"):
+                bucket.client.abort_multipart_upload(**target)
+        with pytest.raises(Fatal, match="delete first what is staged of those that a reader has moved"):
+            bucket.folder().publish_all(files)
+        assert bucket.keys()[-3:] == ["part-2", "stage/a", "stage/b"]
+
     def test_nothing_is_overwritten(self, bucket: Bucket) -> None:
         bucket.put("staged", b"rows")
         bucket.put("part-0", b"somebody's")
