@@ -45,7 +45,9 @@ class S3Storage(Storage):
             self.bucket.call("put_object", Key=self._prefix + name, Body=content, IfNoneMatch="*")
         except PreconditionFailed:
             # Ours after all, if an answer was lost and the client asked again.
-            return isinstance(content, bytes) and self.read(name) == content
+            with contextlib.suppress(FileNotFoundError):
+                return isinstance(content, bytes) and self.read(name) == content
+            return False
         return True
 
     def replace(self, name: str, content: Content) -> None:

@@ -423,6 +423,15 @@ class TestTwoAtOnce:
         tables = (pq.read_table(pa.BufferReader(bucket.get(key))) for key in bucket.visible())
         assert sorted(number for table in tables for number in table["id"].to_pylist()) == [0, 1, 2, 3, 4]
 
+    def test_a_file_that_was_there_and_is_deleted_in_this_moment_was_not_put(
+        self, bucket: Bucket, interruption: Interruption
+    ) -> None:
+        """As the mark of a batch that another driver has published."""
+        store = bucket.store()
+        store.put_if_absent("a", b"mark")
+        interruption.before("GetObject", partial(store.delete, "a"))
+        assert not store.put_if_absent("a", b"mark")
+
     @pytest.mark.parametrize("is_moved", [False, True], ids=["left", "moved"])
     def test_two_that_publish_the_same_file_stop_neither_whatever_a_reader_does(
         self, interruption: Interruption, is_moved: bool
