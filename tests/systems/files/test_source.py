@@ -458,6 +458,20 @@ class TestSkippedFiles:
         put(tmp_path / "b.parquet", ids(2))
         assert (query.numbers(run), query.skipped()) == ([2], 1)
 
+    def test_files_that_waited_and_were_away_until_it_was_too_late_are_an_error(self, tmp_path: Path) -> None:
+        """As those of a disk that was unmounted, beside another one."""
+        query = Query(tmp_path, recursiveFileLookup="true", maxFilesPerTrigger="1")
+        run = query.planner()
+        for number in range(3):
+            put(tmp_path / f"disk/{number}.parquet", ids(number), age=DAY - number)
+        assert query.numbers(run) == [0]
+        (tmp_path / "disk").rename(tmp_path / ".disk")
+        put(tmp_path / "other.parquet", ids(3))
+        assert query.numbers(run) == [3]
+        (tmp_path / ".disk").rename(tmp_path / "disk")
+        with pytest.raises(DataLoss, match=r"2 files appeared .* An example is disk/2\.parquet"):
+            query.numbers(run)
+
     @pytest.mark.parametrize("age", ["10m", "30d"])
     def test_another_max_file_age_reads_no_file_again_and_counts_none_that_was_read(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture, age: str
@@ -488,7 +502,7 @@ class TestSkippedFiles:
         monkeypatch.setattr(source_module, "_SPARE_NAMES", 5)
         late = source_module.LateFiles("folder", 60.0, fail=False)
         for number in range(1000):
-            late.count({}, [ListedFile(f"{number}-{n}", 1, number) for n in range(10)], (-1, ""))
+            late.count({}, [ListedFile(f"{number}-{n}", 1, number) for n in range(10)], [])
         assert len(late._names or ()) <= 35
 
 

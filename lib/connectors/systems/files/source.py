@@ -249,8 +249,8 @@ class FilesEnumerator(SplitEnumerator[WholeFile]):
     def advance(self, at: Position, head: FilesHead, limit: ReadLimit) -> Position:
         if at and "files" not in at:  # the start alone is empty; anything else would be read from the beginning again
             raise KeyError("files")
-        skipped = self._late_files.count(at, head.files, _forgotten(at))
         new = list(self._new(at, head))
+        skipped = self._late_files.count(at, head.files, new)
         taken = list(_limited(iter(new), limit, self.most))
         if not taken:
             return at
@@ -312,8 +312,8 @@ class LateFiles:
 
     With ``fail`` they are a :class:`DataLoss`.
 
-    Within a run they are told by the names of earlier listings, of which it keeps hashes. At its first listing all it has
-    is the number of old files that the position tells: there may be more now.
+    Within a run they are told by the names of files that were read or skipped, of which it keeps hashes. At its first
+    listing all it has is the number of old files that the position tells: there may be more now.
     """
 
     def __init__(self, path: str, max_age: float, fail: bool) -> None:
@@ -324,16 +324,17 @@ class LateFiles:
         self._skipped = 0
         self._warned = False
 
-    def count(self, at: Position, files: Sequence[ListedFile], forgotten: Place) -> int:
-        """How many files were skipped until this listing; names before the place ``forgotten`` are no longer in ``at``."""
+    def count(self, at: Position, files: Sequence[ListedFile], unread: Sequence[ListedFile]) -> int:
+        """How many files were skipped until this listing, of which ``unread`` are those that are still to be read."""
+        forgotten, read = _forgotten(at), {hash(file[0]) for file in at.get("files", [])}
+        old = [file for file in files if file.place < forgotten]
         if self._names is None:
             self._skipped = at.get("skipped", 0)
-            old = [file for file in files if file.place < forgotten]  # beside those that were as old at its last batch
-            self._add(len(old) - (at["old"][2] if at else 0), old)
+            self._add(len(old) - (at["old"][2] if at else 0), old)  # beside those that were as old at its last batch
         else:
-            late = [file for file in files if file.place < forgotten and hash(file.path) not in self._names]
+            late = [file for file in old if hash(file.path) not in self._names and hash(file.path) not in read]
             self._add(len(late), late)
-        names = {hash(file.path) for file in files}
+        names = read | {hash(file.path) for file in files} - {hash(file.path) for file in unread}
         known = self._names or set()
         self._names = known | names if len(known) <= 2 * len(names) + _SPARE_NAMES else names
         return self._skipped
