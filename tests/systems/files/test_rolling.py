@@ -57,6 +57,10 @@ class TestPolicy:
         assert self.groups(busy, 15 * MINUTE - 0.1) == []
         assert self.groups(busy, 16 * MINUTE) == [[1] * 5]
 
+    def test_a_part_of_a_machine_whose_clock_is_ahead_by_hours_does_not_wait_for_hours(self) -> None:
+        assert self.groups(parts(1, 2), -4 * MINUTE) == []
+        assert self.groups(parts(1, 2), -300 * MINUTE) == [[1, 2]]
+
     def test_parts_that_are_large_enough_are_sealed_and_the_rest_waits(self) -> None:
         assert self.groups(parts(60, 30, 20, 5), 10) == [[60, 30]]
         assert self.groups(parts(60, 40, 5), 10) == [[60, 40]]

@@ -134,7 +134,8 @@ def _due(parts: list[HiddenPart], now: float, policy: RollingPolicy, ending: boo
 
 
 def _is_old(parts: list[HiddenPart], now: float, policy: RollingPolicy) -> bool:
-    return now - parts[0].at >= policy.rollover or now - parts[-1].at >= policy.inactivity
+    first, last = abs(now - parts[0].at), abs(now - parts[-1].at)  # the clock of a task may be hours ahead of this one
+    return first >= policy.rollover or last >= policy.inactivity
 
 
 _SEALS = "seals"
