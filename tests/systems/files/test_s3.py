@@ -136,6 +136,24 @@ class TestStore:
         with pytest.raises(FileNotFoundError):
             store.read("nothing")
 
+    def test_the_sizes_of_files_in_many_folders_are_one_listing(
+        self, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        names = [f"stage/a/day={day}/part-{day}" for day in range(12)]
+        for name in [*names, "stage/a/day=0/another"]:
+            bucket.put(name, b"rows")
+        store, requests = S3Storage(bucket.path, bucket.storage), list[str]()
+        whole = module.Bucket.call
+
+        def call(self: module.Bucket, operation: str, **arguments: Any) -> Any:
+            requests.append(operation)
+            return whole(self, operation, **arguments)
+
+        monkeypatch.setattr(module.Bucket, "call", call)
+        assert store.sizes([*names, "stage/a/missing"]) == dict.fromkeys(names, 4)
+        assert store.sizes([]) == {}
+        assert requests == ["list_objects_v2"]
+
 
 class TestConditions:
     def test_a_server_that_ignores_conditions_is_refused_before_a_batch(
