@@ -112,8 +112,10 @@ class S3Storage(Storage):
             return None
 
     def sizes(self, names: Iterable[str]) -> dict[str, int]:
-        """See :meth:`Storage.sizes`. By one listing, in however many folders they are."""
+        """See :meth:`Storage.sizes`. By one listing, in however many folders they are; one file is asked for by itself."""
         keys = {self._prefix + name: name for name in names}
+        if len(keys) == 1:
+            return {name: size for name in keys.values() if (size := self.size(name)) is not None}
         listing = self.bucket.keys(commonprefix(list(keys))) if keys else ()
         return {keys[listed["Key"]]: listed["Size"] for listed in listing if listed["Key"] in keys}
 

@@ -154,6 +154,21 @@ class TestStore:
         assert store.sizes([]) == {}
         assert requests == ["list_objects_v2"]
 
+    def test_the_size_of_one_file_takes_no_listing_which_costs_twelve_times_as_much(
+        self, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        bucket.put("stage/a", b"rows")
+        store, requests = S3Storage(bucket.path, bucket.storage), list[str]()
+        whole = module.Bucket.call
+
+        def call(self: module.Bucket, operation: str, **arguments: Any) -> Any:
+            requests.append(operation)
+            return whole(self, operation, **arguments)
+
+        monkeypatch.setattr(module.Bucket, "call", call)
+        assert (store.sizes(["stage/a"]), store.sizes(["stage/b"])) == ({"stage/a": 4}, {})
+        assert requests == ["head_object", "head_object"]
+
 
 class TestConditions:
     def test_a_server_that_ignores_conditions_is_refused_before_a_batch(
