@@ -456,6 +456,31 @@ class TestTwoAtOnce:
         tables = (pq.read_table(pa.BufferReader(bucket.get(key))) for key in bucket.visible())
         assert sorted(number for table in tables for number in table["id"].to_pylist()) == [0, 1, 2, 3, 4]
 
+    def test_an_answer_that_is_lost_at_any_request_is_made_good_by_the_next_try(
+        self, interruption: Interruption, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        left = -1
+        whole = module.Bucket.call
+
+        def call(self: module.Bucket, operation: str, **arguments: Any) -> Any:
+            nonlocal left
+            left -= 1
+            answer = whole(self, operation, **arguments)
+            if left == -1:
+                raise Transient("lost")
+            return answer
+
+        monkeypatch.setattr(module.Bucket, "call", call)
+        number = 0
+        while left < 0:
+            bucket = Bucket()
+            bucket.put("stage/a", b"rows")
+            left = number
+            tried_again(partial(bucket.folder().publish, "stage/a", "part-0"))
+            assert bucket.keys() == ["part-0"], f"request {number}"
+            number += 1
+        assert number > 10
+
     def test_a_file_that_was_there_and_is_deleted_in_this_moment_was_not_put(
         self, bucket: Bucket, interruption: Interruption
     ) -> None:
