@@ -160,8 +160,9 @@ class FilesSource(Source):
     ``skipped`` in the query's table, from its next batch on, and a warning names the first one. For files that came while
     the query was down, the count of old files is compared with that of its last batch: where old files were deleted, it
     tells too few. A file that is brought back also appears.
-    Files must appear complete, by a rename or an upload, and not change after that. A batch of a path that does not exist is
-    an error; a stream with ``.schema(…)`` waits for it.
+    Files must appear complete, by a rename or an upload, and not change after that. S3 gives a file that is uploaded in parts
+    the time at which its upload began: also one of this library's sink, which a start after a crash may show hours later.
+    A batch of a path that does not exist is an error; a stream with ``.schema(…)`` waits for it.
     """
 
     name = "files"
